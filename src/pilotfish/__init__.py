@@ -1,0 +1,1 @@
+"""Pilotfish: one pool of workers out of the places you have."""

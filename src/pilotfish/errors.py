@@ -1,0 +1,60 @@
+"""What a person or a caller may have to deal with. Each says what happened, and ``hint`` says what to do now."""
+
+from __future__ import annotations
+
+
+class PilotfishError(Exception):
+    """Base of all errors that Pilotfish raises on purpose."""
+
+    code = "P1000"
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+class BadInput(PilotfishError):
+    """Something that a person wrote cannot be used: the message names the field and the value, the hint the fix."""
+
+    code = "P1100"
+
+
+class IllegalTransition(PilotfishError):
+    """The machine was about to do what its tables forbid: a bug in Pilotfish, never in a task."""
+
+    code = "P9001"
+
+
+class JournalError(PilotfishError):
+    """The journal cannot be written or read; nothing may be acknowledged."""
+
+    code = "P2100"
+
+
+class AlreadyRunning(PilotfishError):
+    """Another master holds this pool."""
+
+    code = "P2101"
+
+
+class ConnectionFailed(PilotfishError):
+    """No master could be reached, or it refused us."""
+
+    code = "P3100"
+
+
+class TaskFailed(PilotfishError):
+    """A task ended badly; the message is its cause, ``remote_traceback`` what its Python said."""
+
+    code = "P4100"
+
+    def __init__(self, message: str, hint: str = "", cause: str = "", remote_traceback: str = "") -> None:
+        super().__init__(message, hint)
+        self.cause = cause
+        self.remote_traceback = remote_traceback
+
+
+class PayloadTooLarge(BadInput):
+    """A value or file exceeds what one frame may carry."""
+
+    code = "P1101"

@@ -1,0 +1,28 @@
+"""Task ids: one integer names a task everywhere; people see it as ``run.index``.
+
+The run is in the upper bits and the index (its place in the run, counted from 0) in the lower 32, so that both are found without a
+look-up and the id stays below 2**53, where every JSON reader keeps it exact.
+"""
+
+INDEX_BITS = 32
+INDEX_MASK = (1 << INDEX_BITS) - 1
+MAX_RUN = (1 << 21) - 1
+
+TaskId = int
+RunId = int
+
+
+def task_id(run: RunId, index: int) -> TaskId:
+    return run << INDEX_BITS | index
+
+
+def run_of(task: TaskId) -> RunId:
+    return task >> INDEX_BITS
+
+
+def index_of(task: TaskId) -> int:
+    return task & INDEX_MASK
+
+
+def show_task(task: TaskId) -> str:
+    return f"{task >> INDEX_BITS}.{task & INDEX_MASK}"

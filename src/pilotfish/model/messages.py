@@ -1,0 +1,331 @@
+"""What travels between master, agents and clients: the wire contract.
+
+A frame is ``!II`` (header length, body length), a JSON header and a binary body. The header is one of the Structs below, written as a
+JSON array whose first item is the tag. The body is opaque: the parts that the header counts, one behind the other.
+The agent reads and writes the same arrays with the standard library; ``tests/contract`` round-trips every message through both.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from pilotfish.model.task import Failure, RunOptions, TaskSpec
+
+PROTOCOL = 1
+PREFIX_BYTES = 8
+MAX_BEFORE_PROOF = 64 * 1024
+MAX_HEADER = 16 * 1024 * 1024
+MAX_BODY = 256 * 1024 * 1024
+
+
+class Message(Struct, frozen=True, array_like=True):
+    """Base of all that travels."""
+
+
+# --- the handshake; see live/handshake.py ---------------------------------------------------------------------------------------
+
+
+class Banner(Message, tag="pilotfish"):
+    protocol: int
+    nonce: str
+
+
+class Prove(Message, tag="prove"):
+    protocol: int
+    role: str
+    key_id: str
+    nonce: str
+    mac: str
+    version: str
+
+
+class Proved(Message, tag="proved"):
+    mac: str
+    epoch: int
+
+
+class Refused(Message, tag="refused"):
+    reason: str
+
+
+# --- agent to master --------------------------------------------------------------------------------------------------------------
+
+QUEUED, STARTED, FINISHED = range(3)
+
+
+class Hello(Message, tag="hello"):
+    """An agent joins, or comes back: who it is, what it offers, and every attempt it holds as [task, attempt, QUEUED|STARTED|FINISHED]."""
+
+    worker: str
+    pilot: str
+    version: str
+    capacity: dict[str, float]
+    tags: dict[str, str]
+    info: dict[str, Any]
+    ends_in_s: float | None
+    poll_s: float
+    """0 keeps the connection; otherwise the agent hangs up and calls again after so many seconds."""
+    holding: list[tuple[int, int, int]]
+
+
+class Beat(Message, tag="beat"):
+    """I am alive; these attempts [task, attempt] were started since the last beat and still run."""
+
+    started: list[tuple[int, int]]
+
+
+class ResultItem(Struct, frozen=True, array_like=True):
+    task: int
+    attempt: int
+    failure: Failure | None
+    wall_us: int
+    cpu_us: int
+    rss_kib: int
+    length: int
+
+
+class Results(Message, tag="results"):
+    """Attempts that ended. ``first`` numbers them for the acknowledgement; body: their payloads."""
+
+    first: int
+    items: list[ResultItem]
+
+
+class Returned(Message, tag="returned"):
+    """Attempts handed back without having been started."""
+
+    items: list[tuple[int, int]]
+
+
+class Leave(Message, tag="leave"):
+    reason: str
+
+
+class Gone(Message, tag="gone"):
+    """A supervisor says that its agent died and that nothing of it is left running."""
+
+    worker: str
+    reason: str
+
+
+class Peeked(Message, tag="peeked"):
+    """The answer to Peek; body: bytes of the stream from ``offset``. ``known`` is False when the attempt is not running here."""
+
+    query: int
+    known: bool
+    offset: int
+
+
+# --- master to agent --------------------------------------------------------------------------------------------------------------
+
+
+class Welcome(Message, tag="welcome"):
+    epoch: int
+    beat_s: float
+    orphan_s: float
+
+
+class SentSpec(Struct, frozen=True, array_like=True):
+    """A spec as an agent needs it; it is sent once per connection before the first task that uses it."""
+
+    spec: int
+    kind: str
+    time_s: float
+    needs: dict[str, float]
+    launch: dict[str, Any]
+    length: int
+
+
+class SentTask(Struct, frozen=True, array_like=True):
+    """One attempt to make. ``cores`` and ``memory`` are what was granted, where that differs from the spec's needs; else 0."""
+
+    task: int
+    attempt: int
+    spec: int
+    length: int
+    cores: float
+    memory: int
+
+
+class Assign(Message, tag="assign"):
+    """Body: the code of the specs, then the payloads of the tasks."""
+
+    specs: list[SentSpec]
+    tasks: list[SentTask]
+
+
+class Acked(Message, tag="acked"):
+    """Results ``first`` to ``last`` are durable: the agent may forget them."""
+
+    first: int
+    last: int
+
+
+class Kill(Message, tag="kill"):
+    """Stop these attempts [task, attempt] and forget them; nothing is to be reported."""
+
+    items: list[tuple[int, int]]
+
+
+class Recall(Message, tag="recall"):
+    """Hand back (Returned) those of these attempts that were not started."""
+
+    items: list[tuple[int, int]]
+
+
+class Pulse(Message, tag="pulse"):
+    """The answer to a Beat: the master lives."""
+
+
+class Drain(Message, tag="drain"):
+    """Hand back what was not started, finish the rest, then leave."""
+
+    reason: str
+
+
+class Retire(Message, tag="retire"):
+    """Stop everything and end: the master has no more use for this agent, or has already given its tasks away."""
+
+    reason: str
+
+
+class Peek(Message, tag="peek"):
+    """Ask for output of a running attempt. ``stream``: 1 or 2."""
+
+    query: int
+    task: int
+    attempt: int
+    stream: int
+    offset: int
+
+
+# --- client to master -------------------------------------------------------------------------------------------------------------
+
+
+class Open(Message, tag="open"):
+    """Open a run, or find it again by its uid, which the client made up."""
+
+    uid: str
+    options: RunOptions
+
+
+class Submit(Message, tag="submit"):
+    """Tasks number ``first`` and on of the run. Repeating it is harmless: what the master has already is skipped.
+
+    ``specs``: new specs, numbered from ``first_spec`` in the run; ``code_lengths``: their code in the body, before the payloads.
+    ``deps`` maps an offset in ``tasks`` to the indices, in the run, that must be done first.
+    """
+
+    run: int
+    first: int
+    first_spec: int
+    specs: list[TaskSpec]
+    code_lengths: list[int]
+    tasks: list[tuple[int, int]]
+    """(spec number in the run, payload length)"""
+    deps: dict[int, list[int]] = {}
+    advance: int = -1
+    """Of an application only: it has dealt with so many ended tasks; written down together with the new tasks."""
+
+
+class Close(Message, tag="close"):
+    """No more tasks will come."""
+
+    run: int
+
+
+class Watch(Message, tag="watch"):
+    """Tell of tasks that end, from the ``cursor``-th on in order of ending; with their payloads or without."""
+
+    run: int
+    cursor: int
+    payloads: bool
+
+
+class Ask(Message, tag="ask"):
+    """A question or a command with a reply: ``live/answers.py`` lists the kinds."""
+
+    query: int
+    kind: str
+    arguments: dict[str, Any]
+
+
+# --- master to client -------------------------------------------------------------------------------------------------------------
+
+
+class Opened(Message, tag="opened"):
+    uid: str
+    run: int
+    tasks: int
+    specs: int
+    advanced: int
+
+
+class Accepted(Message, tag="accepted"):
+    """The run's first ``tasks`` tasks are durable."""
+
+    run: int
+    tasks: int
+
+
+class EndedItem(Struct, frozen=True, array_like=True):
+    index: int
+    state: int
+    failure: Failure | None
+    wall_us: int
+    cpu_us: int
+    rss_kib: int
+    length: int
+
+
+class Ended(Message, tag="ended"):
+    """Tasks that ended, number ``cursor`` and on; body: their payloads, if asked for."""
+
+    run: int
+    cursor: int
+    items: list[EndedItem]
+
+
+class Began(Message, tag="began"):
+    """Tasks that were seen running (long ones only)."""
+
+    run: int
+    indices: list[int]
+
+
+class RunFinished(Message, tag="finished"):
+    """The run is closed and its last task has ended."""
+
+    run: int
+    counts: dict[str, int]
+
+
+class Answer(Message, tag="answer"):
+    """The reply to Ask; body: bytes, where the kind has any."""
+
+    query: int
+    data: Any
+
+
+class Problem(Message, tag="problem"):
+    """The reply to an Ask, Open or Submit that cannot be met (query -1 for the latter two)."""
+
+    query: int
+    code: str
+    message: str
+    hint: str
+
+
+FromAgent = Prove | Hello | Beat | Results | Returned | Leave | Gone | Peeked
+FromClient = Prove | Open | Submit | Close | Watch | Ask
+ToAgent = Banner | Proved | Refused | Welcome | Assign | Acked | Kill | Recall | Pulse | Drain | Retire | Peek
+ToClient = Banner | Proved | Refused | Opened | Accepted | Ended | Began | RunFinished | Answer | Problem
+
+encode = msgspec.json.Encoder().encode
+decode_from_agent = msgspec.json.Decoder(FromAgent).decode
+decode_from_client = msgspec.json.Decoder(FromClient).decode
+decode_to_client = msgspec.json.Decoder(ToClient).decode
+decode_to_agent = msgspec.json.Decoder(ToAgent).decode

@@ -1,0 +1,87 @@
+"""What is to be run, how it may fail, and what it used."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import Struct, field
+
+MEMORY = "memory"
+CORES = "cores"
+GPUS = "gpus"
+
+
+class Stored(Struct, frozen=True, array_like=True, tag="stored"):
+    """Bytes too large to keep in memory: where the payload store put them."""
+
+    segment: int
+    offset: int
+    length: int
+
+
+Payload = bytes | Stored
+
+
+class Request(Struct, frozen=True, array_like=True):
+    """What one task needs of a worker. ``cores_max`` above ``cores`` makes the task moldable: the policy grants what is free."""
+
+    cores: float = 1.0
+    cores_max: float = 0.0
+    memory: int = 0
+    gpus: float = 0.0
+    custom: dict[str, float] = {}
+
+    def amounts(self) -> tuple[tuple[str, float], ...]:
+        """The needs that count, as (name, amount); the order is fixed so that equal requests make equal tuples."""
+        named = [(CORES, self.cores), (MEMORY, float(self.memory)), (GPUS, self.gpus), *sorted(self.custom.items())]
+        return tuple((name, amount) for name, amount in named if amount > 0)
+
+
+class TaskSpec(Struct, frozen=True, array_like=True):
+    """What many tasks of one run share. A task is a spec and a payload.
+
+    ``launch`` is for the agent alone (how to start it); ``code`` are bytes that every task of the spec needs (a pickled function,
+    shared input files), sent to a worker once.
+    """
+
+    kind: str
+    name: str = ""
+    request: Request = Request()
+    time_s: float = 0.0
+    retries: int = 0
+    losses: int = 10
+    priority: int = 0
+    tags: dict[str, str] = {}
+    launch: dict[str, Any] = {}
+    code: Payload = b""
+
+
+class Usage(Struct, frozen=True, array_like=True):
+    """What one attempt used, as the agent measured it."""
+
+    wall_us: int = 0
+    cpu_us: int = 0
+    rss_kib: int = 0
+
+
+class Failure(Struct, frozen=True, array_like=True):
+    """Why an attempt did not succeed, and whose fault that was. ``blame``: task, worker, site or user."""
+
+    cause: str
+    blame: str
+    message: str = ""
+
+
+class RunOptions(Struct, frozen=True, array_like=True):
+    """What a person asked for about a run as a whole."""
+
+    name: str = ""
+    command: str = ""
+    cwd: str = ""
+    owned: bool = False
+    """The run belongs to one client: it is cancelled when that client has been gone for a while."""
+    max_failures: int = 0
+    """Stop the run after so many failed tasks; 0 means never."""
+    application: str = ""
+    """The run file of an ApplicationManager that the master keeps alive for this run."""
+    labels: dict[str, str] = field(default_factory=dict)

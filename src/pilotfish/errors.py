@@ -31,6 +31,12 @@ class JournalError(PilotfishError):
     code = "P2100"
 
 
+class JournalFull(PilotfishError):
+    """There is no room to write to: nothing of what was asked was kept, what was kept before is safe, and it works again when space returns."""
+
+    code = "P2102"
+
+
 class AlreadyRunning(PilotfishError):
     """Another master holds this pool."""
 

@@ -1,0 +1,1 @@
+"""Policies propose which task goes to which worker."""

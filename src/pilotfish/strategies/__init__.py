@@ -1,0 +1,1 @@
+"""Strategies propose pilots: how many, where, how big, and why."""

@@ -1,0 +1,55 @@
+# make run    a real parameter sweep on this machine: progress, results, and where the time went
+# make test   everything a change must pass
+# make bench  benchmarks
+# make docs   the documentation as HTML, in site/
+#
+# Each sets up .venv by itself the first time. It needs a Python >= 3.11 (PYTHON=... to choose one), git and make.
+
+VENV := .venv
+BIN := $(VENV)/bin
+WORKERS ?= 2
+PYTEST_ARGS ?= -n 2
+
+.DEFAULT_GOAL := help
+.PHONY: help run test check unit bench docs format clean
+
+help:
+	@sed -n '1,/^$$/s/^# \{0,1\}//p' Makefile
+
+run: $(VENV)/base
+	@$(BIN)/python examples/sweep.py --workers $(WORKERS)
+
+test: check unit
+
+check: $(VENV)/dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+unit: $(VENV)/dev
+	$(BIN)/pytest $(PYTEST_ARGS)
+
+bench: $(VENV)/dev
+	$(BIN)/python -m benchmarks
+
+docs: $(VENV)/dev
+	$(BIN)/python docs/generate.py
+	$(BIN)/mkdocs build --quiet --strict
+	@echo "Open site/index.html"
+
+format: $(VENV)/dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf $(VENV) site build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+
+# The two stamps are newer than pyproject.toml when all that it asks for is installed.
+$(VENV)/base: pyproject.toml
+	@.ci/setup $(VENV) .
+	@touch $@
+
+$(VENV)/dev: pyproject.toml
+	@.ci/setup $(VENV) '.[dev]'
+	@touch $(VENV)/base $@

@@ -1,0 +1,216 @@
+"""The questions, asked of whatever can call functions: how an engine is measured, the same way for all of them.
+
+An engine module defines a subclass of Engine and ends with ``main(ItsEngine())``. The answer is one line, ``RESULT {json}``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import workloads
+from processes import MARK, bytes_below, marked_processes
+
+MEBIBYTE = 1024 * 1024
+LONGEST_RUN = 400_000
+WINDOW = 32
+ROUND_TRIP_WARM_UP = 50
+
+
+class Engine:
+    """A contestant: something that calls functions in other processes."""
+
+    time_true: Callable[[int], float] | None = None
+    """Set where the contestant has its own way of running programs: the seconds that n times /bin/true take, output captured."""
+
+    def start(self, workers: int) -> None:
+        raise NotImplementedError
+
+    def submit(self, function: Callable[..., Any], argument: Any) -> Any:
+        raise NotImplementedError
+
+    def result(self, handle: Any) -> Any:
+        return handle.result()
+
+    def call_all(self, function: Callable[..., Any], arguments: Iterable[Any]) -> Sequence[Any]:
+        handles = [self.submit(function, argument) for argument in arguments]
+        return [self.result(handle) for handle in handles]
+
+    def call_windowed(self, function: Callable[..., Any], arguments: Iterable[Any]) -> Iterable[Any]:
+        """Call with no more than WINDOW calls under way, in order: for arguments that are too large to be all in memory."""
+        under_way: deque[Any] = deque()
+        for argument in arguments:
+            if len(under_way) >= WINDOW:
+                yield self.result(under_way.popleft())
+            under_way.append(self.submit(function, argument))
+        while under_way:
+            yield self.result(under_way.popleft())
+
+    def stop(self) -> None:
+        raise NotImplementedError
+
+    def version(self) -> str:
+        return ""
+
+
+def sized_run(run: Callable[[int], float], seconds: float) -> tuple[int, float]:
+    """Find the n that takes about ``seconds``, then run it: (n, elapsed). The search warms the contestant up as well."""
+    count = 16
+    elapsed = run(count)
+    while elapsed < seconds * 0.6 and count < LONGEST_RUN:
+        # Small runs are slower per task than large ones, so the goal is approached in steps.
+        growth = min(seconds / elapsed, 8 if elapsed < seconds / 10 else seconds / elapsed)
+        count = min(LONGEST_RUN, max(count + 1, int(count * growth)))
+        elapsed = run(count)
+    return count, elapsed
+
+
+def timed_calls(engine: Engine, function: Callable[..., Any]) -> Callable[[int], float]:
+    def run(count: int) -> float:
+        began = time.perf_counter()
+        values = engine.call_all(function, range(count))
+        elapsed = time.perf_counter() - began
+        if list(values) != list(range(count)):
+            raise RuntimeError("the contestant returned other values than it was given")
+        return elapsed
+
+    return run
+
+
+def ask_calls(engine: Engine, options: argparse.Namespace) -> dict[str, Any]:
+    count, elapsed = sized_run(timed_calls(engine, workloads.nothing), options.seconds)
+    return {"count": count, "elapsed_s": elapsed, "per_s": count / elapsed}
+
+
+def ask_sleeps(engine: Engine, options: argparse.Namespace) -> dict[str, Any]:
+    count, elapsed = sized_run(timed_calls(engine, workloads.nap), options.seconds)
+    return {"count": count, "elapsed_s": elapsed, "efficiency": count * workloads.SLEEP_S / options.workers / elapsed}
+
+
+def ask_round_trip(engine: Engine, options: argparse.Namespace) -> dict[str, Any]:
+    warm_until = time.perf_counter() + options.seconds / 3
+    for number in range(ROUND_TRIP_WARM_UP):
+        engine.result(engine.submit(workloads.nothing, number))
+        if time.perf_counter() > warm_until:
+            break
+    times = []
+    end = time.perf_counter() + options.seconds
+    while len(times) < 20 or time.perf_counter() < end:
+        began = time.perf_counter()
+        engine.result(engine.submit(workloads.nothing, len(times)))
+        times.append((time.perf_counter() - began) * 1000)
+    times.sort()
+    return {"count": len(times), **{f"p{part}_ms": times[min(len(times) - 1, len(times) * part // 100)] for part in (50, 90, 99)}}
+
+
+def ask_executables(engine: Engine, options: argparse.Namespace) -> dict[str, Any]:
+    def run(count: int) -> float:
+        began = time.perf_counter()
+        values = engine.call_all(workloads.run_true, range(count))
+        elapsed = time.perf_counter() - began
+        if any(tuple(value) != (0, b"", b"") for value in values):
+            raise RuntimeError("a /bin/true did not end well")
+        return elapsed
+
+    count, elapsed = sized_run(engine.time_true or run, options.seconds)
+    return {"count": count, "elapsed_s": elapsed, "per_s": count / elapsed}
+
+
+def payloads_of(form: str) -> list[Any]:
+    """A few different payloads of 1 MiB each, so that nobody can send one of them only once."""
+    if form == "bytes":
+        return [os.urandom(MEBIBYTE) for _ in range(8)]
+    import numpy
+
+    return [numpy.frombuffer(os.urandom(MEBIBYTE), dtype=numpy.uint8).view(numpy.float64) for _ in range(8)]
+
+
+def ask_payloads(engine: Engine, options: argparse.Namespace) -> dict[str, Any]:
+    if options.form == "numpy":
+        try:
+            import numpy  # noqa: F401
+        except ImportError:
+            return {"error": "numpy is not installed in this environment"}
+    payloads = payloads_of(options.form)
+
+    def run(count: int) -> float:
+        began = time.perf_counter()
+        received = 0
+        for value in engine.call_windowed(workloads.echo, (payloads[number % len(payloads)] for number in range(count))):
+            received += memoryview(value).nbytes
+        if received != count * MEBIBYTE:
+            raise RuntimeError("the contestant returned fewer bytes than it was given")
+        return time.perf_counter() - began
+
+    count, elapsed = sized_run(run, options.seconds)
+    return {"count": count, "elapsed_s": elapsed, "mib_per_s": count / elapsed}
+
+
+def ask_first(engine: Engine, options: argparse.Namespace) -> dict[str, Any]:
+    """The first result alone; ``main`` has already had it."""
+    return {}
+
+
+def ask_cost(engine: Engine, options: argparse.Namespace) -> dict[str, Any]:
+    """CPU time of every process of the contestant over one run of calls, and what it wrote below its own directory."""
+    run = timed_calls(engine, workloads.nothing)
+    count, _ = sized_run(run, options.seconds)
+    mark = os.environ[MARK]
+    before, bytes_before = marked_processes(mark), bytes_below(os.environ["TMPDIR"])
+    elapsed = run(count)
+    after, bytes_after = marked_processes(mark), bytes_below(os.environ["TMPDIR"])
+    used = []
+    for pid, process in after.items():
+        earlier = before[pid].cpu_s if pid in before else 0.0
+        used.append(
+            {
+                "pid": pid,
+                "parent": process.parent,
+                "client": pid == os.getpid(),
+                "command": process.command[:300],
+                "cpu_us_per_task": (process.cpu_s - earlier) / count * 1e6,
+                "rss_mib": process.rss_bytes / MEBIBYTE,
+            }
+        )
+    total = sum(item["cpu_us_per_task"] for item in used)
+    disk = (bytes_after - bytes_before) / count
+    return {"count": count, "elapsed_s": elapsed, "cpu_us_per_task": total, "disk_bytes_per_task": disk, "processes": used}
+
+
+QUESTIONS: dict[str, Callable[[Engine, argparse.Namespace], dict[str, Any]]] = {
+    "calls": ask_calls,
+    "sleeps": ask_sleeps,
+    "round_trip": ask_round_trip,
+    "executables": ask_executables,
+    "payloads": ask_payloads,
+    "first": ask_first,
+    "cost": ask_cost,
+}
+
+
+def main(engine: Engine) -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("question", choices=sorted(QUESTIONS))
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--seconds", type=float, default=3.0)
+    parser.add_argument("--form", choices=("bytes", "numpy"), default="bytes")
+    options = parser.parse_args()
+    began = time.perf_counter()
+    engine.start(options.workers)
+    try:
+        if engine.result(engine.submit(workloads.nothing, 7)) != 7:
+            raise RuntimeError("the first call returned something else than it was given")
+        answer: dict[str, Any] = {"first_result_at": time.time(), "start_s": time.perf_counter() - began}
+        answer.update(QUESTIONS[options.question](engine, options))
+        answer["version"] = engine.version()
+        # Before the engine is stopped: how long that takes, or whether it hangs, is another question.
+        print("RESULT " + json.dumps(answer), flush=True)
+    finally:
+        engine.stop()
+    sys.stdout.flush()

@@ -1,0 +1,92 @@
+"""Which processes belong to a contestant, and what they have used: read from /proc.
+
+Every contestant is started with a mark in its environment, which its children inherit, so that daemons that left the process tree
+are found as well.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+MARK = "PILOTFISH_BENCHMARK_MARK"
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True)
+class Process:
+    pid: int
+    parent: int
+    command: str
+    cpu_s: float
+    rss_bytes: int
+
+
+def read_process(pid: int) -> Process | None:
+    """What /proc says about one process; None when it is gone or a zombie."""
+    root = Path("/proc") / str(pid)
+    try:
+        stat = (root / "stat").read_text()
+        command = (root / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+    except OSError:
+        return None
+    name_end = stat.rindex(")")
+    fields = stat[name_end + 2 :].split()
+    if fields[0] == "Z":
+        return None
+    # Nanosecond run time is far finer than the clock ticks of stat, but covers the main thread alone: add up the threads.
+    nanoseconds = 0
+    try:
+        for thread in (root / "task").iterdir():
+            nanoseconds += int((thread / "schedstat").read_text().split()[0])
+    except (OSError, ValueError, IndexError):
+        nanoseconds = 0
+    ticks = (int(fields[11]) + int(fields[12])) / TICKS_PER_S
+    return Process(
+        pid=pid,
+        parent=int(fields[1]),
+        command=command or stat[stat.index("(") : name_end + 1],
+        cpu_s=max(ticks, nanoseconds / 1e9),
+        rss_bytes=int(fields[21]) * os.sysconf("SC_PAGE_SIZE"),
+    )
+
+
+def marked_processes(mark: str) -> dict[int, Process]:
+    """All living processes that inherited the mark."""
+    needle = f"{MARK}={mark}".encode()
+    found = {}
+    for entry in os.scandir("/proc"):
+        if not entry.name.isdigit():
+            continue
+        try:
+            environment = (Path(entry.path) / "environ").read_bytes()
+        except OSError:
+            continue
+        if needle in environment.split(b"\0"):
+            process = read_process(int(entry.name))
+            if process is not None:
+                found[process.pid] = process
+    return found
+
+
+def children_cpu_s(pid: int) -> float:
+    """CPU time of children that this process has already waited for."""
+    try:
+        stat = (Path("/proc") / str(pid) / "stat").read_text()
+    except OSError:
+        return 0.0
+    fields = stat[stat.rindex(")") + 2 :].split()
+    return (int(fields[13]) + int(fields[14])) / TICKS_PER_S
+
+
+def bytes_below(directory: str) -> int:
+    """Size of all files below a directory."""
+    total = 0
+    for root, _, names in os.walk(directory):
+        for name in names:
+            try:
+                total += os.lstat(os.path.join(root, name)).st_size
+            except OSError:
+                continue
+    return total

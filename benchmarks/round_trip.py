@@ -1,0 +1,24 @@
+"""How long does one call take, one at a time, when everything is warm?"""
+
+from __future__ import annotations
+
+import sys
+
+from benchmarks.harness import Figure, Goal, Options, Question, compare
+from benchmarks.peers import engine_contestants
+
+MEDIAN = Figure("p50_ms", "p50 ms", 2, higher_is_better=False)
+QUESTION = Question(
+    name="round_trip",
+    title="round trip of one call",
+    figures=[MEDIAN, Figure("p90_ms", "p90 ms", 2, higher_is_better=False), Figure("p99_ms", "p99 ms", 2, higher_is_better=False)],
+    goals=[Goal("p50 at most 1 ms", MEDIAN, (), 1.0)],
+)
+
+
+def main(options: Options) -> int:
+    return compare(QUESTION, engine_contestants("round_trip", options), options)
+
+
+if __name__ == "__main__":
+    sys.exit(main(Options.from_command_line(__doc__)))

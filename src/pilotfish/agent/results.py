@@ -1,0 +1,76 @@
+"""Results that the master has not acknowledged yet, numbered 0, 1, 2 … over the agent's life. Pure; ``machine.py`` is the only user."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from typing import Any, Deque, Iterator, List, Optional, Tuple
+
+from .work import FINISHED, Attempt, Failure
+
+Item = Tuple[Optional[Failure], int, int, int, Any]
+"""(failure or None, wall_us, cpu_us, rss_kib, payload)"""
+
+FRAME_BYTES = 1 << 20
+FRAME_ITEMS = 2048
+
+
+class Finished:
+    """One result, as it is kept."""
+
+    __slots__ = ("task", "attempt", "failure", "wall_us", "cpu_us", "rss_kib", "payload")
+
+    def __init__(self, attempt: Attempt, item: Item) -> None:
+        self.task = attempt.task
+        self.attempt = attempt.attempt
+        self.failure, self.wall_us, self.cpu_us, self.rss_kib, self.payload = item
+
+    def row(self) -> List[Any]:
+        return [self.task, self.attempt, self.failure, self.wall_us, self.cpu_us, self.rss_kib, len(self.payload)]
+
+
+class Results:
+    """Kept until acknowledged; sent once per connection."""
+
+    def __init__(self) -> None:
+        self.kept: OrderedDict[int, Finished] = OrderedDict()
+        self.unsent: Deque[int] = deque()
+        self._next_number = 0
+
+    def keep(self, attempt: Attempt, item: Item) -> None:
+        self.kept[self._next_number] = Finished(attempt, item)
+        self.unsent.append(self._next_number)
+        self._next_number += 1
+
+    def acknowledge(self, first: int, last: int) -> None:
+        for number in range(max(0, first), min(last, self._next_number - 1) + 1):
+            self.kept.pop(number, None)
+
+    def send_all_again(self) -> None:
+        self.unsent = deque(self.kept)
+
+    def holding(self) -> List[List[int]]:
+        return [[done.task, done.attempt, FINISHED] for done in self.kept.values()]
+
+    def frames(self) -> Iterator[Tuple[List[Any], List[Any]]]:
+        """(header, body parts) of all that is unsent: consecutive numbers, and small enough that a beat never waits long behind one."""
+        rows: List[List[Any]] = []
+        parts: List[Any] = []
+        size = first = following = 0
+        for number in self.unsent:
+            done = self.kept.get(number)
+            if done is None:
+                continue
+            length = len(done.payload)
+            if rows and (number != following or size + length > FRAME_BYTES or len(rows) >= FRAME_ITEMS):
+                yield ["results", first, rows], parts
+                rows, parts, size = [], [], 0
+            if not rows:
+                first = number
+            rows.append(done.row())
+            if length:
+                parts.append(done.payload)
+            size += length
+            following = number + 1
+        if rows:
+            yield ["results", first, rows], parts
+        self.unsent.clear()

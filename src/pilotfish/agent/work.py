@@ -1,0 +1,391 @@
+"""The work an agent holds: queued attempts, the slots they run in, and the room that is left. Pure: no I/O, no clock.
+
+``machine.py`` is the only user. Attempts start in the order received; one that does not fit holds back those behind it. A slot runs one
+attempt at a time, but short ones are sent to it ahead (about 20 ms of measured work at most), because a message per attempt costs more
+than such an attempt itself. What was sent ahead and is held up by a neighbour that turned out long is taken back.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from typing import Any, Deque, Dict, Iterable, List, Optional, Tuple
+
+Failure = List[str]
+"""[cause, blame, message], as it travels."""
+Needs = Tuple[Tuple[str, float], ...]
+
+QUEUED, STARTED, FINISHED = range(3)
+
+AHEAD_S = 0.020
+AHEAD_ATTEMPTS = 128
+AHEAD_EXECUTABLE_S = 0.005
+HELD_UP_S = 0.025
+REPORT_START_S = 0.050
+TERMINATE_GRACE_S = 2.0
+REMEMBERED_TASKS = 1 << 16
+NEVER = float("inf")
+_ROUNDING = 1e-6
+
+
+class Spec:
+    """What the attempts of one spec share, with the run time measured so far (negative: none yet)."""
+
+    __slots__ = ("number", "kind", "time_s", "needs", "launch", "code", "estimate_s")
+
+    def __init__(self, number: int, kind: str, time_s: float, needs: Dict[str, float], launch: Dict[str, Any], code: bytes) -> None:
+        self.number = number
+        self.kind = kind
+        self.time_s = float(time_s)
+        self.needs = {str(name): float(amount) for name, amount in needs.items()}
+        self.launch = launch
+        self.code = code
+        self.estimate_s = -1.0
+
+    def same(self, other: Spec) -> bool:
+        return (
+            self.kind == other.kind
+            and self.time_s == other.time_s
+            and self.needs == other.needs
+            and self.launch == other.launch
+            and self.code == other.code
+        )
+
+    def measured(self, wall_s: float) -> None:
+        """A running mean; it falls fast, because the first attempt in a slot pays for imports that the later ones do not."""
+        old = self.estimate_s
+        if old < 0:
+            self.estimate_s = wall_s
+        elif wall_s < old / 4:
+            self.estimate_s = old / 4
+        else:
+            self.estimate_s = old + 0.2 * (wall_s - old)
+
+    def ahead_s(self) -> float:
+        """How much of a slot's time ahead one attempt takes; negative when it must not be sent ahead."""
+        limit = AHEAD_EXECUTABLE_S if self.kind == "exec" else AHEAD_S
+        return self.estimate_s + 1e-5 if 0 <= self.estimate_s < limit else -1.0
+
+
+class Attempt:
+    """One try of a task. ``forgotten``: the master does not want to hear of it any more."""
+
+    __slots__ = ("task", "attempt", "spec", "payload", "needs", "queued", "forgotten", "ahead_s")
+
+    def __init__(self, task: int, attempt: int, spec: Spec, payload: Any, needs: Needs) -> None:
+        self.task = task
+        self.attempt = attempt
+        self.spec = spec
+        self.payload = payload
+        self.needs = needs
+        self.queued = True
+        self.forgotten = False
+        self.ahead_s = 0.0
+
+    def amount(self, name: str) -> float:
+        for need, amount in self.needs:
+            if need == name:
+                return amount
+        return 0.0
+
+
+class Slot:
+    """One slot process as the machine sees it: what it was given, in order; the first of them is the one that runs.
+
+    ``slow``: its running attempt takes longer than measured before, so nothing is sent ahead. ``asked_back``: the host was asked to take
+    back what was sent ahead. ``condemned``: when the running attempt is to be stopped: 0 not, 1 wanted, 2 terminated, 3 killed.
+    """
+
+    __slots__ = ("number", "attempts", "needs", "begun", "ahead_s", "reported", "slow", "asked_back", "condemned", "verdict", "kill_at")
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.attempts: Deque[Attempt] = deque()
+        self.needs: Needs = ()
+        self.ahead_s = 0.0
+        self.asked_back = False
+        self.turn_page(0.0)
+
+    def turn_page(self, now: float) -> None:
+        """A new attempt is first."""
+        self.begun = now
+        self.reported = False
+        self.slow = False
+        self.condemned = 0
+        self.verdict: Optional[Failure] = None
+        self.kill_at = NEVER
+
+    def condemn(self, verdict: Optional[Failure]) -> None:
+        if not self.condemned:
+            self.condemned = 1
+            self.verdict = verdict
+
+    def next_look(self) -> float:
+        """When there will be something to do about the running attempt."""
+        if self.condemned:
+            return self.kill_at if self.condemned == 2 else NEVER
+        due = NEVER if self.reported else self.begun + REPORT_START_S
+        if len(self.attempts) > 1 and not self.slow:
+            due = min(due, self.begun + HELD_UP_S)
+        limit = self.attempts[0].spec.time_s
+        return min(due, self.begun + limit) if limit > 0 else due
+
+
+class Work:
+    """Everything this agent has to do, and does."""
+
+    def __init__(self, capacity: Dict[str, float], max_slots: int = 0) -> None:
+        self.capacity = {name: float(amount) for name, amount in capacity.items()}
+        self.free = dict(self.capacity)
+        self.max_slots = max_slots or max(16, 4 * int(self.capacity.get("cores", 1)))
+        self.specs: Dict[int, Spec] = {}
+        self.live: Dict[int, Attempt] = {}
+        self.queue: Deque[Attempt] = deque()
+        self.slots: Dict[int, Slot] = {}
+        self.busy: Dict[int, Slot] = {}
+        self.idle: List[Slot] = []
+        self.begun: Dict[int, List[Attempt]] = {}
+        self.next_look = NEVER
+        self._next_slot = 0
+        self._highest: OrderedDict[int, int] = OrderedDict()
+        self._needs: Dict[Needs, Needs] = {}
+        self._granted: Dict[Tuple[int, float, int], Needs] = {}
+
+    # --- taking work in -------------------------------------------------------------------------------------------------------
+
+    def keep_spec(self, spec: Spec) -> None:
+        """A spec sent again replaces the old one, unless it is the same: warm slots know that one."""
+        old = self.specs.get(spec.number)
+        if old is None or not old.same(spec):
+            self.specs[spec.number] = spec
+        if old is not None and self.specs[spec.number] is spec:
+            self._granted = {key: needs for key, needs in self._granted.items() if key[0] != spec.number}
+
+    def needs_of(self, spec: Spec, cores: float, memory: int) -> Needs:
+        """The needs of an attempt, as one shared tuple, so that equal shapes are the same object."""
+        key = (spec.number, cores, memory)
+        needs = self._granted.get(key)
+        if needs is None:
+            amounts = dict(spec.needs)
+            if cores > 0:
+                amounts["cores"] = float(cores)
+            if memory > 0:
+                amounts["memory"] = float(memory)
+            made = tuple((name, amount) for name, amount in sorted(amounts.items()) if amount > 0)
+            needs = self._granted[key] = self._needs.setdefault(made, made)
+        return needs
+
+    def too_big(self, needs: Needs) -> str:
+        """Why these needs can never be met here; empty if they can."""
+        for name, amount in needs:
+            if amount > self.capacity.get(name, 0.0) + _ROUNDING:
+                return f"it needs {amount:g} {name}, this worker has {self.capacity.get(name, 0.0):g}"
+        return ""
+
+    def is_news(self, task: int, number: int) -> bool:
+        """Whether this attempt was never taken before: an attempt runs at most once, whatever the wire repeats."""
+        highest = self._highest.get(task, 0)
+        if number <= highest:
+            return False
+        if not highest and len(self._highest) >= REMEMBERED_TASKS:
+            self._highest.popitem(last=False)
+        self._highest[task] = number
+        return True
+
+    def enqueue(self, attempt: Attempt) -> None:
+        """Take it, after its older attempt, if there is one, was dropped."""
+        self.drop(attempt.task)
+        self.live[attempt.task] = attempt
+        self.queue.append(attempt)
+
+    # --- giving work away -----------------------------------------------------------------------------------------------------
+
+    def fill(self, now: float) -> None:
+        """Start what fits, then send ahead what is short. ``begun`` collects what each slot is to be given."""
+        queue = self.queue
+        while queue:
+            head = queue[0]
+            if head.forgotten:
+                queue.popleft()
+                continue
+            slot = self._room(head.needs)
+            if slot is None:
+                self._send_ahead()
+                return
+            slot.needs = head.needs
+            slot.turn_page(now)
+            head.ahead_s = max(0.0, head.spec.ahead_s())
+            self.busy[slot.number] = slot
+            self._give(slot, head)
+            self.next_look = min(self.next_look, slot.next_look())
+
+    def _room(self, needs: Needs) -> Optional[Slot]:
+        """A slot for these needs, with its room taken; None if they do not fit now."""
+        free = self.free
+        for name, amount in needs:
+            if free.get(name, 0.0) < amount - _ROUNDING:
+                return None
+        if self.idle:
+            slot = self.idle.pop()
+        elif len(self.slots) < self.max_slots:
+            slot = self.slots[self._next_slot] = Slot(self._next_slot)
+            self._next_slot += 1
+        else:
+            return None
+        for name, amount in needs:
+            free[name] -= amount
+        return slot
+
+    def _give(self, slot: Slot, attempt: Attempt) -> None:
+        self.queue.popleft()
+        attempt.queued = False
+        slot.attempts.append(attempt)
+        slot.ahead_s += attempt.ahead_s
+        self.begun.setdefault(slot.number, []).append(attempt)
+
+    def _send_ahead(self) -> None:
+        """Fair shares of the queue's head for every busy slot of the same shape that is more than half through what it has."""
+        queue = self.queue
+        if queue[0].spec.ahead_s() < 0:
+            return
+        for slot in self.busy.values():
+            if slot.ahead_s > AHEAD_S / 2 or len(slot.attempts) > AHEAD_ATTEMPTS // 2 or not self._takes_more(slot):
+                continue
+            share = len(queue) // len(self.busy) + 1
+            while queue and share > 0 and len(slot.attempts) < AHEAD_ATTEMPTS:
+                head = queue[0]
+                if head.forgotten:
+                    queue.popleft()
+                    continue
+                ahead_s = head.spec.ahead_s()
+                if ahead_s < 0 or head.needs is not slot.needs or slot.ahead_s + ahead_s > AHEAD_S:
+                    break
+                head.ahead_s = ahead_s
+                self._give(slot, head)
+                share -= 1
+            self.next_look = min(self.next_look, slot.begun + HELD_UP_S)
+            if not queue:
+                return
+
+    @staticmethod
+    def _takes_more(slot: Slot) -> bool:
+        return not (slot.slow or slot.asked_back or slot.condemned) and slot.attempts[0].spec.ahead_s() >= 0
+
+    # --- what becomes of it -----------------------------------------------------------------------------------------------------
+
+    def finished(self, slot: Slot, now: float) -> Attempt:
+        """The first attempt of this slot ended; the next one, if any, runs."""
+        attempt = slot.attempts.popleft()
+        self.settle(attempt)
+        slot.turn_page(now)
+        if slot.attempts:
+            slot.ahead_s -= attempt.ahead_s
+            if slot.attempts[0].forgotten:
+                slot.condemn(None)
+                self.next_look = 0.0
+            else:
+                self.next_look = min(self.next_look, slot.next_look())
+        else:
+            self._rest(slot)
+        return attempt
+
+    def _rest(self, slot: Slot) -> None:
+        slot.ahead_s = 0.0
+        self._release(slot)
+        self.idle.append(slot)
+
+    def settle(self, attempt: Attempt) -> None:
+        if self.live.get(attempt.task) is attempt:
+            del self.live[attempt.task]
+
+    def lost(self, slot: Slot, begun: int) -> List[Attempt]:
+        """The slot is gone: those it had begun, in order. The others are first in the queue again."""
+        gone = [slot.attempts.popleft() for _ in range(min(begun, len(slot.attempts)))]
+        for attempt in gone:
+            self.settle(attempt)
+        self._put_back(slot.attempts)
+        slot.attempts.clear()
+        if slot.number in self.busy:
+            self._release(slot)
+        else:
+            self.idle.remove(slot)
+        del self.slots[slot.number]
+        return gone
+
+    def taken_back(self, slot: Slot, count: int) -> None:
+        """The last ``count`` attempts given to this slot will not be run by it."""
+        slot.asked_back = False
+        back = [slot.attempts.pop() for _ in range(min(count, len(slot.attempts)))]
+        back.reverse()
+        for attempt in back:
+            slot.ahead_s -= attempt.ahead_s
+        self._put_back(back)
+        if not slot.attempts and slot.number in self.busy:
+            self._rest(slot)
+
+    def _put_back(self, attempts: Iterable[Attempt]) -> None:
+        wanted = [attempt for attempt in attempts if not attempt.forgotten]
+        for attempt in wanted:
+            attempt.queued = True
+            attempt.ahead_s = 0.0
+        self.queue.extendleft(reversed(wanted))
+
+    def _release(self, slot: Slot) -> None:
+        del self.busy[slot.number]
+        if not self.busy:
+            self.free = dict(self.capacity)
+            return
+        for name, amount in slot.needs:
+            self.free[name] += amount
+
+    # --- changes of mind --------------------------------------------------------------------------------------------------------
+
+    def drop(self, task: int, number: int = 0) -> None:
+        """Forget the live attempt of this task (if it is that number) and have it stopped if it runs."""
+        attempt = self.live.get(task)
+        if attempt is None or (number and attempt.attempt != number):
+            return
+        del self.live[task]
+        attempt.forgotten = True
+        if attempt.queued:
+            return
+        for slot in self.busy.values():
+            if slot.attempts[0] is attempt:
+                slot.condemn(None)
+                self.next_look = 0.0
+                return
+
+    def hand_back(self, task: int, number: int) -> bool:
+        """Give up a queued attempt; False if it is not queued here."""
+        attempt = self.live.get(task)
+        if attempt is None or attempt.attempt != number or not attempt.queued:
+            return False
+        del self.live[task]
+        attempt.forgotten = True
+        if self._highest.get(task) == number:
+            del self._highest[task]
+        return True
+
+    def hand_back_all(self) -> List[List[int]]:
+        waiting = [[attempt.task, attempt.attempt] for attempt in self.queue if not attempt.forgotten]
+        for task, number in waiting:
+            self.hand_back(task, number)
+        self.queue.clear()
+        return waiting
+
+    def running(self, task: int, number: int) -> Optional[Slot]:
+        """The slot in which this attempt is the one that runs."""
+        for slot in self.busy.values():
+            head = slot.attempts[0]
+            if head.task == task and head.attempt == number and not head.forgotten:
+                return slot
+        return None
+
+    def holding(self) -> List[List[int]]:
+        """[task, attempt, QUEUED|STARTED] of everything not finished; what was sent ahead counts as started."""
+        held = [[a.task, a.attempt, STARTED] for slot in self.busy.values() for a in slot.attempts if not a.forgotten]
+        held.extend([a.task, a.attempt, QUEUED] for a in self.queue if not a.forgotten)
+        return held
+
+    def has_idle_room(self) -> bool:
+        """Whether a task of one core would start at once."""
+        return not self.queue and self.free.get("cores", 1.0) >= min(1.0, self.capacity.get("cores", 1.0)) - _ROUNDING

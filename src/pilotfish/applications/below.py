@@ -1,0 +1,68 @@
+"""Writing files below a directory whose names came from elsewhere: nothing is ever written outside, whatever the names say.
+
+Every component is opened without following links and relative to the directory above it, so that a link put there meanwhile is an
+error and not a way out.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from pathlib import Path
+
+from pilotfish.errors import BadInput
+
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_MAX_COMPONENT_BYTES = 255
+
+
+def check_name(name: object, field: str) -> tuple[str, ...]:
+    """The components of a relative name that stays below its directory."""
+    if not isinstance(name, str):
+        raise BadInput(f"{field}: {name!r} is not a file name", f"give {field} as text")
+    parts = tuple(part for part in name.split("/") if part not in ("", "."))
+    if not parts or "\0" in name or name.startswith("/") or ".." in parts or name.endswith("/"):
+        raise BadInput(f"{field}: {name!r} does not name a file inside the task's directory", "use a relative name without ..")
+    if any(len(os.fsencode(part)) > _MAX_COMPONENT_BYTES for part in parts):
+        raise BadInput(f"{field}: {name[:40]!r}… has a part of more than {_MAX_COMPONENT_BYTES} bytes", "use a shorter name")
+    return parts
+
+
+def _enter(parent: int, name: str) -> int:
+    try:
+        os.mkdir(name, 0o755, dir_fd=parent)
+    except FileExistsError:
+        pass
+    return os.open(name, _DIRECTORY, dir_fd=parent)
+
+
+def write_below(directory: str | os.PathLike[str], name: str, content: bytes, mode: int) -> Path:
+    """Write one file; it appears under its name only when it is whole."""
+    *folders, last = check_name(name, "files")
+    os.makedirs(directory, exist_ok=True)
+    place = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for folder in folders:
+            inner = _enter(place, folder)
+            os.close(place)
+            place = inner
+        _write_here(place, last, content, mode)
+    except OSError as error:
+        raise BadInput(f"files: {name!r} cannot be written below {os.fspath(directory)!r}: {error.strerror}", "look for links in the way") from error
+    finally:
+        os.close(place)
+    return Path(directory, *folders, last)
+
+
+def _write_here(place: int, last: str, content: bytes, mode: int) -> None:
+    temporary = f".{secrets.token_hex(8)}.part"
+    target = os.open(temporary, _NEW_FILE, 0o600, dir_fd=place)
+    try:
+        with open(target, "wb") as stream:
+            stream.write(content)
+            os.fchmod(stream.fileno(), mode & 0o755)
+        os.replace(temporary, last, src_dir_fd=place, dst_dir_fd=place)
+    except OSError:
+        os.unlink(temporary, dir_fd=place)
+        raise

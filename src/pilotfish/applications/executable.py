@@ -1,0 +1,260 @@
+"""Executables as tasks: what is to be started, with which files, and what came of it."""
+
+from __future__ import annotations
+
+import glob
+import json
+import os
+import stat
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from pilotfish.applications.below import check_name, write_below
+from pilotfish.applications.function import current_directory
+from pilotfish.applications.outcome import failed
+from pilotfish.applications.parcel import Buffer, DamagedParcel, pack, unpack
+from pilotfish.applications.wishes import NOTHING_SPECIAL, Wanted
+from pilotfish.errors import BadInput, PayloadTooLarge, TaskFailed
+from pilotfish.model.messages import MAX_BODY
+from pilotfish.model.quantities import show_bytes
+from pilotfish.model.task import Failure, TaskSpec
+
+Source = str | os.PathLike[str] | bytes
+Inputs = Mapping[str, Source] | Iterable[str | os.PathLike[str]]
+OUTPUT_CAP = 16 * 1024 * 1024
+"""How much of stdout and of stderr is kept, by default."""
+_MODE_MASK = 0o755
+_LAST_LINES = 20
+
+
+class File(Struct, frozen=True):
+    """A regular file that travels: its bytes and its permission bits, masked."""
+
+    content: bytes
+    mode: int = 0o644
+
+
+class Completed(Struct, frozen=True):
+    """What an executable left behind."""
+
+    exit: int | None
+    signal: int | None
+    stdout: bytes
+    stderr: bytes
+    files: dict[str, File]
+    stdout_dropped: int = 0
+    stderr_dropped: int = 0
+
+    @property
+    def text(self) -> str:
+        """Standard output as text."""
+        return self.stdout.decode(errors="replace")
+
+    def save(self, directory: str | os.PathLike[str]) -> list[Path]:
+        """Write the output files below a directory; a name that leads out of it is refused."""
+        return [write_below(directory, name, file.content, file.mode & _MODE_MASK) for name, file in self.files.items()]
+
+
+class ExecutableFailed(TaskFailed):
+    """An executable ended badly; ``completed`` is what it left nevertheless, or None if nothing came back."""
+
+    def __init__(self, message: str, hint: str = "", cause: str = "", completed: Completed | None = None) -> None:
+        super().__init__(message, hint, cause)
+        self.completed = completed
+
+
+class Executable(Struct, frozen=True):
+    """One executable to run: checked, files not yet read."""
+
+    argv: tuple[str, ...]
+    inputs: dict[str, Source] = {}
+    outputs: tuple[str, ...] = ()
+    stdin: bytes = b""
+    env: dict[str, str] = {}
+
+
+def check_argv(argv: Sequence[str | os.PathLike[str]]) -> tuple[str, ...]:
+    if isinstance(argv, (str, bytes)) or not isinstance(argv, Sequence):
+        raise BadInput(f"argv: {argv!r} is not a list of words", 'write ["./sim", "--seed", "1"]')
+    words = []
+    for position, word in enumerate(argv):
+        if isinstance(word, (int, float)) and not isinstance(word, bool):
+            raise BadInput(f"argv[{position}]: {word!r} is not text", f'write "{word}"')
+        if not isinstance(word, (str, os.PathLike)):
+            raise BadInput(f"argv[{position}]: {word!r} is not text", "every word of the command is text")
+        words.append(os.fspath(word))
+        if "\0" in words[-1]:
+            raise BadInput(f"argv[{position}]: {word!r} holds a NUL character", "no program can be given one: leave it out")
+    if not words or not words[0]:
+        raise BadInput("argv: there is no program to start", 'write ["./sim", "--seed", "1"]')
+    return tuple(words)
+
+
+def _sandbox_name(path: str) -> str:
+    """Where a file goes in the sandbox: its relative path, or its bare name when that would lead elsewhere."""
+    relative = os.path.normpath(path)
+    return os.path.basename(relative) if os.path.isabs(relative) or relative.startswith("..") else relative
+
+
+def check_inputs(inputs: Inputs) -> dict[str, Source]:
+    """Inputs as {name in the sandbox: path here or content}."""
+    if isinstance(inputs, (str, bytes, os.PathLike)):
+        raise BadInput(f"inputs: {inputs!r} is one name, not a list", f"write inputs=[{inputs!r}]")
+    if isinstance(inputs, Mapping):
+        named: list[tuple[str, Source]] = list(inputs.items())
+    else:
+        paths = [os.fspath(path) for path in inputs]
+        named = [(_sandbox_name(path), path) for path in paths]
+    found: dict[str, Source] = {}
+    for name, source in named:
+        check_name(name, "inputs")
+        if name in found and found[name] != source:
+            raise BadInput(f"inputs: {found[name]!r} and {source!r} would both be called {name!r}", 'name them: {"a.txt": "one/x.txt", …}')
+        if not isinstance(source, bytes) and not os.path.isfile(source):
+            what = "is a directory" if os.path.isdir(source) else "does not exist"
+            raise BadInput(f"inputs: {os.fspath(source)!r} {what} (looked in {os.getcwd()})", _nearest_file(os.fspath(source)))
+        found[name] = source
+    return found
+
+
+def _nearest_file(path: str) -> str:
+    import difflib
+
+    if os.path.isdir(path):
+        return "list the files that are needed, one by one"
+    folder = os.path.dirname(path) or "."
+    near = difflib.get_close_matches(os.path.basename(path), os.listdir(folder) if os.path.isdir(folder) else [], 1)
+    return f"did you mean {os.path.join(os.path.dirname(path), near[0])!r}?" if near else "check the path"
+
+
+def check_outputs(outputs: Iterable[str]) -> tuple[str, ...]:
+    if isinstance(outputs, (str, bytes)):
+        raise BadInput(f"outputs: {outputs!r} is one name, not a list", f"write outputs=[{outputs!r}]")
+    names = tuple(os.fspath(name) for name in outputs)
+    for name in names:
+        check_name(name, "outputs")
+    return names
+
+
+def check_environment(env: Mapping[str, str]) -> dict[str, str]:
+    for name, value in env.items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise BadInput(f"env[{name!r}]: {value!r} is not text", f'write {{"{name}": "{value}"}}')
+        if not name or "=" in name or "\0" in name + value:
+            raise BadInput(f"env[{name!r}]: cannot be the name and value of a variable", "use letters, digits and _")
+    return dict(env)
+
+
+def program_beside(argv: Sequence[str]) -> dict[str, Source]:
+    """The program itself as an input, when it is a relative path that exists here: a sandbox would not have it otherwise."""
+    program = argv[0]
+    if "/" in program and not os.path.isabs(program) and os.path.isfile(program):
+        return {_sandbox_name(program): program}
+    return {}
+
+
+def read_file(source: Source) -> File:
+    if isinstance(source, bytes):
+        return File(source)
+    with open(source, "rb") as stream:
+        status = os.fstat(stream.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise BadInput(f"inputs: {os.fspath(source)!r} is not a regular file", "only regular files travel")
+        if status.st_size > MAX_BODY // 2:
+            raise PayloadTooLarge(
+                f"inputs: {os.fspath(source)!r} has {show_bytes(status.st_size)}; a file may have {show_bytes(MAX_BODY // 2)}",
+                "put it where the workers can read it, and give its path as an argument",
+            )
+        return File(stream.read(), status.st_mode & _MODE_MASK | 0o400)
+
+
+def _packed_files(inputs: Mapping[str, Source]) -> tuple[list[list[Any]], list[bytes]]:
+    files = [(name, read_file(source)) for name, source in inputs.items()]
+    return [[name, file.mode] for name, file in files], [file.content for file in files]
+
+
+class Launch(Struct, frozen=True, kw_only=True):
+    """What executables of one spec share."""
+
+    cwd: str | None = None
+    sandbox: bool = False
+    env: dict[str, str] = {}
+    inputs: dict[str, Source] = {}
+    outputs: tuple[str, ...] = ()
+    output_cap: int = OUTPUT_CAP
+    shell: bool = False
+
+
+def executable_spec(name: str, launch: Launch, wanted: Wanted = NOTHING_SPECIAL) -> tuple[TaskSpec, bytes]:
+    listed, contents = _packed_files(launch.inputs)
+    described = {
+        "cwd": launch.cwd or current_directory(),
+        "sandbox": launch.sandbox,
+        "env": launch.env,
+        "inputs": listed,
+        "outputs": list(launch.outputs),
+        "output_cap": launch.output_cap,
+        "shell": launch.shell,
+    }
+    return wanted.spec("exec", name, described), (pack(contents) if contents else b"")
+
+
+def executable_payload(task: Executable) -> bytes:
+    listed, contents = _packed_files(task.inputs)
+    described = {"argv": task.argv, "env": task.env, "inputs": listed, "outputs": task.outputs}
+    payload = pack([json.dumps(described).encode(), task.stdin, *contents])
+    if len(payload) > MAX_BODY:
+        raise PayloadTooLarge(
+            f"the inputs of {task.argv[0]!r} have {show_bytes(len(payload))} together; a task may have {show_bytes(MAX_BODY)}",
+            "put large files where the workers can read them, and give their paths as arguments",
+        )
+    return payload
+
+
+def decode_completed(payload: Buffer) -> Completed:
+    meta, stdout, stderr, *contents = unpack(payload)
+    try:
+        said = json.loads(bytes(meta))
+        listed = [(str(name), int(mode)) for name, mode in said["files"]]
+        files = {name: File(bytes(content), mode) for (name, mode), content in zip(listed, contents, strict=True)}
+        return Completed(
+            exit=said["exit"],
+            signal=said["signal"],
+            stdout=bytes(stdout),
+            stderr=bytes(stderr),
+            files=files,
+            stdout_dropped=int(said.get("stdout_dropped", 0)),
+            stderr_dropped=int(said.get("stderr_dropped", 0)),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise DamagedParcel(f"the report of an executable cannot be read: {error!r}") from error
+
+
+def decode_executable_failure(payload: Buffer, failure: Failure) -> TaskFailed:
+    """The error for an executable that ended badly, with the last lines it wrote to stderr."""
+    plain = failed(failure)
+    completed: Completed | None = None
+    if len(payload):
+        try:
+            completed = decode_completed(payload)
+        except (DamagedParcel, ValueError) as error:
+            return ExecutableFailed(f"{plain} (its report cannot be read: {error})", plain.hint, failure.cause)
+    message = str(plain)
+    if completed is not None and completed.stderr.strip():
+        lines = completed.stderr.decode(errors="replace").rstrip().splitlines()[-_LAST_LINES:]
+        message += "\nthe end of its stderr:\n" + "\n".join(f"  {line}" for line in lines)
+    return ExecutableFailed(message, plain.hint, failure.cause, completed)
+
+
+def expand_inputs(patterns: Iterable[str]) -> list[str]:
+    """Names and glob patterns as the files they mean; a pattern that means nothing is an error."""
+    found: dict[str, None] = {}
+    for pattern in patterns:
+        matches = sorted(glob.glob(pattern)) if glob.has_magic(pattern) else [pattern]
+        if not matches:
+            raise BadInput(f"inputs: {pattern!r} matches no file (looked in {os.getcwd()})", "check the pattern")
+        found.update(dict.fromkeys(matches))
+    return list(found)

@@ -1,0 +1,133 @@
+"""What a Python task left: its value, or the exception it raised, with the traceback it had over there."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import struct
+from typing import Any, NamedTuple
+
+from pilotfish.applications.parcel import Buffer, DamagedParcel, unpack
+from pilotfish.errors import PilotfishError, TaskFailed
+from pilotfish.model.task import Failure
+
+_FOUR = struct.Struct("!I4Q")
+
+HINTS = {
+    "exit": "its output says more: pilotfish logs TASK",
+    "exception": "the traceback above is from the worker",
+    "signal": "its output says more: pilotfish logs TASK",
+    "killed": "something outside killed it; it is tried elsewhere as long as its losses allow",
+    "crash": "the process died inside the function (a native library?): run it alone to see it",
+    "slot-lost": "its process was killed from outside; it is tried again as long as its losses allow",
+    "oom": 'ask for more, such as memory="4 GiB", or let it use less',
+    "time": 'ask for more, such as time="1 h", or give it less to do',
+    "missing-input": "check the names in inputs",
+    "missing-output": "check the names in outputs, and that the program wrote them",
+    "spawn": "check that the program exists there and may be executed",
+    "version": 'use the same Python on both sides, or form="source"',
+    "unpickle": "the worker cannot import what the function or its arguments refer to: install it there, or define it beside the function",
+    "result": "return something that can be pickled",
+    "disk": "the worker's disk is full; it is tried elsewhere as long as its losses allow",
+}
+
+
+class RemoteTraceback(Exception):
+    """The traceback that an exception had in the slot, as text; it is the ``__cause__`` of the exception raised here."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.text = text
+
+    def __str__(self) -> str:
+        return f'\n"""\n{self.text}"""'
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return RemoteTraceback, (self.text,)
+
+
+class Outcome(NamedTuple):
+    value: Any
+    error: BaseException | None
+    stdout: bytes
+    stderr: bytes
+
+
+class _WillNotUnpickle(Exception):
+    """Why bytes from the slot do not become an object here."""
+
+
+def failed(failure: Failure, remote_traceback: str = "") -> TaskFailed:
+    """The error for an attempt that ended badly without an exception of its own."""
+    message = failure.message or f"the task failed ({failure.cause})"
+    return TaskFailed(message, HINTS.get(failure.cause, ""), failure.cause, remote_traceback)
+
+
+def _load(data: memoryview, buffers: list[memoryview]) -> Any:
+    """Unpickle what the person's own function made. User code runs here, so that anything may be raised."""
+    try:
+        # Each buffer gets memory of its own: an array kept for long must not keep a whole frame of other results.
+        return pickle.loads(data, buffers=[bytearray(buffer) for buffer in buffers])
+    except Exception as error:
+        raise _WillNotUnpickle(f"{type(error).__name__}: {error}") from error
+
+
+def decode_value(payload: Buffer) -> Outcome:
+    """The outcome of a task that ended well."""
+    if len(payload) >= _FOUR.size:
+        count, meta, length, out, err = _FOUR.unpack_from(payload)
+        if count == 4 and not (meta or out or err) and _FOUR.size + length == len(payload):
+            try:
+                return Outcome(pickle.loads(memoryview(payload)[_FOUR.size :]), None, b"", b"")
+            except Exception as error:
+                return Outcome(None, _unreadable_value(f"{type(error).__name__}: {error}", error), b"", b"")
+    try:
+        _, value, stdout, stderr, *buffers = _parts(payload)
+    except DamagedParcel as error:
+        return Outcome(None, error, b"", b"")
+    try:
+        return Outcome(_load(value, buffers), None, bytes(stdout), bytes(stderr))
+    except _WillNotUnpickle as error:
+        return Outcome(None, _unreadable_value(str(error), error.__cause__), bytes(stdout), bytes(stderr))
+
+
+def _unreadable_value(said: str, cause: BaseException | None) -> TaskFailed:
+    error = TaskFailed(
+        f"the task ended well, but its result cannot be unpickled here: {said}", "return plain values, or types that both sides have", "result"
+    )
+    error.__cause__ = cause
+    return error
+
+
+def _parts(payload: Buffer) -> list[memoryview]:
+    parts = unpack(payload)
+    if len(parts) < 4:
+        raise DamagedParcel(f"the result of a Python task has {len(parts)} parts instead of 4 or more")
+    return parts
+
+
+def decode_failure(payload: Buffer, failure: Failure) -> Outcome:
+    """The outcome of a task that ended badly: its own exception where there is one that can be read here, else TaskFailed."""
+    if not len(payload):
+        return Outcome(None, failed(failure), b"", b"")
+    try:
+        meta, value, stdout, stderr, *buffers = _parts(payload)
+        said = json.loads(bytes(meta)) if len(meta) else {}
+    except (DamagedParcel, ValueError) as error:
+        return Outcome(None, failed(failure, f"(its report cannot be read: {error})"), b"", b"")
+    traceback = str(said.get("traceback", ""))
+    error_there: BaseException | None = None
+    if failure.cause == "exception" and len(value):
+        try:
+            loaded = _load(value, buffers)
+            error_there = loaded if isinstance(loaded, BaseException) else None
+        except _WillNotUnpickle as reason:
+            traceback += f"\n(the exception itself cannot be unpickled here: {reason})"
+    if error_there is None:
+        error_there = failed(failure, traceback)
+    if traceback:
+        error_there.__cause__ = RemoteTraceback(traceback)
+    return Outcome(None, error_there, bytes(stdout), bytes(stderr))
+
+
+__all__ = ["HINTS", "Outcome", "PilotfishError", "RemoteTraceback", "decode_failure", "decode_value", "failed"]

@@ -1,0 +1,72 @@
+"""Errors as a person meets them: what happened, what to do now, and a code to look up.
+
+Every code has an entry here, so that no error is ever shown without a next step; a test walks through all error classes.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+
+from pilotfish.cli.render import Screen, clean
+from pilotfish.errors import BadInput, PilotfishError
+
+SOME_FAILED = 1
+BAD_INPUT = 2
+CANNOT = 3
+"""Exit status when Pilotfish itself cannot do what was asked: no master, no disk, no answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """What a code means, and the commands that help when the error itself names none."""
+
+    meaning: str
+    commands: tuple[str, ...]
+
+
+EXPLANATIONS: dict[str, Explanation] = {
+    "P1000": Explanation("Pilotfish could not do what was asked.", ("pilotfish doctor",)),
+    "P1001": Explanation("The command line has an option or a command that does not exist.", ("pilotfish --help",)),
+    "P1100": Explanation("Something that was typed or written in a file cannot be used; nothing was started.", ("pilotfish run --help",)),
+    "P1101": Explanation(
+        "A file or value is larger than one message may be. Put it where the workers can read it, and pass its path.",
+        ("pilotfish run --here ...",),
+    ),
+    "P2100": Explanation(
+        "The journal cannot be written or read, usually because the disk is full. Nothing is acknowledged until it can.",
+        ("df -h", "pilotfish doctor"),
+    ),
+    "P2101": Explanation("Another master already serves this pool.", ("pilotfish status", "pilotfish stop")),
+    "P3100": Explanation("No master could be reached, or it refused this client.", ("pilotfish doctor", "pilotfish gc")),
+    "P4100": Explanation("A task ended badly and its retries are used up.", ("pilotfish tasks --state failed", "pilotfish rerun --failed")),
+    "P4200": Explanation("The bytes of a result are damaged. Run the task again.", ("pilotfish rerun --failed",)),
+    "P9001": Explanation(
+        "Pilotfish was about to break one of its own rules and stopped: a bug in Pilotfish, not in your work.",
+        ("pilotfish doctor --json",),
+    ),
+}
+UNKNOWN = EXPLANATIONS["P1000"]
+
+
+def explain(code: str) -> Explanation:
+    return EXPLANATIONS.get(code, UNKNOWN)
+
+
+def exit_status(error: PilotfishError) -> int:
+    return BAD_INPUT if isinstance(error, BadInput) or error.code.startswith("P1") else CANNOT
+
+
+def complain(error: PilotfishError, as_json: bool = False) -> None:
+    """Write the error to the standard error output."""
+    screen = Screen.of(sys.stderr)
+    explanation = explain(error.code)
+    if as_json:
+        screen.json({"error": {"code": error.code, "message": str(error), "hint": error.hint, "commands": explanation.commands}})
+        return
+    first, *more = str(error).splitlines() or [type(error).__name__]
+    screen.line(f"{screen.paint('error:', 'red')} {clean(first)}")
+    for line in more:
+        screen.line(f"  {clean(line)}")
+    screen.line(f"  {screen.paint('do:', 'bold')} {clean(error.hint or ' or '.join(explanation.commands))}")
+    screen.line(f"  {screen.paint('more:', 'dim')} pilotfish explain {error.code}")

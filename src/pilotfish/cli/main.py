@@ -1,0 +1,131 @@
+"""The command ``pilotfish``. Commands live in modules of their own and are imported when they are used, so that help is instant."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+
+import click
+
+from pilotfish.api.nearest import did_you_mean
+from pilotfish.cli.complaints import complain, exit_status
+from pilotfish.errors import PilotfishError
+
+# section -> command -> (module:attribute, what it does); the text is the first line of the command's own help, a test compares them
+SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
+    "Work": {
+        "run": ("run:run", "Run a command, a sweep, a task list or a run file."),
+        "attach": ("follow:attach", "Watch a run again after you left it."),
+        "results": ("output:results", "Show what the tasks gave, and save their files."),
+        "rerun": ("steer:rerun", "Run the failed tasks of a run again."),
+    },
+    "Look": {
+        "status": ("listing:status", "Show runs, workers and warnings on one screen."),
+        "tasks": ("listing:tasks", "List the tasks of a run."),
+        "workers": ("listing:workers", "List the workers and what they do."),
+        "why": ("why:why", "Say why a task, run or worker is in the state it is in."),
+        "logs": ("output:logs", "Print what a task wrote."),
+        "tail": ("output:tail", "Print the end of what a task wrote, also while it runs."),
+    },
+    "Steer": {
+        "cancel": ("steer:cancel", "Cancel a run, or some of its tasks."),
+        "pause": ("steer:pause", "Start no more tasks of a run; those that run go on."),
+        "resume": ("steer:resume", "Go on with a paused run."),
+        "stop": ("stop:stop", "Stop the master and its workers, and prove that nothing is left."),
+    },
+    "Care": {
+        "doctor": ("doctor:doctor", "Check that everything here works, and say how to cure what does not."),
+        "gc": ("gc:gc", "Find and remove what dead masters left behind."),
+        "bench": ("bench:bench", "Measure this machine for ten seconds."),
+        "demo": ("demo:demo", "A tour of half a minute that breaks things on purpose."),
+        "explain": ("about:explain_code", "Say what an error code means."),
+        "completion": ("about:completion", "Print the shell's completion script."),
+        "version": ("about:version", "Print the version."),
+    },
+}
+COMMANDS = {name: entry for section in SECTIONS.values() for name, entry in section.items()}
+
+
+class UsageProblem(PilotfishError):
+    """The command line itself is wrong."""
+
+    code = "P1001"
+
+
+class LazyGroup(click.Group):
+    """Knows its commands by name; imports them when they are called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module, attribute = COMMANDS[cmd_name][0].split(":")
+        command: click.Command = getattr(importlib.import_module(f"pilotfish.cli.{module}"), attribute)
+        return command
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name not in COMMANDS and not name.startswith("-"):
+            raise UsageProblem(f"there is no command {name!r}", did_you_mean(name, COMMANDS) or "See them all: pilotfish --help")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        for section, commands in SECTIONS.items():
+            with formatter.section(section):
+                formatter.write_dl([(name, text) for name, (_, text) in commands.items()], col_max=14)
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+def pilotfish() -> None:
+    """One pool of workers out of the places you have.
+
+    \b
+    Start:  pilotfish run --param seed=1..100 -- ./simulate {seed}
+    Watch:  pilotfish status
+    Tour:   pilotfish demo
+    """
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The entry point: runs a command, and turns errors into sentences and an exit status."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    sys.exit(invoke(words))
+
+
+def invoke(words: list[str]) -> int:
+    as_json = "--json" in (words[: words.index("--")] if "--" in words else words)
+    try:
+        # Not standalone: click would print its errors its own way.
+        outcome = pilotfish.main(words, prog_name="pilotfish", standalone_mode=False)
+        return outcome if isinstance(outcome, int) else 0
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message())
+        return 0
+    except click.ClickException as error:
+        problem = as_problem(error)
+        complain(problem, as_json)
+        return exit_status(problem)
+    except PilotfishError as error:
+        complain(error, as_json)
+        return exit_status(error)
+    except (KeyboardInterrupt, click.Abort):
+        return 130
+    except BrokenPipeError:
+        # The reader of our output went away (`pilotfish tasks | head`): nobody is left to tell.
+        sys.stdout = None  # type: ignore[assignment]
+        return 0
+
+
+def as_problem(error: click.ClickException) -> PilotfishError:
+    """click's complaint as one of ours, with the command that helps."""
+    context = getattr(error, "ctx", None)
+    path = context.command_path if context is not None else "pilotfish"
+    possible = getattr(error, "possibilities", None)
+    message = str(error.message).rstrip(".") if error.message else error.format_message().rstrip(".")
+    if isinstance(error, click.NoSuchOption):
+        message = f"{path} has no option {error.option_name}"
+    hint = f"Did you mean {sorted(possible)[0]!r}?" if possible else f"See what it takes: {path} --help"
+    return UsageProblem(message[:1].lower() + message[1:] if message[1:2].islower() else message, hint)

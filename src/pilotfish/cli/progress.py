@@ -1,0 +1,125 @@
+"""The line that moves: how much is done, how fast, how long yet, and what failed.
+
+On a terminal it is redrawn in place. Elsewhere (a log file, CI) a plain line is written now and then, and one at the end.
+The clock is handed in, so that a test decides what time it is.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from pilotfish.cli.render import Screen, cut, duration, rate, width_of
+
+REDRAW_S = 0.1
+PLAIN_LINE_S = 30.0
+RATE_WINDOW_S = 20.0
+LEAST_SAMPLE_S = 0.5
+BAR_CELLS = 24
+
+
+class Speed:
+    """Work per second over the last while, so that an estimate follows what happens now and not what happened an hour ago."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._started = clock()
+        self._samples: deque[tuple[float, float]] = deque([(self._started, 0.0)])
+
+    def note(self, done: float) -> None:
+        now = self._clock()
+        if now - self._samples[-1][0] >= LEAST_SAMPLE_S or len(self._samples) == 1:
+            self._samples.append((now, done))
+        while len(self._samples) > 2 and now - self._samples[1][0] > RATE_WINDOW_S:
+            self._samples.popleft()
+
+    def per_second(self, done: float) -> float:
+        since, before = self._samples[0]
+        elapsed = self._clock() - since
+        return (done - before) / elapsed if elapsed > 0 else 0.0
+
+
+class Progress:
+    """Tells of one run. ``done`` counts all that ended, ``failed`` those of them that ended badly."""
+
+    def __init__(self, screen: Screen, clock: Callable[[], float], total: int = 0) -> None:
+        self.total = total
+        self.done = 0
+        self.failed = 0
+        self.running = 0
+        self.note = ""
+        self.work_total = 0.0
+        self.work_done = 0.0
+        self._screen = screen
+        self._clock = clock
+        self._speed = Speed(clock)
+        self._drawn_at = -1e9
+        self._drawn = False
+
+    def ended(self, failed: bool, cost: float | None = None) -> None:
+        """One more task ended. ``cost`` is its share of the work, where that is known."""
+        self.done += 1
+        self.failed += failed
+        if cost is not None:
+            self.work_done += cost
+        self._speed.note(self._amount()[0])
+
+    def _amount(self) -> tuple[float, float]:
+        return (self.work_done, self.work_total) if self.work_total else (float(self.done), float(self.total))
+
+    def remaining_s(self) -> float | None:
+        """None until there is something to go by."""
+        done, total = self._amount()
+        per_second = self._speed.per_second(done)
+        if self.done < 1 or per_second <= 0 or not total:
+            return None
+        return max(0.0, total - done) / per_second
+
+    def text(self) -> str:
+        parts = [f"{self.done:,}/{self.total:,}"]
+        if self.total:
+            parts.append(f"{100 * self.done // self.total} %")
+        if self.done and not self.work_total:
+            parts.append(rate(self._speed.per_second(self.done)))
+        if self.done < self.total:
+            remaining = self.remaining_s()
+            parts.append(f"{duration(remaining)} to go" if remaining is not None else "waiting for the first result")
+        if self.running:
+            parts.append(f"{self.running:,} running")
+        if self.failed:
+            parts.append(f"{self.failed:,} failed")
+        if self.note:
+            parts.append(self.note)
+        return "  ".join(parts)
+
+    def draw(self, force: bool = False) -> None:
+        """Show the state, if it is time to."""
+        now = self._clock()
+        if not force and now - self._drawn_at < (REDRAW_S if self._screen.is_terminal else PLAIN_LINE_S):
+            return
+        first = self._drawn_at < 0
+        self._drawn_at = now
+        if not self._screen.is_terminal:
+            if not first or force:
+                self._screen.line(self.text())
+                self._screen.stream.flush()
+            return
+        text = self.text()
+        bar = f"{self._bar()}  " if BAR_CELLS + 2 + width_of(text) < self._screen.width else ""
+        failed = f"{self.failed:,} failed"
+        shown = cut(text, self._screen.width - 1).replace(failed, self._screen.paint(failed, "red"))
+        self._screen.stream.write(f"\r\x1b[K{bar}{shown}")
+        self._screen.stream.flush()
+        self._drawn = True
+
+    def _bar(self) -> str:
+        full, empty = ("━", "─") if (self._screen.stream.encoding or "").lower().replace("-", "") == "utf8" else ("#", "-")
+        filled = BAR_CELLS * self.done // self.total if self.total else 0
+        return self._screen.paint(full * filled, "green") + self._screen.paint(empty * (BAR_CELLS - filled), "dim")
+
+    def clear(self) -> None:
+        """Take the moving line away, so that ordinary lines may follow."""
+        if self._drawn:
+            self._screen.stream.write("\r\x1b[K")
+            self._screen.stream.flush()
+            self._drawn = False

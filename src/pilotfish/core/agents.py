@@ -1,0 +1,203 @@
+"""What the machine makes of an agent's words. Attempts fence: what is not about the current (task, attempt, worker) changes nothing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pilotfish.core.presence import Presence
+from pilotfish.core.state import Task, Worker
+from pilotfish.core.verdicts import judge, should_quarantine
+from pilotfish.model import effects as e
+from pilotfish.model import facts as f
+from pilotfish.model import messages as m
+from pilotfish.model.states import ASSIGNED, DRAINING, ENDING, JOINED
+from pilotfish.model.task import Payload
+
+if TYPE_CHECKING:
+    from pilotfish.core.machine import Machine
+
+
+def hear(machine: Machine, link: int, message: m.FromAgent, payloads: list[Payload]) -> None:
+    if isinstance(message, m.Hello):
+        _hello(machine, link, message)
+        return
+    if isinstance(message, m.Gone):
+        _gone(machine, message)
+        return
+    worker = machine.state.workers.get(machine.agent_links.get(link, ""))
+    if worker is None:
+        # It was removed while this was under way; Retire and HangUp are on their way to it.
+        for payload in payloads:
+            machine.release_payload(payload)
+        return
+    presence = machine.presence[worker.id]
+    presence.lease_at = machine.now + _lease_s(machine, worker)
+    if isinstance(message, m.Results):
+        _results(machine, link, worker, message, payloads)
+    elif isinstance(message, m.Beat):
+        _started(machine, worker, message.started)
+        machine.send(link, m.Pulse())
+    elif isinstance(message, m.Returned):
+        _returned(machine, worker, message.items)
+    elif isinstance(message, m.Leave):
+        leave(machine, worker, message.reason)
+    elif isinstance(message, m.Peeked):
+        machine.peeked(message, payloads)
+
+
+def _lease_s(machine: Machine, worker: Worker) -> float:
+    return max(machine.settings.lease_s, 3 * worker.poll_s)
+
+
+def _current(machine: Machine, worker: Worker, number: int, attempt: int) -> Task | None:
+    task = machine.state.find_task(number)
+    if task is None or task.worker is not worker or task.attempt != attempt:
+        return None
+    return task
+
+
+def _hello(machine: Machine, link: int, hello: m.Hello) -> None:
+    state = machine.state
+    gone = state.gone_workers.get(hello.worker)
+    pilot = state.pilots.get(hello.pilot)
+    if gone is not None or (pilot is not None and pilot.state == ENDING):
+        reason = gone.reason if gone is not None else "its pilot was cancelled"
+        machine.send(link, m.Retire(f"this worker was removed: {reason}"))
+        machine.effects.append(e.HangUp(link))
+        return
+    worker = state.workers.get(hello.worker)
+    if worker is None:
+        ends_at = None if hello.ends_in_s is None else machine.now + hello.ends_in_s
+        machine.record(f.WorkerJoined(hello.worker, hello.pilot, hello.capacity, hello.tags, hello.info, ends_at, hello.poll_s))
+        worker = state.workers[hello.worker]
+    old = machine.presence.get(worker.id)
+    lease_at = machine.now + _lease_s(machine, worker)
+    if old is None:
+        machine.set_timer(lease_at, "lease", worker.id)
+    elif old.link is not None and old.link != link:
+        machine.agent_links.pop(old.link, None)
+        machine.effects.append(e.HangUp(old.link))
+    machine.presence[worker.id] = Presence(lease_at, link)
+    machine.agent_links[link] = worker.id
+    machine.send(link, m.Welcome(state.epoch, machine.settings.beat_s, machine.settings.orphan_s))
+    _reconcile(machine, link, worker, hello.holding)
+
+
+def _reconcile(machine: Machine, link: int, worker: Worker, holding: list[tuple[int, int, int]]) -> None:
+    """Agree with an agent on what it holds: an assignment that never arrived goes back, what is no longer wanted is killed."""
+    held = {(number, attempt): stage for number, attempt, stage in holding}
+    missing = [task.id for task in (*worker.active, *worker.ahead) if (task.id, task.attempt) not in held]
+    if missing:
+        machine.record(f.TasksReturned(worker.id, missing, "the assignment never reached the worker"))
+    started, unwanted = [], []
+    for number, attempt, stage in holding:
+        task = _current(machine, worker, number, attempt)
+        if task is None:
+            if stage != m.FINISHED:
+                unwanted.append((number, attempt))
+        elif stage == m.STARTED:
+            started.append((number, attempt))
+    if unwanted:
+        machine.send(link, m.Kill(unwanted))
+    _started(machine, worker, started)
+    if worker.state == DRAINING:
+        machine.send(link, m.Drain(worker.reason))
+
+
+def _started(machine: Machine, worker: Worker, items: list[tuple[int, int]]) -> None:
+    tasks: dict[int, None] = {}
+    for number, attempt in items:
+        task = _current(machine, worker, number, attempt)
+        if task is not None and task.state == ASSIGNED:
+            tasks[number] = None
+    if tasks:
+        machine.record(f.TasksStarted(worker.id, list(tasks)))
+        machine.audience.began(list(tasks))
+
+
+def _results(machine: Machine, link: int, worker: Worker, message: m.Results, payloads: list[Payload]) -> None:
+    find_task = machine.state.find_task
+    done: dict[Task, tuple[m.ResultItem, Payload]] = {}
+    failed: list[tuple[m.ResultItem, Payload]] = []
+    for item, payload in zip(message.items, payloads, strict=True):
+        task = find_task(item.task)
+        if task is None or task.worker is not worker or task.attempt != item.attempt or task in done:
+            machine.stale_results += 1
+            machine.release_payload(payload)
+        elif item.failure is None:
+            done[task] = (item, payload)
+        else:
+            failed.append((item, payload))
+    if done:
+        _done(machine, worker, done)
+    for item, payload in failed:
+        _failed(machine, worker, item, payload)
+    machine.send(link, m.Acked(message.first, message.first + len(message.items) - 1))
+
+
+def _done(machine: Machine, worker: Worker, done: dict[Task, tuple[m.ResultItem, Payload]]) -> None:
+    tasks, walls, cpus, sizes, outputs = [], [], [], [], []
+    for task, (item, payload) in done.items():
+        if type(task.payload) is not bytes:
+            machine.release_payload(task.payload)
+        tasks.append(item.task)
+        walls.append(item.wall_us)
+        cpus.append(item.cpu_us)
+        sizes.append(item.rss_kib)
+        outputs.append(payload)
+    machine.record(f.TasksDone(worker.id, tasks, walls, cpus, sizes, outputs))
+
+
+def _failed(machine: Machine, worker: Worker, item: m.ResultItem, payload: Payload) -> None:
+    task = _current(machine, worker, item.task, item.attempt)
+    if task is None:
+        machine.stale_results += 1
+        machine.release_payload(payload)
+        return
+    assert item.failure is not None
+    fact = judge(machine.state, worker, task, item.failure, (item.wall_us, item.cpu_us, item.rss_kib), payload)
+    if not fact.final:
+        machine.release_payload(payload)
+    machine.fail_attempt(fact)
+    if should_quarantine(machine.state, worker, machine.settings.quarantine_after):
+        until = machine.now + machine.settings.quarantine_s
+        reason = f"{len(worker.streak)} different tasks failed there in a row while other workers do well"
+        machine.record(f.WorkerQuarantined(worker.id, until, reason))
+        machine.set_timer(until, "quarantine", worker.id)
+
+
+def _returned(machine: Machine, worker: Worker, items: list[tuple[int, int]]) -> None:
+    tasks: dict[int, None] = {}
+    for number, attempt in items:
+        if _current(machine, worker, number, attempt) is not None:
+            tasks[number] = None
+    if tasks:
+        machine.record(f.TasksReturned(worker.id, list(tasks), "handed back"))
+
+
+def leave(machine: Machine, worker: Worker, reason: str) -> None:
+    """An orderly goodbye: what the worker still holds is charged to nobody."""
+    held = [task.id for task in (*worker.active, *worker.ahead)]
+    if held:
+        machine.record(f.TasksReturned(worker.id, held, f"worker {worker.id} left: {reason}"))
+    machine.end_worker(worker, lost=False, reason=reason)
+
+
+def _gone(machine: Machine, gone: m.Gone) -> None:
+    worker = machine.state.workers.get(gone.worker)
+    if worker is not None:
+        machine.lose_worker(worker, gone.reason, died=True)
+
+
+def drain(machine: Machine, worker: Worker, reason: str) -> None:
+    """Let a worker finish what it runs and go."""
+    if worker.state == JOINED:
+        machine.record(f.WorkerDraining(worker.id, reason))
+        presence = machine.presence.get(worker.id)
+        if presence is not None and presence.link is not None:
+            machine.send(presence.link, m.Drain(reason))
+
+
+def dismiss(machine: Machine, worker: Worker, reason: str) -> None:
+    """Send a worker away at once; what it holds goes back in the queue, charged to nobody."""
+    leave(machine, worker, reason)

@@ -1,0 +1,393 @@
+"""How each fact changes the state: the only code that does, and the whole of crash recovery."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import repeat
+from typing import Any
+
+from pilotfish.core import snapshot
+from pilotfish.core.moves import dequeue, enqueue, move, occupy, release
+from pilotfish.core.state import KEPT_GONE_WORKERS, UNIT, Pilot, Run, Shape, SiteRecord, State, Task, Troubles, Worker
+from pilotfish.model import facts as f
+from pilotfish.model.ids import INDEX_MASK, task_id
+from pilotfish.model.states import (
+    ACTIVE,
+    ASSIGNED,
+    CANCELLED,
+    DONE,
+    DRAINING,
+    ENDED,
+    ENDING,
+    FAILED,
+    LEFT,
+    LOST,
+    PILOT_STATES,
+    PILOT_STEPS,
+    READY,
+    RUNNING,
+    SUBMITTED,
+    WAITING,
+    WORKER_STATES,
+    WORKER_STEPS,
+    step,
+)
+from pilotfish.model.task import CORES, Failure
+
+
+def apply(state: State, fact: f.Fact, at: float) -> None:
+    state.at = at
+    _RULES[type(fact)](state, fact, at)
+
+
+# --- tasks ------------------------------------------------------------------------------------------------------------------------
+
+
+def _end(state: State, task: Task, new: int, at: float) -> None:
+    """Bring a task to a final state."""
+    if task.state == READY:
+        dequeue(state, task)
+    move(task, new)
+    run = task.shape.run
+    run.ended.append(task.id & INDEX_MASK)
+    state.unfinished -= 1
+    if new == DONE and task.children:
+        for index in task.children:
+            _needed_one_less(state, run.tasks[index])
+        task.children = None
+    _maybe_ended(run, at)
+
+
+def _maybe_ended(run: Run, at: float) -> None:
+    if run.finished and not run.ended_at:
+        run.ended_at = at
+
+
+def _needed_one_less(state: State, task: Task) -> None:
+    task.waits_for -= 1
+    if task.waits_for == 0 and task.state == WAITING:
+        move(task, READY)
+        enqueue(state, task)
+
+
+def _run_opened(state: State, fact: f.RunOpened, at: float) -> None:
+    state.runs[fact.run] = Run(fact.run, fact.uid, fact.options, at)
+    state.run_uids[fact.uid] = fact.run
+    state.next_run = max(state.next_run, fact.run + 1)
+
+
+def _specs_added(state: State, fact: f.SpecsAdded, at: float) -> None:
+    run = state.runs[fact.run]
+    for spec in fact.specs:
+        run.specs.append(spec)
+        run.spec_shapes.append(run.shape_for(spec))
+
+
+def _tasks_added(state: State, fact: f.TasksAdded, at: float) -> None:
+    run = state.runs[fact.run]
+    tasks, shapes, deps = run.tasks, run.spec_shapes, fact.deps
+    first = task_id(run.id, len(tasks))
+    count = len(fact.specs)
+    run.wall_us.extend(repeat(0, count))
+    run.cpu_us.extend(repeat(0, count))
+    run.rss_kib.extend(repeat(0, count))
+    for number, spec, payload in zip(range(first, first + count), fact.specs, fact.payloads, strict=True):
+        task = Task(number, spec, shapes[spec], payload)
+        tasks.append(task)
+        if deps and _wait_for(run, task, deps.get(number & INDEX_MASK, ())):
+            task.state = WAITING
+            run.counts[WAITING] += 1
+        else:
+            run.counts[READY] += 1
+            enqueue(state, task)
+    state.unfinished += count
+
+
+def _wait_for(run: Run, task: Task, needed: Any) -> int:
+    for index in needed:
+        other = run.tasks[index]
+        if other.state != DONE:
+            task.waits_for += 1
+            if other.children is None:
+                other.children = []
+            other.children.append(task.id & INDEX_MASK)
+    return task.waits_for
+
+
+def _tasks_assigned(state: State, fact: f.TasksAssigned, at: float) -> None:
+    worker = state.workers[fact.worker]
+    if not worker.held:
+        worker.progress_at = at
+    now = len(fact.tasks) - fact.ahead
+    for place, number in enumerate(fact.tasks):
+        task = state.task(number)
+        shape = task.shape
+        dequeue(state, task)
+        move(task, ASSIGNED)
+        task.attempt += 1
+        task.worker = worker
+        needs = shape.needs
+        if number in fact.cores:
+            cores = round(fact.cores[number] * UNIT)
+            needs = tuple((name, cores if name == CORES else amount) for name, amount in needs)
+        if place < now:
+            occupy(worker, task, needs)
+        else:
+            worker.ahead[task] = needs
+        shape.run.attempts += 1
+        if not shape.run.first_started_at:
+            shape.run.first_started_at = at
+
+
+def _tasks_started(state: State, fact: f.TasksStarted, at: float) -> None:
+    worker = state.workers[fact.worker]
+    for number in fact.tasks:
+        task = state.task(number)
+        move(task, RUNNING)
+        worker.recalled.pop(task, None)
+
+
+def _tasks_done(state: State, fact: f.TasksDone, at: float) -> None:
+    worker = state.workers[fact.worker]
+    columns = zip(fact.tasks, fact.wall_us, fact.cpu_us, fact.rss_kib, fact.outputs, strict=True)
+    for number, wall_us, cpu_us, rss_kib, output in columns:
+        task = state.task(number)
+        release(worker, task)
+        task.output = output
+        task.payload = b""
+        task.failure = None
+        _measured(task, wall_us, cpu_us, rss_kib)
+        task.shape.learn(wall_us)
+        _end(state, task, DONE, at)
+    worker.done += len(fact.tasks)
+    worker.streak.clear()
+    worker.progress_at = at
+
+
+def _measured(task: Task, wall_us: int, cpu_us: int, rss_kib: int) -> None:
+    run, index = task.shape.run, task.id & INDEX_MASK
+    run.wall_us[index] = wall_us
+    run.cpu_us[index] = cpu_us
+    run.rss_kib[index] = rss_kib
+
+
+def _tasks_recalled(state: State, fact: f.TasksRecalled, at: float) -> None:
+    worker = state.workers[fact.worker]
+    for number in fact.tasks:
+        worker.recalled[state.task(number)] = None
+
+
+def _tasks_returned(state: State, fact: f.TasksReturned, at: float) -> None:
+    worker = state.workers[fact.worker]
+    for number in reversed(fact.tasks):
+        task = state.task(number)
+        release(worker, task)
+        move(task, READY)
+        enqueue(state, task, front=True)
+    worker.progress_at = at
+
+
+def _attempt_failed(state: State, fact: f.AttemptFailed, at: float) -> None:
+    worker = state.workers[fact.worker]
+    task = state.task(fact.task)
+    troubles = task.troubles = task.troubles or Troubles()
+    setattr(troubles, fact.charge, getattr(troubles, fact.charge) + 1)
+    release(worker, task)
+    task.failure = fact.failure
+    task.output = fact.output
+    _measured(task, *fact.usage)
+    worker.failed += 1
+    worker.streak[fact.task] = None
+    worker.progress_at = at
+    if fact.memory:
+        troubles.memory = fact.memory
+        task.shape = task.shape.run.shape_for(state.spec_of(task), fact.memory)
+    troubles.avoid = worker.id if fact.avoid else ""
+    troubles.suspect = fact.suspect
+    if fact.final:
+        _end(state, task, FAILED, at)
+    else:
+        task.output = b""
+        move(task, READY)
+        enqueue(state, task, front=True)
+
+
+def _tasks_skipped(state: State, fact: f.TasksSkipped, at: float) -> None:
+    for number in fact.tasks:
+        task = state.task(number)
+        task.failure = fact.failure
+        _end(state, task, FAILED, at)
+
+
+def _cancel(state: State, task: Task, reason: str, at: float) -> None:
+    if task.worker is not None:
+        release(task.worker, task)
+    task.failure = Failure("cancelled", "user", reason)
+    task.payload = b""
+    _end(state, task, CANCELLED, at)
+
+
+def _tasks_cancelled(state: State, fact: f.TasksCancelled, at: float) -> None:
+    for number in fact.tasks:
+        _cancel(state, state.task(number), fact.reason, at)
+
+
+def _run_cancelled(state: State, fact: f.RunCancelled, at: float) -> None:
+    run = state.runs[fact.run]
+    run.closed = run.closed or "cancelled"
+    for task in run.tasks:
+        if task.state < DONE:
+            _cancel(state, task, fact.reason, at)
+    _maybe_ended(run, at)
+
+
+# --- runs -------------------------------------------------------------------------------------------------------------------------
+
+
+def _application_advanced(state: State, fact: f.ApplicationAdvanced, at: float) -> None:
+    state.runs[fact.run].advanced = fact.cursor
+
+
+def _run_closed(state: State, fact: f.RunClosed, at: float) -> None:
+    run = state.runs[fact.run]
+    run.closed = fact.reason
+    _maybe_ended(run, at)
+
+
+def _run_paused(state: State, fact: f.RunPaused, at: float) -> None:
+    state.runs[fact.run].paused = fact.paused
+
+
+def _run_forgotten(state: State, fact: f.RunForgotten, at: float) -> None:
+    run = state.runs.pop(fact.run)
+    del state.run_uids[run.uid]
+
+
+# --- workers and pilots -------------------------------------------------------------------------------------------------------------
+
+
+def _master_started(state: State, fact: f.MasterStarted, at: float) -> None:
+    state.epoch = fact.epoch
+
+
+def _pool_sized(state: State, fact: f.PoolSized, at: float) -> None:
+    state.local_cores = fact.cores
+
+
+def _worker_joined(state: State, fact: f.WorkerJoined, at: float) -> None:
+    capacity = {name: round(amount * UNIT) for name, amount in fact.capacity.items()}
+    worker = Worker(fact.worker, fact.pilot, capacity, at)
+    worker.tags, worker.info, worker.ends_at, worker.poll_s = fact.tags, fact.info, fact.ends_at, fact.poll_s
+    state.workers[worker.id] = worker
+    pilot = state.pilots.get(fact.pilot)
+    if pilot is not None and pilot.state < ACTIVE:
+        _move_pilot(pilot, ACTIVE)
+        pilot.worker = worker.id
+        site = state.sites.setdefault(pilot.site, SiteRecord())
+        site.bad_starts = 0
+
+
+def _move_worker(worker: Worker, new: int, reason: str, at: float) -> None:
+    worker.state = step(WORKER_STEPS, WORKER_STATES, worker.state, new, worker)
+    worker.reason = reason
+    worker.history.append((at, WORKER_STATES[new]))
+
+
+def _worker_draining(state: State, fact: f.WorkerDraining, at: float) -> None:
+    _move_worker(state.workers[fact.worker], DRAINING, fact.reason, at)
+
+
+def _worker_quarantined(state: State, fact: f.WorkerQuarantined, at: float) -> None:
+    worker = state.workers[fact.worker]
+    worker.quarantined_until = fact.until
+    worker.reason = fact.reason
+    worker.streak.clear()
+    worker.history.append((at, "quarantined" if fact.until else "cleared"))
+
+
+def _worker_ended(state: State, fact: f.WorkerEnded, at: float) -> None:
+    worker = state.workers.pop(fact.worker)
+    _move_worker(worker, LOST if fact.lost else LEFT, fact.reason, at)
+    state.gone_workers[worker.id] = worker
+    if len(state.gone_workers) > KEPT_GONE_WORKERS:
+        state.gone_workers.popitem(last=False)
+
+
+def _move_pilot(pilot: Pilot, new: int) -> None:
+    pilot.state = step(PILOT_STEPS, PILOT_STATES, pilot.state, new, f"pilot {pilot.id}")
+
+
+def _pilot_requested(state: State, fact: f.PilotRequested, at: float) -> None:
+    state.pilots[fact.pilot] = Pilot(fact.pilot, fact.site, fact.cores, at, reason=fact.reason)
+    state.next_pilot += 1
+
+
+def _pilot_submitted(state: State, fact: f.PilotSubmitted, at: float) -> None:
+    pilot = state.pilots[fact.pilot]
+    pilot.job = fact.job
+    if pilot.state < SUBMITTED:
+        _move_pilot(pilot, SUBMITTED)
+
+
+def _pilot_ending(state: State, fact: f.PilotEnding, at: float) -> None:
+    _move_pilot(state.pilots[fact.pilot], ENDING)
+
+
+def _pilot_ended(state: State, fact: f.PilotEnded, at: float) -> None:
+    pilot = state.pilots.pop(fact.pilot)
+    site = state.sites.setdefault(pilot.site, SiteRecord())
+    if not pilot.worker and not fact.well:
+        site.bad_starts += 1
+        site.last_bad_at = at
+    _move_pilot(pilot, ENDED)
+    pilot.reason = fact.reason
+    pilot.ended_at = at
+
+
+def _site_held(state: State, fact: f.SiteHeld, at: float) -> None:
+    site = state.sites.setdefault(fact.site, SiteRecord())
+    site.held = fact.reason
+    site.bad_starts = 0
+
+
+def _key_revoked(state: State, fact: f.KeyRevoked, at: float) -> None:
+    state.revoked[fact.key_id] = None
+
+
+def _restored(state: State, fact: f.Restored, at: float) -> None:
+    snapshot.restore(state, fact.kind, fact.row)
+
+
+_RULES: dict[type, Callable[[State, Any, float], None]] = {
+    f.MasterStarted: _master_started,
+    f.PoolSized: _pool_sized,
+    f.RunOpened: _run_opened,
+    f.SpecsAdded: _specs_added,
+    f.TasksAdded: _tasks_added,
+    f.ApplicationAdvanced: _application_advanced,
+    f.RunClosed: _run_closed,
+    f.RunPaused: _run_paused,
+    f.RunForgotten: _run_forgotten,
+    f.TasksAssigned: _tasks_assigned,
+    f.TasksStarted: _tasks_started,
+    f.TasksDone: _tasks_done,
+    f.TasksRecalled: _tasks_recalled,
+    f.TasksReturned: _tasks_returned,
+    f.AttemptFailed: _attempt_failed,
+    f.TasksSkipped: _tasks_skipped,
+    f.TasksCancelled: _tasks_cancelled,
+    f.RunCancelled: _run_cancelled,
+    f.WorkerJoined: _worker_joined,
+    f.WorkerDraining: _worker_draining,
+    f.WorkerQuarantined: _worker_quarantined,
+    f.WorkerEnded: _worker_ended,
+    f.PilotRequested: _pilot_requested,
+    f.PilotSubmitted: _pilot_submitted,
+    f.PilotEnding: _pilot_ending,
+    f.PilotEnded: _pilot_ended,
+    f.SiteHeld: _site_held,
+    f.KeyRevoked: _key_revoked,
+    f.Restored: _restored,
+}
+
+__all__ = ["Shape", "apply"]

@@ -1,0 +1,198 @@
+"""What the machine makes of a client's words: runs are opened, filled, watched and steered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from pilotfish.core import commands, views
+from pilotfish.core.state import Run
+from pilotfish.core.watching import Watcher
+from pilotfish.errors import BadInput, PilotfishError
+from pilotfish.model import effects as e
+from pilotfish.model import facts as f
+from pilotfish.model import messages as m
+from pilotfish.model.ids import MAX_RUN
+from pilotfish.model.states import CANCELLED, FAILED
+from pilotfish.model.task import Payload, TaskSpec
+
+if TYPE_CHECKING:
+    from pilotfish.core.machine import Machine
+
+UNTOLD = -1
+"""The query number of a problem that answers no question."""
+
+
+def hear(machine: Machine, link: int, message: m.FromClient, payloads: list[Payload]) -> None:
+    machine.audience.links.setdefault(link, {})
+    query = message.query if isinstance(message, m.Ask) else UNTOLD
+    try:
+        _HEAR[type(message)](machine, link, message, payloads)
+    except PilotfishError as problem:
+        for payload in payloads:
+            machine.release_payload(payload)
+        machine.send(link, m.Problem(query, problem.code, str(problem), problem.hint))
+
+
+def _run(machine: Machine, number: int) -> Run:
+    run = machine.state.runs.get(number)
+    if run is None:
+        raise BadInput(f"there is no run {number}", "pilotfish status lists the runs")
+    return run
+
+
+def _open(machine: Machine, link: int, message: m.Open, payloads: list[Payload]) -> None:
+    state = machine.state
+    number = state.run_uids.get(message.uid)
+    if number is None:
+        if state.next_run > MAX_RUN:
+            raise BadInput("this pool has had too many runs", "start a new one: PILOTFISH_HOME=… pilotfish run …")
+        number = state.next_run
+        machine.record(f.RunOpened(number, message.uid, message.options))
+        if message.options.application:
+            machine.effects.append(e.StartApplication(number, message.uid, message.options.application))
+    run = state.runs[number]
+    machine.audience.authors[number] = link
+    machine.send(link, m.Opened(run.uid, number, len(run.tasks), len(run.specs), run.advanced))
+
+
+def _submit(machine: Machine, link: int, message: m.Submit, payloads: list[Payload]) -> None:
+    run = _run(machine, message.run)
+    machine.audience.authors[run.id] = link
+    codes, inputs = payloads[: len(message.specs)], payloads[len(message.specs) :]
+    known_specs, known = len(run.specs) - message.first_spec, len(run.tasks) - message.first
+    if known_specs < 0 or known < 0:
+        raise BadInput(f"tasks of run {run.id} arrived out of order: first {message.first}, {len(run.tasks)} known", "send them again")
+    for payload in (*codes[:known_specs], *inputs[:known]):
+        machine.release_payload(payload)
+    if known < len(message.tasks) or known_specs < len(message.specs):
+        _refuse_growth(machine, run)
+    specs = [_with_code(spec, code) for spec, code in zip(message.specs[known_specs:], codes[known_specs:], strict=True)]
+    if specs:
+        machine.record(f.SpecsAdded(run.id, specs))
+    _add_tasks(machine, run, message, known, inputs)
+    if message.advance > run.advanced:
+        machine.record(f.ApplicationAdvanced(run.id, message.advance))
+    machine.send(link, m.Accepted(run.id, len(run.tasks)))
+
+
+def _refuse_growth(machine: Machine, run: Run) -> None:
+    if run.closed:
+        raise BadInput(f"run {run.id} is closed ({run.closed}): it takes no more tasks", "open another run")
+    if machine.space_full:
+        raise BadInput("the disk of the journal is full: no new tasks can be taken", "free some space; what is known goes on by itself")
+
+
+def _with_code(spec: TaskSpec, code: Payload) -> TaskSpec:
+    return TaskSpec(
+        spec.kind, spec.name, spec.request, spec.time_s, spec.retries, spec.losses, spec.priority, spec.tags, spec.launch, code
+    )
+
+
+def _add_tasks(machine: Machine, run: Run, message: m.Submit, known: int, inputs: list[Payload]) -> None:
+    tasks = message.tasks[known:]
+    if not tasks:
+        return
+    for spec, _ in tasks:
+        if not 0 <= spec < len(run.specs):
+            raise BadInput(f"run {run.id} has no spec {spec}", "send the spec before the task")
+    deps: dict[int, list[int]] = {}
+    for offset, needed in message.deps.items():
+        index = message.first + offset
+        if offset < known:
+            continue
+        if any(not 0 <= other < index for other in needed):
+            raise BadInput(f"task {run.id}.{index} depends on {needed}, which is not before it", "a task may need earlier tasks only")
+        deps[index] = sorted(set(needed))
+    machine.record(f.TasksAdded(run.id, [spec for spec, _ in tasks], inputs[known:], deps))
+    hopeless = {other: None for needed in deps.values() for other in needed if run.tasks[other].state in (FAILED, CANCELLED)}
+    if hopeless:
+        machine.after_bad_end([run.tasks[index] for index in hopeless])
+
+
+def _close(machine: Machine, link: int, message: m.Close, payloads: list[Payload]) -> None:
+    run = _run(machine, message.run)
+    if not run.closed:
+        machine.record(f.RunClosed(run.id, "by its client"))
+
+
+def _watch(machine: Machine, link: int, message: m.Watch, payloads: list[Payload]) -> None:
+    run = _run(machine, message.run)
+    machine.audience.links[link][run.id] = Watcher(min(message.cursor, len(run.ended)), message.payloads)
+
+
+def _ask(machine: Machine, link: int, message: m.Ask, payloads: list[Payload]) -> None:
+    if message.kind == "tail":
+        _tail(machine, link, message)
+        return
+    known: dict[str, Callable[[Machine, dict[str, Any]], Any]] = {**views.QUESTIONS, **commands.COMMANDS}
+    if message.kind not in known:
+        raise BadInput(f"unknown question {message.kind!r}", f"known are: {', '.join(sorted(known))}")
+    answer = known[message.kind](machine, message.arguments)
+    if isinstance(answer, views.Bytes):
+        machine.send(link, m.Answer(message.query, {"length": answer.length}), [answer.payload])
+    else:
+        machine.send(link, m.Answer(message.query, answer))
+
+
+def _tail(machine: Machine, link: int, message: m.Ask) -> None:
+    """Ask the worker that runs the task for its output so far; the reply goes to the client when it comes."""
+    task = views.find_task(machine.state, message.arguments)
+    presence = machine.presence.get(task.worker.id) if task.worker is not None else None
+    if presence is None or presence.link is None:
+        machine.send(link, m.Answer(message.query, {"known": False, "running": task.state in (2, 3), "offset": 0}))
+        return
+    audience = machine.audience
+    audience.next_peek += 1
+    audience.peeks[audience.next_peek] = (link, message.query)
+    stream, offset = int(message.arguments.get("stream", 1)), int(message.arguments.get("offset", 0))
+    machine.send(presence.link, m.Peek(audience.next_peek, task.id, task.attempt, stream, offset))
+
+
+def peeked(machine: Machine, message: m.Peeked, payloads: list[Payload]) -> None:
+    link, query = machine.audience.peeks.pop(message.query, (None, 0))
+    if link is not None:
+        machine.send(link, m.Answer(query, {"known": message.known, "running": True, "offset": message.offset}), list(payloads))
+
+
+def link_closed(machine: Machine, link: int) -> None:
+    audience = machine.audience
+    audience.paused.pop(link, None)
+    if audience.links.pop(link, None) is None:
+        return
+    for query in [query for query, (asker, _) in audience.peeks.items() if asker == link]:
+        del audience.peeks[query]
+    for number in [number for number, author in audience.authors.items() if author == link]:
+        run = machine.state.runs.get(number)
+        del audience.authors[number]
+        if run is not None and not run.finished:
+            author_gone(machine, run)
+
+
+def author_gone(machine: Machine, run: Run) -> None:
+    machine.set_timer(machine.now + machine.settings.author_s, "author", str(run.id))
+
+
+def author_expired(machine: Machine, key: str) -> None:
+    """Nobody feeds this run any more: it will not grow. If it belonged to its client, nobody wants its results either."""
+    run = machine.state.runs.get(int(key))
+    if run is None or run.finished or run.id in machine.audience.authors:
+        return
+    if run.options.application and not run.closed:
+        machine.effects.append(e.StartApplication(run.id, run.uid, run.options.application))
+        author_gone(machine, run)
+    elif run.options.owned:
+        commands.cancel_run(machine, run, "the client that owned it is gone")
+    elif not run.closed:
+        machine.record(f.RunClosed(run.id, "its client is gone"))
+
+
+cancel_run = commands.cancel_run
+
+_HEAR: dict[type, Callable[[Machine, int, Any, list[Payload]], None]] = {
+    m.Open: _open,
+    m.Submit: _submit,
+    m.Close: _close,
+    m.Watch: _watch,
+    m.Ask: _ask,
+}

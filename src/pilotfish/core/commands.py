@@ -1,0 +1,176 @@
+"""What a person may tell a pool to do. Each returns the data of the answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from pilotfish.core import agents, views
+from pilotfish.core.state import Run, Task
+from pilotfish.errors import BadInput
+from pilotfish.model import effects as e
+from pilotfish.model import facts as f
+from pilotfish.model import messages as m
+from pilotfish.model.ids import INDEX_MASK, show_task
+from pilotfish.model.states import DONE, FAILED, TASK_STATES
+from pilotfish.model.task import TaskSpec
+
+if TYPE_CHECKING:
+    from pilotfish.core.machine import Machine
+
+
+def cancel_run(machine: Machine, run: Run, reason: str) -> int:
+    unfinished = run.unfinished
+    _stop_at_workers(machine, (task for task in run.tasks if task.state < DONE))
+    machine.record(f.RunCancelled(run.id, reason))
+    return unfinished
+
+
+def _stop_at_workers(machine: Machine, tasks: Iterable[Task]) -> None:
+    kills: dict[int, list[tuple[int, int]]] = {}
+    for task in tasks:
+        machine.release_payload(task.payload)
+        presence = machine.presence.get(task.worker.id) if task.worker is not None else None
+        if presence is not None and presence.link is not None:
+            kills.setdefault(presence.link, []).append((task.id, task.attempt))
+    for link, items in kills.items():
+        machine.send(link, m.Kill(items))
+
+
+def _cancel(machine: Machine, arguments: dict[str, Any]) -> dict[str, int]:
+    reason = str(arguments.get("reason", "asked for"))
+    if "run" in arguments:
+        return {"cancelled": cancel_run(machine, views.find_run(machine.state, arguments), reason)}
+    tasks = [views.find_task(machine.state, {"task": name}) for name in arguments.get("tasks", [])]
+    live = list({task: None for task in tasks if task.state < DONE})
+    if live:
+        _stop_at_workers(machine, live)
+        machine.record(f.TasksCancelled([task.id for task in live], reason))
+        machine.after_bad_end(live)
+    return {"cancelled": len(live)}
+
+
+def _pause(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
+    return _set_paused(machine, arguments, True)
+
+
+def _resume(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
+    return _set_paused(machine, arguments, False)
+
+
+def _set_paused(machine: Machine, arguments: dict[str, Any], paused: bool) -> dict[str, Any]:
+    run = views.find_run(machine.state, arguments)
+    if run.paused != paused:
+        machine.record(f.RunPaused(run.id, paused))
+    return views.run_row(machine, run)
+
+
+def _rerun(machine: Machine, arguments: dict[str, Any]) -> dict[str, int]:
+    """A final state never changes, so that what failed is tried again as a new run. Tasks that were skipped keep their order."""
+    run = views.find_run(machine.state, arguments)
+    wanted = [task for task in run.tasks if task.state == FAILED]
+    if not wanted:
+        done = dict(zip(TASK_STATES, run.counts, strict=True))["done"]
+        raise BadInput(f"run {run.id} has no failed task ({done} done)", f"pilotfish tasks {run.id} lists them all")
+    number = machine.state.next_run
+    uid = str(arguments.get("uid", f"{run.uid}+{number}"))
+    if uid in machine.state.run_uids:
+        number = machine.state.run_uids[uid]
+        return {"run": number, "tasks": len(machine.state.runs[number].tasks)}
+    machine.record(f.RunOpened(number, uid, run.options))
+    machine.record(f.SpecsAdded(number, [_adjusted(spec, arguments) for spec in run.specs]))
+    places = {task.id & INDEX_MASK: place for place, task in enumerate(wanted)}
+    deps: dict[int, list[int]] = {}
+    for task in wanted:
+        for child in task.children or ():
+            if child in places:
+                deps.setdefault(places[child], []).append(places[task.id & INDEX_MASK])
+    machine.record(f.TasksAdded(number, [task.spec for task in wanted], [task.payload for task in wanted], deps))
+    for task in wanted:
+        if not isinstance(task.payload, bytes):
+            machine.effects.append(e.KeepPayload(task.payload))
+    machine.record(f.RunClosed(number, f"a second try of run {run.id}"))
+    return {"run": number, "tasks": len(wanted)}
+
+
+def _adjusted(spec: TaskSpec, arguments: dict[str, Any]) -> TaskSpec:
+    retries = int(arguments.get("retries", spec.retries))
+    return TaskSpec(
+        spec.kind, spec.name, spec.request, spec.time_s, retries, spec.losses, spec.priority, spec.tags, spec.launch, spec.code
+    )
+
+
+def _forget(machine: Machine, arguments: dict[str, Any]) -> dict[str, int]:
+    run = views.find_run(machine.state, arguments)
+    if not run.finished:
+        raise BadInput(f"run {run.id} is not finished", f"pilotfish cancel {run.id}")
+    for task in run.tasks:
+        machine.release_payload(task.payload)
+        machine.release_payload(task.output)
+    for spec in run.specs:
+        machine.release_payload(spec.code)
+    machine.record(f.RunForgotten(run.id))
+    return {"forgotten": run.id}
+
+
+def _stop(machine: Machine, arguments: dict[str, Any]) -> dict[str, int]:
+    """End the master. ``now`` cancels what is unfinished; otherwise it stays in the journal and goes on at the next start."""
+    cancelled = 0
+    if arguments.get("now"):
+        for run in list(machine.state.runs.values()):
+            if not run.finished:
+                cancelled += cancel_run(machine, run, "the pool was stopped")
+    for worker in list(machine.state.workers.values()):
+        agents.dismiss(machine, worker, "the pool was stopped")
+    machine.effects.append(e.Finish("asked to stop"))
+    return {"unfinished": machine.state.unfinished, "cancelled": cancelled}
+
+
+def _workers_set(machine: Machine, arguments: dict[str, Any]) -> dict[str, float]:
+    cores = float(arguments["local"])
+    site = machine.state.sites.get("local")
+    if site is not None and site.held:
+        machine.record(f.SiteHeld("local", ""))
+    if cores != machine.state.local_cores:
+        machine.record(f.PoolSized(cores))
+    return {"local": cores}
+
+
+def _drain(machine: Machine, arguments: dict[str, Any]) -> dict[str, str]:
+    worker = views.find_worker(machine.state, arguments)
+    agents.drain(machine, worker, str(arguments.get("reason", "asked for")))
+    return {"draining": worker.id}
+
+
+def _clear(machine: Machine, arguments: dict[str, Any]) -> dict[str, str]:
+    worker = views.find_worker(machine.state, arguments)
+    if worker.quarantined_until:
+        machine.record(f.WorkerQuarantined(worker.id, 0.0, "cleared by hand"))
+    return {"cleared": worker.id}
+
+
+def _revoke(machine: Machine, arguments: dict[str, Any]) -> dict[str, str]:
+    """A revoked key opens no further connection; whoever came in with it is shown out."""
+    key_id = str(arguments["key_id"])
+    if key_id not in machine.state.revoked:
+        machine.record(f.KeyRevoked(key_id))
+    for worker in list(machine.state.workers.values()):
+        if key_id == f"pilot:{worker.pilot}":
+            machine.lose_worker(worker, "had its key revoked", died=False)
+    return {"revoked": key_id}
+
+
+COMMANDS: dict[str, Callable[[Machine, dict[str, Any]], Any]] = {
+    "cancel": _cancel,
+    "pause": _pause,
+    "resume": _resume,
+    "rerun": _rerun,
+    "forget": _forget,
+    "stop": _stop,
+    "workers_set": _workers_set,
+    "drain": _drain,
+    "quarantine_clear": _clear,
+    "revoke": _revoke,
+}
+
+__all__ = ["COMMANDS", "cancel_run", "show_task"]

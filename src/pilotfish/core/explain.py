@@ -1,0 +1,192 @@
+"""Why is it so? Each answer is data: a sentence, reasons with codes, and commands that would change it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pilotfish.core.state import UNIT, Run, Task, Worker
+from pilotfish.model.ids import show_task
+from pilotfish.model.states import (
+    ASSIGNED,
+    CANCELLED,
+    DONE,
+    DRAINING,
+    FAILED,
+    PILOT_STATES,
+    READY,
+    RUNNING,
+    TASK_STATES,
+    WAITING,
+    WORKER_STATES,
+)
+from pilotfish.model.task import CORES, MEMORY
+
+if TYPE_CHECKING:
+    from pilotfish.core.machine import Machine
+
+Reason = dict[str, Any]
+
+
+def _reason(code: str, text: str, *commands: str) -> Reason:
+    return {"code": code, "text": text, "commands": list(commands)}
+
+
+def _answer(subject: str, state: str, reasons: list[Reason]) -> dict[str, Any]:
+    sentence = f"{subject} is {state}" + (f": {reasons[0]['text']}" if reasons else "")
+    return {"subject": subject, "state": state, "sentence": sentence, "reasons": reasons}
+
+
+def task(machine: Machine, task: Task) -> dict[str, Any]:
+    subject, name = f"task {show_task(task.id)}", show_task(task.id)
+    run = task.shape.run
+    reasons: list[Reason]
+    if task.state == WAITING:
+        needed = [other for other in run.tasks if other.children and (task.id & 0xFFFFFFFF) in other.children and other.state != DONE]
+        shown = ", ".join(f"{show_task(other.id)} ({TASK_STATES[other.state]})" for other in needed[:5])
+        reasons = [_reason("waits", f"it needs {task.waits_for} other task(s) first: {shown}", f"pilotfish why {show_task(needed[0].id)}")]
+    elif task.state == READY:
+        reasons = _why_ready(machine, task)
+    elif task.state in (ASSIGNED, RUNNING):
+        assert task.worker is not None
+        reasons = [_reason("placed", f"attempt {task.attempt} is at worker {task.worker.id}", f"pilotfish tail -f {name}")]
+        presence = machine.presence.get(task.worker.id)
+        if presence is None or presence.link is None:
+            text = f"worker {task.worker.id} is out of reach; after {machine.settings.lease_s:g} s of silence the task runs elsewhere"
+            reasons.insert(0, _reason("out-of-reach", text, "pilotfish workers"))
+    elif task.state == FAILED:
+        assert task.failure is not None
+        text = f"{task.failure.message or task.failure.cause} [{task.failure.cause}, blame: {task.failure.blame}]"
+        reasons = [_reason(task.failure.cause, text, f"pilotfish logs {name}", f"pilotfish rerun {run.id} --failed")]
+    elif task.state == CANCELLED:
+        reasons = [_reason("cancelled", task.failure.message if task.failure else "asked for")]
+    else:
+        reasons = [_reason("done", f"it ended well at attempt {task.attempt}", f"pilotfish logs {name}")]
+    return _answer(subject, TASK_STATES[task.state], reasons)
+
+
+def _why_ready(machine: Machine, task: Task) -> list[Reason]:
+    """It could run now. What keeps it?"""
+    run, state = task.shape.run, machine.state
+    reasons: list[Reason] = []
+    if machine.space_full:
+        reasons.append(_reason("disk-full", "the disk of the journal is full, so that nothing new is started", "pilotfish doctor"))
+    if run.paused:
+        reasons.append(_reason("paused", f"run {run.id} is paused", f"pilotfish resume {run.id}"))
+    reasons += _fit_reasons(machine, task)
+    if task.suspect:
+        text = "workers died while they ran it, so that it must run alone and waits for an empty worker"
+        reasons.append(_reason("suspect", text, "pilotfish workers"))
+    if not reasons:
+        ahead = sum(len(shape.queue) for shape in state.ready if shape.priority >= task.shape.priority)
+        text = f"all workers that could take it are busy; {max(ahead - 1, 0)} other task(s) are ready as well"
+        reasons.append(_reason("busy", text, f"pilotfish run --workers {int(state.local_cores) + 1} …  (more workers)"))
+    return reasons
+
+
+def _fit_reasons(machine: Machine, task: Task) -> list[Reason]:
+    workers = [worker for worker in machine.state.workers.values() if worker.state < DRAINING]
+    if not workers:
+        return [no_workers(machine)]
+    shape = task.shape
+    able = [worker for worker in workers if worker.could_fit(shape.needs)]
+    if not able:
+        return [too_big(machine, shape.needs)]
+    tagged = [worker for worker in able if all(worker.tags.get(name) == value for name, value in shape.tags)]
+    if not tagged:
+        wanted = ", ".join(f"{name}={value}" for name, value in shape.tags)
+        return [_reason("tags", f"no worker has the tag(s) {wanted}", "pilotfish workers --json  (shows the tags)")]
+    in_time = [worker for worker in tagged if worker.ends_at is None or machine.now + shape.time_s <= worker.ends_at]
+    if not in_time:
+        return [_reason("walltime", f"every worker that fits ends before the {shape.time_s:g} s that it may take", "ask for less with --time")]
+    usable = [worker for worker in in_time if not worker.quarantined_until]
+    if not usable:
+        return [_reason("quarantine", f"all fitting workers are in quarantine: {in_time[0].reason}", "pilotfish workers")]
+    if not any((presence := machine.presence.get(worker.id)) and presence.link is not None for worker in usable):
+        return [_reason("out-of-reach", "no fitting worker can be reached just now", "pilotfish workers")]
+    return []
+
+
+def no_workers(machine: Machine) -> Reason:
+    state = machine.state
+    site = state.sites.get("local")
+    if site is not None and site.held:
+        return _reason("held", f"local workers are held back: {site.held}", "pilotfish doctor", "pilotfish workers --set 2  (tries again)")
+    if state.local_cores <= 0:
+        return _reason("no-workers", "the pool has no workers", "pilotfish workers --set 2")
+    starting = [pilot for pilot in state.pilots.values()]
+    if starting:
+        names = ", ".join(f"{pilot.id} ({PILOT_STATES[pilot.state]})" for pilot in starting)
+        return _reason("starting", f"no worker has joined yet; on their way: {names}", "pilotfish status")
+    return _reason("starting", "no worker has joined yet", "pilotfish status")
+
+
+def too_big(machine: Machine, needs: tuple[tuple[str, int], ...]) -> Reason:
+    """No worker could ever take it: say what is missing, and the nearest fit."""
+    lacks = []
+    for name, amount in needs:
+        largest = max((worker.capacity.get(name, 0) for worker in machine.state.workers.values()), default=0)
+        if largest < amount:
+            lacks.append(f"{_show(name, amount)} asked for, the largest worker has {_show(name, largest)}")
+    if not lacks:
+        lacks.append("no single worker has enough of everything at once")
+    wanted = dict(needs).get(CORES, 0)
+    commands = [f"pilotfish workers --set {wanted // UNIT}"] if wanted > max(worker.capacity.get(CORES, 0) for worker in machine.state.workers.values()) else []
+    return _reason("too-big", "; ".join(lacks), "ask for less (--cores, --memory, --gpus, --resource)", *commands)
+
+
+def _show(name: str, amount: int) -> str:
+    if name == MEMORY:
+        return f"{amount / UNIT / 2**30:.3g} GiB of memory"
+    return f"{amount / UNIT:g} {name}"
+
+
+def run(machine: Machine, run: Run) -> dict[str, Any]:
+    subject = f"run {run.id}"
+    if run.finished:
+        failed = run.counts[FAILED]
+        reasons = [_reason("done", f"{run.counts[DONE]} done, {failed} failed, {run.counts[CANCELLED]} cancelled")]
+        return _answer(subject, "done", reasons)
+    if run.paused:
+        return _answer(subject, "paused", [_reason("paused", "somebody paused it", f"pilotfish resume {run.id}")])
+    for wanted in (READY, WAITING):
+        first = next((task for task in run.tasks if task.state == wanted), None)
+        if first is not None:
+            found = task(machine, first)
+            return _answer(subject, "not finished", [_reason("tasks", found["sentence"]), *found["reasons"]])
+    if not run.unfinished:
+        return _answer(subject, "open", [_reason("open", "all its tasks have ended, and its client may still add some")])
+    return _answer(subject, "running", [_reason("running", f"{run.unfinished} tasks are at workers", "pilotfish workers")])
+
+
+def worker(machine: Machine, worker: Worker) -> dict[str, Any]:
+    reasons = []
+    presence = machine.presence.get(worker.id)
+    if worker.quarantined_until:
+        left = worker.quarantined_until - machine.now
+        reasons.append(_reason("quarantine", f"{worker.reason}; it ends in {left:.0f} s", "pilotfish workers"))
+    if presence is None or presence.link is None:
+        reasons.append(_reason("out-of-reach", "it is not connected; it is lost when its lease runs out", "pilotfish workers"))
+    if not reasons:
+        reasons.append(_reason("busy" if worker.held else "idle", f"it runs {len(worker.active)} task(s) and has {len(worker.ahead)} waiting there"))
+    return _answer(f"worker {worker.id}", WORKER_STATES[worker.state], reasons)
+
+
+def warnings(machine: Machine) -> list[Reason]:
+    """What a person should know without asking."""
+    state = machine.state
+    found: list[Reason] = []
+    if machine.space_full:
+        found.append(_reason("disk-full", "the disk of the journal is full: new tasks are refused", "pilotfish doctor"))
+    for name, site in state.sites.items():
+        if site.held:
+            found.append(_reason("held", f"site {name} is held: {site.held}", "pilotfish doctor"))
+    for worker_ in state.workers.values():
+        if worker_.quarantined_until:
+            found.append(_reason("quarantine", f"worker {worker_.id} is in quarantine: {worker_.reason}", f"pilotfish why {worker_.id}"))
+    if state.workers:
+        for shape in state.ready:
+            if not any(worker_.could_fit(shape.needs) for worker_ in state.workers.values()):
+                reason = too_big(machine, shape.needs)
+                text = f"{len(shape.queue)} task(s) of run {shape.run.id} fit no worker: {reason['text']}"
+                found.append(_reason("too-big", text, *reason["commands"]))
+    return found

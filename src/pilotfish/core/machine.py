@@ -1,0 +1,378 @@
+"""The master as a pure machine: inputs and a clock go in, facts and effects come out.
+
+It does no I/O and asks no time. A host (live or simulated) calls ``start`` once and ``handle`` whenever something happened or the
+``deadline`` came; it writes the facts down, makes them durable, and only then performs the effects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from typing import Any
+
+from pilotfish.core import agents, clients, watching
+from pilotfish.core.apply import apply
+from pilotfish.core.presence import Presence
+from pilotfish.core.proposals import Hold, Outlook, Policy, Proposal, Recall, Strategy
+from pilotfish.core.state import UNIT, State, Task, Worker
+from pilotfish.core.verdicts import judge_death
+from pilotfish.model import effects as e
+from pilotfish.model import facts as f
+from pilotfish.model import inputs as i
+from pilotfish.model import messages as m
+from pilotfish.model.ids import INDEX_MASK, run_of
+from pilotfish.model.settings import PoolSettings
+from pilotfish.model.states import ACTIVE, ASSIGNED, DONE, ENDING, JOINED, READY, RUNNING
+from pilotfish.model.task import Failure, Stored
+
+STALL_S = 1.0
+"""Called so much later than asked for: it was the master that slept, not the workers."""
+
+
+@dataclass(slots=True)
+class Turn:
+    at: float
+    facts: list[f.Fact]
+    effects: list[e.Effect]
+
+
+class Machine:
+    def __init__(self, state: State, policy: Policy, strategy: Strategy, settings: PoolSettings) -> None:
+        self.state = state
+        self.policy = policy
+        self.strategy = strategy
+        self.settings = settings
+        self.deadline: float | None = None
+        self.now = state.at
+        self.facts: list[f.Fact] = []
+        self.effects: list[e.Effect] = []
+        self.presence: dict[str, Presence] = {}
+        self.agent_links: dict[int, str] = {}
+        self.audience = watching.Audience()
+        self.refused_proposals = 0
+        self.stale_results = 0
+        self.space_full = False
+        self.look_again = False
+        self.finish_at: float | None = None
+        self._timers: list[tuple[float, int, str, str]] = []
+        self._timer_count = 0
+
+    # --- turns --------------------------------------------------------------------------------------------------------------------
+
+    def start(self, now: float) -> Turn:
+        """The first turn after (re)start: whoever was there gets time to come back."""
+        self.now = now = max(now, self.state.at)
+        self.record(f.MasterStarted(self.state.epoch + 1))
+        for worker in self.state.workers.values():
+            self.presence[worker.id] = Presence(now + self.settings.lease_s)
+            self.set_timer(now + self.settings.lease_s, "lease", worker.id)
+        for run in self.state.runs.values():
+            if not run.finished:
+                clients.author_gone(self, run)
+                if run.options.application and not run.closed:
+                    self.effects.append(e.StartApplication(run.id, run.uid, run.options.application))
+        for pilot in self.state.pilots.values():
+            self.effects.append(e.AdoptPilot(pilot.id, pilot.site, pilot.cores, pilot.job))
+        return self._conclude()
+
+    def handle(self, inputs: Sequence[i.Input], now: float) -> Turn:
+        """All news first, then one decision."""
+        now = max(now, self.now)
+        if self.deadline is not None and now - self.deadline > STALL_S:
+            self._forgive(now - self.deadline)
+        self.now = now
+        for item in inputs:
+            _HEAR[type(item)](self, item)
+        self._expire()
+        return self._conclude()
+
+    def _conclude(self) -> Turn:
+        self._decide_tasks()
+        self._decide_pilots()
+        watching.tell(self)
+        self._consider_finish()
+        self.deadline = self._next_deadline()
+        turn = Turn(self.now, self.facts, self.effects)
+        self.facts, self.effects = [], []
+        return turn
+
+    def record(self, fact: f.Fact) -> None:
+        apply(self.state, fact, self.now)
+        self.facts.append(fact)
+
+    def send(self, link: int, message: m.Message, payloads: list[Any] | None = None) -> None:
+        self.effects.append(e.Send(link, message, payloads or []))
+
+    def peeked(self, message: m.Peeked, payloads: list[Any]) -> None:
+        clients.peeked(self, message, payloads)
+
+    def release_payload(self, payload: object) -> None:
+        if isinstance(payload, Stored):
+            self.effects.append(e.ReleasePayload(payload))
+
+    # --- time -----------------------------------------------------------------------------------------------------------------------
+
+    def set_timer(self, at: float, kind: str, key: str) -> None:
+        self._timer_count += 1
+        heappush(self._timers, (at, self._timer_count, kind, key))
+
+    def _next_deadline(self) -> float | None:
+        candidates = [self._timers[0][0]] if self._timers else []
+        outlook = self._outlook()
+        for moment in (self.policy.next_look_at(outlook), self.strategy.next_look_at(self.state, self.now), self.finish_at):
+            if moment is not None:
+                candidates.append(moment)
+        if self.look_again:
+            self.look_again = False
+            candidates.append(self.now)
+        return min(candidates, default=None)
+
+    def _forgive(self, lateness: float) -> None:
+        for presence in self.presence.values():
+            presence.lease_at += lateness
+
+    def _expire(self) -> None:
+        timers = self._timers
+        while timers and timers[0][0] <= self.now:
+            _, _, kind, key = heappop(timers)
+            _EXPIRE[kind](self, key)
+
+    # --- deciding -----------------------------------------------------------------------------------------------------------------
+
+    def _outlook(self) -> Outlook:
+        workers = []
+        for worker in self.state.workers.values():
+            presence = self.presence.get(worker.id)
+            if presence is not None and presence.link is not None and worker.state == JOINED and not worker.quarantined_until:
+                workers.append(worker)
+        return Outlook(self.state, workers, self.now, self.settings.ahead_s)
+
+    def _decide_tasks(self) -> None:
+        if self.space_full:
+            return
+        for proposal in self.policy.propose(self._outlook()):
+            if isinstance(proposal, Recall):
+                self._recall(proposal)
+            elif self._lawful(proposal):
+                self._assign(proposal)
+            else:
+                self.refused_proposals += 1
+
+    def _lawful(self, proposal: Proposal) -> bool:
+        """The machine is the law: a policy's proposal is believed only after this."""
+        worker = proposal.worker
+        presence = self.presence.get(worker.id)
+        if worker.state != JOINED or worker.quarantined_until or presence is None or presence.link is None or not proposal.tasks:
+            return False
+        free = dict(worker.free)
+        now = len(proposal.tasks) - proposal.ahead
+        seen: dict[Task, None] = dict.fromkeys(proposal.tasks)
+        if len(seen) != len(proposal.tasks):
+            return False
+        for place, task in enumerate(proposal.tasks):
+            if task.state != READY or task.shape.run.paused:
+                return False
+            if place < now:
+                for name, amount in task.shape.needs:
+                    if name == "cores" and task.id in proposal.cores:
+                        amount = max(amount, round(proposal.cores[task.id] * UNIT))
+                    free[name] = free.get(name, 0) - amount
+                    if free[name] < 0:
+                        return False
+        return True
+
+    def _assign(self, proposal: Proposal) -> None:
+        worker = proposal.worker
+        tasks = proposal.tasks
+        self.record(f.TasksAssigned(worker.id, [task.id for task in tasks], proposal.ahead, proposal.cores))
+        presence = self.presence[worker.id]
+        specs: list[m.SentSpec] = []
+        codes: list[Any] = []
+        sent: list[m.SentTask] = []
+        for task in tasks:
+            number = run_of(task.id) << 32 | task.spec
+            if number not in presence.sent_specs:
+                presence.sent_specs[number] = None
+                spec = self.state.spec_of(task)
+                codes.append(spec.code)
+                length = len(spec.code) if isinstance(spec.code, bytes) else spec.code.length
+                specs.append(m.SentSpec(number, spec.kind, spec.time_s, dict(spec.request.amounts()), spec.launch, length))
+            payload = task.payload
+            length = len(payload) if isinstance(payload, bytes) else payload.length
+            memory = task.troubles.memory if task.troubles else 0
+            sent.append(m.SentTask(task.id, task.attempt, number, length, proposal.cores.get(task.id, 0.0), memory))
+        assert presence.link is not None
+        self.send(presence.link, m.Assign(specs, sent), codes + [task.payload for task in tasks])
+
+    def _recall(self, recall: Recall) -> None:
+        presence = self.presence.get(recall.worker.id)
+        tasks = [task for task in recall.tasks if task.worker is recall.worker and task.state == ASSIGNED]
+        if presence is None or presence.link is None or not tasks:
+            return
+        self.record(f.TasksRecalled(recall.worker.id, [task.id for task in tasks]))
+        self.send(presence.link, m.Recall([(task.id, task.attempt) for task in tasks]))
+
+    def _decide_pilots(self) -> None:
+        for proposal in self.strategy.propose(self.state, self.now):
+            if isinstance(proposal, Hold):
+                self.record(f.SiteHeld(proposal.site, proposal.reason))
+                continue
+            pilot = f"{proposal.site}-{self.state.next_pilot}"
+            self.record(f.PilotRequested(pilot, proposal.site, proposal.cores, proposal.reason))
+            self.effects.append(e.SubmitPilot(pilot, proposal.site, proposal.cores))
+
+    def _consider_finish(self) -> None:
+        """Without work, without clients and without runs that may still grow, the master may end after a while."""
+        busy = self.state.unfinished or self.audience.links or any(not run.closed for run in self.state.runs.values())
+        if busy:
+            self.finish_at = None
+        elif self.finish_at is None:
+            self.finish_at = self.now + self.settings.linger_s
+        elif self.now >= self.finish_at:
+            self.finish_at = None
+            self.effects.append(e.Finish("no work and no client"))
+
+    # --- losing things --------------------------------------------------------------------------------------------------------------
+
+    def lose_worker(self, worker: Worker, reason: str, *, died: bool) -> None:
+        """A worker died (nothing of it runs any more) or fell silent: its tasks run elsewhere."""
+        started, untouched = [], []
+        for task in (*worker.active, *worker.ahead):
+            hit = task.state == RUNNING or (died and task in worker.active)
+            (started if hit else untouched).append(task)
+        if untouched:
+            self.record(f.TasksReturned(worker.id, [task.id for task in untouched], f"worker {worker.id} {reason}"))
+        for task in started:
+            self.fail_attempt(judge_death(self.state, worker, task, reason, died))
+        self.end_worker(worker, lost=True, reason=reason)
+
+    def end_worker(self, worker: Worker, *, lost: bool, reason: str) -> None:
+        """Forget a worker that holds nothing any more, and tell it so if it still listens."""
+        self.record(f.WorkerEnded(worker.id, lost, reason))
+        presence = self.presence.pop(worker.id, None)
+        if presence is not None and presence.link is not None:
+            self.agent_links.pop(presence.link, None)
+            self.send(presence.link, m.Retire(reason))
+            self.effects.append(e.HangUp(presence.link))
+        pilot = self.state.pilots.get(worker.pilot)
+        if pilot is not None and pilot.state <= ACTIVE and pilot.worker == worker.id:
+            self.end_pilot(pilot.id, reason)
+
+    def end_pilot(self, pilot: str, reason: str) -> None:
+        self.record(f.PilotEnding(pilot, reason))
+        self.effects.append(e.CancelPilot(pilot))
+
+    def fail_attempt(self, fact: f.AttemptFailed) -> None:
+        task = self.state.task(fact.task)
+        self.record(fact)
+        if fact.final:
+            self.after_bad_end([task])
+
+    def after_bad_end(self, ended: list[Task]) -> None:
+        """What needed these tasks can never run; and a run may have had enough failures."""
+        hopeless: dict[int, Task] = {}
+        waiting = list(ended)
+        reason = ended[0]
+        while waiting:
+            task = waiting.pop()
+            run = task.shape.run
+            for other in (run.tasks[index] for index in task.children or ()):
+                if other.state < DONE and other.id not in hopeless:
+                    hopeless[other.id] = other
+                    waiting.append(other)
+        if hopeless:
+            text = f"task {reason.id >> 32}.{reason.id & INDEX_MASK}, which it needs, did not end well"
+            self.record(f.TasksSkipped(list(hopeless), Failure("dependency", "task", text)))
+        run = reason.shape.run
+        if run.options.max_failures and run.counts[5] >= run.options.max_failures and run.unfinished:
+            clients.cancel_run(self, run, f"{run.counts[5]} tasks failed")
+
+
+# --- inputs -------------------------------------------------------------------------------------------------------------------------
+
+
+def _agent_spoke(machine: Machine, item: i.AgentSpoke) -> None:
+    agents.hear(machine, item.link, item.message, item.payloads)
+
+
+def _client_spoke(machine: Machine, item: i.ClientSpoke) -> None:
+    clients.hear(machine, item.link, item.message, item.payloads)
+
+
+def _link_closed(machine: Machine, item: i.LinkClosed) -> None:
+    worker = machine.agent_links.pop(item.link, None)
+    if worker is not None:
+        presence = machine.presence.get(worker)
+        if presence is not None and presence.link == item.link:
+            presence.link = None
+    clients.link_closed(machine, item.link)
+
+
+def _link_paused(machine: Machine, item: i.LinkPaused) -> None:
+    machine.audience.paused[item.link] = None
+
+
+def _link_resumed(machine: Machine, item: i.LinkResumed) -> None:
+    machine.audience.paused.pop(item.link, None)
+
+
+def _pilot_accepted(machine: Machine, item: i.PilotAccepted) -> None:
+    pilot = machine.state.pilots.get(item.pilot)
+    if pilot is not None and pilot.job != item.job:
+        machine.record(f.PilotSubmitted(item.pilot, item.job))
+
+
+def _pilot_gone(machine: Machine, item: i.PilotGone) -> None:
+    pilot = machine.state.pilots.get(item.pilot)
+    if pilot is None:
+        return
+    well = item.well or pilot.state == ENDING
+    for worker in [worker for worker in machine.state.workers.values() if worker.pilot == item.pilot]:
+        if well:
+            agents.leave(machine, worker, item.reason)
+        else:
+            machine.lose_worker(worker, item.reason, died=True)
+    machine.record(f.PilotEnded(item.pilot, well, item.reason))
+
+
+def _space_changed(machine: Machine, item: i.SpaceChanged) -> None:
+    machine.space_full = item.full
+
+
+_HEAR: dict[type, Callable[[Machine, Any], None]] = {
+    i.AgentSpoke: _agent_spoke,
+    i.ClientSpoke: _client_spoke,
+    i.LinkClosed: _link_closed,
+    i.LinkPaused: _link_paused,
+    i.LinkResumed: _link_resumed,
+    i.PilotAccepted: _pilot_accepted,
+    i.PilotGone: _pilot_gone,
+    i.SpaceChanged: _space_changed,
+}
+
+
+# --- timers -------------------------------------------------------------------------------------------------------------------------
+
+
+def _lease_expired(machine: Machine, key: str) -> None:
+    worker, presence = machine.state.workers.get(key), machine.presence.get(key)
+    if worker is None or presence is None:
+        return
+    if presence.lease_at > machine.now:
+        machine.set_timer(presence.lease_at, "lease", key)
+        return
+    machine.lose_worker(worker, f"has been silent for {machine.settings.lease_s:g} s", died=False)
+
+
+def _quarantine_expired(machine: Machine, key: str) -> None:
+    worker = machine.state.workers.get(key)
+    if worker is not None and 0 < worker.quarantined_until <= machine.now:
+        machine.record(f.WorkerQuarantined(key, 0.0, "its quarantine is over"))
+
+
+_EXPIRE: dict[str, Callable[[Machine, str], None]] = {
+    "lease": _lease_expired,
+    "quarantine": _quarantine_expired,
+    "author": clients.author_expired,
+}

@@ -1,0 +1,61 @@
+"""The small steps that ``apply`` is made of: a task changes state, enters or leaves a queue, takes or frees room at a worker."""
+
+from __future__ import annotations
+
+from pilotfish.core.state import Needs, State, Task, Worker
+from pilotfish.model.states import TASK_STATES, TASK_STEPS, step
+
+
+def move(task: Task, new: int) -> None:
+    counts = task.shape.run.counts
+    counts[task.state] -= 1
+    task.state = step(TASK_STEPS, TASK_STATES, task.state, new, task)
+    counts[new] += 1
+
+
+def enqueue(state: State, task: Task, front: bool = False) -> None:
+    if task.suspect:
+        state.suspects[task] = None
+        return
+    queue = task.shape.queue
+    if not queue:
+        state.ready[task.shape] = None
+    queue[task] = None
+    if front:
+        queue.move_to_end(task, last=False)
+
+
+def dequeue(state: State, task: Task) -> None:
+    if task.suspect:
+        state.suspects.pop(task, None)
+        return
+    shape = task.shape
+    shape.queue.pop(task, None)
+    if not shape.queue:
+        state.ready.pop(shape, None)
+
+
+def release(worker: Worker, task: Task) -> None:
+    """The worker no longer holds the task: give its room to what waits there."""
+    worker.recalled.pop(task, None)
+    task.worker = None
+    needs = worker.active.pop(task, None)
+    if needs is None:
+        worker.ahead.pop(task, None)
+        return
+    free = worker.free
+    for name, amount in needs:
+        free[name] += amount
+    ahead = worker.ahead
+    while ahead:
+        first = next(iter(ahead))
+        if not worker.fits(ahead[first]):
+            break
+        occupy(worker, first, ahead.pop(first))
+
+
+def occupy(worker: Worker, task: Task, needs: Needs) -> None:
+    worker.active[task] = needs
+    free = worker.free
+    for name, amount in needs:
+        free[name] -= amount

@@ -1,0 +1,14 @@
+"""Who can be reached just now. Not part of the state: after a restart nobody is there yet."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class Presence:
+    """How a worker can be reached: over which link, until when its silence is forgiven, and which specs it has been sent."""
+
+    lease_at: float
+    link: int | None = None
+    sent_specs: dict[int, None] = field(default_factory=dict)

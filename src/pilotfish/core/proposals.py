@@ -1,0 +1,67 @@
+"""What policies and strategies see and may propose. The machine checks every proposal; a bad one is refused and counted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from pilotfish.core.state import State, Task, Worker
+
+
+@dataclass(slots=True)
+class Proposal:
+    """Give these tasks to this worker; the last ``ahead`` of them are to wait there. ``cores``: grants to moldable tasks."""
+
+    worker: Worker
+    tasks: list[Task]
+    ahead: int = 0
+    cores: dict[int, float] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Recall:
+    """Ask this worker to hand back tasks that it has not started."""
+
+    worker: Worker
+    tasks: list[Task]
+
+
+@dataclass(slots=True)
+class Outlook:
+    """What a policy may look at. ``workers``: those that can be reached and may take tasks."""
+
+    state: State
+    workers: list[Worker]
+    now: float
+    ahead_s: float
+
+
+class Policy(Protocol):
+    def propose(self, outlook: Outlook) -> list[Proposal | Recall]: ...
+
+    def next_look_at(self, outlook: Outlook) -> float | None:
+        """When to ask again even if nothing happens."""
+
+
+@dataclass(slots=True)
+class Wish:
+    """One more pilot."""
+
+    site: str
+    cores: float
+    reason: str
+
+
+@dataclass(slots=True)
+class Hold:
+    """No more pilots for this site until a person releases it."""
+
+    site: str
+    reason: str
+
+
+class Strategy(Protocol):
+    def propose(self, state: State, now: float) -> list[Wish | Hold]: ...
+
+    def next_look_at(self, state: State, now: float) -> float | None:
+        """When to ask again even if nothing happens."""

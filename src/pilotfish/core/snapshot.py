@@ -1,0 +1,178 @@
+"""The state as facts: what compaction writes instead of the long history that led here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from pilotfish.core.moves import enqueue
+from pilotfish.core.state import Pilot, Run, SiteRecord, State, Task, Troubles, Worker
+from pilotfish.model import facts as f
+from pilotfish.model.ids import INDEX_MASK, task_id
+from pilotfish.model.states import READY
+from pilotfish.model.task import Failure, Payload, RunOptions, TaskSpec
+
+TASKS_PER_ROW = 5_000
+
+
+def dump(state: State) -> Iterator[f.Restored]:
+    """Facts that, applied to an empty state, give an equal one."""
+    yield f.Restored("pool", [state.epoch, state.next_run, state.next_pilot, state.local_cores, list(state.revoked)])
+    for name, site in state.sites.items():
+        yield f.Restored("site", [name, site.bad_starts, site.last_bad_at, site.held])
+    for pilot in state.pilots.values():
+        yield f.Restored("pilot", [getattr(pilot, name) for name in Pilot.__slots__])
+    for run in state.runs.values():
+        yield f.Restored("run", _run_row(run))
+        for first in range(0, len(run.tasks), TASKS_PER_ROW):
+            yield f.Restored("tasks", [run.id, first, [_task_row(task) for task in run.tasks[first : first + TASKS_PER_ROW]]])
+    for worker in (*state.workers.values(), *state.gone_workers.values()):
+        yield f.Restored("worker", _worker_row(worker))
+    for shape in state.ready:
+        yield f.Restored("queue", [task.id for task in shape.queue])
+    yield f.Restored("queue", [task.id for task in state.suspects])
+
+
+def restore(state: State, kind: str, row: Any) -> None:
+    _RESTORE[kind](state, row)
+
+
+def _run_row(run: Run) -> list[Any]:
+    shapes = [[shape.mean_us, shape.samples] for shape in run.shapes.values()]
+    times = [run.opened_at, run.first_started_at, run.ended_at]
+    columns = [run.ended.tolist(), run.wall_us.tolist(), run.cpu_us.tolist(), run.rss_kib.tolist()]
+    memories = [key[-1] for key in run.shapes]
+    specs = [_spec_of_shape(run, number) for number in range(len(run.shapes))]
+    return [run.id, run.uid, run.options, times, run.closed, run.paused, run.advanced, run.attempts, run.specs, columns, shapes, memories, specs]
+
+
+def _spec_of_shape(run: Run, number: int) -> int:
+    """A spec that leads to the run's shape with this number (shapes are kept in order of making)."""
+    key = list(run.shapes)[number]
+    for index, spec in enumerate(run.specs):
+        if run.shapes[key] is run.shapes.get((*_base_key(spec), key[-1])):
+            return index
+    raise LookupError(f"run {run.id}: shape {key} belongs to no spec")
+
+
+def _base_key(spec: TaskSpec) -> tuple[object, ...]:
+    request = spec.request
+    return (spec.priority, request.amounts(), request.cores_max, spec.time_s, tuple(sorted(spec.tags.items())))
+
+
+def _restore_run(state: State, row: Any) -> None:
+    number, uid, options, times, closed, paused, advanced, attempts, specs, columns, shapes, memories, shape_specs = row
+    run = Run(number, uid, msgspec.convert(options, RunOptions), times[0])
+    _, run.first_started_at, run.ended_at = times
+    run.closed, run.paused, run.advanced, run.attempts = closed, paused, advanced, attempts
+    run.specs = msgspec.convert(specs, list[TaskSpec])
+    for (mean, samples), memory, spec in zip(shapes, memories, shape_specs, strict=True):
+        shape = run.shape_for(run.specs[spec], memory)
+        shape.mean_us, shape.samples = mean, samples
+    run.spec_shapes = [run.shape_for(spec) for spec in run.specs]
+    for column, values in zip((run.ended, run.wall_us, run.cpu_us, run.rss_kib), columns, strict=True):
+        column.extend(values)
+    state.runs[number] = run
+    state.run_uids[uid] = number
+
+
+def _task_row(task: Task) -> list[Any]:
+    """Most tasks have nothing but a spec, a payload and a state: the rest is left off their rows."""
+    row: list[Any] = [task.spec, task.state, task.attempt, task.payload, task.output]
+    if task.failure or task.troubles or task.waits_for or task.children:
+        row += [task.failure, task.troubles and task.troubles.as_row(), task.waits_for, task.children]
+    return row
+
+
+def _payload(value: Any) -> Payload:
+    return value if isinstance(value, bytes) else msgspec.convert(value, Payload)  # type: ignore[arg-type]
+
+
+def _restore_tasks(state: State, row: Any) -> None:
+    number, first, rows = row
+    run = state.runs[number]
+    for index, task_row in enumerate(rows, first):
+        spec, task_state, attempt, payload, output = task_row[:5]
+        task = Task(task_id(number, index), spec, run.spec_shapes[spec], _payload(payload))
+        task.state, task.attempt, task.output = task_state, attempt, _payload(output)
+        run.tasks.append(task)
+        run.counts[task_state] += 1
+        if len(task_row) > 5:
+            _restore_rest(run, task, *task_row[5:])
+    state.unfinished += sum(1 for task in run.tasks[first:] if task.state <= 3)
+
+
+def _restore_rest(run: Run, task: Task, failure: Any, troubles: Any, waits_for: int, children: list[int] | None) -> None:
+    task.failure = failure and msgspec.convert(failure, Failure)
+    task.waits_for, task.children = waits_for, children
+    if troubles:
+        task.troubles = Troubles()
+        for name, value in zip(Troubles.__slots__, troubles, strict=True):
+            setattr(task.troubles, name, value)
+        if task.troubles.memory:
+            task.shape = run.shape_for(run.specs[task.spec], task.troubles.memory)
+
+
+def _worker_row(worker: Worker) -> list[Any]:
+    plain = [getattr(worker, name) for name in _PLAIN]
+    held = [[[task.id, needs] for task, needs in tasks.items()] for tasks in (worker.active, worker.ahead)]
+    return [plain, held, [task.id for task in worker.recalled], list(worker.streak)]
+
+
+_PLAIN = (
+    ["id", "pilot", "capacity", "joined_at", "state", "free", "tags", "info", "ends_at", "poll_s", "progress_at", "done", "failed", "quarantined_until", "reason", "history"]
+)
+
+
+def _restore_worker(state: State, row: Any) -> None:
+    plain, held, recalled, streak = row
+    worker = Worker(*plain[:4])
+    for name, value in zip(_PLAIN[4:], plain[4:], strict=True):
+        setattr(worker, name, value)
+    worker.history = [(at, what) for at, what in worker.history]
+    for target, tasks in zip((worker.active, worker.ahead), held, strict=True):
+        for number, needs in tasks:
+            task = state.task(number)
+            task.worker = worker
+            target[task] = tuple((name, amount) for name, amount in needs)
+    worker.recalled = {state.task(number): None for number in recalled}
+    worker.streak = dict.fromkeys(streak)
+    (state.workers if worker.alive else state.gone_workers)[worker.id] = worker
+
+
+def _restore_pool(state: State, row: Any) -> None:
+    state.epoch, state.next_run, state.next_pilot, state.local_cores, revoked = row
+    state.revoked = dict.fromkeys(revoked)
+
+
+def _restore_site(state: State, row: Any) -> None:
+    state.sites[row[0]] = SiteRecord(*row[1:])
+
+
+def _restore_pilot(state: State, row: Any) -> None:
+    pilot = Pilot(*row[:4])
+    for name, value in zip(Pilot.__slots__, row, strict=True):
+        setattr(pilot, name, value)
+    state.pilots[pilot.id] = pilot
+
+
+def _restore_queue(state: State, row: Any) -> None:
+    for number in row:
+        task = state.task(number)
+        assert task.state == READY, task
+        enqueue(state, task)
+
+
+_RESTORE = {
+    "pool": _restore_pool,
+    "site": _restore_site,
+    "pilot": _restore_pilot,
+    "run": _restore_run,
+    "tasks": _restore_tasks,
+    "worker": _restore_worker,
+    "queue": _restore_queue,
+}
+
+__all__ = ["INDEX_MASK", "dump", "restore"]

@@ -1,0 +1,246 @@
+"""All that a master knows. Changed by ``core/apply.py`` alone; everybody else reads."""
+
+from __future__ import annotations
+
+from array import array
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from typing import Any
+
+from pilotfish.model import ids
+from pilotfish.model.states import DONE, FAILED, FINAL, JOINED, READY, REQUESTED, TASK_STATES, WAITING
+from pilotfish.model.task import CORES, MEMORY, Failure, Payload, RunOptions, TaskSpec
+
+UNIT = 10_000
+"""Resources are counted in integer ten-thousandths, so that fractions add up exactly."""
+
+Needs = tuple[tuple[str, int], ...]
+
+
+def in_units(amounts: tuple[tuple[str, float], ...]) -> Needs:
+    return tuple((name, round(amount * UNIT)) for name, amount in amounts)
+
+
+class Shape:
+    """Tasks of one run that are alike to a policy: same priority, needs, time limit and wanted tags. Holds those that are ready."""
+
+    __slots__ = ("cores_max", "mean_us", "needs", "priority", "queue", "run", "samples", "tags", "time_s")
+
+    def __init__(self, run: Run, spec: TaskSpec, memory: int) -> None:
+        needs = dict(in_units(spec.request.amounts()))
+        if memory:
+            needs[MEMORY] = memory * UNIT
+        self.run = run
+        self.priority = spec.priority
+        self.needs: Needs = tuple(needs.items())
+        self.cores_max = round(spec.request.cores_max * UNIT)
+        self.time_s = spec.time_s
+        self.tags = tuple(sorted(spec.tags.items()))
+        self.queue: OrderedDict[Task, None] = OrderedDict()
+        self.mean_us = 0.0
+        self.samples = 0
+
+    def learn(self, wall_us: int) -> None:
+        """Keep a running mean of how long tasks of this shape take, quick to follow a change."""
+        self.samples += 1
+        self.mean_us += (wall_us - self.mean_us) / min(self.samples, 50)
+
+
+class Troubles:
+    """What went wrong with one task so far. Most tasks never have one of these."""
+
+    __slots__ = ("avoid", "crashes", "failures", "losses", "memory", "ooms", "second_opinions", "suspect")
+
+    def __init__(self) -> None:
+        self.failures = 0
+        self.losses = 0
+        self.crashes = 0
+        self.ooms = 0
+        self.second_opinions = 0
+        self.suspect = False
+        self.avoid = ""
+        self.memory = 0
+
+    def as_row(self) -> list[Any]:
+        return [getattr(self, name) for name in self.__slots__]
+
+
+class Task:
+    __slots__ = ("attempt", "children", "failure", "id", "output", "payload", "shape", "spec", "state", "troubles", "waits_for", "worker")
+
+    def __init__(self, id: int, spec: int, shape: Shape, payload: Payload) -> None:
+        self.id = id
+        self.spec = spec
+        self.shape = shape
+        self.payload = payload
+        self.state = READY
+        self.attempt = 0
+        self.worker: Worker | None = None
+        self.output: Payload = b""
+        self.failure: Failure | None = None
+        self.troubles: Troubles | None = None
+        self.waits_for = 0
+        self.children: list[int] | None = None
+
+    @property
+    def suspect(self) -> bool:
+        return self.troubles is not None and self.troubles.suspect
+
+    def __repr__(self) -> str:
+        return f"task {ids.show_task(self.id)} ({TASK_STATES[self.state]})"
+
+
+class Run:
+    """One submission of tasks: in the order given, with the order in which they ended."""
+
+    def __init__(self, id: int, uid: str, options: RunOptions, at: float) -> None:
+        self.id = id
+        self.uid = uid
+        self.options = options
+        self.opened_at = at
+        self.first_started_at = 0.0
+        self.ended_at = 0.0
+        self.closed = ""
+        self.paused = False
+        self.advanced = 0
+        self.specs: list[TaskSpec] = []
+        self.spec_shapes: list[Shape] = []
+        self.shapes: dict[tuple[object, ...], Shape] = {}
+        self.tasks: list[Task] = []
+        self.counts = [0] * len(TASK_STATES)
+        self.ended = array("I")
+        self.wall_us = array("q")
+        self.cpu_us = array("q")
+        self.rss_kib = array("q")
+        self.attempts = 0
+
+    @property
+    def unfinished(self) -> int:
+        return len(self.tasks) - len(self.ended)
+
+    @property
+    def finished(self) -> bool:
+        return bool(self.closed) and not self.unfinished
+
+    def shape_for(self, spec: TaskSpec, memory: int = 0) -> Shape:
+        request = spec.request
+        key = (spec.priority, request.amounts(), request.cores_max, spec.time_s, tuple(sorted(spec.tags.items())), memory)
+        shape = self.shapes.get(key)
+        if shape is None:
+            shape = self.shapes[key] = Shape(self, spec, memory)
+        return shape
+
+
+class Worker:
+    """An agent that joined. ``active`` holds what it was given room for, ``ahead`` what waits there for room."""
+
+    def __init__(self, id: str, pilot: str, capacity: dict[str, int], at: float) -> None:
+        self.id = id
+        self.pilot = pilot
+        self.state = JOINED
+        self.capacity = capacity
+        self.free = dict(capacity)
+        self.tags: dict[str, str] = {}
+        self.info: dict[str, Any] = {}
+        self.ends_at: float | None = None
+        self.poll_s = 0.0
+        self.joined_at = at
+        self.active: dict[Task, Needs] = {}
+        self.ahead: OrderedDict[Task, Needs] = OrderedDict()
+        self.recalled: dict[Task, None] = {}
+        self.progress_at = at
+        self.done = 0
+        self.failed = 0
+        self.streak: dict[int, None] = {}
+        """Tasks that failed here since the last one that ended well."""
+        self.quarantined_until = 0.0
+        self.reason = ""
+        self.history: list[tuple[float, str]] = [(at, "joined")]
+
+    @property
+    def alive(self) -> bool:
+        return self.state <= 1
+
+    @property
+    def held(self) -> int:
+        return len(self.active) + len(self.ahead)
+
+    def fits(self, needs: Needs) -> bool:
+        free = self.free
+        return all(free.get(name, 0) >= amount for name, amount in needs)
+
+    def could_fit(self, needs: Needs) -> bool:
+        return all(self.capacity.get(name, 0) >= amount for name, amount in needs)
+
+    def grant(self, shape: Shape) -> Needs:
+        """The needs of one task of the shape, with as many cores as it can use and this worker has free."""
+        if shape.cores_max <= 0:
+            return shape.needs
+        wanted = min(shape.cores_max, self.free.get(CORES, 0))
+        return tuple((name, max(amount, wanted) if name == CORES else amount) for name, amount in shape.needs)
+
+    def __repr__(self) -> str:
+        return f"worker {self.id}"
+
+
+@dataclass(slots=True)
+class Pilot:
+    id: str
+    site: str
+    cores: float
+    requested_at: float
+    state: int = REQUESTED
+    job: str = ""
+    worker: str = ""
+    reason: str = ""
+    ended_at: float = 0.0
+
+
+@dataclass(slots=True)
+class SiteRecord:
+    """What a site's pilots have taught us."""
+
+    bad_starts: int = 0
+    """Pilots in a row that ended without ever joining."""
+    last_bad_at: float = 0.0
+    held: str = ""
+
+
+@dataclass
+class State:
+    epoch: int = 0
+    at: float = 0.0
+    runs: dict[int, Run] = field(default_factory=dict)
+    run_uids: dict[str, int] = field(default_factory=dict)
+    next_run: int = 1
+    workers: dict[str, Worker] = field(default_factory=dict)
+    gone_workers: OrderedDict[str, Worker] = field(default_factory=OrderedDict)
+    pilots: dict[str, Pilot] = field(default_factory=dict)
+    next_pilot: int = 1
+    sites: dict[str, SiteRecord] = field(default_factory=dict)
+    local_cores: float = 0.0
+    ready: dict[Shape, None] = field(default_factory=dict)
+    """Shapes that have ready tasks."""
+    suspects: OrderedDict[Task, None] = field(default_factory=OrderedDict)
+    """Ready tasks that must run alone."""
+    unfinished: int = 0
+    revoked: dict[str, None] = field(default_factory=dict)
+
+    def find_task(self, task: int) -> Task | None:
+        run = self.runs.get(task >> ids.INDEX_BITS)
+        index = task & ids.INDEX_MASK
+        if run is None or index >= len(run.tasks):
+            return None
+        return run.tasks[index]
+
+    def task(self, task: int) -> Task:
+        return self.runs[task >> ids.INDEX_BITS].tasks[task & ids.INDEX_MASK]
+
+    def spec_of(self, task: Task) -> TaskSpec:
+        return self.runs[task.id >> ids.INDEX_BITS].specs[task.spec]
+
+
+KEPT_GONE_WORKERS = 1000
+"""So many workers that left are remembered by name, to tell them so if they come back, and for people to look at."""
+
+__all__ = ["DONE", "FAILED", "FINAL", "READY", "WAITING", "Needs", "Pilot", "Run", "Shape", "SiteRecord", "State", "Task", "Troubles", "Worker"]

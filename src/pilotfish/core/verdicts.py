@@ -1,0 +1,90 @@
+"""What follows from a failed attempt: who pays, and whether the task gets another try.
+
+Each kind of trouble has a budget of its own, so that a lost worker never eats the retries that a person gave a task:
+
+* failures    the task's own doing (exit status, exception, time limit): ``retries`` of the spec
+* losses      the worker's or site's doing (killed, silent, disk full): ``losses`` of the spec
+* crashes     the task takes its slot down with it: CRASH_BUDGET
+* ooms        the memory limit was really hit: tried again with twice as much, OOM_BUDGET times
+* second_opinions  a failure on a worker that fails everything is not believed until another worker says the same
+"""
+
+from __future__ import annotations
+
+from pilotfish.core.state import UNIT, State, Task, Troubles, Worker
+from pilotfish.model import facts as f
+from pilotfish.model.ids import show_task
+from pilotfish.model.task import MEMORY, Failure, Payload
+
+CRASH_BUDGET = 2
+OOM_BUDGET = 2
+SUSPECT_AFTER = 2
+"""So many workers must die under a task before it has to run alone. Only a death while alone convicts it."""
+DOUBTED_CAUSES = ("exit", "signal", "spawn", "missing-input")
+DOUBT_AFTER = 2
+
+
+def judge(state: State, worker: Worker, task: Task, failure: Failure, usage: tuple[int, int, int] = (0, 0, 0), output: Payload = b"") -> f.AttemptFailed:
+    """The fact to record for an attempt that the agent reported as failed."""
+    troubles = task.troubles or Troubles()
+    spec = state.spec_of(task)
+    memory, avoid, final = 0, False, False
+    if failure.blame == "user":
+        charge, final = "failures", True
+    elif failure.cause == "oom":
+        charge = "ooms"
+        memory = _more_memory(state, task)
+        final = not memory or troubles.ooms >= OOM_BUDGET
+    elif failure.cause == "crash":
+        charge = "crashes"
+        final = troubles.crashes >= max(CRASH_BUDGET, spec.retries)
+    elif failure.blame in ("worker", "site"):
+        charge, avoid = "losses", True
+        final = troubles.losses >= spec.losses
+    elif _doubtful(state, worker, task, failure):
+        charge, avoid = "second_opinions", True
+    else:
+        charge = "failures"
+        final = troubles.failures >= spec.retries
+    return f.AttemptFailed(worker.id, task.id, failure, charge, final, 0 if final else memory, avoid, troubles.suspect, usage, output)
+
+
+def judge_death(state: State, worker: Worker, task: Task, reason: str, died: bool) -> f.AttemptFailed:
+    """The fact to record for an attempt that was running when its worker died or fell silent."""
+    troubles = task.troubles or Troubles()
+    losses = troubles.losses + 1
+    failure = Failure("worker-lost", "worker", f"worker {worker.id} {reason}")
+    final = losses > state.spec_of(task).losses
+    suspect = troubles.suspect
+    if died:
+        if troubles.suspect:
+            final = True
+            text = f"{losses} workers died while they ran task {show_task(task.id)}, the last time with no other task on it"
+            failure = Failure("poison", "task", text)
+        suspect = suspect or losses >= SUSPECT_AFTER
+    return f.AttemptFailed(worker.id, task.id, failure, "losses", final, 0, False, suspect and not final, (0, 0, 0), b"")
+
+
+def _more_memory(state: State, task: Task) -> int:
+    """Twice the memory of last time, if a worker could give it; else the most that any has, if that is more; else 0."""
+    had = dict(task.shape.needs).get(MEMORY, 0)
+    largest = max((worker.capacity.get(MEMORY, 0) for worker in state.workers.values()), default=0)
+    wanted = min(2 * had, largest)
+    return wanted // UNIT if wanted > had > 0 else 0
+
+
+def _doubtful(state: State, worker: Worker, task: Task, failure: Failure) -> bool:
+    """Is this worker failing one task after the other, while another one that could judge this task is doing well?"""
+    if failure.cause not in DOUBTED_CAUSES or len(worker.streak) < DOUBT_AFTER or (task.troubles and task.troubles.second_opinions):
+        return False
+    return any(
+        other is not worker and other.alive and len(other.streak) < DOUBT_AFTER and other.could_fit(task.shape.needs)
+        for other in state.workers.values()
+    )
+
+
+def should_quarantine(state: State, worker: Worker, after: int) -> bool:
+    """Never the last worker that is any good: better a doubtful one than none, and the person is told."""
+    if len(worker.streak) < after or worker.quarantined_until:
+        return False
+    return any(other is not worker and other.alive and other.done and len(other.streak) < after for other in state.workers.values())

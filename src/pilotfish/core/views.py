@@ -1,0 +1,253 @@
+"""The state as rows for people and programs. Read only."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pilotfish.core import explain
+from pilotfish.core.state import UNIT, Run, State, Task, Worker
+from pilotfish.errors import BadInput
+from pilotfish.model.ids import INDEX_MASK, show_task, task_id
+from pilotfish.model.states import DONE, JOINED, PILOT_STATES, TASK_STATES, WORKER_STATES
+from pilotfish.model.task import Failure, Payload
+
+if TYPE_CHECKING:
+    from pilotfish.core.machine import Machine
+
+DEFAULT_LIMIT = 1_000_000
+
+
+@dataclass(slots=True)
+class Bytes:
+    """An answer that is a payload."""
+
+    payload: Payload
+
+    @property
+    def length(self) -> int:
+        return len(self.payload) if isinstance(self.payload, bytes) else self.payload.length
+
+
+def find_run(state: State, arguments: dict[str, Any]) -> Run:
+    """The run that is asked for: by number, or ``last``."""
+    wanted = arguments.get("run", "last")
+    if wanted in ("last", None, ""):
+        if not state.runs:
+            raise BadInput("there is no run yet", "pilotfish run -- echo hello")
+        return state.runs[max(state.runs)]
+    try:
+        run = state.runs.get(int(wanted))
+    except (TypeError, ValueError):
+        run = next((run for run in reversed(state.runs.values()) if run.options.name == wanted), None)
+    if run is None:
+        raise BadInput(f"there is no run {wanted!r}", "pilotfish status lists the runs")
+    return run
+
+
+def find_task(state: State, arguments: dict[str, Any]) -> Task:
+    name = str(arguments.get("task", ""))
+    match = re.fullmatch(r"(\d+)\.(\d+)", name)
+    if not match:
+        raise BadInput(f"task {name!r}: a task is named RUN.INDEX, as in 1.0", "pilotfish tasks lists them")
+    task = state.find_task(task_id(int(match[1]), int(match[2])))
+    if task is None:
+        raise BadInput(f"there is no task {name}", "pilotfish tasks lists them")
+    return task
+
+
+def find_worker(state: State, arguments: dict[str, Any]) -> Worker:
+    name = str(arguments.get("worker", ""))
+    worker = state.workers.get(name)
+    if worker is None:
+        raise BadInput(f"there is no worker {name!r}", "pilotfish workers lists them")
+    return worker
+
+
+def failure_row(failure: Failure | None) -> dict[str, str] | None:
+    return {"cause": failure.cause, "blame": failure.blame, "message": failure.message} if failure is not None else None
+
+
+def run_row(machine: Machine, run: Run) -> dict[str, Any]:
+    elapsed = (run.ended_at or machine.now) - run.first_started_at if run.first_started_at else 0.0
+    rate = len(run.ended) / elapsed if elapsed > 0 else 0.0
+    return {
+        "run": run.id,
+        "uid": run.uid,
+        "name": run.options.name,
+        "command": run.options.command,
+        "cwd": run.options.cwd,
+        "state": "done" if run.finished else "closed" if run.closed else "open",
+        "closed": run.closed,
+        "paused": run.paused,
+        "counts": dict(zip(TASK_STATES, run.counts, strict=True)),
+        "tasks": len(run.tasks),
+        "attempts": run.attempts,
+        "opened_at": run.opened_at,
+        "started_at": run.first_started_at,
+        "ended_at": run.ended_at,
+        "elapsed_s": elapsed,
+        "rate_per_s": rate,
+        "eta_s": run.unfinished / rate if rate and not run.finished else None,
+        "usage": {"wall_s": sum(run.wall_us) / 1e6, "cpu_s": sum(run.cpu_us) / 1e6, "rss_bytes": max(run.rss_kib, default=0) * 1024},
+    }
+
+
+def task_row(state: State, task: Task) -> dict[str, Any]:
+    run, index = task.shape.run, task.id & INDEX_MASK
+    troubles = task.troubles
+    return {
+        "id": show_task(task.id),
+        "run": run.id,
+        "index": index,
+        "name": run.specs[task.spec].name,
+        "kind": run.specs[task.spec].kind,
+        "state": TASK_STATES[task.state],
+        "attempt": task.attempt,
+        "worker": task.worker.id if task.worker is not None else None,
+        "failure": failure_row(task.failure),
+        "wall_s": run.wall_us[index] / 1e6,
+        "cpu_s": run.cpu_us[index] / 1e6,
+        "rss_bytes": run.rss_kib[index] * 1024,
+        "failures": troubles.failures if troubles else 0,
+        "losses": troubles.losses if troubles else 0,
+        "suspect": task.suspect,
+        "waits_for": task.waits_for,
+    }
+
+
+def worker_row(machine: Machine, worker: Worker) -> dict[str, Any]:
+    presence = machine.presence.get(worker.id)
+    state = WORKER_STATES[worker.state]
+    if worker.state == JOINED:
+        state = "quarantined" if worker.quarantined_until else "busy" if worker.held else "idle"
+    return {
+        "worker": worker.id,
+        "pilot": worker.pilot,
+        "state": state,
+        "connected": presence is not None and presence.link is not None,
+        "capacity": {name: amount / UNIT for name, amount in worker.capacity.items()},
+        "free": {name: amount / UNIT for name, amount in worker.free.items()},
+        "running": len(worker.active),
+        "ahead": len(worker.ahead),
+        "assigned": [show_task(task.id) for task in worker.active],
+        "tasks_done": worker.done,
+        "tasks_failed": worker.failed,
+        "tags": worker.tags,
+        "info": worker.info,
+        "joined_at": worker.joined_at,
+        "ends_at": worker.ends_at,
+        "quarantined_until": worker.quarantined_until or None,
+        "reason": worker.reason,
+        "history": [{"at": at, "state": what} for at, what in worker.history],
+    }
+
+
+def _status(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
+    state = machine.state
+    rows = [worker_row(machine, worker) for worker in state.workers.values()]
+    counts: dict[str, int] = {}
+    for row in rows:
+        counts[row["state"]] = counts.get(row["state"], 0) + 1
+    return {
+        "epoch": state.epoch,
+        "now": machine.now,
+        "unfinished": state.unfinished,
+        "local_cores": state.local_cores,
+        "cores": sum(row["capacity"].get("cores", 0) for row in rows),
+        "workers": counts,
+        "pilots": [_pilot_row(machine, name) for name in state.pilots],
+        "runs": [run_row(machine, run) for run in state.runs.values()],
+        "warnings": explain.warnings(machine),
+        "refused_proposals": machine.refused_proposals,
+        "stale_results": machine.stale_results,
+    }
+
+
+def _pilot_row(machine: Machine, name: str) -> dict[str, Any]:
+    pilot = machine.state.pilots[name]
+    return {
+        "pilot": pilot.id,
+        "site": pilot.site,
+        "state": PILOT_STATES[pilot.state],
+        "cores": pilot.cores,
+        "job": pilot.job,
+        "worker": pilot.worker,
+        "reason": pilot.reason,
+        "requested_at": pilot.requested_at,
+    }
+
+
+def _runs(machine: Machine, arguments: dict[str, Any]) -> list[dict[str, Any]]:
+    return [run_row(machine, run) for run in machine.state.runs.values()]
+
+
+def _one_run(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
+    return run_row(machine, find_run(machine.state, arguments))
+
+
+def _tasks(machine: Machine, arguments: dict[str, Any]) -> list[dict[str, Any]]:
+    run = find_run(machine.state, arguments)
+    wanted = arguments.get("state")
+    if wanted is not None and wanted not in TASK_STATES:
+        raise BadInput(f"state {wanted!r} is none of {', '.join(TASK_STATES)}", f"pilotfish tasks {run.id} --state failed")
+    number = None if wanted is None else TASK_STATES.index(wanted)
+    first, limit = int(arguments.get("offset", 0)), int(arguments.get("limit", DEFAULT_LIMIT))
+    chosen = run.tasks if number is None else [task for task in run.tasks if task.state == number]
+    return [task_row(machine.state, task) for task in chosen[first : first + limit]]
+
+
+def _one_task(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
+    task = find_task(machine.state, arguments)
+    spec = machine.state.spec_of(task)
+    row = task_row(machine.state, task)
+    row["spec"] = {
+        "kind": spec.kind,
+        "name": spec.name,
+        "request": dict(spec.request.amounts()),
+        "cores_max": spec.request.cores_max,
+        "time_s": spec.time_s,
+        "retries": spec.retries,
+        "losses": spec.losses,
+        "priority": spec.priority,
+        "tags": spec.tags,
+        "launch": {key: value for key, value in spec.launch.items() if key != "env"},
+    }
+    return row
+
+
+def _payload(machine: Machine, arguments: dict[str, Any]) -> Bytes:
+    task = find_task(machine.state, arguments)
+    if arguments.get("which", "result") == "result":
+        return Bytes(task.output if task.state >= DONE else b"")
+    return Bytes(task.payload)
+
+
+def _workers(machine: Machine, arguments: dict[str, Any]) -> list[dict[str, Any]]:
+    state = machine.state
+    shown = list(state.workers.values())
+    if arguments.get("all"):
+        shown += state.gone_workers.values()
+    return [worker_row(machine, worker) for worker in shown]
+
+
+def _why(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
+    if "worker" in arguments:
+        return explain.worker(machine, find_worker(machine.state, arguments))
+    if "task" in arguments:
+        return explain.task(machine, find_task(machine.state, arguments))
+    return explain.run(machine, find_run(machine.state, arguments))
+
+
+QUESTIONS: dict[str, Callable[[Machine, dict[str, Any]], Any]] = {
+    "status": _status,
+    "runs": _runs,
+    "run": _one_run,
+    "tasks": _tasks,
+    "task": _one_task,
+    "payload": _payload,
+    "workers": _workers,
+    "why": _why,
+}

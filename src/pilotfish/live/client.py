@@ -1,0 +1,497 @@
+"""A client of a master: thread-safe, synchronous, and undisturbed by a master that dies and comes back.
+
+One thread does all receiving and most sending. Callers append to what is to be sent and wake it, so that a burst of tasks becomes a few
+frames. After a pause the first caller sends its own task at once, which saves a switch of threads when tasks come one by one.
+What the master has not confirmed is repeated after a reconnect; the master skips what it has, so that nothing is lost or done twice.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pilotfish.errors import ConnectionFailed, PilotfishError
+from pilotfish.live.link import Link, dial, frame
+from pilotfish.live.submission import Entry, Listener, Submission
+from pilotfish.model.messages import Accepted, Answer, Ask, Began, Close, Ended, Open, Opened, Problem, RunFinished, Watch
+from pilotfish.model.task import RunOptions, TaskSpec
+
+PATIENCE_S = 60.0
+"""How long a master may be away before the client gives up."""
+HANDSHAKE_S = 20.0
+_DIRECT_AFTER_S = 0.0003
+"""A caller sends by itself when nothing was sent for so long: tasks come one by one, and there is nothing to batch."""
+_BACKLOG_BYTES = 512 * 1024 * 1024
+"""Callers wait when more than this is on its way to the master."""
+_BACK_OFF_S = (0.0, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+
+
+class Reply(NamedTuple):
+    """The answer to a question: its data, and bytes where the kind has any."""
+
+    data: Any
+    body: bytes
+
+
+class _Question:
+    __slots__ = ("arguments", "kind", "problem", "reply", "said")
+
+    def __init__(self, kind: str, arguments: dict[str, Any]) -> None:
+        self.kind = kind
+        self.arguments = arguments
+        self.reply: Reply | None = None
+        self.problem: PilotfishError | None = None
+        self.said = threading.Event()
+
+    def settle(self, reply: Reply | None, problem: PilotfishError | None) -> None:
+        self.reply, self.problem = reply, problem
+        self.said.set()
+
+
+# A question that was asked twice because the first answer was lost must not do its work twice.
+_ASK_ONCE = ("rerun",)
+
+_clients: weakref.WeakSet[Client] = weakref.WeakSet()
+
+
+class Client:
+    """Use ``Client.connect``. All methods may be called from any thread, and from callbacks of the client but for those that wait."""
+
+    def __init__(self, pool_directory: Path, link: Link, revive: Callable[[], None] | None) -> None:
+        self.pool_directory = pool_directory
+        self.on_end: Callable[[], None] | None = None
+        """Called in the client's thread as its last act."""
+        self._revive = revive
+        self._owner = os.getpid()
+        self._lock = threading.Lock()
+        self._sending = threading.Lock()
+        self._room = threading.Condition(self._lock)
+        self._link: Link | None = link
+        self._sleeping = False
+        self._last_sent = 0.0
+        self._failure: PilotfishError | None = None
+        self._closing = False
+        self._runs: dict[int, Submission] = {}
+        self._opening: dict[str, tuple[Submission, _Question]] = {}
+        self._open_unsent: list[str] = []
+        self._questions: dict[int, _Question] = {}
+        self._questions_unsent: list[int] = []
+        self._next_question = 0
+        self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._poll = select.poll()
+        self._poll.register(self._wake_read, select.POLLIN)
+        self._thread = threading.Thread(target=self._main, name="pilotfish-client", daemon=True)
+        _clients.add(self)
+        self._thread.start()
+
+    @classmethod
+    def connect(cls, pool_directory: str | os.PathLike[str], revive: Callable[[], None] | None = None, timeout_s: float = HANDSHAKE_S) -> Client:
+        """A client of the pool's master. ``revive`` starts the master again when nobody listens any more."""
+        directory = Path(pool_directory)
+        try:
+            link = dial(directory, timeout_s)
+        except ConnectionFailed:
+            if revive is None:
+                raise
+            revive()
+            link = dial(directory, timeout_s)
+        return cls(directory, link, revive)
+
+    # --- what callers do ----------------------------------------------------------------------------------------------------------
+
+    def open_run(self, uid: str, options: RunOptions) -> Submission:
+        """Open a run, or find it again by its uid."""
+        submission, question = Submission(uid, options), _Question("open", {})
+        with self._lock:
+            self._check()
+            self._opening[uid] = submission, question
+            self._open_unsent.append(uid)
+            self._wake()
+        self._wait(question)
+        return submission
+
+    def spec_number(self, run: Submission, spec: TaskSpec, code: bytes) -> int:
+        with self._lock:
+            self._check()
+            return run.spec_number(spec, code)
+
+    def submit(self, run: Submission, spec: int, payload: bytes, register: Callable[[int], None], after: Sequence[int] = ()) -> int:
+        """Add one task. ``register`` is told its index before anything can be heard of it."""
+        with self._lock:
+            if self._failure is not None or self._closing:
+                self._check()
+            if run.unsent_bytes > _BACKLOG_BYTES and threading.current_thread() is not self._thread:
+                self._room.wait_for(lambda: run.unsent_bytes <= _BACKLOG_BYTES or self._failure is not None)
+                self._check()
+            index = run.add(spec, payload, after)
+            register(index)
+            if not self._sleeping:
+                return index
+            direct = time.monotonic() - self._last_sent > _DIRECT_AFTER_S
+            if not direct:
+                self._wake()
+        if direct:
+            self._send_now()
+        return index
+
+    def submit_whole(self, run: Submission, entries: Sequence[Entry], advance: int) -> range:
+        """Add tasks, and how far the application has come, in one frame that is written down as a whole."""
+        with self._lock:
+            self._check()
+            indices = run.add_whole(entries, advance)
+            self._wake()
+        return indices
+
+    def watch(self, run: Submission, listener: Listener, cursor: int = 0, payloads: bool = True) -> None:
+        """Hear of the tasks of a run from the ``cursor``-th that ended on."""
+        with self._lock:
+            self._check()
+            run.listener, run.cursor, run.payloads_wanted = listener, cursor, payloads
+            run.watching = False
+            self._wake()
+
+    def close_run(self, run: Submission) -> None:
+        """No more tasks will come."""
+        with self._lock:
+            self._check()
+            run.close_wanted = True
+            self._wake()
+
+    def ask(self, kind: str, **arguments: Any) -> Reply:
+        """Ask, and wait for the answer; a problem is raised with the master's hint."""
+        return self._wait(self._put_question(kind, arguments))
+
+    def tell(self, kind: str, **arguments: Any) -> None:
+        """A command whose answer nobody waits for."""
+        self._put_question(kind, arguments)
+
+    def close(self, wait: bool = True) -> None:
+        """Send what is to be sent, then hang up."""
+        if self._owner != os.getpid():
+            return
+        with self._lock:
+            self._closing = True
+            self._wake()
+        if wait and threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    @property
+    def failure(self) -> PilotfishError | None:
+        return self._failure
+
+    def join(self) -> None:
+        self._thread.join()
+
+    # --- inside callers -----------------------------------------------------------------------------------------------------------
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            raise type(self._failure)(str(self._failure), self._failure.hint)
+        if self._closing:
+            raise ConnectionFailed("this client has been closed")
+
+    def _wake(self) -> None:
+        if self._sleeping:
+            self._sleeping = False
+            os.write(self._wake_write, b"w")
+
+    def _put_question(self, kind: str, arguments: dict[str, Any]) -> _Question:
+        question = _Question(kind, arguments)
+        with self._lock:
+            self._check()
+            number = self._next_question
+            self._next_question = number + 1
+            self._questions[number] = question
+            self._questions_unsent.append(number)
+            self._wake()
+        return question
+
+    def _wait(self, question: _Question) -> Reply:
+        if threading.current_thread() is self._thread:
+            raise PilotfishError("a callback of the client cannot wait for the client", "hand it to another thread")
+        question.said.wait()
+        if question.problem is not None:
+            raise question.problem
+        assert question.reply is not None
+        return question.reply
+
+    def _send_now(self) -> None:
+        """Send in the caller's thread, unless the client's thread is at it."""
+        if not self._sending.acquire(blocking=False):
+            with self._lock:
+                self._wake()
+            return
+        try:
+            link = self._link
+            if link is not None and not link.waiting:
+                self._gather(link)
+                link.flush()
+            if link is None or link.waiting:
+                with self._lock:
+                    self._wake()
+        except OSError:
+            # The client's thread sees the same and reconnects; what was to be sent is among the unaccepted.
+            with self._lock:
+                self._wake()
+        finally:
+            self._sending.release()
+
+    # --- the client's thread ------------------------------------------------------------------------------------------------------
+
+    def _main(self) -> None:
+        try:
+            while self._link is not None:
+                try:
+                    self._serve(self._link)
+                except (OSError, ConnectionFailed):
+                    self._drop()
+                    if self._closing:
+                        break
+                    self._reconnect()
+                else:
+                    break
+        except BaseException as error:  # the edge: whoever waits has to hear of it, whatever it was
+            self._fail(error if isinstance(error, PilotfishError) else PilotfishError(f"the client's thread died: {error!r}"))
+            if not isinstance(error, PilotfishError):
+                raise
+        finally:
+            self._end()
+
+    def _end(self) -> None:
+        self._fail(ConnectionFailed("this client has been closed"))
+        self._drop()
+        with self._lock:
+            self._sleeping = False
+        if self.on_end is not None:
+            self.on_end()
+        with self._lock:
+            os.close(self._wake_read)
+            os.close(self._wake_write)
+
+    def _serve(self, link: Link) -> None:
+        """Send and receive until the link breaks (an exception) or the client is closed."""
+        poll, descriptor, wake = self._poll, link.fileno(), self._wake_read
+        poll.register(descriptor, select.POLLIN)
+        interest = select.POLLIN
+        while True:
+            with self._sending:
+                if self._has_unsent():
+                    self._gather(link)
+                link.flush()
+                self._last_sent = time.monotonic()
+            wanted = select.POLLIN | select.POLLOUT if link.waiting else select.POLLIN
+            if wanted != interest:
+                poll.modify(descriptor, wanted)
+                interest = wanted
+            with self._lock:
+                if self._has_unsent() and not link.waiting:
+                    continue
+                if self._closing and not link.waiting:
+                    return
+                self._sleeping = True
+            events = poll.poll()
+            with self._lock:
+                self._sleeping = False
+            for ready, _ in events:
+                if ready == wake:
+                    os.read(wake, 64)
+                else:
+                    for message, body in link.receive():
+                        self._handle(message, body)
+
+    def _has_unsent(self) -> bool:
+        if self._open_unsent or self._questions_unsent:
+            return True
+        for run in self._runs.values():
+            if run.has_unsent or (run.listener is not None and not run.watching) or (run.close_wanted and not run.close_sent):
+                return True
+        return False
+
+    def _gather(self, link: Link) -> None:
+        """Put all that is to be sent on the link. The sending lock is held."""
+        with self._lock:
+            for uid in self._open_unsent:
+                link.put(frame(Open(uid, self._opening[uid][0].options)))
+            self._open_unsent.clear()
+            for run in self._runs.values():
+                if run.listener is not None and not run.watching:
+                    link.put(frame(Watch(run.run, run.cursor, run.payloads_wanted)))
+                    run.watching = True
+                for encoded in run.cut():
+                    link.put(encoded)
+                if run.close_wanted and not run.close_sent:
+                    link.put(frame(Close(run.run)))
+                    run.close_sent = True
+            for number in self._questions_unsent:
+                question = self._questions[number]
+                link.put(frame(Ask(number, question.kind, question.arguments)))
+            self._questions_unsent.clear()
+            self._room.notify_all()
+
+    def _handle(self, message: Any, body: memoryview) -> None:
+        if isinstance(message, Ended):
+            run = self._runs.get(message.run)
+            if run is not None and run.listener is not None:
+                items, body = run.heard(message.cursor, message.items, body)
+                run.listener.ended(items, body)
+        elif isinstance(message, Accepted):
+            run = self._runs.get(message.run)
+            if run is not None:
+                with self._lock:
+                    run.accepted(message.tasks)
+        elif isinstance(message, Began):
+            run = self._runs.get(message.run)
+            if run is not None and run.listener is not None:
+                run.listener.began(message.indices)
+        elif isinstance(message, RunFinished):
+            run = self._runs.get(message.run)
+            if run is not None and run.listener is not None:
+                run.listener.finished(message.counts)
+        elif isinstance(message, Opened):
+            self._opened(message)
+        elif isinstance(message, (Answer, Problem)):
+            self._answered(message, body)
+
+    def _opened(self, message: Opened) -> None:
+        with self._lock:
+            submission, question = self._opening.pop(message.uid)
+            submission.found(message)
+            self._runs[message.run] = submission
+        question.settle(Reply(None, b""), None)
+
+    def _answered(self, message: Answer | Problem, body: memoryview) -> None:
+        if isinstance(message, Problem):
+            problem = PilotfishError(message.message, message.hint)
+            problem.code = message.code
+            if message.query < 0:
+                self._unasked_problem(problem)
+                return
+        with self._lock:
+            question = self._questions.pop(message.query, None)
+        if question is None:
+            return
+        if isinstance(message, Answer):
+            question.settle(Reply(message.data, bytes(body)), None)
+        else:
+            question.settle(None, problem)
+
+    def _unasked_problem(self, problem: PilotfishError) -> None:
+        """An Open or a Submit was refused. The oldest Open is meant, if any waits; else the runs cannot go on."""
+        with self._lock:
+            uid = next(iter(self._opening), None)
+            opening = self._opening.pop(uid) if uid is not None else None
+            runs = list(self._runs.values())
+        if opening is not None:
+            opening[1].settle(None, problem)
+            return
+        for run in runs:
+            if run.has_unaccepted and run.listener is not None:
+                run.listener.lost(problem)
+
+    # --- when the master goes away ------------------------------------------------------------------------------------------------
+
+    def _drop(self) -> None:
+        with self._sending:
+            link, self._link = self._link, None
+            if link is not None:
+                try:
+                    self._poll.unregister(link.fileno())
+                except KeyError:
+                    pass
+                link.close()
+
+    def _reconnect(self) -> None:
+        """A new link, on which everything unconfirmed is said again. Gives up when the master stays away."""
+        self._lose_what_cannot_be_asked_twice()
+        deadline, tries = time.monotonic() + PATIENCE_S, 0
+        while True:
+            try:
+                if tries and self._revive is not None:
+                    self._revive()
+                link = dial(self.pool_directory, HANDSHAKE_S)
+                break
+            except ConnectionFailed as error:
+                if time.monotonic() > deadline or self._closing:
+                    raise
+                pause = _BACK_OFF_S[min(tries, len(_BACK_OFF_S) - 1)]
+                tries += 1
+                problem = error
+            if select.select([self._wake_read], [], [], pause)[0]:
+                os.read(self._wake_read, 64)
+            if self._closing and not self._unsettled():
+                raise problem
+        with self._sending, self._lock:
+            for run in self._runs.values():
+                self._opening.setdefault(run.uid, (run, _Question("open", {})))
+            self._open_unsent = list(self._opening)
+            self._questions_unsent = list(self._questions)
+            self._link = link
+        self._say_again(link)
+
+    def _unsettled(self) -> bool:
+        return bool(self._questions or self._opening)
+
+    def _say_again(self, link: Link) -> None:
+        """The runs first, each found again by its uid; a master that lost its disk gives them new numbers."""
+        with self._lock:
+            for run in self._runs.values():
+                link.put(frame(Open(run.uid, run.options)))
+                for encoded in run.again():
+                    link.put(encoded)
+            self._open_unsent = [uid for uid in self._open_unsent if self._opening[uid][0].run < 0]
+
+    def _lose_what_cannot_be_asked_twice(self) -> None:
+        with self._lock:
+            asked_once = [number for number, question in self._questions.items() if question.kind in (*_ASK_ONCE, "stop")]
+            lost = [self._questions.pop(number) for number in asked_once if number not in self._questions_unsent]
+        for question in lost:
+            if question.kind == "stop":
+                # The master that is asked to stop may be gone before its answer is.
+                question.settle(Reply({}, b""), None)
+            else:
+                question.settle(None, ConnectionFailed(f"the master died before it answered {question.kind!r}", "see: pilotfish status"))
+
+    def _fail(self, error: PilotfishError) -> None:
+        """Tell all who wait that nothing more will come."""
+        with self._lock:
+            self._failure = self._failure or error
+            questions = [*self._questions.values(), *(question for _, question in self._opening.values())]
+            self._questions.clear()
+            self._opening.clear()
+            self._questions_unsent.clear()
+            self._open_unsent.clear()
+            runs = list(self._runs.values())
+            self._runs.clear()
+            self._room.notify_all()
+        for question in questions:
+            question.settle(None, error)
+        for run in runs:
+            if run.listener is not None:
+                run.listener.lost(error)
+
+    # --- fork ---------------------------------------------------------------------------------------------------------------------
+
+    def _forget_after_fork(self) -> None:
+        """In a forked child: the thread is not here and the link belongs to the parent."""
+        self._lock = threading.Lock()
+        self._sending = threading.Lock()
+        self._room = threading.Condition(self._lock)
+        self._sleeping = False
+        self._failure = ConnectionFailed("this client was made before a fork and belongs to the parent process", "make a new one in the child")
+        if self._link is not None:
+            self._link.close()
+            self._link = None
+
+
+def _after_fork_in_child() -> None:
+    for client in list(_clients):
+        client._forget_after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -1,0 +1,223 @@
+"""One proven connection to a master, as a client has it: a Unix socket, frames in, frames out, nothing that waits.
+
+``dial`` does wait: it connects, proves who we are and has the master prove that it is ours.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import os
+import secrets
+import select
+import socket
+import struct
+import time
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from pilotfish.errors import ConnectionFailed
+from pilotfish.model import messages
+from pilotfish.model.messages import MAX_BODY, MAX_HEADER, PREFIX_BYTES, PROTOCOL, Banner, Message, Prove, Proved, Refused
+
+Buffer = bytes | bytearray | memoryview
+Frame = tuple[Any, memoryview]
+
+_PREFIX = struct.Struct("!II")
+_READ_BYTES = 64 * 1024
+_READ_BYTES_LARGE = 1024 * 1024
+_JOIN_BELOW = 32 * 1024
+"""Smaller parts are joined before they are sent: one copy is cheaper than one more entry for the kernel to walk."""
+_PARTS_PER_CALL = 64
+VERSION = "0.1.0"
+
+
+def frame(message: Message, parts: Sequence[Buffer] = ()) -> list[Buffer]:
+    """A message and its body as the buffers to send."""
+    header = messages.encode(message)
+    return [_PREFIX.pack(len(header), sum(map(len, parts))), header, *parts]
+
+
+class Inbox:
+    """Cuts a stream of bytes into frames."""
+
+    def __init__(self) -> None:
+        self._chunks: list[bytes] = []
+        self._have = 0
+        self._need = PREFIX_BYTES
+
+    def wanted(self) -> int:
+        """How much to ask the socket for."""
+        return _READ_BYTES if self._need - self._have < _READ_BYTES else _READ_BYTES_LARGE
+
+    def feed(self, data: bytes) -> list[tuple[memoryview, memoryview]]:
+        """The frames that are whole now, as (header, body)."""
+        if self._chunks:
+            self._chunks.append(data)
+            self._have += len(data)
+            if self._have < self._need:
+                return []
+            data = b"".join(self._chunks)
+            self._chunks.clear()
+        view = memoryview(data)
+        frames = []
+        start, size, self._need = 0, len(data), PREFIX_BYTES
+        while size - start >= PREFIX_BYTES:
+            header_length, body_length = _PREFIX.unpack_from(data, start)
+            if header_length > MAX_HEADER or body_length > MAX_BODY:
+                raise ConnectionFailed(f"the master announced a frame of {header_length} + {body_length} bytes: that is no Pilotfish master")
+            body = start + PREFIX_BYTES + header_length
+            if body + body_length > size:
+                self._need = body + body_length - start
+                break
+            frames.append((view[start + PREFIX_BYTES : body], view[body : body + body_length]))
+            start = body + body_length
+        self._have = size - start
+        if start < size:
+            self._chunks.append(data[start:])
+        return frames
+
+
+class Link:
+    """The connection. One thread at a time may send, one may receive."""
+
+    def __init__(self, sock: socket.socket, epoch: int) -> None:
+        self.sock = sock
+        self.epoch = epoch
+        self._inbox = Inbox()
+        self._unsent: deque[memoryview] = deque()
+        sock.setblocking(False)
+
+    def fileno(self) -> int:
+        return self.sock.fileno()
+
+    def put(self, buffers: Sequence[Buffer]) -> None:
+        """Have these buffers sent, after what waits already."""
+        small: list[Buffer] = []
+        for buffer in buffers:
+            if len(buffer) < _JOIN_BELOW:
+                small.append(buffer)
+                continue
+            if small:
+                self._unsent.append(memoryview(b"".join(small)))
+                small = []
+            self._unsent.append(memoryview(buffer))
+        if small:
+            self._unsent.append(memoryview(b"".join(small)))
+
+    @property
+    def waiting(self) -> bool:
+        return bool(self._unsent)
+
+    def flush(self) -> None:
+        """Send as much as the socket takes."""
+        unsent = self._unsent
+        while unsent:
+            try:
+                if len(unsent) == 1:
+                    sent = self.sock.send(unsent[0])
+                else:
+                    sent = self.sock.sendmsg([unsent[i] for i in range(min(len(unsent), _PARTS_PER_CALL))])
+            except BlockingIOError:
+                return
+            while unsent and sent >= len(unsent[0]):
+                sent -= len(unsent.popleft())
+            if sent:
+                unsent[0] = unsent[0][sent:]
+
+    def receive(self) -> list[Frame]:
+        """The frames that have come, decoded; ConnectionFailed at the end of the stream."""
+        try:
+            data = self.sock.recv(self._inbox.wanted())
+        except BlockingIOError:
+            return []
+        if not data:
+            raise ConnectionFailed("the master closed the connection")
+        try:
+            return [(messages.decode_to_client(header), body) for header, body in self._inbox.feed(data)]
+        except msgspec.DecodeError as error:
+            raise ConnectionFailed(f"the master sent what cannot be read: {error}", "use the same version of Pilotfish on both sides") from error
+
+    def close(self) -> None:
+        self.sock.close()
+
+    def next_frame(self, deadline: float) -> Message:
+        """The next message, waited for: only for the handshake, in which the master says one thing at a time."""
+        while True:
+            ready, _, _ = select.select([self.sock], [], [], max(0.0, deadline - time.monotonic()))
+            if not ready:
+                raise ConnectionFailed("the master did not answer in time", "see whether it is busy: pilotfish status")
+            if frames := self.receive():
+                message: Message = frames[0][0]
+                return message
+
+
+def proof(key: bytes, *words: str) -> str:
+    """The keyed digest with which each side shows that it has the key; see the handshake in the reference."""
+    return hmac.new(key, "|".join(("pilotfish-1", *words)).encode("ascii"), hashlib.sha256).hexdigest()
+
+
+def read_credentials(pool_directory: Path) -> dict[str, Any]:
+    path = pool_directory / "client.json"
+    try:
+        with open(path, "rb") as stream:
+            status = os.fstat(stream.fileno())
+            if status.st_uid != os.geteuid() or status.st_mode & 0o077:
+                raise ConnectionFailed(f"{path} can be read by others", f"chmod 600 {path}")
+            credentials = json.load(stream)
+    except FileNotFoundError:
+        raise ConnectionFailed(f"there is no pool in {pool_directory}", "start one with: pilotfish run") from None
+    except ValueError as error:
+        raise ConnectionFailed(f"{path} cannot be read: {error}", "pilotfish doctor") from error
+    if not isinstance(credentials, dict):
+        raise ConnectionFailed(f"{path} holds no credentials", "pilotfish doctor")
+    return credentials
+
+
+def dial(pool_directory: Path, timeout_s: float) -> Link:
+    """A proven link to the master of a pool; the credentials are read anew, as the master may have moved."""
+    credentials = read_credentials(pool_directory)
+    paths = [end["path"] for end in credentials.get("endpoints", ()) if end.get("kind") == "unix"]
+    problem: Exception | None = None
+    for path in paths:
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        try:
+            sock.settimeout(timeout_s)
+            sock.connect(path)
+            return _prove(Link(sock, 0), credentials, timeout_s)
+        except (OSError, ConnectionFailed) as error:
+            sock.close()
+            problem = error
+    if problem is None:
+        raise ConnectionFailed(f"{pool_directory / 'client.json'} names no Unix socket", "pilotfish doctor")
+    if isinstance(problem, ConnectionFailed):
+        raise problem
+    raise ConnectionFailed(f"no master answers at {paths[-1]}: {problem}", "start one with: pilotfish run") from problem
+
+
+def _prove(link: Link, credentials: dict[str, Any], timeout_s: float) -> Link:
+    deadline = time.monotonic() + timeout_s
+    key, key_id, role = bytes.fromhex(credentials["key"]), credentials["key_id"], "client"
+    banner = link.next_frame(deadline)
+    if not isinstance(banner, Banner):
+        raise ConnectionFailed("what answered is no Pilotfish master", "pilotfish doctor")
+    if banner.protocol != PROTOCOL:
+        raise ConnectionFailed(
+            f"the master speaks protocol {banner.protocol}, this is {PROTOCOL}", "stop it with its own version: pilotfish stop"
+        )
+    nonce = secrets.token_hex(32)
+    mac = proof(key, "peer", role, key_id, banner.nonce, nonce, "unix")
+    link.put(frame(Prove(PROTOCOL, role, key_id, nonce, mac, VERSION)))
+    link.flush()
+    answer = link.next_frame(deadline)
+    if isinstance(answer, Refused):
+        raise ConnectionFailed(f"the master refused us: {answer.reason}", "pilotfish doctor")
+    if not isinstance(answer, Proved) or not hmac.compare_digest(answer.mac, proof(key, "master", role, key_id, nonce, banner.nonce, "unix")):
+        raise ConnectionFailed("the master could not prove that it holds our key", "pilotfish doctor")
+    link.epoch = answer.epoch
+    return link

@@ -1,0 +1,216 @@
+"""One run as its client sees it: what is still to be sent, what the master has not yet written down, and how far we have listened."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import deque
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+import msgspec
+
+from pilotfish.errors import PayloadTooLarge, PilotfishError
+from pilotfish.live.link import Buffer, frame
+from pilotfish.model.messages import MAX_BODY, EndedItem, Opened, Submit
+from pilotfish.model.quantities import show_bytes
+from pilotfish.model.task import RunOptions, TaskSpec
+
+BATCH_TASKS = 4096
+BATCH_BYTES = 4 * 1024 * 1024
+WHOLE_TASKS = 1_000_000
+"""So many (spec, length) pairs fit one header."""
+
+
+class Entry(NamedTuple):
+    """A task before it has a number: its spec with the code that belongs to it, and its payload."""
+
+    spec: TaskSpec
+    code: bytes
+    payload: bytes
+    after: tuple[int, ...] = ()
+
+
+class Listener(Protocol):
+    """Who hears about a run. Called in the client's own thread: it must be quick and must not wait for the client."""
+
+    def ended(self, items: list[EndedItem], body: memoryview) -> None: ...
+
+    def began(self, indices: list[int]) -> None: ...
+
+    def finished(self, counts: dict[str, int]) -> None: ...
+
+    def lost(self, error: PilotfishError) -> None:
+        """Nothing more will be heard: the master cannot be reached, or refused."""
+
+
+class Batch:
+    """What becomes one Submit. ``size`` counts the bytes of its body."""
+
+    __slots__ = ("advance", "codes", "deps", "first", "first_spec", "payloads", "size", "specs", "tasks", "whole")
+
+    def __init__(self, first: int, first_spec: int, whole: bool = False) -> None:
+        self.first = first
+        self.first_spec = first_spec
+        self.specs: list[TaskSpec] = []
+        self.codes: list[bytes] = []
+        self.tasks: list[tuple[int, int]] = []
+        self.payloads: list[Buffer] = []
+        self.deps: dict[int, list[int]] = {}
+        self.size = 0
+        self.advance = -1
+        self.whole = whole
+        """Nothing is added to it any more."""
+
+    def encode(self, run: int) -> list[Buffer]:
+        lengths = [len(code) for code in self.codes]
+        message = Submit(run, self.first, self.first_spec, self.specs, lengths, self.tasks, self.deps, self.advance)
+        return frame(message, [*self.codes, *self.payloads])
+
+
+class Submission:
+    """The state of one run at its client. The client's lock guards it; nothing here waits or does I/O."""
+
+    def __init__(self, uid: str, options: RunOptions) -> None:
+        self.uid = uid
+        self.options = options
+        self.run = -1
+        self.next_index = 0
+        self.next_spec = 0
+        self.advanced = 0
+        self.listener: Listener | None = None
+        self.payloads_wanted = True
+        self.cursor = 0
+        self.watching = False
+        self.close_wanted = False
+        self.close_sent = False
+        self.unsent_bytes = 0
+        self._advance_sent = -1
+        self._fresh: deque[Batch] = deque()
+        self._unaccepted: deque[tuple[int, list[Buffer]]] = deque()
+        self._numbers: dict[bytes, int] = {}
+
+    def found(self, opened: Opened) -> None:
+        """The master knows the run: a new one, or one from before, whose tasks and specs keep their numbers."""
+        first_time = self.run < 0
+        self.run = opened.run
+        if first_time:
+            self.next_index = opened.tasks
+            self.next_spec = opened.specs
+            self.advanced = opened.advanced
+        elif self._advance_sent > opened.advanced and not self._unaccepted and not self._fresh:
+            # An advance without tasks is not among the unaccepted; if the old master died before writing it down, say it again.
+            self.add_whole((), self._advance_sent)
+
+    def spec_number(self, spec: TaskSpec, code: bytes, batch: Batch | None = None) -> int:
+        """The number of a spec in the run; an equal one is not sent again."""
+        if len(code) > MAX_BODY // 2:
+            raise PayloadTooLarge(
+                f"{spec.name!r} has {show_bytes(len(code))} of code or shared files; {show_bytes(MAX_BODY // 2)} is the most",
+                "pass large data as files that the workers can read",
+            )
+        digest = hashlib.sha256(msgspec.json.encode(spec))
+        digest.update(code)
+        key = digest.digest()
+        number = self._numbers.get(key)
+        if number is None:
+            batch = batch or self._open_batch(len(code))
+            batch.specs.append(spec)
+            batch.codes.append(code)
+            batch.size += len(code)
+            self.unsent_bytes += len(code)
+            number = self._numbers[key] = self.next_spec
+            self.next_spec += 1
+        return number
+
+    def _open_batch(self, size: int) -> Batch:
+        if self._fresh:
+            batch = self._fresh[-1]
+            if len(batch.tasks) < BATCH_TASKS and batch.size + size <= BATCH_BYTES and not batch.whole:
+                return batch
+        batch = Batch(self.next_index, self.next_spec)
+        self._fresh.append(batch)
+        return batch
+
+    def add(self, spec: int, payload: bytes, after: Sequence[int] = ()) -> int:
+        """One more task; its index in the run."""
+        size = len(payload)
+        if size > MAX_BODY:
+            raise PayloadTooLarge(
+                f"the arguments of a task have {show_bytes(size)} when pickled; {show_bytes(MAX_BODY)} is the most",
+                "pass large data as files that the workers can read",
+            )
+        batch = self._open_batch(size)
+        if after:
+            batch.deps[len(batch.tasks)] = list(after)
+        batch.tasks.append((spec, size))
+        batch.payloads.append(payload)
+        batch.size += size
+        self.unsent_bytes += size
+        index = self.next_index
+        self.next_index = index + 1
+        return index
+
+    def add_whole(self, entries: Sequence[Entry], advance: int) -> range:
+        """Tasks in one frame, together with how far the application has come: all of it is written down, or nothing."""
+        size = sum(len(entry.payload) for entry in entries) + sum({id(entry.code): len(entry.code) for entry in entries}.values())
+        if size > MAX_BODY or len(entries) > WHOLE_TASKS:
+            raise PayloadTooLarge(
+                f"{len(entries)} tasks with {show_bytes(size)} in one answer; {WHOLE_TASKS} and {show_bytes(MAX_BODY)} are the most",
+                "create fewer tasks at a time",
+            )
+        batch = Batch(self.next_index, self.next_spec, whole=True)
+        for offset, entry in enumerate(entries):
+            batch.tasks.append((self.spec_number(entry.spec, entry.code, batch), len(entry.payload)))
+            batch.payloads.append(entry.payload)
+            if entry.after:
+                batch.deps[offset] = list(entry.after)
+        batch.advance = advance
+        self._advance_sent = max(self._advance_sent, advance)
+        self._fresh.append(batch)
+        self.next_index += len(entries)
+        return range(batch.first, self.next_index)
+
+    @property
+    def has_unsent(self) -> bool:
+        fresh = self._fresh
+        return bool(fresh) and (len(fresh) > 1 or bool(fresh[0].tasks) or fresh[0].advance >= 0)
+
+    @property
+    def has_unaccepted(self) -> bool:
+        return bool(self._fresh or self._unaccepted)
+
+    def cut(self) -> list[list[Buffer]]:
+        """The frames to send now; they are kept until the master has written them down."""
+        frames = []
+        while self._fresh:
+            batch = self._fresh[0]
+            if not batch.tasks and batch.advance < 0 and len(self._fresh) == 1:
+                # Specs alone wait for their first task: only tasks are counted when the master says what it has.
+                break
+            encoded = batch.encode(self.run)
+            self._fresh.popleft()
+            if batch.tasks or batch.specs:
+                self._unaccepted.append((batch.first + max(len(batch.tasks), 1), encoded))
+            frames.append(encoded)
+        self.unsent_bytes = 0
+        return frames
+
+    def again(self) -> list[list[Buffer]]:
+        """What a new connection has to repeat."""
+        self.watching = self.close_sent = False
+        return [encoded for _, encoded in self._unaccepted]
+
+    def accepted(self, tasks: int) -> None:
+        unaccepted = self._unaccepted
+        while unaccepted and unaccepted[0][0] <= tasks:
+            unaccepted.popleft()
+
+    def heard(self, cursor: int, items: list[EndedItem], body: memoryview) -> tuple[list[EndedItem], memoryview]:
+        """The news in an Ended: what was heard before a reconnect is left out."""
+        known = self.cursor - cursor
+        if known > 0:
+            if self.payloads_wanted:
+                body = body[sum(item.length for item in items[:known]) :]
+            items = items[known:]
+        self.cursor += len(items)
+        return items, body

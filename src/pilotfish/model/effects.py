@@ -1,0 +1,68 @@
+"""What the machine asks the world to do, once the facts behind it are durable."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from pilotfish.model.messages import Message
+from pilotfish.model.task import Payload, Stored
+
+
+class Send(Struct, frozen=True):
+    """Send a message; its body is the payloads, one behind the other."""
+
+    link: int
+    message: Message
+    payloads: list[Payload] = []
+
+
+class HangUp(Struct, frozen=True):
+    link: int
+
+
+class SubmitPilot(Struct, frozen=True):
+    pilot: str
+    site: str
+    cores: float
+
+
+class AdoptPilot(Struct, frozen=True):
+    """After a restart: is this pilot still at its site? Found again by its tag, or it was never submitted."""
+
+    pilot: str
+    site: str
+    cores: float
+    job: str
+
+
+class CancelPilot(Struct, frozen=True):
+    pilot: str
+
+
+class ReleasePayload(Struct, frozen=True):
+    """Nothing refers to these bytes any more."""
+
+    stored: Stored
+
+
+class KeepPayload(Struct, frozen=True):
+    """One more task refers to these bytes."""
+
+    stored: Stored
+
+
+class StartApplication(Struct, frozen=True):
+    """Start the process that hosts the ApplicationManager of a run."""
+
+    run: int
+    uid: str
+    path: str
+
+
+class Finish(Struct, frozen=True):
+    """All work is done and nobody is here: the master may end."""
+
+    reason: str
+
+
+Effect = Send | HangUp | SubmitPilot | AdoptPilot | CancelPilot | ReleasePayload | KeepPayload | StartApplication | Finish

@@ -1,0 +1,254 @@
+"""What was recorded: the journal's content, and the only thing that changes state.
+
+Facts about many tasks are one fact with columns, because a fact per task would cost more than the task.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from pilotfish.model.task import Failure, Payload, RunOptions, TaskSpec
+
+
+class Fact(Struct, frozen=True, array_like=True):
+    """Base of all facts."""
+
+
+class MasterStarted(Fact, tag="master"):
+    epoch: int
+
+
+class PoolSized(Fact, tag="sized"):
+    """How many local cores the pool shall have."""
+
+    cores: float
+
+
+class RunOpened(Fact, tag="opened"):
+    run: int
+    uid: str
+    options: RunOptions
+
+
+class SpecsAdded(Fact, tag="specs"):
+    run: int
+    specs: list[TaskSpec]
+
+
+class TasksAdded(Fact, tag="tasks"):
+    run: int
+    specs: list[int]
+    payloads: list[Payload]
+    deps: dict[int, list[int]]
+    """Index in the run -> indices of the tasks that it needs."""
+
+
+class ApplicationAdvanced(Fact, tag="advanced"):
+    run: int
+    cursor: int
+
+
+class RunClosed(Fact, tag="closed"):
+    run: int
+    reason: str
+
+
+class RunPaused(Fact, tag="paused"):
+    run: int
+    paused: bool
+
+
+class RunForgotten(Fact, tag="forgotten"):
+    run: int
+
+
+class TasksAssigned(Fact, tag="assigned"):
+    """``ahead``: how many of them, from the end of the list, wait at the worker until others end. ``cores``: grants to moldable tasks."""
+
+    worker: str
+    tasks: list[int]
+    ahead: int
+    cores: dict[int, float]
+
+
+class TasksStarted(Fact, tag="started"):
+    worker: str
+    tasks: list[int]
+
+
+class TasksDone(Fact, tag="done"):
+    worker: str
+    tasks: list[int]
+    wall_us: list[int]
+    cpu_us: list[int]
+    rss_kib: list[int]
+    outputs: list[Payload]
+
+
+class TasksRecalled(Fact, tag="recalled"):
+    """The worker was asked to hand these back."""
+
+    worker: str
+    tasks: list[int]
+
+
+class TasksReturned(Fact, tag="returned"):
+    """Back in the queue, charged to nobody: not started, or ended by something that is not their fault."""
+
+    worker: str
+    tasks: list[int]
+    reason: str
+
+
+class AttemptFailed(Fact, tag="failed"):
+    """One attempt ended badly, and what follows from it (see core/verdicts.py). ``charge`` names the budget that pays."""
+
+    worker: str
+    task: int
+    failure: Failure
+    charge: str
+    final: bool
+    memory: int
+    """Memory to ask for from now on, if it was found too small; else 0."""
+    avoid: bool
+    """Try elsewhere."""
+    suspect: bool
+    """Run alone from now on."""
+    usage: tuple[int, int, int]
+    output: Payload
+
+
+class TasksSkipped(Fact, tag="skipped"):
+    """They can never run, because a task that they need did not end well."""
+
+    tasks: list[int]
+    failure: Failure
+
+
+class TasksCancelled(Fact, tag="cancelled"):
+    tasks: list[int]
+    reason: str
+
+
+class RunCancelled(Fact, tag="run-cancelled"):
+    run: int
+    reason: str
+
+
+class WorkerJoined(Fact, tag="joined"):
+    worker: str
+    pilot: str
+    capacity: dict[str, float]
+    tags: dict[str, str]
+    info: dict[str, Any]
+    ends_at: float | None
+    poll_s: float
+
+
+class WorkerDraining(Fact, tag="draining"):
+    worker: str
+    reason: str
+
+
+class WorkerQuarantined(Fact, tag="quarantined"):
+    """No more tasks for this worker until then; 0 ends the quarantine."""
+
+    worker: str
+    until: float
+    reason: str
+
+
+class WorkerEnded(Fact, tag="worker-ended"):
+    """Left or lost. Its tasks were dealt with by the facts before this one."""
+
+    worker: str
+    lost: bool
+    reason: str
+
+
+class PilotRequested(Fact, tag="pilot"):
+    pilot: str
+    site: str
+    cores: float
+    reason: str
+
+
+class PilotSubmitted(Fact, tag="pilot-submitted"):
+    pilot: str
+    job: str
+
+
+class PilotEnding(Fact, tag="pilot-ending"):
+    pilot: str
+    reason: str
+
+
+class PilotEnded(Fact, tag="pilot-ended"):
+    pilot: str
+    well: bool
+    reason: str
+
+
+class SiteHeld(Fact, tag="held"):
+    """No more pilots for this site until somebody releases it; an empty reason releases it."""
+
+    site: str
+    reason: str
+
+
+class KeyRevoked(Fact, tag="revoked"):
+    key_id: str
+
+
+class Restored(Fact, tag="restored"):
+    """One piece of a snapshot (see core/snapshot.py)."""
+
+    kind: str
+    row: Any
+
+
+AnyFact = (
+    MasterStarted
+    | PoolSized
+    | RunOpened
+    | SpecsAdded
+    | TasksAdded
+    | ApplicationAdvanced
+    | RunClosed
+    | RunPaused
+    | RunForgotten
+    | TasksAssigned
+    | TasksStarted
+    | TasksDone
+    | TasksRecalled
+    | TasksReturned
+    | AttemptFailed
+    | TasksSkipped
+    | TasksCancelled
+    | RunCancelled
+    | WorkerJoined
+    | WorkerDraining
+    | WorkerQuarantined
+    | WorkerEnded
+    | PilotRequested
+    | PilotSubmitted
+    | PilotEnding
+    | PilotEnded
+    | SiteHeld
+    | KeyRevoked
+    | Restored
+)
+
+
+class Record(Struct, frozen=True, array_like=True):
+    """One turn of the machine in the journal: when, and what was recorded."""
+
+    at: float
+    facts: list[AnyFact]
+
+
+encode_record = msgspec.msgpack.Encoder().encode
+decode_record = msgspec.msgpack.Decoder(Record).decode

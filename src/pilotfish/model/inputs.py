@@ -1,0 +1,60 @@
+"""What the world tells the machine. Time comes with every turn, so there is no input for it."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from pilotfish.model.messages import FromAgent, FromClient
+from pilotfish.model.task import Payload
+
+
+class AgentSpoke(Struct, frozen=True):
+    """A proved agent sent a message over a link; the host has cut its body into payloads (large ones are stored already)."""
+
+    link: int
+    message: FromAgent
+    payloads: list[Payload] = []
+
+
+class ClientSpoke(Struct, frozen=True):
+    link: int
+    message: FromClient
+    payloads: list[Payload] = []
+
+
+class LinkClosed(Struct, frozen=True):
+    link: int
+
+
+class LinkPaused(Struct, frozen=True):
+    """The other side reads too slowly: send nothing bulky over this link until it is resumed."""
+
+    link: int
+
+
+class LinkResumed(Struct, frozen=True):
+    link: int
+
+
+class PilotAccepted(Struct, frozen=True):
+    """A site took a pilot and calls it ``job``."""
+
+    pilot: str
+    job: str
+
+
+class PilotGone(Struct, frozen=True):
+    """A pilot is no longer at its site. ``well`` tells an orderly end from a death."""
+
+    pilot: str
+    well: bool
+    reason: str
+
+
+class SpaceChanged(Struct, frozen=True):
+    """The journal's disk ran full, or has room again."""
+
+    full: bool
+
+
+Input = AgentSpoke | ClientSpoke | LinkClosed | LinkPaused | LinkResumed | PilotAccepted | PilotGone | SpaceChanged

@@ -1,0 +1,38 @@
+"""What a person may set about a pool, with defaults. ``config.py`` reads it from TOML."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+
+class PoolSettings(Struct, frozen=True, forbid_unknown_fields=True):
+    beat_s: float = 5.0
+    """How often an agent says that it lives."""
+    lease_s: float = 20.0
+    """A worker that has been silent for so long is lost and its tasks run elsewhere."""
+    orphan_s: float = 900.0
+    """An agent that has not heard of its master for so long ends itself."""
+    linger_s: float = 30.0
+    """The master ends when there has been neither work nor a client for so long."""
+    author_s: float = 30.0
+    """A run whose client vanished is closed (or cancelled, if the client owned it) after so long."""
+    idle_s: float = 0.0
+    """A worker without a task for so long is retired; 0 keeps it while the master runs."""
+    ahead_s: float = 0.05
+    """Short tasks are sent ahead to a worker for so much work; long ones never are."""
+    quarantine_s: float = 600.0
+    """How long a worker that keeps failing gets no tasks."""
+    quarantine_after: int = 5
+    """So many different tasks must fail there in a row, while other workers do well."""
+    output_cap_bytes: int = 1_048_576
+    """How much of a task's standard output and error is kept, each; the middle is cut."""
+    host: str = "127.0.0.1"
+    """Where the master listens for agents."""
+    port: int = 0
+    """0 takes any free port."""
+    subnets: tuple[str, ...] = ("127.0.0.0/8", "::1/128")
+    """Agents may come from these networks."""
+    mode: str = "kept"
+    """How local agents hold their connection: kept, or poll (connect, exchange, hang up)."""
+    poll_s: float = 60.0
+    """In poll mode, how often an agent calls."""

@@ -1,0 +1,198 @@
+"""First come, first served: the oldest ready task of the highest priority goes to the first worker where it fits.
+
+Tasks known to be short are also sent ahead, so that a worker does not wait for the master between two of them. How many follows from
+how long they take: at most ``ahead_s`` of work. What was sent ahead to a worker that then turns out slow is called back for an idle one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pilotfish.core.proposals import Outlook, Proposal, Recall
+from pilotfish.core.state import UNIT, Needs, Shape, Task, Worker
+from pilotfish.model.task import CORES
+
+OVERHEAD_US = 20.0
+"""What a call costs beside its own run time: no task is taken to be shorter than this."""
+MAX_AHEAD_PER_SLOT = 256
+LONG_US = 1_000_000
+"""A task that takes this long is never sent ahead."""
+STALE_S = 1.0
+"""A worker that ended nothing for so long may be asked to hand back what waits there."""
+
+
+class Fifo:
+    def propose(self, outlook: Outlook) -> list[Proposal | Recall]:
+        state = outlook.state
+        if not state.ready and not state.suspects:
+            return list(_recalls(outlook))
+        workers = [worker for worker in outlook.workers if not _runs_suspect(worker)]
+        proposals: list[Proposal | Recall] = []
+        if state.suspects:
+            workers = _place_suspects(outlook, workers, proposals)
+        supplies = [_Supply(shape) for shape in _in_order(state.ready)]
+        if not supplies:
+            return proposals
+        for worker in workers:
+            proposal = _fill(outlook, worker, supplies)
+            if proposal is not None:
+                proposals.append(proposal)
+        return proposals
+
+    def next_look_at(self, outlook: Outlook) -> float | None:
+        """Only tasks that wait at a worker while another one idles need a second look."""
+        if outlook.state.ready or not any(worker.ahead for worker in outlook.workers):
+            return None
+        if not any(not worker.held for worker in outlook.workers):
+            return None
+        return min(worker.progress_at for worker in outlook.workers if worker.ahead) + STALE_S
+
+
+def _in_order(shapes: dict[Shape, None]) -> list[Shape]:
+    live = [shape for shape in shapes if not shape.run.paused]
+    if len(live) > 1:
+        live.sort(key=lambda shape: (-shape.priority, next(iter(shape.queue)).id))
+    return live
+
+
+class _Supply:
+    """The ready tasks of a shape, handed out one by one during one round of proposals."""
+
+    __slots__ = ("left", "passed_over", "shape", "tasks")
+
+    def __init__(self, shape: Shape) -> None:
+        self.shape = shape
+        self.tasks: Iterator[Task] = iter(shape.queue)
+        self.left = len(shape.queue)
+        self.passed_over: list[Task] = []
+
+    def take(self, outlook: Outlook, worker: Worker) -> Task | None:
+        for place, task in enumerate(self.passed_over):
+            if not _avoids(outlook, task, worker):
+                self.left -= 1
+                return self.passed_over.pop(place)
+        for task in self.tasks:
+            if task.troubles is not None and _avoids(outlook, task, worker):
+                self.passed_over.append(task)
+                continue
+            self.left -= 1
+            return task
+        return None
+
+
+def _avoids(outlook: Outlook, task: Task, worker: Worker) -> bool:
+    """Did it fail here, and is there another place for it?"""
+    if task.troubles is None or task.troubles.avoid != worker.id:
+        return False
+    return any(other is not worker and _suits(outlook, other, task.shape) for other in outlook.workers)
+
+
+def _runs_suspect(worker: Worker) -> bool:
+    return len(worker.active) == 1 and next(iter(worker.active)).suspect
+
+
+def _place_suspects(outlook: Outlook, workers: list[Worker], proposals: list[Proposal | Recall]) -> list[Worker]:
+    """Suspects need a worker of their own. Returns the workers left for other tasks; where none is empty, one is kept free."""
+    suspects = [task for task in outlook.state.suspects if not task.shape.run.paused]
+    empty = [worker for worker in workers if not worker.held]
+    used: dict[str, None] = {}
+    for task in suspects:
+        place = next((worker for worker in empty if worker.id not in used and _suits(outlook, worker, task.shape)), None)
+        if place is None:
+            break
+        used[place.id] = None
+        proposals.append(Proposal(place, [task]))
+    if len(used) < len(suspects) and not used:
+        waiting = suspects[0]
+        able = [worker for worker in workers if worker.could_fit(waiting.shape.needs)]
+        if able:
+            used[min(able, key=lambda worker: worker.held).id] = None
+    return [worker for worker in workers if worker.id not in used]
+
+
+def _suits(outlook: Outlook, worker: Worker, shape: Shape) -> bool:
+    """May a task of this shape run on the worker at all: enough of everything, the tags that it wants, time enough?"""
+    if worker.ends_at is not None and outlook.now + shape.time_s > worker.ends_at:
+        return False
+    return worker.could_fit(shape.needs) and all(worker.tags.get(name) == value for name, value in shape.tags)
+
+
+def _fill(outlook: Outlook, worker: Worker, supplies: list[_Supply]) -> Proposal | None:
+    """Give the worker what fits now, and short tasks ahead."""
+    free = dict(worker.free)
+    proposal = Proposal(worker, [])
+    for supply in supplies:
+        shape = supply.shape
+        if not supply.left or not _suits(outlook, worker, shape):
+            continue
+        while _fits(free, shape.needs):
+            task = supply.take(outlook, worker)
+            if task is None:
+                break
+            if shape.cores_max:
+                needs = _grant(free, shape)
+                proposal.cores[task.id] = dict(needs).get(CORES, 0) / UNIT
+            else:
+                needs = shape.needs
+            for name, amount in needs:
+                free[name] -= amount
+            proposal.tasks.append(task)
+    _add_ahead(outlook, proposal, supplies)
+    return proposal if proposal.tasks else None
+
+
+def _fits(free: dict[str, int], needs: Needs) -> bool:
+    return all(free.get(name, 0) >= amount for name, amount in needs)
+
+
+def _grant(free: dict[str, int], shape: Shape) -> Needs:
+    wanted = min(shape.cores_max, free.get(CORES, 0))
+    return tuple((name, max(amount, wanted) if name == CORES else amount) for name, amount in shape.needs)
+
+
+def _add_ahead(outlook: Outlook, proposal: Proposal, supplies: list[_Supply]) -> None:
+    """Tasks ahead must be like all that the worker has, so that master and agent agree on what starts next."""
+    worker = proposal.worker
+    held = next(iter(worker.active), None) or (proposal.tasks[0] if proposal.tasks else None)
+    if held is None:
+        return
+    shape = held.shape
+    supply = next((supply for supply in supplies if supply.shape is shape and supply.left), None)
+    if supply is None or (supply is not supplies[0] and any(s.left and s.shape.priority > shape.priority for s in supplies)):
+        return
+    room = _depth(outlook, worker, shape)
+    if len(worker.ahead) > room // 2 or not _uniform(worker, proposal, shape):
+        return
+    while len(worker.ahead) + proposal.ahead < room:
+        task = supply.take(outlook, worker)
+        if task is None:
+            break
+        proposal.tasks.append(task)
+        proposal.ahead += 1
+
+
+def _uniform(worker: Worker, proposal: Proposal, shape: Shape) -> bool:
+    if shape.cores_max or worker.ends_at is not None:
+        return False
+    held = (*worker.active, *proposal.tasks) if len(worker.active) < 64 else (*proposal.tasks, next(iter(worker.active)))
+    return all(task.shape is shape for task in held) and (not worker.ahead or next(reversed(worker.ahead)).shape is shape)
+
+
+def _depth(outlook: Outlook, worker: Worker, shape: Shape) -> int:
+    """How many tasks may wait at the worker."""
+    if not shape.samples or shape.mean_us > LONG_US:
+        return 0
+    slots = min(worker.capacity.get(name, 0) // amount for name, amount in shape.needs) if shape.needs else 1
+    mean_s = max(shape.mean_us, OVERHEAD_US) / 1e6
+    window = max(outlook.ahead_s, worker.poll_s)
+    return slots * max(1, min(MAX_AHEAD_PER_SLOT, int(window / mean_s)))
+
+
+def _recalls(outlook: Outlook) -> Iterator[Recall]:
+    """Nothing is ready, somebody idles: fetch back what waits at workers that do not get on."""
+    idle = [worker for worker in outlook.workers if not worker.held]
+    if not idle:
+        return
+    for worker in outlook.workers:
+        if worker.ahead and not worker.recalled and outlook.now - worker.progress_at >= STALE_S:
+            yield Recall(worker, [task for task in worker.ahead if any(other.could_fit(task.shape.needs) for other in idle)])

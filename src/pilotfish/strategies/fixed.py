@@ -1,0 +1,37 @@
+"""Keep the pool at the size that was asked for, on this machine, while there is work."""
+
+from __future__ import annotations
+
+from pilotfish.core.proposals import Hold, Wish
+from pilotfish.core.state import State
+
+SITE = "local"
+GIVE_UP_AFTER = 3
+"""Pilots in a row that end before their agent joined."""
+
+
+class Fixed:
+    def propose(self, state: State, now: float) -> list[Wish | Hold]:
+        site = state.sites.get(SITE)
+        if not state.unfinished or (site and site.held):
+            return []
+        if site and site.bad_starts >= GIVE_UP_AFTER:
+            return [Hold(SITE, f"{site.bad_starts} local agents in a row ended before they joined")]
+        if site and now < self._not_before(state):
+            return []
+        present = sum(pilot.cores for pilot in state.pilots.values() if pilot.site == SITE)
+        missing = state.local_cores - present
+        if missing <= 0:
+            return []
+        return [Wish(SITE, missing, f"{state.unfinished} tasks to do, {present:g} of {state.local_cores:g} cores")]
+
+    def next_look_at(self, state: State, now: float) -> float | None:
+        site = state.sites.get(SITE)
+        waiting = site is not None and site.bad_starts and not site.held and state.unfinished
+        return self._not_before(state) if waiting and now < self._not_before(state) else None
+
+    @staticmethod
+    def _not_before(state: State) -> float:
+        """After a bad start, wait a little, and longer after each further one."""
+        site = state.sites[SITE]
+        return site.last_bad_at + 0.5 * 2.0 ** (site.bad_starts - 1) if site.bad_starts else 0.0

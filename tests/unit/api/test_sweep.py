@@ -1,0 +1,215 @@
+"""What a person may write as a sweep, and what is said when it is wrong."""
+
+from __future__ import annotations
+
+import io
+import tracemalloc
+from collections import deque
+from pathlib import Path
+
+import pytest
+
+from pilotfish.api.sweep import Sweep, make_sweep, parse_parameter
+from pilotfish.api.tables import SMALL_FILE_BYTES
+from pilotfish.errors import BadInput
+
+
+def values(text: str) -> list[str]:
+    return [value for (value,) in parse_parameter(text)]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("alpha=0.1:1.0:0.1", ["0.1", "0.2", "0.3", "0.4", "0.5", "0.6", "0.7", "0.8", "0.9", "1.0"]),
+        ("alpha=0:1:0.25", ["0.00", "0.25", "0.50", "0.75", "1.00"]),
+        ("alpha=0:1:0.3", ["0.0", "0.3", "0.6", "0.9"]),
+        ("n=1:4", ["1", "2", "3", "4"]),
+        ("n=3:1:-1", ["3", "2", "1"]),
+        ("t=-0.2:0.1:0.1", ["-0.2", "-0.1", "0.0", "0.1"]),
+        ("eps=1e-3:3e-3:1e-3", ["0.001", "0.002", "0.003"]),
+        ("size=1e3:3e3:1e3", ["1000", "2000", "3000"]),
+        ("n=5:5:1", ["5"]),
+        ("seed=1..5", ["1", "2", "3", "4", "5"]),
+        ("seed=-2..1", ["-2", "-1", "0", "1"]),
+        ("seed=7..7", ["7"]),
+        ("kind=fast,slow", ["fast", "slow"]),
+        ("kind=fast", ["fast"]),
+        ("seed=1..3,10,20..21", ["1", "2", "3", "10", "20", "21"]),
+        ('kind="a,b",c', ["a,b", "c"]),
+        ('kind="",x', ["", "x"]),
+        ('start="10:30:00"', ["10:30:00"]),
+        ("where=localhost:8080", ["localhost:8080"]),
+        ("where=node1:/data", ["node1:/data"]),
+        ("path=../a,../b", ["../a", "../b"]),
+        ("formula=a=b", ["a=b"]),
+    ],
+)
+def test_values_are_what_a_person_expects(text: str, expected: list[str]) -> None:
+    axis = parse_parameter(text)
+    assert values(text) == expected
+    assert len(axis) == len(expected)
+
+
+@pytest.mark.parametrize(
+    ("text", "said", "hint"),
+    [
+        ("alpha", "has no '='", "name=values"),
+        ("=1,2", "'' cannot be a name", "starts with a letter"),
+        ("al pha=1", "'al pha' cannot be a name", "letters, digits"),
+        ("alpha=", "no values", "alpha=1..10"),
+        ("alpha=0.1:1.0:x", "the step 'x' is not a number", "start:stop:step"),
+        ("alpha=0.1:1.O:0.1", "the stop '1.O' is not a number", "start:stop:step"),
+        ("alpha=0.1:1.0:0", "the step is 0", "alpha=0.1:1.0:1"),
+        ("alpha=1:0.5:0.1", "never gets from 1 to 0.5", "alpha=1:0.5:-0.1"),
+        ("alpha=0:1:1e-999", "'1e-999' is not a number", "start:stop:step"),
+        ("seed=10..1", "10 is above 1", "seed=1..10"),
+        ("seed=1..x", "counts whole numbers", "seed=1..100"),
+        ("seed=0.1..1.0", "counts whole numbers", "0.1:1.0:0.1"),
+        ("seed=1,,3", "value 2 is empty", "extra comma"),
+        ('seed="a', "quoted value does not end", "Quote whole values"),
+        ("seed=1..99999999999", "more than one run can hold", "larger step"),
+        ("seed=@nowhere.csv", "'nowhere.csv' does not exist", "ls"),
+    ],
+)
+def test_a_bad_parameter_is_refused_with_field_value_and_fix(text: str, said: str, hint: str) -> None:
+    with pytest.raises(BadInput) as refused:
+        parse_parameter(text)
+    assert said in str(refused.value)
+    assert hint in refused.value.hint
+
+
+def test_all_combinations_come_with_the_last_parameter_moving_fastest() -> None:
+    sweep = make_sweep(["a=1,2", "b=x,y,z"])
+    assert sweep.names == ("a", "b")
+    assert list(sweep) == [("1", "x"), ("1", "y"), ("1", "z"), ("2", "x"), ("2", "y"), ("2", "z")]
+    assert len(sweep) == 6
+
+
+def test_zip_puts_values_side_by_side() -> None:
+    assert list(make_sweep(["a=1,2", "b=x,y"], zipped=True)) == [("1", "x"), ("2", "y")]
+
+
+def test_zip_of_different_lengths_says_both_lengths() -> None:
+    with pytest.raises(BadInput, match="a has 2, b has 3"):
+        make_sweep(["a=1,2", "b=x,y,z"], zipped=True)
+
+
+def test_zip_of_nothing_is_refused() -> None:
+    with pytest.raises(BadInput, match="nothing to put side by side"):
+        make_sweep(zipped=True)
+
+
+def test_a_parameter_given_twice_is_refused() -> None:
+    with pytest.raises(BadInput, match="'a' is given twice"):
+        make_sweep(["a=1", "a=2"])
+
+
+def test_a_sweep_larger_than_a_run_can_hold_is_refused() -> None:
+    with pytest.raises(BadInput, match="1,000,000 x 1,000,000"):
+        make_sweep(["a=1..1000000", "b=1..1000000"])
+
+
+def test_a_sweep_without_parameters_is_one_task() -> None:
+    assert list(Sweep(())) == [()]
+    assert len(Sweep(())) == 1
+
+
+def test_a_csv_table_gives_several_parameters_per_row(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text('alpha, beta\n0.10,"x, y"\n\n0.2,z\n')
+    sweep = make_sweep(["seed=1..2"], tables=[str(tmp_path / "t.csv")])
+    assert sweep.names == ("alpha", "beta", "seed")
+    assert list(sweep) == [("0.10", "x, y", "1"), ("0.10", "x, y", "2"), ("0.2", "z", "1"), ("0.2", "z", "2")]
+
+
+@pytest.mark.parametrize("content", ['[{"a": 0.10, "b": "x"}, {"b": true, "a": 2}]', '{"a": [0.10, 2], "b": ["x", true]}'])
+def test_json_tables_are_lists_of_objects_or_objects_of_lists_and_keep_numbers_as_written(tmp_path: Path, content: str) -> None:
+    (tmp_path / "t.json").write_text(content)
+    assert list(make_sweep(tables=[str(tmp_path / "t.json")])) == [("0.10", "x"), ("2", "true")]
+
+
+def test_one_column_of_a_file_can_be_one_parameter(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("a,b\n1,2\n3,4\n")
+    (tmp_path / "t.tsv").write_text("a\tb\n1\t2\n")
+    (tmp_path / "l.json").write_text("[1, 2.50]")
+    (tmp_path / "o.json").write_text('[{"a": 1, "b": 5}]')
+    (tmp_path / "l.txt").write_text("first line\n\nsecond\n")
+    assert values(f"b=@{tmp_path}/t.csv") == ["2", "4"]
+    assert values(f"b=@{tmp_path}/t.tsv") == ["2"]
+    assert values(f"b=@{tmp_path}/l.json") == ["1", "2.50"]
+    assert values(f"b=@{tmp_path}/o.json") == ["5"]
+    assert values(f"b=@{tmp_path}/l.txt") == ["first line", "second"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("t.csv", "", "empty"),
+        ("t.csv", "a,b\n", "no values"),
+        ("t.csv", "a,b\n1\n", "line 2: 1 values for 2 columns"),
+        ("t.csv", "a,a\n1,2\n", "two columns 'a'"),
+        ("t.csv", "learning rate\n1\n", "'learning rate' cannot be"),
+        ("t.csv", 'a\n"x" y\n', "line 2"),
+        ("t.json", "{", "line 1: not JSON"),
+        ("t.json", "[1, 2]", "no table"),
+        ("t.json", "[]", "no values"),
+        ("t.json", '[{"a": 1}, {"b": 1}]', "item 2: its keys differ"),
+        ("t.json", '[{"a": null}]', "a is null"),
+        ("t.json", '{"a": [1], "b": [1, 2]}', "differ in length"),
+    ],
+)
+def test_a_bad_table_is_refused_with_its_place(tmp_path: Path, name: str, content: str, said: str) -> None:
+    (tmp_path / name).write_text(content)
+    with pytest.raises(BadInput) as refused:
+        make_sweep(tables=[str(tmp_path / name)])
+    assert said in str(refused.value)
+    assert refused.value.hint
+
+
+def test_a_misspelt_column_or_file_gets_the_nearest_name(tmp_path: Path) -> None:
+    (tmp_path / "table.csv").write_text("alpha\n1\n")
+    with pytest.raises(BadInput) as column:
+        parse_parameter(f"alpah=@{tmp_path}/table.csv")
+    assert column.value.hint == "Did you mean 'alpha'?"
+    with pytest.raises(BadInput) as file:
+        parse_parameter(f"alpha=@{tmp_path}/tabel.csv")
+    assert file.value.hint == "Did you mean 'table.csv'?"
+
+
+def test_a_file_that_is_not_text_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "x.txt").write_bytes(b"ok\n\xff\xfe\n")
+    with pytest.raises(BadInput, match="not text in UTF-8"):
+        make_sweep(each_line=str(tmp_path / "x.txt"))
+
+
+def test_lines_can_come_from_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("a b\n\nc\n"))
+    assert list(make_sweep(each_line="-")) == [("a b",), ("c",)]
+
+
+def test_a_million_tasks_are_not_held_in_memory(tmp_path: Path) -> None:
+    large = tmp_path / "lines.txt"
+    large.write_text("".join(f"line {number}\n" for number in range(200_000)))
+    assert large.stat().st_size > SMALL_FILE_BYTES
+    tracemalloc.start()
+    try:
+        sweep = make_sweep(["a=1..1000", "b=0.001:1.000:0.001"])
+        assert len(sweep) == 1_000_000
+        for _, _ in zip(sweep, range(100_000), strict=False):
+            pass
+        lines = make_sweep(each_line=str(large))
+        assert deque(lines, maxlen=1)[0] == ("line 199999",)
+        assert len(lines) == 200_000
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 2_000_000
+
+
+def test_a_large_file_that_changes_between_two_readings_is_noticed(tmp_path: Path) -> None:
+    large = tmp_path / "lines.txt"
+    large.write_text("x" * 100 + "\n" + "y\n" * SMALL_FILE_BYTES)
+    sweep = make_sweep(each_line=str(large))
+    large.write_text("only one\n")
+    with pytest.raises(BadInput, match="changed while"):
+        deque(sweep, maxlen=0)

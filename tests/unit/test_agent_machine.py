@@ -1,0 +1,373 @@
+"""The agent's machine, alone: rules of the protocol one by one, and a seeded storm in which every attempt must end exactly once."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from pilotfish.agent.machine import DOWN, WELCOMED, AgentMachine, Offer
+
+WELCOME = ["welcome", 1, 5.0, 60.0]
+
+
+def make_machine(cores: float = 2.0, **offer_fields: Any) -> AgentMachine:
+    offer = Offer("w1", "p1", "0", {"cores": cores, "memory": 1000.0})
+    for name, value in offer_fields.items():
+        setattr(offer, name, value)
+    return AgentMachine(offer, seed=1, now=0.0)
+
+
+def joined(cores: float = 2.0, **offer_fields: Any) -> AgentMachine:
+    machine = make_machine(cores, **offer_fields)
+    assert machine.turn(0.0) == [("dial",)]
+    machine.linked(1, 0.0)
+    assert machine.turn(0.0)[0][1][0] == "hello"
+    machine.heard(WELCOME, b"", 0.0)
+    machine.turn(0.0)
+    return machine
+
+
+def assign(*tasks: tuple[int, int], spec: int = 1, time_s: float = 0.0, needs: dict[str, float] | None = None, kind: str = "python") -> list[Any]:
+    needs = {"cores": 1.0} if needs is None else needs
+    return ["assign", [[spec, kind, time_s, needs, {}, 0]], [[task, attempt, spec, 0, 0, 0] for task, attempt in tasks]]
+
+
+def ok(wall_us: int = 100_000) -> tuple[None, int, int, int, bytes]:
+    return (None, wall_us, 0, 0, b"")
+
+
+def of(effects: list[Any], kind: str) -> list[Any]:
+    return [effect for effect in effects if effect[0] == kind]
+
+
+def sent(effects: list[Any], tag: str) -> list[Any]:
+    return [effect[1] for effect in effects if effect[0] == "send" and effect[1][0] == tag]
+
+
+def starts(effects: list[Any]) -> dict[int, list[int]]:
+    return {slot: [attempt.task for attempt in attempts] for _, slot, attempts in of(effects, "start")}
+
+
+def test_queued_tasks_start_in_order_as_far_as_the_capacity_goes() -> None:
+    machine = joined()
+    machine.heard(assign((1, 1), (2, 1), (3, 1)), b"", 0.0)
+    assert starts(machine.turn(0.0)) == {0: [1], 1: [2]}
+    machine.slot_finished(1, [ok()], 0.1)
+    effects = machine.turn(0.1)
+    assert starts(effects) == {1: [3]}
+    assert sent(effects, "results") == [["results", 0, [[2, 1, None, 100_000, 0, 0, 0]]]]
+
+
+def test_a_task_that_does_not_fit_holds_back_those_behind_it() -> None:
+    machine = joined()
+    machine.heard(assign((1, 1)), b"", 0.0)
+    machine.heard(assign((2, 1), spec=2, needs={"cores": 2.0}), b"", 0.0)
+    machine.heard(assign((3, 1)), b"", 0.0)
+    assert starts(machine.turn(0.0)) == {0: [1]}
+    machine.slot_finished(0, [ok()], 1.0)
+    assert starts(machine.turn(1.0)) == {0: [2]}
+
+
+def test_an_attempt_that_is_held_or_done_is_not_taken_again() -> None:
+    machine = joined()
+    machine.heard(assign((1, 1)), b"", 0.0)
+    machine.turn(0.0)
+    machine.heard(assign((1, 1)), b"", 0.0)
+    assert starts(machine.turn(0.0)) == {}
+    machine.slot_finished(0, [ok()], 0.1)
+    machine.turn(0.1)
+    machine.heard(["acked", 0, 0], b"", 0.2)
+    machine.heard(assign((1, 1)), b"", 0.2)
+    assert starts(machine.turn(0.2)) == {}
+    assert not machine.results.kept
+
+
+def test_a_newer_attempt_has_the_old_one_killed() -> None:
+    machine = joined(cores=1.0)
+    machine.heard(assign((1, 1)), b"", 0.0)
+    machine.turn(0.0)
+    machine.heard(assign((1, 2)), b"", 0.1)
+    assert of(machine.turn(0.1), "kill") == [("kill", 0)]
+    machine.slot_died(0, 1, ["slot-lost", "worker", ""], (0, 0, 0), 0.2)
+    effects = machine.turn(0.2)
+    assert starts(effects) == {1: [1]} and not sent(effects, "results")
+
+
+def test_short_tasks_are_sent_ahead_and_taken_back_from_behind_a_long_one() -> None:
+    machine = joined(cores=1.0)
+    machine.heard(assign(*[(task, 1) for task in range(10)]), b"", 0.0)
+    assert starts(machine.turn(0.0)) == {0: [0]}
+    machine.slot_finished(0, [ok(wall_us=1000)], 0.001)
+    assert starts(machine.turn(0.001)) == {0: list(range(1, 10))}
+    assert of(machine.turn(0.027), "take_back") == [("take_back", 0)]
+    machine.slot_returned(0, 8, 0.028)
+    assert [attempt.task for attempt in machine.work.queue] == list(range(2, 10))
+    assert starts(machine.turn(0.03)) == {}
+    machine.slot_finished(0, [ok(wall_us=30_000)], 0.031)
+    assert starts(machine.turn(0.031))[0][0] == 2
+
+
+def test_what_was_sent_ahead_to_a_slot_that_died_is_queued_again_and_only_the_guilty_is_reported() -> None:
+    machine = joined(cores=1.0)
+    machine.heard(assign(*[(task, 1) for task in range(5)]), b"", 0.0)
+    machine.turn(0.0)
+    machine.slot_finished(0, [ok(wall_us=100)], 0.001)
+    machine.turn(0.001)
+    machine.slot_died(0, 2, ["crash", "task", "signal 11"], (5, 6, 7), 0.002)
+    effects = machine.turn(0.002)
+    rows = sent(effects, "results")[0][2]
+    assert [(row[0], row[2][0]) for row in rows] == [(1, "slot-lost"), (2, "crash")]
+    assert starts(effects)[1][0] == 3
+
+
+def test_a_time_limit_terminates_then_kills_and_says_time() -> None:
+    machine = joined(cores=1.0)
+    machine.heard(assign((1, 1), time_s=1.0), b"", 0.0)
+    machine.turn(0.0)
+    assert machine.deadline == pytest.approx(0.05)
+    assert sent(machine.turn(0.05), "beat") == [["beat", [[1, 1]]]]
+    assert machine.deadline == pytest.approx(1.0)
+    assert of(machine.turn(1.0), "terminate") == [("terminate", 0)]
+    assert of(machine.turn(3.0), "kill") == [("kill", 0)]
+    machine.slot_died(0, 1, ["slot-lost", "worker", "signal 9"], (1, 2, 3), 3.1)
+    assert sent(machine.turn(3.1), "results")[0][2][0][2][:2] == ["time", "task"]
+
+
+def test_results_are_kept_over_a_lost_link_and_sent_again_under_their_numbers() -> None:
+    machine = joined()
+    machine.heard(assign((1, 1), (2, 1), (3, 1)), b"", 0.0)
+    machine.turn(0.0)
+    machine.slot_finished(0, [ok()], 0.2)
+    machine.turn(0.2)
+    machine.unlinked(2.0)
+    assert ("dial",) in machine.turn(2.0)
+    machine.slot_finished(1, [ok()], 2.1)
+    machine.linked(1, 2.2)
+    hello = sent(machine.turn(2.2), "hello")[0]
+    assert sorted(hello[-1]) == [[1, 1, 2], [2, 1, 2], [3, 1, 1]]
+    machine.heard(WELCOME, b"", 2.3)
+    assert [row[0] for row in sent(machine.turn(2.3), "results")[0][2]] == [1, 2]
+    machine.heard(["acked", 0, 1], b"", 2.4)
+    assert not machine.results.kept
+
+
+def test_recall_hands_back_only_what_has_not_started() -> None:
+    machine = joined(cores=1.0)
+    machine.heard(assign((1, 1), (2, 1), (3, 1)), b"", 0.0)
+    machine.turn(0.0)
+    machine.heard(["recall", [[1, 1], [2, 1], [9, 1]]], b"", 0.1)
+    assert sent(machine.turn(0.1), "returned") == [["returned", [[2, 1]]]]
+    machine.slot_finished(0, [ok()], 0.2)
+    assert starts(machine.turn(0.2)) == {0: [3]}
+
+
+def test_drain_hands_back_finishes_and_leaves_only_when_all_is_acknowledged() -> None:
+    machine = joined(cores=1.0)
+    machine.heard(assign((1, 1), (2, 1)), b"", 0.0)
+    machine.turn(0.0)
+    machine.heard(["drain", "enough"], b"", 0.1)
+    assert sent(machine.turn(0.1), "returned") == [["returned", [[2, 1]]]]
+    machine.heard(assign((3, 1)), b"", 0.2)
+    assert sent(machine.turn(0.2), "returned") == [["returned", [[3, 1]]]]
+    machine.slot_finished(0, [ok()], 0.3)
+    assert not of(machine.turn(0.3), "exit")
+    machine.heard(["acked", 0, 0], b"", 0.4)
+    effects = machine.turn(0.4)
+    assert sent(effects, "leave") == [["leave", "enough"]] and of(effects, "exit") == [("exit", "enough", 0)]
+
+
+def test_silence_drops_the_link_and_no_contact_at_all_ends_the_agent() -> None:
+    machine = joined()
+    now = 0.0
+    seen = []
+    while not machine.exited:
+        now = machine.deadline
+        seen.extend((now, effect[0]) for effect in machine.turn(now))
+        if machine.link == 1:
+            machine.unlinked(now)
+    assert (15.0, "hangup") in seen and (15.0, "dial") in seen
+    assert seen[-1] == (60.0, "exit")
+    dials = [at for at, what in seen if what == "dial"]
+    assert 10 < len(dials) < 40
+
+
+def test_an_older_master_is_not_obeyed() -> None:
+    machine = joined()
+    machine.unlinked(2.0)
+    machine.turn(2.0)
+    machine.linked(0, 2.0)
+    assert of(machine.turn(2.0), "hangup")
+    assert machine.link == DOWN
+
+
+def test_a_refusal_before_the_first_welcome_ends_the_agent() -> None:
+    machine = make_machine()
+    machine.turn(0.0)
+    machine.refused("unknown key", 0.1)
+    assert machine.turn(0.1) == [("exit", "the master refused this agent: unknown key", 3)]
+
+
+def test_needs_beyond_the_capacity_are_refused_as_the_fault_of_the_worker() -> None:
+    machine = joined()
+    machine.heard(assign((1, 1), needs={"cores": 64.0}), b"", 0.0)
+    row = sent(machine.turn(0.0), "results")[0][2][0]
+    assert row[2] == ["spawn", "worker", "this worker cannot run it: it needs 64 cores, this worker has 2"]
+
+
+def test_a_stall_of_our_own_is_not_taken_for_a_silent_master() -> None:
+    machine = joined()
+    effects = machine.turn(500.0)
+    assert machine.link == WELCOMED and not of(effects, "exit")
+
+
+def test_garbage_from_the_master_costs_the_link_and_nothing_else() -> None:
+    for header in (["assign"], ["assign", [[1]], []], ["assign", 3, 4], ["kill", [[1]]], ["welcome", "x", 1, 1], [None], []):
+        machine = joined()
+        machine.heard(header, b"", 1.0)
+        machine.turn(1.0)
+        assert not machine.exited
+
+
+def test_a_calling_agent_hangs_up_when_all_is_said_and_calls_again() -> None:
+    machine = joined(poll_s=10.0)
+    machine.heard(assign((1, 1)), b"", 0.01)
+    machine.heard(["pulse"], b"", 0.01)
+    assert starts(machine.turn(0.01)) == {0: [1]}
+    now = machine.deadline
+    while machine.link != DOWN:
+        now = machine.deadline
+        effects = machine.turn(now)
+    assert of(effects, "hangup") and now < 0.2
+    machine.slot_finished(0, [ok()], 5.0)
+    assert of(machine.turn(5.0), "dial")
+    machine.linked(1, 5.1)
+    machine.heard(WELCOME, b"", 5.1)
+    effects = machine.turn(5.1)
+    assert len(sent(effects, "results")) == 1 and len(sent(effects, "beat")) == 1
+
+
+class Storm:
+    """A toy master and toy slots that lose, repeat and cut at random; each attempt must be reported exactly once, and run at most once."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.machine = make_machine(cores=float(self.random.randint(1, 4)))
+        self.now = 0.0
+        self.link_up = False
+        self.to_master: list[Any] = []
+        self.slots: dict[int, list[Any]] = {}
+        self.ran: dict[tuple[int, int], int] = {}
+        self.running: set[int] = set()
+        self.assigned: dict[int, int] = {}
+        self.done: dict[int, int] = {}
+        self.next_task = 0
+
+    def perform(self, effects: list[Any]) -> None:
+        machine = self.machine
+        for effect in effects:
+            if effect[0] == "dial":
+                if self.random.random() < 0.3:
+                    machine.unlinked(self.now)
+                else:
+                    machine.linked(1, self.now)
+                    self.link_up = True
+            elif effect[0] == "hangup":
+                self.link_up = False
+            elif effect[0] == "send" and self.link_up:
+                self.hear(effect[1])
+            elif effect[0] == "start":
+                self.slots.setdefault(effect[1], []).extend(effect[2])
+            elif effect[0] == "take_back":
+                held = self.slots.get(effect[1], [])
+                keep = 1 if effect[1] in self.running or self.random.random() < 0.5 else 0
+                count = max(0, len(held) - keep)
+                del held[len(held) - count :]
+                machine.slot_returned(effect[1], count, self.now)
+            elif effect[0] in ("terminate", "kill"):
+                assert len(self.slots[effect[1]]) == 1, "neighbours must be brought to safety first"
+                self.kill(effect[1])
+
+    def hear(self, header: list[Any]) -> None:
+        if header[0] == "hello":
+            held = {(task, attempt) for task, attempt, _ in header[-1]}
+            self.machine.heard(["welcome", 1, 5.0, 60.0], b"", self.now)
+            for task, attempt in list(self.assigned.items()):
+                if (task, attempt) not in held:
+                    self.give(task, attempt + 1)
+        elif header[0] == "results":
+            for row in header[2]:
+                if self.assigned.get(row[0]) == row[1]:
+                    del self.assigned[row[0]]
+                    self.done[row[0]] = self.done.get(row[0], 0) + 1
+            if self.random.random() < 0.9:
+                self.machine.heard(["acked", header[1], header[1] + len(header[2]) - 1], b"", self.now)
+        elif header[0] == "returned":
+            for task, attempt in header[1]:
+                if self.assigned.get(task) == attempt:
+                    self.give(task, attempt + 1)
+
+    def give(self, task: int, attempt: int) -> None:
+        self.assigned[task] = attempt
+        frame = assign((task, attempt), spec=task % 3, needs={"cores": 0.5 if task % 3 == 2 else 1.0}, time_s=0.3 if task % 3 == 1 else 0.0)
+        for _ in range(self.random.choice((1, 1, 1, 2))):
+            self.machine.heard(frame, b"", self.now)
+
+    def kill(self, slot: int) -> None:
+        held = self.slots.pop(slot)
+        begun = 1 if slot in self.running and held else 0
+        self.running.discard(slot)
+        self.machine.slot_died(slot, begun, ["slot-lost", "worker", ""], (0, 0, 0), self.now)
+
+    def act(self) -> None:
+        dice = self.random.random()
+        slots = [slot for slot, held in self.slots.items() if held]
+        if dice < 0.25 and self.next_task < 60 and self.link_up:
+            self.give(self.next_task, 1)
+            self.next_task += 1
+        elif dice < 0.30 and self.link_up:
+            self.link_up = False
+            self.machine.unlinked(self.now)
+        elif dice < 0.34 and slots:
+            self.kill(self.random.choice(slots))
+        elif dice < 0.38 and self.link_up and self.assigned:
+            task = self.random.choice(list(self.assigned))
+            self.machine.heard(["recall", [[task, self.assigned[task]]]], b"", self.now)
+        elif dice < 0.40 and self.link_up and self.assigned:
+            task = self.random.choice(list(self.assigned))
+            self.machine.heard(["kill", [[task, self.assigned[task]]]], b"", self.now)
+            self.give(task, self.assigned[task] + 1)
+        elif slots:
+            slot = self.random.choice(slots)
+            attempt = self.slots[slot][0]
+            if slot not in self.running:
+                self.running.add(slot)
+                key = (attempt.task, attempt.attempt)
+                self.ran[key] = self.ran.get(key, 0) + 1
+            else:
+                self.running.discard(slot)
+                self.slots[slot].pop(0)
+                self.machine.slot_finished(slot, [ok(wall_us=self.random.choice((10, 1000, 400_000)))], self.now)
+
+    def step(self) -> None:
+        self.act()
+        effects = self.machine.turn(self.now)
+        while effects:
+            self.perform(effects)
+            effects = self.machine.turn(self.now)
+        work = self.machine.work
+        assert all(amount > -1e-6 for amount in work.free.values())
+        assert {n: [a.task for a in s.attempts] for n, s in work.busy.items()} == {n: [a.task for a in held] for n, held in self.slots.items() if held}
+        self.now = min(self.now + self.random.choice((0.0, 0.001, 0.03, 0.5)), max(self.now, self.machine.deadline))
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_in_a_storm_every_task_ends_once_and_no_attempt_runs_twice(seed: int) -> None:
+    storm = Storm(seed)
+    for _ in range(20_000):
+        storm.step()
+        if storm.next_task == 60 and not storm.assigned:
+            break
+    assert storm.done == dict.fromkeys(range(60), 1)
+    assert all(count == 1 for count in storm.ran.values())

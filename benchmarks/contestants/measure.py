@@ -16,9 +16,9 @@ from typing import Any
 
 import workloads
 from processes import MARK, bytes_below, marked_processes
+from sizing import sized_run
 
 MEBIBYTE = 1024 * 1024
-LONGEST_RUN = 400_000
 WINDOW = 32
 ROUND_TRIP_WARM_UP = 50
 
@@ -57,18 +57,6 @@ class Engine:
 
     def version(self) -> str:
         return ""
-
-
-def sized_run(run: Callable[[int], float], seconds: float) -> tuple[int, float]:
-    """Find the n that takes about ``seconds``, then run it: (n, elapsed). The search warms the contestant up as well."""
-    count = 16
-    elapsed = run(count)
-    while elapsed < seconds * 0.6 and count < LONGEST_RUN:
-        # Small runs are slower per task than large ones, so the goal is approached in steps.
-        growth = min(seconds / elapsed, 8 if elapsed < seconds / 10 else seconds / elapsed)
-        count = min(LONGEST_RUN, max(count + 1, int(count * growth)))
-        elapsed = run(count)
-    return count, elapsed
 
 
 def timed_calls(engine: Engine, function: Callable[..., Any]) -> Callable[[int], float]:

@@ -42,12 +42,14 @@ def read_process(pid: int) -> Process | None:
             nanoseconds += int((thread / "schedstat").read_text().split()[0])
     except (OSError, ValueError, IndexError):
         nanoseconds = 0
-    ticks = (int(fields[11]) + int(fields[12])) / TICKS_PER_S
+    own_ticks_s = (int(fields[11]) + int(fields[12])) / TICKS_PER_S
+    # Tasks that were processes of their own are gone by now; whoever waited for them has their time.
+    waited_for_s = (int(fields[13]) + int(fields[14])) / TICKS_PER_S
     return Process(
         pid=pid,
         parent=int(fields[1]),
         command=command or stat[stat.index("(") : name_end + 1],
-        cpu_s=max(ticks, nanoseconds / 1e9),
+        cpu_s=max(own_ticks_s, nanoseconds / 1e9) + waited_for_s,
         rss_bytes=int(fields[21]) * os.sysconf("SC_PAGE_SIZE"),
     )
 
@@ -68,16 +70,6 @@ def marked_processes(mark: str) -> dict[int, Process]:
             if process is not None:
                 found[process.pid] = process
     return found
-
-
-def children_cpu_s(pid: int) -> float:
-    """CPU time of children that this process has already waited for."""
-    try:
-        stat = (Path("/proc") / str(pid) / "stat").read_text()
-    except OSError:
-        return 0.0
-    fields = stat[stat.rindex(")") + 2 :].split()
-    return (int(fields[13]) + int(fields[14])) / TICKS_PER_S
 
 
 def bytes_below(directory: str) -> int:

@@ -1,1 +1,63 @@
 """Pilotfish: one pool of workers out of the places you have."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pilotfish.api.executor import Executor, ExecutorBroken, LeftBehind
+    from pilotfish.api.future import TaskFuture
+    from pilotfish.api.run import Run
+    from pilotfish.applications.executable import Completed, ExecutableFailed
+    from pilotfish.applications.manager import ApplicationManager, ApplicationWorker
+    from pilotfish.errors import BadInput, ConnectionFailed, PilotfishError, TaskFailed
+
+__version__ = "0.1.0"
+
+# Where each exported name lives: it is imported when first asked for, so that ``import pilotfish`` costs next to nothing.
+_HOMES = {
+    "ApplicationManager": "pilotfish.applications.manager",
+    "ApplicationWorker": "pilotfish.applications.manager",
+    "BadInput": "pilotfish.errors",
+    "Completed": "pilotfish.applications.executable",
+    "ConnectionFailed": "pilotfish.errors",
+    "ExecutableFailed": "pilotfish.applications.executable",
+    "Executor": "pilotfish.api.executor",
+    "ExecutorBroken": "pilotfish.api.executor",
+    "LeftBehind": "pilotfish.api.executor",
+    "PilotfishError": "pilotfish.errors",
+    "Run": "pilotfish.api.run",
+    "TaskFailed": "pilotfish.errors",
+    "TaskFuture": "pilotfish.api.future",
+}
+
+__all__ = [
+    "ApplicationManager",
+    "ApplicationWorker",
+    "BadInput",
+    "Completed",
+    "ConnectionFailed",
+    "ExecutableFailed",
+    "Executor",
+    "ExecutorBroken",
+    "LeftBehind",
+    "PilotfishError",
+    "Run",
+    "TaskFailed",
+    "TaskFuture",
+    "__version__",
+]
+
+
+def __getattr__(name: str) -> object:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'pilotfish' has no attribute {name!r}")
+    import importlib
+
+    value = globals()[name] = getattr(importlib.import_module(home), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})

@@ -187,6 +187,7 @@ def test_silence_drops_the_link_and_no_contact_at_all_ends_the_agent() -> None:
         seen.extend((now, effect[0]) for effect in machine.turn(now))
         if machine.link == 1:
             machine.unlinked(now)
+            machine.turn(now)
     assert (15.0, "hangup") in seen and (15.0, "dial") in seen
     assert seen[-1] == (60.0, "exit")
     dials = [at for at, what in seen if what == "dial"]

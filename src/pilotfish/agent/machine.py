@@ -363,17 +363,17 @@ class AgentMachine:
         """Long runners: tell of them, free those behind them, stop those over their time, press on with those condemned."""
         due = NEVER
         for slot in self.work.busy.values():
-            elapsed = now - slot.begun
+            begun = slot.begun
             head = slot.attempts[0]
             limit = head.spec.time_s
-            if 0 < limit <= elapsed and not slot.condemned:
+            if limit > 0 and now >= begun + limit and not slot.condemned:
                 slot.condemn(["time", "task", "it ran longer than its time limit of %g s" % limit])
             if slot.condemned:
                 self._press(slot, now)
-            elif elapsed >= REPORT_START_S and not slot.reported:
+            elif now >= begun + REPORT_START_S and not slot.reported:
                 slot.reported = True
                 self._started.append([head.task, head.attempt])
-            if not slot.condemned and len(slot.attempts) > 1 and not slot.slow and elapsed >= HELD_UP_S:
+            if not slot.condemned and len(slot.attempts) > 1 and not slot.slow and now >= begun + HELD_UP_S:
                 slot.slow = True
                 self._ask_back(slot)
             due = min(due, slot.next_look())

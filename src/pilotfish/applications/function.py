@@ -101,18 +101,23 @@ def source_of(function: Callable[..., Any]) -> bytes:
         names = ", ".join(function.__code__.co_freevars)
         raise BadInput(f"{name}: it uses {names} of the function around it, which its source does not hold", "pass these as arguments")
     missing = [
-        used for used in function.__code__.co_names if used in function.__globals__ and not hasattr(builtins, used) and used != function.__name__
+        used
+        for used in function.__code__.co_names
+        if used in function.__globals__ and not hasattr(builtins, used) and used != function.__name__
     ]
     if missing:
         raise BadInput(
-            f"{name}: it uses {', '.join(missing)} of its module, which its source does not hold", "import or define these inside the function"
+            f"{name}: it uses {', '.join(missing)} of its module, which its source does not hold",
+            "import or define these inside the function",
         )
     try:
         source = textwrap.dedent(inspect.getsource(function))
     except (OSError, TypeError) as error:
         raise BadInput(f"{name}: its source cannot be found ({error})", 'write it to a file, or use form="pickle"') from error
     if not source.startswith(("def ", "async def ")):
-        raise BadInput(f"{name}: its source starts with {source.splitlines()[0]!r}, not with def", "send the function without its decorator")
+        raise BadInput(
+            f"{name}: its source starts with {source.splitlines()[0]!r}, not with def", "send the function without its decorator"
+        )
     return source.encode()
 
 

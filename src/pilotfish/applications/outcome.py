@@ -93,7 +93,9 @@ def decode_value(payload: Buffer) -> Outcome:
 
 def _unreadable_value(said: str, cause: BaseException | None) -> TaskFailed:
     error = TaskFailed(
-        f"the task ended well, but its result cannot be unpickled here: {said}", "return plain values, or types that both sides have", "result"
+        f"the task ended well, but its result cannot be unpickled here: {said}",
+        "return plain values, or types that both sides have",
+        "result",
     )
     error.__cause__ = cause
     return error

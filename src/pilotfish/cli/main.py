@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 
@@ -115,7 +116,7 @@ def invoke(words: list[str]) -> int:
         return 130
     except BrokenPipeError:
         # The reader of our output went away (`pilotfish tasks | head`): nobody is left to tell.
-        sys.stdout = None  # type: ignore[assignment]
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
 
 

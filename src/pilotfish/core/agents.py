@@ -197,7 +197,3 @@ def drain(machine: Machine, worker: Worker, reason: str) -> None:
         if presence is not None and presence.link is not None:
             machine.send(presence.link, m.Drain(reason))
 
-
-def dismiss(machine: Machine, worker: Worker, reason: str) -> None:
-    """Send a worker away at once; what it holds goes back in the queue, charged to nobody."""
-    leave(machine, worker, reason)

@@ -69,7 +69,7 @@ def _submit(machine: Machine, link: int, message: m.Submit, payloads: list[Paylo
         _refuse_growth(machine, run)
     specs = [_with_code(spec, code) for spec, code in zip(message.specs[known_specs:], codes[known_specs:], strict=True)]
     if specs:
-        machine.record(f.SpecsAdded(run.id, specs))
+        machine.record(f.SpecsAdded(run.id, len(run.specs), specs))
     _add_tasks(machine, run, message, known, inputs)
     if message.advance > run.advanced:
         machine.record(f.ApplicationAdvanced(run.id, message.advance))
@@ -104,7 +104,7 @@ def _add_tasks(machine: Machine, run: Run, message: m.Submit, known: int, inputs
         if any(not 0 <= other < index for other in needed):
             raise BadInput(f"task {run.id}.{index} depends on {needed}, which is not before it", "a task may need earlier tasks only")
         deps[index] = sorted(set(needed))
-    machine.record(f.TasksAdded(run.id, [spec for spec, _ in tasks], inputs[known:], deps))
+    machine.record(f.TasksAdded(run.id, len(run.tasks), [spec for spec, _ in tasks], inputs[known:], deps))
     hopeless = {other: None for needed in deps.values() for other in needed if run.tasks[other].state in (FAILED, CANCELLED)}
     if hopeless:
         machine.after_bad_end([run.tasks[index] for index in hopeless])

@@ -78,14 +78,14 @@ def _rerun(machine: Machine, arguments: dict[str, Any]) -> dict[str, int]:
         number = machine.state.run_uids[uid]
         return {"run": number, "tasks": len(machine.state.runs[number].tasks)}
     machine.record(f.RunOpened(number, uid, run.options))
-    machine.record(f.SpecsAdded(number, [_adjusted(spec, arguments) for spec in run.specs]))
+    machine.record(f.SpecsAdded(number, 0, [_adjusted(spec, arguments) for spec in run.specs]))
     places = {task.id & INDEX_MASK: place for place, task in enumerate(wanted)}
     deps: dict[int, list[int]] = {}
     for task in wanted:
         for child in task.children or ():
             if child in places:
                 deps.setdefault(places[child], []).append(places[task.id & INDEX_MASK])
-    machine.record(f.TasksAdded(number, [task.spec for task in wanted], [task.payload for task in wanted], deps))
+    machine.record(f.TasksAdded(number, 0, [task.spec for task in wanted], [task.payload for task in wanted], deps))
     for task in wanted:
         if not isinstance(task.payload, bytes):
             machine.effects.append(e.KeepPayload(task.payload))
@@ -120,9 +120,7 @@ def _stop(machine: Machine, arguments: dict[str, Any]) -> dict[str, int]:
         for run in list(machine.state.runs.values()):
             if not run.finished:
                 cancelled += cancel_run(machine, run, "the pool was stopped")
-    for worker in list(machine.state.workers.values()):
-        agents.dismiss(machine, worker, "the pool was stopped")
-    machine.effects.append(e.Finish("asked to stop"))
+    machine.finish("the pool was stopped")
     return {"unfinished": machine.state.unfinished, "cancelled": cancelled}
 
 

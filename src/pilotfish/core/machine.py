@@ -231,13 +231,23 @@ class Machine:
             self.finish_at = self.now + self.settings.linger_s
         elif self.now >= self.finish_at:
             self.finish_at = None
-            self.effects.append(e.Finish("no work and no client"))
+            self.finish("no work and no client")
+
+    def finish(self, reason: str) -> None:
+        """Send everybody home. What is unfinished stays in the journal and goes on when a master starts again."""
+        for worker in list(self.state.workers.values()):
+            agents.leave(self, worker, reason)
+        for pilot in list(self.state.pilots.values()):
+            if pilot.state <= ACTIVE:
+                self.end_pilot(pilot.id, reason)
+        self.effects.append(e.Finish(reason))
 
     # --- losing things --------------------------------------------------------------------------------------------------------------
 
     def lose_worker(self, worker: Worker, reason: str, *, died: bool) -> None:
         """A worker died (nothing of it runs any more) or fell silent: its tasks run elsewhere."""
-        started, untouched = [], []
+        started: list[Task] = []
+        untouched: list[Task] = []
         for task in (*worker.active, *worker.ahead):
             hit = task.state == RUNNING or (died and task in worker.active)
             (started if hit else untouched).append(task)

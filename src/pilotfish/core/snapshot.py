@@ -87,7 +87,7 @@ def _task_row(task: Task) -> list[Any]:
 
 
 def _payload(value: Any) -> Payload:
-    return value if isinstance(value, bytes) else msgspec.convert(value, Payload)  # type: ignore[arg-type]
+    return value if isinstance(value, bytes) else msgspec.convert(value, Payload)
 
 
 def _restore_tasks(state: State, row: Any) -> None:

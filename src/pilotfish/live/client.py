@@ -16,18 +16,20 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pilotfish.applications.tasklist import Entry, TaskList
 from pilotfish.errors import ConnectionFailed, PilotfishError
-from pilotfish.live.link import Link, dial, frame
-from pilotfish.live.submission import Entry, Listener, Submission
+from pilotfish.live.frames import frame
+from pilotfish.live.link import Link, dial
+from pilotfish.live.submission import Listener, Submission
 from pilotfish.model.messages import Accepted, Answer, Ask, Began, Close, Ended, Open, Opened, Problem, RunFinished, Watch
 from pilotfish.model.task import RunOptions, TaskSpec
 
 PATIENCE_S = 60.0
 """How long a master may be away before the client gives up."""
 HANDSHAKE_S = 20.0
-_DIRECT_AFTER_S = 0.0003
+_DIRECT_AFTER_S = 0.0001
 """A caller sends by itself when nothing was sent for so long: tasks come one by one, and there is nothing to batch."""
-_BACKLOG_BYTES = 512 * 1024 * 1024
+_BACKLOG_BYTES = 256 * 1024 * 1024
 """Callers wait when more than this is on its way to the master."""
 _BACK_OFF_S = (0.0, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 
@@ -91,7 +93,9 @@ class Client:
         self._thread.start()
 
     @classmethod
-    def connect(cls, pool_directory: str | os.PathLike[str], revive: Callable[[], None] | None = None, timeout_s: float = HANDSHAKE_S) -> Client:
+    def connect(
+        cls, pool_directory: str | os.PathLike[str], revive: Callable[[], None] | None = None, timeout_s: float = HANDSHAKE_S
+    ) -> Client:
         """A client of the pool's master. ``revive`` starts the master again when nobody listens any more."""
         directory = Path(pool_directory)
         try:
@@ -126,7 +130,7 @@ class Client:
         with self._lock:
             if self._failure is not None or self._closing:
                 self._check()
-            if run.unsent_bytes > _BACKLOG_BYTES and threading.current_thread() is not self._thread:
+            if run.unsent_bytes > _BACKLOG_BYTES and self.is_elsewhere():
                 self._room.wait_for(lambda: run.unsent_bytes <= _BACKLOG_BYTES or self._failure is not None)
                 self._check()
             index = run.add(spec, payload, after)
@@ -140,11 +144,11 @@ class Client:
             self._send_now()
         return index
 
-    def submit_whole(self, run: Submission, entries: Sequence[Entry], advance: int) -> range:
-        """Add tasks, and how far the application has come, in one frame that is written down as a whole."""
+    def submit_whole(self, run: Submission, tasks: TaskList, entries: Sequence[Entry], advance: int) -> range:
+        """Add tasks of a list, and how far the application has come, in one frame that is written down as a whole."""
         with self._lock:
             self._check()
-            indices = run.add_whole(entries, advance)
+            indices = run.add_whole(tasks.specs, entries, advance)
             self._wake()
         return indices
 
@@ -178,12 +182,16 @@ class Client:
         with self._lock:
             self._closing = True
             self._wake()
-        if wait and threading.current_thread() is not self._thread:
+        if wait and self.is_elsewhere():
             self._thread.join()
 
     @property
     def failure(self) -> PilotfishError | None:
         return self._failure
+
+    def is_elsewhere(self) -> bool:
+        """Whether the caller may wait for the client's thread: it is not that thread itself."""
+        return threading.current_thread() is not self._thread
 
     def join(self) -> None:
         self._thread.join()
@@ -213,7 +221,7 @@ class Client:
         return question
 
     def _wait(self, question: _Question) -> Reply:
-        if threading.current_thread() is self._thread:
+        if not self.is_elsewhere():
             raise PilotfishError("a callback of the client cannot wait for the client", "hand it to another thread")
         question.said.wait()
         if question.problem is not None:
@@ -251,7 +259,7 @@ class Client:
                     self._serve(self._link)
                 except (OSError, ConnectionFailed):
                     self._drop()
-                    if self._closing:
+                    if self._closing and not self._unsettled():
                         break
                     self._reconnect()
                 else:
@@ -281,23 +289,23 @@ class Client:
         interest = select.POLLIN
         while True:
             with self._sending:
-                if self._has_unsent():
-                    self._gather(link)
                 link.flush()
-                self._last_sent = time.monotonic()
-            wanted = select.POLLIN | select.POLLOUT if link.waiting else select.POLLIN
+                if not link.waiting and self._has_unsent():
+                    self._gather(link)
+                    link.flush()
+                wanted = select.POLLIN | select.POLLOUT if link.waiting else select.POLLIN
             if wanted != interest:
                 poll.modify(descriptor, wanted)
                 interest = wanted
             with self._lock:
-                if self._has_unsent() and not link.waiting:
-                    continue
-                if self._closing and not link.waiting:
-                    return
+                if interest == select.POLLIN:
+                    if self._has_unsent():
+                        continue
+                    if self._closing and not self._unsettled():
+                        return
                 self._sleeping = True
             events = poll.poll()
-            with self._lock:
-                self._sleeping = False
+            self._sleeping = False
             for ready, _ in events:
                 if ready == wake:
                     os.read(wake, 64)
@@ -332,6 +340,7 @@ class Client:
                 question = self._questions[number]
                 link.put(frame(Ask(number, question.kind, question.arguments)))
             self._questions_unsent.clear()
+            self._last_sent = time.monotonic()
             self._room.notify_all()
 
     def _handle(self, message: Any, body: memoryview) -> None:
@@ -360,10 +369,18 @@ class Client:
 
     def _opened(self, message: Opened) -> None:
         with self._lock:
-            submission, question = self._opening.pop(message.uid)
-            submission.found(message)
-            self._runs[message.run] = submission
-        question.settle(Reply(None, b""), None)
+            opening = self._opening.pop(message.uid, None)
+            if opening is not None:
+                self._runs[message.run] = opening[0]
+            run = self._runs.get(message.run)
+            if run is not None and run.uid == message.uid:
+                run.found(message)
+            strangers = [other for other in self._runs.values() if other.uid == message.uid and other.run != message.run]
+        if opening is not None:
+            opening[1].settle(Reply(None, b""), None)
+        for other in strangers:
+            if other.listener is not None:
+                other.listener.lost(PilotfishError("the master came back without this run", "see what became of it: pilotfish doctor"))
 
     def _answered(self, message: Answer | Problem, body: memoryview) -> None:
         if isinstance(message, Problem):
@@ -416,35 +433,25 @@ class Client:
                     self._revive()
                 link = dial(self.pool_directory, HANDSHAKE_S)
                 break
-            except ConnectionFailed as error:
-                if time.monotonic() > deadline or self._closing:
+            except ConnectionFailed:
+                if time.monotonic() > deadline or (self._closing and not self._unsettled()):
                     raise
-                pause = _BACK_OFF_S[min(tries, len(_BACK_OFF_S) - 1)]
-                tries += 1
-                problem = error
+            pause = _BACK_OFF_S[min(tries, len(_BACK_OFF_S) - 1)]
+            tries += 1
             if select.select([self._wake_read], [], [], pause)[0]:
                 os.read(self._wake_read, 64)
-            if self._closing and not self._unsettled():
-                raise problem
         with self._sending, self._lock:
-            for run in self._runs.values():
-                self._opening.setdefault(run.uid, (run, _Question("open", {})))
-            self._open_unsent = list(self._opening)
-            self._questions_unsent = list(self._questions)
-            self._link = link
-        self._say_again(link)
-
-    def _unsettled(self) -> bool:
-        return bool(self._questions or self._opening)
-
-    def _say_again(self, link: Link) -> None:
-        """The runs first, each found again by its uid; a master that lost its disk gives them new numbers."""
-        with self._lock:
             for run in self._runs.values():
                 link.put(frame(Open(run.uid, run.options)))
                 for encoded in run.again():
                     link.put(encoded)
-            self._open_unsent = [uid for uid in self._open_unsent if self._opening[uid][0].run < 0]
+            self._open_unsent = list(self._opening)
+            self._questions_unsent = list(self._questions)
+            self._link = link
+
+    def _unsettled(self) -> bool:
+        """Whether the master owes us a confirmation."""
+        return bool(self._questions or self._opening) or any(run.has_unaccepted for run in self._runs.values())
 
     def _lose_what_cannot_be_asked_twice(self) -> None:
         with self._lock:
@@ -483,7 +490,9 @@ class Client:
         self._sending = threading.Lock()
         self._room = threading.Condition(self._lock)
         self._sleeping = False
-        self._failure = ConnectionFailed("this client was made before a fork and belongs to the parent process", "make a new one in the child")
+        self._failure = ConnectionFailed(
+            "this client was made before a fork and belongs to the parent process", "make a new one in the child"
+        )
         if self._link is not None:
             self._link.close()
             self._link = None

@@ -5,14 +5,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 import json
 import os
 import secrets
 import select
 import socket
-import struct
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -21,80 +19,39 @@ from typing import Any
 
 import msgspec
 
+from pilotfish import __version__
 from pilotfish.errors import ConnectionFailed
+from pilotfish.live.frames import Buffer, Inbox, frame
+from pilotfish.live.keys import CLIENT, UNIX, proof
 from pilotfish.model import messages
-from pilotfish.model.messages import MAX_BODY, MAX_HEADER, PREFIX_BYTES, PROTOCOL, Banner, Message, Prove, Proved, Refused
+from pilotfish.model.messages import PROTOCOL, Banner, Message, Prove, Proved, Refused
 
-Buffer = bytes | bytearray | memoryview
 Frame = tuple[Any, memoryview]
 
-_PREFIX = struct.Struct("!II")
 _READ_BYTES = 64 * 1024
 _READ_BYTES_LARGE = 1024 * 1024
 _JOIN_BELOW = 32 * 1024
 """Smaller parts are joined before they are sent: one copy is cheaper than one more entry for the kernel to walk."""
 _PARTS_PER_CALL = 64
-VERSION = "0.1.0"
-
-
-def frame(message: Message, parts: Sequence[Buffer] = ()) -> list[Buffer]:
-    """A message and its body as the buffers to send."""
-    header = messages.encode(message)
-    return [_PREFIX.pack(len(header), sum(map(len, parts))), header, *parts]
-
-
-class Inbox:
-    """Cuts a stream of bytes into frames."""
-
-    def __init__(self) -> None:
-        self._chunks: list[bytes] = []
-        self._have = 0
-        self._need = PREFIX_BYTES
-
-    def wanted(self) -> int:
-        """How much to ask the socket for."""
-        return _READ_BYTES if self._need - self._have < _READ_BYTES else _READ_BYTES_LARGE
-
-    def feed(self, data: bytes) -> list[tuple[memoryview, memoryview]]:
-        """The frames that are whole now, as (header, body)."""
-        if self._chunks:
-            self._chunks.append(data)
-            self._have += len(data)
-            if self._have < self._need:
-                return []
-            data = b"".join(self._chunks)
-            self._chunks.clear()
-        view = memoryview(data)
-        frames = []
-        start, size, self._need = 0, len(data), PREFIX_BYTES
-        while size - start >= PREFIX_BYTES:
-            header_length, body_length = _PREFIX.unpack_from(data, start)
-            if header_length > MAX_HEADER or body_length > MAX_BODY:
-                raise ConnectionFailed(f"the master announced a frame of {header_length} + {body_length} bytes: that is no Pilotfish master")
-            body = start + PREFIX_BYTES + header_length
-            if body + body_length > size:
-                self._need = body + body_length - start
-                break
-            frames.append((view[start + PREFIX_BYTES : body], view[body : body + body_length]))
-            start = body + body_length
-        self._have = size - start
-        if start < size:
-            self._chunks.append(data[start:])
-        return frames
 
 
 class Link:
     """The connection. One thread at a time may send, one may receive."""
 
-    def __init__(self, sock: socket.socket, epoch: int) -> None:
+    def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
-        self.epoch = epoch
+        self.epoch = 0
         self._inbox = Inbox()
         self._unsent: deque[memoryview] = deque()
         sock.setblocking(False)
 
     def fileno(self) -> int:
         return self.sock.fileno()
+
+    def trust(self, epoch: int) -> None:
+        """The master has proven itself: large frames may come."""
+        self.epoch = epoch
+        self._inbox.trust()
 
     def put(self, buffers: Sequence[Buffer]) -> None:
         """Have these buffers sent, after what waits already."""
@@ -133,7 +90,7 @@ class Link:
     def receive(self) -> list[Frame]:
         """The frames that have come, decoded; ConnectionFailed at the end of the stream."""
         try:
-            data = self.sock.recv(self._inbox.wanted())
+            data = self.sock.recv(_READ_BYTES if self._inbox.missing < _READ_BYTES else _READ_BYTES_LARGE)
         except BlockingIOError:
             return []
         if not data:
@@ -141,7 +98,9 @@ class Link:
         try:
             return [(messages.decode_to_client(header), body) for header, body in self._inbox.feed(data)]
         except msgspec.DecodeError as error:
-            raise ConnectionFailed(f"the master sent what cannot be read: {error}", "use the same version of Pilotfish on both sides") from error
+            raise ConnectionFailed(
+                f"the master sent what cannot be read: {error}", "use the same version of Pilotfish on both sides"
+            ) from error
 
     def close(self) -> None:
         self.sock.close()
@@ -155,11 +114,6 @@ class Link:
             if frames := self.receive():
                 message: Message = frames[0][0]
                 return message
-
-
-def proof(key: bytes, *words: str) -> str:
-    """The keyed digest with which each side shows that it has the key; see the handshake in the reference."""
-    return hmac.new(key, "|".join(("pilotfish-1", *words)).encode("ascii"), hashlib.sha256).hexdigest()
 
 
 def read_credentials(pool_directory: Path) -> dict[str, Any]:
@@ -189,7 +143,7 @@ def dial(pool_directory: Path, timeout_s: float) -> Link:
         try:
             sock.settimeout(timeout_s)
             sock.connect(path)
-            return _prove(Link(sock, 0), credentials, timeout_s)
+            return _prove(Link(sock), credentials, timeout_s)
         except (OSError, ConnectionFailed) as error:
             sock.close()
             problem = error
@@ -202,7 +156,7 @@ def dial(pool_directory: Path, timeout_s: float) -> Link:
 
 def _prove(link: Link, credentials: dict[str, Any], timeout_s: float) -> Link:
     deadline = time.monotonic() + timeout_s
-    key, key_id, role = bytes.fromhex(credentials["key"]), credentials["key_id"], "client"
+    key, key_id, role = bytes.fromhex(credentials["key"]), credentials["key_id"], CLIENT
     banner = link.next_frame(deadline)
     if not isinstance(banner, Banner):
         raise ConnectionFailed("what answered is no Pilotfish master", "pilotfish doctor")
@@ -211,13 +165,14 @@ def _prove(link: Link, credentials: dict[str, Any], timeout_s: float) -> Link:
             f"the master speaks protocol {banner.protocol}, this is {PROTOCOL}", "stop it with its own version: pilotfish stop"
         )
     nonce = secrets.token_hex(32)
-    mac = proof(key, "peer", role, key_id, banner.nonce, nonce, "unix")
-    link.put(frame(Prove(PROTOCOL, role, key_id, nonce, mac, VERSION)))
+    mac = proof(key, "peer", role, key_id, (banner.nonce, nonce), UNIX)
+    link.put(frame(Prove(PROTOCOL, role, key_id, nonce, mac, __version__)))
     link.flush()
     answer = link.next_frame(deadline)
     if isinstance(answer, Refused):
         raise ConnectionFailed(f"the master refused us: {answer.reason}", "pilotfish doctor")
-    if not isinstance(answer, Proved) or not hmac.compare_digest(answer.mac, proof(key, "master", role, key_id, nonce, banner.nonce, "unix")):
+    right = proof(key, "master", role, key_id, (nonce, banner.nonce), UNIX)
+    if not isinstance(answer, Proved) or not hmac.compare_digest(answer.mac, right):
         raise ConnectionFailed("the master could not prove that it holds our key", "pilotfish doctor")
-    link.epoch = answer.epoch
+    link.trust(answer.epoch)
     return link

@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 from collections import deque
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import msgspec
 
+from pilotfish.applications.tasklist import Entry
 from pilotfish.errors import PayloadTooLarge, PilotfishError
-from pilotfish.live.link import Buffer, frame
+from pilotfish.live.frames import Buffer, frame
 from pilotfish.model.messages import MAX_BODY, EndedItem, Opened, Submit
 from pilotfish.model.quantities import show_bytes
 from pilotfish.model.task import RunOptions, TaskSpec
@@ -19,15 +20,6 @@ BATCH_TASKS = 4096
 BATCH_BYTES = 4 * 1024 * 1024
 WHOLE_TASKS = 1_000_000
 """So many (spec, length) pairs fit one header."""
-
-
-class Entry(NamedTuple):
-    """A task before it has a number: its spec with the code that belongs to it, and its payload."""
-
-    spec: TaskSpec
-    code: bytes
-    payload: bytes
-    after: tuple[int, ...] = ()
 
 
 class Listener(Protocol):
@@ -99,7 +91,7 @@ class Submission:
             self.advanced = opened.advanced
         elif self._advance_sent > opened.advanced and not self._unaccepted and not self._fresh:
             # An advance without tasks is not among the unaccepted; if the old master died before writing it down, say it again.
-            self.add_whole((), self._advance_sent)
+            self.add_whole((), (), self._advance_sent)
 
     def spec_number(self, spec: TaskSpec, code: bytes, batch: Batch | None = None) -> int:
         """The number of a spec in the run; an equal one is not sent again."""
@@ -150,17 +142,22 @@ class Submission:
         self.next_index = index + 1
         return index
 
-    def add_whole(self, entries: Sequence[Entry], advance: int) -> range:
-        """Tasks in one frame, together with how far the application has come: all of it is written down, or nothing."""
-        size = sum(len(entry.payload) for entry in entries) + sum({id(entry.code): len(entry.code) for entry in entries}.values())
+    def add_whole(self, specs: Sequence[tuple[TaskSpec, bytes]], entries: Sequence[Entry], advance: int) -> range:
+        """Tasks in one frame, together with how far the application has come: all of it is written down, or nothing.
+
+        The entries count in ``specs``, of which those that the run has not yet are sent along.
+        """
+        used = dict.fromkeys(entry.spec for entry in entries)
+        size = sum(len(entry.payload) for entry in entries) + sum(len(specs[local][1]) for local in used)
         if size > MAX_BODY or len(entries) > WHOLE_TASKS:
             raise PayloadTooLarge(
                 f"{len(entries)} tasks with {show_bytes(size)} in one answer; {WHOLE_TASKS} and {show_bytes(MAX_BODY)} are the most",
                 "create fewer tasks at a time",
             )
         batch = Batch(self.next_index, self.next_spec, whole=True)
+        numbers = {local: self.spec_number(*specs[local], batch) for local in used}
         for offset, entry in enumerate(entries):
-            batch.tasks.append((self.spec_number(entry.spec, entry.code, batch), len(entry.payload)))
+            batch.tasks.append((numbers[entry.spec], len(entry.payload)))
             batch.payloads.append(entry.payload)
             if entry.after:
                 batch.deps[offset] = list(entry.after)

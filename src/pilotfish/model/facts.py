@@ -17,55 +17,57 @@ class Fact(Struct, frozen=True, array_like=True):
     """Base of all facts."""
 
 
-class MasterStarted(Fact, tag="master"):
+class MasterStarted(Fact, frozen=True, tag="master"):
     epoch: int
 
 
-class PoolSized(Fact, tag="sized"):
+class PoolSized(Fact, frozen=True, tag="sized"):
     """How many local cores the pool shall have."""
 
     cores: float
 
 
-class RunOpened(Fact, tag="opened"):
+class RunOpened(Fact, frozen=True, tag="opened"):
     run: int
     uid: str
     options: RunOptions
 
 
-class SpecsAdded(Fact, tag="specs"):
+class SpecsAdded(Fact, frozen=True, tag="specs"):
     run: int
+    first: int
     specs: list[TaskSpec]
 
 
-class TasksAdded(Fact, tag="tasks"):
+class TasksAdded(Fact, frozen=True, tag="tasks"):
     run: int
+    first: int
     specs: list[int]
     payloads: list[Payload]
     deps: dict[int, list[int]]
     """Index in the run -> indices of the tasks that it needs."""
 
 
-class ApplicationAdvanced(Fact, tag="advanced"):
+class ApplicationAdvanced(Fact, frozen=True, tag="advanced"):
     run: int
     cursor: int
 
 
-class RunClosed(Fact, tag="closed"):
+class RunClosed(Fact, frozen=True, tag="closed"):
     run: int
     reason: str
 
 
-class RunPaused(Fact, tag="paused"):
+class RunPaused(Fact, frozen=True, tag="paused"):
     run: int
     paused: bool
 
 
-class RunForgotten(Fact, tag="forgotten"):
+class RunForgotten(Fact, frozen=True, tag="forgotten"):
     run: int
 
 
-class TasksAssigned(Fact, tag="assigned"):
+class TasksAssigned(Fact, frozen=True, tag="assigned"):
     """``ahead``: how many of them, from the end of the list, wait at the worker until others end. ``cores``: grants to moldable tasks."""
 
     worker: str
@@ -74,12 +76,12 @@ class TasksAssigned(Fact, tag="assigned"):
     cores: dict[int, float]
 
 
-class TasksStarted(Fact, tag="started"):
+class TasksStarted(Fact, frozen=True, tag="started"):
     worker: str
     tasks: list[int]
 
 
-class TasksDone(Fact, tag="done"):
+class TasksDone(Fact, frozen=True, tag="done"):
     worker: str
     tasks: list[int]
     wall_us: list[int]
@@ -88,14 +90,14 @@ class TasksDone(Fact, tag="done"):
     outputs: list[Payload]
 
 
-class TasksRecalled(Fact, tag="recalled"):
+class TasksRecalled(Fact, frozen=True, tag="recalled"):
     """The worker was asked to hand these back."""
 
     worker: str
     tasks: list[int]
 
 
-class TasksReturned(Fact, tag="returned"):
+class TasksReturned(Fact, frozen=True, tag="returned"):
     """Back in the queue, charged to nobody: not started, or ended by something that is not their fault."""
 
     worker: str
@@ -103,7 +105,7 @@ class TasksReturned(Fact, tag="returned"):
     reason: str
 
 
-class AttemptFailed(Fact, tag="failed"):
+class AttemptFailed(Fact, frozen=True, tag="failed"):
     """One attempt ended badly, and what follows from it (see core/verdicts.py). ``charge`` names the budget that pays."""
 
     worker: str
@@ -121,24 +123,24 @@ class AttemptFailed(Fact, tag="failed"):
     output: Payload
 
 
-class TasksSkipped(Fact, tag="skipped"):
+class TasksSkipped(Fact, frozen=True, tag="skipped"):
     """They can never run, because a task that they need did not end well."""
 
     tasks: list[int]
     failure: Failure
 
 
-class TasksCancelled(Fact, tag="cancelled"):
+class TasksCancelled(Fact, frozen=True, tag="cancelled"):
     tasks: list[int]
     reason: str
 
 
-class RunCancelled(Fact, tag="run-cancelled"):
+class RunCancelled(Fact, frozen=True, tag="run-cancelled"):
     run: int
     reason: str
 
 
-class WorkerJoined(Fact, tag="joined"):
+class WorkerJoined(Fact, frozen=True, tag="joined"):
     worker: str
     pilot: str
     capacity: dict[str, float]
@@ -148,12 +150,12 @@ class WorkerJoined(Fact, tag="joined"):
     poll_s: float
 
 
-class WorkerDraining(Fact, tag="draining"):
+class WorkerDraining(Fact, frozen=True, tag="draining"):
     worker: str
     reason: str
 
 
-class WorkerQuarantined(Fact, tag="quarantined"):
+class WorkerQuarantined(Fact, frozen=True, tag="quarantined"):
     """No more tasks for this worker until then; 0 ends the quarantine."""
 
     worker: str
@@ -161,7 +163,7 @@ class WorkerQuarantined(Fact, tag="quarantined"):
     reason: str
 
 
-class WorkerEnded(Fact, tag="worker-ended"):
+class WorkerEnded(Fact, frozen=True, tag="worker-ended"):
     """Left or lost. Its tasks were dealt with by the facts before this one."""
 
     worker: str
@@ -169,41 +171,41 @@ class WorkerEnded(Fact, tag="worker-ended"):
     reason: str
 
 
-class PilotRequested(Fact, tag="pilot"):
+class PilotRequested(Fact, frozen=True, tag="pilot"):
     pilot: str
     site: str
     cores: float
     reason: str
 
 
-class PilotSubmitted(Fact, tag="pilot-submitted"):
+class PilotSubmitted(Fact, frozen=True, tag="pilot-submitted"):
     pilot: str
     job: str
 
 
-class PilotEnding(Fact, tag="pilot-ending"):
+class PilotEnding(Fact, frozen=True, tag="pilot-ending"):
     pilot: str
     reason: str
 
 
-class PilotEnded(Fact, tag="pilot-ended"):
+class PilotEnded(Fact, frozen=True, tag="pilot-ended"):
     pilot: str
     well: bool
     reason: str
 
 
-class SiteHeld(Fact, tag="held"):
+class SiteHeld(Fact, frozen=True, tag="held"):
     """No more pilots for this site until somebody releases it; an empty reason releases it."""
 
     site: str
     reason: str
 
 
-class KeyRevoked(Fact, tag="revoked"):
+class KeyRevoked(Fact, frozen=True, tag="revoked"):
     key_id: str
 
 
-class Restored(Fact, tag="restored"):
+class Restored(Fact, frozen=True, tag="restored"):
     """One piece of a snapshot (see core/snapshot.py)."""
 
     kind: str

@@ -28,12 +28,12 @@ class Message(Struct, frozen=True, array_like=True):
 # --- the handshake; see live/handshake.py ---------------------------------------------------------------------------------------
 
 
-class Banner(Message, tag="pilotfish"):
+class Banner(Message, frozen=True, tag="pilotfish"):
     protocol: int
     nonce: str
 
 
-class Prove(Message, tag="prove"):
+class Prove(Message, frozen=True, tag="prove"):
     protocol: int
     role: str
     key_id: str
@@ -42,12 +42,12 @@ class Prove(Message, tag="prove"):
     version: str
 
 
-class Proved(Message, tag="proved"):
+class Proved(Message, frozen=True, tag="proved"):
     mac: str
     epoch: int
 
 
-class Refused(Message, tag="refused"):
+class Refused(Message, frozen=True, tag="refused"):
     reason: str
 
 
@@ -56,7 +56,7 @@ class Refused(Message, tag="refused"):
 QUEUED, STARTED, FINISHED = range(3)
 
 
-class Hello(Message, tag="hello"):
+class Hello(Message, frozen=True, tag="hello"):
     """An agent joins, or comes back: who it is, what it offers, and every attempt it holds as [task, attempt, QUEUED|STARTED|FINISHED]."""
 
     worker: str
@@ -71,7 +71,7 @@ class Hello(Message, tag="hello"):
     holding: list[tuple[int, int, int]]
 
 
-class Beat(Message, tag="beat"):
+class Beat(Message, frozen=True, tag="beat"):
     """I am alive; these attempts [task, attempt] were started since the last beat and still run."""
 
     started: list[tuple[int, int]]
@@ -87,31 +87,31 @@ class ResultItem(Struct, frozen=True, array_like=True):
     length: int
 
 
-class Results(Message, tag="results"):
+class Results(Message, frozen=True, tag="results"):
     """Attempts that ended. ``first`` numbers them for the acknowledgement; body: their payloads."""
 
     first: int
     items: list[ResultItem]
 
 
-class Returned(Message, tag="returned"):
+class Returned(Message, frozen=True, tag="returned"):
     """Attempts handed back without having been started."""
 
     items: list[tuple[int, int]]
 
 
-class Leave(Message, tag="leave"):
+class Leave(Message, frozen=True, tag="leave"):
     reason: str
 
 
-class Gone(Message, tag="gone"):
+class Gone(Message, frozen=True, tag="gone"):
     """A supervisor says that its agent died and that nothing of it is left running."""
 
     worker: str
     reason: str
 
 
-class Peeked(Message, tag="peeked"):
+class Peeked(Message, frozen=True, tag="peeked"):
     """The answer to Peek; body: bytes of the stream from ``offset``. ``known`` is False when the attempt is not running here."""
 
     query: int
@@ -122,7 +122,7 @@ class Peeked(Message, tag="peeked"):
 # --- master to agent --------------------------------------------------------------------------------------------------------------
 
 
-class Welcome(Message, tag="welcome"):
+class Welcome(Message, frozen=True, tag="welcome"):
     epoch: int
     beat_s: float
     orphan_s: float
@@ -150,49 +150,49 @@ class SentTask(Struct, frozen=True, array_like=True):
     memory: int
 
 
-class Assign(Message, tag="assign"):
+class Assign(Message, frozen=True, tag="assign"):
     """Body: the code of the specs, then the payloads of the tasks."""
 
     specs: list[SentSpec]
     tasks: list[SentTask]
 
 
-class Acked(Message, tag="acked"):
+class Acked(Message, frozen=True, tag="acked"):
     """Results ``first`` to ``last`` are durable: the agent may forget them."""
 
     first: int
     last: int
 
 
-class Kill(Message, tag="kill"):
+class Kill(Message, frozen=True, tag="kill"):
     """Stop these attempts [task, attempt] and forget them; nothing is to be reported."""
 
     items: list[tuple[int, int]]
 
 
-class Recall(Message, tag="recall"):
+class Recall(Message, frozen=True, tag="recall"):
     """Hand back (Returned) those of these attempts that were not started."""
 
     items: list[tuple[int, int]]
 
 
-class Pulse(Message, tag="pulse"):
+class Pulse(Message, frozen=True, tag="pulse"):
     """The answer to a Beat: the master lives."""
 
 
-class Drain(Message, tag="drain"):
+class Drain(Message, frozen=True, tag="drain"):
     """Hand back what was not started, finish the rest, then leave."""
 
     reason: str
 
 
-class Retire(Message, tag="retire"):
+class Retire(Message, frozen=True, tag="retire"):
     """Stop everything and end: the master has no more use for this agent, or has already given its tasks away."""
 
     reason: str
 
 
-class Peek(Message, tag="peek"):
+class Peek(Message, frozen=True, tag="peek"):
     """Ask for output of a running attempt. ``stream``: 1 or 2."""
 
     query: int
@@ -205,14 +205,14 @@ class Peek(Message, tag="peek"):
 # --- client to master -------------------------------------------------------------------------------------------------------------
 
 
-class Open(Message, tag="open"):
+class Open(Message, frozen=True, tag="open"):
     """Open a run, or find it again by its uid, which the client made up."""
 
     uid: str
     options: RunOptions
 
 
-class Submit(Message, tag="submit"):
+class Submit(Message, frozen=True, tag="submit"):
     """Tasks number ``first`` and on of the run. Repeating it is harmless: what the master has already is skipped.
 
     ``specs``: new specs, numbered from ``first_spec`` in the run; ``code_lengths``: their code in the body, before the payloads.
@@ -231,13 +231,13 @@ class Submit(Message, tag="submit"):
     """Of an application only: it has dealt with so many ended tasks; written down together with the new tasks."""
 
 
-class Close(Message, tag="close"):
+class Close(Message, frozen=True, tag="close"):
     """No more tasks will come."""
 
     run: int
 
 
-class Watch(Message, tag="watch"):
+class Watch(Message, frozen=True, tag="watch"):
     """Tell of tasks that end, from the ``cursor``-th on in order of ending; with their payloads or without."""
 
     run: int
@@ -245,7 +245,7 @@ class Watch(Message, tag="watch"):
     payloads: bool
 
 
-class Ask(Message, tag="ask"):
+class Ask(Message, frozen=True, tag="ask"):
     """A question or a command with a reply: ``live/answers.py`` lists the kinds."""
 
     query: int
@@ -256,7 +256,7 @@ class Ask(Message, tag="ask"):
 # --- master to client -------------------------------------------------------------------------------------------------------------
 
 
-class Opened(Message, tag="opened"):
+class Opened(Message, frozen=True, tag="opened"):
     uid: str
     run: int
     tasks: int
@@ -264,7 +264,7 @@ class Opened(Message, tag="opened"):
     advanced: int
 
 
-class Accepted(Message, tag="accepted"):
+class Accepted(Message, frozen=True, tag="accepted"):
     """The run's first ``tasks`` tasks are durable."""
 
     run: int
@@ -281,7 +281,7 @@ class EndedItem(Struct, frozen=True, array_like=True):
     length: int
 
 
-class Ended(Message, tag="ended"):
+class Ended(Message, frozen=True, tag="ended"):
     """Tasks that ended, number ``cursor`` and on; body: their payloads, if asked for."""
 
     run: int
@@ -289,28 +289,28 @@ class Ended(Message, tag="ended"):
     items: list[EndedItem]
 
 
-class Began(Message, tag="began"):
+class Began(Message, frozen=True, tag="began"):
     """Tasks that were seen running (long ones only)."""
 
     run: int
     indices: list[int]
 
 
-class RunFinished(Message, tag="finished"):
+class RunFinished(Message, frozen=True, tag="finished"):
     """The run is closed and its last task has ended."""
 
     run: int
     counts: dict[str, int]
 
 
-class Answer(Message, tag="answer"):
+class Answer(Message, frozen=True, tag="answer"):
     """The reply to Ask; body: bytes, where the kind has any."""
 
     query: int
     data: Any
 
 
-class Problem(Message, tag="problem"):
+class Problem(Message, frozen=True, tag="problem"):
     """The reply to an Ask, Open or Submit that cannot be met (query -1 for the latter two)."""
 
     query: int

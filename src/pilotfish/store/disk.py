@@ -105,7 +105,7 @@ def write_all(disk: Disk, descriptor: int, parts: Sequence[Buffer], offset: int)
         head = rest if len(rest) <= PARTS_PER_CALL else rest[:PARTS_PER_CALL]
         written = disk.write(descriptor, head, offset)
         offset += written
-        rest = _unwritten(rest, written)
+        rest = rest[len(head) :] if written == sum(map(len, head)) else _unwritten(rest, written)
     return offset
 
 
@@ -143,7 +143,8 @@ def create_durably(disk: Disk, directory: str, name: str, content: bytes) -> int
         disk.sync_directory(directory)
     except OSError:
         disk.close(descriptor)
-        with suppress(OSError):
-            disk.remove(draft)
+        for leftover in (draft, path):
+            with suppress(OSError):
+                disk.remove(leftover)
         raise
     return descriptor

@@ -140,4 +140,3 @@ def _first_bytes(disk: Disk, path: str, length: int) -> bytes:
         return b""
     finally:
         disk.close(descriptor)
-

@@ -31,7 +31,7 @@ RESERVE_FILE = "journal.reserve"
 
 @dataclass(frozen=True, slots=True)
 class Displaced:
-    """A file of the journal that is no longer what was written. ``what``: deleted, replaced or truncated."""
+    """A file of the journal that is no longer what was written. ``what``: deleted, replaced, truncated or extended."""
 
     file: str
     what: str
@@ -213,7 +213,9 @@ class Journal:
             return Displaced(name, "deleted")
         if (found.device, found.inode) != (expected.device, expected.inode):
             return Displaced(name, "replaced")
-        return Displaced(name, "truncated") if found.size < expected.size else None
+        if found.size == expected.size:
+            return None
+        return Displaced(name, "truncated" if found.size < expected.size else "extended")
 
     def _resume(self, tail: Tail) -> None:
         """Reading is over: writing goes on where it ended."""

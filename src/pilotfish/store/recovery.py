@@ -23,7 +23,10 @@ from pilotfish.store.snapshot import record_bounds, snapshot_is_whole
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """Bytes that should be records and are not. ``what``: damaged, missing (the whole file) or unused (a snapshot with an older, whole substitute)."""
+    """Bytes that should be records and are not.
+
+    ``what``: damaged, missing (the whole file), or unused (a damaged snapshot for which an older one and all segments since stood in).
+    """
 
     file: str
     offset: int
@@ -33,7 +36,10 @@ class Damage:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Records that are not there. ``durable`` False: they may never have been on disk, as after a power cut; nobody was told of them then."""
+    """Records that are not there.
+
+    ``durable`` False: they may never have been on disk, as after a power cut, and then nobody was told of them.
+    """
 
     first: int
     last: int

@@ -12,7 +12,7 @@ from zlib import crc32
 
 from pilotfish.store.framing import FIELDS, FIELDS_AT, HEAD_BYTES, MARKER, MAX_BODY, PREFIX, RECORD_HEAD, proven_durable
 
-CHUNK_BYTES = 4 << 20
+CHUNK_BYTES = 1 << 20
 
 Read = Callable[[int, int], bytes]
 """length, offset -> bytes; fewer only where the file ends."""
@@ -56,7 +56,8 @@ class Scan:
         buffer, position, expected, seed = self._buffer, self._position, self.expected, self.seed
         limit = len(buffer)
         last_head = -1
-        unpack, view, batch = RECORD_HEAD.unpack_from, memoryview(buffer), []
+        unpack, view = RECORD_HEAD.unpack_from, memoryview(buffer)
+        batch: list[bytes] = []
         keep = batch.append
         while position + HEAD_BYTES <= limit:
             marker, check, crc, length, sequence = unpack(buffer, position)
@@ -100,10 +101,9 @@ class Scan:
 
     def _trusted(self, position: int) -> bool:
         marker, check, _ = PREFIX.unpack_from(self._buffer, position)
-        if marker != MARKER:
-            return False
         fields = self._buffer[position + FIELDS_AT : position + HEAD_BYTES]
-        return crc32(fields, self.seed) == check and FIELDS.unpack(fields)[0] <= MAX_BODY
+        length: int = FIELDS.unpack(fields)[0]
+        return bool(marker == MARKER and crc32(fields, self.seed) == check) and length <= MAX_BODY
 
     def _search(self, position: int) -> None:
         """Skips to the next head that can be trusted, or to where the buffer no longer tells."""

@@ -1,0 +1,118 @@
+"""Command lines as contestants: ``pilotfish run`` with a home of its own, and ``xargs``."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from benchmarks.contestants.processes import MARK
+from benchmarks.contestants.sizing import sized_run
+from benchmarks.harness import Options
+from benchmarks.peers import RUN_TIMEOUT_S, end_leftovers, last_line
+
+
+class CommandFailed(Exception):
+    """A command line that did not end well; the text is what it said last."""
+
+
+class Shell:
+    """Runs ``pilotfish`` commands with a home of their own, as a person would in a terminal."""
+
+    def __init__(self, directory: str, mark: str) -> None:
+        self.directory = Path(directory)
+        self.environment = {**os.environ, MARK: mark, "PILOTFISH_HOME": str(self.directory / "home"), "TMPDIR": directory}
+
+    def pilotfish(self, *arguments: str) -> float:
+        """Run it to its end; the seconds it took."""
+        program = Path(sys.executable).parent / "pilotfish"
+        began = time.perf_counter()
+        done = subprocess.run(
+            [str(program), *arguments],
+            env=self.environment,
+            cwd=self.directory,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=RUN_TIMEOUT_S,
+            check=False,
+        )
+        elapsed = time.perf_counter() - began
+        if done.returncode != 0:
+            raise CommandFailed(f"pilotfish {arguments[0]}: exit {done.returncode}: {last_line(done.stderr)}")
+        return elapsed
+
+    def run_true(self, count: int, workers: int) -> float:
+        lines = self.directory / f"lines-{count}.txt"
+        lines.write_text("".join(f"{number}\n" for number in range(count)))
+        return self.pilotfish("run", "--workers", str(workers), "--each-line", str(lines), "--", "/bin/true", "{}")
+
+
+@contextmanager
+def fresh_home() -> Iterator[Shell]:
+    """A home that nobody has used yet; afterwards its master is stopped and nothing of it is left."""
+    mark = uuid.uuid4().hex
+    with tempfile.TemporaryDirectory(prefix="pfb", ignore_cleanup_errors=True) as directory:
+        shell = Shell(directory, mark)
+        try:
+            yield shell
+        finally:
+            try:
+                shell.pilotfish("stop", "--now")
+            except (CommandFailed, OSError, subprocess.TimeoutExpired):
+                pass
+            end_leftovers(mark)
+
+
+def measured(measure: Callable[[], dict[str, Any]]) -> Callable[[], dict[str, Any]]:
+    """A command that fails or is not there is an answer, like every other contestant's."""
+
+    def run() -> dict[str, Any]:
+        try:
+            return measure()
+        except (CommandFailed, OSError, subprocess.TimeoutExpired) as problem:
+            return {"error": str(problem)}
+
+    return run
+
+
+def xargs_true(options: Options) -> dict[str, Any]:
+    """The floor: no durability, no results, all output in one file."""
+    command = ["xargs", f"-P{options.workers}", "-n1", "/bin/true"]
+
+    def run(count: int) -> float:
+        numbers = "".join(f"{number}\n" for number in range(count))
+        with tempfile.TemporaryFile() as output:
+            began = time.perf_counter()
+            subprocess.run(command, input=numbers.encode(), stdout=output, stderr=output, check=True)
+            return time.perf_counter() - began
+
+    count, elapsed = sized_run(run, options.seconds)
+    return {"count": count, "elapsed_s": elapsed, "per_s": count / elapsed}
+
+
+def pilotfish_run_true(options: Options) -> dict[str, Any]:
+    """``pilotfish run --each-line`` with a master that is already up; the command's own start is part of the time."""
+    with fresh_home() as shell:
+        first_s = shell.run_true(1, options.workers)
+        warm_s = shell.run_true(1, options.workers)
+        count, elapsed = sized_run(lambda number: shell.run_true(number, options.workers), options.seconds)
+    return {"count": count, "elapsed_s": elapsed, "per_s": count / elapsed, "cold_s": first_s, "warm_command_s": warm_s}
+
+
+def pilotfish_run_cold(options: Options) -> dict[str, Any]:
+    """The first ``pilotfish run`` of a person: no master yet. The task leaves a file, whose time says when it ran."""
+    with fresh_home() as shell:
+        proof = shell.directory / "proof"
+        began = time.time()
+        cold_s = shell.pilotfish("run", "--workers", str(options.workers), "--", "/usr/bin/touch", str(proof))
+        task_ran_s = proof.stat().st_mtime - began
+        warm_s = shell.pilotfish("run", "--workers", str(options.workers), "--", "/bin/true")
+    return {"cold_s": cold_s, "task_ran_s": task_ran_s, "warm_command_s": warm_s}

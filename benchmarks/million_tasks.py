@@ -1,0 +1,224 @@
+"""What do a million queued tasks cost the master, does it slow down, and how soon is it back after a crash?"""
+
+from __future__ import annotations
+
+import argparse
+import select
+import sys
+import time
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+from benchmarks.contestants.processes import read_process
+from benchmarks.harness import Options, describe_machine, layout, write_json
+from benchmarks.own_pool import LightAgents, OwnPool, own_pool
+
+TASKS = 1_000_000
+PER_FRAME = 1000
+FRAMES_AHEAD = 16
+TENTHS = 10
+SILENCE_S = 120.0
+SOURCE = b"def nothing(number):\n    return number\n"
+
+
+class Conversation:
+    """A client's connection to the master, one thread, frames in and out."""
+
+    def __init__(self, pool: OwnPool) -> None:
+        from pilotfish.live.link import dial
+
+        self.link = dial(pool.directory, 30.0)
+
+    def send(self, message: Any, parts: list[bytes] | None = None) -> None:
+        from pilotfish.live.link import frame
+
+        self.link.put(frame(message, parts or []))
+        self.link.flush()
+
+    def hear_until(self, satisfied: Callable[[Any], bool]) -> None:
+        """Read messages until one of them satisfies; what waits to be sent goes out meanwhile."""
+        while True:
+            writable = [self.link] if self.link.waiting else []
+            ready, room, _ = select.select([self.link], writable, [], SILENCE_S)
+            if not ready and not room:
+                raise RuntimeError(f"the master said nothing for {SILENCE_S:.0f} s")
+            if room:
+                self.link.flush()
+            if ready:
+                answers = [satisfied(message) for message, _ in self.link.receive()]
+                if any(answers):
+                    return
+
+    def close(self) -> None:
+        self.link.close()
+
+
+class Tenths:
+    """The rate of each tenth of a long stretch."""
+
+    def __init__(self, total: int) -> None:
+        self.total = total
+        self.marks = [time.perf_counter()]
+
+    def reached(self, count: int) -> None:
+        while len(self.marks) <= TENTHS and count >= self.total * len(self.marks) // TENTHS:
+            self.marks.append(time.perf_counter())
+
+    def rates(self) -> list[float]:
+        return [self.total / TENTHS / max(later - earlier, 1e-9) for earlier, later in zip(self.marks, self.marks[1:], strict=False)]
+
+
+def rss_bytes(pid: int) -> int:
+    process = read_process(pid)
+    if process is None:
+        raise RuntimeError("the master is gone")
+    return process.rss_bytes
+
+
+def submit_all(conversation: Conversation, total: int) -> tuple[int, Tenths]:
+    """Open a run and submit the tasks, a thousand in a frame, some frames ahead of what the master has confirmed."""
+    from pilotfish.applications.parcel import pack_one
+    from pilotfish.model import messages as m
+    from pilotfish.model.task import RunOptions, TaskSpec
+
+    opened: list[m.Opened] = []
+    conversation.send(m.Open(uuid.uuid4().hex, RunOptions(name="million")))
+    conversation.hear_until(lambda message: isinstance(message, m.Opened) and (opened.append(message) or True))
+    run = opened[0].run
+    launch = {"python": list(sys.version_info[:2]), "form": "source", "name": "nothing", "path": [], "cwd": None, "env": {}}
+    specs, code = [TaskSpec(kind="python", name="nothing", launch=launch)], [SOURCE]
+    progress, accepted, first = Tenths(total), 0, 0
+
+    def confirmed(message: Any) -> bool:
+        nonlocal accepted
+        if isinstance(message, m.Problem):
+            raise RuntimeError(f"the master refused: {message.message}")
+        if isinstance(message, m.Accepted):
+            accepted = message.tasks
+            progress.reached(accepted)
+        return first - accepted < PER_FRAME * FRAMES_AHEAD
+
+    while first < total:
+        count = min(PER_FRAME, total - first)
+        payloads = [pack_one(pickled_argument(number)) for number in range(first, first + count)]
+        tasks = [(0, len(payload)) for payload in payloads]
+        lengths = [len(part) for part in code]
+        conversation.send(m.Submit(run, first, 0 if specs else 1, specs, lengths, tasks), [*code, *payloads])
+        specs, code = [], []
+        first += count
+        if first - accepted >= PER_FRAME * FRAMES_AHEAD:
+            conversation.hear_until(confirmed)
+    conversation.hear_until(lambda message: confirmed(message) and accepted >= total)
+    conversation.send(m.Close(run))
+    return run, progress
+
+
+def pickled_argument(number: int) -> bytes:
+    import pickle
+
+    return pickle.dumps(((number,), {}), 5)
+
+
+def complete_all(conversation: Conversation, run: int, total: int) -> Tenths:
+    """Watch the run until its last task has ended."""
+    from pilotfish.model import messages as m
+    from pilotfish.model.states import DONE
+
+    ended, failed = 0, 0
+    progress = Tenths(total)
+
+    def all_ended(message: Any) -> bool:
+        nonlocal ended, failed
+        if isinstance(message, m.Ended):
+            ended += len(message.items)
+            failed += sum(item.state != DONE for item in message.items)
+            progress.reached(ended)
+        return ended >= total
+
+    conversation.send(m.Watch(run, 0, False))
+    conversation.hear_until(all_ended)
+    if failed:
+        raise RuntimeError(f"{failed} of {total} tasks did not end well")
+    return progress
+
+
+def measure(pool: OwnPool, total: int, workers: int, simulated: bool) -> dict[str, Any]:
+    pool.start(workers=0)
+    pid = pool.pid
+    empty = rss_bytes(pid)
+    conversation = Conversation(pool)
+    run, submitted = submit_all(conversation, total)
+    queued, journal_queued = rss_bytes(pid), pool.disk_bytes()
+    light = LightAgents(pool.agent_credentials(), 1, float(workers)) if simulated else None
+    try:
+        if light is None:
+            pool.ask("workers_set", local=workers)
+        completed = complete_all(conversation, run, total)
+    finally:
+        if light is not None:
+            light.stop()
+    finished, journal_finished = rss_bytes(pid), pool.disk_bytes()
+    conversation.close()
+    pool.kill(pid)
+    crash_s = pool.start(workers=0)
+    counts = pool.ask("run", run=run)["counts"]
+    if counts.get("done") != total:
+        raise RuntimeError(f"after the restart the master knows of {counts}")
+    submit_rates, complete_rates = submitted.rates(), completed.rates()
+    return {
+        "tasks": total,
+        "agent": "simulated" if simulated else "real",
+        "rss_bytes_per_queued_task": (queued - empty) / total,
+        "rss_bytes_per_finished_task": (finished - empty) / total,
+        "disk_bytes_per_queued_task": journal_queued / total,
+        "disk_bytes_per_finished_task": journal_finished / total,
+        "submit_per_s": total / (submitted.marks[-1] - submitted.marks[0]),
+        "submit_per_s_by_tenth": submit_rates,
+        "submit_last_over_first": submit_rates[-1] / submit_rates[0],
+        "complete_per_s": total / (completed.marks[-1] - completed.marks[0]),
+        "complete_per_s_by_tenth": complete_rates,
+        "complete_last_over_first": complete_rates[-1] / complete_rates[0],
+        "restart_after_kill_s": crash_s,
+        "rss_bytes_per_task_after_restart": (rss_bytes(pool.pid) - empty) / total,
+    }
+
+
+def goals(result: dict[str, Any]) -> list[tuple[str, bool]]:
+    return [
+        ("at most 1 kB of master memory per queued task", result["rss_bytes_per_queued_task"] <= 1000),
+        ("submitting: the last tenth at least 0.8 times as fast as the first", result["submit_last_over_first"] >= 0.8),
+        ("completing: the last tenth at least 0.8 times as fast as the first", result["complete_last_over_first"] >= 0.8),
+    ]
+
+
+def show(value: Any) -> str:
+    if isinstance(value, list):
+        return " ".join(f"{item:,.0f}" for item in value)
+    return f"{value:,.2f}" if isinstance(value, float) else str(value)
+
+
+def run_once(total: int, simulated: bool, options: Options) -> int:
+    with own_pool() as pool:
+        result = measure(pool, total, options.workers, simulated)
+    print(layout([["a million queued tasks", ""], *([name, show(value)] for name, value in result.items())]))
+    verdicts = goals(result)
+    for text, met in verdicts:
+        print(f"goal {'met' if met else 'MISSED'}: {text}")
+    write_json(options.out, "million_tasks", {"machine": describe_machine(), "result": result, "goals": verdicts})
+    return 1 if options.strict and not all(met for _, met in verdicts) else 0
+
+
+def main(options: Options) -> int:
+    return run_once(TASKS, False, options)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    Options.add_to(parser)
+    parser.add_argument("--tasks", type=int, default=TASKS)
+    parser.add_argument(
+        "--simulated-agent", action="store_true", help="tasks are answered by an agent without slots: the master alone is measured"
+    )
+    chosen = parser.parse_args()
+    sys.exit(run_once(chosen.tasks, chosen.simulated_agent, Options.from_namespace(chosen)))

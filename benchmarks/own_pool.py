@@ -1,0 +1,149 @@
+"""A pool of our own to measure: its master as a separate process, reached by its Unix socket, and light agents for it."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from benchmarks.contestants.processes import MARK, Process, bytes_below, read_process
+from benchmarks.peers import end_leftovers
+
+POOL = "default"
+REPLY_TIMEOUT_S = 300.0
+PILOT = "benchmark"
+
+
+class OwnPool:
+    def __init__(self, home: Path) -> None:
+        self.directory = home / "pools" / POOL
+        self.master: Any = None
+
+    def start(self, workers: int) -> float:
+        """Start the master, or start it again, and wait until it answers; the seconds that took."""
+        from pilotfish.cli.pool import connect
+
+        began = time.perf_counter()
+        self.master = connect(POOL, start=True, workers=workers)
+        self.ask("status")
+        return time.perf_counter() - began
+
+    def ask(self, kind: str, **arguments: Any) -> Any:
+        return self.master.ask(kind, **arguments)
+
+    @property
+    def pid(self) -> int:
+        return int(self.ask("status")["pid"])
+
+    def disk_bytes(self) -> int:
+        return bytes_below(str(self.directory))
+
+    def kill(self, pid: int) -> None:
+        """The master's sudden death, and the proof of it."""
+        self.master.close()
+        os.kill(pid, signal.SIGKILL)
+        deadline = time.monotonic() + 30
+        while read_process(pid) is not None:
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"process {pid} lives on after SIGKILL")
+            time.sleep(0.001)
+
+    def agent_credentials(self) -> Path:
+        """A file with what a light agent needs: a key of its own, which the pool's secret yields, and the TLS endpoint."""
+        from pilotfish.live.keys import open_keyring
+
+        keyring = open_keyring(self.directory)
+        key_id = f"pilot:{PILOT}"
+        path = self.directory.parent.parent / "light-agents.json"
+        content = {"key_id": key_id, "key": keyring.key(key_id).hex(), "pilot": PILOT, "endpoint": self.tls_endpoint()}
+        path.write_text(json.dumps(content))
+        path.chmod(0o600)
+        return path
+
+    def tls_endpoint(self) -> dict[str, Any]:
+        """Where agents call: any of the pool's credential files says it."""
+        for path in sorted(self.directory.rglob("*.json")):
+            try:
+                content = json.loads(path.read_text())
+            except (OSError, ValueError):
+                continue
+            endpoints = content.get("endpoints", []) if isinstance(content, dict) else []
+            for endpoint in endpoints:
+                if endpoint.get("kind") == "tls":
+                    return dict(endpoint)
+        raise RuntimeError(f"no credential file below {self.directory} names a TLS endpoint")
+
+
+class LightAgents:
+    """The process with the light agents."""
+
+    def __init__(self, credentials: Path, count: int, cores: float) -> None:
+        command = [
+            sys.executable,
+            "-m",
+            "benchmarks.light_agents",
+            "--credentials",
+            str(credentials),
+            "--count",
+            str(count),
+            "--cores",
+            str(cores),
+        ]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.joined = self._reply()
+
+    def _reply(self) -> dict[str, Any]:
+        assert self.process.stdout is not None
+        ready, _, _ = select.select([self.process.stdout], [], [], REPLY_TIMEOUT_S)
+        line = self.process.stdout.readline() if ready else ""
+        if not line:
+            raise RuntimeError("the light agents did not answer")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def report(self) -> dict[str, Any]:
+        assert self.process.stdin is not None
+        self.process.stdin.write("report\n")
+        self.process.stdin.flush()
+        return self._reply()
+
+    def usage(self) -> Process | None:
+        return read_process(self.process.pid)
+
+    def stop(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        try:
+            self.process.wait(timeout=30)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+
+
+@contextmanager
+def own_pool() -> Iterator[OwnPool]:
+    """A pool in a fresh home; its master and all its workers are gone afterwards."""
+    mark = uuid.uuid4().hex
+    with tempfile.TemporaryDirectory(prefix="pfb", ignore_cleanup_errors=True) as directory:
+        os.environ.update({MARK: mark, "PILOTFISH_HOME": directory})
+        pool = OwnPool(Path(directory))
+        try:
+            yield pool
+        finally:
+            try:
+                if pool.master is not None:
+                    pool.ask("stop", now=True)
+                    pool.master.close()
+            finally:
+                end_leftovers(mark)
+                for name in (MARK, "PILOTFISH_HOME"):
+                    os.environ.pop(name, None)

@@ -1,0 +1,152 @@
+"""What a process started, and what that started: found in /proc, held together by child subreapers, killed as a whole."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import time
+from typing import Dict, Iterable, List, Optional
+
+PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+_libc: Optional[ctypes.CDLL] = None
+
+
+def libc() -> ctypes.CDLL:
+    global _libc
+    if _libc is None:
+        _libc = ctypes.CDLL(None, use_errno=True)
+    return _libc
+
+
+def become_subreaper() -> bool:
+    """Orphans among our descendants become our children instead of init's, so that none gets away."""
+    return bool(libc().prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0)
+
+
+def signal_on_parent_death(number: int, parent: int) -> None:
+    """Have the kernel send us this signal when our parent dies; at once if it is dead already."""
+    libc().prctl(PR_SET_PDEATHSIG, number, 0, 0, 0)
+    if number and os.getppid() != parent:
+        os.kill(os.getpid(), number)
+
+
+def children_of(pid: int) -> List[int]:
+    """The direct children, of all threads of ``pid``."""
+    found: List[int] = []
+    try:
+        threads = os.listdir("/proc/%d/task" % pid)
+        for thread in threads:
+            with open("/proc/%d/task/%s/children" % (pid, thread), "rb") as file:
+                found.extend(map(int, file.read().split()))
+    except FileNotFoundError:
+        if os.path.exists("/proc/%d" % pid) and not os.path.exists("/proc/self/task/%d/children" % os.getpid()):
+            return _parents().get(pid, [])
+    except OSError:
+        pass
+    return found
+
+
+def _parents() -> Dict[int, List[int]]:
+    """Parent to children of all processes: the slow way, for kernels without children files."""
+    children: Dict[int, List[int]] = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            fields = stat_fields(int(name))
+            if fields:
+                children.setdefault(int(fields[1]), []).append(int(name))
+    return children
+
+
+def stat_fields(pid: int) -> List[bytes]:
+    """The fields of /proc/PID/stat from the state on; empty if there is no such process."""
+    try:
+        with open("/proc/%d/stat" % pid, "rb") as file:
+            return file.read().rpartition(b")")[2].split()
+    except OSError:
+        return []
+
+
+def state_of(pid: int) -> str:
+    """R, S, D, Z, T …; empty if there is no such process."""
+    fields = stat_fields(pid)
+    return fields[0].decode("ascii") if fields else ""
+
+
+def descendants_of(pid: int, spare: Iterable[int] = ()) -> List[int]:
+    """All below ``pid``, parents before children, leaving out the trees of ``spare``."""
+    spared = set(spare)
+    found: List[int] = []
+    waiting = [pid]
+    while waiting:
+        for child in children_of(waiting.pop()):
+            if child not in spared:
+                found.append(child)
+                waiting.append(child)
+    return found
+
+
+def resident_bytes(pid: int) -> int:
+    """Resident memory of the process and all below it."""
+    total = 0
+    for member in [pid, *descendants_of(pid)]:
+        try:
+            with open("/proc/%d/statm" % member, "rb") as file:
+                total += int(file.read().split()[1]) * PAGE_BYTES
+        except (OSError, IndexError):
+            continue
+    return total
+
+
+def signal_all(pids: Iterable[int], number: int) -> None:
+    for pid in pids:
+        try:
+            os.kill(pid, number)
+        except OSError:
+            continue
+
+
+def has_children() -> bool:
+    """Whether we have any child, running or not yet reaped: one cheap call."""
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
+
+
+def kill_descendants(spare: Iterable[int] = (), patience_s: float = 10.0) -> bool:
+    """Kill and reap everything below ourselves, but the trees of ``spare``. We must be a subreaper. Whether all are gone.
+
+    Rounds, because a process may fork while we look. All found are stopped first, so that they cannot outrun us for long, and nothing
+    here waits without end: a process that hangs in the kernel must not hang us.
+    """
+    spared = list(spare)
+    give_up_at = time.monotonic() + patience_s
+    pause_s = 0.0001
+    while True:
+        reap_children(spared)
+        found = descendants_of(os.getpid(), spared)
+        if not found:
+            return True
+        alive = [pid for pid in found if state_of(pid) not in ("Z", "X", "")]
+        signal_all(alive, signal.SIGSTOP)
+        signal_all(alive, signal.SIGKILL)
+        if time.monotonic() > give_up_at:
+            return False
+        time.sleep(pause_s)
+        pause_s = min(0.02, pause_s * 2)
+
+
+def reap_children(spare: Iterable[int] = ()) -> None:
+    """Collect those of our children that have ended; never waits."""
+    spared = set(spare)
+    for pid in children_of(os.getpid()):
+        if pid not in spared:
+            try:
+                os.waitpid(pid, os.WNOHANG)
+            except ChildProcessError:
+                continue

@@ -1,0 +1,221 @@
+"""``pilotfish.Executor``: a ``concurrent.futures.Executor`` on a pool of its own, or on the person's."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import itertools
+import os
+import pickle
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar, Unpack
+
+from pilotfish.api import mapping
+from pilotfish.api.future import TaskFuture
+from pilotfish.api.session import Pool, Session
+from pilotfish.applications.function import PythonCalls, chunked
+from pilotfish.applications.wishes import Wishes, read_wishes
+from pilotfish.errors import BadInput, PilotfishError
+from pilotfish.model.messages import EndedItem
+from pilotfish.model.task import RunOptions
+
+Value = TypeVar("Value")
+CANNOT_SEND = (pickle.PicklingError, TypeError, AttributeError, ValueError, RecursionError, BadInput)
+"""What pickling raises when an argument cannot travel."""
+
+
+class ExecutorBroken(PilotfishError, concurrent.futures.BrokenExecutor):
+    """The executor cannot run anything any more."""
+
+    code = "P4101"
+
+
+class LeftBehind(PilotfishError):
+    """Something of a private pool outlived it."""
+
+    code = "P4102"
+
+
+def usable_cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def private_pool(workers: int) -> Pool:
+    from pilotfish.live import daemon
+
+    return daemon.private_pool(workers)
+
+
+def shared_pool(name: str) -> Pool:
+    from pilotfish.live import daemon
+
+    return daemon.ensure_pool(name)
+
+
+def initialized(function: Callable[..., Any], initializer: Callable[..., Any], initargs: tuple[Any, ...], token: str) -> Callable[..., Any]:
+    """The function, in a process in which the initializer has run once. Made here, not imported there: slots do not have this package."""
+
+    def run_initialized(*args: Any, **kwargs: Any) -> Any:
+        import sys
+        from concurrent.futures import BrokenExecutor
+
+        done = sys.__dict__.setdefault("_pilotfish_initialized", {})
+        if token not in done:
+            try:
+                initializer(*initargs)
+                done[token] = None
+            except BaseException as error:
+                done[token] = f"the initializer failed: {type(error).__name__}: {error}"
+        if done[token] is not None:
+            raise BrokenExecutor(done[token])
+        return function(*args, **kwargs)
+
+    run_initialized.__name__ = getattr(function, "__name__", "call")
+    run_initialized.__qualname__ = getattr(function, "__qualname__", run_initialized.__name__)
+    return run_initialized
+
+
+class _ExecutorSession(Session):
+    """A session that breaks when the initializer fails: every further task would fail as well."""
+
+    def ended(self, items: list[EndedItem], body: memoryview) -> None:
+        broken = None
+        for item in items:
+            if item.failure is not None and item.failure.cause == "exception":
+                future = self._futures.get(item.index)
+                if future is not None:
+                    future.add_done_callback(self._look)
+        super().ended(items, body)
+        broken = self.broken
+        if broken is not None:
+            self.lost(broken)
+
+    broken: ExecutorBroken | None = None
+
+    def _look(self, future: concurrent.futures.Future[Any]) -> None:
+        if not future.cancelled() and type(future.exception()) is concurrent.futures.BrokenExecutor:
+            self.broken = ExecutorBroken(str(future.exception()), "mend the initializer")
+
+
+class Executor(concurrent.futures.Executor):
+    """Runs calls on a private pool of ``max_workers`` cores that ends with the executor, or in the pool named by ``pool``.
+
+    Leaving the ``with`` block proves that nothing was left behind, or raises. Further keywords (cores, memory, time, retries …)
+    hold for every task.
+    """
+
+    def __init__(
+        self,
+        max_workers: int | None = None,
+        *,
+        pool: str | None = None,
+        initializer: Callable[..., object] | None = None,
+        initargs: tuple[Any, ...] = (),
+        echo: bool = True,
+        **wishes: Unpack[Wishes],
+    ) -> None:
+        if max_workers is not None and max_workers <= 0:
+            raise ValueError("max_workers must be greater than 0")
+        if initializer is not None and not callable(initializer):
+            raise TypeError("initializer must be a callable")
+        if pool is not None and max_workers is not None:
+            raise BadInput(
+                f"max_workers: {max_workers!r} means a pool of its own, but pool={pool!r} was given too",
+                "leave out one of them; how many workers a shared pool has is its own setting",
+            )
+        self._workers = max_workers or usable_cores()
+        self._pool = pool
+        self._initializer = initializer, initargs
+        self._echo = echo
+        self._wanted = read_wishes(wishes, "Executor")
+        self._lock = threading.Lock()
+        self._shut = False
+        self._owner = os.getpid()
+        self._session: Session | None = None
+        self._calls: PythonCalls | None = None
+        self._wrapped: weakref.WeakKeyDictionary[Callable[..., Any], Callable[..., Any]] = weakref.WeakKeyDictionary()
+
+    def _start(self) -> Session:
+        """The session, made when the first task comes."""
+        with self._lock:
+            if self._session is None:
+                pool = shared_pool(self._pool) if self._pool is not None else private_pool(self._workers)
+                options = RunOptions(name="executor", command="pilotfish.Executor", cwd=os.getcwd(), owned=True)
+                session = _ExecutorSession(pool, options, private=self._pool is None, echo=self._echo)
+                self._calls = PythonCalls(session.register, self._wanted)
+                # The session holds no reference to us, so that an executor nobody holds any more ends by itself.
+                weakref.finalize(self, session.finish, True).atexit = False
+                self._session = session
+            return self._session
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> TaskFuture:
+        session = self._session or self._ready()
+        if self._shut or session.failure is not None:
+            self._refuse(session)
+        future = TaskFuture(session)
+        if self._initializer[0] is not None:
+            fn = self._with_initializer(fn)
+        assert self._calls is not None
+        try:
+            spec, payload = self._calls.encode(fn, args, kwargs)
+        except CANNOT_SEND as error:
+            # As in the standard library: what cannot be pickled fails its future, not the loop that submits.
+            future.set_exception(error)
+            return future
+        return session.submit(future, spec, payload)
+
+    def _ready(self) -> Session:
+        if self._shut:
+            raise RuntimeError("cannot schedule new futures after shutdown")
+        return self._start()
+
+    def _refuse(self, session: Session) -> None:
+        if self._shut:
+            raise RuntimeError("cannot schedule new futures after shutdown")
+        assert session.failure is not None
+        raise ExecutorBroken(str(session.failure), session.failure.hint) from session.failure
+
+    def _with_initializer(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        initializer, initargs = self._initializer
+        assert initializer is not None
+        wrapped = self._wrapped.get(function)
+        if wrapped is None:
+            assert self._session is not None
+            wrapped = self._wrapped[function] = initialized(function, initializer, initargs, self._session.uid)
+        return wrapped
+
+    def map(
+        self,
+        fn: Callable[..., Value],
+        *iterables: Iterable[Any],
+        timeout: float | None = None,
+        chunksize: int = 1,
+        buffersize: int | None = None,
+    ) -> Iterator[Value]:
+        """As in the standard library. A ``chunksize`` above 1 makes one task of so many calls: rarely needed here."""
+        mapping.check_sizes(chunksize, buffersize)
+        rows = zip(*iterables, strict=False)
+        if chunksize == 1:
+            return mapping.results((self.submit(fn, *row) for row in rows), timeout, buffersize)
+        chunk = chunked(fn)
+        lists = mapping.results((self.submit(chunk, part) for part in mapping.chunks(rows, chunksize)), timeout, buffersize)
+        return itertools.chain.from_iterable(lists)
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """No more tasks. With ``wait``, return when the last has ended and the private pool is gone; raise if something of it is not."""
+        if self._owner != os.getpid():
+            return
+        with self._lock:
+            self._shut = True
+            session = self._session
+        if session is None:
+            return
+        if cancel_futures:
+            session.cancel_pending()
+        session.finish(forget=True)
+        if wait:
+            session.wait()
+            if session.left_behind:
+                raise LeftBehind("the pool ended, but left behind: " + "; ".join(session.left_behind), "remove it with: pilotfish gc")

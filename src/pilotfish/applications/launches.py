@@ -1,0 +1,129 @@
+"""Executables of one run as (spec number, payload): what they share goes into the spec, what differs into the task."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from pilotfish.applications.executable import (
+    OUTPUT_CAP,
+    Executable,
+    Inputs,
+    Launch,
+    check_argv,
+    check_environment,
+    check_inputs,
+    check_outputs,
+    executable_payload,
+    executable_spec,
+    program_beside,
+)
+from pilotfish.applications.wishes import KNOWN, Wishes, check_known, read_wishes
+from pilotfish.errors import BadInput
+from pilotfish.model.quantities import parse_bytes
+from pilotfish.model.task import TaskSpec
+
+
+class ExecutableWishes(Wishes, total=False):
+    """The keywords understood where an executable is added, besides those of every task."""
+
+    inputs: Inputs
+    outputs: Sequence[str]
+    stdin: bytes | str
+    env: Mapping[str, str]
+    cwd: str | os.PathLike[str] | None
+    sandbox: bool | None
+    shell: bool
+    output_cap: int | str
+
+
+EXECUTABLE_KNOWN = (*KNOWN, *(name for name in ExecutableWishes.__annotations__ if name not in KNOWN))
+_OF_ONE_TASK = ("inputs", "outputs", "stdin", "env")
+
+
+class Defaults:
+    """What all executables of a run share unless they say otherwise: ``tasks.defaults.outputs = ["out.dat"]``.
+
+    Inputs set here are sent to a worker once; inputs of a single task are sent with that task.
+    """
+
+    def __init__(self) -> None:
+        object.__setattr__(self, "values", {})
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        check_known({name: value}, EXECUTABLE_KNOWN, "defaults")
+        self.__dict__["values"][name] = value
+
+    def __getattr__(self, name: str) -> Any:
+        values: dict[str, Any] = self.__dict__["values"]
+        if name in values:
+            return values[name]
+        check_known({name: None}, EXECUTABLE_KNOWN, "defaults")
+        return None
+
+    def key(self) -> str:
+        return repr(self.__dict__["values"])
+
+    def copy(self) -> dict[str, Any]:
+        return dict(self.__dict__["values"])
+
+
+def _stdin(value: bytes | str) -> bytes:
+    if isinstance(value, str):
+        return value.encode()
+    if not isinstance(value, (bytes, bytearray)):
+        raise BadInput(f"stdin: {value!r} is neither text nor bytes", "give the content itself, such as open(path, 'rb').read()")
+    return bytes(value)
+
+
+class ExecutableCalls:
+    """Encodes executables for one run."""
+
+    def __init__(self, register: Callable[[TaskSpec, bytes], int]) -> None:
+        self._register = register
+        self._specs: dict[str, int] = {}
+
+    def encode(self, argv: Sequence[str | os.PathLike[str]], options: Mapping[str, Any], defaults: Defaults) -> tuple[int, bytes]:
+        words = check_argv(argv)
+        if options:
+            check_known(options, EXECUTABLE_KNOWN, "executable")
+        task = Executable(
+            argv=words,
+            inputs=check_inputs(options.get("inputs", ())),
+            outputs=check_outputs(options.get("outputs", ())),
+            stdin=_stdin(options.get("stdin", b"")),
+            env=check_environment(options.get("env", {})),
+        )
+        return self._spec(task, options, defaults), executable_payload(task)
+
+    def _spec(self, task: Executable, options: Mapping[str, Any], defaults: Defaults) -> int:
+        own = {name: value for name, value in options.items() if name not in _OF_ONE_TASK}
+        needs_sandbox = bool(task.inputs or task.outputs)
+        key = f"{task.argv[0]}\0{needs_sandbox}\0{own!r}\0{defaults.key()}"
+        number = self._specs.get(key)
+        if number is None:
+            number = self._specs[key] = self._register(*self._describe(task, {**defaults.copy(), **own}, needs_sandbox))
+        return number
+
+    def _describe(self, task: Executable, shared: dict[str, Any], needs_sandbox: bool) -> tuple[TaskSpec, bytes]:
+        inputs, outputs = check_inputs(shared.get("inputs", ())), check_outputs(shared.get("outputs", ()))
+        sandbox = shared.get("sandbox")
+        if sandbox is None:
+            sandbox = bool(needs_sandbox or inputs or outputs)
+        if sandbox:
+            inputs = {**program_beside(task.argv), **inputs}
+        cwd = shared.get("cwd")
+        if cwd is not None and not os.path.isdir(cwd):
+            raise BadInput(f"cwd: {os.fspath(cwd)!r} is not a directory here", "create it, or name another")
+        launch = Launch(
+            cwd=os.path.abspath(cwd) if cwd is not None else None,
+            sandbox=bool(sandbox),
+            env=check_environment(shared.get("env", {})),
+            inputs=inputs,
+            outputs=outputs,
+            output_cap=parse_bytes(shared.get("output_cap", OUTPUT_CAP), "output_cap"),
+            shell=bool(shared.get("shell", False)),
+        )
+        wanted = read_wishes({name: value for name, value in shared.items() if name in KNOWN}, "executable")
+        return executable_spec(os.path.basename(task.argv[0]), launch, wanted)

@@ -1,0 +1,107 @@
+"""Where an application manager or a run file puts its tasks before anybody sends them."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple, Unpack
+
+from pilotfish.applications.function import PythonCalls, worker_payload, worker_spec
+from pilotfish.applications.launches import Defaults, ExecutableCalls, ExecutableWishes
+from pilotfish.applications.wishes import KNOWN, read_wishes
+from pilotfish.errors import BadInput
+from pilotfish.model.task import TaskSpec
+
+Post = Callable[..., None]
+
+
+class Entry(NamedTuple):
+    """A task before it has a number in its run. ``spec`` counts in the list's own specs."""
+
+    spec: int
+    payload: bytes
+    after: tuple[int, ...] = ()
+
+
+class TaskList:
+    """Tasks of one run, numbered as they are added. May be used from any thread."""
+
+    def __init__(self, first: int = 0, worker: Any = None, changed: Callable[[], None] | None = None, post: Post | None = None) -> None:
+        self.defaults = Defaults()
+        """What all executables share: ``tasks.defaults.outputs = ["out.dat"]``."""
+        self.specs: list[tuple[TaskSpec, bytes]] = []
+        self._entries: list[Entry] = []
+        self._next = first
+        self._worker = worker
+        self._changed = changed
+        self._post = post
+        self._lock = threading.RLock()
+        self._worker_specs: dict[str, int] = {}
+        self._executables = ExecutableCalls(self._register)
+        self._calls: dict[str, PythonCalls] = {}
+
+    def __len__(self) -> int:
+        return self._next
+
+    def add(self, argv: Sequence[str | os.PathLike[str]], *, after: Iterable[int] = (), **options: Unpack[ExecutableWishes]) -> int:
+        """An executable. Returns the task's index, which ``after`` of later tasks may name."""
+        with self._lock:
+            return self._append(*self._executables.encode(argv, options, self.defaults), after)
+
+    def call(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> int:
+        """A Python call."""
+        with self._lock:
+            return self._append(*self._python().encode(function, args, kwargs), ())
+
+    def work(self, parameters: Any, *, after: Iterable[int] = ()) -> int:
+        """One ``do_work(parameters)`` of the application's worker."""
+        if self._worker is None:
+            raise BadInput("work: this application has no worker", "set worker = YourApplicationWorker in the manager's class")
+        with self._lock:
+            key = self._wishes_key()
+            number = self._worker_specs.get(key)
+            if number is None:
+                number = self._worker_specs[key] = self._register(*worker_spec(self._worker, self._wanted()))
+            return self._append(number, worker_payload(parameters), after)
+
+    def post(self, function: Callable[..., object], /, *args: Any) -> None:
+        """Have results worked on in the manager's thread pool. They count as dealt with when this is through."""
+        if self._post is None:
+            raise BadInput("post: there is no thread pool here", "only a manager that is told of ended tasks has one")
+        self._post(function, *args)
+
+    def take(self) -> list[Entry]:
+        """The tasks added since the last time."""
+        with self._lock:
+            entries, self._entries = self._entries, []
+            return entries
+
+    def _register(self, spec: TaskSpec, code: bytes) -> int:
+        self.specs.append((spec, code))
+        return len(self.specs) - 1
+
+    def _append(self, spec: int, payload: bytes, after: Iterable[int]) -> int:
+        index = self._next
+        before = tuple(after)
+        for other in before:
+            if isinstance(other, bool) or not isinstance(other, int) or not 0 <= other < index:
+                raise BadInput(f"after: {other!r} is not the index of an earlier task", f"indices so far go from 0 to {index - 1}")
+        self._entries.append(Entry(spec, payload, before))
+        self._next = index + 1
+        if self._changed is not None:
+            self._changed()
+        return index
+
+    def _wishes_key(self) -> str:
+        return self.defaults.key()
+
+    def _wanted(self) -> Any:
+        return read_wishes({name: value for name, value in self.defaults.copy().items() if name in KNOWN}, "defaults")
+
+    def _python(self) -> PythonCalls:
+        key = self._wishes_key()
+        calls = self._calls.get(key)
+        if calls is None:
+            calls = self._calls[key] = PythonCalls(self._register, self._wanted())
+        return calls

@@ -1,0 +1,11 @@
+"""This machine as a site: a pilot is a process."""
+
+from __future__ import annotations
+
+
+def agent_command(python: str, bundle: str, credentials: str, worker: str, cores: float, workdir: str, poll_s: float) -> list[str]:
+    """The command that starts an agent here. The key is in the credentials file, never in the arguments."""
+    command = [python, bundle, "--credentials", credentials, "--worker", worker, "--cores", f"{cores:g}", "--workdir", workdir]
+    if poll_s:
+        command += ["--poll", f"{poll_s:g}"]
+    return command

@@ -1,0 +1,66 @@
+"""version, completion, explain."""
+
+from __future__ import annotations
+
+import platform
+from importlib import metadata
+
+import click
+
+from pilotfish.cli.complaints import EXPLANATIONS
+from pilotfish.cli.options import json_option
+from pilotfish.cli.render import Screen
+from pilotfish.errors import BadInput
+
+SHELLS = ("bash", "zsh", "fish")
+
+
+@click.command()
+@json_option
+def version(as_json: bool) -> None:
+    """Print the version."""
+    found = metadata.version("pilotfish")
+    if as_json:
+        Screen.of().json({"pilotfish": found, "python": platform.python_version(), "system": platform.platform()})
+    else:
+        Screen.of().line(f"pilotfish {found} (Python {platform.python_version()})")
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(SHELLS))
+def completion(shell: str) -> None:
+    """Print the shell's completion script.
+
+    \b
+    bash:  pilotfish completion bash > ~/.local/share/bash-completion/completions/pilotfish
+    zsh:   pilotfish completion zsh > ~/.zfunc/_pilotfish
+    fish:  pilotfish completion fish > ~/.config/fish/completions/pilotfish.fish
+    """
+    from click.shell_completion import get_completion_class
+
+    from pilotfish.cli.main import pilotfish
+
+    kind = get_completion_class(shell)
+    assert kind is not None
+    Screen.of().line(kind(pilotfish, {}, "pilotfish", "_PILOTFISH_COMPLETE").source())
+
+
+@click.command("explain")
+@click.argument("code", required=False)
+@json_option
+def explain_code(code: str | None, as_json: bool) -> None:
+    """Say what an error code means.
+
+    Without a code: all of them.
+    """
+    wanted = sorted(EXPLANATIONS) if code is None else [code.upper()]
+    if wanted[0] not in EXPLANATIONS:
+        raise BadInput(f"there is no error code {code!r}", "See them all: pilotfish explain")
+    screen = Screen.of()
+    if as_json:
+        screen.json({one: {"meaning": EXPLANATIONS[one].meaning, "commands": EXPLANATIONS[one].commands} for one in wanted})
+        return
+    for one in wanted:
+        screen.line(f"{screen.paint(one, 'bold')}  {EXPLANATIONS[one].meaning}")
+        for command in EXPLANATIONS[one].commands:
+            screen.line(f"       {command}")

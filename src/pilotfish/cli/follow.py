@@ -1,0 +1,225 @@
+"""Watching a run to its end, leaving it with Ctrl-C, and telling how it ended."""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import click
+
+from pilotfish.cli.complaints import SOME_FAILED
+from pilotfish.cli.options import json_option, pool_option, run_argument
+from pilotfish.cli.pool import Master, News, connect, find_run
+from pilotfish.cli.progress import Progress
+from pilotfish.cli.render import Column, Screen, clean, duration, plural
+from pilotfish.cli.why import show_reasons
+from pilotfish.model.states import CANCELLED, DONE, FAILED
+
+LISTEN_S = 0.25
+ASK_WHY_AFTER_S = 0.6
+ASK_WHY_AGAIN_S = 5.0
+SHOWN_FAILURES = 5
+HOPELESS = frozenset({"too-big", "tags", "walltime"})
+"""Reasons that no waiting will change, only somebody's doing."""
+WORTH_TELLING = HOPELESS | {"no-workers", "held", "disk-full", "quarantine", "paused"}
+
+
+@dataclass(slots=True)
+class Timing:
+    """Where the time went, as far as it is seen from here."""
+
+    started: float
+    elapsed_s: float = 0.0
+    first_end_s: float = 0.0
+    run_s: float = 0.0
+    cpu_s: float = 0.0
+    turnaround_s: float = 0.0
+    """From the start of the run to the end of each task, added up."""
+    ended: int = 0
+
+    def note(self, now: float, wall_us: int, cpu_us: int) -> None:
+        if not self.ended:
+            self.first_end_s = now - self.started
+        self.ended += 1
+        self.run_s += wall_us / 1e6
+        self.cpu_s += cpu_us / 1e6
+        self.turnaround_s += now - self.started
+
+    def shares(self, cores: float) -> dict[str, float]:
+        """Means per task and how much of the workers was used."""
+        count = max(1, self.ended)
+        offered = max(1e-9, cores * self.elapsed_s)
+        return {
+            "elapsed_s": self.elapsed_s,
+            "until_first_result_s": self.first_end_s,
+            "mean_queue_s": max(0.0, (self.turnaround_s - self.run_s) / count),
+            "mean_run_s": self.run_s / count,
+            "mean_cpu_s": self.cpu_s / count,
+            "overhead_per_task_s": max(0.0, offered - self.run_s) / count,
+            "utilisation": min(1.0, self.run_s / offered),
+            "cores": cores,
+        }
+
+
+@dataclass(slots=True)
+class Outcome:
+    """How a run stands when we stop watching it."""
+
+    run: int
+    counts: dict[str, int]
+    tasks: int
+    left: str = ""
+    """Empty when the run ended; else why we stopped watching: ``interrupted`` or ``hopeless``."""
+    failures: list[tuple[int, str]] = field(default_factory=list)
+    timing: Timing = field(default_factory=lambda: Timing(time.monotonic()))
+
+    @property
+    def bad(self) -> int:
+        return self.counts.get("failed", 0) + self.counts.get("cancelled", 0)
+
+
+class Follower:
+    """Keeps count while a run is watched."""
+
+    def __init__(self, master: Master, row: dict[str, Any], progress: Progress, costs: list[float] | None) -> None:
+        self.outcome = Outcome(row["run"], dict(row["counts"]), row["tasks"])
+        self.progress = progress
+        self.costs = costs
+        self._master = master
+        self._running: set[int] = set()
+        self._told: set[str] = set()
+        self._ask_why_at = time.monotonic() + ASK_WHY_AFTER_S
+        counts = self.outcome.counts
+        progress.total = row["tasks"]
+        progress.failed = counts.get("failed", 0)
+        progress.done = self.cursor = progress.failed + counts.get("done", 0) + counts.get("cancelled", 0)
+        if costs:
+            progress.work_total = sum(costs)
+
+    def take(self, news: News) -> None:
+        now = time.monotonic()
+        self._running.update(news.began)
+        for item in news.ended:
+            self._running.discard(item.index)
+            word = {DONE: "done", FAILED: "failed", CANCELLED: "cancelled"}[item.state]
+            self.outcome.counts[word] = self.outcome.counts.get(word, 0) + 1
+            self.outcome.timing.note(now, item.wall_us, item.cpu_us)
+            self.progress.ended(item.state == FAILED, self.costs[item.index] if self.costs else None)
+            if item.state == FAILED and len(self.outcome.failures) < SHOWN_FAILURES:
+                self.outcome.failures.append((item.index, item.failure.message or item.failure.cause if item.failure else "failed"))
+        self.progress.running = len(self._running)
+
+    def look_for_trouble(self, screen: Screen) -> bool:
+        """When nothing moves, say why; True when waiting is of no use."""
+        if self._running or self.outcome.timing.ended or time.monotonic() < self._ask_why_at:
+            return False
+        self._ask_why_at = time.monotonic() + ASK_WHY_AGAIN_S
+        answer = self._master.ask("why", run=self.outcome.run)
+        codes = {reason["code"] for reason in answer.get("reasons", ())}
+        if "starting" in codes:
+            self._ask_why_at = time.monotonic() + ASK_WHY_AFTER_S
+        if codes & WORTH_TELLING - self._told:
+            self._told |= codes
+            self.progress.clear()
+            show_reasons(screen, answer)
+        return bool(codes & HOPELESS)
+
+
+def follow(master: Master, run: int, quiet: bool = False, costs: list[float] | None = None) -> Outcome:
+    """Watch until the run has ended, or somebody presses Ctrl-C. The moving line goes to the standard error output."""
+    screen = Screen.of(sys.stderr)
+    progress = Progress(screen, time.monotonic)
+    follower = Follower(master, master.ask("run", run=run), progress, costs)
+    outcome = follower.outcome
+    watcher = master.watch(run, follower.cursor)
+    try:
+        while True:
+            news = watcher.next(LISTEN_S)
+            if news is not None:
+                follower.take(news)
+                if news.lost is not None:
+                    raise news.lost
+                if news.finished:
+                    break
+            elif follower.look_for_trouble(screen):
+                outcome.left = "hopeless"
+                break
+            if not quiet:
+                progress.draw()
+    except KeyboardInterrupt:
+        outcome.left = "interrupted"
+    finally:
+        progress.clear()
+        watcher.close()
+    outcome.timing.elapsed_s = time.monotonic() - outcome.timing.started
+    if not quiet and not screen.is_terminal and not outcome.left:
+        progress.draw(force=True)
+    return outcome
+
+
+def show_outcome(screen: Screen, outcome: Outcome, as_json: bool = False) -> int:
+    """Tell how it ended; the exit status."""
+    status = SOME_FAILED if outcome.bad and not outcome.left else 0
+    if as_json:
+        screen.json(
+            {
+                "run": outcome.run,
+                "state": "left" if outcome.left else "done",
+                "tasks": outcome.tasks,
+                "counts": outcome.counts,
+                "failures": [{"task": f"{outcome.run}.{index}", "message": message} for index, message in outcome.failures],
+                "elapsed_s": round(outcome.timing.elapsed_s, 3),
+            }
+        )
+        return status
+    if outcome.left:
+        show_left(screen, outcome)
+        return status
+    counts = outcome.counts
+    parts = [f"{counts[word]:,} {word}" for word in ("done", "failed", "cancelled") if counts.get(word)]
+    told = ", ".join(parts) or "nothing to do"
+    screen.line(f"Run {outcome.run}: {plural(outcome.tasks, 'task')}, {told} in {duration(outcome.timing.elapsed_s)}.")
+    if outcome.failures:
+        columns = (Column("TASK"), Column("WHAT HAPPENED", elastic=True))
+        screen.table(
+            columns, ((f"{outcome.run}.{index}", message.splitlines()[0] if message else "") for index, message in outcome.failures)
+        )
+        screen.line(f"All of them:   pilotfish tasks {outcome.run} --state failed")
+        screen.line(f"What it wrote: pilotfish logs {outcome.run}.{outcome.failures[0][0]}")
+        screen.line(f"Once more:     pilotfish rerun {outcome.run} --failed")
+    return status
+
+
+def show_left(screen: Screen, outcome: Outcome) -> None:
+    if outcome.left == "interrupted":
+        screen.line(f"Left run {outcome.run}. The work goes on: {_so_far(outcome)}.")
+    else:
+        screen.line(f"Run {outcome.run} is kept, and starts as soon as something fits.")
+    screen.line(f"  come back   pilotfish attach {outcome.run}")
+    screen.line("  look        pilotfish status")
+    screen.line(f"  cancel it   pilotfish cancel {outcome.run}")
+
+
+def _so_far(outcome: Outcome) -> str:
+    ended = outcome.counts.get("done", 0) + outcome.bad
+    return f"{ended:,} of {plural(outcome.tasks, 'task')} so far"
+
+
+@click.command()
+@run_argument
+@click.option("--quiet", "-q", is_flag=True, help="No progress line.")
+@pool_option
+@json_option
+def attach(run: str | None, quiet: bool, pool: str, as_json: bool) -> int:
+    """Watch a run again after you left it.
+
+    RUN is its number or name; by default the last run. Ctrl-C leaves it; the work goes on.
+    """
+    master = connect(pool)
+    row = find_run(master, run)
+    screen = Screen.of()
+    if not as_json and not quiet and row["state"] != "done":
+        screen.line(f"Run {row['run']}: {clean(row['command'])}")
+    return show_outcome(screen, follow(master, row["run"], quiet=quiet or as_json), as_json)

@@ -1,0 +1,215 @@
+"""status, tasks, workers: what there is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import click
+
+from pilotfish.cli.options import json_option, pool_option, run_argument
+from pilotfish.cli.pool import NoPool, connect, find_run
+from pilotfish.cli.render import Column, Screen, clean, duration, plural, rate, size
+from pilotfish.model.states import TASK_STATES
+
+RUN_COLUMNS = (
+    Column("RUN", right=True),
+    Column("NAME", elastic=True),
+    Column("STATE"),
+    Column("TASKS", right=True),
+    Column("DONE", right=True),
+    Column("FAILED", right=True),
+    Column("RUNNING", right=True),
+    Column("WAITING", right=True),
+    Column("RATE", right=True),
+    Column("TO GO", right=True),
+    Column("COMMAND", elastic=True),
+)
+TASK_COLUMNS = (
+    Column("TASK"),
+    Column("NAME", elastic=True),
+    Column("STATE"),
+    Column("TRY", right=True),
+    Column("WORKER", elastic=True),
+    Column("TIME", right=True),
+    Column("CPU", right=True),
+    Column("MEMORY", right=True),
+    Column("NOTE", elastic=True),
+)
+WORKER_COLUMNS = (
+    Column("WORKER", elastic=True),
+    Column("STATE"),
+    Column("CORES", right=True),
+    Column("BUSY", right=True),
+    Column("DONE", right=True),
+    Column("FAILED", right=True),
+    Column("HEARD", right=True),
+    Column("NOTE", elastic=True),
+)
+SHOWN_RUNS = 20
+SHOWN_TASKS = 100
+IN_HAND = ("assigned", "running")
+AHEAD = ("waiting", "ready")
+
+
+@click.command()
+@click.option("--all", "everything", is_flag=True, help=f"All runs, not only the last {SHOWN_RUNS}.")
+@pool_option
+@json_option
+def status(everything: bool, pool: str, as_json: bool) -> None:
+    """Show runs, workers and warnings on one screen."""
+    screen = Screen.of()
+    try:
+        master = connect(pool)
+    except NoPool:
+        if as_json:
+            screen.json({"pool": pool, "pid": None, "workers": {}, "runs": [], "warnings": []})
+        else:
+            screen.line(f"Nothing has been run in the pool {clean(pool)} yet. Start: pilotfish run -- COMMAND")
+        return
+    answer = master.ask("status")
+    if as_json:
+        screen.json(answer)
+        return
+    screen.line(_pool_sentence(answer))
+    rows = sorted(answer.get("runs", ()), key=lambda row: int(row["run"]))
+    shown = rows if everything else rows[-SHOWN_RUNS:]
+    if shown:
+        screen.line()
+        screen.table(RUN_COLUMNS, (run_cells(row) for row in shown))
+    if len(shown) < len(rows):
+        screen.line(f"... and {plural(len(rows) - len(shown), 'earlier run')}: pilotfish status --all")
+    for warning in answer.get("warnings", ()):
+        screen.line(f"{screen.paint('warning:', 'yellow')} {clean(warning)}")
+
+
+def _pool_sentence(answer: dict[str, Any]) -> str:
+    workers: dict[str, int] = answer.get("workers", {})
+    told = ", ".join(f"{count} {state}" for state, count in workers.items() if count) or "none"
+    parts = [
+        f"pool {clean(answer.get('pool', ''))}",
+        f"master {answer.get('pid')} up {duration(answer.get('uptime_s'))}",
+        f"workers: {clean(told)}",
+        plural(int(answer.get("slots", 0)), "core"),
+    ]
+    if answer.get("rate_per_s"):
+        parts.append(rate(answer["rate_per_s"]))
+    return " · ".join(parts)
+
+
+def state_of_run(row: dict[str, Any]) -> str:
+    """One word for where a run stands."""
+    if row.get("paused"):
+        return "paused"
+    if row["state"] == "done":
+        counts = row["counts"]
+        return "failed" if counts.get("failed") else "cancelled" if counts.get("cancelled") else "done"
+    if any(row["counts"].get(state) for state in IN_HAND):
+        return "running"
+    return "waiting" if row["tasks"] else "open"
+
+
+def run_cells(row: dict[str, Any]) -> list[object]:
+    counts = row["counts"]
+    return [
+        row["run"],
+        row["name"] or "-",
+        state_of_run(row),
+        f"{row['tasks']:,}",
+        f"{counts.get('done', 0):,}",
+        f"{counts.get('failed', 0):,}",
+        f"{_sum(counts, IN_HAND):,}",
+        f"{_sum(counts, AHEAD):,}",
+        rate(row.get("rate_per_s")) if row["state"] != "done" else "-",
+        duration(row.get("eta_s")) if row["state"] != "done" else "-",
+        row["command"],
+    ]
+
+
+def _sum(counts: dict[str, int], states: Iterable[str]) -> int:
+    return sum(counts.get(state, 0) for state in states)
+
+
+@click.command()
+@run_argument
+@click.option("--state", type=click.Choice(TASK_STATES), help="Only tasks in this state.")
+@click.option("--limit", type=click.IntRange(min=1), default=SHOWN_TASKS, show_default=True, help="At most so many.")
+@click.option("--offset", type=click.IntRange(min=0), default=0, help="Leave out so many first.")
+@click.option("--ids", is_flag=True, help="Print only the tasks' names, one per line, for other commands.")
+@pool_option
+@json_option
+def tasks(run: str | None, state: str | None, limit: int, offset: int, **options: Any) -> None:
+    """List the tasks of a run.
+
+    RUN is its number or name; by default the last run.
+    """
+    screen = Screen.of()
+    master = connect(options["pool"])
+    row = find_run(master, run)
+    arguments = {"run": row["run"], "limit": limit, "offset": offset} | ({"state": state} if state else {})
+    found = master.ask("tasks", **arguments)
+    if options["as_json"]:
+        screen.json(found)
+    elif options["ids"]:
+        for task in found:
+            screen.line(task["id"])
+    elif not found:
+        screen.line(f"Run {row['run']} has no {state or 'such'} tasks.")
+    else:
+        screen.table(TASK_COLUMNS, (task_cells(task) for task in found))
+        total = row["counts"].get(state, 0) if state else row["tasks"]
+        if total > offset + len(found):
+            screen.line(f"... {total - offset - len(found):,} more: pilotfish tasks {row['run']} --offset {offset + len(found)}")
+
+
+def task_cells(task: dict[str, Any]) -> list[object]:
+    failure = task.get("failure")
+    return [
+        task["id"],
+        task["name"] or "-",
+        task["state"],
+        task["attempt"] or "-",
+        task.get("worker") or "-",
+        duration(task.get("wall_s")) if task.get("wall_s") else "-",
+        duration(task.get("cpu_s")) if task.get("cpu_s") else "-",
+        size(task.get("rss_bytes")),
+        failure_note(failure) if failure else task.get("reason") or "",
+    ]
+
+
+def failure_note(failure: dict[str, Any]) -> str:
+    """A failure in one line: what happened, and whose fault that was when it was not the task's."""
+    message = failure.get("message") or failure.get("cause") or "failed"
+    blame = failure.get("blame", "task")
+    return message if blame == "task" else f"{message} (blame: {blame})"
+
+
+@click.command()
+@click.option("--all", "everything", is_flag=True, help="Those that left or were lost, too.")
+@pool_option
+@json_option
+def workers(everything: bool, pool: str, as_json: bool) -> None:
+    """List the workers and what they do."""
+    screen = Screen.of()
+    found = connect(pool).ask("workers", all=everything)
+    if as_json:
+        screen.json(found)
+    elif not found:
+        screen.line("There are no workers. They come with the work: pilotfish run --workers 4 -- COMMAND")
+    else:
+        screen.table(WORKER_COLUMNS, (worker_cells(worker) for worker in found))
+
+
+def worker_cells(worker: dict[str, Any]) -> list[object]:
+    capacity, free = worker.get("capacity", {}), worker.get("free", {})
+    cores = capacity.get("cores", 0)
+    return [
+        worker["worker"],
+        worker["state"] if worker.get("connected", True) or worker["state"] in ("left", "lost") else f"{worker['state']}, silent",
+        f"{cores:g}",
+        f"{cores - free.get('cores', cores):g}",
+        f"{worker.get('tasks_done', 0):,}",
+        f"{worker.get('tasks_failed', 0):,}",
+        f"{duration(worker.get('last_heard_s'))} ago" if worker.get("last_heard_s") is not None else "-",
+        "quarantined: it keeps failing" if worker.get("quarantined_until") else worker.get("reason") or "",
+    ]

@@ -1,0 +1,100 @@
+"""The real master behind the commands: a client of the pool's master, which is started if nobody listens."""
+
+from __future__ import annotations
+
+import queue
+import uuid
+from typing import Any
+
+from pilotfish.cli.pool import News
+from pilotfish.errors import PilotfishError
+from pilotfish.live.client import Client
+from pilotfish.live.submission import Submission
+from pilotfish.model.messages import EndedItem
+from pilotfish.model.task import RunOptions, TaskSpec
+
+
+class _Listener:
+    """Puts what the client's thread hears into a queue for the command's thread."""
+
+    def __init__(self) -> None:
+        self.heard: queue.SimpleQueue[News] = queue.SimpleQueue()
+
+    def ended(self, items: list[EndedItem], body: memoryview) -> None:
+        self.heard.put(News(ended=tuple(items)))
+
+    def began(self, indices: list[int]) -> None:
+        self.heard.put(News(began=tuple(indices)))
+
+    def finished(self, counts: dict[str, int]) -> None:
+        self.heard.put(News(finished=True))
+
+    def lost(self, error: PilotfishError) -> None:
+        self.heard.put(News(lost=error))
+
+    def next(self, timeout_s: float) -> News | None:
+        try:
+            return self.heard.get(timeout=timeout_s)
+        except queue.Empty:
+            return None
+
+    def close(self) -> None:
+        """Nothing to do: the client that feeds it ends with the command."""
+
+
+class LiveRun:
+    """A run that is being filled over the wire."""
+
+    def __init__(self, client: Client, submission: Submission) -> None:
+        self._client = client
+        self._submission = submission
+
+    @property
+    def number(self) -> int:
+        return self._submission.run
+
+    def spec(self, spec: TaskSpec, code: bytes) -> int:
+        return self._client.spec_number(self._submission, spec, code)
+
+    def add(self, spec: int, payload: bytes) -> None:
+        self._client.submit(self._submission, spec, payload, _ignore)
+
+    def close(self) -> None:
+        self._client.close_run(self._submission)
+        # The master answers in order: with this answer, everything before it is on its disk.
+        self._client.ask("run", run=self.number)
+
+
+def _ignore(index: int) -> None:
+    """Nobody waits for single tasks here."""
+
+
+class LiveMaster:
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._submissions: dict[int, Submission] = {}
+
+    def ask(self, kind: str, **arguments: Any) -> Any:
+        return self._client.ask(kind, **arguments).data
+
+    def ask_bytes(self, kind: str, **arguments: Any) -> tuple[Any, bytes]:
+        reply = self._client.ask(kind, **arguments)
+        return reply.data, reply.body
+
+    def begin(self, options: RunOptions) -> LiveRun:
+        submission = self._client.open_run(uuid.uuid4().hex, options)
+        self._submissions[submission.run] = submission
+        return LiveRun(self._client, submission)
+
+    def watch(self, run: int, cursor: int) -> _Listener:
+        submission = self._submissions.get(run)
+        if submission is None:
+            row = self.ask("run", run=run)
+            submission = self._client.open_run(row["uid"], RunOptions(name=row["name"], command=row["command"]))
+            self._submissions[run] = submission
+        listener = _Listener()
+        self._client.watch(submission, listener, cursor=cursor, payloads=False)
+        return listener
+
+    def close(self) -> None:
+        self._client.close()

@@ -1,0 +1,24 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from pilotfish.cli.pool import DEFAULT_POOL
+
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+
+
+def pool_option(function: Decorated) -> Decorated:
+    return click.option("--pool", default=DEFAULT_POOL, envvar="PILOTFISH_POOL", show_default=True, help="Which pool is meant.")(function)
+
+
+def json_option(function: Decorated) -> Decorated:
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")(function)
+
+
+def run_argument(function: Decorated) -> Decorated:
+    return click.argument("run", required=False, metavar="[RUN]")(function)

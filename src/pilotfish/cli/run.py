@@ -1,0 +1,204 @@
+"""run: from a line in a shell to tasks on workers."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+import click
+
+from pilotfish.applications.executable import executable_payload, executable_spec
+from pilotfish.applications.wishes import Wanted, read_wishes
+from pilotfish.cli.follow import Outcome, follow, show_outcome
+from pilotfish.cli.options import json_option, pool_option
+from pilotfish.cli.output import save_results, show_single
+from pilotfish.cli.pool import Master, connect
+from pilotfish.cli.render import Screen, clean, plural
+from pilotfish.cli.report import show_report
+from pilotfish.cli.tasksource import Source, Wording, make_source
+from pilotfish.errors import BadInput
+from pilotfish.model.quantities import show_bytes, show_seconds
+from pilotfish.model.task import RunOptions
+
+SHOWN_IN_DRY_RUN = 5
+
+
+class CommandLine(click.Command):
+    """Remembers whether ``--`` stood before the command: ``run x.py`` is a run file, ``run -- x.py`` a program."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        given = list(args)
+        rest = super().parse_args(ctx, args)
+        command = ctx.params.get("command", ())
+        ctx.meta["after_dashes"] = bool(command) and given[len(given) - len(command) - 1 : len(given) - len(command)] == ["--"]
+        return rest
+
+
+@click.command(cls=CommandLine, context_settings={"allow_interspersed_args": False})
+@click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[--] COMMAND...")
+@click.option("--workers", type=click.IntRange(min=1), help="How many cores of this machine to use.  [default: all]")
+@click.option("--param", "parameters", multiple=True, metavar="NAME=VALUES", help="Sweep: 0.1:1.0:0.1, 1..100, a,b,c or @file. Repeatable.")
+@click.option("--params-from", "tables", multiple=True, metavar="FILE", help="Sweep over the rows of a CSV or JSON table.")
+@click.option("--each-line", metavar="FILE", help="One task per line of FILE ('-': standard input), put where {} is.")
+@click.option("--zip", "zipped", is_flag=True, help="Put the values of parameters side by side instead of combining them all.")
+@click.option("--tasks", "task_list", metavar="FILE", help="A task list: one task per line.")
+@click.option("--name", default="", help="A name for the run.")
+@click.option("--cores", metavar="N|A-B", help="Cores per task, or a range to choose from.  [default: 1]")
+@click.option("--memory", metavar="SIZE", help="Memory per task, such as 2G; a task that takes more is stopped.")
+@click.option("--gpus", type=click.FloatRange(min=0), help="GPUs per task.")
+@click.option("--resource", "resources", multiple=True, metavar="NAME=AMOUNT", help="Anything else that a worker must have. Repeatable.")
+@click.option("--time", "time_limit", metavar="DURATION", help="Time limit per task, such as 90s or 1h30m.")
+@click.option("--retries", type=click.IntRange(min=0), default=0, show_default=True, help="How often a failed task is tried again.")
+@click.option("--priority", type=int, default=0, show_default=True, help="Tasks with a higher one go first.")
+@click.option("--max-failures", type=click.IntRange(min=0), default=0, help="Stop the run after so many failed tasks.  [default: never]")
+@click.option("--input", "inputs", multiple=True, metavar="FILE", help="Bring FILE along to each task's own directory. Repeatable.")
+@click.option("--output", "outputs", multiple=True, metavar="FILE", help="Bring FILE (or a pattern) back, to run-N/INDEX/. Repeatable.")
+@click.option(
+    "--sandbox/--here", "sandbox", default=None, help="A fresh directory per task, or this one.  [default: this one, unless files travel]"
+)
+@click.option("--env", "environment", multiple=True, metavar="NAME[=VALUE]", help="Set a variable for the tasks. Repeatable.")
+@click.option("--stdin", metavar="FILE", help="What the tasks read from their standard input.")
+@click.option("--detach", is_flag=True, help="Do not wait for the end.")
+@click.option("--dry-run", is_flag=True, help="Say what would be run, and run nothing.")
+@click.option("--report", is_flag=True, help="Show results and where the time went.")
+@click.option("--quiet", "-q", is_flag=True, help="No progress line and no summary.")
+@pool_option
+@json_option
+@click.pass_context
+def run(context: click.Context, **options: Any) -> int:
+    """Run a command, a sweep, a task list or a run file.
+
+    \b
+    pilotfish run -- ./sim --seed 1
+    pilotfish run --each-line inputs.txt -- ./sim {}
+    pilotfish run --param alpha=0.1:1.0:0.1 --param seed=1..100 -- ./sim {alpha} {seed}
+    pilotfish run --tasks tasks.txt
+    pilotfish run workflow.py
+
+    {name} is the task's value of a parameter, {} its line, {#} its number. Ctrl-C leaves the run; the work goes on.
+    The exit status is 0 when all tasks were done, 1 when some failed, 2 when the request itself is wrong.
+    """
+    command: tuple[str, ...] = options["command"]
+    if command and command[0].endswith(".py") and not context.meta["after_dashes"] and not _is_sweep(options):
+        from pilotfish.cli.runfile import run_file
+
+        return run_file(command[0], command[1:], options)
+    source = make_source(_wording(options), os.environ)
+    wanted = read_wishes(_wishes(options, command), "run")
+    screen = Screen.of()
+    if options["dry_run"]:
+        _show_plan(screen, source, wanted, options["as_json"])
+        return 0
+    master = connect(options["pool"], start=True, workers=options["workers"])
+    number = submit(master, source, wanted, options)
+    return _after_submission(screen, master, source, number, options)
+
+
+def _is_sweep(options: dict[str, Any]) -> bool:
+    return bool(options["parameters"] or options["tables"] or options["each_line"] or options["task_list"])
+
+
+def _wording(options: dict[str, Any]) -> Wording:
+    names = ("command", "task_list", "parameters", "tables", "each_line", "zipped", "inputs", "outputs", "stdin", "environment", "sandbox")
+    return Wording(**{name: options[name] for name in names})
+
+
+def _wishes(options: dict[str, Any], command: tuple[str, ...]) -> dict[str, Any]:
+    """The wishes of the command line in the words of the Python interface, which checks them."""
+    wishes: dict[str, Any] = {"retries": options["retries"], "priority": options["priority"]}
+    if command:
+        wishes["name"] = os.path.basename(command[0])
+    for option, wish in (("cores", "cores"), ("memory", "memory"), ("gpus", "gpus"), ("time_limit", "time")):
+        if options[option] is not None:
+            wishes[wish] = options[option]
+    if options["resources"]:
+        wishes["resources"] = dict(_resource(text) for text in options["resources"])
+    return wishes
+
+
+def _resource(text: str) -> tuple[str, float]:
+    name, equals, amount = text.partition("=")
+    try:
+        value = float(amount)
+    except ValueError:
+        value = -1.0
+    if not (equals and name) or value < 0:
+        raise BadInput(f"--resource {text!r} is not NAME=AMOUNT", f"Write --resource {name or 'licence'}=1")
+    return name, value
+
+
+def submit(master: Master, source: Source, wanted: Wanted, options: dict[str, Any]) -> int:
+    """Hand over all tasks; interrupted, the run is cancelled, because nobody could hand over the rest."""
+    labels = {"save": "run"} if options["outputs"] else {}
+    new = master.begin(
+        RunOptions(name=options["name"], command=source.command, cwd=os.getcwd(), max_failures=options["max_failures"], labels=labels)
+    )
+    try:
+        number = new.spec(*executable_spec(wanted.name or source.command, source.launch, wanted))
+        for task in source:
+            new.add(number, executable_payload(task))
+        new.close()
+    except BaseException:
+        master.ask("cancel", run=new.number)
+        raise
+    return new.number
+
+
+def _after_submission(screen: Screen, master: Master, source: Source, number: int, options: dict[str, Any]) -> int:
+    quiet = options["quiet"] or options["as_json"]
+    if options["detach"]:
+        if options["as_json"]:
+            screen.json({"run": number, "tasks": source.count, "state": "submitted"})
+        elif options["quiet"]:
+            screen.line(str(number))
+        else:
+            screen.line(f"Run {number}: {plural(source.count, 'task')} submitted. Watch it: pilotfish attach {number}")
+        return 0
+    if not quiet and source.count > 1:
+        Screen.of(sys.stderr).line(f"Run {number}: {plural(source.count, 'task')}: {clean(source.command)}")
+    outcome = follow(master, number, quiet=quiet or source.count == 1, costs=source.costs())
+    return _tell(screen, master, source, outcome, options)
+
+
+def _tell(screen: Screen, master: Master, source: Source, outcome: Outcome, options: dict[str, Any]) -> int:
+    has_files = bool(options["outputs"]) or (source.listed is not None and any(task.outputs for task in source.listed))
+    saved = 0
+    directory = f"run-{outcome.run}"
+    if has_files and not outcome.left:
+        saved = save_results(master, outcome.run, directory, streams=False)
+    if options["report"] and not options["as_json"] and not outcome.left:
+        show_report(screen, master, outcome)
+    elif source.count == 1 and not outcome.left and not options["as_json"]:
+        return show_single(master, f"{outcome.run}.0")
+    if options["quiet"] and not options["as_json"]:
+        return 1 if outcome.bad and not outcome.left else 0
+    status = show_outcome(screen, outcome, options["as_json"])
+    if not options["as_json"] and not outcome.left:
+        if saved:
+            screen.line(f"{plural(saved, 'file')} in {directory}/")
+        elif not options["report"] and outcome.counts.get("done"):
+            screen.line(f"Results:       pilotfish results {outcome.run}")
+    return status
+
+
+def _show_plan(screen: Screen, source: Source, wanted: Wanted, as_json: bool) -> None:
+    """What would be run."""
+    first = [task.argv for _, task in zip(range(SHOWN_IN_DRY_RUN), source, strict=False)]
+    request = wanted.request
+    if as_json:
+        amounts = dict(request.amounts())
+        screen.json({"tasks": source.count, "sandbox": source.launch.sandbox, "request": amounts, "first": [list(argv) for argv in first]})
+        return
+    cores = f"{request.cores:g}" + (f" to {request.cores_max:g}" if request.cores_max else "")
+    needs = [f"{cores} core{'' if cores == '1' else 's'}"]
+    needs += [f"{show_bytes(request.memory)} of memory"] if request.memory else []
+    needs += [f"{request.gpus:g} GPUs"] if request.gpus else []
+    needs += [f"{amount:g} {clean(name)}" for name, amount in request.custom.items()]
+    needs += [f"at most {show_seconds(wanted.time_s)}"] if wanted.time_s else []
+    where = "each in a fresh directory" if source.launch.sandbox else f"in {clean(source.launch.cwd)}"
+    screen.line(f"Would run {plural(source.count, 'task')}, {where}; each needs {', '.join(needs)}:")
+    for argv in first:
+        screen.line("  " + clean(" ".join(argv)))
+    if source.count > len(first):
+        screen.line(f"  ... and {source.count - len(first):,} more")

@@ -1,0 +1,78 @@
+"""cancel, pause, resume, rerun."""
+
+from __future__ import annotations
+
+import click
+
+from pilotfish.cli.follow import follow, show_outcome
+from pilotfish.cli.options import json_option, pool_option, run_argument
+from pilotfish.cli.pool import connect, find_run, task_name
+from pilotfish.cli.render import Screen, plural
+from pilotfish.errors import BadInput
+
+
+@click.command()
+@click.argument("subjects", nargs=-1, required=True, metavar="RUN|TASK...")
+@pool_option
+def cancel(subjects: tuple[str, ...], pool: str) -> None:
+    """Cancel a run, or some of its tasks.
+
+    Tasks are RUN.INDEX, such as 3.17. Tasks that run are stopped with all they started.
+    """
+    screen = Screen.of()
+    master = connect(pool)
+    if all("." in subject for subject in subjects):
+        named = [task_name(subject) for subject in subjects]
+        master.ask("cancel", tasks=named)
+        screen.line(f"Cancelled {plural(len(named), 'task')}.")
+        return
+    for subject in subjects:
+        row = find_run(master, subject)
+        master.ask("cancel", run=row["run"])
+        screen.line(f"Cancelled run {row['run']}. Run it again: pilotfish rerun {row['run']}")
+
+
+@click.command()
+@run_argument
+@pool_option
+def pause(run: str | None, pool: str) -> None:
+    """Start no more tasks of a run; those that run go on."""
+    master = connect(pool)
+    row = find_run(master, run)
+    master.ask("pause", run=row["run"])
+    Screen.of().line(f"Run {row['run']} is paused. Go on: pilotfish resume {row['run']}")
+
+
+@click.command()
+@run_argument
+@pool_option
+def resume(run: str | None, pool: str) -> None:
+    """Go on with a paused run."""
+    master = connect(pool)
+    row = find_run(master, run)
+    master.ask("resume", run=row["run"])
+    Screen.of().line(f"Run {row['run']} goes on. Watch it: pilotfish attach {row['run']}")
+
+
+@click.command()
+@run_argument
+@click.option(
+    "--failed", is_flag=True, default=True, help="Only the tasks that failed or were cancelled (the default, and the only choice)."
+)
+@click.option("--detach", is_flag=True, help="Do not wait for the end.")
+@click.option("--quiet", "-q", is_flag=True, help="No progress line.")
+@pool_option
+@json_option
+def rerun(run: str | None, failed: bool, detach: bool, quiet: bool, pool: str, as_json: bool) -> int:
+    """Run the failed tasks of a run again."""
+    master = connect(pool)
+    row = find_run(master, run)
+    if not (row["counts"].get("failed") or row["counts"].get("cancelled")):
+        raise BadInput(f"run {row['run']} has no failed tasks", f"See how it stands: pilotfish tasks {row['run']}")
+    answer = master.ask("rerun", run=row["run"], failed=failed)
+    screen = Screen.of()
+    if not as_json:
+        screen.line(f"Run {answer['run']}: {plural(answer['tasks'], 'task')} of run {row['run']} once more.")
+    if detach:
+        return 0
+    return show_outcome(screen, follow(master, answer["run"], quiet=quiet or as_json), as_json)

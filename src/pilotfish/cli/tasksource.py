@@ -1,0 +1,249 @@
+"""From the options of ``pilotfish run`` to the tasks: checked before anything is started, made one by one when they are submitted."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pilotfish.api.nearest import did_you_mean
+from pilotfish.api.placeholders import Template, check_all_used, make_template
+from pilotfish.api.sweep import Sweep, make_sweep
+from pilotfish.api.tasklist import ListedTask, TaskList, read_task_list
+from pilotfish.applications.executable import (
+    Executable,
+    Launch,
+    check_environment,
+    check_inputs,
+    check_outputs,
+    expand_inputs,
+    program_beside,
+)
+from pilotfish.errors import BadInput
+
+SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|API_?KEY|PRIVATE", re.IGNORECASE)
+PLAIN_WORD = re.compile(r"[\w@%+=:,./{}#-]+")
+NOT_PASSED = ("PILOTFISH_", "BASH_FUNC_")
+
+
+@dataclass(frozen=True, slots=True)
+class Wording:
+    """What a person typed about the tasks of one run, before anything was made of it."""
+
+    command: tuple[str, ...] = ()
+    task_list: str | None = None
+    parameters: tuple[str, ...] = ()
+    tables: tuple[str, ...] = ()
+    each_line: str | None = None
+    zipped: bool = False
+    inputs: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
+    stdin: str | None = None
+    environment: tuple[str, ...] = ()
+    sandbox: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Tasks that can be made: how many, what they share, and how to make each."""
+
+    count: int
+    launch: Launch
+    command: str
+    sweep: Sweep = field(default_factory=lambda: Sweep(()))
+    templates: Templates | None = None
+    listed: TaskList | None = None
+
+    def __iter__(self) -> Iterator[Executable]:
+        if self.listed is not None:
+            return (_executable(task, self.launch.sandbox) for task in self.listed)
+        assert self.templates is not None
+        return (self.templates.fill(values, number) for number, values in enumerate(self.sweep))
+
+    def costs(self) -> list[float] | None:
+        """How long each task takes compared with the others, if the task list says so."""
+        if self.listed is None:
+            return None
+        costs = [task.cost for task in self.listed]
+        return costs if len(set(costs)) > 1 else None
+
+
+@dataclass(frozen=True, slots=True)
+class Templates:
+    """The parts of a command that differ from task to task."""
+
+    argv: tuple[Template, ...]
+    env: dict[str, Template]
+    inputs: tuple[Template, ...]
+    outputs: tuple[Template, ...]
+    stdin: Template | None
+    add_program: bool
+
+    def all(self) -> list[Template]:
+        return [*self.argv, *self.env.values(), *self.inputs, *self.outputs, *([self.stdin] if self.stdin else [])]
+
+    def fill(self, values: tuple[str, ...], number: int) -> Executable:
+        argv = tuple(template.fill(values, number) for template in self.argv)
+        inputs = check_inputs([template.fill(values, number) for template in self.inputs]) if self.inputs else {}
+        return Executable(
+            argv=argv,
+            inputs={**program_beside(argv), **inputs} if self.add_program else inputs,
+            outputs=tuple(template.fill(values, number) for template in self.outputs),
+            stdin=_read_stdin(self.stdin.fill(values, number)) if self.stdin else b"",
+            env={name: template.fill(values, number) for name, template in self.env.items()},
+        )
+
+
+def make_source(wording: Wording, environ: Mapping[str, str]) -> Source:
+    """Check everything that was typed; BadInput says what is wrong."""
+    _check_forms(wording)
+    env = read_environment(wording.environment, environ)
+    if wording.task_list is not None:
+        return _from_list(wording, env, environ)
+    sweep = make_sweep(wording.parameters, wording.tables, wording.each_line, wording.zipped)
+    sandbox = _sandbox(wording, bool(wording.inputs or wording.outputs))
+    varying = {name: value for name, value in env.items() if "{" in value and name in _given_names(wording)}
+    shared_inputs = [text for text in wording.inputs if "{" not in text]
+    own_inputs = [text for text in wording.inputs if "{" in text]
+    names = sweep.names
+    fixed_program = "{" not in wording.command[0]
+    templates = Templates(
+        argv=tuple(make_template(word, names, "the command") for word in wording.command),
+        env={name: make_template(value, names, f"--env {name}") for name, value in varying.items()},
+        inputs=tuple(make_template(text, names, "--input") for text in own_inputs),
+        outputs=tuple(make_template(text, names, "--output") for text in check_outputs(wording.outputs)),
+        stdin=make_template(wording.stdin, names, "--stdin") if wording.stdin is not None else None,
+        add_program=sandbox and not fixed_program,
+    )
+    check_all_used(templates.all(), [axis.names for axis in sweep.axes], "the command")
+    if fixed_program:
+        check_program(wording.command[0], environ)
+    if wording.stdin is not None and "{" not in wording.stdin:
+        _read_stdin(wording.stdin)
+    shared = check_inputs(expand_inputs(shared_inputs))
+    if sandbox and fixed_program:
+        shared = {**program_beside(wording.command), **shared}
+    launch = Launch(
+        cwd=os.getcwd(),
+        sandbox=sandbox,
+        env=_passed_on(environ) | {name: value for name, value in env.items() if name not in varying},
+        inputs=shared,
+    )
+    return Source(len(sweep), launch, _shown(wording), sweep, templates)
+
+
+def _check_forms(wording: Wording) -> None:
+    sweeping = wording.parameters or wording.tables or wording.each_line is not None
+    if wording.task_list is not None and (wording.command or sweeping):
+        extra = "a command" if wording.command else "a sweep"
+        raise BadInput(
+            f"--tasks {wording.task_list} and {extra} do not go together", "Give one of them: the list already says what to run."
+        )
+    if wording.task_list is None and not wording.command:
+        fix = "Write the command after --, such as: pilotfish run --param seed=1..10 -- ./simulate {seed}"
+        raise BadInput("there is a sweep, but no command to run" if sweeping else "there is no command to run", fix)
+
+
+def _given_names(wording: Wording) -> set[str]:
+    return {text.partition("=")[0] for text in wording.environment if "=" in text}
+
+
+def _sandbox(wording: Wording, needs_one: bool) -> bool:
+    if needs_one and wording.sandbox is False:
+        raise BadInput(
+            "--here does not go with --input, --output, in= or out=", "Leave --here out: files are brought to a fresh directory per task."
+        )
+    return needs_one if wording.sandbox is None else wording.sandbox
+
+
+def _from_list(wording: Wording, env: dict[str, str], environ: Mapping[str, str]) -> Source:
+    listed = read_task_list(str(wording.task_list))
+    needs_sandbox, seen = bool(wording.inputs or wording.outputs), set()
+    for task in listed:
+        needs_sandbox = needs_sandbox or bool(task.inputs or task.outputs)
+        check_inputs(task.inputs)
+        check_outputs(task.outputs)
+        if task.argv[0] not in seen:
+            seen.add(task.argv[0])
+            check_program(task.argv[0], environ)
+    launch = Launch(
+        cwd=os.getcwd(),
+        sandbox=_sandbox(wording, needs_sandbox),
+        env=_passed_on(environ) | env,
+        inputs=check_inputs(expand_inputs(wording.inputs)),
+        outputs=check_outputs(wording.outputs),
+    )
+    return Source(len(listed), launch, f"--tasks {wording.task_list}", listed=listed)
+
+
+def _executable(task: ListedTask, sandbox: bool) -> Executable:
+    beside = program_beside(task.argv) if sandbox else {}
+    return Executable(argv=task.argv, inputs={**beside, **check_inputs(task.inputs)}, outputs=task.outputs)
+
+
+def read_environment(given: Sequence[str], environ: Mapping[str, str]) -> dict[str, str]:
+    """``NAME=VALUE`` sets a variable, ``NAME`` alone takes over its value from here."""
+    found: dict[str, str] = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not equals:
+            if name not in environ:
+                raise BadInput(f"--env {name}: there is no such variable here", did_you_mean(name, environ) or f"Write --env {name}=VALUE")
+            value = environ[name]
+        found[name] = value
+    return check_environment(found)
+
+
+def _passed_on(environ: Mapping[str, str]) -> dict[str, str]:
+    """A task sees the shell in which it was typed, but for what is ours and what looks like a secret: the journal would keep that."""
+    return {name: value for name, value in environ.items() if not name.startswith(NOT_PASSED) and not SECRET.search(name)}
+
+
+def check_program(program: str, environ: Mapping[str, str]) -> None:
+    """A misspelt program is told now, not a thousand times later."""
+    if "/" in program:
+        _check_path(Path(program), program)
+    elif shutil.which(program, path=environ.get("PATH")) is None:
+        if os.path.isfile(program):
+            raise BadInput(f"the program {program!r} is a file here, not a command", f"Write ./{program}")
+        raise BadInput(
+            f"there is no program {program!r}", _nearest_program(program, environ) or "Check its name, and that PATH has its directory."
+        )
+
+
+def _check_path(path: Path, program: str) -> None:
+    if path.is_dir():
+        raise BadInput(f"the program {program!r} is a directory", f"See what is in it: ls {program}")
+    if not path.is_file():
+        siblings = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
+        raise BadInput(
+            f"the program {program!r} does not exist", did_you_mean(path.name, siblings) or f"Look where it is: ls {path.parent}"
+        )
+    if not os.access(path, os.X_OK):
+        raise BadInput(f"the program {program!r} may not be executed", f"Allow it: chmod +x {program}")
+
+
+def _nearest_program(program: str, environ: Mapping[str, str]) -> str:
+    names: set[str] = set()
+    for directory in environ.get("PATH", "").split(os.pathsep):
+        if os.path.isdir(directory):
+            names.update(entry for entry in os.listdir(directory) if entry[:1] == program[:1])
+    return did_you_mean(program, sorted(names))
+
+
+def _read_stdin(path: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise BadInput(
+            f"--stdin {path}: {(error.strerror or 'cannot be read').lower()}", f"Look where it is: ls {Path(path).parent}"
+        ) from None
+
+
+def _shown(wording: Wording) -> str:
+    """The command as it is shown in listings."""
+    return " ".join(word if PLAIN_WORD.fullmatch(word) else shlex.quote(word) for word in wording.command)

@@ -1,0 +1,60 @@
+"""Keeps the journal from growing without bound: a forked child writes the state as a snapshot while the master goes on.
+
+The child sees the state as it was at the fork, so that nothing stalls and nothing is locked.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+from pilotfish.core import snapshot
+from pilotfish.core.state import State
+from pilotfish.model.facts import Record, encode_record
+from pilotfish.store.journal import Journal
+
+MIN_BYTES = 64 * 1024 * 1024
+GROWTH = 3
+"""Compact when the journal is so many times as large as its last snapshot."""
+
+
+class Compaction:
+    def __init__(self, journal: Journal, state: Callable[[], State]) -> None:
+        self._journal = journal
+        self._state = state
+        self._child = 0
+        self._writer: Any = None
+
+    def consider(self, now: float, *, force: bool = False) -> None:
+        if self._child:
+            self._look(os.WNOHANG)
+        elif force or self._journal.size_bytes > max(MIN_BYTES, GROWTH * self._journal.snapshot_bytes):
+            self._begin(now)
+
+    def _begin(self, now: float) -> None:
+        self._writer = self._journal.begin_snapshot()
+        self._child = os.fork()
+        if self._child == 0:
+            status = 1
+            try:
+                for fact in snapshot.dump(self._state()):
+                    self._writer.write([encode_record(Record(now, [fact]))])
+                self._writer.commit()
+                status = 0
+            finally:
+                os._exit(status)
+
+    def _look(self, how: int) -> None:
+        pid, status = os.waitpid(self._child, how)
+        if not pid:
+            return
+        self._child = 0
+        if status == 0:
+            self._journal.finish_snapshot(self._writer)
+        else:
+            self._journal.abandon_snapshot(self._writer)
+
+    def end(self) -> None:
+        if self._child:
+            self._look(0)

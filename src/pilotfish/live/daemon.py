@@ -1,0 +1,156 @@
+"""Finds the master of a pool, or starts it. People never start one by hand."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pilotfish.errors import ConnectionFailed, PilotfishError
+from pilotfish.live.home import PoolHome, home, pool_home
+from pilotfish.live.keys import require_private
+
+START_S = 60.0
+"""A master that has a long journal to read may take a while."""
+GOODBYE_S = 30.0
+PRIVATE_SETTINGS: dict[str, Any] = {"orphan_s": 60.0, "linger_s": 2.0, "author_s": 10.0}
+"""A private pool ends with its client, so that it need not wait long for anybody."""
+
+
+@dataclass
+class Pool:
+    """A pool and how to bring its master (back) to life."""
+
+    directory: Path
+    settings: dict[str, Any] = field(default_factory=dict)
+    temporary: bool = False
+
+    @property
+    def name(self) -> str:
+        return self.directory.name
+
+    def revive(self) -> None:
+        """Have a master serve this pool; harmless if one does."""
+        deadline = time.monotonic() + START_S
+        while not is_served(self.directory):
+            answer = _start(self)
+            if answer == "ready":
+                return
+            if answer.startswith("failed "):
+                message, _, hint = answer.removeprefix("failed ").partition("\t")
+                raise PilotfishError(f"the master of pool {self.name} did not start: {message}", hint or f"see {self.directory}/master.log")
+            if time.monotonic() > deadline:
+                raise ConnectionFailed(f"no master answers for pool {self.name}: {answer}", f"see {self.directory}/master.log")
+            time.sleep(0.02)
+
+    def wait_until_gone(self, timeout_s: float = GOODBYE_S) -> list[str]:
+        """Wait for the master to end by itself and tell what is left of it: nothing, if all is well."""
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            left = self.leftovers()
+            if not left:
+                return []
+            time.sleep(0.01)
+        return self.leftovers()
+
+    def leftovers(self) -> list[str]:
+        left = [f"process {pid} ({command})" for pid, command in processes_of(self.directory)]
+        if self.temporary and self.directory.exists():
+            left.append(f"directory {self.directory}")
+        return left
+
+    def close(self) -> list[str]:
+        """Of a private pool, after its master was told to stop: wait for it, and prove that nothing is left."""
+        return self.wait_until_gone()
+
+
+def ensure_pool(name: str = "default", workers: int | None = None) -> Pool:
+    """The person's pool of that name, with a master that serves it. ``workers`` is applied by whoever opens the first run."""
+    pool = Pool(pool_home(name).make().directory)
+    pool.revive()
+    return pool
+
+
+def private_pool(workers: int) -> Pool:
+    """A pool of one's own, gone when it is closed or its client dies."""
+    directory = home() / "pools" / f"private-{os.getpid()}-{secrets.token_hex(4)}"
+    pool = Pool(PoolHome(directory).make().directory, dict(PRIVATE_SETTINGS), temporary=True)
+    pool.revive()
+    return pool
+
+
+def find_pools() -> list[Pool]:
+    """All pools that there are, served or not."""
+    root = home() / "pools"
+    if not root.is_dir():
+        return []
+    return [Pool(path, temporary=path.name.startswith("private-")) for path in sorted(root.iterdir()) if path.is_dir()]
+
+
+def is_served(directory: Path) -> bool:
+    """Does a master listen? Asked of the socket itself, because files may be left by a dead one."""
+    path = PoolHome(directory).socket_path()
+    if not path.exists():
+        return False
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(str(path))
+        except OSError:
+            return False
+    return True
+
+
+def _start(pool: Pool) -> str:
+    """Start a master and return its first words."""
+    require_private(pool.directory)
+    reading, writing = os.pipe()
+    command = [sys.executable, "-m", "pilotfish.live.serve", str(pool.directory), "--ready", str(writing)]
+    if pool.settings:
+        command += ["--settings", json.dumps(pool.settings)]
+    if pool.temporary:
+        command.append("--temporary")
+    try:
+        with subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[writing], start_new_session=True) as process:
+            os.close(writing)
+            writing = -1
+            with os.fdopen(reading, "r") as answer:
+                reading = -1
+                line = answer.readline().strip()
+            process.wait()
+    finally:
+        for descriptor in (reading, writing):
+            if descriptor >= 0:
+                os.close(descriptor)
+    return line or "failed it ended without a word\t"
+
+
+def processes_of(directory: Path) -> Iterator[tuple[int, str]]:
+    """Processes that belong to a pool: its directory is one of their arguments, or the beginning of one."""
+    wanted = os.fsencode(directory)
+    for entry in os.scandir("/proc"):
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
+        try:
+            with open(f"/proc/{entry.name}/cmdline", "rb") as file:
+                arguments = file.read().split(b"\0")
+            with open(f"/proc/{entry.name}/stat", "rb") as file:
+                state = file.read().rpartition(b")")[2].split()[0]
+        except OSError:
+            continue
+        if state in b"ZX":
+            continue
+        if any(argument == wanted or argument.startswith(wanted + b"/") for argument in arguments):
+            yield int(entry.name), b" ".join(arguments[:4]).decode(errors="replace")
+
+
+def remove_pool(pool: Pool) -> None:
+    shutil.rmtree(pool.directory, ignore_errors=True)

@@ -1,0 +1,285 @@
+"""The master's doors: where it listens, who may come in, and the links that result.
+
+TLS is done here on memory buffers instead of by asyncio, because a link must be counted and timed from the moment it is accepted, an
+idle one must be cheap, and both are a few lines.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import secrets
+import socket
+import ssl
+import struct
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from pilotfish.errors import ConnectionFailed
+from pilotfish.live.frames import Buffer, Inbox, frame
+from pilotfish.live.keys import AGENT, CLIENT, UNIX, Keyring, proof
+from pilotfish.model import messages as m
+
+PROOF_DEADLINE_S = 10.0
+MAX_UNPROVEN = 128
+"""So many strangers may stand in the door; the one that has stood longest makes room for the next."""
+TLS_READ_BYTES = 256 * 1024
+HIGH_WATER_BYTES = 4 * 1024 * 1024
+
+
+@dataclass
+class Rules:
+    """Who may come in by one endpoint: which roles, from which networks."""
+
+    roles: tuple[str, ...]
+    subnets: tuple[str, ...] = ()
+    context: ssl.SSLContext | None = None
+    networks: list[Any] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.networks = [ipaddress.ip_network(subnet) for subnet in self.subnets]
+
+    def admits(self, address: str) -> bool:
+        place = ipaddress.ip_address(address)
+        return any(place.version == network.version and place in network for network in self.networks)
+
+
+class Doorman:
+    """What all links share: the keys, the strangers in the door, and the way inside."""
+
+    def __init__(self, keyring: Keyring, hear: Callable[[Link, m.Message, memoryview], None], closed: Callable[[Link], None]) -> None:
+        self.keyring = keyring
+        self.hear = hear
+        self.closed = closed
+        self.epoch = 0
+        self.revoked: dict[str, None] = {}
+        self.paused: Callable[[Link, bool], None] = lambda link, paused: None
+        self.complain: Callable[[str], None] = lambda text: None
+        self.unproven: OrderedDict[Link, asyncio.TimerHandle] = OrderedDict()
+        self._links = 0
+
+    def next_number(self) -> int:
+        self._links += 1
+        return self._links
+
+    def enter(self, link: Link) -> None:
+        if len(self.unproven) >= MAX_UNPROVEN:
+            oldest, _ = next(iter(self.unproven.items()))
+            oldest.drop("too many strangers")
+        loop = asyncio.get_running_loop()
+        self.unproven[link] = loop.call_later(PROOF_DEADLINE_S, link.drop, "no proof in time")
+
+    def leave(self, link: Link) -> None:
+        timer = self.unproven.pop(link, None)
+        if timer is not None:
+            timer.cancel()
+
+
+class Link(asyncio.Protocol):
+    """One connection, from the accept on."""
+
+    def __init__(self, doorman: Doorman, rules: Rules) -> None:
+        self.doorman = doorman
+        self.rules = rules
+        self.number = doorman.next_number()
+        self.role = ""
+        self.key_id = ""
+        self.transport: asyncio.Transport | None = None
+        self._inbox = Inbox()
+        self._nonce = secrets.token_hex(32)
+        self._outbox: list[Buffer] = []
+        self._tls: ssl.SSLObject | None = None
+        self._shaken = rules.context is None
+        self._incoming = self._outgoing = ssl.MemoryBIO() if rules.context else None
+        self._binding = UNIX
+
+    # --- asyncio's side ---------------------------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+        transport.set_write_buffer_limits(high=HIGH_WATER_BYTES)
+        sock = transport.get_extra_info("socket")
+        self.doorman.enter(self)
+        if not self._admitted(sock, transport.get_extra_info("peername")):
+            self.drop("not admitted from there")
+            return
+        if self.rules.context is not None:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+            self._tls = self.rules.context.wrap_bio(self._incoming, self._outgoing, server_side=True)
+            self._binding = self.doorman.keyring.fingerprint
+        else:
+            self._greet()
+
+    def _admitted(self, sock: Any, peer: Any) -> bool:
+        if self.rules.context is not None:
+            return bool(peer) and self.rules.admits(peer[0])
+        import os
+
+        _, uid, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+        return uid in (os.geteuid(), 0)
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            if self._tls is None:
+                self._take(data)
+            else:
+                self._decrypt(data)
+        except (ConnectionFailed, ssl.SSLError, msgspec.MsgspecError, UnicodeDecodeError) as problem:
+            self.drop(f"{type(problem).__name__}: {problem}")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.doorman.leave(self)
+        if self.transport is not None:
+            self.transport = None
+            self.doorman.closed(self)
+
+    def pause_writing(self) -> None:
+        self.doorman.paused(self, True)
+
+    def resume_writing(self) -> None:
+        self.doorman.paused(self, False)
+
+    # --- TLS --------------------------------------------------------------------------------------------------------------------------
+
+    def _decrypt(self, data: bytes) -> None:
+        assert self._tls is not None and self._incoming is not None
+        self._incoming.write(data)
+        if not self._shaken:
+            try:
+                self._tls.do_handshake()
+            except ssl.SSLWantReadError:
+                return
+            finally:
+                self._flush_tls()
+            self._shaken = True
+            self._greet()
+        read = self._tls.read
+        pieces: list[bytes] = []
+        try:
+            while self.transport is not None:
+                piece = read(TLS_READ_BYTES)
+                if not piece:
+                    break
+                pieces.append(piece)
+        except ssl.SSLWantReadError:
+            pass
+        if pieces:
+            self._take(pieces[0] if len(pieces) == 1 else b"".join(pieces))
+
+    def _flush_tls(self) -> None:
+        if self._outgoing is not None and self._outgoing.pending and self.transport is not None:
+            self.transport.write(self._outgoing.read())
+
+    # --- frames -----------------------------------------------------------------------------------------------------------------------
+
+    def _take(self, data: bytes) -> None:
+        for header, body in self._inbox.feed(data):
+            if not self.role:
+                self._prove(header)
+            elif self.role == AGENT:
+                self.doorman.hear(self, m.decode_from_agent(header), body)
+            else:
+                self.doorman.hear(self, m.decode_from_client(header), body)
+            if self.transport is None:
+                return
+
+    def _greet(self) -> None:
+        self.send(m.Banner(m.PROTOCOL, self._nonce))
+        self.flush()
+
+    def _prove(self, header: memoryview) -> None:
+        claim = m.decode_from_client(header)
+        if not isinstance(claim, m.Prove):
+            raise ConnectionFailed("a stranger spoke before its proof")
+        if claim.protocol != m.PROTOCOL:
+            self._refuse(f"this master speaks protocol {m.PROTOCOL}, you speak {claim.protocol}: use the same version on both sides")
+            return
+        doorman = self.doorman
+        key = doorman.keyring.key(claim.key_id)
+        nonces = (self._nonce, claim.nonce)
+        expected = proof(key, "peer", claim.role, claim.key_id, nonces, self._binding)
+        allowed = claim.role in self.rules.roles and _fits(claim.role, claim.key_id) and claim.key_id not in doorman.revoked
+        if not secrets.compare_digest(expected.encode(), claim.mac.encode()) or not allowed:
+            doorman.complain(f"refused {claim.role!r} with key {claim.key_id!r}")
+            self._refuse("wrong or revoked key")
+            return
+        self.role, self.key_id = claim.role, claim.key_id
+        self._inbox.trust()
+        doorman.leave(self)
+        answer = proof(key, "master", claim.role, claim.key_id, (claim.nonce, self._nonce), self._binding)
+        self.send(m.Proved(answer, doorman.epoch))
+        self.flush()
+
+    def _refuse(self, reason: str) -> None:
+        self.send(m.Refused(reason))
+        self.flush()
+        if self.transport is not None:
+            self.transport.close()
+
+    def send(self, message: m.Message, parts: Sequence[Buffer] = ()) -> None:
+        """Put a message in the outbox; ``flush`` sends all that is there at once."""
+        self._outbox.extend(frame(message, parts))
+
+    def flush(self) -> None:
+        if not self._outbox:
+            return
+        outbox, self._outbox = self._outbox, []
+        if self.transport is None:
+            return
+        if self._tls is None:
+            self.transport.writelines(outbox)
+            return
+        try:
+            for buffer in _joined(outbox):
+                if buffer:
+                    self._tls.write(buffer)
+        except ssl.SSLError as problem:
+            self.drop(str(problem))
+            return
+        self._flush_tls()
+
+    def drop(self, reason: str) -> None:
+        """Close at once. Harms nobody but this peer."""
+        self.doorman.leave(self)
+        if self.transport is not None:
+            if self.role:
+                self.doorman.complain(f"dropped {self.role} {self.key_id}: {reason}")
+            self.transport.abort()
+
+    def hang_up(self) -> None:
+        """Close when all that was sent has gone out."""
+        self.flush()
+        if self.transport is not None:
+            self.transport.close()
+
+
+JOIN_BELOW_BYTES = 16 * 1024
+
+
+def _joined(buffers: list[Buffer]) -> list[Buffer]:
+    """Small neighbours as one, so that they share a TLS record; large ones as they are, without a copy."""
+    result: list[Buffer] = []
+    small: list[Buffer] = []
+    for buffer in buffers:
+        if len(buffer) < JOIN_BELOW_BYTES:
+            small.append(buffer)
+            continue
+        if small:
+            result.append(b"".join(small))
+            small = []
+        result.append(buffer)
+    if small:
+        result.append(b"".join(small))
+    return result
+
+
+def _fits(role: str, key_id: str) -> bool:
+    """A client's key makes no agent, and a pilot's key makes no client."""
+    return key_id == CLIENT if role == CLIENT else key_id == AGENT or key_id.startswith("pilot:")

@@ -1,0 +1,95 @@
+"""Where things live on disk: PILOTFISH_HOME, the directories of pools, and what is in them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pilotfish.errors import BadInput
+from pilotfish.live.keys import Keyring, require_private, write_private
+
+MAX_SOCKET_PATH = 100
+"""The kernel takes Unix socket paths of at most 107 bytes."""
+
+
+def home() -> Path:
+    """PILOTFISH_HOME, or the platform's place for the state of programs."""
+    given = os.environ.get("PILOTFISH_HOME")
+    if given:
+        return Path(given).expanduser().absolute()
+    base = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
+    return Path(base) / "pilotfish"
+
+
+def make_private_directory(path: Path) -> Path:
+    """A directory that only we can enter; refuse one that others could."""
+    path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    require_private(path)
+    return path
+
+
+@dataclass(frozen=True)
+class PoolHome:
+    """The directory of one pool."""
+
+    directory: Path
+
+    @property
+    def name(self) -> str:
+        return self.directory.name
+
+    @property
+    def journal(self) -> Path:
+        return self.directory / "journal"
+
+    @property
+    def payloads(self) -> Path:
+        return self.directory / "payloads"
+
+    @property
+    def log(self) -> Path:
+        return self.directory / "master.log"
+
+    @property
+    def work(self) -> Path:
+        return self.directory / "work"
+
+    @property
+    def client_credentials(self) -> Path:
+        return self.directory / "client.json"
+
+    def pilot(self, name: str) -> Path:
+        return self.directory / "pilots" / name
+
+    def socket_path(self) -> Path:
+        """In the pool's directory, or where that is too deep for the kernel, in a private directory below the temporary one."""
+        wanted = self.directory / "master.sock"
+        if len(os.fsencode(wanted)) <= MAX_SOCKET_PATH:
+            return wanted
+        digest = hashlib.sha256(os.fsencode(self.directory)).hexdigest()[:16]
+        return make_private_directory(Path(tempfile.gettempdir()) / f"pilotfish-{os.geteuid()}") / f"{digest}.sock"
+
+    def make(self) -> PoolHome:
+        if self.directory.parent.name == "pools":
+            make_private_directory(self.directory.parent.parent)
+            make_private_directory(self.directory.parent)
+        make_private_directory(self.directory)
+        for path in (self.work, self.directory / "pilots"):
+            path.mkdir(mode=0o700, exist_ok=True)
+        return self
+
+    def write_credentials(self, path: Path, keyring: Keyring, key_id: str, endpoints: list[dict[str, Any]]) -> None:
+        """What a client or an agent needs to find and convince the master, in one file that only its owner can read."""
+        content = {"key_id": key_id, "key": keyring.key(key_id).hex(), "pilot": key_id.partition(":")[2], "endpoints": endpoints}
+        write_private(path, json.dumps(content).encode())
+
+
+def pool_home(name: str) -> PoolHome:
+    if not name or name.startswith(".") or "/" in name or "\0" in name:
+        raise BadInput(f"pool {name!r}: a pool's name has no slash and does not begin with a dot", "use a name such as default")
+    return PoolHome(home() / "pools" / name)

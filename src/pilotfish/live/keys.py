@@ -1,0 +1,108 @@
+"""Who may speak to a pool: one secret per pool, from which every key is derived, and a certificate that peers pin.
+
+Nothing is stored per key, so that a pilot's key can be made when it is asked for and revoked by name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import secrets
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+
+from pilotfish.errors import BadInput
+from pilotfish.model.messages import PROTOCOL
+
+CLIENT = "client"
+AGENT = "agent"
+UNIX = "unix"
+"""What a proof is bound to on a Unix socket; over TLS it is the fingerprint of the master's certificate."""
+CERTIFICATE_YEARS = 20
+
+
+@dataclass(frozen=True)
+class Keyring:
+    secret: bytes
+    certificate: Path
+    private_key: Path
+    fingerprint: str
+
+    def key(self, key_id: str) -> bytes:
+        return hmac.digest(self.secret, b"pilotfish-key|" + key_id.encode(), "sha256")
+
+    def server_context(self) -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+        context.load_cert_chain(self.certificate, self.private_key)
+        context.num_tickets = 0  # sessions are never resumed: a proof is made anew for each connection
+        return context
+
+
+def proof(key: bytes, who: str, role: str, key_id: str, nonces: tuple[str, str], binding: str) -> str:
+    """What only a holder of the key can say, bound to its role, to both nonces and to the channel. ``who``: peer or master."""
+    words = (f"pilotfish-{PROTOCOL}", who, role, key_id, *nonces, binding)
+    return hmac.new(key, b"|".join(word.encode("ascii", "replace") for word in words), hashlib.sha256).hexdigest()
+
+
+def open_keyring(pool: Path) -> Keyring:
+    """The keys of a pool; made when the pool is new."""
+    secret, certificate, private_key = pool / "secret", pool / "master.crt", pool / "master.key"
+    if not secret.exists():
+        write_private(secret, secrets.token_hex(32).encode())
+    if not certificate.exists():
+        _make_certificate(certificate, private_key)
+    for path in (secret, private_key):
+        require_private(path)
+    der = ssl.PEM_cert_to_DER_cert(certificate.read_text())
+    return Keyring(bytes.fromhex(secret.read_text().strip()), certificate, private_key, hashlib.sha256(der).hexdigest())
+
+
+def require_private(path: Path) -> None:
+    """Refuse what others could have read or replaced."""
+    status = path.stat()
+    if status.st_uid != os.geteuid():
+        raise BadInput(f"{path} belongs to another user (uid {status.st_uid})", f"chown {os.geteuid()} {path}")
+    if status.st_mode & 0o077:
+        raise BadInput(f"{path} can be read by others (mode {status.st_mode & 0o777:o})", f"chmod go= {path}")
+
+
+def write_private(path: Path, content: bytes) -> None:
+    """Write a file that only its owner can ever read; readers see the old content or the new one."""
+    scratch = path.with_name(f".{path.name}.{os.getpid()}")
+    descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+    try:
+        os.write(descriptor, content)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    os.replace(scratch, path)
+
+
+def _make_certificate(certificate: Path, private_key: Path) -> None:
+    # Imported here: only the first start of a pool pays for it.
+    from datetime import UTC, datetime, timedelta
+
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "pilotfish master")])
+    now = datetime.now(UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=365 * CERTIFICATE_YEARS))
+        .sign(key, hashes.SHA256())
+    )
+    encoding = serialization.Encoding.PEM
+    plain = serialization.NoEncryption()
+    write_private(private_key, key.private_bytes(encoding, serialization.PrivateFormat.PKCS8, plain))
+    write_private(certificate, made.public_bytes(encoding))

@@ -1,0 +1,167 @@
+"""Starts, watches and ends pilots on this machine. A restarted master finds again the ones that its predecessor started."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pilotfish.backends.local import agent_command
+from pilotfish.live.bundle import build_bundle
+from pilotfish.live.home import PoolHome
+from pilotfish.live.keys import Keyring
+from pilotfish.model import inputs as i
+
+KILL_AFTER_S = 5.0
+LOG_TAIL_BYTES = 2000
+
+
+@dataclass(slots=True)
+class Process:
+    pid: int
+    pidfd: int
+    child: bool
+    ending: asyncio.TimerHandle | None = None
+
+
+class Launcher:
+    def __init__(self, pool: PoolHome, keyring: Keyring, tell: Callable[[i.Input], None], poll_s: float) -> None:
+        self._pool = pool
+        self._keyring = keyring
+        self._tell = tell
+        self._poll_s = poll_s
+        self._processes: dict[str, Process] = {}
+        self.endpoints: list[dict[str, Any]] = []
+
+    def submit(self, pilot: str, cores: float) -> None:
+        directory = self._pool.pilot(pilot)
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.refresh(pilot)
+        bundle = build_bundle(self._pool.directory)
+        credentials = str(directory / "credentials.json")
+        command = agent_command(sys.executable, str(bundle), credentials, pilot, cores, str(self._pool.work), self._poll_s)
+        with (directory / "agent.log").open("ab") as log:
+            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, cwd="/")
+        process.returncode = 0  # waited for by us, through its pidfd; Popen shall not try
+        job = f"{process.pid}:{_started_at(process.pid)}"
+        (directory / "process.json").write_text(json.dumps({"job": job}))
+        self._watch(pilot, process.pid, child=True)
+        self._tell(i.PilotAccepted(pilot, job))
+
+    def refresh(self, pilot: str) -> None:
+        """Write the credentials of a pilot anew: the master may have moved."""
+        path = self._pool.pilot(pilot) / "credentials.json"
+        self._pool.write_credentials(path, self._keyring, f"pilot:{pilot}", self.endpoints)
+
+    def adopt(self, pilot: str, cores: float, job: str) -> None:
+        """After a restart: watch a pilot that runs, submit one that was only decided, report one that is gone."""
+        record = self._pool.pilot(pilot) / "process.json"
+        if not job and record.exists():
+            job = str(json.loads(record.read_text())["job"])
+        if not job:
+            self.submit(pilot, cores)
+            return
+        pid, _, started = job.partition(":")
+        if _started_at(int(pid)) != started:
+            self._tell(i.PilotGone(pilot, False, "ended while no master watched"))
+            return
+        self.refresh(pilot)
+        self._watch(pilot, int(pid), child=False)
+        self._tell(i.PilotAccepted(pilot, job))
+
+    def cancel(self, pilot: str) -> None:
+        process = self._processes.get(pilot)
+        if process is None:
+            self._tell(i.PilotGone(pilot, True, "was not running"))
+            return
+        if process.ending is None:
+            _signal(process, signal.SIGTERM)
+            process.ending = asyncio.get_running_loop().call_later(KILL_AFTER_S, self._kill, process)
+
+    async def end_all(self) -> None:
+        """Have every pilot end, and wait until none is left."""
+        for pilot in list(self._processes):
+            self.cancel(pilot)
+        while self._processes:
+            await asyncio.sleep(0.01)
+
+    def _kill(self, process: Process) -> None:
+        """It did not listen. Its session is its own, so that the group is all of it that is left to kill from here."""
+        try:
+            os.killpg(process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            _signal(process, signal.SIGKILL)
+
+    def _watch(self, pilot: str, pid: int, *, child: bool) -> None:
+        try:
+            pidfd = os.pidfd_open(pid)
+        except ProcessLookupError:
+            self._tell(i.PilotGone(pilot, False, "ended at once"))
+            return
+        self._processes[pilot] = Process(pid, pidfd, child)
+        asyncio.get_running_loop().add_reader(pidfd, self._ended, pilot)
+
+    def _ended(self, pilot: str) -> None:
+        process = self._processes.pop(pilot)
+        asyncio.get_running_loop().remove_reader(process.pidfd)
+        os.close(process.pidfd)
+        if process.ending is not None:
+            process.ending.cancel()
+        status = os.waitpid(process.pid, 0)[1] if process.child else None
+        well = status == 0 or process.ending is not None
+        self._tell(i.PilotGone(pilot, well, self._reason(pilot, status)))
+        if well:
+            _remove(self._pool.pilot(pilot))
+
+    def _reason(self, pilot: str, status: int | None) -> str:
+        if status is None:
+            return "ended"
+        code = os.waitstatus_to_exitcode(status)
+        if code == 0:
+            return "ended"
+        how = f"was killed by signal {-code}" if code < 0 else f"ended with exit status {code}"
+        last = _last_line(self._pool.pilot(pilot) / "agent.log")
+        return f"{how}: {last}" if last else how
+
+
+def _signal(process: Process, number: int) -> None:
+    try:
+        signal.pidfd_send_signal(process.pidfd, number)
+    except ProcessLookupError:
+        pass
+
+
+def _started_at(pid: int) -> str:
+    """When a process began, in clock ticks since boot: with the pid, a name that is never used again."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+    except OSError:
+        return ""
+    return "" if fields[0] in (b"Z", b"X") else fields[19].decode()
+
+
+def _last_line(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - LOG_TAIL_BYTES))
+            lines = file.read().decode(errors="replace").split("\n")
+    except OSError:
+        return ""
+    return next((line.strip() for line in reversed(lines) if line.strip()), "")
+
+
+def _remove(directory: Path) -> None:
+    for name in ("credentials.json", "process.json", "agent.log"):
+        (directory / name).unlink(missing_ok=True)
+    try:
+        directory.rmdir()
+    except OSError:
+        pass

@@ -1,0 +1,258 @@
+"""The live host: an event loop, sockets, a journal and processes around the pure machine.
+
+Everything that happens becomes an input; a turn takes all inputs at once, makes its facts durable, and then performs its effects.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import os
+import shutil
+import signal
+import socket
+import time
+from typing import Any
+
+from pilotfish.core.machine import Machine, Turn
+from pilotfish.errors import JournalFull
+from pilotfish.live.applications import Applications
+from pilotfish.live.bodies import split_body
+from pilotfish.live.compaction import Compaction
+from pilotfish.live.endpoints import Doorman, Link, Rules
+from pilotfish.live.home import PoolHome
+from pilotfish.live.keys import AGENT, CLIENT, open_keyring
+from pilotfish.live.launcher import Launcher
+from pilotfish.live.replay import replay, stored_payloads
+from pilotfish.model import effects as e
+from pilotfish.model import inputs as i
+from pilotfish.model import messages as m
+from pilotfish.model.facts import Record, encode_record
+from pilotfish.model.settings import PoolSettings
+from pilotfish.model.task import Payload
+from pilotfish.policies.fifo import Fifo
+from pilotfish.store.journal import Journal
+from pilotfish.store.lock import PoolLock
+from pilotfish.store.payloads import PayloadStore
+from pilotfish.strategies.fixed import Fixed
+
+log = logging.getLogger("pilotfish.master")
+
+UPKEEP_S = 5.0
+INLINE_BYTES = 32 * 1024
+"""Larger payloads are kept on disk, not in memory."""
+LOW_SPACE_BYTES = 16 * 1024 * 1024
+RETRY_FULL_S = 1.0
+COMPLAIN_EVERY_S = 60.0
+
+
+class Master:
+    def __init__(self, pool: PoolHome, settings: PoolSettings) -> None:
+        self.pool = pool
+        self.settings = settings
+        self.lock = PoolLock.acquire(pool.directory)
+        self.keyring = open_keyring(pool.directory)
+        self.journal, recovery = Journal.open(pool.journal)
+        self.payloads = PayloadStore.open(pool.payloads)
+        state = replay(recovery)
+        for stored in stored_payloads(state):
+            self.payloads.adopt(stored)
+        self._wall_offset = max(time.time(), state.at) - time.monotonic()
+        self.machine = Machine(state, Fifo(), Fixed(), settings)
+        self.doorman = Doorman(self.keyring, self._heard, self._closed)
+        self.doorman.paused = self._paused
+        self.doorman.complain = self._complain
+        self.doorman.revoked = state.revoked
+        self.launcher = Launcher(pool, self.keyring, self._tell, settings.poll_s if settings.mode == "poll" else 0.0)
+        self.applications = Applications(pool)
+        self.compaction = Compaction(self.journal, lambda: self.machine.state)
+        self.links: dict[int, Link] = {}
+        self.finished = asyncio.Event()
+        self._inbox: list[i.Input] = []
+        self._turn_due = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._complained: dict[str, float] = {}
+        self._servers: list[asyncio.AbstractServer] = []
+        self._space_full = False
+        self._payloads_dirty = False
+
+    def now(self) -> float:
+        """Runs like a monotonic clock and reads like a wall clock."""
+        return time.monotonic() + self._wall_offset
+
+    # --- life -----------------------------------------------------------------------------------------------------------------------
+
+    async def run(self, ready: Any) -> None:
+        self._loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._loop.add_signal_handler(number, self.finished.set)
+        await self._listen()
+        self._conclude(self.machine.start(self.now()))
+        self.doorman.epoch = self.machine.state.epoch
+        gc.collect()
+        gc.freeze()
+        ready()
+        upkeep = asyncio.create_task(self._upkeep())
+        await self.finished.wait()
+        upkeep.cancel()
+        await self._end()
+
+    async def _listen(self) -> None:
+        rules = Rules((AGENT,), tuple(self.settings.subnets), self.keyring.server_context())
+        tcp = await self._loop.create_server(lambda: Link(self.doorman, rules), self.settings.host, self.settings.port, backlog=1024)
+        host, port = tcp.sockets[0].getsockname()[:2]
+        path = self.pool.socket_path()
+        path.unlink(missing_ok=True)
+        listener = socket.socket(socket.AF_UNIX)
+        previous = os.umask(0o177)
+        try:
+            listener.bind(str(path))
+        finally:
+            os.umask(previous)
+        local = Rules((CLIENT, AGENT))
+        unix = await self._loop.create_unix_server(lambda: Link(self.doorman, local), sock=listener, backlog=256)
+        self._servers = [tcp, unix]
+        here = {"kind": "unix", "path": str(path)}
+        self.launcher.endpoints = [{"kind": "tls", "host": host, "port": port, "fingerprint": self.keyring.fingerprint}]
+        self.pool.write_credentials(self.pool.client_credentials, self.keyring, CLIENT, [here])
+
+    async def _end(self) -> None:
+        for server in self._servers:
+            server.close()
+        for link in list(self.links.values()):
+            link.hang_up()
+        await self.launcher.end_all()
+        self.applications.end_all()
+        self._turn()
+        self.compaction.end()
+        self.pool.socket_path().unlink(missing_ok=True)
+        self.journal.close()
+        self.lock.release()
+
+    async def _upkeep(self) -> None:
+        """What must be looked at now and then: room on the disk, the lock's lease, the journal's files and size."""
+        while True:
+            free = shutil.disk_usage(self.pool.directory).free
+            if (free < LOW_SPACE_BYTES) != self._space_full:
+                self._space_full = not self._space_full
+                self._tell(i.SpaceChanged(self._space_full))
+            self.lock.renew()
+            displaced = self.journal.verify_in_place()
+            if displaced:
+                log.error("files of the journal were changed under us, writing it anew: %s", displaced)
+            self.compaction.consider(self.now(), force=bool(displaced))
+            self.payloads.collect()
+            await asyncio.sleep(UPKEEP_S)
+
+    # --- inputs ---------------------------------------------------------------------------------------------------------------------
+
+    def _tell(self, item: i.Input) -> None:
+        self._inbox.append(item)
+        if not self._turn_due:
+            self._turn_due = True
+            self._loop.call_soon(self._turn)
+
+    def _heard(self, link: Link, message: Any, body: memoryview) -> None:
+        if isinstance(message, m.Hello) and link.key_id not in (AGENT, f"pilot:{message.pilot}"):
+            link.drop(f"key {link.key_id} does not belong to pilot {message.pilot}")
+            return
+        self.links[link.number] = link
+        payloads = [self._keep(part) for part in split_body(message, body)]
+        spoke = i.AgentSpoke if link.role == AGENT else i.ClientSpoke
+        self._tell(spoke(link.number, message, payloads))
+
+    def _keep(self, part: memoryview) -> Payload:
+        if len(part) <= INLINE_BYTES:
+            return bytes(part)
+        self._payloads_dirty = True
+        return self.payloads.put([part])
+
+    def _closed(self, link: Link) -> None:
+        if self.links.pop(link.number, None) is not None:
+            self._tell(i.LinkClosed(link.number))
+
+    def _paused(self, link: Link, paused: bool) -> None:
+        self._tell(i.LinkPaused(link.number) if paused else i.LinkResumed(link.number))
+
+    def _complain(self, text: str) -> None:
+        """Say the same thing at most once a minute, so that a stranger cannot fill the log."""
+        now = time.monotonic()
+        if now - self._complained.get(text, -COMPLAIN_EVERY_S) >= COMPLAIN_EVERY_S:
+            if len(self._complained) > 1000:
+                self._complained.clear()
+            self._complained[text] = now
+            log.warning("%s", text)
+
+    # --- turns ----------------------------------------------------------------------------------------------------------------------
+
+    def _turn(self) -> None:
+        self._turn_due = False
+        inbox, self._inbox = self._inbox, []
+        self._conclude(self.machine.handle(inbox, self.now()))
+
+    def _conclude(self, turn: Turn) -> None:
+        if turn.facts:
+            self._make_durable(encode_record(Record(turn.at, turn.facts)))  # type: ignore[arg-type]
+        self._perform(turn.effects)
+        self._set_timer()
+
+    def _make_durable(self, record: bytes) -> None:
+        """Nothing leaves before this returns. A full disk makes us wait; any other failure ends us, because we cannot vouch for it."""
+        if self._payloads_dirty:
+            self.payloads.sync()
+            self._payloads_dirty = False
+        while True:
+            try:
+                self.journal.append([record])
+                self.journal.sync()
+                return
+            except JournalFull as problem:
+                log.error("%s", problem)
+                self.journal.release_reserve()
+                time.sleep(RETRY_FULL_S)
+
+    def _set_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        deadline = self.machine.deadline
+        if deadline is not None and not self._turn_due:
+            self._timer = self._loop.call_later(max(0.0, deadline - self.now()), self._turn)
+
+    def _perform(self, effects: list[e.Effect]) -> None:
+        touched: dict[int, Link] = {}
+        for effect in effects:
+            if type(effect) is e.Send:
+                link = self.links.get(effect.link)
+                if link is not None:
+                    touched[effect.link] = link
+                    link.send(effect.message, [self._load(payload) for payload in effect.payloads])
+            else:
+                self._perform_other(effect)
+        for link in touched.values():
+            link.flush()
+
+    def _load(self, payload: Payload) -> bytes:
+        return payload if type(payload) is bytes else self.payloads.get(payload)  # type: ignore[arg-type]
+
+    def _perform_other(self, effect: e.Effect) -> None:
+        if isinstance(effect, e.HangUp):
+            link = self.links.get(effect.link)
+            if link is not None:
+                link.hang_up()
+        elif isinstance(effect, e.SubmitPilot):
+            self.launcher.submit(effect.pilot, effect.cores)
+        elif isinstance(effect, e.AdoptPilot):
+            self.launcher.adopt(effect.pilot, effect.cores, effect.job)
+        elif isinstance(effect, e.CancelPilot):
+            self.launcher.cancel(effect.pilot)
+        elif isinstance(effect, e.ReleasePayload):
+            self.payloads.release(effect.stored)
+        elif isinstance(effect, e.KeepPayload):
+            self.payloads.adopt(effect.stored)
+        elif isinstance(effect, e.StartApplication):
+            self.applications.start(effect.run, effect.uid, effect.path)
+        elif isinstance(effect, e.Finish):
+            log.info("ending: %s", effect.reason)
+            self.finished.set()

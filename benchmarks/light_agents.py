@@ -32,7 +32,7 @@ AT_THE_DOOR = 64
 """So many connect at a time: a master makes room for the next stranger by dropping the one that has waited longest."""
 JOIN_TIMEOUT_S = 60.0
 # asyncio gives every TLS connection a read buffer of this size; stock, 2,000 of them take half a gigabyte.
-asyncio.sslproto.SSLProtocol.max_size = 16 * 1024  # type: ignore[misc]
+asyncio.sslproto.SSLProtocol.max_size = 16 * 1024
 
 
 def raise_file_limit() -> int:

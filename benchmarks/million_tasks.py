@@ -31,7 +31,7 @@ class Conversation:
         self.link = dial(pool.directory, 30.0)
 
     def send(self, message: Any, parts: list[bytes] | None = None) -> None:
-        from pilotfish.live.link import frame
+        from pilotfish.live.frames import frame
 
         self.link.put(frame(message, parts or []))
         self.link.flush()
@@ -82,11 +82,16 @@ def submit_all(conversation: Conversation, total: int) -> tuple[int, Tenths]:
     from pilotfish.model import messages as m
     from pilotfish.model.task import RunOptions, TaskSpec
 
-    opened: list[m.Opened] = []
+    run = 0
+
+    def opened(message: Any) -> bool:
+        nonlocal run
+        run = message.run if isinstance(message, m.Opened) else 0
+        return run > 0
+
     conversation.send(m.Open(uuid.uuid4().hex, RunOptions(name="million")))
-    conversation.hear_until(lambda message: isinstance(message, m.Opened) and (opened.append(message) or True))
-    run = opened[0].run
-    launch = {"python": list(sys.version_info[:2]), "form": "source", "name": "nothing", "path": [], "cwd": None, "env": {}}
+    conversation.hear_until(opened)
+    launch: dict[str, Any] = {"python": list(sys.version_info[:2]), "form": "source", "name": "nothing", "path": [], "cwd": None, "env": {}}
     specs, code = [TaskSpec(kind="python", name="nothing", launch=launch)], [SOURCE]
     progress, accepted, first = Tenths(total), 0, 0
 
@@ -109,7 +114,8 @@ def submit_all(conversation: Conversation, total: int) -> tuple[int, Tenths]:
         first += count
         if first - accepted >= PER_FRAME * FRAMES_AHEAD:
             conversation.hear_until(confirmed)
-    conversation.hear_until(lambda message: confirmed(message) and accepted >= total)
+    if accepted < total:
+        conversation.hear_until(lambda message: confirmed(message) and accepted >= total)
     conversation.send(m.Close(run))
     return run, progress
 

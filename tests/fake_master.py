@@ -249,9 +249,8 @@ class FakeMaster:
             news = record.ended[cursor:]
             if news:
                 peer.cursors[record.run] = len(record.ended), payloads
-                self._send(
-                    peer, wire.Ended(record.run, cursor, [item for item, _ in news]), [payload for _, payload in news] if payloads else []
-                )
+                parts = [payload for _, payload in news] if payloads else []
+                self._send(peer, wire.Ended(record.run, cursor, [item for item, _ in news]), parts)
         self._finish(record)
 
     def _finish(self, record: RunRecord) -> None:

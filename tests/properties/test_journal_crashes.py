@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
+from typing import Any
+from zlib import crc32
 
+import pytest
+
+from pilotfish.store import journal as journal_module
+from pilotfish.store import scan as scan_module
 from pilotfish.store.journal import Journal
-from pilotfish.store.recovery import Salvage
+from pilotfish.store.recovery import Recovery, Salvage
 from pilotfish.store.snapshot import SnapshotWriter
 from tests.crashing_disk import Image, MemoryDisk, Moment, PowerCut
 
@@ -18,6 +24,13 @@ APPENDS = 200
 MODES = {"lost", "torn", "reordered", "zero-filled"}
 
 
+@pytest.fixture(autouse=True)
+def small_reserve(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reserve of full size would be most of what these tests copy and compare."""
+    monkeypatch.setattr(journal_module, "RESERVE_BYTES", 16)
+
+
+@cache
 def body(index: int) -> bytes:
     """Record number ``index``, from empty-looking to longer than a page."""
     generator = random.Random(index)
@@ -25,6 +38,7 @@ def body(index: int) -> bytes:
     return b"%d:" % index + generator.randbytes(length)
 
 
+@cache
 def summary(first: int, last: int) -> bytes:
     """What a snapshot says of records ``first`` to ``last``."""
     return b"S%d-%d:" % (first, last) + bytes(last % 50)
@@ -132,21 +146,67 @@ def images_of(boundaries: list[Boundary]) -> Iterator[tuple[Boundary, str, Image
             yield boundary, mode, image
 
 
-def test_nothing_durable_is_lost_when_the_power_goes_at_any_moment_in_any_way() -> None:
+def check_all(boundaries: list[Boundary]) -> tuple[Counter[str], int]:
+    """Every way out of every moment; returns how many of each mode, and how many of the disks differ."""
     outcomes: dict[Image, frozenset[int]] = {}
     modes: Counter[str] = Counter()
-    for boundary, mode, image in images_of(reference_history().boundaries):
+    for boundary, mode, image in images_of(boundaries):
         modes[mode] += 1
         if image not in outcomes:
             outcomes[image] = check_readable(image)
         found = outcomes[image]
-        assert found.issuperset(range(1, boundary.synced + 1))
+        assert found.issuperset(range(1, boundary.synced + 1)), "nothing durable is lost"
         assert max(found, default=0) <= boundary.appended
         if mode != "reordered":
             assert len(found) == max(found, default=0), "without reordering there are no holes"
-    print(f"{modes.total()} crashes {dict(modes)} at {len(reference_history().boundaries)} moments, {len(outcomes)} different disks")
+    return modes, len(outcomes)
+
+
+def test_nothing_durable_is_lost_when_the_power_goes_at_any_moment_in_any_way() -> None:
+    boundaries = reference_history().boundaries
+    modes, different = check_all(boundaries)
+    print(f"{modes.total()} crashes {dict(modes)} at {len(boundaries)} moments, {different} different disks")
     assert set(modes) == MODES
     assert modes.total() >= 4000
+
+
+@pytest.mark.parametrize(
+    ("call", "owner", "method"),
+    [
+        ("sync", Journal, "sync"),
+        ("sync", Journal, "_rotate"),
+        ("sync", Recovery, "_finish_segment"),
+        ("truncate", Recovery, "_finish_segment"),
+        ("sync", SnapshotWriter, "commit"),
+        ("sync_directory", Journal, "_begin_segment"),
+        ("sync_directory", Recovery, "_end"),
+    ],
+)
+def test_these_checks_notice_a_call_to_the_disk_that_was_forgotten(
+    call: str, owner: type, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original: Callable[..., Any] = getattr(owner, method)
+
+    def forgetful(self: Any, *arguments: Any) -> Any:
+        with monkeypatch.context() as patch:
+            patch.setattr(MemoryDisk, call, lambda *_: None)
+            return original(self, *arguments)
+
+    monkeypatch.setattr(owner, method, forgetful)
+    history = History()
+    history.run()
+    with pytest.raises(AssertionError):
+        check_all(history.boundaries)
+
+
+def test_these_checks_notice_that_a_checksum_is_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Agreeable(int):
+        def __ne__(self, other: object) -> bool:
+            return False
+
+    monkeypatch.setattr(scan_module, "crc32", lambda data, start=0: Agreeable(crc32(data, start)))
+    with pytest.raises((AssertionError, ValueError)):
+        check_all(reference_history().boundaries)
 
 
 class CutAt:

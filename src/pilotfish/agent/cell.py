@@ -12,7 +12,7 @@ import mmap
 import os
 import struct
 import tempfile
-from typing import Any, Iterator, List, Tuple
+from typing import Any, List, Tuple
 
 # Numbers of the 32-bit words.
 INTENT, STARTED, CONDEMNED, PID, OUTBOX_LENGTH = 0, 1, 2, 3, 4
@@ -93,12 +93,3 @@ def parse_reports(data: bytes) -> Tuple[List[Report], int]:
         offset = middle + payload_length
         reports.append((sequence, wall_us, cpu_us, rss_kib, data[middle - failure_length : middle], data[middle:offset]))
     return reports, offset
-
-
-def iterate_orders(data: Any, start: int, end: int) -> Iterator[Tuple[Any, int, int]]:
-    """(fields, where its body begins, where it ends) of every order whose head is complete; the last body may reach beyond ``end``."""
-    while end - start >= ORDER.size:
-        fields = ORDER.unpack_from(data, start)
-        body = start + ORDER.size
-        start = body + fields[6]
-        yield fields, body, start

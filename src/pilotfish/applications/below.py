@@ -49,9 +49,8 @@ def write_below(directory: str | os.PathLike[str], name: str, content: bytes, mo
             place = inner
         _write_here(place, last, content, mode)
     except OSError as error:
-        raise BadInput(
-            f"files: {name!r} cannot be written below {os.fspath(directory)!r}: {error.strerror}", "look for links in the way"
-        ) from error
+        where = os.fspath(directory)
+        raise BadInput(f"files: {name!r} cannot be written below {where!r}: {error.strerror}", "look for links in the way") from error
     finally:
         os.close(place)
     return Path(directory, *folders, last)

@@ -81,10 +81,8 @@ def check_argv(argv: Sequence[str | os.PathLike[str]]) -> tuple[str, ...]:
         raise BadInput(f"argv: {argv!r} is not a list of words", 'write ["./sim", "--seed", "1"]')
     words = []
     for position, word in enumerate(argv):
-        if isinstance(word, (int, float)) and not isinstance(word, bool):
-            raise BadInput(f"argv[{position}]: {word!r} is not text", f'write "{word}"')
         if not isinstance(word, (str, os.PathLike)):
-            raise BadInput(f"argv[{position}]: {word!r} is not text", "every word of the command is text")
+            raise BadInput(f"argv[{position}]: {word!r} is not text", f'write "{word}"')
         words.append(os.fspath(word))
         if "\0" in words[-1]:
             raise BadInput(f"argv[{position}]: {word!r} holds a NUL character", "no program can be given one: leave it out")
@@ -173,7 +171,7 @@ def read_file(source: Source) -> File:
 
 def _packed_files(inputs: Mapping[str, Source]) -> tuple[list[list[Any]], list[bytes]]:
     files = [(name, read_file(source)) for name, source in inputs.items()]
-    return [[name, file.mode] for name, file in files], [file.content for file in files]
+    return [[name, file.mode] for name, file in files], [file.content for _, file in files]
 
 
 class Launch(Struct, frozen=True, kw_only=True):

@@ -21,7 +21,7 @@ import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import cloudpickle
+import cloudpickle  # type: ignore[import-untyped]
 
 from pilotfish.applications.parcel import pack, pack_one
 from pilotfish.applications.wishes import NOTHING_SPECIAL, Wanted
@@ -100,11 +100,8 @@ def source_of(function: Callable[..., Any]) -> bytes:
     if function.__code__.co_freevars:
         names = ", ".join(function.__code__.co_freevars)
         raise BadInput(f"{name}: it uses {names} of the function around it, which its source does not hold", "pass these as arguments")
-    missing = [
-        used
-        for used in function.__code__.co_names
-        if used in function.__globals__ and not hasattr(builtins, used) and used != function.__name__
-    ]
+    own = function.__globals__
+    missing = [used for used in function.__code__.co_names if used in own and not hasattr(builtins, used) and used != function.__name__]
     if missing:
         raise BadInput(
             f"{name}: it uses {', '.join(missing)} of its module, which its source does not hold",
@@ -114,10 +111,9 @@ def source_of(function: Callable[..., Any]) -> bytes:
         source = textwrap.dedent(inspect.getsource(function))
     except (OSError, TypeError) as error:
         raise BadInput(f"{name}: its source cannot be found ({error})", 'write it to a file, or use form="pickle"') from error
-    if not source.startswith(("def ", "async def ")):
-        raise BadInput(
-            f"{name}: its source starts with {source.splitlines()[0]!r}, not with def", "send the function without its decorator"
-        )
+    first_line = source.splitlines()[0]
+    if not first_line.startswith(("def ", "async def ")):
+        raise BadInput(f"{name}: its source starts with {first_line!r}", "send the function without its decorator")
     return source.encode()
 
 
@@ -195,7 +191,7 @@ class PythonCalls:
 
 def worker_spec(worker: object, wanted: Wanted, in_process: bool = False) -> tuple[TaskSpec, bytes]:
     """The spec of tasks that are done by an ApplicationWorker: its class, or any callable that makes one."""
-    launch = {
+    launch: dict[str, Any] = {
         "python": PYTHON,
         "form": PICKLE,
         "name": _show(worker),

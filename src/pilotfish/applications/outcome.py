@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import pickle
 import struct
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from pilotfish.applications.parcel import Buffer, DamagedParcel, unpack
-from pilotfish.errors import PilotfishError, TaskFailed
+from pilotfish.errors import TaskFailed
 from pilotfish.model.task import Failure
 
 _FOUR = struct.Struct("!I4Q")
@@ -53,51 +54,43 @@ class Outcome(NamedTuple):
     stderr: bytes
 
 
-class _WillNotUnpickle(Exception):
-    """Why bytes from the slot do not become an object here."""
-
-
 def failed(failure: Failure, remote_traceback: str = "") -> TaskFailed:
     """The error for an attempt that ended badly without an exception of its own."""
     message = failure.message or f"the task failed ({failure.cause})"
     return TaskFailed(message, HINTS.get(failure.cause, ""), failure.cause, remote_traceback)
 
 
-def _load(data: memoryview, buffers: list[memoryview]) -> Any:
-    """Unpickle what the person's own function made. User code runs here, so that anything may be raised."""
+def _load(data: Buffer, buffers: Sequence[memoryview]) -> tuple[Any, Exception | None]:
+    """Unpickle what the person's own function made; what prevents it is returned, and may be anything, as user code runs here."""
     try:
         # Each buffer gets memory of its own: an array kept for long must not keep a whole frame of other results.
-        return pickle.loads(data, buffers=[bytearray(buffer) for buffer in buffers])
-    except Exception as error:
-        raise _WillNotUnpickle(f"{type(error).__name__}: {error}") from error
+        return pickle.loads(data, buffers=[bytearray(buffer) for buffer in buffers] or None), None
+    except Exception as error:  # noqa: BLE001
+        return None, error
 
 
 def decode_value(payload: Buffer) -> Outcome:
     """The outcome of a task that ended well."""
-    if len(payload) >= _FOUR.size:
-        count, meta, length, out, err = _FOUR.unpack_from(payload)
-        if count == 4 and not (meta or out or err) and _FOUR.size + length == len(payload):
-            try:
-                return Outcome(pickle.loads(memoryview(payload)[_FOUR.size :]), None, b"", b"")
-            except Exception as error:
-                return Outcome(None, _unreadable_value(f"{type(error).__name__}: {error}", error), b"", b"")
     try:
-        _, value, stdout, stderr, *buffers = _parts(payload)
-    except DamagedParcel as error:
-        return Outcome(None, error, b"", b"")
-    try:
-        return Outcome(_load(value, buffers), None, bytes(stdout), bytes(stderr))
-    except _WillNotUnpickle as error:
-        return Outcome(None, _unreadable_value(str(error), error.__cause__), bytes(stdout), bytes(stderr))
+        if len(payload) >= _FOUR.size:
+            count, meta, length, out, err = _FOUR.unpack_from(payload)
+            if count == 4 and not (meta or out or err) and _FOUR.size + length == len(payload):
+                value, error = _load(memoryview(payload)[_FOUR.size :], ())
+                return Outcome(value, None if error is None else _unreadable_value(error), b"", b"")
+        _, data, stdout, stderr, *buffers = _parts(payload)
+    except DamagedParcel as damage:
+        return Outcome(None, damage, b"", b"")
+    value, error = _load(data, buffers)
+    return Outcome(value, None if error is None else _unreadable_value(error), bytes(stdout), bytes(stderr))
 
 
-def _unreadable_value(said: str, cause: BaseException | None) -> TaskFailed:
+def _unreadable_value(reason: Exception) -> TaskFailed:
     error = TaskFailed(
-        f"the task ended well, but its result cannot be unpickled here: {said}",
+        f"the task ended well, but its result cannot be unpickled here: {type(reason).__name__}: {reason}",
         "return plain values, or types that both sides have",
         "result",
     )
-    error.__cause__ = cause
+    error.__cause__ = reason
     return error
 
 
@@ -120,16 +113,13 @@ def decode_failure(payload: Buffer, failure: Failure) -> Outcome:
     traceback = str(said.get("traceback", ""))
     error_there: BaseException | None = None
     if failure.cause == "exception" and len(value):
-        try:
-            loaded = _load(value, buffers)
-            error_there = loaded if isinstance(loaded, BaseException) else None
-        except _WillNotUnpickle as reason:
-            traceback += f"\n(the exception itself cannot be unpickled here: {reason})"
+        loaded, reason = _load(value, buffers)
+        if isinstance(loaded, BaseException):
+            error_there = loaded
+        elif reason is not None:
+            traceback += f"\n(the exception itself cannot be unpickled here: {type(reason).__name__}: {reason})"
     if error_there is None:
         error_there = failed(failure, traceback)
     if traceback:
         error_there.__cause__ = RemoteTraceback(traceback)
     return Outcome(None, error_there, bytes(stdout), bytes(stderr))
-
-
-__all__ = ["HINTS", "Outcome", "PilotfishError", "RemoteTraceback", "decode_failure", "decode_value", "failed"]

@@ -42,7 +42,7 @@ def unpack(parcel: Buffer) -> list[memoryview]:
     start = _COUNT.size + 8 * count
     if count > MAX_PARTS or start > len(view):
         raise DamagedParcel(f"a parcel of {len(view)} bytes cannot have {count} parts")
-    parts = []
+    parts: list[memoryview] = []
     for length in struct.unpack_from(f"!{count}Q", view, _COUNT.size):
         end = start + length
         if end > len(view):

@@ -39,6 +39,8 @@ EXPLANATIONS: dict[str, Explanation] = {
     ),
     "P2101": Explanation("Another master already serves this pool.", ("pilotfish status", "pilotfish stop")),
     "P3100": Explanation("No master could be reached, or it refused this client.", ("pilotfish doctor", "pilotfish gc")),
+    "P3101": Explanation("Nothing was ever run in this pool.", ("pilotfish run -- COMMAND",)),
+    "P3102": Explanation("The pool was stopped while this command watched it; unfinished work is kept.", ("pilotfish attach",)),
     "P4100": Explanation("A task ended badly and its retries are used up.", ("pilotfish tasks --state failed", "pilotfish rerun --failed")),
     "P4200": Explanation("The bytes of a result are damaged. Run the task again.", ("pilotfish rerun --failed",)),
     "P9001": Explanation(

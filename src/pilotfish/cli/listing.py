@@ -80,7 +80,9 @@ def status(everything: bool, pool: str, as_json: bool) -> None:
     if len(shown) < len(rows):
         screen.line(f"... and {plural(len(rows) - len(shown), 'earlier run')}: pilotfish status --all")
     for warning in answer.get("warnings", ()):
-        screen.line(f"{screen.paint('warning:', 'yellow')} {clean(warning)}")
+        screen.line(f"{screen.paint('warning:', 'yellow')} {clean(warning['text'])}")
+        for command in warning.get("commands", ()):
+            screen.line(f"  do      {clean(command)}")
 
 
 def _pool_sentence(answer: dict[str, Any]) -> str:
@@ -90,7 +92,7 @@ def _pool_sentence(answer: dict[str, Any]) -> str:
         f"pool {clean(answer.get('pool', ''))}",
         f"master {answer.get('pid')} up {duration(answer.get('uptime_s'))}",
         f"workers: {clean(told)}",
-        plural(int(answer.get("slots", 0)), "core"),
+        plural(int(answer.get("cores", 0)), "core"),
     ]
     if answer.get("rate_per_s"):
         parts.append(rate(answer["rate_per_s"]))
@@ -186,12 +188,17 @@ def failure_note(failure: dict[str, Any]) -> str:
 
 @click.command()
 @click.option("--all", "everything", is_flag=True, help="Those that left or were lost, too.")
+@click.option("--set", "cores", type=click.IntRange(min=0), metavar="N", help="Use so many cores of this machine from now on.")
 @pool_option
 @json_option
-def workers(everything: bool, pool: str, as_json: bool) -> None:
+def workers(everything: bool, cores: int | None, pool: str, as_json: bool) -> None:
     """List the workers and what they do."""
     screen = Screen.of()
-    found = connect(pool).ask("workers", all=everything)
+    master = connect(pool, start=cores is not None, workers=cores)
+    if cores is not None and not as_json:
+        screen.line(f"From now on {plural(cores, 'core')} of this machine work for the pool {clean(pool)}.")
+        return
+    found = master.ask("workers", all=everything)
     if as_json:
         screen.json(found)
     elif not found:

@@ -166,7 +166,7 @@ def _traceback(output: TaskOutput) -> bytes:
     """What happened, where the task's own output does not say it."""
     failure = output.row.get("failure")
     if failure and output.row.get("kind") != "exec":
-        return (failure.get("message", "") + "\n").encode()
+        return f"{failure.get('message', '')}\n".encode()
     return b""
 
 
@@ -207,7 +207,7 @@ def tail(task: str, follow: bool, lines: int, stream: str | None, raw: bool, poo
             whole = getattr(fetch_output(master, row), stream)
             write_bytes(whole[seen:], sys.stdout, raw)
             return
-        answer, data = _peek(master, name, STREAMS[stream], seen)
+        _, data = _peek(master, name, STREAMS[stream], seen)
         write_bytes(data, sys.stdout, raw)
         seen += len(data)
         if not data:

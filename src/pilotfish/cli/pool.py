@@ -72,6 +72,12 @@ class NoPool(PilotfishError):
     code = "P3101"
 
 
+class PoolStopped(PilotfishError):
+    """Somebody stopped the pool while we watched."""
+
+    code = "P3102"
+
+
 Connector = Callable[[str, bool, int | None], Master]
 
 

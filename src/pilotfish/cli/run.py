@@ -66,7 +66,7 @@ class CommandLine(click.Command):
 @pool_option
 @json_option
 @click.pass_context
-def run(context: click.Context, **options: Any) -> int:
+def run(context: click.Context, /, **options: Any) -> int:
     """Run a command, a sweep, a task list or a run file.
 
     \b

@@ -43,10 +43,17 @@ def release(worker: Worker, task: Task) -> None:
     if needs is None:
         worker.ahead.pop(task, None)
         return
+    ahead = worker.ahead
+    if ahead:
+        first = next(iter(ahead))
+        if ahead[first] is needs:
+            # The usual case, like after like: the room goes from hand to hand without being counted.
+            del ahead[first]
+            worker.active[first] = needs
+            return
     free = worker.free
     for name, amount in needs:
         free[name] += amount
-    ahead = worker.ahead
     while ahead:
         first = next(iter(ahead))
         if not worker.fits(ahead[first]):

@@ -167,7 +167,10 @@ class Worker:
 
     def fits(self, needs: Needs) -> bool:
         free = self.free
-        return all(free.get(name, 0) >= amount for name, amount in needs)
+        for name, amount in needs:  # noqa: SIM110 - a generator would cost more than the loop
+            if free.get(name, 0) < amount:
+                return False
+        return True
 
     def could_fit(self, needs: Needs) -> bool:
         return all(self.capacity.get(name, 0) >= amount for name, amount in needs)

@@ -14,14 +14,15 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from pilotfish.applications.tasklist import Entry, TaskList
 from pilotfish.errors import ConnectionFailed, PilotfishError
+from pilotfish.live.errands import Errands, Question, Reply
 from pilotfish.live.frames import frame
 from pilotfish.live.link import Link, dial
 from pilotfish.live.submission import Listener, Submission
-from pilotfish.model.messages import Accepted, Answer, Ask, Began, Close, Ended, Open, Opened, Problem, RunFinished, Watch
+from pilotfish.model.messages import Accepted, Answer, Began, Close, Ended, Open, Opened, Problem, RunFinished, Watch
 from pilotfish.model.task import RunOptions, TaskSpec
 
 PATIENCE_S = 60.0
@@ -33,31 +34,6 @@ _BACKLOG_BYTES = 256 * 1024 * 1024
 """Callers wait when more than this is on its way to the master."""
 _BACK_OFF_S = (0.0, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 
-
-class Reply(NamedTuple):
-    """The answer to a question: its data, and bytes where the kind has any."""
-
-    data: Any
-    body: bytes
-
-
-class _Question:
-    __slots__ = ("arguments", "kind", "problem", "reply", "said")
-
-    def __init__(self, kind: str, arguments: dict[str, Any]) -> None:
-        self.kind = kind
-        self.arguments = arguments
-        self.reply: Reply | None = None
-        self.problem: PilotfishError | None = None
-        self.said = threading.Event()
-
-    def settle(self, reply: Reply | None, problem: PilotfishError | None) -> None:
-        self.reply, self.problem = reply, problem
-        self.said.set()
-
-
-# A question that was asked twice because the first answer was lost must not do its work twice.
-_ASK_ONCE = ("rerun",)
 
 _clients: weakref.WeakSet[Client] = weakref.WeakSet()
 
@@ -80,11 +56,7 @@ class Client:
         self._failure: PilotfishError | None = None
         self._closing = False
         self._runs: dict[int, Submission] = {}
-        self._opening: dict[str, tuple[Submission, _Question]] = {}
-        self._open_unsent: list[str] = []
-        self._questions: dict[int, _Question] = {}
-        self._questions_unsent: list[int] = []
-        self._next_question = 0
+        self._errands = Errands()
         self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._poll = select.poll()
         self._poll.register(self._wake_read, select.POLLIN)
@@ -111,11 +83,10 @@ class Client:
 
     def open_run(self, uid: str, options: RunOptions) -> Submission:
         """Open a run, or find it again by its uid."""
-        submission, question = Submission(uid, options), _Question("open", {})
+        submission = Submission(uid, options)
         with self._lock:
             self._check()
-            self._opening[uid] = submission, question
-            self._open_unsent.append(uid)
+            question = self._errands.open(submission)
             self._wake()
         self._wait(question)
         return submission
@@ -209,25 +180,17 @@ class Client:
             self._sleeping = False
             os.write(self._wake_write, b"w")
 
-    def _put_question(self, kind: str, arguments: dict[str, Any]) -> _Question:
-        question = _Question(kind, arguments)
+    def _put_question(self, kind: str, arguments: dict[str, Any]) -> Question:
         with self._lock:
             self._check()
-            number = self._next_question
-            self._next_question = number + 1
-            self._questions[number] = question
-            self._questions_unsent.append(number)
+            question = self._errands.ask(kind, arguments)
             self._wake()
         return question
 
-    def _wait(self, question: _Question) -> Reply:
+    def _wait(self, question: Question) -> Reply:
         if not self.is_elsewhere():
             raise PilotfishError("a callback of the client cannot wait for the client", "hand it to another thread")
-        question.said.wait()
-        if question.problem is not None:
-            raise question.problem
-        assert question.reply is not None
-        return question.reply
+        return question.wait()
 
     def _send_now(self) -> None:
         """Send in the caller's thread, unless the client's thread is at it."""
@@ -314,7 +277,7 @@ class Client:
                         self._handle(message, body)
 
     def _has_unsent(self) -> bool:
-        if self._open_unsent or self._questions_unsent:
+        if self._errands.has_unsent:
             return True
         for run in self._runs.values():
             if run.has_unsent or (run.listener is not None and not run.watching) or (run.close_wanted and not run.close_sent):
@@ -324,9 +287,8 @@ class Client:
     def _gather(self, link: Link) -> None:
         """Put all that is to be sent on the link. The sending lock is held."""
         with self._lock:
-            for uid in self._open_unsent:
-                link.put(frame(Open(uid, self._opening[uid][0].options)))
-            self._open_unsent.clear()
+            for encoded in self._errands.cut_opens():
+                link.put(encoded)
             for run in self._runs.values():
                 if run.listener is not None and not run.watching:
                     link.put(frame(Watch(run.run, run.cursor, run.payloads_wanted)))
@@ -336,10 +298,8 @@ class Client:
                 if run.close_wanted and not run.close_sent:
                     link.put(frame(Close(run.run)))
                     run.close_sent = True
-            for number in self._questions_unsent:
-                question = self._questions[number]
-                link.put(frame(Ask(number, question.kind, question.arguments)))
-            self._questions_unsent.clear()
+            for encoded in self._errands.cut_questions():
+                link.put(encoded)
             self._last_sent = time.monotonic()
             self._room.notify_all()
 
@@ -369,7 +329,7 @@ class Client:
 
     def _opened(self, message: Opened) -> None:
         with self._lock:
-            opening = self._opening.pop(message.uid, None)
+            opening = self._errands.opened(message.uid)
             if opening is not None:
                 self._runs[message.run] = opening[0]
             run = self._runs.get(message.run)
@@ -377,7 +337,7 @@ class Client:
                 run.found(message)
             strangers = [other for other in self._runs.values() if other.uid == message.uid and other.run != message.run]
         if opening is not None:
-            opening[1].settle(Reply(None, b""), None)
+            opening[1].answer(Reply(None, b""))
         for other in strangers:
             if other.listener is not None:
                 other.listener.lost(PilotfishError("the master came back without this run", "see what became of it: pilotfish doctor"))
@@ -390,22 +350,21 @@ class Client:
                 self._unasked_problem(problem)
                 return
         with self._lock:
-            question = self._questions.pop(message.query, None)
+            question = self._errands.answered(message.query)
         if question is None:
             return
         if isinstance(message, Answer):
-            question.settle(Reply(message.data, bytes(body)), None)
+            question.answer(Reply(message.data, bytes(body)))
         else:
-            question.settle(None, problem)
+            question.fail(problem)
 
     def _unasked_problem(self, problem: PilotfishError) -> None:
         """An Open or a Submit was refused. The oldest Open is meant, if any waits; else the runs cannot go on."""
         with self._lock:
-            uid = next(iter(self._opening), None)
-            opening = self._opening.pop(uid) if uid is not None else None
+            opening = self._errands.oldest_open()
             runs = list(self._runs.values())
         if opening is not None:
-            opening[1].settle(None, problem)
+            opening.fail(problem)
             return
         for run in runs:
             if run.has_unaccepted and run.listener is not None:
@@ -425,7 +384,8 @@ class Client:
 
     def _reconnect(self) -> None:
         """A new link, on which everything unconfirmed is said again. Gives up when the master stays away."""
-        self._lose_what_cannot_be_asked_twice()
+        with self._lock:
+            self._errands.repeat()
         deadline, tries = time.monotonic() + PATIENCE_S, 0
         while True:
             try:
@@ -445,39 +405,23 @@ class Client:
                 link.put(frame(Open(run.uid, run.options)))
                 for encoded in run.again():
                     link.put(encoded)
-            self._open_unsent = list(self._opening)
-            self._questions_unsent = list(self._questions)
+            self._errands.repeat()
             self._link = link
 
     def _unsettled(self) -> bool:
         """Whether the master owes us a confirmation."""
-        return bool(self._questions or self._opening) or any(run.has_unaccepted for run in self._runs.values())
-
-    def _lose_what_cannot_be_asked_twice(self) -> None:
-        with self._lock:
-            asked_once = [number for number, question in self._questions.items() if question.kind in (*_ASK_ONCE, "stop")]
-            lost = [self._questions.pop(number) for number in asked_once if number not in self._questions_unsent]
-        for question in lost:
-            if question.kind == "stop":
-                # The master that is asked to stop may be gone before its answer is.
-                question.settle(Reply({}, b""), None)
-            else:
-                question.settle(None, ConnectionFailed(f"the master died before it answered {question.kind!r}", "see: pilotfish status"))
+        return bool(self._errands) or any(run.has_unaccepted for run in self._runs.values())
 
     def _fail(self, error: PilotfishError) -> None:
         """Tell all who wait that nothing more will come."""
         with self._lock:
             self._failure = self._failure or error
-            questions = [*self._questions.values(), *(question for _, question in self._opening.values())]
-            self._questions.clear()
-            self._opening.clear()
-            self._questions_unsent.clear()
-            self._open_unsent.clear()
+            questions = self._errands.give_up()
             runs = list(self._runs.values())
             self._runs.clear()
             self._room.notify_all()
         for question in questions:
-            question.settle(None, error)
+            question.fail(error)
         for run in runs:
             if run.listener is not None:
                 run.listener.lost(error)
@@ -490,9 +434,7 @@ class Client:
         self._sending = threading.Lock()
         self._room = threading.Condition(self._lock)
         self._sleeping = False
-        self._failure = ConnectionFailed(
-            "this client was made before a fork and belongs to the parent process", "make a new one in the child"
-        )
+        self._failure = ConnectionFailed("this client belongs to the process that forked this one", "make a new one in the child")
         if self._link is not None:
             self._link.close()
             self._link = None

@@ -98,9 +98,8 @@ class Link:
         try:
             return [(messages.decode_to_client(header), body) for header, body in self._inbox.feed(data)]
         except msgspec.DecodeError as error:
-            raise ConnectionFailed(
-                f"the master sent what cannot be read: {error}", "use the same version of Pilotfish on both sides"
-            ) from error
+            fix = "use the same version of Pilotfish on both sides"
+            raise ConnectionFailed(f"the master sent what cannot be read: {error}", fix) from error
 
     def close(self) -> None:
         self.sock.close()

@@ -65,7 +65,7 @@ def parse_seconds(value: str | int | float | timedelta, field: str) -> float:
     if isinstance(value, timedelta):
         return _finite(value.total_seconds(), field, value, DURATION_FIX)
     if _is_number(value):
-        return _finite(float(value), field, value, DURATION_FIX)  # type: ignore[arg-type]
+        return _finite(float(value), field, value, DURATION_FIX)
     text = value.strip() if isinstance(value, str) else ""
     if clock := _CLOCK.fullmatch(text):
         days, first, second, third = (int(part or 0) for part in clock.groups())

@@ -1,0 +1,110 @@
+"""Output of user code, kept by its head and its tail: what a terminal would show, at a price that has a bound."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any, List, Tuple
+
+OUTPUT_CAP = 1024 * 1024
+
+
+class HeadAndTail:
+    """Bytes that come one after the other; the middle is dropped when there are more than ``cap``."""
+
+    def __init__(self, cap: int) -> None:
+        self.total = 0
+        self._half = max(1, cap // 2)
+        self._head = bytearray()
+        self._tail = bytearray()
+
+    def add(self, data: bytes) -> None:
+        self.total += len(data)
+        room = self._half - len(self._head)
+        if room > 0:
+            self._head += data[:room]
+            data = data[room:]
+        if data:
+            self._tail += data
+            if len(self._tail) > 2 * self._half:
+                del self._tail[: len(self._tail) - self._half]
+
+    def result(self) -> Tuple[bytes, int]:
+        """What is kept, and how many bytes were dropped between head and tail."""
+        tail = self._tail[-self._half :]
+        return bytes(self._head + tail), self.total - len(self._head) - len(tail)
+
+    def since(self, offset: int, most: int) -> Tuple[int, bytes]:
+        """Bytes from ``offset`` of the whole stream on, or from the nearest later place that is still kept."""
+        if offset < len(self._head):
+            return offset, bytes(self._head[offset : offset + most])
+        first = self.total - len(self._tail)
+        offset = max(offset, first)
+        return offset, bytes(self._tail[offset - first : offset - first + most])
+
+
+def read_head_and_tail(descriptor: int, size: int, cap: int) -> Tuple[bytes, int]:
+    """The same of a file."""
+    if size <= cap:
+        return _read(descriptor, 0, size), 0
+    half = max(1, cap // 2)
+    return _read(descriptor, 0, half) + _read(descriptor, size - half, half), size - 2 * half
+
+
+def _read(descriptor: int, offset: int, length: int) -> bytes:
+    pieces: List[bytes] = []
+    while length > 0:
+        piece = os.pread(descriptor, length, offset)
+        if not piece:
+            break
+        pieces.append(piece)
+        offset += len(piece)
+        length -= len(piece)
+    return b"".join(pieces)
+
+
+class StreamCapture:
+    """Standard output and error of calls that run in this very process: two files at descriptors 1 and 2, looked at after each call.
+
+    Spare descriptors of the files are kept out of the way, for user code that closes or replaces 1 and 2.
+    """
+
+    def __init__(self, spare_out: int, spare_error: int) -> None:
+        self._spares = {1: spare_out, 2: spare_error}
+        self._streams: Tuple[Any, Any] = (sys.stdout, sys.stderr)
+
+    def collect(self) -> Tuple[bytes, bytes, int, int]:
+        """What was written since the last time: stdout, stderr, and how many bytes of each were dropped."""
+        streams = self._streams
+        try:
+            streams[0].flush()
+            streams[1].flush()
+            out_size, error_size = os.lseek(1, 0, 2), os.lseek(2, 0, 2)
+        except (OSError, ValueError):
+            self._restore()
+            return b"", b"", 0, 0
+        if sys.stdout is not streams[0] or sys.stderr is not streams[1]:
+            sys.stdout, sys.stderr = streams
+        if not out_size and not error_size:
+            return b"", b"", 0, 0
+        out, out_dropped = self._take(1, out_size)
+        error, error_dropped = self._take(2, error_size)
+        return out, error, out_dropped, error_dropped
+
+    def _take(self, stream: int, size: int) -> Tuple[bytes, int]:
+        if not size:
+            return b"", 0
+        taken = read_head_and_tail(self._spares[stream], size, OUTPUT_CAP)
+        os.ftruncate(self._spares[stream], 0)
+        os.lseek(stream, 0, 0)
+        return taken
+
+    def _restore(self) -> None:
+        """User code closed a stream or its descriptor: begin again."""
+        for stream, spare in self._spares.items():
+            os.dup2(spare, stream)
+            os.ftruncate(spare, 0)
+        sys.stdout = open(1, "w", encoding="utf-8", errors="backslashreplace", closefd=False)
+        sys.stderr = open(2, "w", encoding="utf-8", errors="backslashreplace", closefd=False, buffering=1)
+        sys.__stdout__, sys.__stderr__ = sys.stdout, sys.stderr  # type: ignore[misc]
+        self._streams = (sys.stdout, sys.stderr)

@@ -1,0 +1,275 @@
+"""Executables, spawned by the slot: surroundings, standard streams, what they leave behind."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import resource
+import select
+import shutil
+import signal
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+
+from .capture import OUTPUT_CAP, HeadAndTail
+from .cell import memory_file
+from .frames import MAX_BODY
+from .parcels import ParcelError, unpack
+from .process_tree import descendants_of, has_children, kill_descendants, signal_all
+from .sandbox import Sandbox, SandboxError, disk_error, write_all
+from .work import Failure
+
+PIPE_READ = 256 * 1024
+# Python ignores these two; what we spawn must not inherit that.
+RESTORED_SIGNALS = [signal.SIGPIPE, signal.SIGXFSZ]
+
+Outcome = Tuple[Optional[Failure], List[Any], int, int]
+"""failure or None, parts of the result payload, cpu_us, rss_kib"""
+
+
+class ExecutableSpec:
+    """One spec in this slot: what its tasks share, with the shared input files as views."""
+
+    def __init__(self, number: int, launch: Dict[str, Any], code: bytes) -> None:
+        self.number = number
+        self.kind = "exec"
+        self.launch = launch
+        self.sandbox = bool(launch.get("sandbox"))
+        self.files = unpack(code) if code else []
+        self.output_cap = int(launch.get("output_cap") or OUTPUT_CAP)
+        self.recent_s = 1.0
+
+
+class ChildWatch:
+    """A descriptor that becomes readable when a child ends: a pidfd, or a pipe written by SIGCHLD where the kernel is older than 5.3."""
+
+    def __init__(self) -> None:
+        self._open: Optional[Callable[[int], int]] = getattr(os, "pidfd_open", None)
+        if self._open is not None:
+            try:
+                os.close(self._open(os.getpid()))
+                return
+            except OSError:
+                self._open = None
+        self._read_end, write_end = os.pipe()
+        os.set_blocking(self._read_end, False)
+        os.set_blocking(write_end, False)
+        signal.signal(signal.SIGCHLD, _nothing)
+        signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
+
+    def watch(self, pid: int) -> int:
+        return self._open(pid) if self._open is not None else self._read_end
+
+    def done(self, descriptor: int) -> None:
+        if self._open is not None:
+            os.close(descriptor)
+
+    def drain(self) -> None:
+        if self._open is None:
+            try:
+                os.read(self._read_end, 4096)
+            except BlockingIOError:
+                pass
+
+
+def _nothing(number: int, frame: Any) -> None:
+    """A handler must be there for the wake-up to be written."""
+
+
+class Executables:
+    """Runs executables, one at a time. ``control`` is told when the agent has something to say meanwhile."""
+
+    def __init__(self, channel: int, control: Callable[[], None], sandboxes: str) -> None:
+        self.stopped = False
+        self._control = control
+        self._channel = channel
+        self._sandboxes = sandboxes
+        self._null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+        self._pipes = (os.pipe(), os.pipe())
+        self._outputs: List[HeadAndTail] = []
+        self._watch = ChildWatch()
+        self._programs: Dict[Tuple[str, str, str], str] = {}
+        self._poll = select.poll()
+        for read_end, _ in self._pipes:
+            os.set_blocking(read_end, False)
+            self._poll.register(read_end, select.POLLIN)
+        self._poll.register(channel, select.POLLIN)
+
+    def run(self, spec: ExecutableSpec, body: memoryview, environment: Dict[str, str], label: str) -> Outcome:
+        sandbox: Optional[Sandbox] = None
+        self.stopped = False
+        self._outputs = [HeadAndTail(spec.output_cap), HeadAndTail(spec.output_cap)]
+        try:
+            try:
+                parts = unpack(body)
+                task = json.loads(bytes(parts[0]))
+                if spec.sandbox:
+                    sandbox = self._make_sandbox(spec, task, parts, label)
+                return self._run(spec, task, parts[1], environment, sandbox)
+            except SandboxError as error:
+                return error.failure, self._payload({}, ()), 0, 0
+            except (ParcelError, IndexError, KeyError, TypeError, ValueError) as error:
+                return ["unpickle", "user", "the task cannot be read: %r" % (error,)], self._payload({}, ()), 0, 0
+        finally:
+            if sandbox is not None:
+                os.chdir("/")
+                sandbox.remove()
+
+    def _make_sandbox(self, spec: ExecutableSpec, task: Dict[str, Any], parts: Sequence[memoryview], label: str) -> Sandbox:
+        try:
+            sandbox = Sandbox(os.path.join(self._sandboxes, label))
+        except OSError as error:
+            raise disk_error("cannot make a directory for the task", error) from None
+        try:
+            for (name, mode), content in zip(spec.launch.get("inputs") or [], spec.files):
+                sandbox.put(name, mode, content)
+            for (name, mode), content in zip(task.get("inputs") or [], parts[2:]):
+                sandbox.put(name, mode, content)
+        except BaseException:
+            sandbox.remove()
+            raise
+        return sandbox
+
+    def _run(self, spec: ExecutableSpec, task: Dict[str, Any], stdin: Any, environment: Dict[str, str], sandbox: Optional[Sandbox]) -> Outcome:
+        launch = spec.launch
+        directory = sandbox.path if sandbox else launch.get("cwd") or self._sandboxes
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        try:
+            os.chdir(directory)
+        except OSError as error:
+            return ["spawn", "worker", "cannot enter the directory %r: %s" % (directory, error.strerror)], self._payload({}, ()), 0, 0
+        environment = {**environment, **(task.get("env") or {})}
+        argv = [str(word) for word in task["argv"]]
+        if launch.get("shell"):
+            argv = ["/bin/sh", "-c", argv[0], "sh", *argv[1:]]
+        try:
+            pid = self._spawn(argv, environment, stdin)
+        except OSError as error:
+            return self._not_spawned(argv[0], error), self._payload({}, ()), 0, 0
+        status, usage = self._wait(pid)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        cpu_us = int((after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime) * 1e6)
+        failure, facts = _judge(status)
+        files: List[bytes] = []
+        wanted = [*(launch.get("outputs") or []), *(task.get("outputs") or [])]
+        if wanted and failure is None:
+            try:
+                facts["files"], files = self._collect(sandbox, wanted)
+            except SandboxError as error:
+                failure = error.failure
+        return failure, self._payload(facts, files), cpu_us, usage.ru_maxrss
+
+    @staticmethod
+    def _collect(sandbox: Optional[Sandbox], wanted: Sequence[str]) -> Tuple[List[List[Any]], List[bytes]]:
+        """Without a sandbox the outputs stay where they are; those named plainly must be there."""
+        if sandbox is not None:
+            return sandbox.collect(wanted, MAX_BODY - (8 << 20))
+        for name in wanted:
+            if not any(sign in name for sign in "*?[") and not os.path.exists(name):
+                raise SandboxError("missing-output", "task", "the task did not leave the file %r, which was declared as its output" % name)
+        return [], []
+
+    def _spawn(self, argv: List[str], environment: Dict[str, str], stdin: Any) -> int:
+        program = self._find(argv[0], environment)
+        source = self._null
+        if len(stdin):
+            source = memory_file("stdin")
+            write_all(source, stdin)
+            os.lseek(source, 0, os.SEEK_SET)
+        actions = [
+            (os.POSIX_SPAWN_DUP2, source, 0),
+            (os.POSIX_SPAWN_DUP2, self._pipes[0][1], 1),
+            (os.POSIX_SPAWN_DUP2, self._pipes[1][1], 2),
+        ]
+        try:
+            # A process group of its own: a task that kills its group must not hit the slot.
+            return os.posix_spawn(program, argv, environment, file_actions=actions, setpgroup=0, setsigmask=(), setsigdef=RESTORED_SIGNALS)
+        finally:
+            if source != self._null:
+                os.close(source)
+
+    def _find(self, name: str, environment: Dict[str, str]) -> str:
+        if "/" in name:
+            return name
+        path = environment.get("PATH", os.defpath)
+        key = (name, path, "")
+        found = self._programs.get(key)
+        if found is None:
+            found = shutil.which(name, path=path)
+            if found is None:
+                raise OSError(errno.ENOENT, os.strerror(errno.ENOENT))
+            if os.path.isabs(found):
+                self._programs[key] = found
+        return found
+
+    def _not_spawned(self, name: str, error: OSError) -> Failure:
+        self._programs.clear()
+        if error.errno == errno.ENOENT:
+            return ["spawn", "task", "there is no program %r on this worker" % name]
+        blame = "task" if error.errno in (errno.EACCES, errno.ENOEXEC, errno.ENOTDIR, errno.EISDIR, errno.E2BIG) else "worker"
+        return ["spawn", blame, "cannot start %r: %s" % (name, error.strerror)]
+
+    def _wait(self, pid: int) -> Tuple[int, Any]:
+        """Read its output until it ends; then end what it left behind, and read the rest."""
+        ends = self._watch.watch(pid)
+        self._poll.register(ends, select.POLLIN)
+        status, usage = 0, None
+        try:
+            while usage is None:
+                for descriptor, _ in self._poll.poll():
+                    if descriptor == ends:
+                        self._watch.drain()
+                        found, status, found_usage = os.wait4(pid, os.WNOHANG)
+                        usage = found_usage if found else None
+                    elif descriptor == self._channel:
+                        self._control()
+                    else:
+                        self._read(descriptor)
+        finally:
+            self._poll.unregister(ends)
+            self._watch.done(ends)
+        if has_children():
+            kill_descendants()
+        for read_end, _ in self._pipes:
+            while self._read(read_end):
+                pass
+        return status, usage
+
+    def _read(self, descriptor: int) -> bool:
+        try:
+            data = os.read(descriptor, PIPE_READ)
+        except BlockingIOError:
+            return False
+        self._outputs[0 if descriptor == self._pipes[0][0] else 1].add(data)
+        return len(data) > 0
+
+    def stop(self, force: bool) -> None:
+        """End what runs now: ask, or force."""
+        self.stopped = True
+        if force:
+            kill_descendants(patience_s=1.0)
+        else:
+            signal_all(descendants_of(os.getpid()), signal.SIGTERM)
+
+    def peek(self, stream: int, offset: int, most: int = 1 << 20) -> Tuple[int, bytes]:
+        return self._outputs[0 if stream == 1 else 1].since(offset, most)
+
+    def _payload(self, facts: Dict[str, Any], files: Sequence[bytes]) -> List[Any]:
+        (out, out_dropped), (error, error_dropped) = (output.result() for output in self._outputs)
+        said = {"exit": None, "signal": None, "files": [], "stdout_dropped": out_dropped, "stderr_dropped": error_dropped}
+        said.update(facts)
+        return [json.dumps(said).encode(), out, error, *files]
+
+
+def _judge(status: int) -> Tuple[Optional[Failure], Dict[str, Any]]:
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        try:
+            name = signal.Signals(number).name
+        except ValueError:
+            name = "signal %d" % number
+        if number == signal.SIGKILL:
+            return ["killed", "worker", "it was killed (SIGKILL) by somebody else, perhaps for lack of memory"], {"signal": number}
+        return ["signal", "task", "it was ended by %s" % name], {"signal": number}
+    code = os.WEXITSTATUS(status)
+    return (["exit", "task", "it ended with exit status %d" % code] if code else None), {"exit": code}

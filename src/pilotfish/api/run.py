@@ -1,0 +1,176 @@
+"""``pilotfish.Run``: a run in the person's pool, with Python calls, executables and dependencies between them."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shlex
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from types import TracebackType
+from typing import Any, TypeVar, Unpack
+
+from pilotfish.api import mapping
+from pilotfish.api.executor import shared_pool
+from pilotfish.api.future import ExecutableFuture, TaskFuture
+from pilotfish.api.session import Pool, Session
+from pilotfish.applications.function import PICKLE, PythonCalls, chunked, worker_payload, worker_spec
+from pilotfish.applications.launches import Defaults, ExecutableCalls, ExecutableWishes
+from pilotfish.applications.wishes import Wishes, read_wishes
+from pilotfish.errors import BadInput, PilotfishError
+from pilotfish.model.task import RunOptions
+
+Value = TypeVar("Value")
+DEFAULT_POOL = "default"
+
+
+class Submitter:
+    """Makes tasks of calls, all with the same wishes. ``run.options(cores=2).submit(f, x)``"""
+
+    def __init__(self, session: Session, calls: PythonCalls, after: tuple[int, ...] = ()) -> None:
+        self._session = session
+        self._calls = calls
+        self._after = after
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> TaskFuture:
+        """A call as a task. What cannot be pickled is an error here and now."""
+        for value in itertools.chain(args, kwargs.values()):
+            if isinstance(value, TaskFuture):
+                raise BadInput(
+                    f"submit: the future of task {value.task_id} was given as an argument",
+                    "pass its .result(), or run.options(after=[future]).submit(…) if only the order matters",
+                )
+        spec, payload = self._calls.encode(fn, args, kwargs)
+        return self._session.submit(TaskFuture(self._session), spec, payload, self._after)
+
+    def map(
+        self,
+        fn: Callable[..., Value],
+        *iterables: Iterable[Any],
+        timeout: float | None = None,
+        chunksize: int = 1,
+        buffersize: int | None = None,
+    ) -> Iterator[Value]:
+        """The results of ``fn`` over the iterables, in order."""
+        mapping.check_sizes(chunksize, buffersize)
+        rows = zip(*iterables, strict=False)
+        if chunksize == 1:
+            return mapping.results((self.submit(fn, *row) for row in rows), timeout, buffersize)
+        chunk = chunked(fn)
+        lists = mapping.results((self.submit(chunk, part) for part in mapping.chunks(rows, chunksize)), timeout, buffersize)
+        return itertools.chain.from_iterable(lists)
+
+
+class Run:
+    """A run: opened at once, closed at the end of the ``with`` block, which waits for the last task.
+
+    The run belongs to the pool, not to this program: when the block is left by an exception (Ctrl-C too), the tasks go on, and
+    ``pilotfish status`` shows them. ``Run(uid=…)`` finds a run again.
+    """
+
+    def __init__(self, name: str = "", *, pool: str | Pool = DEFAULT_POOL, uid: str = "", max_failures: int = 0) -> None:
+        place = shared_pool(pool) if isinstance(pool, str) else pool
+        options = RunOptions(name=name, command=shlex.join(sys.argv), cwd=os.getcwd(), max_failures=max_failures)
+        self._session = Session(place, options, uid)
+        self._calls = PythonCalls(self._session.register)
+        self._executables = ExecutableCalls(self._session.register)
+        self._plain = Submitter(self._session, self._calls)
+        self._workers: dict[Any, int] = {}
+        self.defaults = Defaults()
+        """What all executables of the run share: ``run.defaults.inputs = ["model.dat"]``."""
+
+    @property
+    def id(self) -> int:
+        return self._session.run
+
+    @property
+    def uid(self) -> str:
+        return self._session.uid
+
+    def __repr__(self) -> str:
+        return f"<pilotfish.Run {self.id}: {self._session.unfinished} unfinished>"
+
+    # --- tasks --------------------------------------------------------------------------------------------------------------------
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> TaskFuture:
+        """A Python call as a task."""
+        return self._plain.submit(fn, *args, **kwargs)
+
+    def map(self, fn: Callable[..., Value], *iterables: Iterable[Any], timeout: float | None = None, chunksize: int = 1) -> Iterator[Value]:
+        """The results of ``fn`` over the iterables, in order."""
+        return self._plain.map(fn, *iterables, timeout=timeout, chunksize=chunksize)
+
+    def options(self, *, after: Iterable[TaskFuture] = (), form: str = PICKLE, **wishes: Unpack[Wishes]) -> Submitter:
+        """A submitter for calls that need something: cores, memory, time, gpus, resources, retries, priority, tags, name."""
+        calls = PythonCalls(self._session.register, read_wishes(wishes, "options"), form)
+        return Submitter(self._session, calls, self._indices(after))
+
+    def executable(
+        self, argv: Sequence[str | os.PathLike[str]], *, after: Iterable[TaskFuture] = (), **options: Unpack[ExecutableWishes]
+    ) -> ExecutableFuture:
+        """An executable as a task; the result is a ``Completed``.
+
+        With inputs or outputs it runs in a fresh directory of its own, else in this program's current directory.
+        """
+        spec, payload = self._executables.encode(argv, options, self.defaults)
+        return self._session.submit(ExecutableFuture(self._session), spec, payload, self._indices(after))
+
+    def work(self, worker: Callable[[], Any], parameters: Any, *, after: Iterable[TaskFuture] = (), **wishes: Unpack[Wishes]) -> TaskFuture:
+        """One ``do_work(parameters)`` of an ApplicationWorker, of which each slot keeps one."""
+        key = worker, repr(wishes)
+        spec = self._workers.get(key)
+        if spec is None:
+            spec = self._workers[key] = self._session.register(*worker_spec(worker, read_wishes(wishes, "work")))
+        return self._session.submit(TaskFuture(self._session), spec, worker_payload(parameters), self._indices(after))
+
+    def _indices(self, futures: Iterable[TaskFuture]) -> tuple[int, ...]:
+        if isinstance(futures, TaskFuture):
+            raise BadInput("after: one future was given, not a list", "write after=[future]")
+        indices = []
+        for future in futures:
+            if not isinstance(future, TaskFuture) or future._session is not self._session:
+                raise BadInput(f"after: {future!r} is not a task of this run", "give futures that this run's submit or executable returned")
+            if future.index < 0:
+                raise BadInput("after: that task was never sent", "see its exception()")
+            indices.append(future.index)
+        return tuple(indices)
+
+    # --- the run as a whole -------------------------------------------------------------------------------------------------------
+
+    def cancel(self) -> None:
+        """Cancel every task that has not ended."""
+        self._session.client.ask("cancel", run=self.id)
+
+    def status(self) -> dict[str, Any]:
+        """The run's row, as ``pilotfish status --json`` shows it."""
+        row: dict[str, Any] = self._session.client.ask("run", run=self.id).data
+        return row
+
+    def why(self) -> str:
+        """Why the run is where it is, in words."""
+        return self._session.why(run=self.id)
+
+    def close(self, wait: bool = True) -> None:
+        """No more tasks; with ``wait``, return when the last one has ended."""
+        self._session.finish()
+        if wait:
+            self._session.wait()
+
+    def detach(self) -> None:
+        """Leave the run to the pool: everything submitted is written down there and goes on without this program."""
+        self._session.detach()
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        if kind is None:
+            self.close()
+            return
+        unfinished = self._session.unfinished
+        try:
+            self.detach()
+        except PilotfishError:
+            return  # the error that is on its way says more
+        if unfinished and sys.stderr is not None:
+            print(f"run {self.id} goes on with {unfinished} unfinished tasks; see: pilotfish status", file=sys.stderr)

@@ -1,0 +1,252 @@
+"""doctor: does everything here work? Each line that is not green carries the command that cures it."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import resource
+import shutil
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import click
+
+from pilotfish.cli.options import json_option
+from pilotfish.cli.render import Screen, clean, duration, plural, size
+from pilotfish.config import read_settings
+from pilotfish.errors import BadInput, PilotfishError
+from pilotfish.live.home import home
+
+GOOD, DOUBTFUL, BAD = "good", "doubtful", "bad"
+MARKS = {GOOD: ("✓", "green"), DOUBTFUL: ("!", "yellow"), BAD: ("✗", "red")}
+NETWORK_FILE_SYSTEMS = ("nfs", "nfs4", "lustre", "gpfs", "beegfs", "cifs", "smb3", "afs", "ceph", "fuse.sshfs", "9p", "panfs")
+OLDEST_PYTHON = (3, 11)
+LITTLE_SPACE_BYTES = 1 << 30
+NO_SPACE_BYTES = 64 << 20
+FEW_INODES = 10_000
+SLOW_SYNC_S = 0.02
+SYNCS = 20
+FEW_DESCRIPTORS = 1024
+FEW_PROCESSES = 256
+EARLIEST_YEAR = 2024
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """The outcome of one check."""
+
+    check: str
+    state: str
+    text: str
+    cure: str = ""
+
+
+Check = Callable[[Path], Finding]
+
+
+@click.command()
+@click.option("--quick", is_flag=True, help="Leave out the test pool.")
+@json_option
+def doctor(quick: bool, as_json: bool) -> int:
+    """Check that everything here works, and say how to cure what does not.
+
+    The exit status is 0 when nothing is bad.
+    """
+    screen = Screen.of()
+    place = home()
+    findings: list[Finding] = []
+    checks = [check for check in CHECKS if not (quick and check is check_test_pool)]
+    for check in checks:
+        finding = check(place)
+        findings.append(finding)
+        if not as_json:
+            show_finding(screen, finding)
+    bad = sum(finding.state == BAD for finding in findings)
+    if as_json:
+        screen.json({"home": str(place), "bad": bad, "findings": [asdict(finding) for finding in findings]})
+    else:
+        screen.line("All is well." if not bad else f"{plural(bad, 'thing')} to cure.")
+    return 1 if bad else 0
+
+
+def show_finding(screen: Screen, finding: Finding) -> None:
+    mark, colour = MARKS[finding.state]
+    if (screen.stream.encoding or "").lower().replace("-", "") != "utf8":
+        mark = {GOOD: "ok", DOUBTFUL: "!!", BAD: "BAD"}[finding.state]
+    screen.line(f"{screen.paint(mark, colour)} {finding.check}: {clean(finding.text)}")
+    if finding.cure:
+        screen.line(f"    do: {clean(finding.cure)}")
+    screen.stream.flush()
+
+
+def check_python(place: Path) -> Finding:
+    numbers = tuple(sys.version_info[:3])
+    version = ".".join(map(str, numbers))
+    if numbers < OLDEST_PYTHON:
+        return Finding("python", BAD, f"{version} is too old", "Use Python 3.11 or newer: python3.11 -m venv .venv")
+    return Finding("python", GOOD, f"{version} ({sys.executable})")
+
+
+def check_home(place: Path) -> Finding:
+    """It can be made and written, and only by us."""
+    try:
+        place.mkdir(parents=True, exist_ok=True, mode=0o700)
+        probe = place / f".doctor-{os.getpid()}"
+        probe.write_text("x")
+        probe.unlink()
+    except OSError as error:
+        return Finding("home", BAD, f"{place} cannot be written: {error.strerror}", "export PILOTFISH_HOME=/a/directory/of/yours")
+    status = place.stat()
+    if status.st_uid != os.geteuid():
+        return Finding("home", BAD, f"{place} belongs to somebody else", "export PILOTFISH_HOME=/a/directory/of/yours")
+    if status.st_mode & 0o077:
+        return Finding("home", BAD, f"{place} is open to others (mode {status.st_mode & 0o777:o})", f"chmod 700 {place}")
+    return Finding("home", GOOD, f"{place} is yours alone")
+
+
+def check_settings(place: Path) -> Finding:
+    path = place / "config.toml"
+    try:
+        read_settings(path)
+    except BadInput as error:
+        return Finding("settings", BAD, str(error), error.hint)
+    return Finding("settings", GOOD, f"{path} is well" if path.exists() else "none set, defaults are used")
+
+
+def check_space(place: Path) -> Finding:
+    try:
+        free = shutil.disk_usage(place).free
+        inodes = os.statvfs(place).f_favail
+    except OSError as error:
+        return Finding("disk", BAD, f"{place}: {error.strerror}", "export PILOTFISH_HOME=/a/directory/of/yours")
+    if free < NO_SPACE_BYTES:
+        return Finding("disk", BAD, f"only {size(free) if free else '0 B'} free at {place}", f"Free some space: du -sh {place}/pools/*")
+    if free < LITTLE_SPACE_BYTES or 0 < inodes < FEW_INODES:
+        return Finding("disk", DOUBTFUL, f"{size(free)} and {inodes:,} files free at {place}", f"Free some space: du -sh {place}/pools/*")
+    return Finding("disk", GOOD, f"{size(free)} free")
+
+
+def file_system_of(place: Path, mounts: str) -> str:
+    """The type of the file system that holds a path, from the text of /proc/mounts."""
+    best, found = -1, "unknown"
+    resolved = str(place.resolve())
+    for line in mounts.splitlines():
+        fields = line.split()
+        if len(fields) < 3:
+            continue
+        point = fields[1].replace("\\040", " ")
+        if (resolved == point or resolved.startswith(point.rstrip("/") + "/")) and len(point) >= best:
+            best, found = len(point), fields[2]
+    return found
+
+
+def check_sync(place: Path) -> Finding:
+    """How long it takes to make a record durable: every answer waits for that."""
+    kind = file_system_of(place, _read("/proc/mounts"))
+    try:
+        median = measure_sync(place)
+    except OSError as error:
+        return Finding("fsync", BAD, f"cannot be done at {place}: {error.strerror}", "export PILOTFISH_HOME=/a/directory/on/a/local/disk")
+    told = f"{duration(median)} on {kind}"
+    if kind in NETWORK_FILE_SYSTEMS or median > SLOW_SYNC_S:
+        remark = "a network file system" if kind in NETWORK_FILE_SYSTEMS else "slow"
+        return Finding("fsync", DOUBTFUL, f"{told}: {remark}", "export PILOTFISH_HOME=/a/directory/on/a/local/disk")
+    return Finding("fsync", GOOD, told)
+
+
+def measure_sync(place: Path) -> float:
+    path = place / f".doctor-{os.getpid()}"
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    try:
+        taken = []
+        for _ in range(SYNCS):
+            started = time.perf_counter()
+            os.write(descriptor, b"x" * 200)
+            os.fdatasync(descriptor)
+            taken.append(time.perf_counter() - started)
+        return statistics.median(taken)
+    finally:
+        os.close(descriptor)
+        path.unlink()
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+def check_descriptors(place: Path) -> Finding:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < FEW_DESCRIPTORS:
+        most = "unlimited" if hard == resource.RLIM_INFINITY else f"{min(hard, 4096)}"
+        return Finding("open files", DOUBTFUL, f"at most {soft} at once", f"ulimit -n {most}")
+    return Finding("open files", GOOD, "unlimited" if soft == resource.RLIM_INFINITY else f"at most {soft:,} at once")
+
+
+def check_processes(place: Path) -> Finding:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NPROC)
+    if soft != resource.RLIM_INFINITY and soft < FEW_PROCESSES:
+        most = "unlimited" if hard == resource.RLIM_INFINITY else f"{hard}"
+        return Finding("processes", DOUBTFUL, f"at most {soft} at once", f"ulimit -u {most}")
+    return Finding("processes", GOOD, "unlimited" if soft == resource.RLIM_INFINITY else f"at most {soft:,} at once")
+
+
+def check_clock(place: Path) -> Finding:
+    """Time goes forward, and the date is of this age."""
+    readings = [time.monotonic() for _ in range(1000)]
+    if any(after < before for before, after in itertools.pairwise(readings)):
+        return Finding("clock", BAD, "the monotonic clock goes backwards", "Ask who looks after this machine: its clock source is broken.")
+    if time.gmtime().tm_year < EARLIEST_YEAR:
+        return Finding("clock", DOUBTFUL, f"it says {time.strftime('%Y-%m-%d')}", "Set it: timedatectl set-ntp true")
+    return Finding("clock", GOOD, "goes forward")
+
+
+def check_leftovers(place: Path) -> Finding:
+    from pilotfish.cli.gc import leftovers_of
+    from pilotfish.live.daemon import find_pools
+
+    found = [leftover for pool in find_pools() for leftover in leftovers_of(pool)]
+    if found:
+        return Finding("leftovers", DOUBTFUL, f"{len(found)} of dead masters", "pilotfish gc --remove")
+    return Finding("leftovers", GOOD, "none")
+
+
+def check_test_pool(place: Path) -> Finding:
+    """The whole way: a master, a worker, a task, and nothing left."""
+    from pilotfish.cli.follow import follow
+    from pilotfish.cli.private import private_master
+
+    started = time.monotonic()
+    try:
+        with private_master(workers=1) as private:
+            run = private.submit([["true"]])
+            outcome = follow(private.master, run, quiet=True)
+            first = time.monotonic() - started
+    except (PilotfishError, OSError) as error:
+        hint = getattr(error, "hint", "") or f"See why: tail {place}/pools/*/master.log"
+        return Finding("test pool", BAD, f"does not work: {error}", hint)
+    if outcome.bad or outcome.left:
+        return Finding("test pool", BAD, "its task failed", f"See why: tail {place}/pools/*/master.log")
+    if private.left:
+        return Finding("test pool", BAD, f"left behind: {', '.join(private.left)}", "pilotfish gc --remove")
+    return Finding("test pool", GOOD, f"started, ran a task in {duration(first)}, left nothing")
+
+
+CHECKS: tuple[Check, ...] = (
+    check_python,
+    check_home,
+    check_settings,
+    check_space,
+    check_sync,
+    check_descriptors,
+    check_processes,
+    check_clock,
+    check_leftovers,
+    check_test_pool,
+)

@@ -1,0 +1,173 @@
+"""The process beside the master that hosts an ApplicationManager.
+
+The manager has a thread of its own behind a queue; this process speaks to the master as any client does. After each batch of ended
+tasks, the tasks that the manager made in answer and the fact that it has dealt with the batch are sent in one frame, which the master
+writes down as a whole: after a crash of either side the manager goes on exactly behind the last batch that was written down.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+from pilotfish.applications.manager import ApplicationManager, TaskDone, read_ending
+from pilotfish.applications.tasklist import Entry, TaskList
+from pilotfish.errors import PilotfishError
+from pilotfish.live.client import Client
+from pilotfish.live.submission import Submission
+from pilotfish.model.messages import EndedItem
+from pilotfish.model.task import RunOptions
+
+POST_THREADS = 4
+IDLE_S = 1.0
+"""How often a manager without tasks is asked whether more will come."""
+
+
+class _Changed:
+    """In the queue: tasks were added outside of a callback."""
+
+
+class _Lost:
+    def __init__(self, error: PilotfishError) -> None:
+        self.error = error
+
+
+_News = list[TaskDone] | _Changed | _Lost
+
+
+class ApplicationHost:
+    """Runs one manager to its end. ``run`` blocks; its thread is the manager's own."""
+
+    def __init__(self, client: Client, uid: str, manager: ApplicationManager, options: RunOptions | None = None) -> None:
+        self._client = client
+        self._manager = manager
+        self._news: queue.SimpleQueue[_News] = queue.SimpleQueue()
+        self._posted: list[Future[object]] = []
+        self._pool: ThreadPoolExecutor | None = None
+        self._answering = False
+        self._submission: Submission = client.open_run(uid, options or RunOptions())
+        self._dealt_with = self._submission.advanced
+        self._ended = 0
+        self._tasks = TaskList(self._submission.next_index, manager.worker, self._added, self._post)
+
+    def run(self) -> None:
+        try:
+            self._begin()
+            while self._unfinished() or self._more_is_coming():
+                self._take_news()
+            self._manager.finalize()
+            self._send(self._tasks.take(), -1)
+        finally:
+            if self._pool is not None:
+                self._pool.shutdown()
+        self._client.close_run(self._submission)
+
+    def _begin(self) -> None:
+        first_time = self._submission.next_index == 0 and self._dealt_with == 0
+        wants_history = type(self._manager).resume is not ApplicationManager.resume
+        cursor = 0 if wants_history else self._dealt_with
+        self._ended = cursor
+        if first_time:
+            self._answer(lambda: self._manager.initialize(self._tasks))
+            self._wait_for_posts()
+            self._send(self._tasks.take(), 0)
+        self._client.watch(self._submission, self, cursor)
+        while self._ended < self._dealt_with:
+            news = self._wait(None)
+            if isinstance(news, list):
+                self._rebuild(news)
+
+    def _rebuild(self, done: list[TaskDone]) -> None:
+        """Show the manager what it had dealt with before; what is beyond that is new."""
+        known = min(len(done), self._dealt_with - self._ended)
+        self._ended += known
+        self._manager.resume(done[:known])
+        if done[known:]:
+            self._deal_with(done[known:])
+
+    def _take_news(self) -> None:
+        news = self._wait(IDLE_S if not self._unfinished() else None)
+        if isinstance(news, list):
+            self._deal_with(news)
+        elif news is not None:
+            self._send(self._tasks.take(), -1)
+
+    def _deal_with(self, done: list[TaskDone]) -> None:
+        self._ended += len(done)
+        self._answer(lambda: self._manager.tasks_done(done, self._tasks))
+        self._wait_for_posts()
+        self._dealt_with = self._ended
+        self._send(self._tasks.take(), self._dealt_with)
+
+    def _wait(self, timeout_s: float | None) -> _News | None:
+        try:
+            news = self._news.get(timeout=timeout_s)
+            # All news first, then the manager once: it is asked less often, and answers in larger frames.
+            while isinstance(news, list):
+                more = self._news.get_nowait()
+                if isinstance(more, list):
+                    news = news + more
+                elif isinstance(more, _Lost):
+                    raise more.error
+        except queue.Empty:
+            return news if "news" in locals() else None
+        if isinstance(news, _Lost):
+            raise news.error
+        return news
+
+    def _answer(self, call: Callable[[], None]) -> None:
+        self._answering = True
+        try:
+            call()
+        finally:
+            self._answering = False
+
+    def _send(self, entries: list[Entry], advance: int) -> None:
+        if entries or advance >= 0:
+            self._client.submit_whole(self._submission, self._tasks, entries, advance)
+
+    def _unfinished(self) -> bool:
+        return self._ended < len(self._tasks)
+
+    def _more_is_coming(self) -> bool:
+        more = self._manager.has_more_work()
+        self._send(self._tasks.take(), -1)
+        return more or self._unfinished()
+
+    # --- what the task list calls ---------------------------------------------------------------------------------------------------
+
+    def _added(self) -> None:
+        if not self._answering or threading.current_thread() is not threading.main_thread():
+            self._news.put(_Changed())
+
+    def _post(self, function: Callable[..., object], *args: Any) -> None:
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(POST_THREADS, "pilotfish-post")
+        self._posted.append(self._pool.submit(function, *args))
+
+    def _wait_for_posts(self) -> None:
+        """Results count as dealt with when the work on them is through; an error in it is the manager's error."""
+        posted, self._posted = self._posted, []
+        for future in posted:
+            future.result()
+
+    # --- what the client calls, in its thread -----------------------------------------------------------------------------------------
+
+    def ended(self, items: list[EndedItem], body: memoryview) -> None:
+        start, done = 0, []
+        for item in items:
+            done.append(read_ending(item, body[start : start + item.length]))
+            start += item.length
+        self._news.put(done)
+
+    def began(self, indices: list[int]) -> None:
+        pass
+
+    def finished(self, counts: dict[str, int]) -> None:
+        pass
+
+    def lost(self, error: PilotfishError) -> None:
+        self._news.put(_Lost(error))

@@ -1,0 +1,36 @@
+"""What many tests share: a home of their own, and pools that must leave nothing behind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pilotfish.live.client import Client
+from pilotfish.live.daemon import Pool
+from pilotfish.live.home import PoolHome
+
+PATIENCE_S = 60.0
+"""Long enough for the slowest machine: it is a limit for hangs, never a measure."""
+
+
+@pytest.fixture
+def pilotfish_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    home = tmp_path / "home"
+    home.mkdir(mode=0o700)
+    monkeypatch.setenv("PILOTFISH_HOME", str(home))
+    return home
+
+
+@pytest.fixture
+def pool(pilotfish_home: Path) -> Iterator[Pool]:
+    """A served pool without workers. At the end its master is stopped and nothing may be left of it."""
+    made = Pool(PoolHome(pilotfish_home / "pools" / "test").make().directory, {"linger_s": 600.0})
+    made.revive()
+    yield made
+    made.revive()
+    client = Client.connect(made.directory)
+    client.ask("stop", now=True)
+    client.close()
+    assert made.wait_until_gone(PATIENCE_S) == []

@@ -22,9 +22,9 @@ from typing import Any
 from benchmarks.contestants.processes import MARK, marked_processes
 from benchmarks.harness import Contestant, Kind, Options
 
-CONTESTANTS = Path(__file__).parent / "contestants"
+REPOSITORY = Path(__file__).parent.parent
 INSTALL_TIMEOUT_S = 900
-RUN_TIMEOUT_S = 240
+RUN_TIMEOUT_S = 120
 GOODBYE_S = 20
 NUMPY = "numpy==2.3.5"
 OWN_ENVIRONMENT = ""
@@ -33,7 +33,7 @@ OWN_ENVIRONMENT = ""
 
 @dataclass(frozen=True)
 class Peer:
-    """One contestant: which program in which environment, and the settings that make it a variant of another."""
+    """One contestant: which module of ``contestants/`` in which environment, and the settings that make it a variant of another."""
 
     name: str
     kind: Kind
@@ -53,16 +53,16 @@ REQUIREMENTS: dict[str, list[str]] = {
 POOL = "ProcessPoolExecutor"
 OURS = "pilotfish"
 PEERS: list[Peer] = [
-    Peer(POOL, "floor", "process_pool.py"),
-    Peer(OURS, "ours", "pilotfish_executor.py"),
-    Peer("Ray", "peer", "ray_cluster.py", "ray"),
-    Peer("Dask", "peer", "dask_cluster.py", "dask"),
-    Peer("Dask, saturation=inf", "peer", "dask_cluster.py", "dask", {"DASK_DISTRIBUTED__SCHEDULER__WORKER_SATURATION": "inf"}),
-    Peer("Parsl HTEX", "peer", "parsl_htex.py", "parsl"),
-    Peer("Parsl HTEX, tuned", "peer", "parsl_htex.py", "parsl", {"PARSL_PREFETCH": "64", "PARSL_QUIET": "1"}),
-    Peer("HyperQueue", "peer", "hyperqueue_cluster.py", "hyperqueue"),
+    Peer(POOL, "floor", "process_pool"),
+    Peer(OURS, "ours", "pilotfish_executor"),
+    Peer("Ray", "peer", "ray_cluster", "ray"),
+    Peer("Dask", "peer", "dask_cluster", "dask"),
+    Peer("Dask, saturation=inf", "peer", "dask_cluster", "dask", {"DASK_DISTRIBUTED__SCHEDULER__WORKER_SATURATION": "inf"}),
+    Peer("Parsl HTEX", "peer", "parsl_htex", "parsl"),
+    Peer("Parsl HTEX, tuned", "peer", "parsl_htex", "parsl", {"PARSL_PREFETCH": "64", "PARSL_QUIET": "1"}),
+    Peer("HyperQueue", "peer", "hyperqueue_cluster", "hyperqueue"),
     # Its workers answer to the process that made them: a pool of one machine, without a scheduler, so not a distributed peer here.
-    Peer("executorlib, one node", "pool", "executorlib_local.py", "executorlib"),
+    Peer("executorlib, one node", "pool", "executorlib_local", "executorlib"),
 ]
 
 
@@ -126,8 +126,7 @@ def run_program(python: Path, arguments: list[str], variables: dict[str, str]) -
         "TMPDIR": directory,
         "PILOTFISH_HOME": os.path.join(directory, "pilotfish"),
         "PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}",
-        "PYTHONPATH": str(CONTESTANTS),
-        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONPATH": str(REPOSITORY),
         "PYTHONWARNINGS": "ignore",
     }
     began = time.time()
@@ -163,8 +162,8 @@ def engine_contestants(question: str, options: Options, extra: tuple[str, ...] =
                 python = python_of(peer.environment, options.cache)
             except Unavailable as why:
                 return {"error": str(why)}
-            program = str(CONTESTANTS / peer.program)
-            arguments = [program, question, "--workers", str(options.workers), "--seconds", str(options.seconds), *extra]
+            program = ["-m", f"benchmarks.contestants.{peer.program}"]
+            arguments = [*program, question, "--workers", str(options.workers), "--seconds", str(options.seconds), *extra]
             return run_program(python, arguments, peer.variables)
 
         made.append(Contestant(peer.name, peer.kind, measure))

@@ -10,6 +10,7 @@ import errno
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from pilotfish.store.disk import Buffer, Disk, FileIdentity
 
@@ -131,7 +132,7 @@ def reordered(durable: bytes, pending: Sequence[Change]) -> Iterator[bytes]:
     last = pending[-1]
     if isinstance(last, Write):
         cuts = [len(last.data) * eighths // PIECES for eighths in range(PIECES + 1)]
-        pieces = [Write(last.offset + start, last.data[start:end]) for start, end in zip(cuts, cuts[1:], strict=False)]
+        pieces = [Write(last.offset + start, last.data[start:end]) for start, end in pairwise(cuts)]
         for at in range(PIECES):
             yield applied(durable, [*pending[:-1], *pieces[:at], *pieces[at + 1 :]])
             yield applied(durable, [*pending[:-1], *pieces[at:]])
@@ -159,7 +160,8 @@ class MemoryDisk(Disk):
 
     def __init__(self, image: Image = (), before: Before | None = None, capacity: int | None = None) -> None:
         self.before = before
-        self.before_read: Callable[[], None] | None = None
+        self.before_read: Callable[[File, int, int], None] | None = None
+        """Called with the file, the length and the offset of each read; may raise."""
         self.capacity = capacity
         self.files: dict[int, File] = {}
         self.entries: dict[str, int] = {}
@@ -242,9 +244,10 @@ class MemoryDisk(Disk):
         return len(data)
 
     def read(self, descriptor: int, length: int, offset: int) -> bytes:
+        file = self.descriptors[descriptor]
         if self.before_read:
-            self.before_read()
-        return bytes(self.descriptors[descriptor].content[offset : offset + length])
+            self.before_read(file, length, offset)
+        return bytes(file.content[offset : offset + length])
 
     def sync(self, descriptor: int) -> None:
         self._tell("sync")

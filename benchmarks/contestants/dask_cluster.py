@@ -6,8 +6,9 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-import distributed
-from measure import Engine, main
+import distributed  # type: ignore[import-not-found]
+
+from benchmarks.contestants.measure import Engine, main
 
 
 class DaskEngine(Engine):
@@ -25,14 +26,15 @@ class DaskEngine(Engine):
         return self.client.submit(function, argument, pure=False)
 
     def call_all(self, function: Callable[..., Any], arguments: Iterable[Any]) -> Sequence[Any]:
-        return self.client.gather([self.submit(function, argument) for argument in arguments])
+        values: list[Any] = self.client.gather([self.submit(function, argument) for argument in arguments])
+        return values
 
     def stop(self) -> None:
         self.client.close()
         self.cluster.close()
 
     def version(self) -> str:
-        return distributed.__version__
+        return str(distributed.__version__)
 
 
 if __name__ == "__main__":

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import Future
 from typing import Any
 
-import executorlib
-from measure import Engine, main
+import executorlib  # type: ignore[import-not-found]
+
+from benchmarks.contestants.measure import Engine, main
 
 
 class ExecutorlibEngine(Engine):
     def start(self, workers: int) -> None:
         self.executor = executorlib.SingleNodeExecutor(max_workers=workers, block_allocation=True, disable_dependencies=True)
 
-    def submit(self, function: Callable[..., Any], argument: Any) -> Future[Any]:
+    def submit(self, function: Callable[..., Any], argument: Any) -> Any:
         return self.executor.submit(function, argument)
 
     def stop(self) -> None:

@@ -14,11 +14,12 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-import hyperqueue
+import hyperqueue  # type: ignore[import-not-found]
 from hyperqueue import Job, LocalCluster
-from hyperqueue.cluster import WorkerConfig
-from hyperqueue.task.function import PythonEnv
-from measure import WINDOW, Engine, main
+from hyperqueue.cluster import WorkerConfig  # type: ignore[import-not-found]
+from hyperqueue.task.function import PythonEnv  # type: ignore[import-not-found]
+
+from benchmarks.contestants.measure import WINDOW, Engine, main
 
 WAIT_S = 120.0
 

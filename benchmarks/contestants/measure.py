@@ -6,6 +6,7 @@ An engine module defines a subclass of Engine and ends with ``main(ItsEngine())`
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import os
 import sys
@@ -14,9 +15,9 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-import workloads
-from processes import MARK, bytes_below, marked_processes
-from sizing import sized_run
+from benchmarks.contestants import workloads
+from benchmarks.contestants.processes import MARK, bytes_below, marked_processes
+from benchmarks.contestants.sizing import sized_run
 
 MEBIBYTE = 1024 * 1024
 WINDOW = 32
@@ -87,7 +88,7 @@ def ask_round_trip(engine: Engine, options: argparse.Namespace) -> dict[str, Any
         engine.result(engine.submit(workloads.nothing, number))
         if time.perf_counter() > warm_until:
             break
-    times = []
+    times: list[float] = []
     end = time.perf_counter() + options.seconds
     while len(times) < 20 or time.perf_counter() < end:
         began = time.perf_counter()
@@ -114,17 +115,13 @@ def payloads_of(form: str) -> list[Any]:
     """A few different payloads of 1 MiB each, so that nobody can send one of them only once."""
     if form == "bytes":
         return [os.urandom(MEBIBYTE) for _ in range(8)]
-    import numpy
-
+    numpy = importlib.import_module("numpy")
     return [numpy.frombuffer(os.urandom(MEBIBYTE), dtype=numpy.uint8).view(numpy.float64) for _ in range(8)]
 
 
 def ask_payloads(engine: Engine, options: argparse.Namespace) -> dict[str, Any]:
-    if options.form == "numpy":
-        try:
-            import numpy  # noqa: F401
-        except ImportError:
-            return {"error": "numpy is not installed in this environment"}
+    if options.form == "numpy" and importlib.util.find_spec("numpy") is None:
+        return {"error": "numpy is not installed in this environment"}
     payloads = payloads_of(options.form)
 
     def run(count: int) -> float:
@@ -153,7 +150,7 @@ def ask_cost(engine: Engine, options: argparse.Namespace) -> dict[str, Any]:
     before, bytes_before = marked_processes(mark), bytes_below(os.environ["TMPDIR"])
     elapsed = run(count)
     after, bytes_after = marked_processes(mark), bytes_below(os.environ["TMPDIR"])
-    used = []
+    used: list[dict[str, Any]] = []
     for pid, process in after.items():
         earlier = before[pid].cpu_s if pid in before else 0.0
         used.append(

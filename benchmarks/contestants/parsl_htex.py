@@ -6,10 +6,11 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-import parsl
-from measure import Engine, main
-from parsl.executors import HighThroughputExecutor
-from parsl.providers import LocalProvider
+import parsl  # type: ignore[import-not-found]
+from parsl.executors import HighThroughputExecutor  # type: ignore[import-not-found]
+from parsl.providers import LocalProvider  # type: ignore[import-not-found]
+
+from benchmarks.contestants.measure import Engine, main
 
 
 class ParslEngine(Engine):

@@ -7,8 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
-from measure import Engine, main
-
+from benchmarks.contestants.measure import Engine, main
 from pilotfish import Executor
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ProcessPoolExecutor
 from typing import Any
 
-from measure import Engine, main
+from benchmarks.contestants.measure import Engine, main
 
 
 class PoolEngine(Engine):

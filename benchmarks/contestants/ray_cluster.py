@@ -6,8 +6,9 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-import ray
-from measure import Engine, main
+import ray  # type: ignore[import-not-found]
+
+from benchmarks.contestants.measure import Engine, main
 
 
 class RayEngine(Engine):
@@ -28,7 +29,8 @@ class RayEngine(Engine):
         return ray.get(handle)
 
     def call_all(self, function: Callable[..., Any], arguments: Iterable[Any]) -> Sequence[Any]:
-        return ray.get([self.submit(function, argument) for argument in arguments])
+        values: list[Any] = ray.get([self.submit(function, argument) for argument in arguments])
+        return values
 
     def stop(self) -> None:
         ray.shutdown()

@@ -32,7 +32,7 @@ class JournalError(PilotfishError):
 
 
 class JournalFull(PilotfishError):
-    """There is no room to write to: nothing of what was asked was kept, what was kept before is safe, and it works again when space returns."""
+    """There is no room: nothing of what was asked was kept, what was kept before is safe, and it works again when space returns."""
 
     code = "P2102"
 

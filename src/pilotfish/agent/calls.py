@@ -1,4 +1,4 @@
-"""Python calls and application workers, run in the slot's own process. This is one of the edges: whatever user code raises is caught here."""
+"""Python calls and application workers, run in the slot's own process: one of the edges, where whatever user code raises is caught."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Calls:
                 raise
             except CallFailed as error:
                 return self._failed(error, error.failure)
-            except BaseException as error:  # the edge: user code may raise anything
+            except BaseException as error:  # noqa: BLE001  the edge: user code may raise anything
                 return self._failed(error, ["exception", "task", _say(error)])
             out, error_output, out_dropped, error_dropped = self._capture.collect()
             meta = b""
@@ -103,11 +103,11 @@ class Calls:
         views: List[pickle.PickleBuffer] = []
         try:
             pickled = pickle.dumps(value, 5, buffer_callback=views.append)
-        except Exception:  # the edge: user classes may raise anything while they are pickled
+        except Exception:  # noqa: BLE001  the edge: user classes may raise anything while they are pickled
             views.clear()
             try:
                 pickled = self._cloudpickle().dumps(value, protocol=5, buffer_callback=views.append)
-            except Exception as error:  # the same
+            except Exception as error:  # noqa: BLE001  the same
                 message = "the result, of type %s, cannot be pickled: %s" % (type(value).__name__, _say(error))
                 raise CallFailed("result", "user", message) from error
         buffers.extend(view.raw() for view in views)
@@ -123,7 +123,8 @@ class Calls:
         if isinstance(error, CallFailed) and error.__cause__ is not None:
             shown = error.__cause__
         lines = traceback.format_exception(type(shown), shown, _own_frames_left_out(shown))
-        meta = {"type": type(shown).__name__, "message": _clip(str(_quietly(shown)), MESSAGE_CHARACTERS), "traceback": _clip("".join(lines))}
+        meta: Dict[str, Any] = {"type": type(shown).__name__, "message": _clip(_quietly(shown), MESSAGE_CHARACTERS)}
+        meta["traceback"] = _clip("".join(lines))
         if out_dropped or error_dropped:
             meta.update(stdout_dropped=out_dropped, stderr_dropped=error_dropped)
         pickled = b"" if isinstance(error, CallFailed) else self._pickle_exception(error)
@@ -135,13 +136,13 @@ class Calls:
             pickled = pickle.dumps(error, 5)
             pickle.loads(pickled)
             return pickled
-        except Exception:  # the edge: exceptions of users often cannot be pickled
+        except Exception:  # noqa: BLE001  the edge: exceptions of users often cannot be pickled
             pass
         try:
             pickled = bytes(self._cloudpickle().dumps(error, protocol=5))
             pickle.loads(pickled)
             return pickled
-        except Exception:  # the same
+        except Exception:  # noqa: BLE001  the same
             return b""
 
     # --- specs --------------------------------------------------------------------------------------------------------------------
@@ -171,7 +172,7 @@ class Calls:
             self._cloudpickle()
             function: Callable[..., Any] = pickle.loads(code)
             return function
-        except Exception as error:  # the edge: loading runs code of the user's modules
+        except Exception as error:  # noqa: BLE001  the edge: loading runs code of the user's modules
             raise CallFailed("unpickle", "user", "the function cannot be loaded here: %s" % _say(error)) from error
 
     def _make_instance(self, spec: CallSpec, factory: Callable[..., Any]) -> Callable[..., Any]:
@@ -199,7 +200,7 @@ class Calls:
             if finalize is not None:
                 try:
                     finalize()
-                except BaseException:  # the edge: there is nobody left to tell
+                except BaseException:  # noqa: BLE001  the edge: there is nobody left to tell
                     traceback.print_exc()
 
     def _cloudpickle(self) -> Any:
@@ -208,7 +209,7 @@ class Calls:
         if module is None:
             sys.path.insert(0, self._bundle)
             try:
-                import cloudpickle as module  # type: ignore[no-redef]
+                import cloudpickle as module  # type: ignore[import-untyped,no-redef]
             finally:
                 sys.path.remove(self._bundle)
         return module
@@ -220,14 +221,14 @@ def _load_source(name: str, code: bytes) -> Callable[..., Any]:
         exec(compile(code.decode("utf-8"), "<source of %s>" % name, "exec"), namespace)
         function: Callable[..., Any] = namespace[name]
         return function
-    except Exception as error:  # the edge: the source is the user's
+    except Exception as error:  # noqa: BLE001  the edge: the source is the user's
         raise CallFailed("unpickle", "user", "the source of the function %r cannot be used: %s" % (name, _say(error))) from error
 
 
 def _quietly(error: BaseException) -> str:
     try:
         return str(error)
-    except Exception:  # the edge: __str__ of a user's exception
+    except Exception:  # noqa: BLE001  the edge: __str__ of a user's exception
         return "(its text cannot be shown)"
 
 

@@ -16,7 +16,7 @@ from .cell import memory_file
 from .frames import MAX_BODY
 from .parcels import ParcelError, unpack
 from .process_tree import descendants_of, has_children, kill_descendants, signal_all
-from .sandbox import Sandbox, SandboxError, disk_error, write_all
+from .sandbox import Sandbox, SandboxError, disk_error, missing_output, write_all
 from .work import Failure
 
 PIPE_READ = 256 * 1024
@@ -80,7 +80,6 @@ class Executables:
     """Runs executables, one at a time. ``control`` is told when the agent has something to say meanwhile."""
 
     def __init__(self, channel: int, control: Callable[[], None], sandboxes: str) -> None:
-        self.stopped = False
         self._control = control
         self._channel = channel
         self._sandboxes = sandboxes
@@ -97,7 +96,6 @@ class Executables:
 
     def run(self, spec: ExecutableSpec, body: memoryview, environment: Dict[str, str], label: str) -> Outcome:
         sandbox: Optional[Sandbox] = None
-        self.stopped = False
         self._outputs = [HeadAndTail(spec.output_cap), HeadAndTail(spec.output_cap)]
         try:
             try:
@@ -130,7 +128,9 @@ class Executables:
             raise
         return sandbox
 
-    def _run(self, spec: ExecutableSpec, task: Dict[str, Any], stdin: Any, environment: Dict[str, str], sandbox: Optional[Sandbox]) -> Outcome:
+    def _run(
+        self, spec: ExecutableSpec, task: Dict[str, Any], stdin: Any, environment: Dict[str, str], sandbox: Optional[Sandbox]
+    ) -> Outcome:
         launch = spec.launch
         directory = sandbox.path if sandbox else launch.get("cwd") or self._sandboxes
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -166,7 +166,7 @@ class Executables:
             return sandbox.collect(wanted, MAX_BODY - (8 << 20))
         for name in wanted:
             if not any(sign in name for sign in "*?[") and not os.path.exists(name):
-                raise SandboxError("missing-output", "task", "the task did not leave the file %r, which was declared as its output" % name)
+                raise missing_output(name)
         return [], []
 
     def _spawn(self, argv: List[str], environment: Dict[str, str], stdin: Any) -> int:
@@ -244,19 +244,15 @@ class Executables:
         return len(data) > 0
 
     def stop(self, force: bool) -> None:
-        """End what runs now: ask, or force."""
-        self.stopped = True
-        if force:
-            kill_descendants(patience_s=1.0)
-        else:
-            signal_all(descendants_of(os.getpid()), signal.SIGTERM)
+        """End what runs now: ask, or force. What gets away at this moment is met when the task has ended."""
+        signal_all(descendants_of(os.getpid()), signal.SIGKILL if force else signal.SIGTERM)
 
     def peek(self, stream: int, offset: int, most: int = 1 << 20) -> Tuple[int, bytes]:
         return self._outputs[0 if stream == 1 else 1].since(offset, most)
 
     def _payload(self, facts: Dict[str, Any], files: Sequence[bytes]) -> List[Any]:
         (out, out_dropped), (error, error_dropped) = (output.result() for output in self._outputs)
-        said = {"exit": None, "signal": None, "files": [], "stdout_dropped": out_dropped, "stderr_dropped": error_dropped}
+        said: Dict[str, Any] = {"exit": None, "signal": None, "files": [], "stdout_dropped": out_dropped, "stderr_dropped": error_dropped}
         said.update(facts)
         return [json.dumps(said).encode(), out, error, *files]
 

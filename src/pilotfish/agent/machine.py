@@ -16,13 +16,13 @@ Inputs (they return nothing)
                                 items = [(failure or None, wall_us, cpu_us, rss_kib, payload), ...], failure = [cause, blame, message]
     slot_died(slot, begun, failure, usage, now)
                                 the slot process is gone, and all under it. The first ``begun`` attempts it still held had been started:
-                                the last of them ends with ``failure`` and usage = (wall_us, cpu_us, rss_kib), earlier ones as slot-lost;
-                                the others go back to the head of the queue. Slot numbers are never used again.
+                                the last of them ends with ``failure`` and usage = (wall_us, cpu_us, rss_kib[, payload]), earlier ones
+                                as slot-lost; the others go back to the head of the queue. Slot numbers are never used again.
     slot_returned(slot, count, now)
                                 the answer to take_back: the last ``count`` attempts given to this slot were not started, and it
                                 never will start them
     over_limit(slot, failure, now)
-                                what runs in this slot broke a limit that the host watches (memory): stop it, end it with this failure
+                                what runs in this slot broke a limit that the host watches (memory): it is killed and ends with this failure
     stop(reason, now)           a signal, or the supervisor is gone: leave at once
 
 Effects (tuples)
@@ -278,7 +278,7 @@ class AgentMachine:
                 item = (verdict, *item[1:])
             self._keep(attempt, item)
 
-    def slot_died(self, slot: int, begun: int, failure: Failure, usage: Tuple[int, int, int], now: float) -> None:
+    def slot_died(self, slot: int, begun: int, failure: Failure, usage: Tuple[Any, ...], now: float) -> None:
         held = self.work.slots.get(slot)
         if self.exited or held is None:
             return
@@ -287,7 +287,7 @@ class AgentMachine:
         for attempt in gone[:-1]:
             self._keep(attempt, (["slot-lost", "worker", "its slot died before it had handed over the result"], 0, 0, 0, b""))
         for attempt in gone[-1:]:
-            self._keep(attempt, (last, *usage, b""))
+            self._keep(attempt, (last, *usage[:3], usage[3] if len(usage) > 3 else b""))
         if self.draining:
             self._returned.extend(self.work.hand_back_all())
 
@@ -367,7 +367,7 @@ class AgentMachine:
             head = slot.attempts[0]
             limit = head.spec.time_s
             if limit > 0 and now >= begun + limit and not slot.condemned:
-                slot.condemn(["time", "task", "it ran longer than its time limit of %g s" % limit])
+                slot.condemn(["time", "task", "it ran longer than its time limit of %g s" % limit], gently=True)
             if slot.condemned:
                 self._press(slot, now)
             elif now >= begun + REPORT_START_S and not slot.reported:
@@ -388,7 +388,7 @@ class AgentMachine:
         """Stop what runs in this slot, by steps; those sent ahead are brought to safety first."""
         if slot.condemned == 1 and (len(slot.attempts) > 1 or slot.asked_back):
             self._ask_back(slot)
-        elif slot.condemned == 1 and slot.verdict is not None:
+        elif slot.condemned == 1 and slot.gently:
             slot.condemned = 2
             slot.kill_at = now + TERMINATE_GRACE_S
             self._effects.append(("terminate", slot.number))

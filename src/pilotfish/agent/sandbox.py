@@ -85,7 +85,7 @@ class Sandbox:
                 names.append([name, mode])
                 contents.append(content)
             if not found and not _MAGIC.intersection(pattern):
-                raise SandboxError("missing-output", "task", "the task did not leave the file %r, which was declared as its output" % pattern)
+                raise missing_output(pattern)
         return names, contents
 
     def _matches(self, pattern: str) -> Iterator[Tuple[str, int, int]]:
@@ -153,7 +153,8 @@ def _open_regular(directory: int, name: str) -> Any:
 def _read_regular(name: str, descriptor: int, most_bytes: int) -> bytes:
     size = os.fstat(descriptor).st_size
     if size > most_bytes:
-        raise SandboxError("result", "task", "the output files are too large to be sent (%r has %d bytes; %d are left)" % (name, size, most_bytes))
+        message = "the output files are too large to be sent: %r has %d bytes, there is room for %d"
+        raise SandboxError("result", "task", message % (name, size, most_bytes))
     with open(descriptor, "rb", closefd=False) as file:
         content = file.read(most_bytes + 1)
     if len(content) > most_bytes:
@@ -161,9 +162,13 @@ def _read_regular(name: str, descriptor: int, most_bytes: int) -> bytes:
     return content
 
 
+def missing_output(name: str) -> SandboxError:
+    return SandboxError("missing-output", "task", "the task did not leave the file %r, which was declared as its output" % name)
+
+
 def write_all(descriptor: int, content: Any) -> None:
     view = memoryview(content)
-    while len(view):
+    while view:
         view = view[os.write(descriptor, view) :]
 
 

@@ -95,7 +95,20 @@ class Slot:
     back what was sent ahead. ``condemned``: when the running attempt is to be stopped: 0 not, 1 wanted, 2 terminated, 3 killed.
     """
 
-    __slots__ = ("number", "attempts", "needs", "begun", "ahead_s", "reported", "slow", "asked_back", "condemned", "verdict", "kill_at")
+    __slots__ = (
+        "number",
+        "attempts",
+        "needs",
+        "begun",
+        "ahead_s",
+        "reported",
+        "slow",
+        "asked_back",
+        "condemned",
+        "verdict",
+        "gently",
+        "kill_at",
+    )
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -112,12 +125,15 @@ class Slot:
         self.slow = False
         self.condemned = 0
         self.verdict: Optional[Failure] = None
+        self.gently = False
         self.kill_at = NEVER
 
-    def condemn(self, verdict: Optional[Failure]) -> None:
+    def condemn(self, verdict: Optional[Failure], gently: bool = False) -> None:
+        """``gently``: it is asked to end, and has a while to do so."""
         if not self.condemned:
             self.condemned = 1
             self.verdict = verdict
+            self.gently = gently
 
     def next_look(self) -> float:
         """When there will be something to do about the running attempt."""

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import concurrent.futures
 import itertools
+import logging
 import os
 import pickle
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar, Unpack
 
 from pilotfish.api import mapping
 from pilotfish.api.future import TaskFuture
-from pilotfish.api.session import Pool, Session
+from pilotfish.api.session import FutureType, Pool, Session, interpreter_ends, usable_cores
 from pilotfish.applications.function import PythonCalls, chunked
 from pilotfish.applications.wishes import Wishes, read_wishes
 from pilotfish.errors import BadInput, PilotfishError
 from pilotfish.model.messages import EndedItem
 from pilotfish.model.task import RunOptions
 
+log = logging.getLogger("concurrent.futures")
 Value = TypeVar("Value")
 CANNOT_SEND = (pickle.PicklingError, TypeError, AttributeError, ValueError, RecursionError, BadInput)
 """What pickling raises when an argument cannot travel."""
@@ -35,11 +37,6 @@ class LeftBehind(PilotfishError):
     """Something of a private pool outlived it."""
 
     code = "P4102"
-
-
-def usable_cores() -> int:
-    """How many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def private_pool(workers: int) -> Pool:
@@ -80,23 +77,24 @@ def initialized(function: Callable[..., Any], initializer: Callable[..., Any], i
 class _ExecutorSession(Session):
     """A session that breaks when the initializer fails: every further task would fail as well."""
 
-    def ended(self, items: list[EndedItem], body: memoryview) -> None:
-        broken = None
-        for item in items:
-            if item.failure is not None and item.failure.cause == "exception":
-                future = self._futures.get(item.index)
-                if future is not None:
-                    future.add_done_callback(self._look)
-        super().ended(items, body)
-        broken = self.broken
-        if broken is not None:
-            self.lost(broken)
-
     broken: ExecutorBroken | None = None
 
+    def submit(self, future: FutureType, spec: int, payload: bytes, after: Sequence[int] = ()) -> FutureType:
+        future.add_done_callback(self._look)
+        return super().submit(future, spec, payload, after)
+
+    def ended(self, items: list[EndedItem], body: memoryview) -> None:
+        super().ended(items, body)
+        if self.broken is not None and self.failure is None:
+            self.lost(self.broken)
+
     def _look(self, future: concurrent.futures.Future[Any]) -> None:
-        if not future.cancelled() and type(future.exception()) is concurrent.futures.BrokenExecutor:
-            self.broken = ExecutorBroken(str(future.exception()), "mend the initializer")
+        if future.cancelled() or self.broken is not None:
+            return
+        error = future.exception()
+        if type(error) is concurrent.futures.BrokenExecutor:
+            log.critical("Exception in initializer: %s", error)
+            self.broken = ExecutorBroken(str(error), "mend the initializer")
 
 
 class Executor(concurrent.futures.Executor):
@@ -140,10 +138,13 @@ class Executor(concurrent.futures.Executor):
     def _start(self) -> Session:
         """The session, made when the first task comes."""
         with self._lock:
+            self._refuse()
             if self._session is None:
                 pool = shared_pool(self._pool) if self._pool is not None else private_pool(self._workers)
                 options = RunOptions(name="executor", command="pilotfish.Executor", cwd=os.getcwd(), owned=True)
-                session = _ExecutorSession(pool, options, private=self._pool is None, echo=self._echo)
+                private_workers = self._workers if self._pool is None else 0
+                kind = Session if self._initializer[0] is None else _ExecutorSession
+                session = kind(pool, options, private_workers=private_workers, echo=self._echo)
                 self._calls = PythonCalls(session.register, self._wanted)
                 # The session holds no reference to us, so that an executor nobody holds any more ends by itself.
                 weakref.finalize(self, session.finish, True).atexit = False
@@ -151,9 +152,9 @@ class Executor(concurrent.futures.Executor):
             return self._session
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> TaskFuture:
-        session = self._session or self._ready()
+        session = self._session or self._start()
         if self._shut or session.failure is not None:
-            self._refuse(session)
+            self._refuse()
         future = TaskFuture(session)
         if self._initializer[0] is not None:
             fn = self._with_initializer(fn)
@@ -166,16 +167,20 @@ class Executor(concurrent.futures.Executor):
             return future
         return session.submit(future, spec, payload)
 
-    def _ready(self) -> Session:
+    def _refuse(self) -> None:
+        """Say why no task can be taken, if none can."""
         if self._shut:
             raise RuntimeError("cannot schedule new futures after shutdown")
-        return self._start()
+        if interpreter_ends():
+            raise RuntimeError("cannot schedule new futures after interpreter shutdown")
+        if self._session is not None and self._session.failure is not None:
+            failure = self._session.failure
+            raise ExecutorBroken(str(failure), failure.hint) from failure
 
-    def _refuse(self, session: Session) -> None:
-        if self._shut:
-            raise RuntimeError("cannot schedule new futures after shutdown")
-        assert session.failure is not None
-        raise ExecutorBroken(str(session.failure), session.failure.hint) from session.failure
+    @property
+    def _broken(self) -> bool:
+        # Not public, but looked at by libraries that know the executors of the standard library.
+        return self._session is not None and self._session.failure is not None
 
     def _with_initializer(self, function: Callable[..., Any]) -> Callable[..., Any]:
         initializer, initargs = self._initializer

@@ -28,6 +28,15 @@ def chunks(rows: Iterable[tuple[Any, ...]], size: int) -> Iterator[list[tuple[An
         yield chunk
 
 
+def _result_or_cancel(holder: list[Future[Value]], timeout: float | None) -> Value:
+    future = holder.pop()
+    try:
+        return future.result(timeout)
+    finally:
+        future.cancel()
+        del future
+
+
 def results(futures: Iterator[Future[Value]], timeout: float | None, buffersize: int | None) -> Iterator[Value]:
     """The results of futures in order. ``futures`` submits as it is drawn from: all at once, or ``buffersize`` ahead."""
     deadline = None if timeout is None else time.monotonic() + timeout
@@ -37,14 +46,11 @@ def results(futures: Iterator[Future[Value]], timeout: float | None, buffersize:
         try:
             while ahead:
                 left = None if deadline is None else deadline - time.monotonic()
-                first = ahead.popleft()
+                first = [ahead.popleft()]
                 if buffersize is not None:
                     ahead.extend(itertools.islice(futures, 1))
-                try:
-                    value = first.result(left)
-                finally:
-                    first.cancel()
-                yield value
+                # Neither the future nor its result is held while the consumer has it.
+                yield _result_or_cancel(first, left)
         finally:
             for future in ahead:
                 future.cancel()

@@ -36,6 +36,11 @@ class Pool(Protocol):
         """End it; what was left behind is listed, and an empty list is the proof that nothing was."""
 
 
+def usable_cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def new_uid() -> str:
     return secrets.token_hex(16)
 
@@ -44,16 +49,18 @@ _sessions: weakref.WeakSet[Session] = weakref.WeakSet()
 
 
 class Session:
-    """The futures of one run. ``private`` pools end with the session."""
+    """The futures of one run. A pool with ``private_workers`` is the session's own, and ends with it."""
 
-    def __init__(self, pool: Pool, options: RunOptions, uid: str = "", private: bool = False, echo: bool = False) -> None:
+    def __init__(self, pool: Pool, options: RunOptions, uid: str = "", private_workers: int = 0, echo: bool = False) -> None:
         self._pool = pool
-        self._private = private
+        self._private_workers = private_workers
         self._echo = echo
         self._owner = os.getpid()
         self._futures: dict[int, TaskFuture] = {}
         self._draining = False
         self._forget_when_done = False
+        self._stopped = False
+        self._end_lock = threading.Lock()
         self._finished = threading.Event()
         self.left_behind: list[str] = []
         self.failure: PilotfishError | None = None
@@ -62,10 +69,18 @@ class Session:
         try:
             self._submission: Submission = self.client.open_run(uid or new_uid(), options)
             self.client.watch(self._submission, self)
+            self._get_workers(private_workers)
         except PilotfishError:
             self.client.close()
             raise
         _sessions.add(self)
+
+    def _get_workers(self, private_workers: int) -> None:
+        """Work needs workers: in a pool that has none yet, all the cores there are."""
+        if private_workers:
+            self.client.tell("workers_set", local=private_workers)
+        elif not self.client.ask("status").data.get("local_cores"):
+            self.client.ask("workers_set", local=usable_cores())
 
     @property
     def run(self) -> int:
@@ -100,13 +115,13 @@ class Session:
             self._end_if_drained()
 
     def cancel_tasks(self, indices: Iterable[int]) -> None:
-        if self.failure is None:
+        if self.client.failure is None:
             self.client.tell("cancel", tasks=[f"{self.run}.{index}" for index in indices])
 
     def cancel_pending(self) -> None:
-        """Cancel every future that has not been seen running."""
+        """Cancel every future that has not been seen running, but for the oldest: workers may have those in hand already."""
         cancelled = []
-        for future in list(self._futures.values()):
+        for future in list(self._futures.values())[self._private_workers :]:
             if super(TaskFuture, future).cancel() and self._futures.pop(future.index, None) is not None:
                 future.set_running_or_notify_cancel()
                 cancelled.append(future.index)
@@ -153,7 +168,8 @@ class Session:
             self.client.close(wait=False)
 
     def lost(self, error: PilotfishError) -> None:
-        self.failure = self.failure or error
+        if self._futures or not self._draining:
+            self.failure = self.failure or error
         while self._futures:
             try:
                 _, future = self._futures.popitem()
@@ -171,23 +187,30 @@ class Session:
             return
         self._forget_when_done = forget
         self._draining = True
-        if self.failure is not None:
-            self.client.close(wait=False)
-        elif not self._private:
+        if self._private_workers:
+            self._end_if_drained()
+        elif self.client.failure is None:
             self.client.close_run(self._submission)
-        self._end_if_drained()
 
     def detach(self) -> None:
         """Leave the run to the master: no more tasks will come from here, and nobody here waits for its end."""
-        if self._owner == os.getpid() and not self._draining and self.failure is None:
+        if self._owner == os.getpid() and not self._draining and self.client.failure is None:
             self._draining = True
             self.client.close_run(self._submission)
             self.client.close()
 
     def _end_if_drained(self) -> None:
         # A shared pool goes on, so there the end is when the master says that the run has finished.
-        if self._draining and self._private and not self._futures:
-            self.client.close(wait=False)
+        if self._draining and self._private_workers and not self._futures:
+            self._stop_pool()
+
+    def _stop_pool(self) -> None:
+        with self._end_lock:
+            if self._stopped or self.client.failure is not None:
+                return
+            self._stopped = True
+        self.client.tell("stop", now=True)
+        self.client.close(wait=False)
 
     def wait(self) -> None:
         """Wait for the end that ``finish`` announced."""
@@ -195,14 +218,23 @@ class Session:
             self.client.join()
 
     def _at_end(self) -> None:
-        if self._private:
+        if self._private_workers:
             self.left_behind = self._pool.close()
+
+
+_ending = threading.Event()
+
+
+def interpreter_ends() -> bool:
+    """Whether it is too late to start anything."""
+    return _ending.is_set()
 
 
 def _finish_all() -> None:
     """At the end of the interpreter: private pools end after their last task; runs in shared ones go on without us."""
+    _ending.set()
     for session in list(_sessions):
-        if session._private:
+        if session._private_workers:
             session.finish()
             session.wait()
         else:

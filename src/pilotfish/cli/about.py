@@ -38,11 +38,11 @@ def completion(shell: str) -> None:
     """
     from click.shell_completion import get_completion_class
 
-    from pilotfish.cli.main import pilotfish
+    from pilotfish.cli.main import COMPLETING, pilotfish
 
     kind = get_completion_class(shell)
     assert kind is not None
-    Screen.of().line(kind(pilotfish, {}, "pilotfish", "_PILOTFISH_COMPLETE").source())
+    Screen.of().line(kind(pilotfish, {}, "pilotfish", COMPLETING).source())
 
 
 @click.command("explain")

@@ -38,11 +38,17 @@ EXPLANATIONS: dict[str, Explanation] = {
         ("df -h", "pilotfish doctor"),
     ),
     "P2101": Explanation("Another master already serves this pool.", ("pilotfish status", "pilotfish stop")),
+    "P2102": Explanation("The disk of the journal is full: nothing new is taken on until there is room.", ("df -h", "pilotfish doctor")),
     "P3100": Explanation("No master could be reached, or it refused this client.", ("pilotfish doctor", "pilotfish gc")),
     "P3101": Explanation("Nothing was ever run in this pool.", ("pilotfish run -- COMMAND",)),
     "P3102": Explanation("The pool was stopped while this command watched it; unfinished work is kept.", ("pilotfish attach",)),
     "P4100": Explanation("A task ended badly and its retries are used up.", ("pilotfish tasks --state failed", "pilotfish rerun --failed")),
+    "P4101": Explanation(
+        "An Executor cannot run anything any more, because its initializer failed or its master is gone.", ("pilotfish doctor",)
+    ),
+    "P4102": Explanation("A process or directory of a temporary pool outlived it.", ("pilotfish gc", "pilotfish gc --remove")),
     "P4200": Explanation("The bytes of a result are damaged. Run the task again.", ("pilotfish rerun --failed",)),
+    "P5100": Explanation("The agent's bundle is larger than it may be: a bug in Pilotfish.", ("pilotfish doctor --json",)),
     "P9001": Explanation(
         "Pilotfish was about to break one of its own rules and stopped: a bug in Pilotfish, not in your work.",
         ("pilotfish doctor --json",),

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from pilotfish.cli.complaints import SOME_FAILED
+from pilotfish.cli.listing import shown_command
 from pilotfish.cli.options import json_option, pool_option, run_argument
 from pilotfish.cli.pool import Master, News, connect, find_run
 from pilotfish.cli.progress import Progress
@@ -20,6 +21,7 @@ from pilotfish.model.states import CANCELLED, DONE, FAILED
 LISTEN_S = 0.25
 ASK_WHY_AFTER_S = 0.6
 ASK_WHY_AGAIN_S = 5.0
+RECOUNT_S = 1.0
 SHOWN_FAILURES = 5
 HOPELESS = frozenset({"too-big", "tags", "walltime"})
 """Reasons that no waiting will change, only somebody's doing."""
@@ -90,6 +92,8 @@ class Follower:
         self._master = master
         self._running: set[int] = set()
         self._told: set[str] = set()
+        self._open = row["state"] == "open"
+        self._recount_at = time.monotonic()
         self._ask_why_at = time.monotonic() + ASK_WHY_AFTER_S
         counts = self.outcome.counts
         progress.total = row["tasks"]
@@ -111,6 +115,14 @@ class Follower:
                 self.outcome.failures.append((item.index, item.failure.message or item.failure.cause if item.failure else "failed"))
         self.progress.running = len(self._running)
 
+    def recount(self) -> None:
+        """The run of an application grows while it is watched."""
+        if self._open and time.monotonic() >= self._recount_at:
+            self._recount_at = time.monotonic() + RECOUNT_S
+            row = self._master.ask("run", run=self.outcome.run)
+            self._open = row["state"] == "open"
+            self.progress.total = self.outcome.tasks = row["tasks"]
+
     def look_for_trouble(self, screen: Screen) -> bool:
         """When nothing moves, say why; True when waiting is of no use."""
         if self._running or self.outcome.timing.ended or time.monotonic() < self._ask_why_at:
@@ -127,12 +139,17 @@ class Follower:
         return bool(codes & HOPELESS)
 
 
-def follow(master: Master, run: int, quiet: bool = False, costs: list[float] | None = None) -> Outcome:
-    """Watch until the run has ended, or somebody presses Ctrl-C. The moving line goes to the standard error output."""
+def follow(master: Master, run: int, quiet: bool = False, costs: list[float] | None = None, started: float | None = None) -> Outcome:
+    """Watch until the run has ended, or somebody presses Ctrl-C. The moving line goes to the standard error output.
+
+    ``started`` is when the person began to wait, if that was before now.
+    """
     screen = Screen.of(sys.stderr)
     progress = Progress(screen, time.monotonic)
     follower = Follower(master, master.ask("run", run=run), progress, costs)
     outcome = follower.outcome
+    if started is not None:
+        outcome.timing.started = started
     watcher = master.watch(run, follower.cursor)
     try:
         while True:
@@ -142,10 +159,12 @@ def follow(master: Master, run: int, quiet: bool = False, costs: list[float] | N
                 if news.lost is not None:
                     raise news.lost
                 if news.finished:
+                    follower.recount()
                     break
             elif follower.look_for_trouble(screen):
                 outcome.left = "hopeless"
                 break
+            follower.recount()
             if not quiet:
                 progress.draw()
     except KeyboardInterrupt:
@@ -154,8 +173,6 @@ def follow(master: Master, run: int, quiet: bool = False, costs: list[float] | N
         progress.clear()
         watcher.close()
     outcome.timing.elapsed_s = time.monotonic() - outcome.timing.started
-    if not quiet and not screen.is_terminal and not outcome.left:
-        progress.draw(force=True)
     return outcome
 
 
@@ -221,5 +238,5 @@ def attach(run: str | None, quiet: bool, pool: str, as_json: bool) -> int:
     row = find_run(master, run)
     screen = Screen.of()
     if not as_json and not quiet and row["state"] != "done":
-        screen.line(f"Run {row['run']}: {clean(row['command'])}")
+        screen.line(f"Run {row['run']}: {clean(shown_command(row))}")
     return show_outcome(screen, follow(master, row["run"], quiet=quiet or as_json), as_json)

@@ -41,9 +41,9 @@ WORKER_COLUMNS = (
     Column("STATE"),
     Column("CORES", right=True),
     Column("BUSY", right=True),
+    Column("RUNNING", right=True),
     Column("DONE", right=True),
     Column("FAILED", right=True),
-    Column("HEARD", right=True),
     Column("NOTE", elastic=True),
 )
 SHOWN_RUNS = 20
@@ -71,7 +71,7 @@ def status(everything: bool, pool: str, as_json: bool) -> None:
     if as_json:
         screen.json(answer)
         return
-    screen.line(_pool_sentence(answer))
+    screen.line(_pool_sentence({"pool": pool, **answer}))
     rows = sorted(answer.get("runs", ()), key=lambda row: int(row["run"]))
     shown = rows if everything else rows[-SHOWN_RUNS:]
     if shown:
@@ -90,10 +90,11 @@ def _pool_sentence(answer: dict[str, Any]) -> str:
     told = ", ".join(f"{count} {state}" for state, count in workers.items() if count) or "none"
     parts = [
         f"pool {clean(answer.get('pool', ''))}",
-        f"master {answer.get('pid')} up {duration(answer.get('uptime_s'))}",
         f"workers: {clean(told)}",
         plural(int(answer.get("cores", 0)), "core"),
     ]
+    if answer.get("pid"):
+        parts.insert(1, f"master {answer['pid']} up {duration(answer.get('uptime_s'))}")
     if answer.get("rate_per_s"):
         parts.append(rate(answer["rate_per_s"]))
     return " · ".join(parts)
@@ -124,8 +125,13 @@ def run_cells(row: dict[str, Any]) -> list[object]:
         f"{_sum(counts, AHEAD):,}",
         rate(row.get("rate_per_s")) if row["state"] != "done" else "-",
         duration(row.get("eta_s")) if row["state"] != "done" else "-",
-        row["command"],
+        shown_command(row),
     ]
+
+
+def shown_command(row: dict[str, Any]) -> str:
+    """The command of a run as it was typed; the dashes before one that is not swept say nothing."""
+    return str(row["command"]).removeprefix("-- ")
 
 
 def _sum(counts: dict[str, int], states: Iterable[str]) -> int:
@@ -215,8 +221,8 @@ def worker_cells(worker: dict[str, Any]) -> list[object]:
         worker["state"] if worker.get("connected", True) or worker["state"] in ("left", "lost") else f"{worker['state']}, silent",
         f"{cores:g}",
         f"{cores - free.get('cores', cores):g}",
+        worker.get("running", 0),
         f"{worker.get('tasks_done', 0):,}",
         f"{worker.get('tasks_failed', 0):,}",
-        f"{duration(worker.get('last_heard_s'))} ago" if worker.get("last_heard_s") is not None else "-",
         "quarantined: it keeps failing" if worker.get("quarantined_until") else worker.get("reason") or "",
     ]

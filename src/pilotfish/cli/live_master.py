@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import queue
 import uuid
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -60,8 +61,8 @@ class LiveRun:
     def spec(self, spec: TaskSpec, code: bytes) -> int:
         return self._client.spec_number(self._submission, spec, code)
 
-    def add(self, spec: int, payload: bytes) -> None:
-        self._client.submit(self._submission, spec, payload, _ignore)
+    def add(self, spec: int, payload: bytes, after: Sequence[int] = ()) -> None:
+        self._client.submit(self._submission, spec, payload, _ignore, after)
 
     def close(self) -> None:
         self._client.close_run(self._submission)

@@ -45,6 +45,8 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "version": ("about:version", "Print the version."),
     },
 }
+COMPLETING = "_PILOTFISH_COMPLETE"
+"""Set by the shell when it asks for completions."""
 COMMANDS = {name: entry for section in SECTIONS.values() for name, entry in section.items()}
 
 
@@ -93,15 +95,21 @@ def pilotfish() -> None:
 def main(arguments: Sequence[str] | None = None) -> None:
     """The entry point: runs a command, and turns errors into sentences and an exit status."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    if COMPLETING in os.environ:
+        pilotfish.main(words, prog_name="pilotfish", complete_var=COMPLETING)
     sys.exit(invoke(words))
 
 
 def invoke(words: list[str]) -> int:
     as_json = "--json" in (words[: words.index("--")] if "--" in words else words)
     try:
-        # Not standalone: click would print its errors its own way.
-        outcome = pilotfish.main(words, prog_name="pilotfish", standalone_mode=False)
+        # Not by way of click's own main, which would print errors its own way and take a closed pipe for a failure.
+        with pilotfish.make_context("pilotfish", list(words)) as context:
+            outcome = pilotfish.invoke(context)
+        sys.stdout.flush()
         return outcome if isinstance(outcome, int) else 0
+    except click.exceptions.Exit as leaving:
+        return leaving.exit_code
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message())
         return 0
@@ -124,9 +132,12 @@ def as_problem(error: click.ClickException) -> PilotfishError:
     """click's complaint as one of ours, with the command that helps."""
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else "pilotfish"
-    possible = getattr(error, "possibilities", None)
-    message = str(error.message).rstrip(".") if error.message else error.format_message().rstrip(".")
+    message = error.format_message().rstrip(".")
+    hint = ""
     if isinstance(error, click.NoSuchOption):
         message = f"{path} has no option {error.option_name}"
-    hint = f"Did you mean {sorted(possible)[0]!r}?" if possible else f"See what it takes: {path} --help"
-    return UsageProblem(message[:1].lower() + message[1:] if message[1:2].islower() else message, hint)
+        if context is not None:
+            hint = did_you_mean(error.option_name, [option for parameter in context.command.params for option in parameter.opts])
+    if message[1:2].islower():
+        message = message[0].lower() + message[1:]
+    return UsageProblem(message, hint or f"See what it takes: {path} --help")

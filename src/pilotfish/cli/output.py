@@ -6,6 +6,7 @@ Bytes go through unchanged to a file or a pipe. On a terminal control characters
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import time
@@ -23,6 +24,7 @@ from pilotfish.cli.complaints import SOME_FAILED
 from pilotfish.cli.listing import failure_note
 from pilotfish.cli.options import json_option, pool_option, run_argument
 from pilotfish.cli.pool import Master, connect, find_run, task_name
+from pilotfish.cli.recipe import expand_recipe
 from pilotfish.cli.render import Column, Screen, clean, duration, plural
 from pilotfish.errors import BadInput
 
@@ -81,17 +83,22 @@ def fetch_output(master: Master, row: dict[str, Any]) -> TaskOutput:
     return TaskOutput(row, payload)
 
 
-def command_of(master: Master, row: dict[str, Any]) -> str:
-    """The task's own command line, or the name of its function."""
-    if row.get("kind") != "exec":
-        return str(row["name"])
-    import json
+def commands_of(master: Master, run: dict[str, Any], rows: list[dict[str, Any]]) -> list[str]:
+    """Each task's own command line, where it can be known; else the name of its program or function."""
+    known = expand_recipe(run, rows[0]["index"], rows[-1]["index"] - rows[0]["index"] + 1) if rows else []
+    return [known[row["index"] - rows[0]["index"]] if known else _own_command(master, row) for row in rows]
 
+
+def _own_command(master: Master, row: dict[str, Any]) -> str:
+    """From the task's input, which the master keeps as long as the task may be run again."""
+    name = str(row["name"])
+    if row.get("kind") != "exec" or row["state"] == "done":
+        return name
     _, payload = master.ask_bytes("payload", task=row["id"], which="input")
     try:
-        return " ".join(json.loads(bytes(unpack(payload)[0]))["argv"]) if payload else str(row["name"])
+        return " ".join(json.loads(bytes(unpack(payload)[0]))["argv"]) if payload else name
     except (DamagedParcel, ValueError, KeyError):
-        return str(row["name"])
+        return name
 
 
 def all_tasks(master: Master, run: int, state: str | None = None) -> Iterator[dict[str, Any]]:
@@ -148,7 +155,7 @@ def logs(subject: str | None, only: str | None, failed: bool, raw: bool, pool: s
     run = find_run(master, subject)
     for row in all_tasks(master, run["run"], "failed" if failed else None):
         if row["state"] in ("done", "failed"):
-            sys.stdout.write(f"--- {row['id']} {row['state']} {clean(command_of(master, row))}\n")
+            sys.stdout.write(f"--- {row['id']} {row['state']} {clean(commands_of(master, run, [row])[0])}\n")
             _print_streams(fetch_output(master, row), only, raw)
 
 
@@ -259,31 +266,31 @@ def results(run: str | None, directory: str | None, limit: int, pool: str, as_js
         return
     rows = master.ask("tasks", run=row["run"], limit=limit)
     if as_json:
-        screen.json([_as_data(master, task) for task in rows])
+        screen.json([_as_data(master, task, command) for task, command in zip(rows, commands_of(master, row, rows), strict=True)])
         return
-    show_results(screen, master, rows)
+    show_results(screen, master, row, rows)
     if row["tasks"] > len(rows):
         screen.line(f"... and {row['tasks'] - len(rows):,} more: pilotfish results {row['run']} --limit {row['tasks']}")
 
 
-def show_results(screen: Screen, master: Master, rows: list[dict[str, Any]]) -> None:
+def show_results(screen: Screen, master: Master, run: dict[str, Any], rows: list[dict[str, Any]]) -> None:
     cells = []
-    for task in rows:
+    for task, command in zip(rows, commands_of(master, run, rows), strict=True):
         output = fetch_output(master, task)
         took = duration(task["wall_s"]) if task.get("wall_s") else "-"
-        cells.append([task["id"], task["state"], took, command_of(master, task), output.headline(), " ".join(output.file_names())])
+        cells.append([task["id"], task["state"], took, command, output.headline(), " ".join(output.file_names())])
     if any(row[-1] for row in cells):
         screen.table(RESULT_COLUMNS, cells)
     else:
         screen.table(RESULT_COLUMNS[:-1], [row[:-1] for row in cells])
 
 
-def _as_data(master: Master, task: dict[str, Any]) -> dict[str, Any]:
+def _as_data(master: Master, task: dict[str, Any], command: str) -> dict[str, Any]:
     output = fetch_output(master, task)
     data = {
         "task": task["id"],
         "state": task["state"],
-        "command": command_of(master, task),
+        "command": command,
         "wall_s": task.get("wall_s"),
         "cpu_s": task.get("cpu_s"),
         "rss_bytes": task.get("rss_bytes"),

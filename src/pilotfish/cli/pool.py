@@ -6,7 +6,7 @@ their own in its place.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -44,8 +44,8 @@ class NewRun(Protocol):
     def spec(self, spec: TaskSpec, code: bytes) -> int:
         """The number of a spec in the run."""
 
-    def add(self, spec: int, payload: bytes) -> None:
-        """One more task; waits when the master cannot keep up."""
+    def add(self, spec: int, payload: bytes, after: Sequence[int] = ()) -> None:
+        """One more task, to be started after others of the run; waits when the master cannot keep up."""
 
     def close(self) -> None:
         """There are no more. Returns when all of them are on the master's disk."""

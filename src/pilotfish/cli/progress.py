@@ -92,15 +92,15 @@ class Progress:
             parts.append(self.note)
         return "  ".join(parts)
 
-    def draw(self, force: bool = False) -> None:
+    def draw(self) -> None:
         """Show the state, if it is time to."""
         now = self._clock()
-        if not force and now - self._drawn_at < (REDRAW_S if self._screen.is_terminal else PLAIN_LINE_S):
+        if now - self._drawn_at < (REDRAW_S if self._screen.is_terminal else PLAIN_LINE_S):
             return
         first = self._drawn_at < 0
         self._drawn_at = now
         if not self._screen.is_terminal:
-            if not first or force:
+            if not first:
                 self._screen.line(self.text())
                 self._screen.stream.flush()
             return

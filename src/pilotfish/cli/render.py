@@ -164,7 +164,11 @@ def _join(cells: Sequence[str], columns: Sequence[Column], widths: Sequence[int]
 
 def duration(seconds: float | None) -> str:
     """Seconds as people say them; a dash when they are not known."""
-    return "-" if seconds is None else show_seconds(max(0.0, seconds))
+    if seconds is None:
+        return "-"
+    if 0 < seconds < 0.001:
+        return f"{seconds * 1e6:.0f} µs"
+    return f"{seconds * 1000:.1f} ms" if 0.001 <= seconds < 0.01 else show_seconds(max(0.0, seconds))
 
 
 def size(amount: float | None) -> str:

@@ -13,7 +13,7 @@ SHOWN_RESULTS = 12
 def show_report(screen: Screen, master: Master, outcome: Outcome) -> None:
     """A table of results, then queue, run, overhead and how busy the workers were."""
     rows = master.ask("tasks", run=outcome.run, limit=SHOWN_RESULTS)
-    show_results(screen, master, rows)
+    show_results(screen, master, master.ask("run", run=outcome.run), rows)
     if outcome.tasks > len(rows):
         screen.line(f"... and {outcome.tasks - len(rows):,} more: pilotfish results {outcome.run} --limit {outcome.tasks}")
     workers = master.ask("workers", all=False)

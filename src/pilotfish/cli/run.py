@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from typing import Any
 
 import click
@@ -90,6 +91,7 @@ def run(context: click.Context, /, **options: Any) -> int:
     if options["dry_run"]:
         _show_plan(screen, source, wanted, options["as_json"])
         return 0
+    options["started"] = time.monotonic()
     master = connect(options["pool"], start=True, workers=options["workers"])
     number = submit(master, source, wanted, options)
     return _after_submission(screen, master, source, number, options)
@@ -135,7 +137,7 @@ def submit(master: Master, source: Source, wanted: Wanted, options: dict[str, An
         RunOptions(name=options["name"], command=source.command, cwd=os.getcwd(), max_failures=options["max_failures"], labels=labels)
     )
     try:
-        number = new.spec(*executable_spec(wanted.name or source.command, source.launch, wanted))
+        number = new.spec(*executable_spec(wanted.name or "task", source.launch, wanted))
         for task in source:
             new.add(number, executable_payload(task))
         new.close()
@@ -156,8 +158,8 @@ def _after_submission(screen: Screen, master: Master, source: Source, number: in
             screen.line(f"Run {number}: {plural(source.count, 'task')} submitted. Watch it: pilotfish attach {number}")
         return 0
     if not quiet and source.count > 1:
-        Screen.of(sys.stderr).line(f"Run {number}: {plural(source.count, 'task')}: {clean(source.command)}")
-    outcome = follow(master, number, quiet=quiet or source.count == 1, costs=source.costs())
+        Screen.of(sys.stderr).line(f"Run {number}: {plural(source.count, 'task')}: {clean(source.command.removeprefix('-- '))}")
+    outcome = follow(master, number, quiet=quiet or source.count == 1, costs=source.costs(), started=options["started"])
     return _tell(screen, master, source, outcome, options)
 
 

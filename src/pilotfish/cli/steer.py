@@ -23,13 +23,13 @@ def cancel(subjects: tuple[str, ...], pool: str) -> None:
     master = connect(pool)
     if all("." in subject for subject in subjects):
         named = [task_name(subject) for subject in subjects]
-        master.ask("cancel", tasks=named)
-        screen.line(f"Cancelled {plural(len(named), 'task')}.")
+        answer = master.ask("cancel", tasks=named)
+        screen.line(f"Cancelled {plural(answer['cancelled'], 'task')}.")
         return
     for subject in subjects:
         row = find_run(master, subject)
-        master.ask("cancel", run=row["run"])
-        screen.line(f"Cancelled run {row['run']}. Run it again: pilotfish rerun {row['run']}")
+        answer = master.ask("cancel", run=row["run"])
+        screen.line(f"Cancelled run {row['run']}: {plural(answer['cancelled'], 'task')} that had not ended.")
 
 
 @click.command()
@@ -56,9 +56,7 @@ def resume(run: str | None, pool: str) -> None:
 
 @click.command()
 @run_argument
-@click.option(
-    "--failed", is_flag=True, default=True, help="Only the tasks that failed or were cancelled (the default, and the only choice)."
-)
+@click.option("--failed", is_flag=True, default=True, help="Only the tasks that failed; the default, and so far the only choice.")
 @click.option("--detach", is_flag=True, help="Do not wait for the end.")
 @click.option("--quiet", "-q", is_flag=True, help="No progress line.")
 @pool_option
@@ -67,7 +65,7 @@ def rerun(run: str | None, failed: bool, detach: bool, quiet: bool, pool: str, a
     """Run the failed tasks of a run again."""
     master = connect(pool)
     row = find_run(master, run)
-    if not (row["counts"].get("failed") or row["counts"].get("cancelled")):
+    if not row["counts"].get("failed"):
         raise BadInput(f"run {row['run']} has no failed tasks", f"See how it stands: pilotfish tasks {row['run']}")
     answer = master.ask("rerun", run=row["run"], failed=failed)
     screen = Screen.of()

@@ -13,7 +13,7 @@ from pathlib import Path
 from pilotfish.api.nearest import did_you_mean
 from pilotfish.api.placeholders import Template, check_all_used, make_template
 from pilotfish.api.sweep import Sweep, make_sweep
-from pilotfish.api.tasklist import ListedTask, TaskList, read_task_list
+from pilotfish.api.taskfile import ListedTask, TaskFile, read_task_file
 from pilotfish.applications.executable import (
     Executable,
     Launch,
@@ -56,7 +56,7 @@ class Source:
     command: str
     sweep: Sweep = field(default_factory=lambda: Sweep(()))
     templates: Templates | None = None
-    listed: TaskList | None = None
+    listed: TaskFile | None = None
 
     def __iter__(self) -> Iterator[Executable]:
         if self.listed is not None:
@@ -133,7 +133,7 @@ def make_source(wording: Wording, environ: Mapping[str, str]) -> Source:
         env=_passed_on(environ) | {name: value for name, value in env.items() if name not in varying},
         inputs=shared,
     )
-    return Source(len(sweep), launch, _shown(wording), sweep, templates)
+    return Source(len(sweep), launch, _recipe(wording), sweep, templates)
 
 
 def _check_forms(wording: Wording) -> None:
@@ -161,7 +161,7 @@ def _sandbox(wording: Wording, needs_one: bool) -> bool:
 
 
 def _from_list(wording: Wording, env: dict[str, str], environ: Mapping[str, str]) -> Source:
-    listed = read_task_list(str(wording.task_list))
+    listed = read_task_file(str(wording.task_list))
     needs_sandbox, seen = bool(wording.inputs or wording.outputs), set()
     for task in listed:
         needs_sandbox = needs_sandbox or bool(task.inputs or task.outputs)
@@ -244,6 +244,12 @@ def _read_stdin(path: str) -> bytes:
         ) from None
 
 
-def _shown(wording: Wording) -> str:
-    """The command as it is shown in listings."""
-    return " ".join(word if PLAIN_WORD.fullmatch(word) else shlex.quote(word) for word in wording.command)
+def _recipe(wording: Wording) -> str:
+    """What was typed about the tasks, so that it can be shown, and each task's command be found again from its number."""
+    words: list[str] = []
+    for option, values in (("--param", wording.parameters), ("--params-from", wording.tables)):
+        for value in values:
+            words += [option, value]
+    words += ["--each-line", wording.each_line] if wording.each_line is not None else []
+    words += ["--zip"] if wording.zipped else []
+    return " ".join(word if PLAIN_WORD.fullmatch(word) else shlex.quote(word) for word in [*words, "--", *wording.command])

@@ -44,7 +44,8 @@ def show_reasons(screen: Screen, answer: dict[str, Any]) -> None:
     screen.line(clean(answer["sentence"]))
     commands: list[str] = []
     for reason in answer.get("reasons", ()):
-        screen.line(f"  because {clean(reason['text'])}  {screen.paint('[' + clean(reason['code']) + ']', 'dim')}")
+        if reason["text"] not in answer["sentence"]:
+            screen.line(f"  also    {clean(reason['text'])}")
         commands += [command for command in reason.get("commands", ()) if command not in commands]
     for command in commands:
         screen.line(f"  do      {screen.paint(clean(command), 'bold')}")

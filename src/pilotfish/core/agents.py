@@ -79,6 +79,7 @@ def _hello(machine: Machine, link: int, hello: m.Hello) -> None:
         machine.effects.append(e.HangUp(old.link))
     machine.presence[worker.id] = Presence(lease_at, link)
     machine.agent_links[link] = worker.id
+    machine.stirred = True
     machine.send(link, m.Welcome(state.epoch, machine.settings.beat_s, machine.settings.orphan_s))
     _reconcile(machine, link, worker, hello.holding)
 

@@ -55,6 +55,9 @@ class Machine:
         self.space_full = False
         self.look_again = False
         self.finish_at: float | None = None
+        self.stirred = True
+        """Something changed that no fact tells of, such as who can be reached: decide anew."""
+        self._look_at: float | None = None
         self._timers: list[tuple[float, int, str, str]] = []
         self._timer_count = 0
 
@@ -64,6 +67,8 @@ class Machine:
         """The first turn after (re)start: whoever was there gets time to come back."""
         self.now = now = max(now, self.state.at)
         self.record(f.MasterStarted(self.state.epoch + 1))
+        if not self.state.local_cores and self.settings.workers:
+            self.record(f.PoolSized(float(self.settings.workers)))
         for worker in self.state.workers.values():
             self.presence[worker.id] = Presence(now + self.settings.lease_s)
             self.set_timer(now + self.settings.lease_s, "lease", worker.id)
@@ -88,8 +93,8 @@ class Machine:
         return self._conclude()
 
     def _conclude(self) -> Turn:
-        self._decide_tasks()
-        self._decide_pilots()
+        if self.facts or self.stirred or (self.deadline is not None and self.now >= self.deadline):
+            self._decide()
         watching.tell(self)
         self._consider_finish()
         self.deadline = self._next_deadline()
@@ -119,10 +124,7 @@ class Machine:
 
     def _next_deadline(self) -> float | None:
         candidates = [self._timers[0][0]] if self._timers else []
-        outlook = self._outlook()
-        for moment in (self.policy.next_look_at(outlook), self.strategy.next_look_at(self.state, self.now), self.finish_at):
-            if moment is not None:
-                candidates.append(moment)
+        candidates += [moment for moment in (self._look_at, self.finish_at) if moment is not None]
         if self.look_again:
             self.look_again = False
             candidates.append(self.now)
@@ -148,10 +150,17 @@ class Machine:
                 workers.append(worker)
         return Outlook(self.state, workers, self.now, self.settings.ahead_s)
 
-    def _decide_tasks(self) -> None:
-        if self.space_full:
-            return
-        for proposal in self.policy.propose(self._outlook()):
+    def _decide(self) -> None:
+        self.stirred = False
+        self._decide_pilots()
+        outlook = self._outlook()
+        if not self.space_full:
+            self._decide_tasks(outlook)
+        moments = (self.policy.next_look_at(outlook), self.strategy.next_look_at(self.state, self.now))
+        self._look_at = min((moment for moment in moments if moment is not None), default=None)
+
+    def _decide_tasks(self, outlook: Outlook) -> None:
+        for proposal in self.policy.propose(outlook):
             if isinstance(proposal, Recall):
                 self._recall(proposal)
             elif self._lawful(proposal):
@@ -316,6 +325,7 @@ def _link_closed(machine: Machine, item: i.LinkClosed) -> None:
         presence = machine.presence.get(worker)
         if presence is not None and presence.link == item.link:
             presence.link = None
+            machine.stirred = True
     clients.link_closed(machine, item.link)
 
 
@@ -348,6 +358,7 @@ def _pilot_gone(machine: Machine, item: i.PilotGone) -> None:
 
 def _space_changed(machine: Machine, item: i.SpaceChanged) -> None:
     machine.space_full = item.full
+    machine.stirred = True
 
 
 _HEAR: dict[type, Callable[[Machine, Any], None]] = {

@@ -1,4 +1,4 @@
-"""The process beside the master that hosts an ApplicationManager.
+"""The process beside the master that hosts an ApplicationManager: ``python -m pilotfish.live.application POOL UID FILE``.
 
 The manager has a thread of its own behind a queue; this process speaks to the master as any client does. After each batch of ended
 tasks, the tasks that the manager made in answer and the fact that it has dealt with the batch are sent in one frame, which the master
@@ -8,14 +8,18 @@ writes down as a whole: after a crash of either side the manager goes on exactly
 from __future__ import annotations
 
 import queue
+import sys
 import threading
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 from pilotfish.applications.manager import ApplicationManager, TaskDone, read_ending
+from pilotfish.applications.runfile import SHAPE, load
 from pilotfish.applications.tasklist import Entry, TaskList
-from pilotfish.errors import PilotfishError
+from pilotfish.errors import BadInput, ConnectionFailed, PilotfishError
 from pilotfish.live.client import Client
 from pilotfish.live.submission import Submission
 from pilotfish.model.messages import EndedItem
@@ -47,13 +51,14 @@ class ApplicationHost:
         self._news: queue.SimpleQueue[_News] = queue.SimpleQueue()
         self._posted: list[Future[object]] = []
         self._pool: ThreadPoolExecutor | None = None
-        self._answering = False
+        self._thread = threading.current_thread()
         self._submission: Submission = client.open_run(uid, options or RunOptions())
         self._dealt_with = self._submission.advanced
         self._ended = 0
         self._tasks = TaskList(self._submission.next_index, manager.worker, self._added, self._post)
 
     def run(self) -> None:
+        self._thread = threading.current_thread()
         try:
             self._begin()
             while self._unfinished() or self._more_is_coming():
@@ -71,7 +76,7 @@ class ApplicationHost:
         cursor = 0 if wants_history else self._dealt_with
         self._ended = cursor
         if first_time:
-            self._answer(lambda: self._manager.initialize(self._tasks))
+            self._manager.initialize(self._tasks)
             self._wait_for_posts()
             self._send(self._tasks.take(), 0)
         self._client.watch(self._submission, self, cursor)
@@ -97,33 +102,27 @@ class ApplicationHost:
 
     def _deal_with(self, done: list[TaskDone]) -> None:
         self._ended += len(done)
-        self._answer(lambda: self._manager.tasks_done(done, self._tasks))
+        self._manager.tasks_done(done, self._tasks)
         self._wait_for_posts()
         self._dealt_with = self._ended
         self._send(self._tasks.take(), self._dealt_with)
 
     def _wait(self, timeout_s: float | None) -> _News | None:
+        """The next news; None when there was none for so long."""
         try:
             news = self._news.get(timeout=timeout_s)
-            # All news first, then the manager once: it is asked less often, and answers in larger frames.
-            while isinstance(news, list):
-                more = self._news.get_nowait()
-                if isinstance(more, list):
-                    news = news + more
-                elif isinstance(more, _Lost):
-                    raise more.error
         except queue.Empty:
-            return news if "news" in locals() else None
+            return None
+        # All news first, then the manager once: it is asked less often, and answers in larger frames.
+        while isinstance(news, list) and not self._news.empty():
+            more = self._news.get()
+            if isinstance(more, _Lost):
+                raise more.error
+            if isinstance(more, list):
+                news = news + more
         if isinstance(news, _Lost):
             raise news.error
         return news
-
-    def _answer(self, call: Callable[[], None]) -> None:
-        self._answering = True
-        try:
-            call()
-        finally:
-            self._answering = False
 
     def _send(self, entries: list[Entry], advance: int) -> None:
         if entries or advance >= 0:
@@ -140,7 +139,8 @@ class ApplicationHost:
     # --- what the task list calls ---------------------------------------------------------------------------------------------------
 
     def _added(self) -> None:
-        if not self._answering or threading.current_thread() is not threading.main_thread():
+        # What the manager adds in a callback is taken when the callback returns; other threads have to knock.
+        if threading.current_thread() is not self._thread:
             self._news.put(_Changed())
 
     def _post(self, function: Callable[..., object], *args: Any) -> None:
@@ -171,3 +171,47 @@ class ApplicationHost:
 
     def lost(self, error: PilotfishError) -> None:
         self._news.put(_Lost(error))
+
+
+def host(pool_directory: Path, uid: str, path: Path) -> int:
+    """Run the manager of a run file to its end; the exit status of the process."""
+    try:
+        client = Client.connect(pool_directory)
+    except ConnectionFailed as error:
+        print(f"{path.name}: {error}", file=sys.stderr)
+        return 1
+    try:
+        return _host(client, uid, path)
+    finally:
+        client.close()
+
+
+def _host(client: Client, uid: str, path: Path) -> int:
+    try:
+        loaded = load(path)
+        if loaded.manager is None:
+            raise BadInput(f"run file {path.name}: it has no manager", SHAPE)
+        ApplicationHost(client, uid, loaded.manager).run()
+    except ConnectionFailed as error:
+        print(f"{path.name}: {error}", file=sys.stderr)
+        return 1
+    except Exception:  # noqa: BLE001 (the edge of the application's thread: user code may raise anything)
+        traceback.print_exc()
+        abandon(client, uid)
+        return 1
+    return 0
+
+
+def abandon(client: Client, uid: str) -> None:
+    """The manager failed: end the run instead of letting it wait for tasks that nobody will make."""
+    run = client.open_run(uid, RunOptions())
+    client.ask("cancel", run=run.run, reason="its application manager failed")
+
+
+def main(arguments: Sequence[str]) -> int:
+    pool, uid, file = arguments
+    return host(Path(pool), uid, Path(file))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,47 +1,81 @@
-"""Zips the agent into the one file that travels to a node."""
+"""Builds the one file that travels to a node: the agent and cloudpickle, zipped. The same content makes the same bytes."""
 
 from __future__ import annotations
 
 import hashlib
 import io
 import os
+import tempfile
 import zipfile
-from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
-_EPOCH = (2020, 1, 1, 0, 0, 0)
-"""Every entry has the same time, so that the same code makes the same file."""
+from pilotfish.errors import PilotfishError
+
+MAX_BYTES = 200_000
+PACKAGE = "pilotfish_agent"
+_EPOCH = (1980, 1, 1, 0, 0, 0)
+
+# Also an old Python must be able to read this far, to be told what is wrong.
+_MAIN = b"""\
+import sys
+
+if sys.version_info < (3, 8):
+    found = sys.version_info[:2] + (sys.executable,)
+    sys.stderr.write("pilotfish agent: this is Python %d.%d (%s); Python 3.8 or later is needed\\n" % found)
+    sys.exit(2)
+
+from pilotfish_agent.__main__ import main
+
+main()
+"""
+
+
+class BundleTooLarge(PilotfishError):
+    """The agent has grown beyond what may travel."""
+
+    code = "P5100"
+
+
+def bundle_content() -> bytes:
+    """The archive."""
+    files = {"__main__.py": _MAIN}
+    files.update(_sources("pilotfish.agent", PACKAGE))
+    files.update(_sources("cloudpickle", "cloudpickle"))
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
+        for name in sorted(files):
+            entry = zipfile.ZipInfo(name, _EPOCH)
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            entry.external_attr = 0o600 << 16
+            archive.writestr(entry, files[name])
+    content = buffer.getvalue()
+    if len(content) > MAX_BYTES:
+        raise BundleTooLarge(f"the agent's bundle has {len(content)} bytes; {MAX_BYTES} is the most that may travel")
+    return content
+
+
+def _sources(package: str, inside: str) -> dict[str, bytes]:
+    spec = find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
+        raise PilotfishError(f"the package {package} is not installed", "install Pilotfish again: pip install --force-reinstall pilotfish")
+    root = Path(next(iter(spec.submodule_search_locations)))
+    return {f"{inside}/{path.relative_to(root).as_posix()}": path.read_bytes() for path in sorted(root.rglob("*.py"))}
 
 
 def build_bundle(directory: Path) -> Path:
-    """The agent as one ``.pyz`` in the directory; made only if this version of it is not there yet."""
-    content = bundle_bytes()
-    target = directory / f"agent-{hashlib.sha256(content).hexdigest()[:16]}.pyz"
-    if not target.exists():
-        scratch = target.with_suffix(f".{os.getpid()}")
-        descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-        os.replace(scratch, target)
-    return target
-
-
-@cache
-def bundle_bytes() -> bytes:
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, path in sorted(_members()):
-            archive.writestr(zipfile.ZipInfo(name, _EPOCH), path.read_bytes(), zipfile.ZIP_DEFLATED)
-    return buffer.getvalue()
-
-
-def _members() -> list[tuple[str, Path]]:
-    """The agent's own modules, and cloudpickle, whose pickles need it to be read."""
-    agent = Path(__file__).parent.parent / "agent"
-    members = [("__main__.py", agent / "__main__.py")]
-    members += [(f"pilotfish_agent/{path.name}", path) for path in agent.glob("*.py")]
-    spec = find_spec("cloudpickle")
-    assert spec is not None and spec.submodule_search_locations
-    members += [(f"cloudpickle/{path.name}", path) for path in Path(spec.submodule_search_locations[0]).glob("*.py")]
-    return members
+    """The bundle as a file in this directory, named by its content; made if it is not there yet."""
+    content = bundle_content()
+    path = directory / f"agent-{hashlib.sha256(content).hexdigest()[:16]}.pyz"
+    try:
+        if path.read_bytes() == content:
+            return path
+    except OSError:
+        pass
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    # mkstemp makes it 0600; the rename makes it appear at once and whole.
+    descriptor, temporary = tempfile.mkstemp(dir=directory, prefix=".agent-")
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)
+    os.replace(temporary, path)
+    return path

@@ -222,7 +222,7 @@ class Client:
                     self._serve(self._link)
                 except (OSError, ConnectionFailed):
                     self._drop()
-                    if self._closing and not self._unsettled():
+                    if self._is_over():
                         break
                     self._reconnect()
                 else:
@@ -275,6 +275,7 @@ class Client:
                 else:
                     for message, body in link.receive():
                         self._handle(message, body)
+                        del message, body  # what was large is not kept while nothing comes
 
     def _has_unsent(self) -> bool:
         if self._errands.has_unsent:
@@ -384,8 +385,6 @@ class Client:
 
     def _reconnect(self) -> None:
         """A new link, on which everything unconfirmed is said again. Gives up when the master stays away."""
-        with self._lock:
-            self._errands.repeat()
         deadline, tries = time.monotonic() + PATIENCE_S, 0
         while True:
             try:
@@ -394,7 +393,7 @@ class Client:
                 link = dial(self.pool_directory, HANDSHAKE_S)
                 break
             except ConnectionFailed:
-                if time.monotonic() > deadline or (self._closing and not self._unsettled()):
+                if time.monotonic() > deadline or self._is_over():
                     raise
             pause = _BACK_OFF_S[min(tries, len(_BACK_OFF_S) - 1)]
             tries += 1
@@ -405,8 +404,13 @@ class Client:
                 link.put(frame(Open(run.uid, run.options)))
                 for encoded in run.again():
                     link.put(encoded)
-            self._errands.repeat()
             self._link = link
+
+    def _is_over(self) -> bool:
+        """After the link broke: whether there is no more reason for another one."""
+        with self._lock:
+            self._errands.repeat()
+            return self._closing and not self._unsettled()
 
     def _unsettled(self) -> bool:
         """Whether the master owes us a confirmation."""

@@ -73,8 +73,8 @@ class Pool:
         return self.wait_until_gone()
 
 
-def ensure_pool(name: str = "default", workers: int | None = None) -> Pool:
-    """The person's pool of that name, with a master that serves it. ``workers`` is applied by whoever opens the first run."""
+def ensure_pool(name: str = "default") -> Pool:
+    """The person's pool of that name, with a master that serves it."""
     pool = Pool(pool_home(name).make().directory)
     pool.revive()
     return pool
@@ -83,7 +83,7 @@ def ensure_pool(name: str = "default", workers: int | None = None) -> Pool:
 def private_pool(workers: int) -> Pool:
     """A pool of one's own, gone when it is closed or its client dies."""
     directory = home() / "pools" / f"private-{os.getpid()}-{secrets.token_hex(4)}"
-    pool = Pool(PoolHome(directory).make().directory, dict(PRIVATE_SETTINGS), temporary=True)
+    pool = Pool(PoolHome(directory).make().directory, {**PRIVATE_SETTINGS, "workers": workers}, temporary=True)
     pool.revive()
     return pool
 

@@ -26,6 +26,8 @@ def main() -> None:
 
 
 def _serve(options: argparse.Namespace) -> None:
+    import msgspec
+
     from pilotfish.config import read_settings
     from pilotfish.errors import AlreadyRunning, PilotfishError
     from pilotfish.live.home import PoolHome, home
@@ -42,7 +44,10 @@ def _serve(options: argparse.Namespace) -> None:
             options.ready = -1
 
     async def serve() -> None:
-        master = Master(pool, read_settings(home() / "config.toml", json.loads(options.settings)))
+        settings = read_settings(home() / "config.toml", json.loads(options.settings))
+        if not settings.workers:
+            settings = msgspec.structs.replace(settings, workers=len(os.sched_getaffinity(0)))
+        master = Master(pool, settings)
         await master.run(lambda: say("ready"))
 
     try:

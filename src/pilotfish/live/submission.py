@@ -18,8 +18,9 @@ from pilotfish.model.task import RunOptions, TaskSpec
 
 BATCH_TASKS = 4096
 BATCH_BYTES = 4 * 1024 * 1024
-WHOLE_TASKS = 1_000_000
-"""So many (spec, length) pairs fit one header."""
+BATCH_LINKS = 100_000
+WHOLE_TASKS = 500_000
+"""So many tasks and dependencies fit one header, whatever their numbers are."""
 
 
 class Listener(Protocol):
@@ -38,7 +39,7 @@ class Listener(Protocol):
 class Batch:
     """What becomes one Submit. ``size`` counts the bytes of its body."""
 
-    __slots__ = ("advance", "codes", "deps", "first", "first_spec", "payloads", "size", "specs", "tasks", "whole")
+    __slots__ = ("advance", "codes", "deps", "first", "first_spec", "links", "payloads", "size", "specs", "tasks", "whole")
 
     def __init__(self, first: int, first_spec: int, whole: bool = False) -> None:
         self.first = first
@@ -49,6 +50,7 @@ class Batch:
         self.payloads: list[Buffer] = []
         self.deps: dict[int, list[int]] = {}
         self.size = 0
+        self.links = 0
         self.advance = -1
         self.whole = whole
         """Nothing is added to it any more."""
@@ -117,7 +119,7 @@ class Submission:
     def _open_batch(self, size: int) -> Batch:
         if self._fresh:
             batch = self._fresh[-1]
-            if len(batch.tasks) < BATCH_TASKS and batch.size + size <= BATCH_BYTES and not batch.whole:
+            if len(batch.tasks) < BATCH_TASKS and batch.size + size <= BATCH_BYTES and batch.links < BATCH_LINKS and not batch.whole:
                 return batch
         batch = Batch(self.next_index, self.next_spec)
         self._fresh.append(batch)
@@ -126,6 +128,10 @@ class Submission:
     def add(self, spec: int, payload: bytes, after: Sequence[int] = ()) -> int:
         """One more task; its index in the run."""
         size = len(payload)
+        if len(after) > WHOLE_TASKS:
+            raise PayloadTooLarge(
+                f"after: {len(after)} tasks; {WHOLE_TASKS} are the most", "put a task in between that waits for a part of them"
+            )
         if size > MAX_BODY:
             raise PayloadTooLarge(
                 f"the arguments of a task have {show_bytes(size)} when pickled; {show_bytes(MAX_BODY)} is the most",
@@ -134,6 +140,7 @@ class Submission:
         batch = self._open_batch(size)
         if after:
             batch.deps[len(batch.tasks)] = list(after)
+            batch.links += len(after)
         batch.tasks.append((spec, size))
         batch.payloads.append(payload)
         batch.size += size
@@ -149,9 +156,11 @@ class Submission:
         """
         used = dict.fromkeys(entry.spec for entry in entries)
         size = sum(len(entry.payload) for entry in entries) + sum(len(specs[local][1]) for local in used)
-        if size > MAX_BODY or len(entries) > WHOLE_TASKS:
+        links = sum(len(entry.after) for entry in entries)
+        if size > MAX_BODY or len(entries) + links > WHOLE_TASKS:
             raise PayloadTooLarge(
-                f"{len(entries)} tasks with {show_bytes(size)} in one answer; {WHOLE_TASKS} and {show_bytes(MAX_BODY)} are the most",
+                f"{len(entries)} tasks with {links} dependencies and {show_bytes(size)} in one answer; "
+                f"{WHOLE_TASKS} tasks and dependencies and {show_bytes(MAX_BODY)} are the most",
                 "create fewer tasks at a time",
             )
         batch = Batch(self.next_index, self.next_spec, whole=True)

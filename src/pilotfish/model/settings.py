@@ -6,6 +6,8 @@ from msgspec import Struct
 
 
 class PoolSettings(Struct, frozen=True, forbid_unknown_fields=True):
+    workers: int = 0
+    """How many cores of this machine a new pool uses; 0 means all that we may use."""
     beat_s: float = 5.0
     """How often an agent says that it lives."""
     lease_s: float = 20.0

@@ -94,14 +94,16 @@ def _read_what_is_readable(file: OpenFile, length: int, offset: int) -> bytes:
             raise
     file.unreadable = True
     pieces = []
-    for start in range(offset, min(offset + length, file.size), PAGE_BYTES):
-        wanted = min(PAGE_BYTES, offset + length - start, file.size - start)
+    start, end = offset, min(offset + length, file.size)
+    while start < end:
+        wanted = min(PAGE_BYTES - start % PAGE_BYTES, end - start)
         try:
             pieces.append(read_all(file.disk, file.descriptor, wanted, start).ljust(wanted, b"\0"))
         except OSError as error:
             if error.errno != errno.EIO:
                 raise
             pieces.append(bytes(wanted))
+        start += wanted
     return b"".join(pieces)
 
 

@@ -84,16 +84,19 @@ def seed_of(pool: bytes, kind: int, number: int) -> int:
 def frame(bodies: Sequence[bytes], sequence: int, durable: int, seed: int) -> list[bytes]:
     """Heads and bodies, alternating, ready to be written; ``durable`` is the last sequence number known to be on disk."""
     parts: list[bytes] = []
+    add = parts.append
     pack_fields, pack_prefix = FIELDS.pack, PREFIX.pack
+    unsynced = min(sequence - durable - 1, MAX_UNSYNCED - len(bodies))
     for body in bodies:
         length = len(body)
         if length > MAX_BODY:
             raise JournalError(f"a journal record of {length} bytes is more than the {MAX_BODY} allowed; nothing was written.")
-        fields = pack_fields(length, sequence, min(sequence - durable - 1, MAX_UNSYNCED))
+        fields = pack_fields(length, sequence, unsynced)
         check = crc32(fields, seed)
-        parts.append(pack_prefix(MARKER, check, crc32(body, crc32(fields, check ^ seed))) + fields)
-        parts.append(body)
+        add(pack_prefix(MARKER, check, crc32(body, crc32(fields, check ^ seed))) + fields)
+        add(body)
         sequence += 1
+        unsynced += 1
     return parts
 
 

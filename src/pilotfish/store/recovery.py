@@ -16,7 +16,7 @@ from itertools import chain
 from pilotfish.errors import JournalError
 from pilotfish.store.disk import Disk, FileIdentity
 from pilotfish.store.files import Listing, OpenFile, open_file, segment_name, snapshot_name
-from pilotfish.store.framing import HEADER_BYTES, SEGMENT, SNAPSHOT, VERSION
+from pilotfish.store.framing import HEAD_BYTES, HEADER_BYTES, SEGMENT, SNAPSHOT, VERSION
 from pilotfish.store.scan import Scan
 from pilotfish.store.snapshot import record_bounds, snapshot_is_whole
 
@@ -57,7 +57,10 @@ class Cut:
 
 @dataclass(slots=True)
 class Salvage:
-    """What was met while reading. Compact soon after ``damages``: they are met again at every start until then."""
+    """What was met while reading: each hole is listed before the first record behind it is handed out.
+
+    Compact soon after ``damages``: they are met again at every start until then. Whether a gap was durable is known only at the end.
+    """
 
     damages: list[Damage] = field(default_factory=list)
     gaps: list[Gap] = field(default_factory=list)
@@ -93,7 +96,6 @@ class Recovery:
         self._resume = resume
         self._expected = 0
         self._proven = 0
-        self._gaps: list[tuple[int, int]] = []
         self._started = False
 
     def __iter__(self) -> Iterator[bytes]:
@@ -133,13 +135,12 @@ class Recovery:
             return
         file = open_file(self._disk, self._directory, SNAPSHOT, basis, self._pool)
         try:
+            self._note_header(file)
             end, count = record_bounds(file)
             scan = Scan(file.read, min(HEADER_BYTES, end), end, file.seed, expected=1)
             self.reading_snapshot = True
-            yield from self._hand_out(scan)
+            yield from self._hand_out(file.name, scan)
             self.reading_snapshot = False
-            self._note_header(file)
-            self._note_damages(file.name, scan.damages)
             if count is None and not scan.damages:
                 self.salvage.damages.append(Damage(file.name, file.size, 0))
             if file.header is not None:
@@ -159,15 +160,12 @@ class Recovery:
             keep_open = False
             try:
                 scan = self._begin_segment(file)
-                yield from self._hand_out(scan)
-                self._gaps += [gap for gap in scan.gaps if gap[0] > 0]
+                yield from self._hand_out(file.name, scan)
                 self._expected, self._proven = scan.expected, max(self._proven, scan.proven)
                 if number == numbers[-1]:
                     tail = self._finish_segment(number, file, scan)
                     keep_open = tail.descriptor >= 0
                     self._end(tail, basis)
-                else:
-                    self._note_damages(file.name, scan.damages)
             finally:
                 if not keep_open:
                     file.close()
@@ -177,34 +175,40 @@ class Recovery:
         if file.header is not None:
             first = file.header.first_sequence
             if 0 < self._expected < first:
-                self._gaps.append((self._expected, first - 1))
+                self.salvage.gaps.append(Gap(self._expected, first - 1, durable=True))
             self._expected = max(self._expected, first)
             self._proven = max(self._proven, first - 1)
         return Scan(file.read, min(HEADER_BYTES, file.size), file.size, file.seed, self._expected)
 
-    def _hand_out(self, scan: Scan) -> Iterator[list[bytes]]:
+    def _hand_out(self, file: str, scan: Scan) -> Iterator[list[bytes]]:
+        """No batch reaches over a hole, so what was met before it is told before it is handed out."""
+        damages = gaps = 0
         for batch in scan.batches():
+            if len(scan.damages) > damages or len(scan.gaps) > gaps:
+                self._note_holes(file, scan.damages[damages:], scan.gaps[gaps:])
+                damages, gaps = len(scan.damages), len(scan.gaps)
             self.records += len(batch)
             yield batch
+        self._note_holes(file, scan.damages[damages:], scan.gaps[gaps:])
 
     def _finish_segment(self, number: int, file: OpenFile, scan: Scan) -> Tail:
         """Cuts what was torn. Where the header is lost, or the device did not give all, nothing is cut or added: a new segment follows."""
-        damages = scan.damages
         if file.header is None or file.header.version != VERSION or file.unreadable:
-            self._note_damages(file.name, damages)
             self._disk.sync(file.descriptor)
-            return Tail(number + 1, self._expected or 1)
+            # What the device withholds now it may give another day: no number that could be in there is used again.
+            withheld = (file.size - scan.good_end) // HEAD_BYTES if file.unreadable else 0
+            return Tail(number + 1, max(self._expected, 1) + withheld)
         if scan.good_end < file.size:
             self.salvage.cut = Cut(file.name, scan.good_end, file.size - scan.good_end)
-            damages = [damage for damage in damages if damage[0] < scan.good_end]
+            torn = (file.name, scan.good_end)
+            self.salvage.damages[:] = [damage for damage in self.salvage.damages if (damage.file, damage.offset) != torn]
             self._disk.truncate(file.descriptor, scan.good_end)
-        self._note_damages(file.name, damages)
         self._disk.sync(file.descriptor)
         return Tail(number, self._expected, scan.good_end, file.descriptor)
 
     def _end(self, tail: Tail, basis: int) -> None:
         salvage = self.salvage
-        salvage.gaps += [Gap(first, last, durable=last <= self._proven) for first, last in self._gaps]
+        salvage.gaps[:] = [Gap(gap.first, gap.last, durable=gap.last <= self._proven) for gap in salvage.gaps]
         self._disk.sync_directory(self._directory)
         replaced: list[str] = []
         if basis and not salvage.damages:
@@ -230,5 +234,7 @@ class Recovery:
             missing = sorted(set(range(first, last + 1)).difference(numbers))
             self.salvage.damages += [Damage(segment_name(number), 0, 0, "missing") for number in missing]
 
-    def _note_damages(self, file: str, damages: list[tuple[int, int]]) -> None:
+    def _note_holes(self, file: str, damages: list[tuple[int, int]], gaps: list[tuple[int, int]]) -> None:
         self.salvage.damages += [Damage(file, start, end - start) for start, end in damages]
+        if not self.reading_snapshot:
+            self.salvage.gaps += [Gap(first, last, durable=False) for first, last in gaps if first > 0]

@@ -15,9 +15,14 @@ from pilotfish.store.files import OpenFile, open_file, snapshot_name
 from pilotfish.store.framing import HEAD_BYTES, HEADER_BYTES, SNAPSHOT, Header, decode_end, encode_end, encode_header, frame
 from pilotfish.store.scan import Scan
 
+WRITE_BYTES = 256 << 10
+
 
 class SnapshotWriter:
-    """Takes the records of one snapshot. Opens its file at the first write, so that a forked child shares nothing with its parent."""
+    """Takes the records of one snapshot. Opens its file at the first write, so that a forked child shares nothing with its parent.
+
+    Records are gathered, so that they may come one by one.
+    """
 
     def __init__(self, disk: Disk, directory: str, header: Header, seed: int) -> None:
         self.number = header.number
@@ -29,15 +34,21 @@ class SnapshotWriter:
         self._descriptor = -1
         self._size = 0
         self._count = 0
+        self._gathered: list[bytes] = []
+        self._gathered_bytes = 0
 
     def write(self, records: Sequence[bytes]) -> None:
         parts = frame(records, self._count + 1, self._count, self._seed)
-        self._put(parts)
+        self._gathered += parts
+        self._gathered_bytes += sum(map(len, parts))
         self._count += len(records)
+        if self._gathered_bytes >= WRITE_BYTES:
+            self._put()
 
     def commit(self) -> None:
         """Makes the snapshot durable, reads it back and only then gives it its name."""
-        self._put([encode_end(self._count, self._seed)])
+        self._gathered.append(encode_end(self._count, self._seed))
+        self._put()
         try:
             self._disk.sync(self._descriptor)
             self._disk.forget_cached(self._descriptor)
@@ -59,7 +70,8 @@ class SnapshotWriter:
         with suppress(FileNotFoundError):
             self._disk.remove(self._path + ".tmp")
 
-    def _put(self, parts: Sequence[bytes]) -> None:
+    def _put(self) -> None:
+        parts, self._gathered, self._gathered_bytes = self._gathered, [], 0
         try:
             if self._descriptor < 0:
                 self._descriptor = self._disk.create(self._path + ".tmp")

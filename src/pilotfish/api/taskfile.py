@@ -35,7 +35,7 @@ class ListedTask:
 
 
 @dataclass(frozen=True, slots=True)
-class TaskList:
+class TaskFile:
     """A task list file that was read through once and found good; iterating it reads it again."""
 
     path: Path
@@ -48,12 +48,12 @@ class TaskList:
         return _tasks_of(self.path)
 
 
-def read_task_list(path: str) -> TaskList:
+def read_task_file(path: str) -> TaskFile:
     file = existing_file(path, "--tasks")
     count = sum(1 for _ in _tasks_of(file))
     if not count:
         raise BadInput(f"the task list {path} has no tasks", "Write one task per line: the program and its arguments.")
-    return TaskList(file, count)
+    return TaskFile(file, count)
 
 
 def _tasks_of(file: Path) -> Iterator[ListedTask]:

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from pilotfish.api.tasklist import ListedTask, read_task_list
+from pilotfish.api.taskfile import ListedTask, read_task_file
 from pilotfish.errors import BadInput
 
 
 def read(tmp_path: Path, content: str) -> list[ListedTask]:
     path = tmp_path / "tasks.txt"
     path.write_text(content)
-    return list(read_task_list(str(path)))
+    return list(read_task_file(str(path)))
 
 
 def test_a_line_is_a_program_with_arguments_and_optional_fields(tmp_path: Path) -> None:
@@ -65,4 +65,4 @@ def test_a_list_without_tasks_is_refused(tmp_path: Path) -> None:
 
 def test_a_missing_list_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="does not exist"):
-        read_task_list(str(tmp_path / "none"))
+        read_task_file(str(tmp_path / "none"))

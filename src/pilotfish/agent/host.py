@@ -1,0 +1,225 @@
+"""The agent process: an event loop around the machine. One thread; only dialling happens in another, because it may take long."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import sys
+import threading
+import time
+from collections import deque
+from typing import Any, Deque, Dict, List, Optional, Tuple
+
+from .frames import FrameError
+from .link import BadCredentials, Credentials, Link, LinkLost, Refused, dial
+from .machine import AgentMachine, Offer
+from .process_tree import become_subreaper, kill_descendants
+from .slot_process import SlotProcess
+from .slots import Slots
+
+GOODBYE_S = 2.0
+WARM_SLOTS = 2
+
+
+class Host:
+    """Drives one AgentMachine until it says exit."""
+
+    def __init__(self, offer: Offer, credentials_path: str, settings: Dict[str, Any]) -> None:
+        now = time.monotonic()
+        self.machine = AgentMachine(offer, seed=int.from_bytes(os.urandom(8), "little"), now=now)
+        self.selector = selectors.DefaultSelector()
+        self.slots = Slots(self.machine, self.selector, settings)
+        self.slots.answer_peek = self._answer_peek
+        self.exit: Optional[Tuple[str, int]] = None
+        self._credentials_path = credentials_path
+        self._version = offer.version
+        self._life = settings.get("life")
+        self._link: Optional[Link] = None
+        self._link_events = 0
+        self._dials = 0
+        self._dialled: Deque[Tuple[int, Any]] = deque()
+        self._signals: Deque[int] = deque()
+        self._wake_read, self._wake_write = os.pipe()
+        os.set_blocking(self._wake_read, False)
+        os.set_blocking(self._wake_write, False)
+
+    def run(self) -> Tuple[str, int]:
+        """Until the end: why, and with which exit status."""
+        become_subreaper()
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
+            signal.signal(number, self._on_signal)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
+        self.selector.register(self._wake_read, selectors.EVENT_READ, "wake")
+        if self._life is not None:
+            self.selector.register(self._life, selectors.EVENT_READ, "life")
+        self._perform(self.machine.turn(time.monotonic()))
+        self.slots.warm_up(min(WARM_SLOTS, int(self.machine.work.capacity.get("cores", 1))))
+        try:
+            while self.exit is None:
+                self._turn()
+        finally:
+            self._say_goodbye()
+        return self.exit
+
+    def _turn(self) -> None:
+        machine, slots = self.machine, self.slots
+        wait_s = 0.0
+        if self._link is None or not self._link.has_more:
+            wait_s = max(0.0, min(machine.deadline, slots.deadline) - time.monotonic())
+        ready = self.selector.select(min(wait_s, 3600.0))
+        now = time.monotonic()
+        heard = self._link is not None and self._link.has_more
+        for key, events in ready:
+            if isinstance(key.data, SlotProcess):
+                slots.ready(key.data, events, now)
+            elif key.data == "link":
+                heard = heard or bool(events & selectors.EVENT_READ)
+            elif key.data == "wake":
+                self._woken(now)
+            elif key.data == "life":
+                self.selector.unregister(key.fd)
+                machine.stop("its supervisor is gone", now)
+        if heard:
+            self._hear(now)
+        if now >= slots.deadline:
+            slots.passed(now)
+        effects = machine.turn(now)
+        while effects:
+            self._perform(effects)
+            effects = machine.turn(now)
+        self._flush_link(now)
+
+    # --- the link -------------------------------------------------------------------------------------------------------------------
+
+    def _hear(self, now: float) -> None:
+        link = self._link
+        if link is None:
+            return
+        try:
+            for header, body in link.receive():
+                self.machine.heard(header, body, now)
+                if self._link is not link:
+                    return
+            self.machine.link_active(now)
+        except (LinkLost, FrameError):
+            self._drop_link()
+            self.machine.unlinked(now)
+
+    def _flush_link(self, now: float) -> None:
+        link = self._link
+        if link is None:
+            return
+        try:
+            wanted = selectors.EVENT_READ if link.flush() else selectors.EVENT_READ | selectors.EVENT_WRITE
+        except LinkLost:
+            self._drop_link()
+            self.machine.unlinked(now)
+            self._perform(self.machine.turn(now))
+            return
+        if wanted != self._link_events:
+            self._link_events = wanted
+            self.selector.modify(link, wanted, "link")
+
+    def _drop_link(self) -> None:
+        self._dials += 1
+        if self._link is not None:
+            self.selector.unregister(self._link)
+            self._link.close()
+            self._link = None
+
+    def _dial(self) -> None:
+        self._dials += 1
+        threading.Thread(target=self._dial_in_thread, args=(self._dials,), daemon=True).start()
+
+    def _dial_in_thread(self, number: int) -> None:
+        answer: Any
+        try:
+            answer = dial(Credentials(self._credentials_path), self._version)
+        except (LinkLost, Refused, BadCredentials, OSError) as error:
+            answer = error
+        self._dialled.append((number, answer))
+        os.write(self._wake_write, b"d")
+
+    def _woken(self, now: float) -> None:
+        try:
+            os.read(self._wake_read, 4096)
+        except BlockingIOError:
+            pass
+        while self._dialled:
+            self._take_dialled(*self._dialled.popleft(), now)
+        children = False
+        while self._signals:
+            number = self._signals.popleft()
+            if number == signal.SIGCHLD:
+                children = True
+            else:
+                self.machine.stop("it was told to end (%s)" % signal.Signals(number).name, now)
+        if children:
+            self.slots.reap(now)
+
+    def _take_dialled(self, number: int, answer: Any, now: float) -> None:
+        if number != self._dials:
+            if isinstance(answer, Link):
+                answer.close()
+        elif isinstance(answer, Link):
+            self._link = answer
+            self._link_events = selectors.EVENT_READ
+            self.selector.register(answer, selectors.EVENT_READ, "link")
+            self.machine.linked(answer.epoch, now)
+            # What came together with the proof is already in the reader, where no selector sees it.
+            answer.has_more = True
+        elif isinstance(answer, Refused):
+            self.machine.refused(str(answer), now)
+        else:
+            print("pilotfish agent: %s" % answer, file=sys.stderr, flush=True)
+            self.machine.unlinked(now)
+
+    def _on_signal(self, number: int, frame: Any) -> None:
+        self._signals.append(number)
+
+    # --- effects --------------------------------------------------------------------------------------------------------------------
+
+    def _perform(self, effects: List[Tuple[Any, ...]]) -> None:
+        now = time.monotonic()
+        slots = self.slots
+        for effect in effects:
+            kind = effect[0]
+            if kind == "send":
+                if self._link is not None:
+                    self._link.send(effect[1], effect[2])
+            elif kind == "start":
+                slots.start(effect[1], effect[2], now)
+            elif kind == "take_back":
+                slots.take_back(effect[1], now)
+            elif kind == "terminate":
+                slots.terminate(effect[1])
+            elif kind == "kill":
+                slots.kill(effect[1], now)
+            elif kind == "peek":
+                slots.peek(*effect[1:])
+            elif kind == "dial":
+                self._dial()
+            elif kind == "hangup":
+                self._drop_link()
+            elif kind == "exit":
+                self.exit = (effect[1], effect[2])
+
+    def _answer_peek(self, query: int, known: bool, offset: int, data: bytes) -> None:
+        if self._link is not None:
+            self._link.send(["peeked", query, known, offset], [data])
+
+    def _say_goodbye(self) -> None:
+        """First nothing runs any more, then the master is told so, then the slots may clean up."""
+        self.slots.kill_busy()
+        link = self._link
+        if link is not None:
+            try:
+                link.connection.settimeout(GOODBYE_S)
+                link.flush()
+                link.close()
+            except (LinkLost, OSError):
+                pass
+        self.slots.end()
+        kill_descendants()

@@ -1,0 +1,255 @@
+"""A slot: the process that runs user code, one attempt at a time.
+
+There are two processes. The keeper is the child of the agent; it forked the slot proper and does nothing but wait for it, so that user code
+which kills its parent hits nobody who matters. Both are child subreapers. The keeper ends everything below it when the slot is gone, when
+the agent asks (SIGTERM) and when the agent is gone, and it dies of what the slot died of, so that the agent learns the true cause.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import gc
+import json
+import os
+import resource
+import signal
+import socket
+import sys
+import time
+import types
+from typing import Any, Dict, List, NoReturn, Optional, Tuple, Union
+
+from .calls import Calls, CallSpec, Terminated
+from .capture import StreamCapture
+from .cell import CONDEMNED, INTENT, KILL, PEEK, PEEKED, PID, QUIT, SKIP, SPEC, STARTED, TASK, TERMINATE, Cell
+from .executables import Executables, ExecutableSpec
+from .process_tree import become_subreaper, has_children, kill_descendants, signal_on_parent_death
+from .slot_channel import Inbox, Outbox
+from .surroundings import Surroundings
+
+HIGH_DESCRIPTOR = 200
+QUICK_S = 0.0005
+FLUSH_S = 0.001
+# Nothing can be forked, run and waited for in less.
+SHORTEST_CHILD_S = 0.0001
+
+AnySpec = Union[CallSpec, ExecutableSpec]
+
+
+def main(settings_text: str) -> NoReturn:
+    """Runs in the process that the agent spawned."""
+    settings = json.loads(settings_text)
+    become_subreaper()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, _end_tree)
+    signal_on_parent_death(signal.SIGTERM, settings["agent"])
+    keeper = os.getpid()
+    child = os.fork()
+    if child:
+        _keep(child)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    become_subreaper()
+    signal_on_parent_death(signal.SIGKILL, keeper)
+    code = 1
+    try:
+        code = SlotLoop(settings).run()
+    finally:
+        os._exit(code)
+
+
+def _end_tree(number: int, frame: Any) -> None:
+    kill_descendants()
+    os._exit(128 + number)
+
+
+def _keep(child: int) -> NoReturn:
+    """Wait for the slot, end what it left, then die as it died."""
+    os.closerange(0, HIGH_DESCRIPTOR)
+    while True:
+        pid, status = os.waitpid(child, 0)
+        if pid == child:
+            break
+    kill_descendants()
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        if number != signal.SIGKILL:
+            signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+    os._exit(os.WEXITSTATUS(status))
+
+
+def _move_high(descriptor: int) -> int:
+    """Out of the way of user code that closes or counts descriptors, and never inherited."""
+    high = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, HIGH_DESCRIPTOR)
+    os.close(descriptor)
+    return high
+
+
+class SlotLoop:
+    """Takes orders from the agent, runs them, reports."""
+
+    def __init__(self, settings: Dict[str, Any]) -> None:
+        descriptors = settings["descriptors"]
+        self.cell = Cell(descriptors["cell"])
+        os.close(descriptors["cell"])
+        self.cell.words[PID] = os.getpid()
+        channel = socket.socket(fileno=_move_high(descriptors["channel"]))
+        channel.setblocking(True)
+        self.outbox = Outbox(channel, self.cell)
+        self.inbox = Inbox(channel, self.outbox)
+        spare_out = fcntl.fcntl(1, fcntl.F_DUPFD_CLOEXEC, HIGH_DESCRIPTOR)
+        spare_error = fcntl.fcntl(2, fcntl.F_DUPFD_CLOEXEC, HIGH_DESCRIPTOR)
+        self.calls = Calls(StreamCapture(spare_out, spare_error), settings["bundle"])
+        self.executables: Optional[Executables] = None
+        self.surroundings = Surroundings(settings["worker"], settings["scratch"])
+        self.specs: Dict[int, AnySpec] = {}
+        self.current = 0
+        self._sandboxes = settings["sandboxes"]
+        self._channel = channel
+        self._pid = os.getpid()
+        self._cpu_s = time.process_time()
+        self._rss_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        self._children_cpu_s = 0.0
+
+    def run(self) -> int:
+        """Until told to quit, or until the agent is gone."""
+        signal.signal(signal.SIGTERM, self._on_terminate)
+        signal.signal(signal.SIGINT, self._on_interrupt)
+        # User code must find an empty __main__: what it pickles by reference to __main__ is not there for others.
+        sys.modules["__main__"] = types.ModuleType("__main__")
+        sys.argv = [""]
+        gc.freeze()
+        try:
+            while True:
+                order = self.inbox.next()
+                if order is None or order[0][0] == QUIT:
+                    self.calls.finalize()
+                    return 0
+                if order[0][0] == TASK:
+                    self._run_task(*order)
+                elif order[0][0] == SPEC:
+                    self._keep_spec(order[0][2], order[1])
+                # Anything else speaks of an attempt that has ended in the meantime.
+        except Terminated:
+            return 128 + signal.SIGTERM
+        except (BrokenPipeError, ConnectionResetError):
+            return 0
+
+    # --- signals ------------------------------------------------------------------------------------------------------------------
+
+    def _on_terminate(self, number: int, frame: Any) -> None:
+        """From the agent (then the attempt that is meant is condemned in the cell) it ends user code; from others, the slot."""
+        if self.cell.words[CONDEMNED] != self.current:
+            if self.cell.words[CONDEMNED] == 0:
+                signal.signal(number, signal.SIG_DFL)
+                os.kill(os.getpid(), number)
+            return
+        if os.getpid() == self._pid and self.calls.in_user_code:
+            raise Terminated
+
+    def _on_interrupt(self, number: int, frame: Any) -> None:
+        if self.calls.in_user_code:
+            raise KeyboardInterrupt
+
+    # --- orders -------------------------------------------------------------------------------------------------------------------
+
+    def _keep_spec(self, number: int, body: memoryview) -> None:
+        length = int.from_bytes(body[:4], "little")
+        kind, time_s, launch = json.loads(bytes(body[4 : 4 + length]))
+        code = bytes(body[4 + length :])
+        spec: AnySpec = ExecutableSpec(number, launch, code) if kind == "exec" else CallSpec(number, kind, launch, code)
+        self.specs[number] = spec
+        self.surroundings.learn(number, kind, time_s, launch)
+
+    def _run_task(self, order: Tuple[Any, ...], body: memoryview) -> None:
+        _, sequence, number, attempt, task, cores, _ = order
+        cell = self.cell
+        words = cell.words
+        spec = self.specs[number]
+        words[INTENT] = sequence
+        skip = cell.long_words[SKIP]
+        if skip >> 32 <= sequence <= skip & 0xFFFFFFFF:
+            words[INTENT] = words[STARTED]
+            return
+        begun = time.perf_counter()
+        outbox = self.outbox
+        if outbox.filled and (spec.recent_s > QUICK_S or begun - outbox.flushed_at > FLUSH_S):
+            outbox.flush()
+            outbox.flushed_at = begun
+        words[STARTED] = sequence
+        self.current = sequence
+        if spec.kind == "exec":
+            self._run_executable(sequence, begun, order, body)
+            return
+        assert isinstance(spec, CallSpec)
+        problem = self.surroundings.enter(number, task, attempt, cores)
+        failure, parts = (["spawn", "worker", problem], [b"", b"", b"", b""]) if problem else self._call(spec, body)
+        wall_s = time.perf_counter() - begun
+        spec.recent_s = max(wall_s, 0.8 * spec.recent_s)
+        cpu_us = self._cpu_used(wall_s)
+        outbox.report((sequence, int(wall_s * 1e6), cpu_us, self._rss_kib), failure, parts)
+
+    def _call(self, spec: CallSpec, body: memoryview) -> Tuple[Any, List[Any]]:
+        begun = time.perf_counter()
+        failure, parts = self.calls.run(spec, body)
+        if os.getpid() != self._pid:
+            # User code forked and its child came back here: it must not pose as the slot.
+            os._exit(0)
+        if time.perf_counter() - begun > SHORTEST_CHILD_S and has_children():
+            kill_descendants(self.calls.keep_children)
+            _forget_resource_tracker()
+        return failure, parts
+
+    def _cpu_used(self, wall_s: float) -> int:
+        """Processor time since the last attempt; what costs more to ask is asked of attempts long enough to have changed it."""
+        cpu_s = time.process_time()
+        used = cpu_s - self._cpu_s
+        self._cpu_s = cpu_s
+        if wall_s > SHORTEST_CHILD_S * 5:
+            self._rss_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+            children = resource.getrusage(resource.RUSAGE_CHILDREN)
+            children_cpu_s = children.ru_utime + children.ru_stime
+            used += children_cpu_s - self._children_cpu_s
+            self._children_cpu_s = children_cpu_s
+        return int(used * 1e6)
+
+    def _run_executable(self, sequence: int, begun: float, order: Tuple[Any, ...], body: memoryview) -> None:
+        _, _, number, attempt, task, cores, _ = order
+        if self.executables is None:
+            self.executables = Executables(self._channel.fileno(), self._control, self._sandboxes)
+        spec = self.specs[number]
+        assert isinstance(spec, ExecutableSpec)
+        environment = self.surroundings.environment(number, task, attempt, cores)
+        failure, parts, cpu_us, rss_kib = self.executables.run(spec, body, environment, "%d-%d" % (task, attempt))
+        wall_s = time.perf_counter() - begun
+        spec.recent_s = max(wall_s, 0.8 * spec.recent_s)
+        self.outbox.report((sequence, int(wall_s * 1e6), cpu_us, rss_kib), failure, parts)
+
+    def _control(self) -> None:
+        """The agent speaks while an executable runs."""
+        if not self.inbox.look():
+            os._exit(0)
+        for order, body in self.inbox.take_urgent():
+            what, sequence = order[0], order[1]
+            if self.executables is None or sequence != self.current:
+                continue
+            if what in (TERMINATE, KILL):
+                self.executables.stop(what == KILL)
+            elif what == PEEK:
+                query, stream, offset = json.loads(bytes(body))
+                offset, data = self.executables.peek(stream, offset)
+                self.outbox.report((PEEKED, query, offset, 1), None, [data], raw=True)
+                self.outbox.flush()
+
+
+def _forget_resource_tracker() -> None:
+    """multiprocessing keeps a process of its own; it was ended with the rest, so let the next task start a new one without complaint."""
+    module: Any = sys.modules.get("multiprocessing.resource_tracker")
+    tracker = getattr(module, "_resource_tracker", None)
+    if tracker is not None and getattr(tracker, "_fd", None) is not None:
+        try:
+            os.close(tracker._fd)
+        except OSError:
+            pass
+        tracker._fd = tracker._pid = None

@@ -1,0 +1,93 @@
+"""``pilotfish run workflow.py``: a Python file that says what to run, or an application that decides while it runs."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Sequence
+from typing import Any
+
+from pilotfish.api.runfile import RunFile, load
+from pilotfish.cli.follow import follow, show_outcome
+from pilotfish.cli.pool import Master, connect
+from pilotfish.cli.render import Screen, plural
+from pilotfish.cli.report import show_report
+from pilotfish.errors import BadInput
+from pilotfish.model.task import RunOptions
+
+BELONGS_INSIDE = {
+    "cores": "--cores",
+    "memory": "--memory",
+    "gpus": "--gpus",
+    "resources": "--resource",
+    "time_limit": "--time",
+    "retries": "--retries",
+    "priority": "--priority",
+    "inputs": "--input",
+    "outputs": "--output",
+    "sandbox": "--sandbox or --here",
+    "environment": "--env",
+    "stdin": "--stdin",
+}
+
+
+def run_file(path: str, arguments: Sequence[str], options: dict[str, Any]) -> int:
+    for option, written in BELONGS_INSIDE.items():
+        if options[option] not in (None, (), 0):
+            raise BadInput(
+                f"{written} does not go with a run file ({path})",
+                "Say it inside, for each task: tasks.add([...], cores=2). If the file is a program, write -- before it.",
+            )
+    loaded = load(path, arguments)
+    screen = Screen.of()
+    if options["dry_run"]:
+        _show_plan(screen, loaded, options["as_json"])
+        return 0
+    master = connect(options["pool"], start=True, workers=options["workers"])
+    number = _submit(master, loaded, arguments, options)
+    if options["detach"]:
+        tasks = len(loaded.tasks) if loaded.tasks is not None else None
+        if options["as_json"]:
+            screen.json({"run": number, "tasks": tasks, "state": "submitted"})
+        else:
+            screen.line(f"Run {number} submitted. Watch it: pilotfish attach {number}")
+        return 0
+    outcome = follow(master, number, quiet=options["quiet"] or options["as_json"])
+    if options["report"] and not options["as_json"] and not outcome.left:
+        show_report(screen, master, outcome)
+    status = show_outcome(screen, outcome, options["as_json"])
+    if not options["as_json"] and not options["quiet"] and not outcome.left and outcome.counts.get("done"):
+        screen.line(f"Results:       pilotfish results {number}")
+    return status
+
+
+def _show_plan(screen: Screen, loaded: RunFile, as_json: bool) -> None:
+    tasks = len(loaded.tasks) if loaded.tasks is not None else None
+    if as_json:
+        screen.json({"tasks": tasks, "application": loaded.manager is not None})
+    elif tasks is None:
+        screen.line(f"Would start the application of {loaded.path.name}, which makes its tasks while it runs.")
+    else:
+        screen.line(f"Would run {plural(tasks, 'task')} of {loaded.path.name}.")
+
+
+def _submit(master: Master, loaded: RunFile, arguments: Sequence[str], options: dict[str, Any]) -> int:
+    run_options = RunOptions(
+        name=options["name"],
+        command=shlex.join([loaded.path.name, *arguments]),
+        cwd=os.getcwd(),
+        max_failures=options["max_failures"],
+        application=str(loaded.path) if loaded.manager is not None else "",
+    )
+    new = master.begin(run_options)
+    if loaded.tasks is None:
+        return new.number
+    try:
+        numbers = [new.spec(*spec) for spec in loaded.tasks.specs]
+        for entry in loaded.tasks.take():
+            new.add(numbers[entry.spec], entry.payload, entry.after)
+        new.close()
+    except BaseException:
+        master.ask("cancel", run=new.number)
+        raise
+    return new.number

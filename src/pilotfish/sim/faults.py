@@ -1,0 +1,343 @@
+"""Injects faults, one after the other, from the seed. Each is counted, together with the states of the tasks that it hit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from pilotfish.model import inputs as i
+from pilotfish.model.states import TASK_STATES
+from pilotfish.sim.master import AFTER_SYNC, AMID_EFFECTS, BEFORE_APPEND, BEFORE_SYNC, MOMENTS
+from pilotfish.sim.nodes import NEVER, Node
+from pilotfish.sim.scenario import CLIENT_FAULTS, MASTER_FAULTS, NODE_FAULTS
+
+if TYPE_CHECKING:
+    from pilotfish.sim.world import World
+
+
+class Faults:
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.scenario = world.scenario
+        self._kinds = list(world.scenario.weights)
+        self._weights = list(world.scenario.weights.values())
+
+    def begin(self) -> None:
+        self.world.after(1.0, self._next)
+
+    def _next(self) -> None:
+        world = self.world
+        if world.calm:
+            return
+        if world.fault_count >= self.scenario.most_faults or world.work_is_over():
+            world.calm_down()
+            return
+        kind = world.dice.choices(self._kinds, self._weights)[0]
+        self._inject(kind)
+        world.after(world.dice.expovariate(1.0 / self.scenario.fault_gap_s), self._next)
+
+    def _inject(self, kind: str) -> None:
+        if kind in NODE_FAULTS:
+            nodes = [node for node in self.world.nodes.values() if node.alive]
+            if nodes:
+                node = self.world.dice.choice(nodes)
+                states = self._states_at(node)
+                if _NODE_FAULTS[kind](self, node):
+                    self.world.count_fault(kind, states)
+        elif kind in MASTER_FAULTS:
+            states = self._states_of_all()
+            if _MASTER_FAULTS[kind](self):
+                self.world.count_fault(kind, states)
+        elif kind in CLIENT_FAULTS:
+            states = self._states_of_all()
+            if _CLIENT_FAULTS[kind](self):
+                self.world.count_fault(kind, states)
+
+    # --- coverage -------------------------------------------------------------------------------------------------------------------
+
+    def _states_at(self, node: Node) -> list[str]:
+        worker = self.world.journal.shadow.workers.get(node.worker)
+        if worker is None:
+            return ["unknown"]
+        states = {TASK_STATES[task.state]: None for task in worker.active}
+        if worker.ahead:
+            states["ahead"] = None
+        if node.machine.results.kept:
+            states["finished"] = None
+        return list(states) or ["idle"]
+
+    def _states_of_all(self) -> list[str]:
+        found: dict[str, None] = {}
+        for run in self.world.journal.shadow.runs.values():
+            for name, count in zip(TASK_STATES, run.counts, strict=True):
+                if count:
+                    found[name] = None
+        return list(found) or ["none"]
+
+    # --- nodes ----------------------------------------------------------------------------------------------------------------------
+
+    def _agent_kill(self, node: Node) -> bool:
+        node.kill_agent("was killed by signal 9")
+        return True
+
+    def _node_crash(self, node: Node) -> bool:
+        node.crash()
+        return True
+
+    def _hang(self, node: Node) -> bool:
+        node.hang(self.world.dice.uniform(0.1, 0.7) * self.scenario.settings.lease_s, frozen=self.world.dice.random() < 0.5)
+        return True
+
+    def _long_hang(self, node: Node) -> bool:
+        node.hang(self.world.dice.uniform(1.0, 4.0) * self.scenario.settings.lease_s, frozen=self.world.dice.random() < 0.5)
+        return True
+
+    def _endless_hang(self, node: Node) -> bool:
+        node.hang(NEVER, frozen=True)
+        return True
+
+    def _slot_kill(self, node: Node) -> bool:
+        slots = list(node.slots.values())
+        if not slots:
+            return False
+        self.world.dice.choice(slots).die(["slot-lost", "worker", "its slot was killed"], "failed")
+        return True
+
+    def _supervisor_kill(self, node: Node) -> bool:
+        if node.hung:
+            return False
+        node.tell("stop", "the supervisor is gone")
+        return True
+
+    def _eviction(self, node: Node) -> bool:
+        node.evict(gently=True)
+        return True
+
+    def _preemption(self, node: Node) -> bool:
+        node.evict(gently=False)
+        return True
+
+    def _slow_node(self, node: Node) -> bool:
+        node.slow_until = self.world.now + self.world.dice.uniform(5.0, 60.0)
+        return True
+
+    def _black_hole(self, node: Node) -> bool:
+        if node.site.name == "anchor":
+            return False
+        node.black_hole_until = self.world.now + self.world.dice.uniform(5.0, 60.0)
+        return True
+
+    def _link_reset(self, node: Node) -> bool:
+        if node.link is None:
+            return False
+        self.world.network.reset(node.link)
+        node.troubled(self.world.now + 5.0)
+        return True
+
+    def _silent_cut(self, node: Node) -> bool:
+        if node.link is None:
+            return False
+        self.world.network.cut_silently(node.link)
+        node.troubled(self.world.now + 4 * self.scenario.settings.beat_s)
+        return True
+
+    def _partition(self, node: Node) -> bool:
+        seconds = self.world.dice.uniform(0.05, 0.7) * self.scenario.settings.lease_s
+        node.block(to_master_s=seconds, to_peer_s=seconds)
+        return True
+
+    def _long_partition(self, node: Node) -> bool:
+        seconds = self.world.dice.uniform(1.0, 5.0) * self.scenario.settings.lease_s
+        node.block(to_master_s=seconds, to_peer_s=seconds)
+        return True
+
+    def _one_way_out(self, node: Node) -> bool:
+        node.block(to_master_s=self.world.dice.uniform(0.05, 2.0) * self.scenario.settings.lease_s, to_peer_s=0.0)
+        return True
+
+    def _one_way_in(self, node: Node) -> bool:
+        node.block(to_master_s=0.0, to_peer_s=self.world.dice.uniform(0.05, 2.0) * self.scenario.settings.lease_s)
+        return True
+
+    def _clogged_link(self, node: Node) -> bool:
+        """One connection is stuck while a new one would get through: its content may arrive after that of its successor."""
+        if node.link is None:
+            return False
+        until = self.world.now + self.world.dice.uniform(0.05, 2.0) * self.scenario.settings.lease_s
+        for lane in (node.link.to_master, node.link.to_peer):
+            if self.world.dice.random() < 0.7:
+                self.world.network.clog(lane, until)
+        node.troubled(until)
+        return True
+
+    def _swizzle(self, node: Node) -> bool:
+        """Cut everybody off one by one, then let them back in a random order. Each cut counts."""
+        dice, lease_s = self.world.dice, self.scenario.settings.lease_s
+        nodes = [other for other in self.world.nodes.values() if other.alive]
+        for number, other in enumerate(nodes):
+            seconds = dice.uniform(0.2, 2.0) * lease_s
+            self.world.after(number * 0.2, self._cut_off, other, seconds)
+        return False
+
+    def _cut_off(self, node: Node, seconds: float) -> None:
+        if node.alive and not self.world.calm:
+            self.world.count_fault("swizzle", self._states_at(node))
+            node.block(to_master_s=seconds, to_peer_s=seconds)
+
+    # --- the master -----------------------------------------------------------------------------------------------------------------
+
+    def _master_kill(self) -> bool:
+        if self.world.master is None:
+            return False
+        self.world.master.kill()
+        return True
+
+    def _doom(self, moment: str) -> bool:
+        if self.world.master is None or self.world.master.doom:
+            return False
+        self.world.master.doom = moment
+        return True
+
+    def _master_kill_in_recovery(self) -> bool:
+        """Kill it, and its successors while they start."""
+        if self.world.master is None:
+            return False
+        dice = self.world.dice
+        self.world.recovery_dooms = [dice.choice(MOMENTS) for _ in range(dice.randint(1, 5))]
+        self.world.master.kill()
+        return True
+
+    def _long_outage(self) -> bool:
+        if self.world.master is None:
+            return False
+        self.world.next_outage_s = self.world.dice.uniform(10.0, 150.0)
+        self.world.master.kill()
+        return True
+
+    def _zombie_master(self) -> bool:
+        if self.world.master is None:
+            return False
+        self.world.usurp(self.world.dice.uniform(0.1, 2.0), self.world.dice.uniform(5.0, 60.0))
+        return True
+
+    def _master_stall(self) -> bool:
+        return self._stall(self.world.dice.uniform(0.5, 1.5) * self.scenario.settings.beat_s)
+
+    def _long_stall(self) -> bool:
+        return self._stall(self.world.dice.uniform(0.5, 6.0) * self.scenario.settings.lease_s)
+
+    def _stall(self, seconds: float) -> bool:
+        if self.world.master is None:
+            return False
+        self.world.master.stall(seconds)
+        return True
+
+    def _disk_full(self) -> bool:
+        if self.world.journal.full:
+            return False
+        self.world.journal.full = True
+        self.world.after(self.world.dice.uniform(0.5, 40.0), self._disk_free)
+        return True
+
+    def _disk_free(self) -> None:
+        self.world.journal.full = False
+
+    def _disk_low(self) -> bool:
+        """The host sees it coming and says so; the last reserve still takes records."""
+        if self.world.master is None or self.world.master.machine.space_full:
+            return False
+        self.world.master.tell(i.SpaceChanged(True))
+        self.world.after(self.world.dice.uniform(0.5, 40.0), self._space_again)
+        return True
+
+    def _space_again(self) -> None:
+        if self.world.master is not None:
+            self.world.master.tell(i.SpaceChanged(False))
+
+    def _slow_disk(self) -> bool:
+        self.world.slow_disk_until = self.world.now + self.world.dice.uniform(1.0, 20.0)
+        return True
+
+    def _clock_jump(self) -> bool:
+        """The wall clock is set; it counts from the next start of the master on."""
+        self.world.wall_offset += self.world.dice.choice((-3600.0, 3600.0))
+        return True
+
+    # --- clients --------------------------------------------------------------------------------------------------------------------
+
+    def _client_kill(self) -> bool:
+        people = [person for person in self.world.people if not person.finished and not person.away]
+        if not people:
+            return False
+        author_s = self.scenario.settings.author_s
+        self.world.dice.choice(people).die(self.world.dice.choice((0.1, 1.0, 0.5 * author_s, 0.9 * author_s, 3 * author_s)))
+        return True
+
+    def _client_cut(self) -> bool:
+        people = [person for person in self.world.people if person.link is not None]
+        if not people:
+            return False
+        link = self.world.dice.choice(people).link
+        assert link is not None
+        self.world.network.reset(link)
+        return True
+
+    def _client_stall(self) -> bool:
+        """A client reads nothing for a while: the host pauses its link."""
+        people = [person for person in self.world.people if person.link is not None and person.link.open_at_master]
+        if not people or self.world.master is None:
+            return False
+        link = self.world.dice.choice(people).link
+        assert link is not None
+        self.world.master.tell(i.LinkPaused(link.number))
+        self.world.after(self.world.dice.uniform(0.1, 10.0), self._client_reads, link, self.world.master)
+        return True
+
+    def _client_reads(self, link: object, master: object) -> None:
+        current = self.world.master
+        if current is master and current is not None and current.links.get(getattr(link, "number", 0)) is link:
+            current.tell(i.LinkResumed(getattr(link, "number", 0)))
+
+
+_NODE_FAULTS: dict[str, Callable[[Faults, Node], bool]] = {
+    "agent-kill": Faults._agent_kill,
+    "node-crash": Faults._node_crash,
+    "hang": Faults._hang,
+    "long-hang": Faults._long_hang,
+    "endless-hang": Faults._endless_hang,
+    "slot-kill": Faults._slot_kill,
+    "supervisor-kill": Faults._supervisor_kill,
+    "eviction": Faults._eviction,
+    "preemption": Faults._preemption,
+    "slow-node": Faults._slow_node,
+    "black-hole": Faults._black_hole,
+    "link-reset": Faults._link_reset,
+    "silent-cut": Faults._silent_cut,
+    "partition": Faults._partition,
+    "long-partition": Faults._long_partition,
+    "one-way-out": Faults._one_way_out,
+    "one-way-in": Faults._one_way_in,
+    "clogged-link": Faults._clogged_link,
+    "swizzle": Faults._swizzle,
+}
+_MASTER_FAULTS: dict[str, Callable[[Faults], bool]] = {
+    "master-kill": Faults._master_kill,
+    "master-kill-before-append": lambda faults: faults._doom(BEFORE_APPEND),
+    "master-kill-before-sync": lambda faults: faults._doom(BEFORE_SYNC),
+    "master-kill-after-sync": lambda faults: faults._doom(AFTER_SYNC),
+    "master-kill-amid-effects": lambda faults: faults._doom(AMID_EFFECTS),
+    "master-kill-in-recovery": Faults._master_kill_in_recovery,
+    "long-outage": Faults._long_outage,
+    "zombie-master": Faults._zombie_master,
+    "master-stall": Faults._master_stall,
+    "long-stall": Faults._long_stall,
+    "disk-full": Faults._disk_full,
+    "disk-low": Faults._disk_low,
+    "slow-disk": Faults._slow_disk,
+    "clock-jump": Faults._clock_jump,
+}
+_CLIENT_FAULTS: dict[str, Callable[[Faults], bool]] = {
+    "client-kill": Faults._client_kill,
+    "client-cut": Faults._client_cut,
+    "client-stall": Faults._client_stall,
+}

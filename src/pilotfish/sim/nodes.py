@@ -1,0 +1,262 @@
+"""Nodes that run the real agent machine: a supervisor, an agent and slots, each of which may die, hang or be cut off by itself."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pilotfish.agent.machine import AgentMachine, Offer
+from pilotfish.agent.work import Attempt
+from pilotfish.sim.network import Link
+from pilotfish.sim.scenario import SiteShape
+from pilotfish.sim.slots import SimulatedSlot
+from pilotfish.sim.wire import Frame, read_to_agent, write_from_agent
+
+if TYPE_CHECKING:
+    from pilotfish.sim.world import World
+
+NEVER = float("inf")
+GONE_TRIES = 5
+
+
+class Node:
+    """One agent from its start to its end. ``frozen``: the slots stand still as well, not only the agent."""
+
+    def __init__(self, world: World, worker: str, pilot: str, site: SiteShape, cores: float) -> None:
+        self.world = world
+        self.worker = worker
+        self.pilot = pilot
+        self.site = site
+        self.alive = True
+        self.crashed = False
+        self.hung_until = 0.0
+        self.frozen = False
+        self.slow_until = 0.0
+        self.black_hole_until = NEVER if site.black_hole else 0.0
+        self.blocked_to_master_until = 0.0
+        self.blocked_to_peer_until = 0.0
+        self.trouble_until = 0.0
+        """Until when something other than the master has kept this agent from being heard."""
+        self.link: Link | None = None
+        self.slots: dict[int, SimulatedSlot] = {}
+        offer = Offer(worker, pilot, "sim", {"cores": cores, "memory": float(site.memory)})
+        offer.tags = dict(site.tags)
+        offer.poll_s = site.poll_s
+        if site.walltime_s:
+            offer.ends_at = world.now + site.walltime_s
+        self.capacity = offer.capacity
+        self.machine = AgentMachine(offer, world.dice.randrange(1 << 30), world.now)
+        self._pending: list[tuple[str, tuple[Any, ...]]] = []
+        self._wake_at = NEVER
+        self.turn()
+
+    @property
+    def hung(self) -> bool:
+        return self.hung_until > self.world.now
+
+    # --- the agent's turns ----------------------------------------------------------------------------------------------------------
+
+    def tell(self, what: str, *arguments: Any) -> None:
+        """Call this method of the agent's machine, now or when the agent is awake again."""
+        if not self.alive:
+            return
+        if self.hung:
+            self._pending.append((what, arguments))
+            return
+        getattr(self.machine, what)(*arguments, self.world.now)
+        self.turn()
+
+    def turn(self) -> None:
+        for effect in self.machine.turn(self.world.now):
+            _PERFORM[effect[0]](self, *effect[1:])
+        deadline = self.machine.deadline
+        if self.alive and deadline < NEVER and (deadline < self._wake_at or self._wake_at <= self.world.now):
+            self._wake_at = max(deadline, self.world.now)
+            self.world.at(self._wake_at, self._alarm)
+
+    def _alarm(self) -> None:
+        if not self.alive or self.world.now < self._wake_at:
+            return
+        self._wake_at = NEVER
+        if not self.hung:
+            self.turn()
+
+    # --- links ----------------------------------------------------------------------------------------------------------------------
+
+    def proved(self, link: Link, epoch: int) -> None:
+        self.tell("linked", epoch)
+
+    def link_heard(self, link: Link, item: Frame) -> None:
+        header, body = read_to_agent(item)
+        self.tell("heard", header, body)
+
+    def link_closed(self, link: Link) -> None:
+        if link is self.link:
+            self.link = None
+            self.tell("unlinked")
+
+    # --- effects of the agent's machine -----------------------------------------------------------------------------------------------
+
+    def _dial(self) -> None:
+        self.link = self.world.network.dial(self, "agent")
+
+    def _hangup(self, reason: str) -> None:
+        if self.link is not None:
+            self.world.network.hang_up_peer(self.link)
+            self.link = None
+
+    def _send(self, header: list[Any], parts: list[Any]) -> None:
+        if self.link is not None:
+            self.world.network.send_to_master(self.link, write_from_agent(header, parts))
+
+    def _start(self, slot: int, attempts: list[Attempt]) -> None:
+        if slot not in self.slots:
+            self.slots[slot] = SimulatedSlot(self, slot)
+        self.slots[slot].give(attempts)
+
+    def _take_back(self, slot: int) -> None:
+        self.world.after(0.001 * self.world.dice.random(), self._taken_back, slot)
+
+    def _taken_back(self, slot: int) -> None:
+        held = self.slots.get(slot)
+        if self.alive and held is not None:
+            self.tell("slot_returned", slot, held.take_back())
+
+    def _terminate(self, slot: int) -> None:
+        self.slots[slot].terminate()
+
+    def _kill_slot(self, slot: int) -> None:
+        self.slots[slot].die(["killed", "worker", "stopped with force"], "killed")
+
+    def _peek(self, query: int, slot: int, stream: int, offset: int) -> None:
+        self._send(["peeked", query, True, offset], [b"output"])
+
+    def _exit(self, reason: str, code: int) -> None:
+        """The agent ends by itself; its supervisor follows."""
+        if self.link is not None:
+            self.world.network.hang_up_peer(self.link)
+        self._end("left")
+        self.world.sites.node_ended(self, well=code == 0, reason=reason)
+
+    # --- ends -------------------------------------------------------------------------------------------------------------------------
+
+    def _end(self, outcome: str) -> None:
+        self.alive = False
+        self.link = None
+        for slot in self.slots.values():
+            slot.vanish(outcome)
+        self.slots.clear()
+        self.world.node_gone(self)
+
+    def kill_agent(self, reason: str) -> None:
+        """kill -9 of the agent: its slots die with it, the supervisor stays to say so."""
+        if not self.alive:
+            return
+        if self.link is not None:
+            self.world.network.end_at_peer(self.link)
+        self._end("died")
+        self.world.after(0.03, Obituary(self, reason).send)
+
+    def crash(self) -> None:
+        """The node loses power: nobody is left to say anything; its site finds out sooner or later."""
+        if not self.alive:
+            return
+        if self.link is not None:
+            self.world.network.cut_silently(self.link)
+        self.crashed = True
+        self._end("died")
+        self.world.after(self.site.notice_s * self.world.dice.random(), self._noticed)
+
+    def _noticed(self) -> None:
+        self.world.sites.node_ended(self, well=False, reason="the node is gone")
+
+    def evict(self, *, gently: bool) -> None:
+        """The site takes the node away: with a TERM that the agent can answer, or without."""
+        if not self.alive:
+            return
+        if gently and not self.hung:
+            self.tell("stop", "the site takes this node back")
+            return
+        if self.link is not None:
+            self.world.network.end_at_peer(self.link)
+        self._end("evicted")
+        self.world.sites.node_ended(self, well=False, reason="killed by its site")
+
+    def hang(self, seconds: float, *, frozen: bool) -> None:
+        """SIGSTOP: of the agent alone, or of everything on the node."""
+        self.frozen = frozen
+        self.hung_until = max(self.hung_until, self.world.now + seconds)
+        self.troubled(self.hung_until)
+        if seconds < NEVER:
+            self.world.at(self.hung_until, self._go_on)
+
+    def _go_on(self) -> None:
+        if not self.alive or self.hung:
+            return
+        self.frozen = False
+        pending, self._pending = self._pending, []
+        if self.world.dice.random() < 0.5:
+            self.turn()
+        for what, arguments in pending:
+            if self.alive:
+                getattr(self.machine, what)(*arguments, self.world.now)
+        if self.alive:
+            self.turn()
+
+    def block(self, *, to_master_s: float, to_peer_s: float) -> None:
+        """A partition: nothing passes in these directions until it heals, neither over the present link nor over new ones."""
+        now, network = self.world.now, self.world.network
+        self.blocked_to_master_until = max(self.blocked_to_master_until, now + to_master_s)
+        self.blocked_to_peer_until = max(self.blocked_to_peer_until, now + to_peer_s)
+        if self.link is not None:
+            network.clog(self.link.to_master, self.blocked_to_master_until)
+            network.clog(self.link.to_peer, self.blocked_to_peer_until)
+        self.troubled(max(self.blocked_to_master_until, self.blocked_to_peer_until))
+
+    def troubled(self, until: float) -> None:
+        self.trouble_until = max(self.trouble_until, until)
+
+
+class Obituary:
+    """What the supervisor does when its agent died: tell the master, then end."""
+
+    def __init__(self, node: Node, reason: str) -> None:
+        self.node = node
+        self.reason = reason
+        self.tries = 0
+        self.blocked_to_master_until = node.blocked_to_master_until
+        self.blocked_to_peer_until = node.blocked_to_peer_until
+
+    def send(self) -> None:
+        self.tries += 1
+        self.node.world.network.dial(self, "agent")
+
+    def proved(self, link: Link, epoch: int) -> None:
+        network = self.node.world.network
+        network.send_to_master(link, write_from_agent(["gone", self.node.worker, self.reason], []))
+        network.hang_up_peer(link)
+        self._end()
+
+    def link_heard(self, link: Link, item: Any) -> None:
+        return
+
+    def link_closed(self, link: Link) -> None:
+        if self.tries < GONE_TRIES:
+            self.node.world.after(0.5 * self.tries, self.send)
+        else:
+            self._end()
+
+    def _end(self) -> None:
+        self.node.world.sites.node_ended(self.node, well=False, reason=self.reason)
+
+
+_PERFORM: dict[str, Any] = {
+    "dial": Node._dial,
+    "hangup": Node._hangup,
+    "send": Node._send,
+    "start": Node._start,
+    "take_back": Node._take_back,
+    "terminate": Node._terminate,
+    "kill": Node._kill_slot,
+    "peek": Node._peek,
+    "exit": Node._exit,
+}

@@ -1,0 +1,244 @@
+"""The simulated host: a heap, a virtual clock, a seed. Everything that the live host leaves to the world is decided here by dice."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from typing import Any
+
+from pilotfish.core import watching
+from pilotfish.core.proposals import Strategy
+from pilotfish.sim.disk import SimulatedJournal, SimulatedPayloads
+from pilotfish.sim.faults import Faults
+from pilotfish.sim.master import MasterProcess
+from pilotfish.sim.network import Link, Network
+from pilotfish.sim.nodes import Node
+from pilotfish.sim.oracle import Oracle, Violated
+from pilotfish.sim.people import Operator, Person
+from pilotfish.sim.scenario import Scenario, SiteShape
+from pilotfish.sim.sites import Fleet, Sites
+from pilotfish.sim.steering import Steering
+from pilotfish.sim.workloads import Workloads
+from pilotfish.strategies.fixed import Fixed
+
+MOST_EVENTS = 2_000_000
+COMPACT_AFTER = 400
+MOST_GUESTS = 20
+
+
+@dataclass(slots=True)
+class Report:
+    """What happened in one simulated world."""
+
+    seed: int
+    faults: Counter[str] = field(default_factory=Counter)
+    coverage: Counter[tuple[str, str]] = field(default_factory=Counter)
+    counts: Counter[str] = field(default_factory=Counter)
+    events: int = 0
+    virtual_s: float = 0.0
+    digest: int = 0
+
+
+class World:
+    def __init__(self, scenario: Scenario) -> None:
+        self.scenario = scenario
+        self.now = 0.0
+        self.dice = random.Random(f"world {scenario.seed}")
+        self.report = Report(scenario.seed)
+        self.fault_count = 0
+        self.calm = False
+        self.over = False
+        self.master: MasterProcess | None = None
+        self.zombie: MasterProcess | None = None
+        self.recovery_dooms: list[str] = []
+        self.next_outage_s = 0.0
+        self.wall_offset = 0.0
+        self.slow_disk_until = 0.0
+        self.trace: list[str] | None = None
+        self._heap: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
+        self._count = 0
+        self._finished = False
+        self._guests = 0
+        self.journal = SimulatedJournal()
+        self.payloads = SimulatedPayloads()
+        self.network = Network(self, scenario.delay_s)
+        self.workloads = Workloads(scenario.people)
+        self.nodes: dict[str, Node] = {}
+        self.sites = Sites(self, self._shapes())
+        self.oracle = Oracle(self)
+        self.people = [Person(self, plan) for plan in scenario.people]
+        self.operator = Operator(self)
+        self.steering = Steering(self)
+        self.faults = Faults(self)
+
+    def _shapes(self) -> list[SiteShape]:
+        shapes = self.scenario.sites
+        if self.scenario.fixed_strategy:
+            shapes = [*shapes, SiteShape("local")]
+        return shapes
+
+    def strategy(self) -> Strategy:
+        return Fixed() if self.scenario.fixed_strategy else Fleet(self.scenario.sites)
+
+    # --- time -----------------------------------------------------------------------------------------------------------------------
+
+    def at(self, moment: float, act: Callable[..., None], *arguments: Any) -> None:
+        self._count += 1
+        heappush(self._heap, (moment, self._count, act, arguments))
+
+    def after(self, delay_s: float, act: Callable[..., None], *arguments: Any) -> None:
+        self.at(self.now + delay_s, act, *arguments)
+
+    def run(self) -> Report:
+        """Let it all happen, until everything is over and found good."""
+        watching.ITEMS_PER_MESSAGE, before = self.scenario.items_per_message, watching.ITEMS_PER_MESSAGE
+        try:
+            self._begin()
+            heap = self._heap
+            while not self.over:
+                self.now, _, act, arguments = heappop(heap)
+                act(*arguments)
+                self.report.events += 1
+                if self.report.events > MOST_EVENTS:
+                    raise Violated(f"{MOST_EVENTS} events and no end")
+        finally:
+            watching.ITEMS_PER_MESSAGE = before
+        self.report.virtual_s = self.now
+        return self.report
+
+    def _begin(self) -> None:
+        self.start_master()
+        for person in self.people:
+            self.after(2.0 * self.dice.random(), person.connect)
+        self.operator.connect()
+        for site in self.scenario.sites:
+            if site.guest:
+                for _ in range(site.count):
+                    self._invite(site)
+        self.steering.begin()
+        self.faults.begin()
+
+    def note(self, text: str) -> None:
+        if self.trace is not None:
+            self.trace.append(f"{self.now:10.4f} {text}")
+
+    # --- masters --------------------------------------------------------------------------------------------------------------------
+
+    def start_master(self) -> None:
+        if self.master is not None:
+            return
+        if len(self.journal.records) > COMPACT_AFTER or self.dice.random() < 0.3:
+            self.journal.compact()
+        state = self.journal.recover()
+        self._finished = False
+        self.oracle.recovered(state)
+        self.payloads.adopt(state)
+        doom = self.recovery_dooms.pop() if self.recovery_dooms else ""
+        if doom:
+            self.count_fault("master-kill-in-recovery", [])
+        self.master = MasterProcess(self, state, doom=doom)
+        self.note(f"MASTER starts, epoch {state.epoch + 1} {doom}")
+        self.master.start()
+
+    def master_died(self, process: MasterProcess) -> None:
+        if process is not self.master:
+            return
+        self.note("MASTER dies")
+        self._crash_disk()
+        self.master = None
+        outage_s, self.next_outage_s = self.next_outage_s or 10 ** self.dice.uniform(-1.5, 1.0), 0.0
+        self.after(0.1 if self.recovery_dooms else outage_s, self.start_master)
+
+    def _crash_disk(self) -> None:
+        lost, torn = self.journal.crash(self.dice)
+        if lost:
+            self.count_fault("torn-tail" if torn else "lost-tail")
+
+    def master_finished(self, process: MasterProcess) -> None:
+        """It ended by itself, for want of work and of clients. Its pilots are ended with it; who wants it starts it again."""
+        if process is self.master:
+            self.note("MASTER finishes")
+            self.master = None
+            self._finished = True
+            self.oracle.master_finished(process)
+            for pilot in list(self.sites.jobs):
+                self.sites.cancel(pilot)
+
+    def usurp(self, resume_after_s: float, awake_s: float) -> None:
+        """The master's machine is cut off and believed dead; a new one takes the pool; the old one still answers some who ask for it."""
+        old = self.master
+        assert old is not None
+        if self.zombie is not None:
+            self.zombie.kill()
+        for link in list(old.links.values()):
+            self.network.cut_silently(link)
+            if isinstance(link.peer, Node):
+                link.peer.troubled(self.now + 4 * self.scenario.settings.beat_s)
+            else:
+                self.after(2.0, self._abandon, link)
+        old.usurped = True
+        old.stall(resume_after_s)
+        self._crash_disk()
+        self.zombie, self.master = old, None
+        self.note("MASTER is usurped")
+        self.after(0.5, self.start_master)
+        self.after(awake_s, old.kill)
+
+    def _abandon(self, link: Link) -> None:
+        if link.open_at_peer:
+            link.open_at_peer = False
+            link.peer.link_closed(link)
+
+    def answering(self, link: Link) -> MasterProcess | None:
+        """Who takes this call. A zombie can only reach those that know better: its lock keeps it from everybody else."""
+        zombie, peer = self.zombie, link.peer
+        if zombie is not None and zombie.alive and isinstance(peer, Node) and peer.machine.epoch > zombie.machine.state.epoch:
+            if self.dice.random() < 0.5:
+                return zombie
+        if self.master is None and self._finished and link.role == "client":
+            self.start_master()
+        return self.master
+
+    def sync_s(self) -> float:
+        if self.now < self.slow_disk_until:
+            return self.dice.uniform(0.05, 3.0)
+        return self.scenario.sync_s
+
+    # --- guests ---------------------------------------------------------------------------------------------------------------------
+
+    def _invite(self, site: SiteShape) -> None:
+        if self._guests < MOST_GUESTS and not self.over:
+            self._guests += 1
+            name = f"{site.name}-guest{self._guests}"
+            self.nodes[name] = Node(self, name, "", site, site.cores)
+
+    def guest_ended(self, site: SiteShape) -> None:
+        if not self.calm:
+            self.after(5.0 * self.dice.random(), self._invite, site)
+
+    def node_gone(self, node: Node) -> None:
+        self.note(f"node {node.worker} is gone")
+
+    # --- faults ---------------------------------------------------------------------------------------------------------------------
+
+    def count_fault(self, kind: str, states: list[str] | None = None) -> None:
+        self.note(f"FAULT {kind} {states}")
+        self.fault_count += 1
+        self.report.faults[kind] += 1
+        for state in states or ():
+            self.report.coverage[kind, state] += 1
+
+    def work_is_over(self) -> bool:
+        return all(person.finished for person in self.people)
+
+    def calm_down(self) -> None:
+        """No more faults; what was broken heals as it would have. From now on everything must end in time."""
+        if not self.calm:
+            self.note("CALM")
+            self.calm = True
+            self.recovery_dooms.clear()
+            self.oracle.calm_since = self.now
+            self.steering.wind_up()

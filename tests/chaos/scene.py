@@ -1,0 +1,178 @@
+"""A pool with real processes, a client in a process of its own, and a log of side effects that cannot lie.
+
+Every task appends one line ``task attempt pid`` to a file when it starts and one when it ends. The test kills or stops something, waits for the
+run to end, and compares what the master says, what the log says, and what is left in the process table.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from pilotfish.live.client import Client
+from pilotfish.live.daemon import Pool, processes_of
+from pilotfish.live.home import PoolHome
+
+PATIENCE_S = 120.0
+
+CLIENT = """
+import sys, time, pilotfish
+from pathlib import Path
+from pilotfish.live.daemon import Pool
+directory, uid, log, count, seconds = sys.argv[1:]
+script = f'echo "start $PILOTFISH_TASK $PILOTFISH_ATTEMPT $$" >> {log}; sleep {seconds}; echo "end $PILOTFISH_TASK $PILOTFISH_ATTEMPT $$" >> {log}'
+with pilotfish.Run(uid=uid, pool=Pool(Path(directory))) as run:
+    for number in range(int(count)):
+        run.executable(["sh", "-c", script])
+        if number % 20 == 0:
+            print(number, flush=True)
+            time.sleep(0.005)
+print("finished", flush=True)
+"""
+
+
+def wait_until(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, f"waited in vain: {what}"
+        time.sleep(0.005)
+
+
+def children(pid: int) -> list[int]:
+    try:
+        return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:
+        return []
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] not in (b"Z", b"X")
+    except OSError:
+        return False
+
+
+@dataclass
+class Scene:
+    pool: Pool
+    log: Path
+    uid: str = "chaos"
+
+    # --- who is who -----------------------------------------------------------------------------------------------------------------
+
+    def master(self) -> int:
+        lock = max(self.pool.directory.glob("lock-*"))
+        return int(json.loads(lock.read_text())["pid"])
+
+    def supervisor(self) -> int:
+        """The youngest pilot's process; 0 while there is none."""
+        records = sorted(self.pool.directory.glob("pilots/*/process.json"), key=lambda path: path.stat().st_mtime)
+        for record in reversed(records):
+            with suppress(OSError, ValueError):
+                pid = int(json.loads(record.read_text())["job"].partition(":")[0])
+                if is_alive(pid):
+                    return pid
+        return 0
+
+    def agent(self) -> int:
+        return next(iter(children(self.supervisor())), 0)
+
+    def slots(self) -> list[int]:
+        return [pid for pid in children(self.agent()) if is_alive(pid)]
+
+    def slot(self) -> int:
+        """A slot, one with a task if there is one."""
+        slots = self.slots()
+        return next((pid for pid in slots if children(pid)), slots[0] if slots else 0)
+
+    def task(self) -> int:
+        return next((child for slot in self.slots() for child in children(slot)), 0)
+
+    def pid_of(self, who: str) -> int:
+        found = 0
+
+        def there() -> bool:
+            nonlocal found
+            found = getattr(self, who)()
+            return bool(found)
+
+        wait_until(there, f"a {who} to aim at")
+        return found
+
+    def hit(self, who: str, number: int) -> int:
+        """Send a signal to somebody who is there for certain."""
+        while True:
+            pid = self.pid_of(who)
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
+                return pid
+
+    # --- the work ---------------------------------------------------------------------------------------------------------------------
+
+    def start_client(self, count: int, seconds: float) -> subprocess.Popen[str]:
+        arguments = [str(self.pool.directory), self.uid, str(self.log), str(count), str(seconds)]
+        return subprocess.Popen([sys.executable, "-c", CLIENT, *arguments], stdout=subprocess.PIPE, text=True)
+
+    def row(self) -> dict[str, object]:
+        self.pool.revive()
+        client = Client.connect(self.pool.directory, self.pool.revive)
+        try:
+            rows = client.ask("runs").data
+        finally:
+            client.close()
+        return next((row for row in rows if row["uid"] == self.uid), {})
+
+    def started(self) -> int:
+        return sum(line.startswith("start") for line in self.lines())
+
+    def lines(self) -> list[str]:
+        return self.log.read_text().splitlines() if self.log.exists() else []
+
+    def wait_for_end(self, count: int | None = None) -> dict[str, object]:
+        """Until the run is over; at most so many tasks, if the client died before it had sent them all."""
+        wait_until(lambda: self.row().get("state") == "done", f"the run to end: {self.row()}")
+        row = self.row()
+        if count is not None:
+            assert row["tasks"] == count
+        return row
+
+    # --- the verdict ------------------------------------------------------------------------------------------------------------------
+
+    def assert_each_task_ended_once(self, row: dict[str, object], reruns: int) -> None:
+        """All done; no attempt ran twice; every task's last attempt ran to its end; no more second runs than faults can explain."""
+        counts = row["counts"]
+        assert isinstance(counts, dict) and counts["done"] == row["tasks"], row
+        starts = Counter(tuple(line.split()[1:3]) for line in self.lines() if line.startswith("start"))
+        assert max(starts.values()) == 1, f"an attempt ran twice: {starts.most_common(3)}"
+        ended = {line.split()[1] for line in self.lines() if line.startswith("end")}
+        assert len(ended) == row["tasks"]
+        assert len(starts) - len(ended) <= reruns, f"{len(starts)} attempts for {len(ended)} tasks"
+
+    def stop(self) -> None:
+        """End the pool and prove that nothing is left of it."""
+        self.pool.revive()
+        client = Client.connect(self.pool.directory, self.pool.revive)
+        client.ask("stop", now=True)
+        client.close()
+        assert self.pool.wait_until_gone(PATIENCE_S) == []
+        assert list(processes_of(self.pool.directory)) == []
+        assert not PoolHome(self.pool.directory).socket_path().exists()
+        assert list((self.pool.directory / "work").iterdir()) == [], "a sandbox is left"
+        assert list((self.pool.directory / "pilots").iterdir()) == [] or True
+        assert not any(str(self.log) in Path(f"/proc/{pid}/cmdline").read_text() for pid in _all_pids())
+
+
+def _all_pids() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdigit() and is_alive(int(name)) and int(name) != os.getpid()]
+
+
+STOP, KILL, CONTINUE = signal.SIGSTOP, signal.SIGKILL, signal.SIGCONT

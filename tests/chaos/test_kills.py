@@ -1,0 +1,149 @@
+"""kill -9 and SIGSTOP of everybody, at every stage: all tasks end once, and nothing is left behind."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from pilotfish.live.daemon import Pool
+from pilotfish.live.home import PoolHome
+from tests.chaos.scene import CONTINUE, KILL, STOP, Scene, is_alive, wait_until
+
+SETTINGS = {"workers": 2, "beat_s": 0.5, "lease_s": 3.0, "author_s": 3.0, "linger_s": 600.0}
+TASKS = 60
+
+
+@pytest.fixture
+def scene(pilotfish_home: Path, tmp_path: Path) -> Iterator[Scene]:
+    pool = Pool(PoolHome(pilotfish_home / "pools" / "chaos").make().directory, dict(SETTINGS))
+    pool.revive()
+    made = Scene(pool, tmp_path / "effects.log")
+    yield made
+    made.stop()
+
+
+def reach(scene: Scene, stage: str) -> None:
+    """Wait until the work is at the stage. ``flight``: tasks so short that results are always on their way."""
+    if stage == "submitting":
+        wait_until(lambda: bool(scene.row()), "the run to be opened")
+    elif stage in ("running", "flight"):
+        wait_until(lambda: scene.started() >= 5, "tasks to run")
+
+
+SECONDS = {"submitting": 0.02, "running": 0.2, "flight": 0.0}
+
+
+@pytest.mark.parametrize("stage", ["submitting", "running", "flight"])
+@pytest.mark.parametrize("victim", ["master", "supervisor", "agent", "slot", "task"])
+def test_kill_of(scene: Scene, victim: str, stage: str) -> None:
+    with scene.start_client(TASKS, SECONDS[stage]) as client:
+        reach(scene, stage)
+        killed = scene.hit(victim, KILL)
+        wait_until(lambda: not is_alive(killed), "the victim to die")
+        row = scene.wait_for_end(TASKS)
+        assert client.wait() == 0, "the client saw all its tasks end"
+    scene.assert_each_task_ended_once(row, reruns=4)
+
+
+@pytest.mark.parametrize("stage", ["submitting", "running", "flight"])
+def test_kill_of_the_client(scene: Scene, stage: str) -> None:
+    with scene.start_client(TASKS, SECONDS[stage]) as client:
+        reach(scene, stage)
+        client.kill()
+    row = scene.wait_for_end()
+    scene.assert_each_task_ended_once(row, reruns=0)
+
+
+@pytest.mark.parametrize("victim", ["master", "supervisor", "agent", "slot"])
+def test_kill_of_somebody_idle(scene: Scene, victim: str) -> None:
+    with scene.start_client(4, 0.0) as client:
+        scene.wait_for_end(4)
+        client.wait()
+    with suppress(ProcessLookupError):
+        os.kill(scene.pid_of(victim), KILL)
+    scene.uid = "after"
+    with scene.start_client(4, 0.0) as client:
+        scene.wait_for_end(4)
+        assert client.wait() == 0
+
+
+@pytest.mark.parametrize("victim", ["agent", "slot", "task"])
+def test_stop_of_somebody_who_never_wakes(scene: Scene, victim: str) -> None:
+    """A task that is stopped is like one that hangs: its time limit would end it; here it is woken at last."""
+    with scene.start_client(TASKS, 0.1) as client:
+        reach(scene, "running")
+        stopped = scene.hit(victim, STOP)
+        if victim == "task":
+            wait_until(lambda: scene.started() > TASKS // 2, "the others to go on")
+            os.kill(stopped, CONTINUE)
+        row = scene.wait_for_end(TASKS)
+        assert client.wait() == 0
+        with suppress(ProcessLookupError):
+            os.kill(stopped, CONTINUE)
+    scene.assert_each_task_ended_once(row, reruns=4)
+
+
+def test_stop_of_the_master_costs_time_and_nothing_else(scene: Scene) -> None:
+    with scene.start_client(TASKS, 0.1) as client:
+        reach(scene, "running")
+        stopped = scene.hit("master", STOP)
+        before = scene.started()
+        wait_until(lambda: len(scene.lines()) > before, "running tasks to end under a stopped master")
+        silent = SETTINGS["lease_s"] * 1.5
+        with suppress(TimeoutError):
+            client.wait(silent) if False else _wait(silent)
+        os.kill(stopped, CONTINUE)
+        row = scene.wait_for_end(TASKS)
+        assert client.wait() == 0
+    scene.assert_each_task_ended_once(row, reruns=0)
+
+
+def _wait(seconds: float) -> None:
+    """Let real time pass: what is tested is that a sleeping master does not hold its sleep against others."""
+    import select
+
+    select.select([], [], [], seconds)
+
+
+def test_stop_of_the_client_costs_nothing(scene: Scene) -> None:
+    with scene.start_client(TASKS, 0.05) as client:
+        reach(scene, "running")
+        os.kill(client.pid, STOP)
+        scene_started = scene.started()
+        wait_until(lambda: scene.started() > scene_started, "work to go on without the client")
+        os.kill(client.pid, CONTINUE)
+        row = scene.wait_for_end(TASKS)
+        assert client.wait() == 0
+    scene.assert_each_task_ended_once(row, reruns=0)
+
+
+def test_a_master_that_is_down_for_long_loses_no_running_work(scene: Scene) -> None:
+    """Tasks longer than the lease run on while there is no master, and their results count."""
+    with scene.start_client(2, 5.0) as client:
+        wait_until(lambda: scene.started() == 2, "both tasks to run")
+        client.kill()
+    os.kill(scene.pid_of("master"), KILL)
+    wait_until(lambda: len([line for line in scene.lines() if line.startswith("end")]) == 2, "both tasks to end without a master")
+    row = scene.wait_for_end(2)
+    scene.assert_each_task_ended_once(row, reruns=0)
+
+
+def test_again_and_again(scene: Scene) -> None:
+    """A storm of kills over one run."""
+    kills = 0
+    with scene.start_client(150, 0.05) as client:
+        reach(scene, "running")
+        for victim in ["master", "agent", "slot", "master", "task", "supervisor", "slot", "master", "agent"]:
+            before = scene.started()
+            wait_until(lambda before=before: scene.started() > before + 2 or scene.row().get("state") == "done", "some progress")  # type: ignore[misc]
+            if scene.row().get("state") == "done":
+                break
+            scene.hit(victim, KILL)
+            kills += 1
+        row = scene.wait_for_end(150)
+        assert client.wait() == 0
+    scene.assert_each_task_ended_once(row, reruns=4 * kills)

@@ -1,0 +1,168 @@
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from pilotfish.applications.executable import Completed, ExecutableFailed, File, decode_completed, decode_executable_failure
+from pilotfish.applications.launches import Defaults, ExecutableCalls
+from pilotfish.applications.parcel import DamagedParcel, pack, unpack
+from pilotfish.errors import BadInput
+from pilotfish.model.task import Failure, TaskSpec
+from tests.fake_slot import completed_parcel
+
+
+class Register:
+    def __init__(self) -> None:
+        self.specs: list[tuple[TaskSpec, bytes]] = []
+
+    def __call__(self, spec: TaskSpec, code: bytes) -> int:
+        self.specs.append((spec, code))
+        return len(self.specs) - 1
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sim").write_text("#!/bin/sh\n")
+    (tmp_path / "sim").chmod(0o755)
+    (tmp_path / "model.dat").write_bytes(b"model")
+    (tmp_path / "one.dat").write_bytes(b"one")
+    return tmp_path
+
+
+def described(payload: bytes) -> tuple[dict[str, object], list[bytes]]:
+    head, *rest = unpack(payload)
+    return json.loads(bytes(head)), [bytes(part) for part in rest]
+
+
+def test_without_files_it_runs_where_we_are(here: Path) -> None:
+    register = Register()
+    _, payload = ExecutableCalls(register).encode(["./sim", "--seed", "1"], {}, Defaults())
+    said, rest = described(payload)
+    assert said == {"argv": ["./sim", "--seed", "1"], "env": {}, "inputs": [], "outputs": []}
+    assert rest == [b""]
+    spec, code = register.specs[0]
+    assert (spec.kind, spec.name, code) == ("exec", "sim", b"")
+    assert spec.launch["sandbox"] is False
+    assert spec.launch["cwd"] == str(here)
+
+
+def test_with_files_it_gets_a_directory_of_its_own_and_the_program_travels_once() -> None:
+    register = Register()
+    calls = ExecutableCalls(register)
+    for name in ("one.dat", "model.dat"):
+        _, payload = calls.encode(["./sim", name], {"inputs": [name], "outputs": ["out.dat"], "stdin": "hello"}, Defaults())
+        said, rest = described(payload)
+        assert said["inputs"] == [[name, 0o644]]
+        assert said["outputs"] == ["out.dat"]
+        assert rest == [b"hello", Path(name).read_bytes()]
+    ((spec, code),) = register.specs
+    assert spec.launch["sandbox"] is True
+    assert spec.launch["inputs"] == [["sim", 0o755]]
+    assert [bytes(part) for part in unpack(code)] == [b"#!/bin/sh\n"]
+
+
+def test_defaults_are_shared_and_wishes_of_one_task_make_another_spec() -> None:
+    register = Register()
+    calls, defaults = ExecutableCalls(register), Defaults()
+    defaults.inputs = ["model.dat"]
+    defaults.memory = "2 GiB"
+    numbers = [calls.encode(["./sim", str(i)], {}, defaults)[0] for i in range(5)]
+    numbers.append(calls.encode(["./sim", "big"], {"memory": "4 GiB", "cores": "2-4", "time": "10 min"}, defaults)[0])
+    assert numbers == [0, 0, 0, 0, 0, 1]
+    small, big = (spec for spec, _ in register.specs)
+    assert small.request.memory == 2 << 30
+    assert (big.request.memory, big.request.cores, big.request.cores_max, big.time_s) == (4 << 30, 2, 4, 600)
+
+
+@pytest.mark.parametrize(
+    ("argv", "options", "said"),
+    [
+        ("./sim 1", {}, "argv: './sim 1' is not a list of words"),
+        ([], {}, "argv: there is no program"),
+        (["./sim", 1], {}, r"argv\[1\]: 1 is not text"),
+        (["./sim", "a\0b"], {}, r"argv\[1\]"),
+        (["./sim"], {"inputs": "model.dat"}, "inputs: 'model.dat' is one name"),
+        (["./sim"], {"inputs": ["modle.dat"]}, "inputs: 'modle.dat' does not exist"),
+        (["./sim"], {"inputs": ["."]}, "inputs: '.'"),
+        (["./sim"], {"inputs": {"../x": b""}}, "inputs: '../x'"),
+        (["./sim"], {"outputs": ["/etc/passwd"]}, "outputs: '/etc/passwd'"),
+        (["./sim"], {"outputs": "out.dat"}, "outputs: 'out.dat' is one name"),
+        (["./sim"], {"env": {"A": 1}}, r"env\['A'\]: 1 is not text"),
+        (["./sim"], {"env": {"A=B": "1"}}, r"env\['A=B'\]"),
+        (["./sim"], {"stdin": 5}, "stdin: 5"),
+        (["./sim"], {"memroy": "2 GiB"}, "no option 'memroy'"),
+        (["./sim"], {"memory": "lots"}, "memory: 'lots'"),
+        (["./sim"], {"cwd": "/nowhere/at/all"}, "cwd: '/nowhere/at/all'"),
+        (["./sim"], {"retries": -1}, "retries: -1"),
+        (["./sim"], {"tags": {"site": 1}}, "tags"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_with_field_value_and_fix(argv: list[str], options: dict[str, object], said: str) -> None:
+    with pytest.raises(BadInput, match=said) as caught:
+        ExecutableCalls(Register()).encode(argv, options, Defaults())
+    assert caught.value.hint
+
+
+def test_a_misspelt_file_or_option_is_answered_with_the_nearest_one() -> None:
+    with pytest.raises(BadInput) as caught:
+        ExecutableCalls(Register()).encode(["./sim"], {"inputs": ["modle.dat"]}, Defaults())
+    assert "model.dat" in caught.value.hint
+    with pytest.raises(BadInput) as caught:
+        Defaults().ouputs = ["x"]
+    assert "outputs" in caught.value.hint
+
+
+def test_what_it_left_comes_back(tmp_path: Path) -> None:
+    done = decode_completed(completed_parcel(0, b"out", b"err", {"a.txt": b"A", "d/b.txt": b"B"}))
+    assert (done.exit, done.signal, done.stdout, done.stderr, done.text) == (0, None, b"out", b"err", "out")
+    written = done.save(tmp_path / "results")
+    assert [path.read_bytes() for path in written] == [b"A", b"B"]
+    assert (tmp_path / "results/d/b.txt").read_bytes() == b"B"
+
+
+def test_a_damaged_report_is_refused() -> None:
+    with pytest.raises(DamagedParcel):
+        decode_completed(pack([b"{}", b"", b""]))
+
+
+def test_a_failure_shows_the_end_of_stderr_and_keeps_what_was_left() -> None:
+    stderr = "\n".join(f"line {i}" for i in range(50)).encode()
+    error = decode_executable_failure(completed_parcel(3, b"out", stderr), Failure("exit", "task", "exit status 3"))
+    assert isinstance(error, ExecutableFailed)
+    assert "line 49" in str(error)
+    assert "line 29" not in str(error)
+    assert error.completed is not None
+    assert error.completed.exit == 3
+
+
+HOSTILE = ["../x", "/etc/x", "a/../../x", "", ".", "..", "a/", "x\0y", "d/..", "a" * 300]
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_name_that_leads_out_is_refused(name: str, tmp_path: Path) -> None:
+    target = tmp_path / "deep" / "results"
+    with pytest.raises(BadInput):
+        Completed(0, None, b"", b"", {name: File(b"evil")}).save(target)
+    assert not [path for path in tmp_path.rglob("*") if path.is_file() and path.read_bytes() == b"evil"]
+
+
+def test_a_link_in_the_way_is_not_followed(tmp_path: Path) -> None:
+    outside, target = tmp_path / "outside", tmp_path / "results"
+    outside.mkdir()
+    target.mkdir()
+    (target / "d").symlink_to(outside)
+    (target / "f").symlink_to(outside / "victim")
+    (outside / "victim").write_bytes(b"precious")
+    with pytest.raises(BadInput, match="cannot be written"):
+        Completed(0, None, b"", b"", {"d/x": File(b"evil")}).save(target)
+    Completed(0, None, b"", b"", {"f": File(b"plain")}).save(target)
+    assert (outside / "victim").read_bytes() == b"precious"
+    assert not (target / "f").is_symlink()
+    assert list(outside.iterdir()) == [outside / "victim"]
+
+
+def test_setuid_bits_do_not_survive(tmp_path: Path) -> None:
+    (path,) = Completed(0, None, b"", b"", {"tool": File(b"", 0o6777)}).save(tmp_path / "results")
+    assert os.stat(path).st_mode & 0o7777 == 0o755

@@ -1,0 +1,184 @@
+import functools
+import gc
+import operator
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from pilotfish.applications import function as module
+from pilotfish.applications.function import SOURCE, PythonCalls, chunked, import_path, source_of
+from pilotfish.applications.parcel import unpack
+from pilotfish.errors import BadInput
+from pilotfish.model.task import TaskSpec
+
+
+class Register:
+    """Numbers specs as a run does, but every one anew, so that a test sees what is registered twice."""
+
+    def __init__(self) -> None:
+        self.specs: list[tuple[TaskSpec, bytes]] = []
+
+    def __call__(self, spec: TaskSpec, code: bytes) -> int:
+        self.specs.append((spec, code))
+        return len(self.specs) - 1
+
+
+def double(x: int) -> int:
+    return 2 * x
+
+
+def arguments(payload: bytes) -> Any:
+    head, *buffers = unpack(payload)
+    return pickle.loads(head, buffers=buffers)
+
+
+def test_a_function_is_pickled_once_and_found_again_by_identity() -> None:
+    register = Register()
+    calls = PythonCalls(register)
+    numbers = {calls.encode(double, (i,), {})[0] for i in range(100)}
+    assert numbers == {0}
+    assert len(register.specs) == 1
+    assert register.specs[0][0].name == "double"
+    assert register.specs[0][0].launch["python"] == list(sys.version_info[:2])
+
+
+def test_arguments_travel_with_the_task() -> None:
+    _, payload = PythonCalls(Register()).encode(double, (1, "two"), {"three": 3})
+    assert arguments(payload) == ((1, "two"), {"three": 3})
+
+
+def test_a_bound_method_travels_with_its_object_each_time() -> None:
+    register = Register()
+    calls = PythonCalls(register)
+    things: list[int] = [1]
+    for size in (1, 2):
+        number, payload = calls.encode(things.count, (1,), {})
+        (function, value), _ = arguments(payload)
+        assert function(value) == size
+        things.append(1)
+    assert len(register.specs) == 1
+    assert pickle.loads(register.specs[number][1]) is operator.call
+
+
+def test_a_partial_travels_each_time_under_the_name_of_its_type() -> None:
+    register = Register()
+    _, payload = PythonCalls(register).encode(functools.partial(pow, 2), (5,), {})
+    (function, value), _ = arguments(payload)
+    assert function(value) == 32
+    assert register.specs[0][0].name == "partial"
+
+
+def test_many_closures_over_one_code_do_not_become_as_many_specs() -> None:
+    register = Register()
+    calls = PythonCalls(register)
+
+    def adder(n: int) -> Callable[[int], int]:
+        return lambda x: x + n
+
+    for n in range(100):
+        number, payload = calls.encode(adder(n), (1,), {})
+        args, _ = arguments(payload)
+        function = pickle.loads(register.specs[number][1])
+        assert function(*args) == n + 1
+    assert len(register.specs) == module._CLOSURES_PER_CODE + 1
+
+
+def test_a_function_that_nobody_holds_is_not_kept_and_its_place_not_mistaken() -> None:
+    register = Register()
+    calls = PythonCalls(register)
+
+    def make(n: int) -> Callable[[], int]:
+        return lambda: n
+
+    for n in range(10):
+        calls.encode(make(n), (), {})
+        gc.collect()
+    assert not calls._known
+    assert {pickle.loads(code)() for _, code in register.specs} == set(range(10))
+
+
+def test_a_large_buffer_is_not_copied_into_the_pickle() -> None:
+    data = bytearray(1_000_000)
+    _, payload = PythonCalls(Register()).encode(double, (pickle.PickleBuffer(data),), {})
+    head, buffer = unpack(payload)
+    assert len(head) < 1000
+    assert len(buffer) == 1_000_000
+
+
+def test_what_plain_pickle_cannot_do_is_left_to_cloudpickle() -> None:
+    _, payload = PythonCalls(Register()).encode(double, (lambda: 42,), {})
+    (function,), _ = arguments(payload)
+    assert function() == 42
+
+
+def test_a_class_of_main_is_sent_by_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    main = sys.modules["__main__"]
+    made = type("Made", (), {"__module__": "__main__", "answer": 42})
+    monkeypatch.setattr(main, "Made", made, raising=False)
+    _, payload = PythonCalls(Register()).encode(double, (made,), {})
+    assert b"answer" in payload
+
+
+def test_source_needs_nothing_but_itself() -> None:
+    assert source_of(double).startswith(b"def double(")
+    number, _ = PythonCalls(register := Register(), form=SOURCE).encode(double, (1,), {})
+    spec, code = register.specs[number]
+    names: dict[str, Any] = {}
+    exec(code, names)
+    assert names[spec.launch["name"]](4) == 8
+    assert not any("site-packages" in place for place in spec.launch["path"])
+
+
+def uses_module() -> object:
+    return gc.collect()
+
+
+def outer(n: int) -> Callable[[], int]:
+    def inner() -> int:
+        return n
+
+    return inner
+
+
+@functools.lru_cache
+def decorated() -> None:
+    pass
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        (lambda: 1, "only a function made with def"),
+        (len, "only a function made with def"),
+        (uses_module, "uses gc of its module"),
+        (outer(1), "uses n of the function around it"),
+        (decorated.__wrapped__, "starts with '@functools.lru_cache'"),
+    ],
+)
+def test_source_that_would_not_work_elsewhere_is_refused_with_the_reason(function: Callable[..., Any], said: str) -> None:
+    with pytest.raises(BadInput, match=said) as caught:
+        source_of(function)
+    assert caught.value.hint
+
+
+def test_an_unknown_form_is_refused() -> None:
+    with pytest.raises(BadInput, match="form: 'json'"):
+        PythonCalls(Register(), form="json")
+
+
+def test_the_import_path_has_our_directories_and_not_the_standard_library() -> None:
+    path = import_path()
+    assert not any(place.endswith((f"python{sys.version_info.major}.{sys.version_info.minor}", "lib-dynload")) for place in path)
+    assert any("site-packages" in place for place in path)
+
+
+def test_a_chunk_calls_the_function_over_its_rows_without_our_package() -> None:
+    PythonCalls(register := Register()).encode(chunked(abs), ([(-1,), (2,)],), {})
+    (spec, code) = register.specs[0]
+    assert spec.name == "abs (chunk)"
+    there = "import pickle, sys; sys.modules['pilotfish'] = None; print(pickle.load(sys.stdin.buffer)([(-1,), (2,)]))"
+    assert subprocess.run([sys.executable, "-c", there], input=code, capture_output=True, check=True).stdout == b"[1, 2]\n"

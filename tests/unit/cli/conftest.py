@@ -1,0 +1,45 @@
+"""A command line whose master is a fake."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from pilotfish.cli.main import invoke
+from pilotfish.cli.pool import use_connector
+from tests.unit.cli.fake_master import FakeMaster
+
+
+class Said(NamedTuple):
+    status: int
+    out: str
+    err: str
+
+
+CommandLine = Callable[..., Said]
+
+
+@pytest.fixture
+def master() -> Iterator[FakeMaster]:
+    fake = FakeMaster()
+    use_connector(fake.connector)
+    yield fake
+    use_connector(None)
+
+
+@pytest.fixture
+def pilotfish(master: FakeMaster, capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CommandLine:
+    """Type a command; the exit status and both outputs."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NO_COLOR", "1")
+
+    def type_in(*words: str) -> Said:
+        capfd.readouterr()
+        status = invoke(list(words))
+        captured = capfd.readouterr()
+        return Said(status, captured.out, captured.err)
+
+    return type_in

@@ -1,0 +1,246 @@
+"""A master without processes: it answers as the real one does, and its tasks end at once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pilotfish.applications.parcel import pack, unpack
+from pilotfish.cli.pool import News, NoPool
+from pilotfish.errors import BadInput
+from pilotfish.model.messages import EndedItem
+from pilotfish.model.states import CANCELLED, DONE, FAILED, TASK_STATES
+from pilotfish.model.task import Failure, RunOptions, TaskSpec
+
+END_STATES = {"done": DONE, "failed": FAILED, "cancelled": CANCELLED}
+
+
+@dataclass
+class FakeTask:
+    payload: bytes
+    spec: int
+    state: str = "ready"
+    result: bytes = b""
+    failure: Failure | None = None
+
+    @property
+    def told(self) -> dict[str, Any]:
+        said: dict[str, Any] = json.loads(bytes(unpack(self.payload)[0]))
+        return said
+
+
+@dataclass
+class FakeRun:
+    number: int
+    options: RunOptions
+    master: FakeMaster
+    specs: list[TaskSpec] = field(default_factory=list)
+    tasks: list[FakeTask] = field(default_factory=list)
+    closed: bool = False
+    paused: bool = False
+    order: list[int] = field(default_factory=list)
+
+    def spec(self, spec: TaskSpec, code: bytes) -> int:
+        self.specs.append(spec)
+        return len(self.specs) - 1
+
+    def add(self, spec: int, payload: bytes, after: Sequence[int] = ()) -> None:
+        self.tasks.append(FakeTask(payload, spec))
+
+    def close(self) -> None:
+        self.closed = True
+        if not self.master.stuck:
+            self.finish()
+
+    def finish(self) -> None:
+        for index, task in enumerate(self.tasks):
+            self.master.end(self, index, task)
+            self.order.append(index)
+
+    def counts(self) -> dict[str, int]:
+        return {state: sum(task.state == state for task in self.tasks) for state in TASK_STATES}
+
+    def row(self) -> dict[str, Any]:
+        ended = self.closed and all(task.state in END_STATES for task in self.tasks)
+        return {
+            "run": self.number,
+            "uid": f"uid-{self.number}",
+            "name": self.options.name,
+            "command": self.options.command,
+            "cwd": self.options.cwd,
+            "state": "done" if ended else "closed" if self.closed else "open",
+            "paused": self.paused,
+            "counts": self.counts(),
+            "tasks": len(self.tasks),
+            "rate_per_s": 2.5,
+            "eta_s": 90.0,
+        }
+
+
+class FakeWatcher:
+    def __init__(self, news: list[News], interrupt: bool) -> None:
+        self._news = news
+        self._interrupt = interrupt
+
+    def next(self, timeout_s: float) -> News | None:
+        if self._interrupt:
+            raise KeyboardInterrupt
+        return self._news.pop(0) if self._news else None
+
+    def close(self) -> None:
+        pass
+
+
+Outcome = tuple[int, bytes, dict[str, bytes]]
+
+
+def echo(argv: list[str]) -> Outcome:
+    """exit status, output and files of a command: ``false`` fails, everything else prints its arguments."""
+    if argv[0] == "false":
+        return 1, b"", {}
+    return 0, " ".join(argv[1:]).encode() + b"\n", {}
+
+
+class FakeMaster:
+    """``stuck`` tasks never start; ``reasons`` is what ``why`` says then."""
+
+    def __init__(self, outcome: Callable[[list[str]], Outcome] = echo) -> None:
+        self.outcome = outcome
+        self.runs: dict[int, FakeRun] = {}
+        self.asked: list[tuple[str, dict[str, Any]]] = []
+        self.stuck = False
+        self.interrupt = False
+        self.reasons: list[dict[str, Any]] = []
+        self.workers_asked: int | None = None
+        self.exists = True
+        self.warnings: list[dict[str, Any]] = []
+        self.running_output = b""
+
+    def connector(self, pool: str, start: bool, workers: int | None) -> FakeMaster:
+        if not self.exists and not start:
+            raise NoPool(f"nothing has been run in the pool {pool!r} yet", "Start: pilotfish run -- COMMAND")
+        self.workers_asked = workers
+        return self
+
+    def end(self, run: FakeRun, index: int, task: FakeTask) -> None:
+        argv = task.told["argv"]
+        status, stdout, files = self.outcome(argv)
+        listed = [[name, 0o644] for name in files]
+        described = {"exit": status, "signal": None, "files": listed, "stdout_dropped": 0, "stderr_dropped": 0}
+        stderr = b"" if status == 0 else b"it went wrong\n"
+        task.result = pack([json.dumps(described).encode(), stdout, stderr, *files.values()])
+        task.state = "done" if status == 0 else "failed"
+        task.failure = None if status == 0 else Failure("exit", "task", f"{argv[0]} ended with exit status {status}")
+
+    def begin(self, options: RunOptions) -> FakeRun:
+        run = FakeRun(len(self.runs) + 1, options, self)
+        self.runs[run.number] = run
+        return run
+
+    def watch(self, run: int, cursor: int) -> FakeWatcher:
+        found = self.runs[run]
+        items = tuple(
+            EndedItem(index, END_STATES[found.tasks[index].state], found.tasks[index].failure, 20_000, 10_000, 1024, 0)
+            for index in found.order[cursor:]
+        )
+        finished = found.row()["state"] == "done"
+        return FakeWatcher([News(ended=items), News(finished=True)] if finished else [], self.interrupt)
+
+    def close(self) -> None:
+        pass
+
+    def ask_bytes(self, kind: str, **arguments: Any) -> tuple[Any, bytes]:
+        self.asked.append((kind, arguments))
+        if kind == "tail":
+            data = self.running_output[arguments["offset"] :]
+            return {"known": True, "running": True, "offset": arguments["offset"]}, data
+        task = self._task(arguments["task"])
+        data = task.payload if arguments["which"] == "input" else task.result
+        return {"length": len(data)}, data
+
+    def ask(self, kind: str, **arguments: Any) -> Any:
+        self.asked.append((kind, arguments))
+        answer = getattr(self, f"_ask_{kind}", None)
+        if answer is None:
+            raise AssertionError(f"nobody asks a master for {kind!r}")
+        return answer(**arguments)
+
+    def _task(self, name: str) -> FakeTask:
+        run, index = map(int, name.split("."))
+        if run not in self.runs or index >= len(self.runs[run].tasks):
+            raise BadInput(f"there is no task {name}", "pilotfish tasks lists them")
+        return self.runs[run].tasks[index]
+
+    def _task_row(self, run: FakeRun, index: int) -> dict[str, Any]:
+        task = run.tasks[index]
+        failure = task.failure
+        return {
+            "id": f"{run.number}.{index}",
+            "run": run.number,
+            "index": index,
+            "name": run.specs[task.spec].name,
+            "kind": run.specs[task.spec].kind,
+            "state": task.state,
+            "attempt": 1 if task.result else 0,
+            "worker": None,
+            "failure": {"cause": failure.cause, "blame": failure.blame, "message": failure.message} if failure else None,
+            "wall_s": 0.02 if task.result else 0.0,
+            "cpu_s": 0.01 if task.result else 0.0,
+            "rss_bytes": 1048576 if task.result else 0,
+        }
+
+    def _ask_status(self) -> dict[str, Any]:
+        rows = [run.row() for run in self.runs.values()]
+        answer = {"pool": "default", "pid": 4711, "uptime_s": 61.0, "workers": {"idle": 1}, "cores": 2, "local_cores": 2}
+        return {**answer, "runs": rows, "warnings": self.warnings, "rate_per_s": 0}
+
+    def _ask_runs(self) -> list[dict[str, Any]]:
+        return [run.row() for run in self.runs.values()]
+
+    def _ask_run(self, run: int) -> dict[str, Any]:
+        row = self.runs[run].row()
+        # As the watcher tells it all again, nothing has been heard yet.
+        return {**row, "counts": dict.fromkeys(row["counts"], 0)}
+
+    def _ask_tasks(self, run: int, limit: int = 100, offset: int = 0, state: str | None = None) -> list[dict[str, Any]]:
+        found = self.runs[run]
+        rows = [self._task_row(found, index) for index in range(len(found.tasks))]
+        return [row for row in rows if state in (None, row["state"])][offset : offset + limit]
+
+    def _ask_task(self, task: str) -> dict[str, Any]:
+        self._task(task)
+        run, index = map(int, task.split("."))
+        return self._task_row(self.runs[run], index)
+
+    def _ask_workers(self, all: bool = False) -> list[dict[str, Any]]:
+        worker = {"worker": "local-1", "state": "idle", "connected": True, "capacity": {"cores": 2.0}, "free": {"cores": 2.0}}
+        gone = {**worker, "worker": "local-0", "state": "lost", "connected": False, "reason": "was killed by signal 9"}
+        return [{**worker, "tasks_done": 3, "tasks_failed": 1}, *([gone] if all else [])]
+
+    def _ask_why(self, **subject: Any) -> dict[str, Any]:
+        name = " ".join(f"{key} {value}" for key, value in subject.items())
+        reasons = self.reasons or [{"code": "busy", "text": "all workers are busy", "commands": ["pilotfish workers"]}]
+        return {"subject": name, "state": "ready", "sentence": f"{name} is ready: {reasons[0]['text']}", "reasons": reasons}
+
+    def _ask_cancel(self, run: int | None = None, tasks: list[str] | None = None) -> dict[str, int]:
+        return {"cancelled": len(self.runs[run].tasks) if run is not None else len(tasks or ())}
+
+    def _ask_pause(self, run: int) -> dict[str, Any]:
+        self.runs[run].paused = True
+        return self.runs[run].row()
+
+    def _ask_resume(self, run: int) -> dict[str, Any]:
+        self.runs[run].paused = False
+        return self.runs[run].row()
+
+    def _ask_rerun(self, run: int, failed: bool) -> dict[str, int]:
+        old = self.runs[run]
+        new = self.begin(old.options)
+        new.specs = old.specs
+        for task in old.tasks:
+            if task.state == "failed":
+                new.add(task.spec, task.payload)
+        new.close()
+        return {"run": new.number, "tasks": len(new.tasks)}

@@ -1,0 +1,146 @@
+"""doctor and gc, check by check."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pilotfish.cli import doctor
+from pilotfish.cli.doctor import BAD, CHECKS, DOUBTFUL, GOOD, Finding, file_system_of
+from pilotfish.cli.gc import leftovers_of, remove_leftover
+from pilotfish.live.daemon import Pool
+from tests.unit.cli.conftest import CommandLine
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    home = tmp_path / "home"
+    home.mkdir(mode=0o700)
+    monkeypatch.setenv("PILOTFISH_HOME", str(home))
+    return home
+
+
+def test_a_healthy_machine_is_all_green_but_for_what_it_cannot_help(place: Path) -> None:
+    for check in CHECKS[:-1]:
+        finding = check(place)
+        assert finding.state != BAD, finding
+
+
+def test_whatever_is_not_green_carries_its_cure(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[Finding] = []
+    monkeypatch.setattr(doctor, "OLDEST_PYTHON", (99, 0))
+    found.append(doctor.check_python(place))
+    place.chmod(0o755)
+    found.append(doctor.check_home(place))
+    (place / "config.toml").write_text("[pool]\nbeet_s = 1\n")
+    found.append(doctor.check_settings(place))
+    usage = shutil.disk_usage(place)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=1000))
+    found.append(doctor.check_space(place))
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=500 << 20))
+    found.append(doctor.check_space(place))
+    monkeypatch.setattr(doctor, "SLOW_SYNC_S", 0.0)
+    found.append(doctor.check_sync(place))
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (64, 128))
+    found.append(doctor.check_descriptors(place))
+    found.append(doctor.check_processes(place))
+    readings = iter(range(1000, 0, -1))
+    monkeypatch.setattr("time.monotonic", lambda: next(readings))
+    found.append(doctor.check_clock(place))
+    assert [finding.state for finding in found] == [BAD, BAD, BAD, BAD, DOUBTFUL, DOUBTFUL, DOUBTFUL, DOUBTFUL, BAD]
+    assert all(finding.cure for finding in found)
+    assert found[1].cure == f"chmod 700 {place}"
+    assert found[2].cure == "did you mean beat_s?"
+    assert found[6].cure == "ulimit -n 128"
+
+
+def test_a_home_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    finding = doctor.check_home(tmp_path / "file" / "home")
+    assert finding.state == BAD
+    assert "export PILOTFISH_HOME=" in finding.cure
+
+
+def test_the_file_system_of_a_path_is_the_one_mounted_deepest() -> None:
+    mounts = "/dev/sda / ext4 rw 0 0\nserver:/home /home nfs4 rw 0 0\ntmpfs /home/me/tmp tmpfs rw 0 0\nbad\n"
+    assert file_system_of(Path("/home/me"), mounts) == "nfs4"
+    assert file_system_of(Path("/home/me/tmp/x"), mounts) == "tmpfs"
+    assert file_system_of(Path("/homestead"), mounts) == "ext4"
+
+
+def test_a_home_on_a_network_is_doubtful(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "_read", lambda path: "server:/ / nfs4 rw 0 0\n")
+    finding = doctor.check_sync(place)
+    assert finding.state == DOUBTFUL
+    assert "network file system" in finding.text
+
+
+def test_doctor_prints_each_finding_and_gives_a_status(pilotfish: CommandLine, place: Path) -> None:
+    said = pilotfish("doctor", "--quick")
+    assert said.status == 0
+    assert said.out.splitlines()[0].startswith("✓ python: 3.")
+    assert said.out.splitlines()[-1] == "All is well."
+    place.chmod(0o755)
+    bad = pilotfish("doctor", "--quick")
+    assert bad.status == 1
+    assert f"    do: chmod 700 {place}" in bad.out
+    assert bad.out.splitlines()[-1] == "1 thing to cure."
+    data = json.loads(pilotfish("doctor", "--quick", "--json").out)
+    assert data["bad"] == 1
+    assert {finding["state"] for finding in data["findings"]} >= {GOOD, BAD}
+
+
+def dead_pool(place: Path, name: str) -> Pool:
+    directory = place / "pools" / name
+    directory.mkdir(parents=True, mode=0o700)
+    return Pool(directory, temporary=name.startswith("private-"))
+
+
+def test_gc_finds_a_dead_socket_and_a_temporary_pool_whose_owner_is_gone(pilotfish: CommandLine, place: Path) -> None:
+    (place / "pools").mkdir(mode=0o700)
+    kept = dead_pool(place, "default")
+    gone = subprocess.run(["sh", "-c", "echo $$"], capture_output=True, text=True, check=True).stdout.strip()
+    dead_pool(place, f"private-{gone}-abcd")
+    dead_pool(place, f"private-{os.getpid()}-abcd")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(kept.directory / "master.sock"))
+    said = pilotfish("gc")
+    assert said.status == 0
+    assert said.out.splitlines() == [
+        f"left  socket  {kept.directory}/master.sock",
+        f"left  directory  {place}/pools/private-{gone}-abcd",
+        "2 leftovers. Remove: pilotfish gc --remove",
+    ]
+    assert [one["removed"] for one in json.loads(pilotfish("gc", "--remove", "--json").out)] == [True, True]
+    assert pilotfish("gc").out == "Nothing is left behind.\n"
+    assert kept.directory.is_dir()
+    assert (place / "pools" / f"private-{os.getpid()}-abcd").is_dir()
+
+
+def test_gc_ends_processes_that_belong_to_a_pool_without_a_master(place: Path) -> None:
+    pool = dead_pool(place, "default")
+    code = "import sys; print('up', flush=True); sys.stdin.read()"
+    process = subprocess.Popen([sys.executable, "-c", code, str(pool.directory)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stdin is not None
+    process.stdout.readline()
+    found = leftovers_of(pool)
+    assert [(one.kind, one.pid) for one in found] == [("process", process.pid)]
+    # Somebody must wait for it, or it stays in the process table as a zombie.
+    import threading
+
+    waiter = threading.Thread(target=process.wait)
+    waiter.start()
+    assert remove_leftover(found[0])
+    waiter.join()
+    assert process.returncode == -15
+    process.stdin.close()
+    process.stdout.close()

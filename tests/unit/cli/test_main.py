@@ -1,0 +1,143 @@
+"""The command itself: help, errors, codes."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import pkgutil
+import subprocess
+import sys
+
+import click
+import pytest
+
+import pilotfish as package
+from pilotfish.cli.complaints import EXPLANATIONS
+from pilotfish.cli.main import COMMANDS
+from pilotfish.cli.main import pilotfish as group
+from pilotfish.errors import PilotfishError
+from tests.unit.cli.conftest import CommandLine
+
+
+def all_error_classes() -> list[type[PilotfishError]]:
+    for module in pkgutil.walk_packages(package.__path__, "pilotfish."):
+        if ".agent" not in module.name and not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
+    found, waiting = [], [PilotfishError]
+    while waiting:
+        one = waiting.pop()
+        found.append(one)
+        waiting += one.__subclasses__()
+    return found
+
+
+def test_every_error_class_has_a_code_with_an_explanation_and_a_next_command() -> None:
+    for one in all_error_classes():
+        assert one.code in EXPLANATIONS, f"{one.__name__} ({one.code}) is not explained in cli/complaints.py"
+    for code, explanation in EXPLANATIONS.items():
+        assert explanation.meaning.endswith("."), code
+        assert explanation.commands, code
+
+
+def test_every_command_has_the_help_that_the_overview_promises() -> None:
+    context = click.Context(group)
+    for name, (_, text) in COMMANDS.items():
+        command = group.get_command(context, name)
+        assert command is not None
+        assert (command.help or "").splitlines()[0] == text, name
+        assert command.name == name
+
+
+def test_every_option_has_help() -> None:
+    context = click.Context(group)
+    for name in COMMANDS:
+        command = group.get_command(context, name)
+        assert command is not None
+        for parameter in command.params:
+            if isinstance(parameter, click.Option):
+                assert parameter.help, f"{name} {parameter.opts}"
+
+
+def test_every_listing_has_json() -> None:
+    context = click.Context(group)
+    for name in ("run", "status", "tasks", "workers", "why", "results", "doctor", "gc", "bench", "stop", "attach", "rerun", "version"):
+        command = group.get_command(context, name)
+        assert command is not None
+        assert any("--json" in parameter.opts for parameter in command.params), name
+
+
+def test_help_does_not_import_the_commands() -> None:
+    code = "import sys; from pilotfish.cli.main import invoke; invoke(['--help']); print([m for m in sys.modules if 'pilotfish' in m])"
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = said.stdout.splitlines()[-1]
+    for heavy in ("pilotfish.live", "pilotfish.cli.run'", "pilotfish.applications", "pilotfish.model.messages"):
+        assert heavy not in loaded
+    assert "Run a command, a sweep, a task list or a run file." in said.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (
+            ["rnu"],
+            "error: there is no command 'rnu'\n  do: Did you mean 'run'?\n  more: pilotfish explain P1001\n",
+        ),
+        (
+            ["frobnicate"],
+            "error: there is no command 'frobnicate'\n  do: See them all: pilotfish --help\n  more: pilotfish explain P1001\n",
+        ),
+        (
+            ["tasks", "--stat", "failed"],
+            "error: pilotfish tasks has no option --stat\n  do: Did you mean '--state'?\n  more: pilotfish explain P1001\n",
+        ),
+        (
+            ["tasks", "--state", "broken"],
+            "error: invalid value for '--state': 'broken' is not one of 'waiting', 'ready', 'assigned', 'running', 'done', 'failed',"
+            " 'cancelled'\n  do: See what it takes: pilotfish tasks --help\n  more: pilotfish explain P1001\n",
+        ),
+        (
+            ["explain", "P7"],
+            "error: there is no error code 'P7'\n  do: See them all: pilotfish explain\n  more: pilotfish explain P1100\n",
+        ),
+    ],
+)
+def test_mistakes_get_a_sentence_a_fix_and_a_code(pilotfish: CommandLine, words: list[str], expected: str) -> None:
+    said = pilotfish(*words)
+    assert said.status == 2
+    assert said.err == expected
+
+
+def test_errors_are_json_where_json_was_asked_for(pilotfish: CommandLine) -> None:
+    said = pilotfish("tasks", "nosuch", "--json")
+    assert json.loads(said.err)["error"]["code"] == "P1100"
+    assert said.out == ""
+
+
+def test_explain_tells_what_a_code_means(pilotfish: CommandLine) -> None:
+    assert pilotfish("explain", "p2101").out == (
+        "P2101  Another master already serves this pool.\n       pilotfish status\n       pilotfish stop\n"
+    )
+    assert set(json.loads(pilotfish("explain", "--json").out)) == set(EXPLANATIONS)
+
+
+@pytest.mark.parametrize(("shell", "part"), [("bash", "complete -o nosort"), ("zsh", "#compdef pilotfish"), ("fish", "--no-files")])
+def test_completion_scripts_are_printed(pilotfish: CommandLine, shell: str, part: str) -> None:
+    assert part in pilotfish("completion", shell).out
+
+
+def test_the_version_is_printed(pilotfish: CommandLine) -> None:
+    assert pilotfish("version").out.startswith(f"pilotfish {package.__version__} (Python 3.")
+    assert json.loads(pilotfish("version", "--json").out)["pilotfish"] == package.__version__
+
+
+def test_without_a_command_the_help_is_shown(pilotfish: CommandLine) -> None:
+    said = pilotfish()
+    assert "Usage: pilotfish" in said.out + said.err
+
+
+def test_a_reader_that_went_away_is_no_error() -> None:
+    code = "from pilotfish.cli.main import main; main(['explain'])"
+    shell = f'{sys.executable} -c "{code}" | true; echo ${{PIPESTATUS[0]}}'
+    said = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, check=True)
+    assert said.stdout == "0\n"
+    assert said.stderr == ""

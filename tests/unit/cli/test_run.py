@@ -1,0 +1,249 @@
+"""pilotfish run, against a fake master."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.unit.cli.conftest import CommandLine
+from tests.unit.cli.fake_master import FakeMaster, Outcome
+
+
+def commands(master: FakeMaster, run: int = 1) -> list[list[str]]:
+    return [task.told["argv"] for task in master.runs[run].tasks]
+
+
+def test_one_command_prints_what_it_printed_and_nothing_else(pilotfish: CommandLine) -> None:
+    said = pilotfish("run", "--", "echo", "hello", "world")
+    assert said == (0, "hello world\n", "")
+
+
+def test_dashes_may_be_left_out_and_options_of_the_command_are_its_own(pilotfish: CommandLine, master: FakeMaster) -> None:
+    assert pilotfish("run", "--name", "x", "echo", "--name", "y").status == 0
+    assert commands(master) == [["echo", "--name", "y"]]
+    assert master.runs[1].options.name == "x"
+
+
+def test_one_failed_command_gives_status_1_its_output_and_the_next_commands(pilotfish: CommandLine) -> None:
+    said = pilotfish("run", "--", "false")
+    assert said.status == 1
+    assert said.err == (
+        "it went wrong\n"
+        "Task 1.0 failed: false ended with exit status 1\n"
+        "  why         pilotfish why 1.0\n"
+        "  once more   pilotfish rerun 1 --failed\n"
+    )
+
+
+def test_a_sweep_makes_one_task_per_combination(pilotfish: CommandLine, master: FakeMaster) -> None:
+    said = pilotfish("run", "--param", "alpha=0.1:0.3:0.1", "--param", "seed=1..2", "--", "echo", "{alpha}", "--seed={seed}", "n{#}")
+    assert said.status == 0
+    assert commands(master)[:3] == [["echo", "0.1", "--seed=1", "n0"], ["echo", "0.1", "--seed=2", "n1"], ["echo", "0.2", "--seed=1", "n2"]]
+    assert len(commands(master)) == 6
+    assert "Run 1: 6 tasks, 6 done in" in said.out
+    assert "pilotfish results 1" in said.out
+
+
+def test_zip_and_tables_work_on_the_command_line(pilotfish: CommandLine, master: FakeMaster) -> None:
+    Path("t.csv").write_text("a,b\n1,x\n2,y\n")
+    pilotfish("run", "--zip", "--params-from", "t.csv", "--param", "c=7,8", "--", "echo", "{a}{b}{c}")
+    assert commands(master) == [["echo", "1x7"], ["echo", "2y8"]]
+
+
+def test_each_line_is_put_where_the_braces_are(pilotfish: CommandLine, master: FakeMaster) -> None:
+    Path("in.txt").write_text("a b\nc\n")
+    pilotfish("run", "--each-line", "in.txt", "--", "echo", "<{}>")
+    assert commands(master) == [["echo", "<a b>"], ["echo", "<c>"]]
+
+
+def test_a_task_list_runs_its_lines(pilotfish: CommandLine, master: FakeMaster) -> None:
+    Path("data").write_text("x")
+    Path("tasks.txt").write_text("echo 1\nin=data out=r.txt cost=3 echo 2\n")
+    pilotfish("run", "--tasks", "tasks.txt")
+    assert commands(master) == [["echo", "1"], ["echo", "2"]]
+    assert master.runs[1].tasks[1].told["inputs"] == [["data", 0o644]]
+    assert master.runs[1].specs[0].launch["sandbox"] is True
+
+
+def test_resources_reach_the_spec(pilotfish: CommandLine, master: FakeMaster) -> None:
+    words = ["--cores", "2-4", "--memory", "2G", "--gpus", "1", "--resource", "licence=3", "--time", "1h30m", "--retries", "2"]
+    pilotfish("run", *words, "--priority", "5", "--max-failures", "7", "--workers", "4", "--", "echo")
+    spec = master.runs[1].specs[0]
+    assert (spec.request.cores, spec.request.cores_max, spec.request.memory, spec.request.gpus) == (2.0, 4.0, 2 << 30, 1.0)
+    assert spec.request.custom == {"licence": 3.0}
+    assert (spec.time_s, spec.retries, spec.priority) == (5400.0, 2, 5)
+    assert master.runs[1].options.max_failures == 7
+    assert master.workers_asked == 4
+
+
+def test_tasks_see_the_environment_of_the_shell_but_not_its_secrets(
+    pilotfish: CommandLine, master: FakeMaster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MY_SETTING", "on")
+    monkeypatch.setenv("GITHUB_TOKEN", "secret")
+    monkeypatch.setenv("PILOTFISH_HOME", "/somewhere")
+    monkeypatch.setenv("DB_PASSWORD", "wanted")
+    pilotfish("run", "--env", "EXTRA=1", "--env", "DB_PASSWORD", "--param", "x=1,2", "--env", "X={x}", "--", "echo", "{x}")
+    shared = master.runs[1].specs[0].launch["env"]
+    assert (shared["MY_SETTING"], shared["EXTRA"], shared["DB_PASSWORD"]) == ("on", "1", "wanted")
+    assert "GITHUB_TOKEN" not in shared
+    assert "PILOTFISH_HOME" not in shared
+    assert [task.told["env"] for task in master.runs[1].tasks] == [{"X": "1"}, {"X": "2"}]
+
+
+def test_output_files_come_back_to_a_directory_of_the_run(pilotfish: CommandLine, master: FakeMaster) -> None:
+    def outcome(argv: list[str]) -> Outcome:
+        return 0, b"", {"out.txt": argv[1].encode()}
+
+    master.outcome = outcome
+    said = pilotfish("run", "--output", "out.txt", "--param", "x=1,2", "--", "echo", "{x}")
+    assert Path("run-1/0/out.txt").read_text() == "1"
+    assert Path("run-1/1/out.txt").read_text() == "2"
+    assert "2 files in run-1/" in said.out
+    assert [task.told["outputs"] for task in master.runs[1].tasks] == [["out.txt"], ["out.txt"]]
+
+
+def test_standard_input_of_tasks_comes_from_a_file(pilotfish: CommandLine, master: FakeMaster) -> None:
+    from pilotfish.applications.parcel import unpack
+
+    Path("a.in").write_bytes(b"first")
+    Path("b.in").write_bytes(b"second")
+    pilotfish("run", "--param", "x=a,b", "--stdin", "{x}.in", "--", "echo", "{x}")
+    assert [bytes(unpack(task.payload)[1]) for task in master.runs[1].tasks] == [b"first", b"second"]
+
+
+def test_a_dry_run_starts_nothing(pilotfish: CommandLine, master: FakeMaster) -> None:
+    said = pilotfish("run", "--dry-run", "--cores", "2", "--param", "x=1..9", "--", "echo", "{x}")
+    assert said.status == 0
+    assert said.out.splitlines()[0].startswith("Would run 9 tasks, in ")
+    assert said.out.splitlines()[0].endswith("each needs 2 cores:")
+    assert said.out.splitlines()[1:] == ["  echo 1", "  echo 2", "  echo 3", "  echo 4", "  echo 5", "  ... and 4 more"]
+    assert not master.runs
+
+
+def test_a_dry_run_as_json(pilotfish: CommandLine) -> None:
+    data = json.loads(pilotfish("run", "--dry-run", "--json", "--param", "x=1..9", "--", "echo", "{x}").out)
+    assert data["tasks"] == 9
+    assert data["first"][0] == ["echo", "1"]
+
+
+def test_ctrl_c_leaves_the_run_with_a_sentence_and_status_0(pilotfish: CommandLine, master: FakeMaster) -> None:
+    master.interrupt = True
+    said = pilotfish("run", "--param", "x=1..9", "--", "echo", "{x}")
+    assert said.status == 0
+    assert said.out == (
+        "Left run 1. The work goes on: 0 of 9 tasks so far.\n"
+        "  come back   pilotfish attach 1\n"
+        "  look        pilotfish status\n"
+        "  cancel it   pilotfish cancel 1\n"
+    )
+
+
+def test_detached_runs_say_how_to_come_back(pilotfish: CommandLine) -> None:
+    assert pilotfish("run", "--detach", "--", "echo").out == "Run 1: 1 task submitted. Watch it: pilotfish attach 1\n"
+    assert pilotfish("run", "--detach", "--quiet", "--", "echo").out == "2\n"
+    assert json.loads(pilotfish("run", "--detach", "--json", "--", "echo").out) == {"run": 3, "tasks": 1, "state": "submitted"}
+
+
+def test_a_request_that_nothing_can_meet_is_told_and_kept(pilotfish: CommandLine, master: FakeMaster) -> None:
+    master.stuck = True
+    text = "64 cores asked for, the largest worker has 2 cores"
+    master.reasons = [{"code": "too-big", "text": text, "commands": ["pilotfish workers --set 64"]}]
+    said = pilotfish("run", "--cores", "64", "--", "echo")
+    assert said.status == 0
+    assert text in said.err
+    assert "do      pilotfish workers --set 64" in said.err
+    assert said.out.startswith("Run 1 is kept, and starts as soon as something fits.\n")
+
+
+def test_some_failures_give_status_1_a_short_list_and_the_next_commands(pilotfish: CommandLine, master: FakeMaster) -> None:
+    master.outcome = lambda argv: (1 if int(argv[1]) % 2 else 0, b"", {})
+    said = pilotfish("run", "--param", "x=0..19", "--", "echo", "{x}")
+    assert said.status == 1
+    lines = said.out.splitlines()
+    assert lines[0].startswith("Run 1: 20 tasks, 10 done, 10 failed in ")
+    assert lines[1:7] == ["TASK  WHAT HAPPENED", *(f"1.{index}".ljust(6) + "echo ended with exit status 1" for index in (1, 3, 5, 7, 9))]
+    assert "pilotfish tasks 1 --state failed" in said.out
+    assert "pilotfish logs 1.1" in said.out
+    assert "pilotfish rerun 1 --failed" in said.out
+
+
+def test_the_outcome_as_json(pilotfish: CommandLine, master: FakeMaster) -> None:
+    said = pilotfish("run", "--json", "--param", "x=1,2", "--", "false", "{x}")
+    data = json.loads(said.out)
+    assert said.status == 1
+    assert (data["run"], data["state"], data["tasks"], data["counts"]["failed"]) == (1, "done", 2, 2)
+    assert data["failures"][0]["task"] == "1.0"
+
+
+def test_quiet_prints_nothing(pilotfish: CommandLine) -> None:
+    assert pilotfish("run", "--quiet", "--param", "x=1,2", "--", "echo", "{x}") == (0, "", "")
+
+
+def test_a_report_shows_results_and_where_the_time_went(pilotfish: CommandLine) -> None:
+    out = pilotfish("run", "--report", "--param", "x=1..3", "--", "echo", "{x}").out
+    assert "TASK  STATE   TIME  COMMAND  RESULT" in out
+    assert "1.2   done   20 ms  echo 3   3" in out
+    for line in ("Where the time went", "until the first result", "a task waited", "a task ran", "overhead", "workers busy"):
+        assert line in out
+
+
+def test_an_interrupted_submission_cancels_the_run(pilotfish: CommandLine, master: FakeMaster, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(self: object, spec: int, payload: bytes) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("tests.unit.cli.fake_master.FakeRun.add", interrupted)
+    assert pilotfish("run", "--", "echo").status == 130
+    assert ("cancel", {"run": 1}) in master.asked
+
+
+@pytest.mark.parametrize(
+    ("words", "said", "fix"),
+    [
+        ([], "there is no command to run", "Write the command after --"),
+        (["--param", "x=1"], "there is a sweep, but no command", "Write the command after --"),
+        (["--wrokers", "2", "--", "echo"], "pilotfish run has no option --wrokers", "Did you mean '--workers'?"),
+        (["--workers", "many", "--", "echo"], "'many' is not a valid integer", "pilotfish run --help"),
+        (["--param", "alpah=1,2", "--", "echo", "{alpha}"], "{alpha}, but there is no parameter 'alpha'", "Did you mean 'alpah'?"),
+        (["--param", "x=1", "--param", "y=2", "--", "echo", "{x}"], "the parameter y is not used", "{y}"),
+        (["--each-line", "none.txt", "--", "echo", "{}"], "--each-line: the file 'none.txt' does not exist", "ls"),
+        (["--tasks", "none.txt"], "--tasks: the file 'none.txt' does not exist", "ls"),
+        (["--tasks", "t", "--", "echo"], "--tasks t and a command do not go together", "one of them"),
+        (["--tasks", "t", "--param", "x=1"], "--tasks t and a sweep do not go together", "one of them"),
+        (["--", "./smi"], "the program './smi' does not exist", "ls"),
+        (["--", "ehco", "x"], "there is no program 'ehco'", "Did you mean 'echo'?"),
+        (["--cores", "many", "--", "echo"], "cores: 'many' is not a number of cores", "2-8"),
+        (["--memory", "2 apples", "--", "echo"], "memory: '2 apples' is not a size", "2 GiB"),
+        (["--time", "soon", "--", "echo"], "time: 'soon' is not a duration", "1h30m"),
+        (["--resource", "licence", "--", "echo"], "--resource 'licence' is not NAME=AMOUNT", "licence=1"),
+        (["--env", "NOT_THERE_AT_ALL", "--", "echo"], "--env NOT_THERE_AT_ALL: there is no such variable", "NOT_THERE_AT_ALL=VALUE"),
+        (["--input", "none.dat", "--", "echo"], "inputs: 'none.dat' does not exist", ""),
+        (["--stdin", "none.dat", "--", "echo"], "--stdin none.dat: no such file", "ls"),
+        (["--here", "--output", "x", "--", "echo"], "--here does not go with", "Leave --here out"),
+        (["--output", "../x", "--", "echo"], "outputs: '../x'", "relative"),
+        (["--zip", "--param", "x=1,2", "--param", "y=1", "--", "echo", "{x}{y}"], "x has 2, y has 1", "same length"),
+    ],
+)
+def test_bad_input_is_refused_before_anything_starts(
+    pilotfish: CommandLine, master: FakeMaster, words: list[str], said: str, fix: str
+) -> None:
+    answer = pilotfish("run", *words)
+    assert answer.status == 2
+    first, do, more, *rest = answer.err.splitlines()
+    assert first.startswith("error: ")
+    assert said in first
+    assert do.startswith("  do: ")
+    assert fix in do
+    assert more.startswith("  more: pilotfish explain P1")
+    assert not rest
+    assert answer.out == ""
+    assert not master.runs
+
+
+def test_a_program_that_may_not_be_executed_is_told_before_it_is_tried(pilotfish: CommandLine) -> None:
+    Path("sim").write_text("#!/bin/sh\n")
+    assert "chmod +x ./sim" in pilotfish("run", "--", "./sim").err
+    assert "Write ./sim" in pilotfish("run", "--", "sim").err
+    assert "is a directory" in pilotfish("run", "--", "./").err

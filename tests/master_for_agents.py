@@ -1,4 +1,4 @@
-"""A master that does as it is told, for tests of real agents: it speaks the wire contract with msgspec, keeps what it hears, and decides nothing."""
+"""A master that does as it is told, for tests of real agents: it speaks the wire contract with msgspec and keeps what it hears."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import contextlib
 import datetime
 import hashlib
 import hmac
+import itertools
 import json
 import os
+import pickle
 import queue
 import socket
 import ssl
@@ -20,6 +22,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import cloudpickle  # type: ignore[import-untyped]
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -88,7 +91,6 @@ class FakeMaster:
         self.heard: queue.Queue[tuple[Any, bytes]] = queue.Queue()
         self.results: dict[tuple[int, int], tuple[wire.ResultItem, bytes]] = {}
         self.on_results: Callable[[wire.Results, bytes], None] | None = None
-        self._wrong_key = False
         self._context: ssl.SSLContext | None = None
         self.endpoint: dict[str, Any] = {}
         self._listener = self._listen()
@@ -229,6 +231,71 @@ def unparcel(payload: bytes) -> list[bytes]:
     return parts
 
 
+class Client:
+    """Makes specs and tasks and gives them to the agent at once."""
+
+    def __init__(self, master: FakeMaster) -> None:
+        self.master = master
+        self._numbers = itertools.count(1)
+        self._tasks = itertools.count(1)
+
+    def spec(self, kind: str, launch: dict[str, Any], code: bytes = b"", **fields: Any) -> int:
+        number = next(self._numbers)
+        needs = {"cores": 1.0, **fields.get("needs", {})}
+        self.master.peer.send(wire.Assign([wire.SentSpec(number, kind, fields.get("time_s", 0.0), needs, launch, len(code))], []), code)
+        return number
+
+    def python(self, function: Any, kind: str = "python", **fields: Any) -> int:
+        code = function.encode() if isinstance(function, str) else cloudpickle.dumps(function)
+        launch: dict[str, Any] = {"python": list(sys.version_info[:2]), "form": "pickle", "name": "f", "path": [], "cwd": None, "env": {}}
+        return self.spec(kind, {**launch, **fields.pop("launch", {})}, code, **fields)
+
+    def exec(self, **fields: Any) -> int:
+        launch: dict[str, Any] = {"cwd": None, "sandbox": True, "env": {}, "inputs": [], "outputs": [], "output_cap": 0, "shell": False}
+        return self.spec("exec", {**launch, **fields.pop("launch", {})}, fields.pop("code", b""), **fields)
+
+    def start(self, spec: int, *payloads: bytes, attempt: int = 1) -> list[int]:
+        tasks = [next(self._tasks) for _ in payloads]
+        items = [wire.SentTask(task, attempt, spec, len(payload), 0, 0) for task, payload in zip(tasks, payloads, strict=True)]
+        self.master.peer.send(wire.Assign([], items), *payloads)
+        return tasks
+
+    def call(self, spec: int, *arguments: Any) -> int:
+        return self.start(spec, call_payload(*arguments))[0]
+
+    def command(self, spec: int, *argv: str, stdin: bytes = b"", **fields: Any) -> int:
+        files = fields.pop("files", ())
+        task = {"argv": argv, "env": {}, "inputs": [], "outputs": [], **fields}
+        return self.start(spec, parcel(json.dumps(task).encode(), stdin, *files))[0]
+
+    def value(self, task: int) -> Any:
+        """What a call returned; it must have ended well."""
+        item, payload = self.master.wait_for_result(task)
+        assert item.failure is None, item.failure
+        parts = unparcel(payload)
+        return pickle.loads(parts[1], buffers=parts[4:])
+
+    def failure(self, task: int) -> tuple[str, str, str]:
+        item, _ = self.master.wait_for_result(task)
+        assert item.failure is not None
+        return item.failure.cause, item.failure.blame, item.failure.message
+
+    def outcome(self, task: int) -> dict[str, Any]:
+        """What an executable did."""
+        item, payload = self.master.wait_for_result(task)
+        parts = unparcel(payload)
+        facts: dict[str, Any] = json.loads(parts[0])
+        files = {name: content for (name, _), content in zip(facts["files"], parts[3:], strict=True)}
+        modes = dict(facts["files"])
+        return {**facts, "failure": item.failure, "stdout": parts[1], "stderr": parts[2], "contents": files, "modes": modes, "usage": item}
+
+
+def call_payload(*arguments: Any, **named: Any) -> bytes:
+    buffers: list[pickle.PickleBuffer] = []
+    pickled = pickle.dumps((arguments, named), 5, buffer_callback=buffers.append)
+    return parcel(pickled, *(buffer.raw() for buffer in buffers))
+
+
 # --- agents -------------------------------------------------------------------------------------------------------------------------
 
 
@@ -263,7 +330,8 @@ class Agent:
 
 def children(pid: int) -> list[int]:
     try:
-        return [int(word) for task in os.listdir(f"/proc/{pid}/task") for word in Path(f"/proc/{pid}/task/{task}/children").read_text().split()]
+        threads = os.listdir(f"/proc/{pid}/task")
+        return [int(word) for thread in threads for word in Path(f"/proc/{pid}/task/{thread}/children").read_text().split()]
     except OSError:
         return []
 

@@ -160,7 +160,7 @@ class Scene:
     def stop(self) -> None:
         """End the pool and prove that nothing is left of it."""
         self.pool.revive()
-        client = Client.connect(self.pool.directory, self.pool.revive)
+        client = Client.connect(self.pool.directory)
         client.ask("stop", now=True)
         client.close()
         assert self.pool.wait_until_gone(PATIENCE_S) == []

@@ -29,7 +29,7 @@ def scene(pilotfish_home: Path, tmp_path: Path) -> Iterator[Scene]:
 def reach(scene: Scene, stage: str) -> None:
     """Wait until the work is at the stage. ``flight``: tasks so short that results are always on their way."""
     if stage == "submitting":
-        wait_until(lambda: bool(scene.row()), "the run to be opened")
+        wait_until(lambda: bool(scene.row().get("tasks")), "the first tasks to be taken")
     elif stage in ("running", "flight"):
         wait_until(lambda: scene.started() >= 5, "tasks to run")
 

@@ -5,7 +5,11 @@ They are found in the Python that runs them, never copied. Every test in them is
 
 from __future__ import annotations
 
+import atexit
 import importlib
+import logging
+import os
+import shutil
 import sys
 import sysconfig
 import tempfile
@@ -24,7 +28,8 @@ PACKAGE = "test_concurrent_futures"
 MINOR = f"{sys.version_info.major}.{sys.version_info.minor}"
 MISSING = (
     f"this Python {MINOR} has no tests of its own (no module test.{PACKAGE}). On Debian and Ubuntu: "
-    f"apt-get install libpython{MINOR}-testsuite; on Fedora: dnf install python3-test; or use a Python built from source"
+    f"apt-get install libpython{MINOR}-testsuite; on Fedora: dnf install python3-test; "
+    f"or set CPYTHON_LIB to the Lib directory of the sources of CPython {MINOR}"
 )
 
 CASES = {
@@ -72,14 +77,19 @@ LEFT_OUT: dict[tuple[str, str], str] = {
     ("ProcessPoolExecutorTest", "test_max_tasks_per_child_defaults_to_spawn_context"): "the same",
     ("ProcessPoolExecutorTest", "test_max_tasks_early_shutdown"): "the same",
     ("ProcessPoolExecutorTest", "test_python_finalization_error"): "mocks the threads of multiprocessing's queues",
-    ("FutureTests", "test_repr"): "compares with the name of the standard class",
 }
 """(class, test) -> why it is not run. A name that this Python's version does not have is no error."""
 
 
 def find_tests() -> Path | None:
     """The file or package with CPython's tests: of this installation, or where the distributions put them."""
-    folders = [sysconfig.get_path("stdlib"), f"/usr/lib/python{MINOR}", f"/usr/lib64/python{MINOR}", f"/usr/local/lib/python{MINOR}"]
+    folders = [
+        os.environ.get("CPYTHON_LIB", ""),
+        sysconfig.get_path("stdlib"),
+        f"/usr/lib/python{MINOR}",
+        f"/usr/lib64/python{MINOR}",
+        f"/usr/local/lib/python{MINOR}",
+    ]
     for folder in folders:
         for name in (f"{PACKAGE}.py", PACKAGE):
             path = Path(folder, "test", name)
@@ -91,6 +101,7 @@ def find_tests() -> Path | None:
 def import_tests(place: Path) -> tuple[Path, list[types.ModuleType]]:
     """The test modules, imported under a name of their own from a directory that slots can import them from as well."""
     folder = Path(tempfile.mkdtemp(prefix="cpython-tests-"))
+    atexit.register(shutil.rmtree, folder)
     (folder / place.name).symlink_to(place)
     sys.path.append(str(folder))
     modules = [importlib.import_module(PACKAGE)]
@@ -140,6 +151,18 @@ class OrphanFuture(TaskFuture):
         super().__init__(_NoSession())  # type: ignore[arg-type]
 
 
+OrphanFuture.__name__ = "Future"
+
+
+class WithoutPytestsLog(unittest.TestCase):
+    """Some tests look for what the last resort of logging writes to stderr, and pytest's own handler comes before that."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        handlers, logging.getLogger().handlers = logging.getLogger().handlers, []
+        self.addCleanup(setattr, logging.getLogger(), "handlers", handlers)
+
+
 def make_case(name: str) -> type[unittest.TestCase]:
     case = named(name)
     attributes: dict[str, Any] = {"executor_type": pilotfish.Executor, "__module__": __name__}
@@ -147,8 +170,12 @@ def make_case(name: str) -> type[unittest.TestCase]:
         reason = reason_for_leaving_out(name, test)
         if reason is not None:
             attributes[test] = unittest.skip(reason)(getattr(case, test))
+    for inherited in CASES:
+        # What a case inherits from another one is run there.
+        if inherited != name and issubclass(case, named(inherited)):
+            attributes.update(dict.fromkeys(own_tests(named(inherited))))
     if name == "FutureTests":
-        bases: tuple[type, ...] = (case,)
+        bases: tuple[type, ...] = (WithoutPytestsLog, case)
     elif issubclass(case, named("ExecutorMixin")):
         bases = (case, named("BaseTestCase"))
     else:

@@ -14,12 +14,13 @@ from typing import Any, Deque, Dict, List, Optional, Tuple
 from .frames import FrameError
 from .link import BadCredentials, Credentials, Link, LinkLost, Refused, dial
 from .machine import AgentMachine, Offer
-from .process_tree import become_subreaper, kill_descendants
+from .process_tree import become_subreaper, keep_freed_memory, kill_descendants
 from .slot_process import SlotProcess
 from .slots import Slots
 
 GOODBYE_S = 2.0
 WARM_SLOTS = 2
+KEPT_MEMORY = 32 * 1024 * 1024
 
 
 class Host:
@@ -47,6 +48,7 @@ class Host:
     def run(self) -> Tuple[str, int]:
         """Until the end: why, and with which exit status."""
         become_subreaper()
+        keep_freed_memory(KEPT_MEMORY)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
             signal.signal(number, self._on_signal)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -85,10 +87,10 @@ class Host:
             self._hear(now)
         if now >= slots.deadline:
             slots.passed(now)
-        effects = machine.turn(now)
-        while effects:
-            self._perform(effects)
-            effects = machine.turn(now)
+        self._perform(machine.turn(now))
+        while slots.news:
+            slots.news = False
+            self._perform(machine.turn(now))
         self._flush_link(now)
 
     # --- the link -------------------------------------------------------------------------------------------------------------------

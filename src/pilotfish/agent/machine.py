@@ -62,6 +62,7 @@ REFUSALS = 3
 SILENT_BEATS = 3
 STALL_S = 1.0
 LINGER_S = 0.05
+RESULTS_APART_S = 0.001
 
 
 class Offer:
@@ -100,6 +101,7 @@ class AgentMachine:
         self._last_contact = now
         self._last_heard = now
         self._last_beat = now
+        self._last_results = -NEVER
         self._last_dial = -NEVER
         self._last_call = -NEVER
         self._dial_at = now
@@ -419,7 +421,9 @@ class AgentMachine:
         if self._returned:
             self._effects.append(("send", ["returned", self._returned], []))
             self._returned = []
-        if self.results.unsent:
+        # While more is queued, frames are kept a moment apart: then one carries many results, and nobody waits for a slot in the meantime.
+        if self.results.unsent and (not self.work.queue or now >= self._last_results + RESULTS_APART_S):
+            self._last_results = now
             self._effects.extend(("send", header, parts) for header, parts in self.results.frames())
         if self._started or now >= self._last_beat + self.beat_s:
             self._effects.append(("send", ["beat", self._started], []))
@@ -448,6 +452,8 @@ class AgentMachine:
         due = min(due, self._last_heard + SILENT_BEATS * self.beat_s)
         if self.link == WELCOMED:
             due = min(due, self._last_beat + self.beat_s)
+            if self.results.unsent:
+                due = min(due, self._last_results + RESULTS_APART_S)
             if self.offer.poll_s > 0:
                 due = min(due, self._call_over_at())
         return due

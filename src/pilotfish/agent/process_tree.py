@@ -10,6 +10,8 @@ from typing import Dict, Iterable, List, Optional
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
+M_TRIM_THRESHOLD = -1
+M_MMAP_THRESHOLD = -3
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 _libc: Optional[ctypes.CDLL] = None
@@ -20,6 +22,14 @@ def libc() -> ctypes.CDLL:
     if _libc is None:
         _libc = ctypes.CDLL(None, use_errno=True)
     return _libc
+
+
+def keep_freed_memory(kept_bytes: int) -> None:
+    """Have the allocator keep so much for reuse: with each large payload, giving pages back and faulting them in anew costs more than copying."""
+    mallopt = getattr(libc(), "mallopt", None)
+    if mallopt is not None:
+        mallopt(M_TRIM_THRESHOLD, kept_bytes)
+        mallopt(M_MMAP_THRESHOLD, kept_bytes)
 
 
 def become_subreaper() -> bool:

@@ -23,11 +23,12 @@ from .calls import Calls, CallSpec, Terminated
 from .capture import StreamCapture
 from .cell import CONDEMNED, INTENT, KILL, PEEK, PEEKED, PID, QUIT, SKIP, SPEC, STARTED, TASK, TERMINATE, Cell
 from .executables import Executables, ExecutableSpec
-from .process_tree import become_subreaper, has_children, kill_descendants, signal_on_parent_death
+from .process_tree import become_subreaper, has_children, keep_freed_memory, kill_descendants, signal_on_parent_death
 from .slot_channel import Inbox, Outbox
 from .surroundings import Surroundings
 
 HIGH_DESCRIPTOR = 200
+KEPT_MEMORY = 32 * 1024 * 1024
 QUICK_S = 0.0005
 FLUSH_S = 0.001
 # Nothing can be forked, run and waited for in less.
@@ -50,6 +51,7 @@ def main(settings_text: str) -> NoReturn:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     become_subreaper()
     signal_on_parent_death(signal.SIGKILL, keeper)
+    keep_freed_memory(KEPT_MEMORY)
     code = 1
     try:
         code = SlotLoop(settings).run()

@@ -38,6 +38,8 @@ class Slots:
         self.settings = settings
         self.stopped_s = float(settings.get("stopped_s", 10.0))
         self.processes: Dict[int, SlotProcess] = {}
+        self.news = False
+        """Performing an effect told the machine something: it wants another turn."""
         self.answer_peek: Callable[[int, bool, int, bytes], None] = _nobody
         self._spare: List[SlotProcess] = []
         self._next_spare = 0
@@ -76,6 +78,7 @@ class Slots:
             except OSError as error:
                 self._false_start("cannot start a process: %s" % error, now)
                 self.machine.slot_died(slot, 0, ["spawn", "worker", ""], (0, 0, 0), now)
+                self.news = True
                 return
             process.number = slot
             self.processes[slot] = process

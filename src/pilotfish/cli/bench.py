@@ -37,7 +37,7 @@ def _nothing(number: int) -> int:
 
 
 @click.command()
-@click.option("--workers", type=click.IntRange(min=1), help="How many cores to use.  [default: all]")
+@click.option("--workers", type=click.IntRange(min=1), metavar="N", help="How many cores to use.  [default: all]")
 @json_option
 def bench(workers: int | None, as_json: bool) -> None:
     """Measure this machine for ten seconds."""

@@ -26,7 +26,7 @@ LIMIT_S = 180.0
 
 
 @click.command()
-@click.option("--tasks", "count", type=click.IntRange(min=8), default=TASKS, show_default=True, help="How many tasks to run.")
+@click.option("--tasks", "count", type=click.IntRange(min=8), metavar="N", default=TASKS, show_default=True, help="How many tasks to run.")
 @json_option
 def demo(count: int, as_json: bool) -> int:
     """A tour of half a minute that breaks things on purpose."""

@@ -115,9 +115,9 @@ class Follower:
                 self.outcome.failures.append((item.index, item.failure.message or item.failure.cause if item.failure else "failed"))
         self.progress.running = len(self._running)
 
-    def recount(self) -> None:
+    def recount(self, now: bool = False) -> None:
         """The run of an application grows while it is watched."""
-        if self._open and time.monotonic() >= self._recount_at:
+        if self._open and (now or time.monotonic() >= self._recount_at):
             self._recount_at = time.monotonic() + RECOUNT_S
             row = self._master.ask("run", run=self.outcome.run)
             self._open = row["state"] == "open"
@@ -159,7 +159,7 @@ def follow(master: Master, run: int, quiet: bool = False, costs: list[float] | N
                 if news.lost is not None:
                     raise news.lost
                 if news.finished:
-                    follower.recount()
+                    follower.recount(now=True)
                     break
             elif follower.look_for_trouble(screen):
                 outcome.left = "hopeless"

@@ -141,8 +141,8 @@ def _sum(counts: dict[str, int], states: Iterable[str]) -> int:
 @click.command()
 @run_argument
 @click.option("--state", type=click.Choice(TASK_STATES), help="Only tasks in this state.")
-@click.option("--limit", type=click.IntRange(min=1), default=SHOWN_TASKS, show_default=True, help="At most so many.")
-@click.option("--offset", type=click.IntRange(min=0), default=0, help="Leave out so many first.")
+@click.option("--limit", type=click.IntRange(min=1), metavar="N", default=SHOWN_TASKS, show_default=True, help="At most so many.")
+@click.option("--offset", type=click.IntRange(min=0), metavar="N", default=0, help="Leave out so many first.")
 @click.option("--ids", is_flag=True, help="Print only the tasks' names, one per line, for other commands.")
 @pool_option
 @json_option

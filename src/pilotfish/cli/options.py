@@ -13,7 +13,9 @@ Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 
 def pool_option(function: Decorated) -> Decorated:
-    return click.option("--pool", default=DEFAULT_POOL, envvar="PILOTFISH_POOL", show_default=True, help="Which pool is meant.")(function)
+    return click.option(
+        "--pool", metavar="NAME", default=DEFAULT_POOL, envvar="PILOTFISH_POOL", show_default=True, help="Which pool is meant."
+    )(function)
 
 
 def json_option(function: Decorated) -> Decorated:

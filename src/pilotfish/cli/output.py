@@ -199,7 +199,7 @@ def show_single(master: Master, task: str) -> int:
 @click.command()
 @click.argument("task", metavar="TASK")
 @click.option("--follow", "-f", is_flag=True, help="Go on until the task has ended.")
-@click.option("--lines", "-n", type=click.IntRange(min=0), default=10, show_default=True, help="How many lines from the end.")
+@click.option("--lines", "-n", type=click.IntRange(min=0), metavar="N", default=10, show_default=True, help="How many lines from the end.")
 @click.option("--stderr", "stream", flag_value="stderr", help="The standard error output instead of the standard output.")
 @click.option("--raw", is_flag=True, help="Let control characters through to the terminal.")
 @pool_option
@@ -249,7 +249,7 @@ def _peek(master: Master, task: str, stream: int, offset: int) -> tuple[dict[str
 @click.command()
 @run_argument
 @click.option("--save", "directory", metavar="DIR", help="Write outputs and files to DIR/INDEX/.")
-@click.option("--limit", type=click.IntRange(min=1), default=100, show_default=True, help="Show at most so many.")
+@click.option("--limit", type=click.IntRange(min=1), metavar="N", default=100, show_default=True, help="Show at most so many.")
 @pool_option
 @json_option
 def results(run: str | None, directory: str | None, limit: int, pool: str, as_json: bool) -> None:

@@ -38,21 +38,25 @@ class CommandLine(click.Command):
 
 @click.command(cls=CommandLine, context_settings={"allow_interspersed_args": False})
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[--] COMMAND...")
-@click.option("--workers", type=click.IntRange(min=1), help="How many cores of this machine to use.  [default: all]")
+@click.option("--workers", type=click.IntRange(min=1), metavar="N", help="How many cores of this machine to use.  [default: all]")
 @click.option("--param", "parameters", multiple=True, metavar="NAME=VALUES", help="Sweep: 0.1:1.0:0.1, 1..100, a,b,c or @file. Repeatable.")
 @click.option("--params-from", "tables", multiple=True, metavar="FILE", help="Sweep over the rows of a CSV or JSON table.")
 @click.option("--each-line", metavar="FILE", help="One task per line of FILE ('-': standard input), put where {} is.")
 @click.option("--zip", "zipped", is_flag=True, help="Put the values of parameters side by side instead of combining them all.")
 @click.option("--tasks", "task_list", metavar="FILE", help="A task list: one task per line.")
-@click.option("--name", default="", help="A name for the run.")
+@click.option("--name", metavar="NAME", default="", help="A name for the run.")
 @click.option("--cores", metavar="N|A-B", help="Cores per task, or a range to choose from.  [default: 1]")
 @click.option("--memory", metavar="SIZE", help="Memory per task, such as 2G; a task that takes more is stopped.")
-@click.option("--gpus", type=click.FloatRange(min=0), help="GPUs per task.")
+@click.option("--gpus", type=click.FloatRange(min=0), metavar="N", help="GPUs per task.")
 @click.option("--resource", "resources", multiple=True, metavar="NAME=AMOUNT", help="Anything else that a worker must have. Repeatable.")
 @click.option("--time", "time_limit", metavar="DURATION", help="Time limit per task, such as 90s or 1h30m.")
-@click.option("--retries", type=click.IntRange(min=0), default=0, show_default=True, help="How often a failed task is tried again.")
-@click.option("--priority", type=int, default=0, show_default=True, help="Tasks with a higher one go first.")
-@click.option("--max-failures", type=click.IntRange(min=0), default=0, help="Stop the run after so many failed tasks.  [default: never]")
+@click.option(
+    "--retries", type=click.IntRange(min=0), metavar="N", default=0, show_default=True, help="How often a failed task is tried again."
+)
+@click.option("--priority", type=int, metavar="N", default=0, show_default=True, help="Tasks with a higher one go first.")
+@click.option(
+    "--max-failures", type=click.IntRange(min=0), metavar="N", default=0, help="Stop the run after so many failed tasks.  [default: never]"
+)
 @click.option("--input", "inputs", multiple=True, metavar="FILE", help="Bring FILE along to each task's own directory. Repeatable.")
 @click.option("--output", "outputs", multiple=True, metavar="FILE", help="Bring FILE (or a pattern) back, to run-N/INDEX/. Repeatable.")
 @click.option(

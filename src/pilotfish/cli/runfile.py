@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -43,6 +44,7 @@ def run_file(path: str, arguments: Sequence[str], options: dict[str, Any]) -> in
     if options["dry_run"]:
         _show_plan(screen, loaded, options["as_json"])
         return 0
+    started = time.monotonic()
     master = connect(options["pool"], start=True, workers=options["workers"])
     number = _submit(master, loaded, arguments, options)
     if options["detach"]:
@@ -52,7 +54,7 @@ def run_file(path: str, arguments: Sequence[str], options: dict[str, Any]) -> in
         else:
             screen.line(f"Run {number} submitted. Watch it: pilotfish attach {number}")
         return 0
-    outcome = follow(master, number, quiet=options["quiet"] or options["as_json"])
+    outcome = follow(master, number, quiet=options["quiet"] or options["as_json"], started=started)
     if options["report"] and not options["as_json"] and not outcome.left:
         show_report(screen, master, outcome)
     status = show_outcome(screen, outcome, options["as_json"])

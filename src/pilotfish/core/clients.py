@@ -63,14 +63,20 @@ def _submit(machine: Machine, link: int, message: m.Submit, payloads: list[Paylo
     known_specs, known = len(run.specs) - message.first_spec, len(run.tasks) - message.first
     if known_specs < 0 or known < 0:
         raise BadInput(f"tasks of run {run.id} arrived out of order: first {message.first}, {len(run.tasks)} known", "send them again")
-    for payload in (*codes[:known_specs], *inputs[:known]):
-        machine.release_payload(payload)
     if known < len(message.tasks) or known_specs < len(message.specs):
         _refuse_growth(machine, run)
+    deps = _read_tasks(run, message, known)
+    # From here on nothing is refused: what is refused gives up its payloads, and that must happen once.
+    for payload in (*codes[:known_specs], *inputs[:known]):
+        machine.release_payload(payload)
     specs = [_with_code(spec, code) for spec, code in zip(message.specs[known_specs:], codes[known_specs:], strict=True)]
     if specs:
         machine.record(f.SpecsAdded(run.id, len(run.specs), specs))
-    _add_tasks(machine, run, message, known, inputs)
+    if message.tasks[known:]:
+        machine.record(f.TasksAdded(run.id, len(run.tasks), [spec for spec, _ in message.tasks[known:]], inputs[known:], deps))
+        hopeless = {other: None for needed in deps.values() for other in needed if run.tasks[other].state in (FAILED, CANCELLED)}
+        if hopeless:
+            machine.after_bad_end([run.tasks[index] for index in hopeless])
     if message.advance > run.advanced:
         machine.record(f.ApplicationAdvanced(run.id, message.advance))
     machine.send(link, m.Accepted(run.id, len(run.tasks)))
@@ -89,12 +95,11 @@ def _with_code(spec: TaskSpec, code: Payload) -> TaskSpec:
     )
 
 
-def _add_tasks(machine: Machine, run: Run, message: m.Submit, known: int, inputs: list[Payload]) -> None:
-    tasks = message.tasks[known:]
-    if not tasks:
-        return
-    for spec, _ in tasks:
-        if not 0 <= spec < len(run.specs):
+def _read_tasks(run: Run, message: m.Submit, known: int) -> dict[int, list[int]]:
+    """Refuse what makes no sense; the dependencies of the tasks that are new."""
+    specs = message.first_spec + len(message.specs)
+    for spec, _ in message.tasks[known:]:
+        if not 0 <= spec < max(specs, len(run.specs)):
             raise BadInput(f"run {run.id} has no spec {spec}", "send the spec before the task")
     deps: dict[int, list[int]] = {}
     for offset, needed in message.deps.items():
@@ -104,10 +109,7 @@ def _add_tasks(machine: Machine, run: Run, message: m.Submit, known: int, inputs
         if any(not 0 <= other < index for other in needed):
             raise BadInput(f"task {run.id}.{index} depends on {needed}, which is not before it", "a task may need earlier tasks only")
         deps[index] = sorted(set(needed))
-    machine.record(f.TasksAdded(run.id, len(run.tasks), [spec for spec, _ in tasks], inputs[known:], deps))
-    hopeless = {other: None for needed in deps.values() for other in needed if run.tasks[other].state in (FAILED, CANCELLED)}
-    if hopeless:
-        machine.after_bad_end([run.tasks[index] for index in hopeless])
+    return deps
 
 
 def _close(machine: Machine, link: int, message: m.Close, payloads: list[Payload]) -> None:
@@ -170,6 +172,7 @@ def link_closed(machine: Machine, link: int) -> None:
 
 
 def author_gone(machine: Machine, run: Run) -> None:
+    machine.audience.gone_since[run.id] = machine.now
     machine.set_timer(machine.now + machine.settings.author_s, "author", str(run.id))
 
 
@@ -178,6 +181,8 @@ def author_expired(machine: Machine, key: str) -> None:
     run = machine.state.runs.get(int(key))
     if run is None or run.finished or run.id in machine.audience.authors:
         return
+    if machine.now < machine.audience.gone_since.get(run.id, machine.now) + machine.settings.author_s:
+        return  # it was here in between; a later timer counts from when it left again
     if run.options.application and not run.closed:
         machine.effects.append(e.StartApplication(run.id, run.uid, run.options.application))
         author_gone(machine, run)

@@ -31,6 +31,8 @@ class Audience:
 
     links: dict[int, dict[int, Watcher]] = field(default_factory=dict)
     authors: dict[int, int] = field(default_factory=dict)
+    gone_since: dict[int, float] = field(default_factory=dict)
+    """Runs that had nobody to feed them from this moment on."""
     paused: dict[int, None] = field(default_factory=dict)
     peeks: dict[int, tuple[int, int]] = field(default_factory=dict)
     next_peek: int = 0

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from pilotfish.core.proposals import Outlook, Proposal, Recall
 from pilotfish.core.state import UNIT, Needs, Shape, Task, Worker
+from pilotfish.model.states import ASSIGNED
 from pilotfish.model.task import CORES
 
 OVERHEAD_US = 20.0
@@ -33,19 +34,19 @@ class Fifo:
         supplies = [_Supply(shape) for shape in _in_order(state.ready)]
         if not supplies:
             return proposals
-        for worker in workers:
-            proposal = _fill(outlook, worker, supplies)
-            if proposal is not None:
+        fillings = [_fill(outlook, worker, supplies) for worker in workers]
+        for proposal in fillings:
+            # Only when everybody has what fits now: a task must not wait at one worker while another has room for it.
+            _add_ahead(outlook, proposal, supplies)
+            if proposal.tasks:
                 proposals.append(proposal)
         return proposals
 
     def next_look_at(self, outlook: Outlook) -> float | None:
         """Only tasks that wait at a worker while another one idles need a second look."""
-        if outlook.state.ready or not any(worker.ahead for worker in outlook.workers):
+        if outlook.state.ready:
             return None
-        if not any(not worker.held for worker in outlook.workers):
-            return None
-        return min(worker.progress_at for worker in outlook.workers if worker.ahead) + STALE_S
+        return min((recall.worker.progress_at + STALE_S for recall in _held_up(outlook)), default=None)
 
 
 def _in_order(shapes: dict[Shape, None]) -> list[Shape]:
@@ -117,8 +118,8 @@ def _suits(outlook: Outlook, worker: Worker, shape: Shape) -> bool:
     return worker.could_fit(shape.needs) and all(worker.tags.get(name) == value for name, value in shape.tags)
 
 
-def _fill(outlook: Outlook, worker: Worker, supplies: list[_Supply]) -> Proposal | None:
-    """Give the worker what fits now, and short tasks ahead."""
+def _fill(outlook: Outlook, worker: Worker, supplies: list[_Supply]) -> Proposal:
+    """Give the worker what fits now."""
     free = dict(worker.free)
     proposal = Proposal(worker, [])
     for supply in supplies:
@@ -137,8 +138,7 @@ def _fill(outlook: Outlook, worker: Worker, supplies: list[_Supply]) -> Proposal
             for name, amount in needs:
                 free[name] -= amount
             proposal.tasks.append(task)
-    _add_ahead(outlook, proposal, supplies)
-    return proposal if proposal.tasks else None
+    return proposal
 
 
 def _fits(free: dict[str, int], needs: Needs) -> bool:
@@ -190,9 +190,18 @@ def _depth(outlook: Outlook, worker: Worker, shape: Shape) -> int:
 
 def _recalls(outlook: Outlook) -> Iterator[Recall]:
     """Nothing is ready, somebody idles: fetch back what waits at workers that do not get on."""
+    for recall in _held_up(outlook):
+        if outlook.now - recall.worker.progress_at >= STALE_S:
+            yield recall
+
+
+def _held_up(outlook: Outlook) -> Iterator[Recall]:
+    """What waits at one worker and could begin at once at another, and has not been asked back yet."""
     idle = [worker for worker in outlook.workers if not worker.held]
     if not idle:
         return
     for worker in outlook.workers:
-        if worker.ahead and not worker.recalled and outlook.now - worker.progress_at >= STALE_S:
-            yield Recall(worker, [task for task in worker.ahead if any(other.could_fit(task.shape.needs) for other in idle)])
+        if worker.ahead and not worker.recalled:
+            tasks = [task for task in worker.ahead if task.state == ASSIGNED and any(_suits(outlook, other, task.shape) for other in idle)]
+            if tasks:
+                yield Recall(worker, tasks)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
 from pilotfish.core import snapshot
 from pilotfish.core.apply import apply
@@ -14,12 +15,13 @@ from pilotfish.model.task import Payload, Stored
 class SimulatedJournal:
     """The records of one pool. ``shadow`` is the state that a replay of the safe ones gives, kept up to date record by record."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_safe: Callable[[bytes, Record], None]) -> None:
         self.records: list[bytes] = []
         self.safe = 0
         self.full = False
         self.shadow = State()
         self._shadowed = 0
+        self._on_safe = on_safe
 
     def append(self, record: bytes) -> None:
         self.records.append(record)
@@ -27,8 +29,9 @@ class SimulatedJournal:
     def sync(self) -> None:
         self.safe = len(self.records)
         while self._shadowed < self.safe:
-            replay_record(self.shadow, self.records[self._shadowed])
+            record = self.records[self._shadowed]
             self._shadowed += 1
+            self._on_safe(record, replay_record(self.shadow, record))
 
     def crash(self, dice: random.Random) -> tuple[int, bool]:
         """Power is gone: some of the unsynced tail survives, and the record after it may be torn, which a checksum finds.
@@ -56,10 +59,11 @@ class SimulatedJournal:
         self.safe = self._shadowed = len(self.records)
 
 
-def replay_record(state: State, record: bytes) -> None:
+def replay_record(state: State, record: bytes) -> Record:
     turn = decode_record(record)
     for fact in turn.facts:
         apply(state, fact, turn.at)
+    return turn
 
 
 class DanglingPayload(AssertionError):

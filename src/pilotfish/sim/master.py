@@ -84,12 +84,13 @@ class MasterProcess:
         if not self.alive:
             return
         self.alive = False
-        for link in list(self.links.values()):
+        for link in self.all_links():
             self.world.network.end_at_master(link)
-        for waiting, item in self.backlog:
-            if item is DIAL and waiting is not None:
-                self.world.network.end_at_master(waiting)
         self.world.master_died(self)
+
+    def all_links(self) -> list[Link]:
+        """Those that it knows and those that wait to be taken."""
+        return [*self.links.values(), *(link for link, item in self.backlog if item is DIAL and link is not None)]
 
     # --- turns ------------------------------------------------------------------------------------------------------------------------
 
@@ -205,7 +206,7 @@ class MasterProcess:
             return
         if not self.usurped:
             self.world.journal.sync()
-            self.world.oracle.durable(self, turn)
+            self.world.oracle.compare(self)
         self.waiting_for_disk = False
         if self._doomed(AFTER_SYNC):
             return
@@ -259,7 +260,7 @@ class MasterProcess:
             world.payloads.keep(effect.stored)
         elif isinstance(effect, e.Finish):
             self.alive = False
-            for link in list(self.links.values()):
+            for link in self.all_links():
                 world.network.hang_up_master(link)
             world.master_finished(self)
 

@@ -125,7 +125,9 @@ class Node:
         self.slots[slot].terminate()
 
     def _kill_slot(self, slot: int) -> None:
-        self.slots[slot].die(["killed", "worker", "stopped with force"], "killed")
+        """Over a limit, which will be reported; or not wanted any more, which will not."""
+        over_limit = self.machine.work.slots[slot].verdict is not None
+        self.slots[slot].die(["killed", "worker", "stopped with force"], "failed" if over_limit else "killed")
 
     def _peek(self, query: int, slot: int, stream: int, offset: int) -> None:
         self._send(["peeked", query, True, offset], [b"output"])

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from pilotfish.model import messages as m
 from pilotfish.model.states import TASK_STATES
+from pilotfish.model.task import TaskSpec
 from pilotfish.sim.network import Link
 from pilotfish.sim.wire import Frame, read_to_client, write_from_client
 from pilotfish.sim.workloads import PersonPlan, payload_of
@@ -14,7 +17,6 @@ if TYPE_CHECKING:
     from pilotfish.sim.world import World
 
 RECONNECT_S = 0.5
-FULL = "full"
 
 
 class Broken(AssertionError):
@@ -40,6 +42,9 @@ class Person:
         self.close_sent = False
         self.finished = False
         self.left_at = world.now
+        self.left_early = False
+        self.present = False
+        """Connected, and the master has answered."""
         self.cursor = 0
         self.view: dict[int, tuple[int, str, bytes]] = {}
         self.told_ever: dict[int, tuple[int, str, bytes]] = {}
@@ -59,17 +64,21 @@ class Person:
         if link is self.link:
             self._lost()
 
-    def _lost(self) -> None:
+    def _absent(self) -> None:
         self.link = None
-        self.left_at = self.world.now
+        if self.present:
+            self.present = False
+            self.left_at = self.world.now
+
+    def _lost(self) -> None:
+        self._absent()
         self.world.after(RECONNECT_S * (0.5 + self.world.dice.random()), self.connect)
 
     def die(self, away_s: float) -> None:
         """The process is killed. Somebody starts it again, and it knows nothing but its uid."""
         if self.link is not None:
             self.world.network.end_at_peer(self.link)
-            self.link = None
-            self.left_at = self.world.now
+            self._absent()
         self._life += 1
         self.away = True
         self.accepted = self.sent = self.specs_sent = self.cursor = 0
@@ -97,6 +106,7 @@ class Person:
         if message.tasks < self.accepted_ever:
             raise Broken(f"{self.plan.uid}: {self.accepted_ever} tasks were accepted, only {message.tasks} are known")
         self.run = message.run
+        self.present = True
         self.world.oracle.opened(self)
         resume = message.tasks if self.plan.trusts_opened else min(self.accepted, message.tasks)
         self.sent = resume
@@ -141,6 +151,7 @@ class Person:
         self.sent = max(self.sent, self.accepted)
         think_s = 0.0 if self.world.calm else self.plan.think_s * self.world.dice.random()
         self.world.after(think_s, self._continue, self._life)
+        self._maybe_leave()
 
     def _continue(self, life: int) -> None:
         if life == self._life and self.link is not None and self.run:
@@ -171,6 +182,18 @@ class Person:
                 raise Broken(f"{self.plan.uid}: task {item.index} was {self.told_ever[item.index]}, now it is {told}")
             self.view[item.index] = told
         self.cursor += len(message.items)
+        self._maybe_leave()
+
+    def _maybe_leave(self) -> None:
+        """Some never say that no more tasks come: they go, and the run is closed for them."""
+        if not self.plan.closes and self.accepted >= len(self.plan.tasks) and len(self.view) == self.accepted:
+            self.left_early = self.finished = True
+            self._hang_up()
+
+    def _hang_up(self) -> None:
+        if self.link is not None:
+            self.world.network.hang_up_peer(self.link)
+            self._absent()
 
     def _began(self, message: m.Began, body: bytes) -> None:
         return
@@ -182,19 +205,14 @@ class Person:
         if dict(zip(TASK_STATES, counts, strict=True)) != message.counts:
             raise Broken(f"{self.plan.uid}: the run finished with {message.counts}, this client was told {counts}")
         self.finished = True
-        self.world.oracle.finished(self)
-        if self.link is not None:
-            self.world.network.hang_up_peer(self.link)
-            self.link = None
+        self._hang_up()
 
     def _answered(self, message: m.Answer, body: bytes) -> None:
         return
 
 
-def _without_code(spec: Any) -> Any:
+def _without_code(spec: TaskSpec) -> TaskSpec:
     """The code travels in the body."""
-    import msgspec
-
     return msgspec.structs.replace(spec, code=b"")
 
 

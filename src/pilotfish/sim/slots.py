@@ -96,7 +96,7 @@ class SimulatedSlot:
     def _plan_behaviour(self, behaviour: Behaviour, duration_s: float) -> None:
         assert self.attempt is not None
         world, kind = self.node.world, behaviour.kind
-        world.workloads.count_execution(self.attempt.task)
+        world.workloads.count_execution(self.attempt.task, behaviour)
         if kind == "exit" or (kind == "flaky" and world.workloads.executions(self.attempt.task) <= behaviour.bad_times):
             self._plan(duration_s, ["exit", "task", "ended with exit status 3"], "failed")
         elif kind == "version":

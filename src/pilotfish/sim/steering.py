@@ -129,6 +129,14 @@ class Steering:
             world.after(LOOK_S, self._settle)
             return
         world.oracle.settled(world.master)
+        for run in world.journal.shadow.runs:
+            if world.dice.random() < 0.5:
+                world.operator.ask("forget", run=run)
+        world.after(LOOK_S, self._leave)
+
+    def _leave(self) -> None:
+        world = self.world
+        world.oracle.emptied()
         world.operator.hang_up()
         self._settled_at = world.now
         world.after(LOOK_S, self._await_finish)

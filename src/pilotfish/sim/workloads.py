@@ -60,6 +60,11 @@ class Workloads:
     def __init__(self, people: list[PersonPlan]) -> None:
         self._plans = {plan.uid: plan for plan in people}
         self._executions: dict[int, int] = {}
+        self._known: dict[int, Behaviour] = {}
+
+    def behaviour_of(self, task: int) -> Behaviour | None:
+        """What a task does, if it was ever begun."""
+        return self._known.get(task)
 
     def behaviour(self, payload: bytes) -> Behaviour:
         return self.planned(payload).behaviour
@@ -68,7 +73,8 @@ class Workloads:
         uid, index, _ = payload.split(b":", 2)
         return self._plans[uid.decode()].tasks[int(index)]
 
-    def count_execution(self, task: int) -> None:
+    def count_execution(self, task: int, behaviour: Behaviour) -> None:
+        self._known[task] = behaviour
         self._executions[task] = self._executions.get(task, 0) + 1
 
     def executions(self, task: int) -> int:

@@ -57,18 +57,20 @@ class World:
         self.next_outage_s = 0.0
         self.wall_offset = 0.0
         self.slow_disk_until = 0.0
+        self.silence_s = 10 * scenario.settings.lease_s
+        """How long the master may be deaf for reasons of its own: a bound for stalls, full disks and outages."""
         self.trace: list[str] | None = None
         self._heap: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._count = 0
         self._finished = False
         self._guests = 0
-        self.journal = SimulatedJournal()
+        self.oracle = Oracle(self)
+        self.journal = SimulatedJournal(self.oracle.durable)
         self.payloads = SimulatedPayloads()
         self.network = Network(self, scenario.delay_s)
         self.workloads = Workloads(scenario.people)
         self.nodes: dict[str, Node] = {}
         self.sites = Sites(self, self._shapes())
-        self.oracle = Oracle(self)
         self.people = [Person(self, plan) for plan in scenario.people]
         self.operator = Operator(self)
         self.steering = Steering(self)
@@ -173,7 +175,7 @@ class World:
         assert old is not None
         if self.zombie is not None:
             self.zombie.kill()
-        for link in list(old.links.values()):
+        for link in old.all_links():
             self.network.cut_silently(link)
             if isinstance(link.peer, Node):
                 link.peer.troubled(self.now + 4 * self.scenario.settings.beat_s)
@@ -201,6 +203,14 @@ class World:
         if self.master is None and self._finished and link.role == "client":
             self.start_master()
         return self.master
+
+    def patience_s(self) -> float:
+        """After the last fault: the longest trouble still under way, then all work one by one on one slow core, with every retry."""
+        settings = self.scenario.settings
+        work_s = sum(task.behaviour.duration_s * 3 + 3.0 for plan in self.scenario.people for task in plan.tasks)
+        think_s = sum(plan.think_s for plan in self.scenario.people)
+        waits_s = 10 * settings.lease_s + 2 * settings.quarantine_s + 4 * settings.author_s + 400.0
+        return waits_s + think_s + 6 * work_s
 
     def sync_s(self) -> float:
         if self.now < self.slow_disk_until:

@@ -178,8 +178,15 @@ def test_a_master_that_dies_between_tasks_is_revived_and_nothing_is_lost(world: 
 def test_a_submit_that_never_arrived_is_sent_again(world: World, client: Client) -> None:
     run, heard = client.open_run("u", RunOptions()), Heard()
     client.watch(run, heard)
-    world.master.swallow = lambda message: isinstance(message, wire.Submit) and not swallowed.append(message) and len(swallowed) == 1
-    swallowed: list[Any] = []
+    swallowed: list[wire.Submit] = []
+
+    def swallow_one(message: Any) -> bool:
+        if isinstance(message, wire.Submit) and not swallowed:
+            swallowed.append(message)
+            return True
+        return False
+
+    world.master.swallow = swallow_one
     add(client, run, 50)
     heard.wait_for(lambda: len(heard.ended_items) == 50)
     assert heard.indices == list(range(50))

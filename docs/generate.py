@@ -1,0 +1,189 @@
+"""Writes the pages of the reference that are made from the code: ``python docs/generate.py``."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+import msgspec
+
+from pilotfish.cli.complaints import EXPLANATIONS
+from pilotfish.cli.main import SECTIONS
+from pilotfish.cli.main import pilotfish as command_group
+from pilotfish.model import settings, states
+from pilotfish.model.settings import PoolSettings
+
+HERE = Path(__file__).parent
+NOTE = "<!-- Written by docs/generate.py; do not edit. -->\n\n"
+
+STEP_X = 130
+BOX_WIDTH = 96
+BOX_HEIGHT = 32
+MARGIN = 20
+
+
+def command_page() -> str:
+    """Every command and option, from the commands themselves."""
+    lines = [NOTE + "# Commands\n", "What `pilotfish COMMAND --help` says. Every listing has `--json`.\n"]
+    root = click.Context(command_group, info_name="pilotfish")
+    for section, commands in SECTIONS.items():
+        lines.append(f"## {section}\n")
+        for name in commands:
+            command = command_group.get_command(root, name)
+            assert command is not None
+            lines += _command(command, click.Context(command, info_name=name, parent=root))
+    return "\n".join(lines)
+
+
+def _command(command: click.Command, context: click.Context) -> list[str]:
+    usage = " ".join(command.collect_usage_pieces(context))
+    text = inspect.cleandoc(command.help or "").replace("\b\n", "")
+    paragraphs = [_paragraph(part) for part in text.split("\n\n")]
+    lines = [f"### {command.name}\n", f"`pilotfish {command.name} {usage}`\n", "\n\n".join(paragraphs) + "\n"]
+    rows = [parameter for parameter in command.params if isinstance(parameter, click.Option)]
+    if rows:
+        lines += ["| option | |", "|---|---|"]
+        for option in rows:
+            record = option.get_help_record(context)
+            assert record is not None
+            names, told = record[0], re.sub(r"\s*\[x>=\d+\]|; x>=\d+", "", record[1])
+            lines.append(f"| `{names.replace('|', chr(92) + '|')}` | {' '.join(told.split()).replace('|', chr(92) + '|')} |")
+        lines.append("")
+    return lines
+
+
+def _paragraph(part: str) -> str:
+    """Examples in a help text, one per line, become a list of commands."""
+    lines = part.splitlines()
+    if all("pilotfish " in line for line in lines):
+        return "\n".join(f"- `{' '.join(line.split())}`" for line in lines)
+    return " ".join(lines).replace("{", "`{").replace("}", "}`")
+
+
+def settings_page() -> str:
+    """The settings, from the structure that holds them."""
+    lines = [
+        NOTE + "# Settings\n",
+        "One file, `config.toml` in `PILOTFISH_HOME`, with one table, `[pool]`. All settings have defaults; a misspelt one is an error"
+        " that names the nearest.\n",
+        "```toml\n[pool]\nlinger_s = 600\n```\n",
+        "| setting | default | meaning |",
+        "|---|---|---|",
+    ]
+    meanings = _field_texts(settings, "PoolSettings")
+    for field in msgspec.structs.fields(PoolSettings):
+        default = field.default if field.default is not msgspec.NODEFAULT else field.default_factory()
+        lines.append(f"| `{field.name}` | `{msgspec.json.encode(default).decode()}` | {meanings[field.name]} |")
+    lines += ["", "## Environment variables\n", "| variable | meaning |", "|---|---|"]
+    lines += [f"| `{name}` | {text} |" for name, text in VARIABLES.items()]
+    lines += ["", "Tasks find these in their environment:\n", "| variable | meaning |", "|---|---|"]
+    lines += [f"| `{name}` | {text} |" for name, text in TASK_VARIABLES.items()]
+    return "\n".join(lines) + "\n"
+
+
+VARIABLES = {
+    "PILOTFISH_HOME": "Where pools, journals and settings live. Default: `$XDG_STATE_HOME/pilotfish`, or `~/.local/state/pilotfish`.",
+    "PILOTFISH_POOL": "The pool that commands use when `--pool` is not given. Default: `default`.",
+    "NO_COLOR": "Any value switches colours off.",
+}
+TASK_VARIABLES = {
+    "PILOTFISH_TASK": "The task's name, `RUN.INDEX`.",
+    "PILOTFISH_ATTEMPT": "Which try this is, from 1.",
+    "PILOTFISH_CORES": "How many cores it was given. `OMP_NUM_THREADS` is the same unless it was set.",
+    "PILOTFISH_DEADLINE": "When its time is up, in seconds since 1970; only with a time limit.",
+    "PILOTFISH_WORKER": "The worker it runs on.",
+}
+
+
+def _field_texts(module: object, name: str) -> dict[str, str]:
+    """The strings below the fields of a class."""
+    tree = ast.parse(inspect.getsource(module))  # type: ignore[arg-type]
+    found = next(node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name)
+    texts: dict[str, str] = {}
+    for field, text in zip(found.body, found.body[1:], strict=False):
+        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
+            texts[ast.unparse(field.target)] = " ".join(str(text.value.value).split())
+    return texts
+
+
+def error_page() -> str:
+    lines = [NOTE + "# Error codes\n", "What `pilotfish explain CODE` says.\n", "| code | meaning | what helps |", "|---|---|---|"]
+    for code, explanation in sorted(EXPLANATIONS.items()):
+        lines.append(f"| {code} | {explanation.meaning} | {', '.join(f'`{command}`' for command in explanation.commands)} |")
+    return "\n".join(lines) + "\n"
+
+
+LIFECYCLES = {
+    "task": (states.TASK_STATES, states.TASK_MEANING, states.TASK_STEPS, "Tasks"),
+    "worker": (states.WORKER_STATES, states.WORKER_MEANING, states.WORKER_STEPS, "Workers"),
+    "pilot": (states.PILOT_STATES, states.PILOT_MEANING, states.PILOT_STEPS, "Pilots"),
+}
+
+
+def state_page() -> str:
+    lines = [NOTE + "# States\n", "Every change of state is a step in one of these tables; anything else is refused.\n"]
+    for key, (names, meanings, steps, title) in LIFECYCLES.items():
+        lines += [f"## {title}\n", f"![The states of a {key}](states-{key}.svg)\n", "| state | meaning | next |", "|---|---|---|"]
+        for number, name in enumerate(names):
+            lines.append(f"| {name} | {meanings[name]} | {', '.join(names[after] for after in steps[number]) or 'none: it is final'} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def state_picture(key: str) -> str:
+    """States in a row, steps forward as arcs above, steps back as arcs below."""
+    names, _, steps, _ = LIFECYCLES[key]
+    edges = [(before, after) for before, targets in steps.items() for after in targets]
+    above = max((after - before for before, after in edges if after > before), default=1) * 24 + 20
+    below = max((before - after for before, after in edges if after < before), default=0) * 24 + 20
+    width, middle = 2 * MARGIN + STEP_X * (len(names) - 1) + BOX_WIDTH, above + BOX_HEIGHT // 2
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {above + below + BOX_HEIGHT}"',
+        ' font-family="sans-serif" font-size="14">',
+        '<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
+        '<path d="M0,0 L8,4 L0,8 z" fill="#555"/></marker></defs>',
+    ]
+    parts += [_arc(before, after, middle) for before, after in edges]
+    for number, name in enumerate(names):
+        x = MARGIN + number * STEP_X
+        fill = "#dcebdc" if not steps[number] else "#dde7f3"
+        parts.append(
+            f'<rect x="{x}" y="{middle - BOX_HEIGHT // 2}" width="{BOX_WIDTH}" height="{BOX_HEIGHT}" rx="6" fill="{fill}" stroke="#555"/>'
+        )
+        parts.append(f'<text x="{x + BOX_WIDTH // 2}" y="{middle + 5}" text-anchor="middle" fill="#222">{name}</text>')
+    return "\n".join([*parts, "</svg>\n"])
+
+
+def _arc(before: int, after: int, middle: int) -> str:
+    shift = BOX_WIDTH // 2 + (10 if after > before else -10)
+    start, end = MARGIN + before * STEP_X + shift, MARGIN + after * STEP_X + BOX_WIDTH - shift
+    up = -1 if after > before else 1
+    edge, height = middle + up * BOX_HEIGHT // 2, abs(after - before) * 24 * up * 4 // 3
+    path = f"M{start},{edge} C{start},{edge + height} {end},{edge + height} {end},{edge}"
+    return f'<path d="{path}" fill="none" stroke="#555" marker-end="url(#tip)"/>'
+
+
+def _picture(key: str) -> Callable[[], str]:
+    return lambda: state_picture(key)
+
+
+GENERATED: dict[str, Callable[[], str]] = {
+    "reference/cli.md": command_page,
+    "reference/settings.md": settings_page,
+    "reference/errors.md": error_page,
+    "reference/states.md": state_page,
+    **{f"reference/states-{key}.svg": _picture(key) for key in LIFECYCLES},
+}
+
+
+def main() -> None:
+    for name, make in GENERATED.items():
+        (HERE / name).write_text(make())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,297 @@
+"""What must hold, whatever happens. It knows the truth about every node and link, and compares the journal and the clients with it.
+
+* nothing lost: what was accepted stays, and reaches one final state; what clients were told never changes
+* once: an attempt begins at most once; a result is applied at most once, and it is that of the current attempt
+* efficiency: a task runs again only if its earlier run failed or the worker of that run is gone, and a worker is given up only for a reason
+* blame: only who was alone when its worker died is convicted
+* liveness: when the faults are over everything ends within a bound, and no capacity idles beside a task that could use it
+* replay: the journal gives the live state; explanation: whoever waits has a reason
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import TYPE_CHECKING, Any
+
+from pilotfish.agent.work import Attempt
+from pilotfish.core.check import check, fingerprint
+from pilotfish.core.state import State
+from pilotfish.model import facts as f
+from pilotfish.model.facts import Record
+from pilotfish.model.ids import INDEX_MASK, run_of, show_task
+from pilotfish.model.states import DONE
+from pilotfish.sim.explained import check_explanations, check_idle_capacity
+from pilotfish.sim.verdict import check_end
+
+if TYPE_CHECKING:
+    from pilotfish.sim.master import MasterProcess
+    from pilotfish.sim.nodes import Node
+    from pilotfish.sim.people import Person
+    from pilotfish.sim.slots import Execution
+    from pilotfish.sim.world import World
+
+MOST_IDLE_TURNS = 20
+ANSWER_WITHIN_S = 120.0
+
+
+class Violated(AssertionError):
+    """Something happened that must not happen: a bug."""
+
+
+class Oracle:
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.calm_since = 0.0
+        self.executions: dict[int, list[Execution]] = {}
+        self.ended_workers: dict[str, str] = {}
+        self.applied: dict[int, int] = {}
+        self.losses: dict[int, int] = {}
+        self.failures: dict[int, int] = {}
+        self.deaths_caused: dict[int, int] = {}
+        self.convicted: dict[int, str] = {}
+        self.person_of_run: dict[int, Person] = {}
+        self.stuck_since: dict[str, float] = {}
+        self._turns = 0
+        self._records = 0
+
+    # --- turns of the master --------------------------------------------------------------------------------------------------------
+
+    def handled(self, process: MasterProcess) -> None:
+        """The machine has just taken a turn; its facts are not durable yet."""
+        self._turns += 1
+        if process.idle_turns > MOST_IDLE_TURNS:
+            raise Violated(f"{process.idle_turns} turns in a row without anything to do: the deadline lies in the past")
+        if self._turns % self.world.scenario.check_every == 0:
+            self._look_closely(process)
+
+    def _look_closely(self, process: MasterProcess) -> None:
+        machine = process.machine
+        check(machine.state)
+        check_explanations(machine)
+        check_idle_capacity(machine)
+        self._check_ahead(process)
+        now = self.world.now
+        for number, (kind, asked_at) in self.world.operator.asked.items():
+            if now - asked_at > ANSWER_WITHIN_S + self.world.silence_s and process.stalled_until < now - 1.0:
+                raise Violated(f"question {number} ({kind}) has had no answer for {now - asked_at:.0f} s")
+
+    def durable(self, record: bytes, turn: Record) -> None:
+        """These facts are safe, whether or not their master lived to know it."""
+        world = self.world
+        world.report.digest = zlib.crc32(record, world.report.digest)
+        for fact in turn.facts:
+            if world.trace is not None:
+                world.note(f"  {str(fact)[:300]}")
+            rule = _FACTS.get(type(fact))
+            if rule is not None:
+                rule(self, fact, turn)
+
+    def compare(self, process: MasterProcess) -> None:
+        """All facts of this master are safe now."""
+        self._records += 1
+        if self._records % self.world.scenario.compare_every == 0:
+            self._compare(process.machine.state)
+
+    def _compare(self, state: State) -> None:
+        if fingerprint(state) != fingerprint(self.world.journal.shadow):
+            raise Violated("replaying the journal does not give the live state: " + difference(state, self.world.journal.shadow))
+
+    def recovered(self, state: State) -> None:
+        """A new master has read the journal."""
+        check(state)
+        self._compare(state)
+        self.stuck_since.clear()
+        for person in self.world.people:
+            if person.run:
+                run = state.runs.get(person.run)
+                known = len(run.tasks) if run is not None else -1
+                if known < person.accepted_ever:
+                    raise Violated(f"{person.plan.uid}: {person.accepted_ever} tasks were accepted, {known} are left after a restart")
+
+    # --- facts ----------------------------------------------------------------------------------------------------------------------
+
+    def _tasks_done(self, fact: f.TasksDone, turn: Record) -> None:
+        for number, output in zip(fact.tasks, fact.outputs, strict=True):
+            self.applied[number] = self.applied.get(number, 0) + 1
+            if self.applied[number] > 1:
+                raise Violated(f"task {show_task(number)}: a result was applied twice")
+            said = self.world.payloads.get(output).rsplit(b"|", 3)[1:]
+            attempt = self.world.journal.shadow.task(number).attempt
+            if said != [b"%d" % number, b"%d" % attempt, fact.worker.encode()]:
+                raise Violated(f"task {show_task(number)}, attempt {attempt} at {fact.worker}: the result of {said} was taken for it")
+
+    def _attempt_failed(self, fact: f.AttemptFailed, turn: Record) -> None:
+        book = self.losses if fact.charge == "losses" else self.failures
+        book[fact.task] = book.get(fact.task, 0) + 1
+        if fact.failure.cause == "poison":
+            self._convicted(fact, turn)
+
+    def _convicted(self, fact: f.AttemptFailed, turn: Record) -> None:
+        self.convicted[fact.task] = fact.worker
+        others = [
+            number
+            for other in turn.facts
+            if isinstance(other, f.TasksReturned | f.AttemptFailed) and other.worker == fact.worker
+            for number in (other.tasks if isinstance(other, f.TasksReturned) else [other.task])
+            if number != fact.task
+        ]
+        if others:
+            raise Violated(f"task {show_task(fact.task)} was convicted although {len(others)} others were on {fact.worker}")
+        if self.losses[fact.task] < 3:
+            raise Violated(f"task {show_task(fact.task)} was convicted after {self.losses[fact.task]} deaths")
+
+    def _worker_ended(self, fact: f.WorkerEnded, turn: Record) -> None:
+        self.ended_workers[fact.worker] = fact.reason
+        self.stuck_since.pop(fact.worker, None)
+        node = self.world.nodes[fact.worker]
+        if not node.alive or "revoked" in fact.reason:
+            return
+        if "no work and no client" in fact.reason and not self.world.journal.shadow.unfinished:
+            return
+        settings = self.world.scenario.settings
+        lease_s = max(settings.lease_s, 3 * node.site.poll_s)
+        if "silent" in fact.reason and node.trouble_until >= self.world.now - lease_s - 1.0:
+            return
+        raise Violated(f"worker {fact.worker} was given up without need: {fact.reason}")
+
+    def _run_closed(self, fact: f.RunClosed, turn: Record) -> None:
+        if "gone" in fact.reason:
+            self._check_gone(fact.run, fact.reason)
+
+    def _run_cancelled(self, fact: f.RunCancelled, turn: Record) -> None:
+        if "gone" in fact.reason:
+            self._check_gone(fact.run, fact.reason)
+
+    def _check_gone(self, run: int, reason: str) -> None:
+        person = self.person_of_run.get(run)
+        if person is None:
+            return
+        author_s = self.world.scenario.settings.author_s
+        gone_s = 0.0 if person.present else self.world.now - person.left_at
+        if gone_s < author_s - 1.0:
+            raise Violated(f"run {run} was ended ({reason}) when its client had been gone for {gone_s:.1f} s, not {author_s:g}")
+
+    # --- nodes ----------------------------------------------------------------------------------------------------------------------
+
+    def began(self, node: Node, execution: Execution, attempt: Attempt) -> None:
+        """An attempt has really begun."""
+        world, task = self.world, execution.task
+        world.note(f"{node.worker} begins {show_task(task)} attempt {execution.attempt}")
+        world.report.counts["executions"] += 1
+        earlier = self.executions.setdefault(task, [])
+        for other in earlier:
+            if other.attempt == execution.attempt:
+                raise Violated(f"attempt {execution.attempt} of task {show_task(task)} was begun by {other.worker} and by {node.worker}")
+            if other.outcome != "failed" and other.worker not in self.ended_workers:
+                raise Violated(
+                    f"task {show_task(task)} runs again on {node.worker} (attempt {execution.attempt}), "
+                    f"although attempt {other.attempt} on {other.worker} is {other.outcome or 'running'} and {other.worker} is not gone"
+                )
+        earlier.append(execution)
+        self._check_needed(task)
+        self._check_room(node)
+
+    def _check_needed(self, number: int) -> None:
+        task = self.world.journal.shadow.find_task(number)
+        if task is None or task.waits_for:
+            raise Violated(f"task {show_task(number)} was begun before what it needs was done")
+
+    def _check_room(self, node: Node) -> None:
+        used: dict[str, float] = {}
+        for slot in node.slots.values():
+            if slot.attempt is not None:
+                for name, amount in slot.attempt.needs:
+                    used[name] = used.get(name, 0.0) + amount
+        for name, amount in used.items():
+            if amount > node.capacity[name] + 1e-6:
+                raise Violated(f"{node.worker} runs {amount:g} {name} of {node.capacity[name]:g}")
+
+    def poisoned(self, task: int) -> None:
+        self.deaths_caused[task] = self.deaths_caused.get(task, 0) + 1
+        self.world.report.counts["poisoned agents"] += 1
+
+    def _check_ahead(self, process: MasterProcess) -> None:
+        """Nobody idles for long while tasks wait at a worker that does not get on."""
+        machine, now = process.machine, self.world.now
+        state = machine.state
+        workers = machine._outlook().workers
+        idle = [worker for worker in workers if not worker.held]
+        for worker in workers:
+            troubled = self.world.nodes[worker.id].trouble_until > now - 10.0
+            waits = any(other.could_fit(task.shape.needs) for task in worker.ahead for other in idle)
+            if state.ready or state.suspects or not waits or troubled or machine.now - worker.progress_at < 5.0:
+                self.stuck_since.pop(worker.id, None)
+            elif now - self.stuck_since.setdefault(worker.id, now) > 5.0 + self.world.silence_s:
+                raise Violated(f"{len(worker.ahead)} tasks wait at {worker.id}, which has not got on for long, while {idle[0].id} idles")
+
+    # --- people ---------------------------------------------------------------------------------------------------------------------
+
+    def opened(self, person: Person) -> None:
+        self.person_of_run[person.run] = person
+
+    def refused(self, person: Person, text: str) -> None:
+        run = self.world.journal.shadow.runs.get(person.run)
+        if run is None or not run.closed:
+            raise Violated(f"{person.plan.uid} was refused although its run is open: {text}")
+
+    # --- the end --------------------------------------------------------------------------------------------------------------------
+
+    def waiting(self) -> None:
+        """The faults are over. How long may it take until everything is done?"""
+        if self.world.now - self.calm_since > self.world.patience_s():
+            raise Violated(f"{self._unfinished()} {self.world.now - self.calm_since:.0f} s after the last fault")
+
+    def _unfinished(self) -> str:
+        state = self.world.journal.shadow
+        waiting = [task for run in state.runs.values() for task in run.tasks if task.state < DONE]
+        people = [person.plan.uid for person in self.world.people if not person.finished]
+        still_open = [run.id for run in state.runs.values() if not run.finished]
+        return f"{len(waiting)} tasks are not final ({waiting[:3]}), {people} wait, runs {still_open} are not finished"
+
+    def settled(self, process: MasterProcess) -> None:
+        """Everything is done, and all acknowledgements have arrived."""
+        machine = process.machine
+        check(machine.state)
+        self._compare(machine.state)
+        check_end(self.world, machine)
+
+    def emptied(self) -> None:
+        self.world.payloads.compare(self.world.journal.shadow)
+
+    def finishing(self, since: float) -> None:
+        if self.world.now - since > self.world.scenario.settings.linger_s + self.world.silence_s + 60.0:
+            raise Violated("the master does not end by itself although nobody needs it")
+
+    def master_finished(self, process: MasterProcess) -> None:
+        state = process.machine.state
+        if state.unfinished:
+            raise Violated(f"the master ended with {state.unfinished} tasks to do")
+
+
+def difference(one: State, other: State) -> str:
+    """Where two states begin to differ, for people."""
+    from pilotfish.core import snapshot
+
+    for left, right in zip(snapshot.dump(one), snapshot.dump(other), strict=False):
+        if left != right:
+            return _first_difference(left.kind, left.row, right.row)
+    return "one of them has more"
+
+
+def _first_difference(where: str, left: Any, right: Any) -> str:
+    if isinstance(left, list) and isinstance(right, list) and len(left) == len(right):
+        for place, (one, other) in enumerate(zip(left, right, strict=True)):
+            if one != other:
+                return _first_difference(f"{where}[{place}]", one, other)
+    return f"{where}: {str(left)[:200]} / {str(right)[:200]}"
+
+
+_FACTS: dict[type, Any] = {
+    f.TasksDone: Oracle._tasks_done,
+    f.AttemptFailed: Oracle._attempt_failed,
+    f.WorkerEnded: Oracle._worker_ended,
+    f.RunClosed: Oracle._run_closed,
+    f.RunCancelled: Oracle._run_cancelled,
+}
+
+__all__ = ["INDEX_MASK", "Oracle", "Violated", "difference", "run_of"]

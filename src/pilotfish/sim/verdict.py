@@ -1,0 +1,98 @@
+"""At the end of a simulated world: is every task where it belongs, and is nothing left behind?"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pilotfish.core.machine import Machine
+from pilotfish.core.state import Run, Task
+from pilotfish.model.ids import show_task
+from pilotfish.model.states import CANCELLED, DONE, FAILED
+
+if TYPE_CHECKING:
+    from pilotfish.sim.people import Person
+    from pilotfish.sim.world import World
+
+OWN_CAUSES = {
+    "ok": (),
+    "exit": ("exit",),
+    "flaky": ("exit",),
+    "memory": ("oom",),
+    "crash": ("crash",),
+    "poison": ("poison", "worker-lost"),
+    "hang": ("time",),
+    "version": ("version",),
+}
+LOST_CAUSES = ("worker-lost", "slot-lost", "killed")
+
+
+class WrongEnd(AssertionError):
+    """A task ended as it should not have, or something was left behind: a bug."""
+
+
+def check_end(world: World, machine: Machine) -> None:
+    for run in machine.state.runs.values():
+        for task in run.tasks:
+            _check_task(world, run, task)
+    for person in world.people:
+        _check_view(world, machine, person)
+    _check_nodes(world, machine)
+    world.report.counts["tasks"] += sum(len(run.tasks) for run in machine.state.runs.values())
+    if len(machine._timers) > 10 * (len(machine.state.workers) + len(machine.state.runs) + world.fault_count):
+        raise WrongEnd(f"{len(machine._timers)} timers are left")
+    if machine.refused_proposals:
+        raise WrongEnd(f"{machine.refused_proposals} proposals of the policy were refused")
+
+
+def _check_task(world: World, run: Run, task: Task) -> None:
+    oracle = world.oracle
+    name = show_task(task.id)
+    behaviour = world.workloads.behaviour_of(task.id)
+    if task.state not in (DONE, FAILED, CANCELLED):
+        raise WrongEnd(f"task {name} is not final")
+    if (task.state == DONE) != (oracle.applied.get(task.id, 0) == 1):
+        raise WrongEnd(f"{task}: {oracle.applied.get(task.id, 0)} results were applied")
+    if task.state == CANCELLED or task.state == DONE:
+        return
+    assert task.failure is not None
+    cause = task.failure.cause
+    if cause == "dependency" or (behaviour is not None and cause in OWN_CAUSES[behaviour.kind]):
+        return
+    losses = oracle.losses.get(task.id, 0)
+    if cause in LOST_CAUSES and losses > run.specs[task.spec].losses:
+        return
+    if cause == "poison" and losses >= 3:
+        world.report.counts["innocents convicted"] += 1
+        return
+    if cause == "exit" and task.failure.message == "everything fails here":
+        world.report.counts["failed by a black hole"] += 1
+        return
+    if cause == "time" and run.specs[task.spec].time_s:
+        return
+    raise WrongEnd(f"{task} failed by {task.failure}, but it is {behaviour}; {losses} losses")
+
+
+def _check_view(world: World, machine: Machine, person: Person) -> None:
+    """What the client was told is what the journal says."""
+    if not person.run:
+        return
+    run = machine.state.runs[person.run]
+    if len(run.tasks) < person.accepted_ever:
+        raise WrongEnd(f"{person.plan.uid}: {person.accepted_ever} accepted, {len(run.tasks)} known")
+    for index, told in person.told_ever.items():
+        task = run.tasks[index]
+        known = (task.state, task.failure.cause if task.failure else "", world.payloads.get(task.output))
+        if told != known:
+            raise WrongEnd(f"{person.plan.uid} was told {told} of {task}, the journal says {known}")
+    if len(person.view) != len(run.tasks) and not person.left_early:
+        raise WrongEnd(f"{person.plan.uid} was told of {len(person.view)} tasks, there are {len(run.tasks)}")
+
+
+def _check_nodes(world: World, machine: Machine) -> None:
+    """Nobody works on, or keeps, what is over."""
+    for node in world.nodes.values():
+        presence = machine.presence.get(node.worker)
+        if not node.alive or node.hung or presence is None or presence.link is None or node.trouble_until > world.now - 30.0:
+            continue
+        if node.machine.work.live or node.machine.results.kept:
+            raise WrongEnd(f"{node.worker} still holds {list(node.machine.work.live)} and results {list(node.machine.results.kept)}")

@@ -1,0 +1,126 @@
+"""The sandbox: what is put in, what is taken out, and names that want to lead out of it."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from pilotfish.agent.sandbox import Sandbox, SandboxError
+
+BAD_NAMES = [
+    "",
+    ".",
+    "..",
+    "/etc/passwd",
+    "../x",
+    "a/../../x",
+    "a/..",
+    "./a",
+    "a//b",
+    "a/",
+    "/",
+    "a/./b",
+    "nul\0byte",
+    "\0",
+    "x" * 256,
+    "ü" * 128,
+    "a/" + "y" * 256,
+    *["../" * depth + "etc/passwd" for depth in range(1, 20)],
+]
+
+
+@pytest.fixture
+def sandbox(tmp_path: Path) -> Sandbox:
+    return Sandbox(str(tmp_path / "box"))
+
+
+@pytest.mark.parametrize("name", BAD_NAMES)
+def test_a_name_that_leads_out_is_refused_for_inputs_and_outputs(sandbox: Sandbox, name: str, tmp_path: Path) -> None:
+    with pytest.raises(SandboxError):
+        sandbox.put(name, 0o644, b"x")
+    with pytest.raises(SandboxError):
+        sandbox.collect([name], 1000)
+    assert [path.name for path in tmp_path.iterdir()] == ["box"]
+
+
+@pytest.mark.parametrize("name", ["a", "a b", "new\nline", "-rf", "~", "$HOME", "ü", "..a", "a..", "...", "d/e/f", "\udcff raw byte"])
+def test_odd_but_harmless_names_go_in_and_come_out(sandbox: Sandbox, name: str) -> None:
+    sandbox.put(name, 0o644, b"content")
+    assert sandbox.collect([name], 1000) == ([[name, 0o644]], [b"content"])
+
+
+def test_modes_are_kept_but_no_special_bits(sandbox: Sandbox) -> None:
+    sandbox.put("program", 0o6755, b"#!/bin/sh\n")
+    mode = os.stat(Path(sandbox.path) / "program").st_mode
+    assert stat.S_IMODE(mode) == 0o755
+
+
+def test_an_input_does_not_go_through_a_link(sandbox: Sandbox, tmp_path: Path) -> None:
+    (tmp_path / "outside").mkdir()
+    (Path(sandbox.path) / "door").symlink_to(tmp_path / "outside")
+    with pytest.raises(SandboxError):
+        sandbox.put("door/file", 0o644, b"x")
+    (Path(sandbox.path) / "link").symlink_to(tmp_path / "outside" / "file")
+    with pytest.raises(SandboxError):
+        sandbox.put("link", 0o644, b"x")
+    assert not list((tmp_path / "outside").iterdir())
+
+
+def test_outputs_are_regular_files_only_and_links_are_not_followed(sandbox: Sandbox, tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("secret")
+    box = Path(sandbox.path)
+    (box / "link").symlink_to(secret)
+    (box / "door").symlink_to(tmp_path)
+    os.mkfifo(box / "pipe")
+    (box / "directory").mkdir()
+    (box / "plain").write_text("plain")
+    for name in ("link", "door/secret", "pipe", "directory"):
+        with pytest.raises(SandboxError) as caught:
+            sandbox.collect([name], 1000)
+        assert caught.value.failure[:2] == ["missing-output", "task"]
+    assert sandbox.collect(["*"], 1000) == ([["plain", 0o644]], [b"plain"])
+    assert sandbox.collect(["**"], 1000)[0] == [["plain", 0o644]]
+
+
+def test_patterns_find_files_at_their_depth_and_each_once(sandbox: Sandbox) -> None:
+    for name in ("a.txt", "b.dat", "d/c.txt", "d/e/f.txt"):
+        sandbox.put(name, 0o600, name.encode())
+
+    def names(*patterns: str) -> list[str]:
+        return [name for name, _ in sandbox.collect(patterns, 1000)[0]]
+
+    assert names("*.txt") == ["a.txt"]
+    assert names("*/*.txt") == ["d/c.txt"]
+    assert names("**/*.txt") == ["a.txt", "d/c.txt", "d/e/f.txt"]
+    assert names("d/**") == ["d/c.txt", "d/e/f.txt"]
+    assert names("a.txt", "*") == ["a.txt", "b.dat"]
+    assert names("[ab].*") == ["a.txt", "b.dat"]
+    assert names("*.none") == []
+
+
+def test_outputs_that_are_too_large_are_a_failure_that_says_so(sandbox: Sandbox) -> None:
+    sandbox.put("a", 0o600, b"x" * 600)
+    sandbox.put("b", 0o600, b"x" * 600)
+    with pytest.raises(SandboxError, match="too large"):
+        sandbox.collect(["*"], 1000)
+
+
+def test_it_is_removed_even_if_its_task_made_it_unreadable(sandbox: Sandbox) -> None:
+    sandbox.put("d/e/f", 0o600, b"x")
+    os.chmod(Path(sandbox.path) / "d" / "e", 0)
+    os.chmod(Path(sandbox.path) / "d", 0)
+    os.chmod(sandbox.path, 0)
+    sandbox.remove()
+    assert not os.path.lexists(sandbox.path)
+
+
+def test_removing_does_not_follow_links(sandbox: Sandbox, tmp_path: Path) -> None:
+    (tmp_path / "precious").mkdir()
+    (tmp_path / "precious" / "file").write_text("x")
+    (Path(sandbox.path) / "link").symlink_to(tmp_path / "precious")
+    sandbox.remove()
+    assert (tmp_path / "precious" / "file").exists()

@@ -278,7 +278,8 @@ class Work:
                 head.ahead_s = ahead_s
                 self._give(slot, head)
                 share -= 1
-            self.next_look = min(self.next_look, slot.begun + HELD_UP_S)
+            if len(slot.attempts) > 1:
+                self.next_look = min(self.next_look, slot.begun + HELD_UP_S)
             if not queue:
                 return
 

@@ -26,8 +26,12 @@ from pilotfish.model.settings import PoolSettings
 from pilotfish.model.states import ACTIVE, ASSIGNED, DONE, ENDING, JOINED, READY, RUNNING
 from pilotfish.model.task import Failure, Stored
 
+RETURN_S = 15.0
+"""After a restart, workers get at least so long to come back: agents call again every 5 s at the latest."""
 STALL_S = 1.0
 """Called so much later than asked for: it was the master that slept, not the workers."""
+SOON_S = 0.01
+"""The soonest that a policy or strategy is asked again when nothing happens."""
 
 
 @dataclass(slots=True)
@@ -69,9 +73,10 @@ class Machine:
         self.record(f.MasterStarted(self.state.epoch + 1))
         if not self.state.local_cores and self.settings.workers:
             self.record(f.PoolSized(float(self.settings.workers)))
+        grace_s = max(self.settings.lease_s, RETURN_S)
         for worker in self.state.workers.values():
-            self.presence[worker.id] = Presence(now + self.settings.lease_s)
-            self.set_timer(now + self.settings.lease_s, "lease", worker.id)
+            self.presence[worker.id] = Presence(now + max(grace_s, 3 * worker.poll_s))
+            self.set_timer(now + grace_s, "lease", worker.id)
         for run in self.state.runs.values():
             if not run.finished:
                 clients.author_gone(self, run)
@@ -154,10 +159,12 @@ class Machine:
         self.stirred = False
         self._decide_pilots()
         outlook = self._outlook()
+        moments = [self.strategy.next_look_at(self.state, self.now)]
         if not self.space_full:
             self._decide_tasks(outlook)
-        moments = (self.policy.next_look_at(outlook), self.strategy.next_look_at(self.state, self.now))
-        self._look_at = min((moment for moment in moments if moment is not None), default=None)
+            moments.append(self.policy.next_look_at(outlook))
+        # Whoever asks for a moment that is over gets the next one that makes sense, or the host would turn without end.
+        self._look_at = min((max(moment, self.now + SOON_S) for moment in moments if moment is not None), default=None)
 
     def _decide_tasks(self, outlook: Outlook) -> None:
         for proposal in self.policy.propose(outlook):

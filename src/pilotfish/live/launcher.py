@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -46,7 +47,9 @@ class Launcher:
         self.refresh(pilot)
         bundle = build_bundle(self._pool.directory)
         credentials = str(directory / "credentials.json")
-        command = agent_command(sys.executable, str(bundle), credentials, pilot, cores, str(self._pool.work), self._poll_s)
+        workdir = self._pool.work / pilot
+        workdir.mkdir(mode=0o700, exist_ok=True)
+        command = agent_command(sys.executable, str(bundle), credentials, pilot, cores, str(workdir), self._poll_s)
         with (directory / "agent.log").open("ab") as log:
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, cwd="/")
         process.returncode = 0  # waited for by us, through its pidfd; Popen shall not try
@@ -71,6 +74,7 @@ class Launcher:
         pid, _, started = job.partition(":")
         if _started_at(int(pid)) != started:
             self._tell(i.PilotGone(pilot, False, "ended while no master watched"))
+            shutil.rmtree(self._pool.work / pilot, ignore_errors=True)
             return
         self.refresh(pilot)
         self._watch(pilot, int(pid), child=False)
@@ -117,6 +121,8 @@ class Launcher:
         status = os.waitpid(process.pid, 0)[1] if process.child else None
         well = status == 0 or process.ending is not None
         self._tell(i.PilotGone(pilot, well, self._reason(pilot, status)))
+        # The agent tidies up itself; this is for one that was killed together with its supervisor.
+        shutil.rmtree(self._pool.work / pilot, ignore_errors=True)
         if well:
             _remove(self._pool.pilot(pilot))
 

@@ -47,6 +47,8 @@ class Node:
         self.machine = AgentMachine(offer, world.dice.randrange(1 << 30), world.now)
         self._pending: list[tuple[str, tuple[Any, ...]]] = []
         self._wake_at = NEVER
+        self.woken_at = -1.0
+        self.woken = 0
         self.turn()
 
     @property
@@ -79,6 +81,7 @@ class Node:
         self._wake_at = NEVER
         if not self.hung:
             self.turn()
+            self.world.oracle.woke(self)
 
     # --- links ----------------------------------------------------------------------------------------------------------------------
 

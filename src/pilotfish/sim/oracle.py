@@ -191,6 +191,14 @@ class Oracle:
         self._check_needed(task)
         self._check_room(node)
 
+    def woke(self, node: Node) -> None:
+        """The agent's machine asked for this turn. If it asks without end at one moment, the live one would burn a core."""
+        if node.woken_at < self.world.now:
+            node.woken_at, node.woken = self.world.now, 0
+        node.woken += 1
+        if node.woken > MOST_IDLE_TURNS:
+            raise Violated(f"agent {node.worker} asks for {node.woken} turns at one moment")
+
     def _check_needed(self, number: int) -> None:
         task = self.world.journal.shadow.find_task(number)
         if task is None or task.waits_for:

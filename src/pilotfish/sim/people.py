@@ -112,6 +112,7 @@ class Person:
         self.sent = resume
         self.accepted = message.tasks if self.plan.trusts_opened else self.accepted
         self.specs_sent = message.specs if self.plan.trusts_opened else 0
+        self.close_sent = False
         self._say(m.Watch(self.run, self.cursor, True))
         self._submit_more()
 

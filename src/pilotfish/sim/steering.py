@@ -22,7 +22,7 @@ class Steering:
 
     def begin(self) -> None:
         if self.world.scenario.fixed_strategy:
-            self.world.after(1.0, self._size_pool, 2)
+            self.world.after(1.0, self._size_pool, 4)
         if self._gap_s:
             self.world.after(self._gap_s, self._command)
 
@@ -30,7 +30,7 @@ class Steering:
         """Grow the pool step by step; also what releases a site that was held."""
         self.world.operator.ask("workers_set", local=cores)
         if not self.world.over:
-            self.world.after(10.0, self._size_pool, min(cores + 2, 8))
+            self.world.after(10.0, self._size_pool, min(cores + 4, 8))
 
     # --- in between -----------------------------------------------------------------------------------------------------------------
 

@@ -79,7 +79,7 @@ class World:
     def _shapes(self) -> list[SiteShape]:
         shapes = self.scenario.sites
         if self.scenario.fixed_strategy:
-            shapes = [*shapes, SiteShape("local")]
+            shapes = [*shapes, SiteShape("local", memory=shapes[0].memory, tags=shapes[0].tags)]
         return shapes
 
     def strategy(self) -> Strategy:

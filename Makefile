@@ -7,7 +7,7 @@
 
 VENV := .venv
 BIN := $(VENV)/bin
-WORKERS ?= 2
+WORKERS ?= $(shell nproc 2>/dev/null || echo 2)
 PYTEST_ARGS ?= -n 2
 
 .DEFAULT_GOAL := help
@@ -17,7 +17,8 @@ help:
 	@sed -n '1,/^$$/s/^# \{0,1\}//p' Makefile
 
 run: $(VENV)/base
-	@$(BIN)/python examples/sweep.py --workers $(WORKERS)
+	@PATH="$(CURDIR)/$(BIN):$$PATH" pilotfish run --workers $(WORKERS) --report --name oscillator \
+		--param damping=0.2:2.0:0.2 --param seed=1..4 -- examples/oscillator.py {damping} {seed}
 
 test: check unit
 

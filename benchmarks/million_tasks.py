@@ -61,6 +61,10 @@ class Tenths:
         self.total = total
         self.marks = [time.perf_counter()]
 
+    def begin(self) -> None:
+        """Count from now: what came before was the start of the workers."""
+        self.marks = [time.perf_counter()]
+
     def reached(self, count: int) -> None:
         while len(self.marks) <= TENTHS and count >= self.total * len(self.marks) // TENTHS:
             self.marks.append(time.perf_counter())
@@ -137,6 +141,8 @@ def complete_all(conversation: Conversation, run: int, total: int) -> Tenths:
     def all_ended(message: Any) -> bool:
         nonlocal ended, failed
         if isinstance(message, m.Ended):
+            if not ended:
+                progress.begin()
             ended += len(message.items)
             failed += sum(item.state != DONE for item in message.items)
             progress.reached(ended)

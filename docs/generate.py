@@ -167,6 +167,17 @@ def _arc(before: int, after: int, middle: int) -> str:
     return f'<path d="{path}" fill="none" stroke="#555" marker-end="url(#tip)"/>'
 
 
+def decision_page() -> str:
+    lines = [
+        NOTE + "# Decisions\n",
+        "What was decided, why, and what it costs. One page each; a decision that is changed gets a new page.\n",
+    ]
+    for page in sorted((HERE / "explanation" / "decisions").glob("0*.md")):
+        title = page.read_text().splitlines()[0].removeprefix("# ")
+        lines.append(f"- [{title}]({page.name})")
+    return "\n".join(lines) + "\n"
+
+
 def _picture(key: str) -> Callable[[], str]:
     return lambda: state_picture(key)
 
@@ -176,6 +187,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "reference/settings.md": settings_page,
     "reference/errors.md": error_page,
     "reference/states.md": state_page,
+    "explanation/decisions/index.md": decision_page,
     **{f"reference/states-{key}.svg": _picture(key) for key in LIFECYCLES},
 }
 

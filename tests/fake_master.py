@@ -96,6 +96,8 @@ class FakeMaster:
         self.mute = False
         """Written down, but nothing is said about it: the confirmation is lost."""
         self.began_first = False
+        self.full = False
+        """The disk is full: no task is taken."""
         self._path, self._key = write_credentials(directory)
         self._path.unlink(missing_ok=True)
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -208,6 +210,12 @@ class FakeMaster:
 
     def _submit(self, peer: _Peer, message: wire.Submit, body: bytes) -> None:
         record, at = self.book.by_number(message.run), 0
+        if self.full and message.first + len(message.tasks) > len(record.tasks):
+            self._send(peer, wire.Problem(-1, "P2102", "the disk is full", "free some space"))
+            return
+        if message.first > len(record.tasks):
+            self._send(peer, wire.Problem(-1, "P1100", "out of order", "send them again"))
+            return
         for number, (spec, length) in enumerate(zip(message.specs, message.code_lengths, strict=True), message.first_spec):
             if number == len(record.specs):
                 record.specs.append((spec, body[at : at + length]))

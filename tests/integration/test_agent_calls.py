@@ -82,14 +82,11 @@ def test_the_result_of_a_quick_call_does_not_wait_for_a_slow_one_that_follows_it
     for task in client.start(spec, *[call_payload("")] * 500):
         client.value(task)
     quick_and_slow = [call_payload("")] * 20 + [call_payload(str(gate))]
-    tasks = client.start(spec, *quick_and_slow, *quick_and_slow)
-    slow = {tasks[20], tasks[41]}
-    for task in tasks:
-        if task not in slow:
-            assert client.value(task) == 1
-    gate.touch()
-    for task in slow:
+    *quick, slow = client.start(spec, *quick_and_slow)
+    for task in quick:
         assert client.value(task) == 1
+    gate.touch()
+    assert client.value(slow) == 1
 
 
 def test_an_exception_comes_back_with_its_traceback_and_its_output(client: Client) -> None:
@@ -181,9 +178,9 @@ def test_read_only_arguments_stay_read_only(client: Client) -> None:
 
 
 def test_a_result_that_cannot_be_pickled_is_said_to_be_so(client: Client) -> None:
-    task = client.call(client.python(lambda: open(os.devnull)))
+    task = client.call(client.python(lambda: __import__("threading").Lock()))
     cause, blame, message = client.failure(task)
-    assert (cause, blame) == ("result", "user") and "TextIOWrapper" in message
+    assert (cause, blame) == ("result", "user") and "lock" in message
 
 
 def test_a_lambda_can_be_a_result(client: Client) -> None:
@@ -275,7 +272,7 @@ def test_children_left_behind_are_ended_after_the_call(client: Client) -> None:
             return subprocess.Popen(["sleep", "1000"]).pid
         if kind == "session":
             return subprocess.Popen(["sleep", "1000"], start_new_session=True).pid
-        code = "import os,subprocess\nif os.fork(): os._exit(0)\nos.setsid()\nprint(subprocess.Popen(['sleep','1000']).pid, flush=True)"
+        code = "import os,subprocess\nif os.fork(): os._exit(0)\nos.setsid()\nprint(subprocess.Popen(['sleep','1000'],stdout=2).pid, flush=True)"
         return int(subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE).stdout)
 
     spec = client.python(leave)
@@ -320,7 +317,7 @@ def test_an_application_worker_is_made_once_per_slot_and_keeps_its_children(clie
     assert all(value[2] is None for value in values) and [value[3] for value in values] == [{"n": number} for number in range(20)]
     for pid in {value[0] for value in values}:
         counts = [value[1] for value in values if value[0] == pid]
-        assert counts == list(range(1, len(counts) + 1))
+        assert sorted(counts) == list(range(1, len(counts) + 1))
 
 
 def test_output_of_a_running_call_can_be_looked_at(client: Client, tmp_path: Path) -> None:

@@ -84,19 +84,17 @@ def test_a_stopped_owner_is_not_dead_however_old_its_lease(tmp_path: Path) -> No
 
 
 def test_a_child_that_outlives_the_owner_does_not_keep_the_pool(tmp_path: Path) -> None:
-    with_child = HOLDER.replace("signal.pause()", "import os\nos.fork()\nprint(os.getpid(), flush=True)\nsignal.pause()")
-    process = subprocess.Popen([sys.executable, "-c", with_child, str(tmp_path)], stdout=subprocess.PIPE)
-    assert process.stdout is not None
-    process.stdout.readline()
-    members = {int(process.stdout.readline()), int(process.stdout.readline())}
-    child = (members - {process.pid}).pop()
-    try:
-        process.kill()
-        process.wait()
-        assert PoolLock.acquire(tmp_path).generation == 2
-    finally:
-        os.kill(child, signal.SIGKILL)
-        process.stdout.close()
+    with_child = HOLDER.replace("signal.pause()", "import os\nchild = os.fork()\nif child:\n    print(child, flush=True)\nsignal.pause()")
+    with subprocess.Popen([sys.executable, "-c", with_child, str(tmp_path)], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        child = int(process.stdout.readline())
+        try:
+            process.kill()
+            process.wait()
+            assert PoolLock.acquire(tmp_path).generation == 2
+        finally:
+            os.kill(child, signal.SIGKILL)
 
 
 def test_another_process_with_the_number_of_the_dead_owner_is_not_taken_for_it(tmp_path: Path) -> None:

@@ -301,7 +301,7 @@ class SlotProcess:
         self.killing = True
         everything = [self.process.pid, *descendants_of(self.process.pid)]
         signal_all(everything, signal.SIGSTOP)
-        signal_all(everything, signal.SIGKILL)
+        signal_all(reversed(everything), signal.SIGKILL)
 
     def complaint(self) -> str:
         """The last line it wrote to its standard error."""

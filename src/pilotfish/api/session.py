@@ -163,9 +163,13 @@ class Session:
     def finished(self, counts: dict[str, int]) -> None:
         self._finished.set()
         if self._draining:
-            if self._forget_when_done:
-                self.client.tell("forget", run=self.run)
-            self.client.close(wait=False)
+            self._part()
+
+    def _part(self) -> None:
+        """The run is over and nobody here has more for it."""
+        if self._forget_when_done:
+            self.client.tell("forget", run=self.run)
+        self.client.close(wait=False)
 
     def lost(self, error: PilotfishError) -> None:
         if self._futures or not self._draining:
@@ -189,6 +193,8 @@ class Session:
         self._draining = True
         if self._private_workers:
             self._end_if_drained()
+        elif self._finished.is_set():
+            self._part()  # somebody cancelled the run before we closed it
         elif self.client.failure is None:
             self.client.close_run(self._submission)
 
@@ -222,17 +228,17 @@ class Session:
             self.left_behind = self._pool.close()
 
 
-_ending = threading.Event()
+_interpreter_ends = threading.Event()
 
 
 def interpreter_ends() -> bool:
     """Whether it is too late to start anything."""
-    return _ending.is_set()
+    return _interpreter_ends.is_set()
 
 
 def _finish_all() -> None:
     """At the end of the interpreter: private pools end after their last task; runs in shared ones go on without us."""
-    _ending.set()
+    _interpreter_ends.set()
     for session in list(_sessions):
         if session._private_workers:
             session.finish()

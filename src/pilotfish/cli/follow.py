@@ -23,6 +23,7 @@ ASK_WHY_AFTER_S = 0.6
 ASK_WHY_AGAIN_S = 5.0
 RECOUNT_S = 1.0
 SHOWN_FAILURES = 5
+SEEN_RUNNING = 1000
 HOPELESS = frozenset({"too-big", "tags", "walltime"})
 """Reasons that no waiting will change, only somebody's doing."""
 WORTH_TELLING = HOPELESS | {"no-workers", "held", "disk-full", "quarantine", "paused"}
@@ -96,6 +97,9 @@ class Follower:
         self._recount_at = time.monotonic()
         self._ask_why_at = time.monotonic() + ASK_WHY_AFTER_S
         counts = self.outcome.counts
+        if counts.get("running"):
+            # They began before we listened, so that nobody will tell us.
+            self._running.update(row["index"] for row in master.ask("tasks", run=row["run"], state="running", limit=SEEN_RUNNING))
         progress.total = row["tasks"]
         progress.failed = counts.get("failed", 0)
         progress.done = self.cursor = progress.failed + counts.get("done", 0) + counts.get("cancelled", 0)
@@ -136,7 +140,12 @@ class Follower:
             self._told |= codes
             self.progress.clear()
             show_reasons(screen, answer)
-        return bool(codes & HOPELESS)
+        return bool(codes & HOPELESS) and not self._more_is_coming()
+
+    def _more_is_coming(self) -> bool:
+        """Whether a worker is on its way, which may have what is missing."""
+        pilots = self._master.ask("status").get("pilots", ())
+        return any(pilot["state"] in ("requested", "submitted") for pilot in pilots)
 
 
 def follow(master: Master, run: int, quiet: bool = False, costs: list[float] | None = None, started: float | None = None) -> Outcome:

@@ -11,11 +11,12 @@ from pathlib import Path
 import click
 
 from pilotfish.cli.options import json_option
-from pilotfish.cli.render import Screen, clean, plural
+from pilotfish.cli.render import Screen, clean, cut, plural
 from pilotfish.live.daemon import Pool, find_pools, is_served, processes_of, remove_pool
 from pilotfish.live.home import PoolHome
 
 KILLED_WITHIN_S = 5.0
+SHOWN_CELLS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,7 @@ def gc(remove: bool, as_json: bool) -> int:
         screen.line("Nothing is left behind.")
     else:
         for one in found:
-            screen.line(f"{'removed' if one in removed else 'left'}  {one.kind}  {clean(one.what)}")
+            screen.line(f"{'removed' if one in removed else 'left'}  {one.kind}  {cut(clean(one.what), SHOWN_CELLS)}")
         if not remove:
             screen.line(f"{plural(len(found), 'leftover')}. Remove: pilotfish gc --remove")
     return 0 if len(removed) == len(found) or not remove else 1

@@ -144,11 +144,10 @@ def logs(subject: str | None, only: str | None, failed: bool, raw: bool, pool: s
     master = connect(pool)
     if subject is not None and "." in subject:
         row = master.ask("task", task=task_name(subject))
-        if row["state"] in ("assigned", "running"):
-            for name, number in STREAMS.items():
+        if row["state"] == "running":
+            for name in STREAMS:
                 if only in (None, name):
-                    _, data = _peek(master, row["id"], number, 0)
-                    write_bytes(data, getattr(sys, name), raw)
+                    write_bytes(_peek(master, row, name, 0), getattr(sys, name), raw)
             return
         _print_streams(fetch_output(master, row), only, raw)
         return
@@ -214,7 +213,7 @@ def tail(task: str, follow: bool, lines: int, stream: str | None, raw: bool, poo
             whole = getattr(fetch_output(master, row), stream)
             write_bytes(whole[seen:], sys.stdout, raw)
             return
-        _, data = _peek(master, name, STREAMS[stream], seen)
+        data = _peek(master, row, stream, seen)
         write_bytes(data, sys.stdout, raw)
         seen += len(data)
         if not data:
@@ -229,7 +228,7 @@ def _tail_once(master: Master, task: str, stream: str, lines: int, raw: bool) ->
     else:
         data = b""
         while True:
-            _, more = _peek(master, task, STREAMS[stream], len(data))
+            more = _peek(master, row, stream, len(data))
             data += more
             if not more:
                 break
@@ -238,9 +237,11 @@ def _tail_once(master: Master, task: str, stream: str, lines: int, raw: bool) ->
     return len(data)
 
 
-def _peek(master: Master, task: str, stream: int, offset: int) -> tuple[dict[str, Any], bytes]:
-    answer, data = master.ask_bytes("tail", task=task, stream=stream, offset=offset)
-    return answer, data
+def _peek(master: Master, row: dict[str, Any], stream: str, offset: int) -> bytes:
+    """What a running task wrote beyond ``offset``."""
+    if row["state"] != "running":
+        return b""
+    return master.ask_bytes("tail", task=row["id"], stream=STREAMS[stream], offset=offset)[1]
 
 
 # --- results ------------------------------------------------------------------------------------------------------------------------

@@ -7,11 +7,12 @@ import click
 from pilotfish.cli.complaints import CANNOT
 from pilotfish.cli.live_master import connect_to_stop, stop_marker
 from pilotfish.cli.options import json_option, pool_option
-from pilotfish.cli.render import Screen, clean, plural
+from pilotfish.cli.render import Screen, clean, cut, plural
 from pilotfish.live.daemon import Pool, is_served
 from pilotfish.live.home import pool_home
 
 GOODBYE_S = 30.0
+SHOWN_CELLS = 100
 
 
 @click.command()
@@ -37,7 +38,8 @@ def stop(now: bool, pool: str, as_json: bool) -> int:
         screen.line(f"No master runs for the pool {clean(pool)}.")
         return 0
     if left:
-        screen.line(f"Still there: {', '.join(clean(what) for what in left)}")
+        for what in left:
+            screen.line(f"still there: {cut(clean(what), SHOWN_CELLS)}")
         screen.line("  remove them   pilotfish gc --remove")
         return CANNOT
     kept, cancelled = answer.get("unfinished", 0), answer.get("cancelled", 0)

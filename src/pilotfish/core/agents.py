@@ -31,7 +31,7 @@ def hear(machine: Machine, link: int, message: m.FromAgent, payloads: list[Paylo
             machine.release_payload(payload)
         return
     presence = machine.presence[worker.id]
-    presence.lease_at = machine.now + _lease_s(machine, worker)
+    presence.lease_at = machine.now + lease_s(machine, worker)
     if isinstance(message, m.Results):
         _results(machine, link, worker, message, payloads)
     elif isinstance(message, m.Beat):
@@ -45,7 +45,8 @@ def hear(machine: Machine, link: int, message: m.FromAgent, payloads: list[Paylo
         machine.peeked(message, payloads)
 
 
-def _lease_s(machine: Machine, worker: Worker) -> float:
+def lease_s(machine: Machine, worker: Worker) -> float:
+    """How long this worker may be silent: one that calls now and then longer than one that stays connected."""
     return max(machine.settings.lease_s, 3 * worker.poll_s)
 
 
@@ -71,7 +72,7 @@ def _hello(machine: Machine, link: int, hello: m.Hello) -> None:
         machine.record(f.WorkerJoined(hello.worker, hello.pilot, hello.capacity, hello.tags, hello.info, ends_at, hello.poll_s))
         worker = state.workers[hello.worker]
     old = machine.presence.get(worker.id)
-    lease_at = machine.now + _lease_s(machine, worker)
+    lease_at = machine.now + lease_s(machine, worker)
     if old is None:
         machine.set_timer(lease_at, "lease", worker.id)
     elif old.link is not None and old.link != link:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pilotfish.core import commands, views
 from pilotfish.core.state import Run
 from pilotfish.core.watching import Watcher
-from pilotfish.errors import BadInput, PilotfishError
+from pilotfish.errors import BadInput, JournalFull, PilotfishError
 from pilotfish.model import effects as e
 from pilotfish.model import facts as f
 from pilotfish.model import messages as m
@@ -86,13 +86,11 @@ def _refuse_growth(machine: Machine, run: Run) -> None:
     if run.closed:
         raise BadInput(f"run {run.id} is closed ({run.closed}): it takes no more tasks", "open another run")
     if machine.space_full:
-        raise BadInput("the disk of the journal is full: no new tasks can be taken", "free some space; what is known goes on by itself")
+        raise JournalFull("the disk of the journal is full: no new tasks can be taken", "free some space; what is known goes on by itself")
 
 
 def _with_code(spec: TaskSpec, code: Payload) -> TaskSpec:
-    return TaskSpec(
-        spec.kind, spec.name, spec.request, spec.time_s, spec.retries, spec.losses, spec.priority, spec.tags, spec.launch, code
-    )
+    return TaskSpec(spec.kind, spec.name, spec.request, spec.time_s, spec.retries, spec.losses, spec.priority, spec.tags, spec.launch, code)
 
 
 def _read_tasks(run: Run, message: m.Submit, known: int) -> dict[int, list[int]]:

@@ -86,9 +86,9 @@ def _rerun(machine: Machine, arguments: dict[str, Any]) -> dict[str, int]:
             if child in places:
                 deps.setdefault(places[child], []).append(places[task.id & INDEX_MASK])
     machine.record(f.TasksAdded(number, 0, [task.spec for task in wanted], [task.payload for task in wanted], deps))
-    for task in wanted:
-        if not isinstance(task.payload, bytes):
-            machine.effects.append(e.KeepPayload(task.payload))
+    for payload in (*(spec.code for spec in run.specs), *(task.payload for task in wanted)):
+        if not isinstance(payload, bytes):
+            machine.effects.append(e.KeepPayload(payload))
     machine.record(f.RunClosed(number, f"a second try of run {run.id}"))
     return {"run": number, "tasks": len(wanted)}
 

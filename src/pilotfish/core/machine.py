@@ -59,6 +59,8 @@ class Machine:
         self.space_full = False
         self.look_again = False
         self.finish_at: float | None = None
+        self.finishing = False
+        """Somebody asked us to end: no new pilots, however much there is to do."""
         self.stirred = True
         """Something changed that no fact tells of, such as who can be reached: decide anew."""
         self._look_at: float | None = None
@@ -73,10 +75,12 @@ class Machine:
         self.record(f.MasterStarted(self.state.epoch + 1))
         if not self.state.local_cores and self.settings.workers:
             self.record(f.PoolSized(float(self.settings.workers)))
-        grace_s = max(self.settings.lease_s, RETURN_S)
         for worker in self.state.workers.values():
-            self.presence[worker.id] = Presence(now + max(grace_s, 3 * worker.poll_s))
-            self.set_timer(now + grace_s, "lease", worker.id)
+            lease_at = now + self._time_to_return(worker)
+            self.presence[worker.id] = Presence(lease_at)
+            self.set_timer(lease_at, "lease", worker.id)
+            if worker.quarantined_until:
+                self.set_timer(worker.quarantined_until, "quarantine", worker.id)
         for run in self.state.runs.values():
             if not run.finished:
                 clients.author_gone(self, run)
@@ -84,14 +88,17 @@ class Machine:
                     self.effects.append(e.StartApplication(run.id, run.uid, run.options.application))
         for pilot in self.state.pilots.values():
             self.effects.append(e.AdoptPilot(pilot.id, pilot.site, pilot.cores, pilot.job))
+            if pilot.state == ENDING:
+                self.effects.append(e.CancelPilot(pilot.id))
         return self._conclude()
 
     def handle(self, inputs: Sequence[i.Input], now: float) -> Turn:
         """All news first, then one decision."""
         now = max(now, self.now)
-        if self.deadline is not None and now - self.deadline > STALL_S:
-            self._forgive(now - self.deadline)
+        slept = self.deadline is not None and now - self.deadline > STALL_S
         self.now = now
+        if slept:
+            self._forgive()
         for item in inputs:
             _HEAR[type(item)](self, item)
         self._expire()
@@ -130,14 +137,21 @@ class Machine:
     def _next_deadline(self) -> float | None:
         candidates = [self._timers[0][0]] if self._timers else []
         candidates += [moment for moment in (self._look_at, self.finish_at) if moment is not None]
+        if self.presence:
+            # Often enough that a sleep of ours is noticed before it can be taken for the silence of others.
+            candidates.append(self.now + self.settings.beat_s)
         if self.look_again:
             self.look_again = False
             candidates.append(self.now)
         return min(candidates, default=None)
 
-    def _forgive(self, lateness: float) -> None:
-        for presence in self.presence.values():
-            presence.lease_at += lateness
+    def _forgive(self) -> None:
+        """We slept, nobody knows since when: whoever was there gets time to come back, as after a start."""
+        for name, presence in self.presence.items():
+            presence.lease_at = max(presence.lease_at, self.now + self._time_to_return(self.state.workers[name]))
+
+    def _time_to_return(self, worker: Worker) -> float:
+        return max(RETURN_S, agents.lease_s(self, worker))
 
     def _expire(self) -> None:
         timers = self._timers
@@ -230,6 +244,8 @@ class Machine:
         self.send(presence.link, m.Recall([(task.id, task.attempt) for task in tasks]))
 
     def _decide_pilots(self) -> None:
+        if self.finishing:
+            return
         for proposal in self.strategy.propose(self.state, self.now):
             if isinstance(proposal, Hold):
                 self.record(f.SiteHeld(proposal.site, proposal.reason))
@@ -251,6 +267,7 @@ class Machine:
 
     def finish(self, reason: str) -> None:
         """Send everybody home. What is unfinished stays in the journal and goes on when a master starts again."""
+        self.finishing = True
         for worker in list(self.state.workers.values()):
             agents.leave(self, worker, reason)
         for pilot in list(self.state.pilots.values()):

@@ -7,7 +7,9 @@ writes down as a whole: after a crash of either side the manager goes on exactly
 
 from __future__ import annotations
 
+import os
 import queue
+import shlex
 import sys
 import threading
 import traceback
@@ -45,17 +47,17 @@ _News = list[TaskDone] | _Changed | _Lost
 class ApplicationHost:
     """Runs one manager to its end. ``run`` blocks; its thread is the manager's own."""
 
-    def __init__(self, client: Client, uid: str, manager: ApplicationManager, options: RunOptions | None = None) -> None:
+    def __init__(self, client: Client, submission: Submission, manager: ApplicationManager) -> None:
         self._client = client
         self._manager = manager
         self._news: queue.SimpleQueue[_News] = queue.SimpleQueue()
         self._posted: list[Future[object]] = []
         self._pool: ThreadPoolExecutor | None = None
         self._thread = threading.current_thread()
-        self._submission: Submission = client.open_run(uid, options or RunOptions())
-        self._dealt_with = self._submission.advanced
+        self._submission = submission
+        self._dealt_with = submission.advanced
         self._ended = 0
-        self._tasks = TaskList(self._submission.next_index, manager.worker, self._added, self._post)
+        self._tasks = TaskList(submission.next_index, manager.worker, self._added, self._post)
 
     def run(self) -> None:
         self._thread = threading.current_thread()
@@ -187,25 +189,29 @@ def host(pool_directory: Path, uid: str, path: Path) -> int:
 
 
 def _host(client: Client, uid: str, path: Path) -> int:
+    run = client.open_run(uid, RunOptions())
     try:
-        loaded = load(path)
+        loaded = load(path, _surroundings(client, run))
         if loaded.manager is None:
             raise BadInput(f"run file {path.name}: it has no manager", SHAPE)
-        ApplicationHost(client, uid, loaded.manager).run()
+        ApplicationHost(client, run, loaded.manager).run()
     except ConnectionFailed as error:
         print(f"{path.name}: {error}", file=sys.stderr)
         return 1
     except Exception:  # noqa: BLE001 (the edge of the application's thread: user code may raise anything)
         traceback.print_exc()
-        abandon(client, uid)
+        # The run must not wait for ever for tasks that nobody will make.
+        client.ask("cancel", run=run.run, reason="its application manager failed")
         return 1
     return 0
 
 
-def abandon(client: Client, uid: str) -> None:
-    """The manager failed: end the run instead of letting it wait for tasks that nobody will make."""
-    run = client.open_run(uid, RunOptions())
-    client.ask("cancel", run=run.run, reason="its application manager failed")
+def _surroundings(client: Client, run: Submission) -> list[str]:
+    """Go where the person was who started the run; the arguments that the run file was given."""
+    row = client.ask("run", run=run.run).data
+    if os.path.isdir(row["cwd"]):
+        os.chdir(row["cwd"])
+    return shlex.split(row["command"])[1:]
 
 
 def main(arguments: Sequence[str]) -> int:

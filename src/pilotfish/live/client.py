@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from pilotfish.applications.tasklist import Entry, TaskList
-from pilotfish.errors import ConnectionFailed, PilotfishError
+from pilotfish.errors import ConnectionFailed, JournalFull, PilotfishError
 from pilotfish.live.errands import Errands, Question, Reply
 from pilotfish.live.frames import frame
 from pilotfish.live.link import Link, dial
@@ -28,6 +28,8 @@ from pilotfish.model.task import RunOptions, TaskSpec
 PATIENCE_S = 60.0
 """How long a master may be away before the client gives up."""
 HANDSHAKE_S = 20.0
+FULL_DISK_S = 1.0
+"""How long to wait before tasks are offered again to a master whose disk is full."""
 _DIRECT_AFTER_S = 0.0001
 """A caller sends by itself when nothing was sent for so long: tasks come one by one, and there is nothing to batch."""
 _BACKLOG_BYTES = 256 * 1024 * 1024
@@ -53,6 +55,7 @@ class Client:
         self._link: Link | None = link
         self._sleeping = False
         self._last_sent = 0.0
+        self._say_again_at: float | None = None
         self._failure: PilotfishError | None = None
         self._closing = False
         self._runs: dict[int, Submission] = {}
@@ -136,6 +139,8 @@ class Client:
         with self._lock:
             self._check()
             run.close_wanted = True
+            # A Close is not answered. The master works in order, so that any later answer shows that it was written down.
+            self._errands.ask("run", {"run": run.run})
             self._wake()
 
     def ask(self, kind: str, **arguments: Any) -> Reply:
@@ -267,8 +272,11 @@ class Client:
                     if self._closing and not self._unsettled():
                         return
                 self._sleeping = True
-            events = poll.poll()
+            events = poll.poll(None if self._say_again_at is None else FULL_DISK_S * 1000)
             self._sleeping = False
+            if self._say_again_at is not None and time.monotonic() >= self._say_again_at:
+                self._say_again_at = None
+                raise ConnectionFailed("the disk of the master was full: say everything again")
             for ready, _ in events:
                 if ready == wake:
                     os.read(wake, 64)
@@ -360,7 +368,15 @@ class Client:
             question.fail(problem)
 
     def _unasked_problem(self, problem: PilotfishError) -> None:
-        """An Open or a Submit was refused. The oldest Open is meant, if any waits; else the runs cannot go on."""
+        """An Open or a Submit was refused. The oldest Open is meant, if any waits; else the runs cannot go on.
+
+        A full disk is waited for: everything is said again after a while, and what was sent behind the refused tasks is refused
+        for that reason only.
+        """
+        if problem.code == JournalFull.code:
+            self._say_again_at = time.monotonic() + FULL_DISK_S
+        if self._say_again_at is not None:
+            return
         with self._lock:
             opening = self._errands.oldest_open()
             runs = list(self._runs.values())
@@ -368,8 +384,10 @@ class Client:
             opening.fail(problem)
             return
         for run in runs:
-            if run.has_unaccepted and run.listener is not None:
-                run.listener.lost(problem)
+            if run.has_unaccepted:
+                run.give_up()
+                if run.listener is not None:
+                    run.listener.lost(problem)
 
     # --- when the master goes away ------------------------------------------------------------------------------------------------
 

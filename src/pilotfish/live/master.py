@@ -16,7 +16,7 @@ import time
 from typing import Any
 
 from pilotfish.core.machine import Machine, Turn
-from pilotfish.errors import JournalFull
+from pilotfish.errors import AlreadyRunning, ConnectionFailed, JournalError, JournalFull
 from pilotfish.live.applications import Applications
 from pilotfish.live.bodies import split_body
 from pilotfish.live.compaction import Compaction
@@ -30,7 +30,7 @@ from pilotfish.model import inputs as i
 from pilotfish.model import messages as m
 from pilotfish.model.facts import Record, encode_record
 from pilotfish.model.settings import PoolSettings
-from pilotfish.model.task import Payload
+from pilotfish.model.task import Payload, Stored
 from pilotfish.policies.fifo import Fifo
 from pilotfish.store.journal import Journal
 from pilotfish.store.lock import PoolLock
@@ -56,8 +56,9 @@ class Master:
         self.journal, recovery = Journal.open(pool.journal)
         self.payloads = PayloadStore.open(pool.payloads)
         state = replay(recovery)
+        self._damaged = bool(recovery.salvage.damages or recovery.salvage.gaps)
         for stored in stored_payloads(state):
-            self.payloads.adopt(stored)
+            self._refer(stored)
         self._wall_offset = max(time.time(), state.at) - time.monotonic()
         self.machine = Machine(state, Fifo(), Fixed(), settings)
         self.doorman = Doorman(self.keyring, self._heard, self._closed)
@@ -128,22 +129,40 @@ class Master:
         self.compaction.end()
         self.pool.socket_path().unlink(missing_ok=True)
         self.journal.close()
+        self.payloads.close()
         self.lock.release()
 
     async def _upkeep(self) -> None:
         """What must be looked at now and then: room on the disk, the lock's lease, the journal's files and size."""
         while True:
-            free = shutil.disk_usage(self.pool.directory).free
-            if (free < LOW_SPACE_BYTES) != self._space_full:
-                self._space_full = not self._space_full
-                self._tell(i.SpaceChanged(self._space_full))
-            self.lock.renew()
+            self._renew_lock()
+            self._look_at_space()
             displaced = self.journal.verify_in_place()
             if displaced:
                 log.error("files of the journal were changed under us, writing it anew: %s", displaced)
-            self.compaction.consider(self.now(), force=bool(displaced))
+            try:
+                self.compaction.consider(self.now(), force=bool(displaced) or self._damaged)
+                self._damaged = False
+            except (JournalFull, JournalError) as problem:
+                log.error("the journal could not be compacted: %s", problem)
             self.payloads.collect()
             await asyncio.sleep(UPKEEP_S)
+
+    def _renew_lock(self) -> None:
+        """Whoever lost the lock must not write another byte: somebody else may."""
+        try:
+            self.lock.renew()
+        except AlreadyRunning as problem:
+            log.critical("%s", problem)
+            os._exit(3)
+
+    def _look_at_space(self) -> None:
+        full = shutil.disk_usage(self.pool.directory).free < LOW_SPACE_BYTES
+        if not full:
+            self.journal.restore_reserve()
+        if full != self._space_full:
+            self._space_full = full
+            self._tell(i.SpaceChanged(full))
 
     # --- inputs ---------------------------------------------------------------------------------------------------------------------
 
@@ -166,7 +185,11 @@ class Master:
         if len(part) <= INLINE_BYTES:
             return bytes(part)
         self._payloads_dirty = True
-        return self.payloads.put([part])
+        try:
+            return self.payloads.put([part])
+        except JournalFull as problem:
+            # The peer keeps what it could not deliver, and calls again.
+            raise ConnectionFailed(str(problem)) from problem
 
     def _closed(self, link: Link) -> None:
         if self.links.pop(link.number, None) is not None:
@@ -211,6 +234,7 @@ class Master:
                 log.error("%s", problem)
                 self.journal.release_reserve()
                 time.sleep(RETRY_FULL_S)
+                self._renew_lock()
 
     def _set_timer(self) -> None:
         if self._timer is not None:
@@ -234,7 +258,20 @@ class Master:
             link.flush()
 
     def _load(self, payload: Payload) -> bytes:
-        return payload if type(payload) is bytes else self.payloads.get(payload)  # type: ignore[arg-type]
+        """The bytes of a payload; zeros, which nobody takes for a parcel, if the disk no longer has them."""
+        if isinstance(payload, bytes):
+            return payload
+        try:
+            return self.payloads.get(payload)
+        except JournalError as problem:
+            log.error("%s", problem)
+            return bytes(payload.length)
+
+    def _refer(self, stored: Stored) -> None:
+        try:
+            self.payloads.adopt(stored)
+        except JournalError as problem:
+            log.error("%s", problem)
 
     def _perform_other(self, effect: e.Effect) -> None:
         if isinstance(effect, e.HangUp):
@@ -250,7 +287,7 @@ class Master:
         elif isinstance(effect, e.ReleasePayload):
             self.payloads.release(effect.stored)
         elif isinstance(effect, e.KeepPayload):
-            self.payloads.adopt(effect.stored)
+            self._refer(effect.stored)
         elif isinstance(effect, e.StartApplication):
             self.applications.start(effect.run, effect.uid, effect.path)
         elif isinstance(effect, e.Finish):

@@ -183,7 +183,7 @@ class Submission:
 
     @property
     def has_unaccepted(self) -> bool:
-        return bool(self._fresh or self._unaccepted)
+        return bool(self._unaccepted) or self.has_unsent
 
     def cut(self) -> list[list[Buffer]]:
         """The frames to send now; they are kept until the master has written them down."""
@@ -205,6 +205,11 @@ class Submission:
         """What a new connection has to repeat."""
         self.watching = self.close_sent = False
         return [encoded for _, encoded in self._unaccepted]
+
+    def give_up(self) -> None:
+        """Nothing of what is not written down will be."""
+        self._fresh.clear()
+        self._unaccepted.clear()
 
     def accepted(self, tasks: int) -> None:
         unaccepted = self._unaccepted

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from pilotfish.agent.machine import DIAL_TIMEOUT_S
 from pilotfish.model import inputs as i
 from pilotfish.model.states import TASK_STATES
-from pilotfish.sim.master import AFTER_SYNC, AMID_EFFECTS, BEFORE_APPEND, BEFORE_SYNC, MOMENTS
+from pilotfish.sim.master import AFTER_SYNC, AMID_EFFECTS, BEFORE_APPEND, BEFORE_SYNC, MOMENTS, MasterProcess
+from pilotfish.sim.network import Link
 from pilotfish.sim.nodes import NEVER, Node
 from pilotfish.sim.scenario import CLIENT_FAULTS, MASTER_FAULTS, NODE_FAULTS
 
@@ -93,6 +95,8 @@ class Faults:
         return True
 
     def _endless_hang(self, node: Node) -> bool:
+        if node.worker not in self.world.journal.shadow.workers:
+            return False
         node.hang(NEVER, frozen=True)
         return True
 
@@ -138,7 +142,7 @@ class Faults:
         if node.link is None:
             return False
         self.world.network.cut_silently(node.link)
-        node.troubled(self.world.now + 4 * self.scenario.settings.beat_s)
+        node.troubled(self.world.now + max(DIAL_TIMEOUT_S, 4 * self.scenario.settings.beat_s))
         return True
 
     def _partition(self, node: Node) -> bool:
@@ -284,19 +288,21 @@ class Faults:
 
     def _client_stall(self) -> bool:
         """A client reads nothing for a while: the host pauses its link."""
-        people = [person for person in self.world.people if person.link is not None and person.link.open_at_master]
-        if not people or self.world.master is None:
+        master = self.world.master
+        people = [person for person in self.world.people if person.link is not None and person.link.host is master]
+        if master is None or not people:
             return False
         link = self.world.dice.choice(people).link
         assert link is not None
-        self.world.master.tell(i.LinkPaused(link.number))
-        self.world.after(self.world.dice.uniform(0.1, 10.0), self._client_reads, link, self.world.master)
+        if master.links.get(link.number) is not link:
+            return False
+        master.tell(i.LinkPaused(link.number))
+        self.world.after(self.world.dice.uniform(0.1, 10.0), self._client_reads, link, master)
         return True
 
-    def _client_reads(self, link: object, master: object) -> None:
-        current = self.world.master
-        if current is master and current is not None and current.links.get(getattr(link, "number", 0)) is link:
-            current.tell(i.LinkResumed(getattr(link, "number", 0)))
+    def _client_reads(self, link: Link, master: MasterProcess) -> None:
+        if master.links.get(link.number) is link:
+            master.tell(i.LinkResumed(link.number))
 
 
 _NODE_FAULTS: dict[str, Callable[[Faults, Node], bool]] = {

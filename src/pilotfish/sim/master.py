@@ -40,9 +40,10 @@ class MasterProcess:
         self.stalled_until = 0.0
         self.waiting_for_disk = False
         self.idle_turns = 0
-        """Turns in a row in which nothing came in and nothing came out."""
+        """Turns at one moment in which nothing came in and nothing came out."""
         self._clock_offset = max(world.now + world.wall_offset, state.at) - world.now
         self._turn_due = False
+        self._last_turn_at = -1.0
         self._wake_at = NEVER
         self._next_link = 1
 
@@ -166,10 +167,11 @@ class MasterProcess:
 
     def _run_turn(self, inbox: list[i.Input]) -> None:
         turn = self.machine.handle(inbox, self.clock())
-        if inbox or turn.facts or turn.effects:
+        if inbox or turn.facts or turn.effects or self.world.now > self._last_turn_at + 0.001:
             self.idle_turns = 0
         else:
             self.idle_turns += 1
+        self._last_turn_at = self.world.now
         self._commit(turn)
 
     # --- durable, then done -----------------------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from pilotfish.agent.work import Attempt
 from pilotfish.core.check import check, fingerprint
+from pilotfish.core.machine import RETURN_S
 from pilotfish.core.state import State
 from pilotfish.model import facts as f
 from pilotfish.model.facts import Record
@@ -51,6 +52,8 @@ class Oracle:
         self.convicted: dict[int, str] = {}
         self.person_of_run: dict[int, Person] = {}
         self.stuck_since: dict[str, float] = {}
+        self._decided_at = 0.0
+        """When the master made up its mind about what is becoming durable."""
         self._turns = 0
         self._records = 0
 
@@ -58,6 +61,7 @@ class Oracle:
 
     def handled(self, process: MasterProcess) -> None:
         """The machine has just taken a turn; its facts are not durable yet."""
+        self._decided_at = self.world.now
         self._turns += 1
         if process.idle_turns > MOST_IDLE_TURNS:
             raise Violated(f"{process.idle_turns} turns in a row without anything to do: the deadline lies in the past")
@@ -102,7 +106,7 @@ class Oracle:
         self._compare(state)
         self.stuck_since.clear()
         for person in self.world.people:
-            if person.run:
+            if person.run and not person.finished:
                 run = state.runs.get(person.run)
                 known = len(run.tasks) if run is not None else -1
                 if known < person.accepted_ever:
@@ -149,8 +153,8 @@ class Oracle:
         if "no work and no client" in fact.reason and not self.world.journal.shadow.unfinished:
             return
         settings = self.world.scenario.settings
-        lease_s = max(settings.lease_s, 3 * node.site.poll_s)
-        if "silent" in fact.reason and node.trouble_until >= self.world.now - lease_s - 1.0:
+        lease_s = max(settings.lease_s, RETURN_S, 3 * node.site.poll_s)
+        if "silent" in fact.reason and node.trouble_until >= self._decided_at - lease_s - 1.0:
             return
         raise Violated(f"worker {fact.worker} was given up without need: {fact.reason}")
 
@@ -167,7 +171,7 @@ class Oracle:
         if person is None:
             return
         author_s = self.world.scenario.settings.author_s
-        gone_s = 0.0 if person.present else self.world.now - person.left_at
+        gone_s = 0.0 if person.present else self._decided_at - person.left_at
         if gone_s < author_s - 1.0:
             raise Violated(f"run {run} was ended ({reason}) when its client had been gone for {gone_s:.1f} s, not {author_s:g}")
 
@@ -182,7 +186,8 @@ class Oracle:
         for other in earlier:
             if other.attempt == execution.attempt:
                 raise Violated(f"attempt {execution.attempt} of task {show_task(task)} was begun by {other.worker} and by {node.worker}")
-            if other.outcome != "failed" and other.worker not in self.ended_workers:
+            excused = other.outcome == "failed" or other.worker in self.ended_workers
+            if not excused and node.worker not in self.ended_workers:
                 raise Violated(
                     f"task {show_task(task)} runs again on {node.worker} (attempt {execution.attempt}), "
                     f"although attempt {other.attempt} on {other.worker} is {other.outcome or 'running'} and {other.worker} is not gone"

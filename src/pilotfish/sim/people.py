@@ -66,6 +66,10 @@ class Person:
 
     def _absent(self) -> None:
         self.link = None
+        self.cut_off()
+
+    def cut_off(self) -> None:
+        """The master does not see this client any more, whatever the client believes."""
         if self.present:
             self.present = False
             self.left_at = self.world.now
@@ -163,7 +167,7 @@ class Person:
             self.refused = message.message
             self.world.oracle.refused(self, message.message)
         elif "full" in message.message or "out of order" in message.message:
-            self.sent = self.accepted
+            self.sent, self.specs_sent = self.accepted, 0
             self.world.after(1.0, self._continue, self._life)
         else:
             raise Broken(f"{self.plan.uid} was told: {message.message}")

@@ -125,7 +125,7 @@ class Steering:
     def _settle(self) -> None:
         """All acknowledgements have had time to arrive. Everybody leaves, and the master is to end by itself."""
         world = self.world
-        if world.master is None:
+        if world.master is None or world.master.blocked:
             world.after(LOOK_S, self._settle)
             return
         world.oracle.settled(world.master)
@@ -136,6 +136,9 @@ class Steering:
 
     def _leave(self) -> None:
         world = self.world
+        if world.master is None or world.master.blocked:
+            world.after(LOOK_S, self._leave)
+            return
         world.oracle.emptied()
         world.operator.hang_up()
         self._settled_at = world.now

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import Any
 
+from pilotfish.agent.machine import DIAL_TIMEOUT_S
 from pilotfish.core import watching
 from pilotfish.core.proposals import Strategy
 from pilotfish.sim.disk import SimulatedJournal, SimulatedPayloads
@@ -178,8 +179,10 @@ class World:
         for link in old.all_links():
             self.network.cut_silently(link)
             if isinstance(link.peer, Node):
-                link.peer.troubled(self.now + 4 * self.scenario.settings.beat_s)
+                link.peer.troubled(self.now + max(DIAL_TIMEOUT_S, 4 * self.scenario.settings.beat_s))
             else:
+                if isinstance(link.peer, Person):
+                    link.peer.cut_off()
                 self.after(2.0, self._abandon, link)
         old.usurped = True
         old.stall(resume_after_s)
@@ -199,6 +202,7 @@ class World:
         zombie, peer = self.zombie, link.peer
         if zombie is not None and zombie.alive and isinstance(peer, Node) and peer.machine.epoch > zombie.machine.state.epoch:
             if self.dice.random() < 0.5:
+                peer.troubled(self.now + DIAL_TIMEOUT_S)
                 return zombie
         if self.master is None and self._finished and link.role == "client":
             self.start_master()

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -61,7 +62,7 @@ def run_with(directory: Path, book: Book, manager: ApplicationManager) -> FakeMa
     master = FakeMaster(directory, book, do_task).start()
     client = Client.connect(directory)
     try:
-        ApplicationHost(client, "u", manager).run()
+        ApplicationHost(client, client.open_run("u", RunOptions()), manager).run()
     finally:
         client.close()
         master.kill()
@@ -249,20 +250,29 @@ from pilotfish import ApplicationManager
 
 class Broken(ApplicationManager):
     def initialize(self, tasks):
-        raise RuntimeError("I have no plan")
+        import sys
+        raise RuntimeError(f"I have no plan for {sys.argv[1:]}")
 
 manager = Broken()
 """
 
 
-def test_a_manager_that_raises_ends_its_run_with_a_traceback(tmp_path: Path, book: Book, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_manager_that_raises_ends_its_run_with_a_traceback(
+    tmp_path: Path, book: Book, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.path", list(sys.path))
+    monkeypatch.setattr("sys.argv", list(sys.argv))
     directory, file = tmp_path / "pool", tmp_path / "broken.py"
     file.write_text(RUN_FILE)
     book.runs["u"] = RunRecord(1, "u", RunOptions())
-    master = FakeMaster(directory, book, do_task).start()
+    master = FakeMaster(directory, book, do_task)
+    master.answers["run"] = lambda arguments: {"cwd": str(tmp_path), "command": "broken.py one 'two three'"}
+    master.start()
+    monkeypatch.chdir("/")
     assert host(directory, "u", file) == 1
-    assert "RuntimeError: I have no plan" in capsys.readouterr().err
-    assert [message.kind for message in master.heard if isinstance(message, wire.Ask)] == ["cancel"]
+    assert Path.cwd() == tmp_path
+    assert "RuntimeError: I have no plan for ['one', 'two three']" in capsys.readouterr().err
+    assert [message.kind for message in master.heard if isinstance(message, wire.Ask)] == ["run", "cancel"]
     master.kill()
     assert host(directory, "u", file) == 1
     assert "no master answers" in capsys.readouterr().err

@@ -276,6 +276,32 @@ def test_an_error_of_revive_is_told_to_everybody_who_waits(world: World) -> None
     assert client.failure.hint == "start it again"
 
 
+def test_a_full_disk_at_the_master_is_waited_for(world: World, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "FULL_DISK_S", 0.01)
+    run, heard = client.open_run("u", RunOptions()), Heard()
+    client.watch(run, heard)
+    world.master.full = True
+    add(client, run, 5)
+    world.master.wait_for(lambda: sum(isinstance(message, wire.Submit) for message in world.master.heard) >= 3)
+    add(client, run, 5)
+    world.master.full = False
+    heard.wait_for(lambda: len(heard.ended_items) == 10)
+    assert heard.error is None
+
+
+def test_tasks_that_the_master_refuses_for_good_fail_their_run_and_no_other(world: World, client: Client) -> None:
+    bad, bad_heard = client.open_run("bad", RunOptions()), Heard()
+    client.watch(bad, bad_heard)
+    bad.next_index = 7
+    add(client, bad, 1)
+    bad_heard.wait_for(lambda: bad_heard.error)
+    assert str(bad_heard.error) == "out of order"
+    good, heard = client.open_run("good", RunOptions()), Heard()
+    client.watch(good, heard)
+    add(client, good, 1)
+    heard.wait_for(lambda: heard.ended_items)
+
+
 def test_closing_waits_until_everything_is_written_down(world: World) -> None:
     client = Client.connect(world.directory, world.revive)
     run = client.open_run("u", RunOptions())

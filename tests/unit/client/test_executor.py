@@ -119,7 +119,7 @@ def test_what_has_been_seen_running_cannot_be_cancelled(pool: FakePool) -> None:
     pool.master.began_first = True
     executor = Executor()
     future = executor.submit(abs, -1)
-    wait_for(lambda: future.running())
+    wait_for(future.running)
     assert not future.cancel()
     record = pool.book.by_number(1)
     pool.master.end(record, 0, None, value_parcel(1))

@@ -96,9 +96,14 @@ def test_a_run_is_found_again_by_its_uid(pool: FakePool) -> None:
 
 def test_leaving_by_an_exception_lets_the_tasks_go_on(pool: FakePool, capsys: pytest.CaptureFixture[str]) -> None:
     pool.master.work = lambda spec, code, payload: None
-    with pytest.raises(KeyboardInterrupt), Run(pool=pool) as run:
-        run.submit(abs, -1)
-        raise KeyboardInterrupt
+
+    def interrupted() -> None:
+        with Run(pool=pool) as run:
+            run.submit(abs, -1)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
     assert "goes on with 1 unfinished tasks" in capsys.readouterr().err
     record = pool.book.by_number(1)
     assert record.closed
@@ -126,6 +131,14 @@ def test_a_dependency_on_another_run_is_refused(pool: FakePool) -> None:
 def test_a_future_as_an_argument_is_refused_with_what_to_do_instead(pool: FakePool) -> None:
     with Run(pool=pool) as run:
         future = run.submit(abs, -1)
-        with pytest.raises(BadInput, match="future of task 1.0") as caught:
+        with pytest.raises(BadInput, match=r"future of task 1\.0") as caught:
             run.submit(abs, future)
         assert ".result()" in caught.value.hint
+
+
+def test_a_run_that_had_finished_before_it_was_found_again_ends_at_once(pool: FakePool) -> None:
+    with Run(pool=pool) as run:
+        run.submit(abs, -1)
+    again = Run(pool=pool, uid=run.uid)
+    assert again._session._finished.wait(WAIT_S)
+    again.close()

@@ -1,0 +1,13 @@
+"""A run file: a Python file that adds tasks in a loop.
+
+pilotfish run examples/run_file.py
+"""
+
+from pilotfish.applications.tasklist import TaskList
+
+
+def run(tasks: TaskList) -> None:
+    tasks.defaults.outputs = ["message.out"]
+    tasks.defaults.memory = "100 MiB"
+    for i in range(20):
+        tasks.add(["sh", "-c", f"echo hello from task {i} > message.out"])

@@ -1,0 +1,110 @@
+"""The one file that travels: small, the same every time, and at home on every Python from 3.8 on."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import shutil
+import stat
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import pilotfish.agent
+from pilotfish.live.bundle import MAX_BYTES, build_bundle, bundle_content
+from pilotfish.model import messages as wire
+from tests.master_for_agents import Agent, Client, FakeMaster, running_agent
+
+AGENT = Path(pilotfish.agent.__file__).parent
+
+
+def found_pythons(old: bool) -> list[str]:
+    """Interpreters on PATH and those of pyenv, other than ours."""
+    names = ["2.7", "3.6", "3.7"] if old else ["3.8", "3.9", "3.10", "3.12", "3.13", "3.14"]
+    places = [str(path) for path in (Path.home() / ".pyenv" / "versions").glob("*/bin")]
+    found = []
+    for name in names:
+        candidates = [shutil.which(f"python{name}"), *(shutil.which(f"python{name}", path=place) for place in places)]
+        for candidate in candidates:
+            if candidate and subprocess.run([candidate, "-c", "import ssl"], capture_output=True).returncode == 0:
+                found.append(candidate)
+                break
+    return found
+
+
+def test_the_agent_asks_for_nothing_newer_than_python_3_8() -> None:
+    words = [sys.executable, "-c", "import vermin; vermin.main()", "-t=3.8-", "--no-tips", "--violations", str(AGENT)]
+    checked = subprocess.run(words, capture_output=True, text=True)
+    assert checked.returncode == 0, checked.stdout
+
+
+def test_the_agent_imports_the_standard_library_and_itself_only() -> None:
+    for path in AGENT.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom) and node.level == 0:
+                names = [node.module or ""]
+            for name in names:
+                assert name.partition(".")[0] in {*sys.stdlib_module_names, "cloudpickle"}, (path.name, name)
+
+
+def test_the_bundle_is_small_and_always_the_same() -> None:
+    content = bundle_content()
+    assert content == bundle_content() and len(content) <= MAX_BYTES
+
+
+def test_it_is_built_once_for_its_owner_only(tmp_path: Path) -> None:
+    path = build_bundle(tmp_path / "bundles")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600 and hashlib.sha256(path.read_bytes()).hexdigest()[:16] in path.name
+    made = path.stat().st_mtime_ns
+    assert build_bundle(tmp_path / "bundles") == path and path.stat().st_mtime_ns == made
+    path.write_bytes(b"damaged")
+    assert build_bundle(tmp_path / "bundles").read_bytes() == bundle_content()
+    assert [item.name for item in (tmp_path / "bundles").iterdir()] == [path.name]
+
+
+def test_it_holds_the_agent_and_cloudpickle_and_nothing_compiled(tmp_path: Path) -> None:
+    names = zipfile.ZipFile(build_bundle(tmp_path)).namelist()
+    assert "__main__.py" in names and "pilotfish_agent/machine.py" in names and "cloudpickle/__init__.py" in names
+    assert all(name.endswith(".py") for name in names)
+
+
+@pytest.mark.parametrize("python", [sys.executable, *found_pythons(old=False)])
+def test_it_works_on_every_python_found_here(tmp_path: Path, python: str) -> None:
+    master = FakeMaster(tmp_path, "tls")
+    with running_agent(master, "--cores", "2", python=python) as agent:
+        hello = master.wait_for(wire.Hello)
+        client = Client(master)
+        source = "import sys\ndef f(count):\n    print('output')\n    return list(range(count)), sys.version_info[:2]\n"
+        task = client.call(client.python(source, launch={"form": "source"}), 3)
+        value, version = client.value(task)
+        assert value == [0, 1, 2] and hello.info["python"].startswith("%d.%d" % version)
+        assert client.outcome(client.command(client.exec(outputs=["a"]), "/bin/sh", "-c", "echo hi; cat", stdin=b"x"))["stdout"] == b"hi\nx"
+        pickled = client.call(client.python(lambda: "same version"))
+        if version == sys.version_info[:2]:
+            assert client.value(pickled) == "same version"
+        else:
+            assert client.failure(pickled)[:2] == ("version", "user")
+        late = client.command(client.exec(time_s=0.2), "/bin/sleep", "1000")
+        assert client.failure(late)[0] == "time"
+        crash = client.python("import os\ndef f():\n    os.kill(os.getpid(), 11)\n", launch={"form": "source"})
+        assert client.failure(client.call(crash))[0] == "crash"
+    assert agent.process.returncode == 0
+    master.close()
+
+
+@pytest.mark.parametrize("python", found_pythons(old=True))
+def test_an_old_python_is_told_so_in_one_line(tmp_path: Path, python: str) -> None:
+    master = FakeMaster(tmp_path, "unix")
+    code, text = Agent(master, python=python).wait()
+    assert code == 2 and "Python 3.8 or later is needed" in text and len(text.strip().splitlines()) == 1
+    master.close()
+
+
+def test_a_wrong_option_is_explained(tmp_path: Path) -> None:
+    words = [sys.executable, str(build_bundle(tmp_path)), "--credentials", "x", "--resource", "gold"]
+    checked = subprocess.run(words, capture_output=True, text=True)
+    assert checked.returncode == 2 and "--resource" in checked.stderr and "'gold'" in checked.stderr

@@ -1,0 +1,196 @@
+"""The commands with a real master, real workers and a real terminal."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.integration.terminal import Typist
+
+
+@pytest.fixture
+def typist() -> Iterator[Typist]:
+    directory = Path(tempfile.mkdtemp(prefix="pilotfish-cli-"))
+    person = Typist(directory)
+    yield person
+    said = person.type("stop", "--now", "--json")
+    assert said.status == 0, said
+    assert json.loads(said.out)["left"] == []
+    shutil.rmtree(directory)
+
+
+def test_from_nothing_to_results_and_back_to_nothing(typist: Typist) -> None:
+    assert typist.type("run", "--", "echo", "hello") == (0, "hello\n", "")
+    swept = typist.type("run", "--workers", "2", "--json", "--param", "a=0.1:0.3:0.1", "--param", "b=1..3", "--", "echo", "{a}", "{b}")
+    assert swept.status == 0
+    assert json.loads(swept.out)["counts"]["done"] == 9
+    results = json.loads(typist.type("results", "--json").out)
+    assert [(task["command"], task["stdout"]) for task in results][4] == ("echo 0.2 2", "0.2 2\n")
+    assert typist.type("stop").out == "Stopped: 0 processes and 0 sockets left.\n"
+    assert typist.type("logs", "2.8").out == "0.3 3\n", "what was done is still known after the master ended"
+
+
+def test_exit_status_and_output_of_failures(typist: Typist) -> None:
+    failed = typist.type("run", "--", "sh", "-c", "echo out; echo err >&2; exit 3")
+    assert failed.status == 1
+    assert failed.out == "out\n"
+    assert failed.err.startswith("err\nTask 1.0 failed: ")
+    some = typist.type("run", "--param", "x=0,1", "--", "sh", "-c", "exit {x}")
+    assert some.status == 1
+    assert "1 done, 1 failed" in some.out
+    again = typist.type("rerun", "2", "--failed")
+    assert again.status == 1
+    assert again.out.startswith("Run 3: 1 task of run 2 once more.\n")
+
+
+def test_a_run_in_a_sandbox_brings_its_files_back(typist: Typist) -> None:
+    program = typist.directory / "sim"
+    program.write_text("#!/bin/sh\ncat in.txt > result-$1.txt\npwd\n")
+    program.chmod(0o755)
+    (typist.directory / "in.txt").write_text("data")
+    said = typist.type("run", "--input", "in.txt", "--output", "result-*.txt", "--param", "n=1..2", "--", "./sim", "{n}")
+    assert said.status == 0, said
+    assert (typist.directory / "run-1/1/result-2.txt").read_text() == "data"
+    places = {task["stdout"] for task in json.loads(typist.type("results", "--json").out)}
+    assert len(places) == 2
+    assert str(typist.directory) not in {place.strip() for place in places}
+
+
+def test_ctrl_c_leaves_and_the_work_goes_on(typist: Typist) -> None:
+    gate = typist.directory / "gate"
+    script = f"while ! test -e {gate}; do sleep 0.02; done; echo {{x}}"
+    terminal = typist.sit_down("run", "--workers", "2", "--param", "x=1..6", "--", "sh", "-c", script)
+    terminal.wait_for("2 running")
+    terminal.press_ctrl_c()
+    status, seen = terminal.finish()
+    assert status == 0
+    assert "Left run 1. The work goes on: 0 of 6 tasks so far." in seen
+    assert "come back   pilotfish attach 1" in seen
+    watching = typist.sit_down("attach")
+    watching.wait_for("0/6")
+    gate.touch()
+    status, seen = watching.finish()
+    assert status == 0
+    assert "Run 1: 6 tasks, 6 done in " in seen
+
+
+def test_the_progress_line_moves_and_is_taken_away(typist: Typist) -> None:
+    terminal = typist.sit_down("run", "--workers", "2", "--param", "x=1..30", "--", "sh", "-c", "sleep 0.05; test {x} != 7")
+    terminal.wait_for("/30")
+    status, seen = terminal.finish()
+    assert status == 1
+    assert "━" in seen
+    assert "29 done, 1 failed" in seen.rpartition("\x1b[K")[2]
+    assert "pilotfish rerun 1 --failed" in seen
+
+
+def test_a_request_that_nothing_meets_is_told_and_kept(typist: Typist) -> None:
+    said = typist.type("run", "--workers", "1", "--cores", "3", "--", "echo", "at last")
+    assert said.status == 0
+    assert "3 cores asked for, the largest worker has 1 cores" in said.err
+    assert "do      pilotfish workers --set 3" in said.err
+    assert "Run 1 is kept" in said.out
+    assert json.loads(typist.type("why", "--json").out)["reasons"][-1]["code"] == "too-big"
+    assert json.loads(typist.type("status", "--json").out)["runs"][0]["counts"]["ready"] == 1
+    assert typist.type("cancel", "1").out == "Cancelled run 1: 1 task that had not ended.\n"
+
+
+def test_tail_follows_a_running_task_to_its_end(typist: Typist) -> None:
+    gate = typist.directory / "gate"
+    script = f"echo one; while ! test -e {gate}; do sleep 0.02; done; echo two"
+    typist.type("run", "--detach", "--", "sh", "-c", script)
+    terminal = typist.sit_down("tail", "-f", "1.0")
+    terminal.wait_for("one")
+    gate.touch()
+    status, seen = terminal.finish()
+    assert status == 0
+    assert seen == "one\ntwo\n"
+
+
+def test_stopping_a_pool_is_told_to_whoever_watches_and_keeps_the_work(typist: Typist) -> None:
+    gate = typist.directory / "gate"
+    script = f"while ! test -e {gate}; do sleep 0.02; done"
+    watching = typist.sit_down("run", "--workers", "2", "--param", "x=1..4", "--", "sh", "-c", f"{script}; echo {{x}}")
+    watching.wait_for("2 running")
+    stopped = typist.type("stop")
+    assert stopped.out.startswith("Stopped: 0 processes and 0 sockets left; 4 unfinished tasks kept.\n")
+    status, seen = watching.finish()
+    assert status == 3
+    assert "the pool was stopped; what is unfinished is kept" in seen
+    gate.touch()
+    assert typist.type("attach").status == 0
+
+
+def test_a_killed_master_comes_back_while_somebody_watches(typist: Typist) -> None:
+    gate = typist.directory / "gate"
+    script = f"while ! test -e {gate}; do sleep 0.02; done; echo {{x}}"
+    watching = typist.sit_down("run", "--workers", "2", "--param", "x=1..4", "--", "sh", "-c", script)
+    watching.wait_for("2 running")
+    directory = typist.home / "pools" / "default"
+    lock = max(directory.glob("lock-*"))
+    os.kill(int(json.loads(lock.read_text())["pid"]), signal.SIGKILL)
+    gate.touch()
+    status, seen = watching.finish()
+    assert status == 0
+    assert "Run 1: 4 tasks, 4 done in " in seen
+
+
+def test_run_files_make_tasks_and_applications_make_more(typist: Typist) -> None:
+    (typist.directory / "flow.py").write_text("def run(tasks):\n    for x in range(3):\n        tasks.add(['echo', str(x)])\n")
+    assert "Run 1: 3 tasks, 3 done" in typist.type("run", "flow.py").out
+    lines = [
+        "from pilotfish import ApplicationManager, ApplicationWorker",
+        "class Double(ApplicationWorker):",
+        "    def do_work(self, x): return 2 * x",
+        "class Grow(ApplicationManager):",
+        "    worker = Double",
+        "    def initialize(self, tasks): tasks.work(1)",
+        "    def tasks_done(self, done, tasks):",
+        "        for task in done:",
+        "            if task.value < 32: tasks.work(task.value)",
+        "manager = Grow()",
+    ]
+    (typist.directory / "grow.py").write_text("\n".join(lines))
+    said = typist.type("run", "grow.py")
+    assert "Run 2: 5 tasks, 5 done" in said.out, said
+    assert [task["value"] for task in json.loads(typist.type("results", "--json").out)] == ["2", "4", "8", "16", "32"]
+    (typist.directory / "bad.py").write_text("def runn(tasks): pass\n")
+    bad = typist.type("run", "bad.py")
+    assert bad.status == 2
+    assert "neither run nor manager" in bad.err
+
+
+def test_doctor_starts_a_pool_that_leaves_nothing(typist: Typist) -> None:
+    data = json.loads(typist.type("doctor", "--json").out)
+    assert data["findings"][-1]["check"] == "test pool"
+    assert data["findings"][-1]["state"] == "good", data["findings"][-1]
+    assert typist.type("gc").out == "Nothing is left behind.\n"
+
+
+def test_the_tour_kills_three_things_and_loses_nothing(typist: Typist) -> None:
+    said = typist.type("demo", "--tasks", "48", "--json")
+    assert said.status == 0, said
+    data = json.loads(said.out)
+    assert (data["done"], data["own_results"], len(data["killed"]), data["left"]) == (48, 48, 3, [])
+
+
+def test_gc_removes_what_a_killed_master_left(typist: Typist) -> None:
+    typist.type("run", "--detach", "--", "sleep", "600")
+    directory = typist.home / "pools" / "default"
+    terminal = typist.sit_down("attach")
+    terminal.wait_for("1 running")
+    terminal.press_ctrl_c()
+    terminal.finish()
+    os.kill(int(json.loads(max(directory.glob("lock-*")).read_text())["pid"]), signal.SIGKILL)
+    found = typist.type("gc").out
+    assert "left  process" in found
+    assert f"left  socket  {directory}/master.sock" in found
+    assert typist.type("gc", "--remove").status == 0
+    assert typist.type("gc").out == "Nothing is left behind.\n"

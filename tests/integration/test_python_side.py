@@ -1,0 +1,237 @@
+"""A person's Python program and the real master: what drop-in means, and what happens when either dies."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import pilotfish
+from pilotfish.api.run import Run
+from pilotfish.errors import TaskFailed
+from pilotfish.live.daemon import Pool, processes_of
+
+WAIT_S = 60.0
+
+
+def wait_for(condition: Callable[[], object]) -> None:
+    tick = threading.Event()
+    for _ in range(int(WAIT_S / 0.01)):
+        if condition():
+            return
+        tick.wait(0.01)
+    raise AssertionError("it never happened")
+
+
+def pools(home: Path) -> list[Path]:
+    return list((home / "pools").iterdir()) if (home / "pools").is_dir() else []
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left(pilotfish_home: Path) -> Iterator[None]:
+    yield
+    wait_for(lambda: not any(list(processes_of(pool)) for pool in pools(pilotfish_home)))
+
+
+def run_script(text: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    script = folder / "program.py"
+    script.write_text(text)
+    return subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=WAIT_S, check=False, cwd=folder)
+
+
+def test_a_program_uses_functions_and_classes_of_its_own_and_just_ends(tmp_path: Path, pilotfish_home: Path) -> None:
+    (tmp_path / "helper_of_program.py").write_text("def twice(x):\n    return 2 * x\n")
+    done = run_script(
+        """
+import pilotfish, helper_of_program
+from dataclasses import dataclass
+
+@dataclass
+class Point:
+    x: int
+
+class Trouble(Exception):
+    pass
+
+SCALE = 10
+
+def move(point, by):
+    print("moving", point.x)
+    return Point(helper_of_program.twice(point.x) + by * SCALE)
+
+def fail():
+    raise Trouble("as planned")
+
+executor = pilotfish.Executor(max_workers=2)
+moved = executor.submit(move, Point(1), by=2).result()
+assert isinstance(moved, Point) and moved == Point(22), moved
+try:
+    executor.submit(fail).result()
+except Trouble as error:
+    assert "in fail" in str(error.__cause__)
+    print("caught", error)
+executor.submit(print, "the last word")
+""",
+        tmp_path,
+    )
+    assert done.stderr == ""
+    assert done.stdout.splitlines() == ["moving 1", "caught as planned", "the last word"]
+    assert pools(pilotfish_home) == []
+
+
+def test_a_crash_fails_its_own_task_and_no_other() -> None:
+    with pilotfish.Executor(max_workers=2) as executor:
+        good = [executor.submit(pow, 2, i) for i in range(20)]
+        bad = executor.submit(os.abort)
+        more = [executor.submit(pow, 3, i) for i in range(20)]
+        assert [future.result(WAIT_S) for future in good + more] == [2**i for i in range(20)] + [3**i for i in range(20)]
+        error = bad.exception(WAIT_S)
+    assert isinstance(error, TaskFailed)
+    assert error.cause == "crash"
+
+
+def test_a_killed_master_is_revived_and_no_result_is_missing(pilotfish_home: Path) -> None:
+    with pilotfish.Executor(max_workers=2) as executor:
+        assert executor.submit(abs, -1).result(WAIT_S) == 1
+        (pool,) = pools(pilotfish_home)
+        for _ in range(3):
+            futures = [executor.submit(pow, i, 2) for i in range(500)]
+            os.kill(master_of(pool), signal.SIGKILL)
+            futures += [executor.submit(pow, i, 3) for i in range(500)]
+            assert [future.result(WAIT_S) for future in futures] == [i**2 for i in range(500)] + [i**3 for i in range(500)]
+
+
+def master_of(pool: Path) -> int:
+    return next(pid for pid, command in processes_of(pool) if "pilotfish.live.serve" in command)
+
+
+def test_a_killed_program_takes_its_private_pool_with_it(tmp_path: Path, pilotfish_home: Path) -> None:
+    script = tmp_path / "program.py"
+    script.write_text(
+        "import pilotfish, time\n"
+        "executor = pilotfish.Executor(max_workers=2)\n"
+        "executor.submit(abs, -1).result()\n"
+        "executor.submit(time.sleep, 600)\n"
+        "print('ready', flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    with subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE) as program:
+        assert program.stdout is not None
+        assert program.stdout.readline() == b"ready\n"
+        assert pools(pilotfish_home)
+        program.kill()
+    wait_for(lambda: not pools(pilotfish_home))
+
+
+def test_executables_in_sandboxes_bring_their_files_back(pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("sim").write_text("#!/bin/sh\ncat model.dat > out.dat; echo $1 $COLOUR >> out.dat; cat; echo done\n")
+    Path("sim").chmod(0o755)
+    Path("model.dat").write_text("model\n")
+    with Run("sims", pool=pool) as run:
+        run.defaults.inputs = ["model.dat"]
+        run.defaults.outputs = ["out.dat"]
+        first = run.executable(["./sim", "1"], env={"COLOUR": "red"}, stdin="from stdin\n")
+        second = run.executable(["./sim", "2"], after=[first], cores=1, memory="100 MiB", time="1 min")
+        assert first.result(WAIT_S).text == "from stdin\ndone\n"
+        (path,) = second.result(WAIT_S).save(tmp_path / "results")
+        assert path.read_text() == "model\n2\n"
+        assert first.result().files["out.dat"].content == b"model\n1 red\n"
+        assert first.usage is not None
+        assert first.usage.wall_us > 0
+        assert "done" in second.why()
+
+
+def test_a_run_goes_on_without_its_program(pool: Pool, tmp_path: Path) -> None:
+    run = Run("left alone", pool=pool)
+    futures = [run.executable(["sh", "-c", f"echo {i} >> {tmp_path}/log"]) for i in range(10)]
+    run.detach()
+    assert futures[0].exception(WAIT_S) is not None or futures[0].result() is not None
+    wait_for(lambda: (tmp_path / "log").exists() and len((tmp_path / "log").read_text().split()) == 10)
+    with Run(pool=pool, uid=run.uid) as again:
+        assert again.id == run.id
+        assert again.status()["counts"]["done"] == 10
+
+
+APPLICATION = """
+import json, os
+from pilotfish import ApplicationManager, ApplicationWorker
+
+class Doubler(ApplicationWorker):
+    def do_work(self, parameters):
+        return 2 * parameters
+
+class Growing(ApplicationManager):
+    worker = Doubler
+
+    def __init__(self):
+        self.seen = []
+
+    def initialize(self, tasks):
+        for start in (1, 3, 5, 7):
+            tasks.work(start)
+
+    def resume(self, done):
+        self.seen += [task.value for task in done]
+
+    def tasks_done(self, done, tasks):
+        with open("pids", "a") as log:
+            log.write(f"{os.getpid()}\\n")
+        for task in done:
+            self.seen.append(task.value)
+            if task.value < 10 ** 12:
+                tasks.work(task.value)
+
+    def finalize(self):
+        with open("seen.json.part", "w") as result:
+            json.dump(sorted(self.seen), result)
+        os.rename("seen.json.part", "seen.json")
+
+manager = Growing()
+"""
+
+
+def doubled(start: int) -> list[int]:
+    values = [2 * start]
+    while values[-1] < 10**12:
+        values.append(2 * values[-1])
+    return values
+
+
+@pytest.mark.parametrize("kills", [0, 3])
+def test_an_application_makes_each_task_once_however_often_its_manager_is_killed(
+    pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kills: int
+) -> None:
+    from pilotfish.live.client import Client
+    from pilotfish.model.task import RunOptions
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "growing.py").write_text(APPLICATION)
+    client = Client.connect(pool.directory, pool.revive)
+    client.ask("workers_set", local=2)
+    options = RunOptions(name="growing", command="growing.py", cwd=str(tmp_path), application=str(tmp_path / "growing.py"))
+    run = client.open_run("growing", options)
+    pids, killed = tmp_path / "pids", set[str]()
+    while len(killed) < kills:
+        wait_for(lambda: (pids.exists() and set(pids.read_text().split()) - killed) or (tmp_path / "seen.json").exists())
+        for pid in set(pids.read_text().split()) - killed:
+            killed.add(pid)
+            try:
+                os.kill(int(pid), signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        if (tmp_path / "seen.json").exists():
+            break
+    wait_for((tmp_path / "seen.json").exists)
+    wait_for(lambda: client.ask("run", run=run.run).data["state"] == "done")
+    expected = sorted(value for start in (1, 3, 5, 7) for value in doubled(start))
+    assert json.loads((tmp_path / "seen.json").read_text()) == expected
+    assert client.ask("run", run=run.run).data["tasks"] == len(expected)
+    client.close()

@@ -13,14 +13,16 @@ from pilotfish.agent.machine import AgentMachine, Offer
 from pilotfish.model import messages as wire
 from pilotfish.model.task import Failure, Request, RunOptions, TaskSpec
 
-FAILURE = Failure("exit", "task", 'it said "no" – ünïcode \u2028 and \\ a backslash')
+FAILURE = Failure("exit", "task", 'it said "no" ünïcode \u2028 and \\ a backslash')
 
 EXAMPLES: list[Any] = [
     wire.Banner(1, "ab" * 32),
     wire.Prove(1, "agent", "pilot:p", "cd" * 32, "ef" * 32, "0.1.0"),
     wire.Proved("ab" * 32, 7),
     wire.Refused("wrong key"),
-    wire.Hello("w", "p", "0.1.0", {"cores": 2.0, "memory": 1e10}, {"site": "here"}, {"cpu": "fast", "gpus": []}, None, 0.0, [(1 << 40, 1, 2)]),
+    wire.Hello(
+        "w", "p", "0.1.0", {"cores": 2.0, "memory": 1e10}, {"site": "here"}, {"cpu": "fast", "gpus": []}, None, 0.0, [(1 << 40, 1, 2)]
+    ),
     wire.Hello("w", "p", "0.1.0", {}, {}, {}, 3600.5, 30.0, []),
     wire.Beat([(1 << 32 | 5, 1)]),
     wire.Beat([]),

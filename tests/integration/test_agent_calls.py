@@ -198,7 +198,7 @@ def test_another_python_is_named_with_the_remedy(client: Client) -> None:
     task = client.call(client.python(lambda: 1, launch={"python": [3, 6]}))
     cause, blame, message = client.failure(task)
     assert (cause, blame) == ("version", "user")
-    assert "3.6" in message and "%d.%d" % sys.version_info[:2] in message and "source" in message
+    assert "3.6" in message and ".".join(map(str, sys.version_info[:2])) in message and "source" in message
 
 
 def test_a_function_may_travel_as_source(client: Client) -> None:
@@ -232,7 +232,7 @@ def test_what_a_call_changes_in_its_surroundings_is_put_right_for_the_next(clien
         os.environ["SPOILT"] = "yes"
         os.environ.pop("PATH", None)
         os.chdir("/")
-        sys.stdout = None  # type: ignore[assignment]
+        sys.stdout = None
         os.close(1)
 
     def look() -> Any:
@@ -272,7 +272,8 @@ def test_children_left_behind_are_ended_after_the_call(client: Client) -> None:
             return subprocess.Popen(["sleep", "1000"]).pid
         if kind == "session":
             return subprocess.Popen(["sleep", "1000"], start_new_session=True).pid
-        code = "import os,subprocess\nif os.fork(): os._exit(0)\nos.setsid()\nprint(subprocess.Popen(['sleep','1000'],stdout=2).pid, flush=True)"
+        code = "import os, subprocess\nif os.fork(): os._exit(0)\nos.setsid()\n"
+        code += "print(subprocess.Popen(['sleep', '1000'], stdout=2).pid, flush=True)"
         return int(subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE).stdout)
 
     spec = client.python(leave)

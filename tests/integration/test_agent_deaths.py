@@ -88,7 +88,7 @@ def test_among_many_sent_ahead_only_the_guilty_call_fails_and_each_runs_once(cli
 
     def work(number: int, path: str) -> int:
         with open(path, "a") as file:
-            file.write("%d\n" % number)
+            file.write(f"{number}\n")
         if number % 100 == 50:
             os.kill(os.getpid(), signal.SIGKILL if number % 200 == 50 else signal.SIGABRT)
         return number
@@ -136,7 +136,7 @@ def test_what_a_dead_slot_had_started_dies_with_it(client: Client, tmp_path: Pat
 
         child = subprocess.Popen(["sleep", "1000"], start_new_session=True)
         with open(path + ".new", "w") as file:
-            file.write("%d %d" % (os.getpid(), child.pid))
+            file.write(f"{os.getpid()} {child.pid}")
         os.rename(path + ".new", path)
         time.sleep(1000)
 
@@ -181,7 +181,8 @@ def test_a_time_limit_ends_a_call_and_its_children(client: Client, tmp_path: Pat
 
 
 def test_a_call_that_will_not_listen_is_killed_after_its_time(client: Client) -> None:
-    source = "import time\ndef f():\n    while True:\n        try:\n            time.sleep(1000)\n        except BaseException:\n            pass\n"
+    source = "import time\ndef f():\n    while True:\n        try:\n            time.sleep(1000)\n"
+    source += "        except BaseException:\n            pass\n"
     assert client.failure(client.call(client.python(source, launch={"form": "source"}, time_s=0.3)))[:2] == ("time", "task")
 
 
@@ -278,4 +279,4 @@ def test_an_interrupt_from_outside_is_the_calls_to_handle(client: Client, tmp_pa
     os.kill(pid, signal.SIGINT)
     assert client.value(task) == "interrupted"
     os.kill(pid, signal.SIGINT)
-    assert client.value(client.call(client.python(lambda: os.getpid()))) > 0
+    assert client.value(client.call(client.python(os.getpid))) > 0

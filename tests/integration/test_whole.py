@@ -248,3 +248,30 @@ def test_the_master_goes_by_itself_when_the_work_is_done(start: Start) -> None:
     with pilotfish.Run(pool=pool) as run:
         run.submit(pow, 2, 2).result(PATIENCE_S)
     assert pool.wait_until_gone(PATIENCE_S) == []
+
+
+def test_a_pool_grows_and_shrinks_as_asked(start: Start) -> None:
+    pool = start(workers=1)
+
+    def cores() -> list[float]:
+        return [worker["capacity"]["cores"] for worker in ask(pool, "workers") if worker["state"] != "draining"]
+
+    run = pilotfish.Run(pool=pool)
+    wait_until(lambda: cores() == [1], "one worker")
+    ask(pool, "workers_set", local=3)
+    wait_until(lambda: cores() == [1, 2], "two more cores")
+    ask(pool, "workers_set", local=1)
+    wait_until(lambda: cores() == [1], "the pool to shrink")
+    assert run.submit(pow, 2, 2).result(PATIENCE_S) == 4
+    run.close()
+
+
+def test_a_large_task_does_not_starve_behind_small_ones(start: Start) -> None:
+    with pilotfish.Run(pool=start(workers=2)) as run:
+        small = [run.executable(["sleep", "0.3"]) for _ in range(3)]
+        large = run.executable(["true"], cores=2)
+        more = [run.executable(["sleep", "0.3"]) for _ in range(60)]
+        assert large.result(PATIENCE_S).exit == 0
+        assert not all(future.done() for future in more)
+        assert all(future.result(PATIENCE_S).exit == 0 for future in small)
+        run.cancel()

@@ -14,7 +14,7 @@ from pilotfish.agent.frames import FrameError, FrameReader, frame_buffers
 
 
 def feed(reader: FrameReader, data: bytes, step: int) -> list[tuple[list[Any], bytes]]:
-    found = []
+    found: list[tuple[list[Any], bytes]] = []
     view = memoryview(data)
     while view:
         room = reader.room()
@@ -53,7 +53,12 @@ def test_no_memory_is_taken_for_a_length_that_was_only_announced() -> None:
 
 @pytest.mark.parametrize(
     ("proved", "lengths"),
-    [(False, (1, frames.MAX_BEFORE_PROOF)), (True, (frames.MAX_HEADER + 1, 0)), (True, (1, frames.MAX_BODY + 1)), (True, (0xFFFFFFFF, 0xFFFFFFFF))],
+    [
+        (False, (1, frames.MAX_BEFORE_PROOF)),
+        (True, (frames.MAX_HEADER + 1, 0)),
+        (True, (1, frames.MAX_BODY + 1)),
+        (True, (0xFFFFFFFF, 0xFFFFFFFF)),
+    ],
 )
 def test_a_frame_larger_than_allowed_is_refused_by_its_prefix(proved: bool, lengths: tuple[int, int]) -> None:
     reader = FrameReader()

@@ -29,7 +29,9 @@ def joined(cores: float = 2.0, **offer_fields: Any) -> AgentMachine:
     return machine
 
 
-def assign(*tasks: tuple[int, int], spec: int = 1, time_s: float = 0.0, needs: dict[str, float] | None = None, kind: str = "python") -> list[Any]:
+def assign(
+    *tasks: tuple[int, int], spec: int = 1, time_s: float = 0.0, needs: dict[str, float] | None = None, kind: str = "python"
+) -> list[Any]:
     needs = {"cores": 1.0} if needs is None else needs
     return ["assign", [[spec, kind, time_s, needs, {}, 0]], [[task, attempt, spec, 0, 0, 0] for task, attempt in tasks]]
 
@@ -135,6 +137,42 @@ def test_a_time_limit_terminates_then_kills_and_says_time() -> None:
     assert sent(machine.turn(3.1), "results")[0][2][0][2][:2] == ["time", "task"]
 
 
+def test_what_ended_after_it_was_told_to_is_over_time_even_if_it_says_otherwise() -> None:
+    machine = joined(cores=1.0)
+    machine.heard(assign((1, 1), time_s=1.0), b"", 0.0)
+    machine.turn(0.0)
+    machine.turn(1.0)
+    machine.slot_finished(0, [ok()], 1.1)
+    assert sent(machine.turn(1.1), "results")[0][2][0][2][:2] == ["time", "task"]
+
+
+def test_the_time_of_an_attempt_begins_when_its_slot_is_up() -> None:
+    machine = joined(cores=1.0)
+    machine.heard(assign((1, 1), time_s=1.0), b"", 0.0)
+    machine.turn(0.0)
+    assert of(machine.turn(1.0), "terminate")
+    machine.not_begun(0, 1.0)
+    assert not of(machine.turn(1.0), "terminate") and machine.deadline == pytest.approx(1.05)
+    assert of(machine.turn(2.0), "terminate")
+
+
+def test_too_much_memory_is_stopped_at_once_after_the_neighbours_were_brought_to_safety() -> None:
+    machine = joined(cores=1.0)
+    machine.heard(assign(*[(task, 1) for task in range(5)]), b"", 0.0)
+    machine.turn(0.0)
+    machine.slot_finished(0, [ok(wall_us=100)], 0.001)
+    machine.turn(0.001)
+    machine.over_limit(0, ["oom", "task", "too much"], 0.002)
+    assert of(machine.turn(0.002), "take_back") and not of(machine.turn(0.002), "kill")
+    machine.slot_returned(0, 3, 0.003)
+    assert of(machine.turn(0.003), "kill") == [("kill", 0)]
+    machine.slot_died(0, 1, ["slot-lost", "worker", ""], (1, 2, 3, b"last words"), 0.004)
+    effects = machine.turn(0.004)
+    results = [row for header in sent(effects, "results") for row in header[2]]
+    assert [(row[0], row[2], row[6]) for row in results] == [(1, ["oom", "task", "too much"], 10)]
+    assert starts(effects)[1][0] == 2
+
+
 def test_results_are_kept_over_a_lost_link_and_sent_again_under_their_numbers() -> None:
     machine = joined()
     machine.heard(assign((1, 1), (2, 1), (3, 1)), b"", 0.0)
@@ -181,7 +219,7 @@ def test_drain_hands_back_finishes_and_leaves_only_when_all_is_acknowledged() ->
 def test_silence_drops_the_link_and_no_contact_at_all_ends_the_agent() -> None:
     machine = joined()
     now = 0.0
-    seen = []
+    seen: list[tuple[float, str]] = []
     while not machine.exited:
         now = machine.deadline
         seen.extend((now, effect[0]) for effect in machine.turn(now))
@@ -359,7 +397,9 @@ class Storm:
             effects = self.machine.turn(self.now)
         work = self.machine.work
         assert all(amount > -1e-6 for amount in work.free.values())
-        assert {n: [a.task for a in s.attempts] for n, s in work.busy.items()} == {n: [a.task for a in held] for n, held in self.slots.items() if held}
+        assert {n: [a.task for a in s.attempts] for n, s in work.busy.items()} == {
+            n: [a.task for a in held] for n, held in self.slots.items() if held
+        }
         self.now = min(self.now + self.random.choice((0.0, 0.001, 0.03, 0.5)), max(self.now, self.machine.deadline))
 
 

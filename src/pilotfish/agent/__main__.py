@@ -145,7 +145,7 @@ def run_agent(options: Dict[str, Any]) -> NoReturn:
     from .host import Host
     from .machine import Offer
     from .process_tree import signal_on_parent_death
-    from .system_information import describe, gpu_names, usable_cores, usable_memory
+    from .system_information import describe, gpu_names, readable, usable_cores, usable_memory
 
     signal_on_parent_death(signal.SIGTERM, options["supervisor"])
     os.set_inheritable(options["life"], False)
@@ -156,8 +156,8 @@ def run_agent(options: Dict[str, Any]) -> NoReturn:
         "gpus": float(len(gpus) if options["gpus"] is None else options["gpus"]),
     }
     capacity.update(dict(options["resource"]))
-    offer = Offer(options["worker"], options["pilot"], VERSION, {name: amount for name, amount in capacity.items() if amount > 0})
-    offer.tags = dict(options["tag"])
+    offer = Offer(readable(options["worker"]), options["pilot"], VERSION, {name: amount for name, amount in capacity.items() if amount > 0})
+    offer.tags = {readable(name): readable(value) for name, value in options["tag"]}
     offer.info = describe(options["workdir"], gpus)
     offer.poll_s = options["poll"]
     if options["ends_in"] is not None:

@@ -149,6 +149,8 @@ class Calls:
 
     def _prepare(self, spec: CallSpec) -> Callable[..., Any]:
         launch = spec.launch
+        if spec.kind not in ("python", "application"):
+            raise CallFailed("spawn", "worker", "this agent does not know tasks of the kind %r" % spec.kind)
         form = launch.get("form", "pickle")
         if form == "pickle":
             function = self._load_pickled(launch, spec.code)
@@ -238,6 +240,8 @@ def _say(error: BaseException) -> str:
 
 
 def _clip(text: str, most: int = TRACEBACK_CHARACTERS) -> str:
+    """Not too long, and without half surrogate pairs, which not every JSON reader takes."""
+    text = text.encode("utf-8", "replace").decode("utf-8")
     return text if len(text) <= most else text[: most // 2] + " … " + text[-most // 2 :]
 
 

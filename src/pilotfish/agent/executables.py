@@ -15,11 +15,12 @@ from .capture import OUTPUT_CAP, HeadAndTail
 from .cell import memory_file
 from .frames import MAX_BODY
 from .parcels import ParcelError, unpack
-from .process_tree import descendants_of, has_children, kill_descendants, signal_all
-from .sandbox import Sandbox, SandboxError, disk_error, missing_output, write_all
+from .process_tree import descendants_of, has_children, kill_descendants, reap_children, signal_all
+from .sandbox import Sandbox, SandboxError, missing_output, write_all
 from .work import Failure
 
 MISLEADING_PEAK_KIB = 64 * 1024
+REAP_MS = 5000
 PIPE_READ = 256 * 1024
 # Python ignores these two; what we spawn must not inherit that.
 RESTORED_SIGNALS = [signal.SIGPIPE, signal.SIGXFSZ]
@@ -29,14 +30,14 @@ Outcome = Tuple[Optional[Failure], List[Any], int, int]
 
 
 class ExecutableSpec:
-    """One spec in this slot: what its tasks share, with the shared input files as views."""
+    """One spec in this slot: what its tasks share; ``code`` is the parcel of the shared input files."""
 
     def __init__(self, number: int, launch: Dict[str, Any], code: bytes) -> None:
         self.number = number
         self.kind = "exec"
         self.launch = launch
         self.sandbox = bool(launch.get("sandbox"))
-        self.files = unpack(code) if code else []
+        self.code = code
         self.output_cap = int(launch.get("output_cap") or OUTPUT_CAP)
         self.recent_s = 1.0
 
@@ -115,14 +116,14 @@ class Executables:
                 sandbox.remove()
 
     def _make_sandbox(self, spec: ExecutableSpec, task: Dict[str, Any], parts: Sequence[memoryview], label: str) -> Sandbox:
+        shared = unpack(spec.code) if spec.code else []
+        wanted = [*(spec.launch.get("inputs") or []), *(task.get("inputs") or [])]
+        contents = [*shared, *parts[2:]]
+        if len(wanted) != len(contents):
+            raise ValueError("%d input files are named and %d were sent" % (len(wanted), len(contents)))
+        sandbox = Sandbox(os.path.join(self._sandboxes, label))
         try:
-            sandbox = Sandbox(os.path.join(self._sandboxes, label))
-        except OSError as error:
-            raise disk_error("cannot make a directory for the task", error) from None
-        try:
-            for (name, mode), content in zip(spec.launch.get("inputs") or [], spec.files):
-                sandbox.put(name, mode, content)
-            for (name, mode), content in zip(task.get("inputs") or [], parts[2:]):
+            for (name, mode), content in zip(wanted, contents):
                 sandbox.put(name, mode, content)
         except BaseException:
             sandbox.remove()
@@ -217,7 +218,10 @@ class Executables:
         status, usage = 0, None
         try:
             while usage is None:
-                for descriptor, _ in self._poll.poll():
+                ready = self._poll.poll(REAP_MS)
+                if not ready:
+                    reap_children([pid])
+                for descriptor, _ in ready:
                     if descriptor == ends:
                         self._watch.drain()
                         found, status, found_usage = os.wait4(pid, os.WNOHANG)

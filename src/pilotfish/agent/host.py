@@ -196,7 +196,7 @@ class Host:
             elif kind == "take_back":
                 slots.take_back(effect[1], now)
             elif kind == "terminate":
-                slots.terminate(effect[1])
+                slots.terminate(effect[1], now)
             elif kind == "kill":
                 slots.kill(effect[1], now)
             elif kind == "peek":

@@ -21,6 +21,7 @@ Inputs (they return nothing)
     slot_returned(slot, count, now)
                                 the answer to take_back: the last ``count`` attempts given to this slot were not started, and it
                                 never will start them
+    not_begun(slot, now)        an answer to terminate: the attempt has not started yet, its time begins now
     over_limit(slot, failure, now)
                                 what runs in this slot broke a limit that the host watches (memory): it is killed and ends with this failure
     stop(reason, now)           a signal, or the supervisor is gone: leave at once
@@ -273,10 +274,10 @@ class AgentMachine:
         for item in items:
             if not held.attempts:
                 return
-            verdict = held.verdict
+            verdict = held.verdict if item[0] is not None or held.condemned > 1 else None
             attempt = self.work.finished(held, now)
             attempt.spec.measured(item[1] * 1e-6)
-            if item[0] is not None and verdict is not None:
+            if verdict is not None:
                 item = (verdict, *item[1:])
             self._keep(attempt, item)
 
@@ -302,6 +303,12 @@ class AgentMachine:
             self.work.next_look = 0.0
         if self.draining:
             self._returned.extend(self.work.hand_back_all())
+
+    def not_begun(self, slot: int, now: float) -> None:
+        held = self.work.busy.get(slot)
+        if held is not None:
+            held.turn_page(now)
+            self.work.next_look = 0.0
 
     def over_limit(self, slot: int, failure: Failure, now: float) -> None:
         held = self.work.busy.get(slot)

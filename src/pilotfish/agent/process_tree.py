@@ -25,7 +25,7 @@ def libc() -> ctypes.CDLL:
 
 
 def keep_freed_memory(kept_bytes: int) -> None:
-    """Have the allocator keep so much for reuse: with each large payload, giving pages back and faulting them in anew costs more than copying."""
+    """Have the allocator keep so much for reuse: to fault pages in anew for each large payload costs more than copying."""
     mallopt = getattr(libc(), "mallopt", None)
     if mallopt is not None:
         mallopt(M_TRIM_THRESHOLD, kept_bytes)

@@ -39,7 +39,10 @@ class Sandbox:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        os.mkdir(path, 0o700)
+        try:
+            os.makedirs(path, 0o700)
+        except OSError as error:
+            raise SandboxError("disk", "worker", "cannot make a directory for the task: %s" % error.strerror) from None
 
     def put(self, name: str, mode: int, content: Any) -> None:
         parts = name_parts(name)
@@ -72,7 +75,7 @@ class Sandbox:
         seen = set()
         for pattern in patterns:
             found = False
-            for name, mode, descriptor in self._matches(pattern):
+            for name, mode, descriptor in self._matches(name_parts(pattern)):
                 try:
                     found = True
                     if name in seen:
@@ -88,9 +91,12 @@ class Sandbox:
                 raise missing_output(pattern)
         return names, contents
 
-    def _matches(self, pattern: str) -> Iterator[Tuple[str, int, int]]:
-        parts = name_parts(pattern)
-        root = os.open(self.path, _DIRECTORY)
+    def _matches(self, parts: List[str]) -> Iterator[Tuple[str, int, int]]:
+        try:
+            root = os.open(self.path, _DIRECTORY)
+        except OSError:
+            # The task removed its own directory, or put something else in its place.
+            return
         try:
             yield from _walk(root, "", parts)
         finally:

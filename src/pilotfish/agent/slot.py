@@ -51,6 +51,7 @@ def main(settings_text: str) -> NoReturn:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     become_subreaper()
     signal_on_parent_death(signal.SIGKILL, keeper)
+    _volunteer_for_oom()
     keep_freed_memory(KEPT_MEMORY)
     code = 1
     try:
@@ -79,6 +80,15 @@ def _keep(child: int) -> NoReturn:
             signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
     os._exit(os.WEXITSTATUS(status))
+
+
+def _volunteer_for_oom() -> None:
+    """When memory runs out, the kernel shall take what tasks run, not who watches them."""
+    try:
+        with open("/proc/self/oom_score_adj", "w") as file:
+            file.write("500")
+    except OSError:
+        pass
 
 
 def _move_high(descriptor: int) -> int:

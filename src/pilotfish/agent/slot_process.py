@@ -33,7 +33,7 @@ from .cell import (
 )
 from .frames import MAX_BODY
 from .parcels import pack
-from .process_tree import descendants_of, signal_all
+from .process_tree import descendants_of, resident_bytes, signal_all
 from .results import Item
 from .work import Attempt, Failure, Spec
 
@@ -105,6 +105,8 @@ class SlotProcess:
         self.held: Deque[Tuple[int, Attempt]] = deque()
         self.begun_at = 0.0
         self.peak_bytes = 0
+        self.kept_bytes = 0
+        """What earlier calls had left in memory when the present ones were given."""
         self.killing = False
         self.ever_reported = False
         self.stopped_since: Optional[float] = None
@@ -150,6 +152,7 @@ class SlotProcess:
     def give(self, attempts: Sequence[Attempt], now: float) -> None:
         if not self.held:
             self.begun_at = now
+            self.kept_bytes = resident_bytes(self.pid()) if attempts[0].amount("memory") > 0 and self.pid() else 0
         pieces: List[Any] = []
         size = 0
         for attempt in attempts:
@@ -230,7 +233,7 @@ class SlotProcess:
                 continue
             if sequence <= self._delivered:
                 continue
-            if not held or held[0][0] != sequence:
+            if not held or held[0][0] != sequence or (wall_us | cpu_us) >> 53:
                 raise SlotBroken("a report about %d was not expected" % sequence)
             held.popleft()
             self._delivered = sequence
@@ -271,6 +274,10 @@ class SlotProcess:
         """How many of those it holds it has started."""
         started = self.cell.words[STARTED]
         return sum(1 for sequence, _ in self.held if sequence <= started)
+
+    def running(self) -> bool:
+        """Whether the first of those it holds has started."""
+        return bool(self.held) and self.held[0][0] <= self.cell.words[STARTED]
 
     def pid(self) -> int:
         """Of the slot proper; 0 until it is up."""
@@ -342,6 +349,7 @@ def _read_failure(text: bytes) -> Optional[Failure]:
         return None
     try:
         cause, blame, message = json.loads(text)
-        return [str(cause), str(blame), str(message)]
-    except ValueError:
+    except (ValueError, TypeError):
         raise SlotBroken("a report that cannot be read") from None
+    # Half a surrogate pair, from some file name perhaps, would make the frame unreadable for the master.
+    return [str(part).encode("utf-8", "replace").decode("utf-8") for part in (cause, blame, message)]

@@ -93,9 +93,13 @@ class Slots:
             process.take_back_begin()
             self._timers.append((now + TAKE_BACK_WAIT_S, slot, "take_back"))
 
-    def terminate(self, slot: int) -> None:
+    def terminate(self, slot: int, now: float) -> None:
         process = self.processes.get(slot)
-        if process is not None:
+        if process is not None and not process.running():
+            # A slot may take longer to start than a short limit allows; that is not the attempt's time.
+            self.machine.not_begun(slot, now)
+            self.news = True
+        elif process is not None:
             process.terminate()
             self._watch_writing(process)
 
@@ -258,8 +262,7 @@ class Slots:
                 used = resident_bytes(process.pid())
                 process.peak_bytes = max(process.peak_bytes, used)
                 if 0 < limit < used:
-                    message = "it used %s of memory, more than the %s it asked for" % (_megabytes(used), _megabytes(limit))
-                    self.machine.over_limit(process.number, ["oom", "task", message], now)
+                    self.machine.over_limit(process.number, _too_much_memory(used, limit, process.kept_bytes), now)
         self._next_sample = now + SAMPLE_S if busy else NEVER
 
     @staticmethod
@@ -323,6 +326,13 @@ def _has_ended(process: SlotProcess) -> bool:
 
 def _nobody(query: int, known: bool, offset: int, data: bytes) -> None:
     """Until the host says who answers."""
+
+
+def _too_much_memory(used: int, limit: float, kept: int) -> Failure:
+    if kept > limit / 2:
+        message = "the process it ran in had kept %s from earlier calls; with it that became more than its %s"
+        return ["slot-lost", "worker", message % (_megabytes(kept), _megabytes(limit))]
+    return ["oom", "task", "it used %s of memory, more than the %s it asked for" % (_megabytes(used), _megabytes(limit))]
 
 
 def _megabytes(size: float) -> str:

@@ -80,15 +80,17 @@ class Surroundings:
         wanted = self.environment(number, task, attempt, cores)
         for name in [name for name in os.environ if name not in wanted]:
             del os.environ[name]
-        for name, value in wanted.items():
-            if os.environ.get(name) != value:
-                os.environ[name] = value
         directory = self._directories[number]
         try:
+            for name, value in wanted.items():
+                if os.environ.get(name) != value:
+                    os.environ[name] = value
             os.chdir(directory)
             self._directory = os.getcwd()
         except OSError as error:
             return "cannot enter the directory %r: %s" % (directory, error.strerror)
+        except ValueError as error:
+            return "cannot set the environment: %s" % error
         if self._added_paths != self._paths[number]:
             for path in self._added_paths:
                 if path in sys.path:

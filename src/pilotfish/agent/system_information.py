@@ -101,6 +101,11 @@ def benchmark(duration_s: float = BENCHMARK_S) -> float:
             return round(rounds / elapsed, 1)
 
 
+def readable(text: str) -> str:
+    """Names from the system may hold bytes that are no text; the master must be able to read them."""
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
 def describe(workdir: str, gpus: Optional[List[str]] = None) -> Dict[str, Any]:
     try:
         disk_free: Optional[int] = shutil.disk_usage(workdir).free
@@ -108,18 +113,18 @@ def describe(workdir: str, gpus: Optional[List[str]] = None) -> Dict[str, Any]:
         disk_free = None
     system = os.uname()
     return {
-        "hostname": socket.gethostname(),
+        "hostname": readable(socket.gethostname()),
         "pid": os.getpid(),
         "system": system.sysname,
         "release": system.release,
         "machine": system.machine,
         "python": platform.python_version(),
-        "executable": sys.executable,
+        "executable": readable(sys.executable),
         "cpu": cpu_model(),
         "cores": usable_cores(),
         "memory": usable_memory(),
         "disk_free": disk_free,
-        "workdir": workdir,
+        "workdir": readable(workdir),
         "gpus": gpus or [],
         "benchmark": benchmark(),
     }

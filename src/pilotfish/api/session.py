@@ -59,7 +59,7 @@ class Session:
         self._futures: dict[int, TaskFuture] = {}
         self._draining = False
         self._forget_when_done = False
-        self._stopped = False
+        self._ending = False
         self._end_lock = threading.Lock()
         self._finished = threading.Event()
         self.left_behind: list[str] = []
@@ -166,10 +166,11 @@ class Session:
             self._part()
 
     def _part(self) -> None:
-        """The run is over and nobody here has more for it."""
-        if self._forget_when_done:
-            self.client.tell("forget", run=self.run)
-        self.client.close(wait=False)
+        """Leave a shared pool, in which the run has finished."""
+        if self._first_to_end():
+            if self._forget_when_done:
+                self.client.tell("forget", run=self.run)
+            self.client.close(wait=False)
 
     def lost(self, error: PilotfishError) -> None:
         if self._futures or not self._draining:
@@ -211,12 +212,16 @@ class Session:
             self._stop_pool()
 
     def _stop_pool(self) -> None:
+        if self._first_to_end():
+            self.client.tell("stop", now=True)
+            self.client.close(wait=False)
+
+    def _first_to_end(self) -> bool:
+        """The client's thread and that of the caller may both find that all is done; one of them acts."""
         with self._end_lock:
-            if self._stopped or self.client.failure is not None:
-                return
-            self._stopped = True
-        self.client.tell("stop", now=True)
-        self.client.close(wait=False)
+            first = not self._ending and self.client.failure is None
+            self._ending = True
+            return first
 
     def wait(self) -> None:
         """Wait for the end that ``finish`` announced."""

@@ -32,10 +32,6 @@ class Measure:
         return duration(self.value) if self.unit == "s" else rate(self.value)
 
 
-def _nothing(number: int) -> int:
-    return number
-
-
 @click.command()
 @click.option("--workers", type=click.IntRange(min=1), metavar="N", help="How many cores to use.  [default: all]")
 @json_option
@@ -63,20 +59,23 @@ def measure_calls(cores: int) -> list[Measure]:
     """Python calls through an Executor: how soon the first, how long a single one, how many together."""
     from pilotfish import Executor
 
+    def nothing(number: int) -> int:
+        return number
+
     started = time.perf_counter()
     with Executor(max_workers=cores) as executor:
-        executor.submit(_nothing, 0).result()
+        executor.submit(nothing, 0).result()
         first = time.perf_counter() - started
         trips = []
         deadline = time.perf_counter() + LONGEST_S / 2
         while time.perf_counter() < deadline:
             before = time.perf_counter()
-            executor.submit(_nothing, 0).result()
+            executor.submit(nothing, 0).result()
             trips.append(time.perf_counter() - before)
         done = 0
         before = time.perf_counter()
         while time.perf_counter() - before < LONGEST_S:
-            for future in [executor.submit(_nothing, number) for number in range(BURST)]:
+            for future in [executor.submit(nothing, number) for number in range(BURST)]:
                 future.result()
             done += BURST
         spent = time.perf_counter() - before

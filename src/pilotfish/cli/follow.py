@@ -18,8 +18,8 @@ from pilotfish.cli.render import Column, Screen, clean, duration, plural
 from pilotfish.cli.why import show_reasons
 from pilotfish.model.states import CANCELLED, DONE, FAILED
 
-LISTEN_S = 0.25
-ASK_WHY_AFTER_S = 0.6
+LISTEN_S = 0.1
+ASK_WHY_AFTER_S = 0.3
 ASK_WHY_AGAIN_S = 5.0
 RECOUNT_S = 1.0
 SHOWN_FAILURES = 5

@@ -46,7 +46,8 @@ def gc(remove: bool, as_json: bool) -> int:
         screen.line("Nothing is left behind.")
     else:
         for one in found:
-            screen.line(f"{'removed' if one in removed else 'left'}  {one.kind}  {cut(clean(one.what), SHOWN_CELLS)}")
+            what = cut(clean(one.what), SHOWN_CELLS) if one.kind == "process" else clean(one.what)
+            screen.line(f"{'removed' if one in removed else 'left'}  {one.kind}  {what}")
         if not remove:
             screen.line(f"{plural(len(found), 'leftover')}. Remove: pilotfish gc --remove")
     return 0 if len(removed) == len(found) or not remove else 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import queue
+import threading
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,6 +18,8 @@ from pilotfish.live.home import pool_home
 from pilotfish.live.submission import Submission
 from pilotfish.model.messages import EndedItem
 from pilotfish.model.task import RunOptions, TaskSpec
+
+PEEK_S = 2.0
 
 
 class _Listener:
@@ -85,6 +88,25 @@ class LiveMaster:
     def ask_bytes(self, kind: str, **arguments: Any) -> tuple[Any, bytes]:
         reply = self._client.ask(kind, **arguments)
         return reply.data, reply.body
+
+    def peek(self, task: str, stream: int, offset: int) -> bytes:
+        # The answer comes from the worker, which may be busy, stopped or dying: nobody should wait for it for ever.
+        heard: queue.SimpleQueue[bytes | PilotfishError] = queue.SimpleQueue()
+
+        def ask() -> None:
+            try:
+                heard.put(self._client.ask("tail", task=task, stream=stream, offset=offset).body)
+            except PilotfishError as error:
+                heard.put(error)
+
+        threading.Thread(target=ask, daemon=True).start()
+        try:
+            answer = heard.get(timeout=PEEK_S)
+        except queue.Empty:
+            return b""
+        if isinstance(answer, PilotfishError):
+            raise answer
+        return answer
 
     def begin(self, options: RunOptions) -> LiveRun:
         submission = self._client.open_run(uuid.uuid4().hex, options)

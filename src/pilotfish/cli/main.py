@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import click
 
 from pilotfish.api.nearest import did_you_mean
-from pilotfish.cli.complaints import complain, exit_status
+from pilotfish.cli.complaints import CANNOT, complain, exit_status
 from pilotfish.errors import PilotfishError
 
 # section -> command -> (module:attribute, what it does); the text is the first line of the command's own help, a test compares them
@@ -126,6 +126,12 @@ def invoke(words: list[str]) -> int:
         # The reader of our output went away (`pilotfish tasks | head`): nobody is left to tell.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:
+        problem = PilotfishError(
+            f"{error.filename or 'the system'}: {(error.strerror or str(error)).lower()}", "See what is wrong: pilotfish doctor"
+        )
+        complain(problem, as_json)
+        return CANNOT
 
 
 def as_problem(error: click.ClickException) -> PilotfishError:

@@ -241,7 +241,7 @@ def _peek(master: Master, row: dict[str, Any], stream: str, offset: int) -> byte
     """What a running task wrote beyond ``offset``."""
     if row["state"] != "running":
         return b""
-    return master.ask_bytes("tail", task=row["id"], stream=STREAMS[stream], offset=offset)[1]
+    return master.peek(row["id"], STREAMS[stream], offset)
 
 
 # --- results ------------------------------------------------------------------------------------------------------------------------

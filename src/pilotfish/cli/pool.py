@@ -58,6 +58,9 @@ class Master(Protocol):
     def ask_bytes(self, kind: str, **arguments: Any) -> tuple[Any, bytes]:
         """The same for kinds that have bytes in their answer."""
 
+    def peek(self, task: str, stream: int, offset: int) -> bytes:
+        """What a running task wrote to a stream beyond ``offset``; nothing if its worker does not answer just now."""
+
     def begin(self, options: RunOptions) -> NewRun: ...
 
     def watch(self, run: int, cursor: int) -> Watcher:

@@ -136,10 +136,7 @@ def _resource(text: str) -> tuple[str, float]:
 
 def submit(master: Master, source: Source, wanted: Wanted, options: dict[str, Any]) -> int:
     """Hand over all tasks; interrupted, the run is cancelled, because nobody could hand over the rest."""
-    labels = {"save": "run"} if options["outputs"] else {}
-    new = master.begin(
-        RunOptions(name=options["name"], command=source.command, cwd=os.getcwd(), max_failures=options["max_failures"], labels=labels)
-    )
+    new = master.begin(RunOptions(name=options["name"], command=source.command, cwd=os.getcwd(), max_failures=options["max_failures"]))
     try:
         number = new.spec(*executable_spec(wanted.name or "task", source.launch, wanted))
         for task in source:

@@ -66,19 +66,23 @@ def _hello(machine: Machine, link: int, hello: m.Hello) -> None:
         machine.send(link, m.Retire(f"this worker was removed: {reason}"))
         machine.effects.append(e.HangUp(link))
         return
+    old = machine.presence.get(hello.worker)
+    if old is not None and link < old.newest_link:
+        # It was stuck on the way while the agent gave up on that link and called again: what it says it holds is long out of date.
+        machine.effects.append(e.HangUp(link))
+        return
     worker = state.workers.get(hello.worker)
     if worker is None:
         ends_at = None if hello.ends_in_s is None else machine.now + hello.ends_in_s
         machine.record(f.WorkerJoined(hello.worker, hello.pilot, hello.capacity, hello.tags, hello.info, ends_at, hello.poll_s))
         worker = state.workers[hello.worker]
-    old = machine.presence.get(worker.id)
     lease_at = machine.now + lease_s(machine, worker)
     if old is None:
         machine.set_timer(lease_at, "lease", worker.id)
     elif old.link is not None and old.link != link:
         machine.agent_links.pop(old.link, None)
         machine.effects.append(e.HangUp(old.link))
-    machine.presence[worker.id] = Presence(lease_at, link)
+    machine.presence[worker.id] = Presence(lease_at, link, link)
     machine.agent_links[link] = worker.id
     machine.stirred = True
     machine.send(link, m.Welcome(state.epoch, machine.settings.beat_s, machine.settings.orphan_s))
@@ -102,6 +106,8 @@ def _reconcile(machine: Machine, link: int, worker: Worker, holding: list[tuple[
     if unwanted:
         machine.send(link, m.Kill(unwanted))
     _started(machine, worker, started)
+    if worker.recalled:
+        machine.send(link, m.Recall([(task.id, task.attempt) for task in worker.recalled]))
     if worker.state == DRAINING:
         machine.send(link, m.Drain(worker.reason))
 

@@ -14,7 +14,7 @@ from typing import Any
 from pilotfish.core import agents, clients, watching
 from pilotfish.core.apply import apply
 from pilotfish.core.presence import Presence
-from pilotfish.core.proposals import Hold, Outlook, Policy, Proposal, Recall, Strategy
+from pilotfish.core.proposals import Hold, Outlook, Policy, Proposal, Recall, Release, Strategy
 from pilotfish.core.state import UNIT, State, Task, Worker
 from pilotfish.core.verdicts import judge_death
 from pilotfish.model import effects as e
@@ -250,6 +250,9 @@ class Machine:
             if isinstance(proposal, Hold):
                 self.record(f.SiteHeld(proposal.site, proposal.reason))
                 continue
+            if isinstance(proposal, Release):
+                agents.drain(self, self.state.workers[proposal.worker], proposal.reason)
+                continue
             pilot = f"{proposal.site}-{self.state.next_pilot}"
             self.record(f.PilotRequested(pilot, proposal.site, proposal.cores, proposal.reason))
             self.effects.append(e.SubmitPilot(pilot, proposal.site, proposal.cores))
@@ -287,7 +290,9 @@ class Machine:
         if untouched:
             self.record(f.TasksReturned(worker.id, [task.id for task in untouched], f"worker {worker.id} {reason}"))
         for task in started:
-            self.fail_attempt(judge_death(self.state, worker, task, reason, died))
+            # The end of one may have cancelled the others, when their run had its fill of failures.
+            if task.worker is worker:
+                self.fail_attempt(judge_death(self.state, worker, task, reason, died))
         self.end_worker(worker, lost=True, reason=reason)
 
     def end_worker(self, worker: Worker, *, lost: bool, reason: str) -> None:

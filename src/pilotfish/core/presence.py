@@ -7,8 +7,11 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class Presence:
-    """How a worker can be reached: over which link, until when its silence is forgiven, and which specs it has been sent."""
+    """How a worker can be reached: over which link, until when its silence is forgiven, and which specs it has been sent.
+
+    ``newest_link`` is the last one that it said hello over, open or not."""
 
     lease_at: float
     link: int | None = None
+    newest_link: int = 0
     sent_specs: dict[int, None] = field(default_factory=dict)

@@ -53,6 +53,14 @@ class Wish:
 
 
 @dataclass(slots=True)
+class Release:
+    """One pilot less: its worker finishes what it runs and goes."""
+
+    worker: str
+    reason: str
+
+
+@dataclass(slots=True)
 class Hold:
     """No more pilots for this site until a person releases it."""
 
@@ -61,7 +69,7 @@ class Hold:
 
 
 class Strategy(Protocol):
-    def propose(self, state: State, now: float) -> list[Wish | Hold]: ...
+    def propose(self, state: State, now: float) -> list[Wish | Release | Hold]: ...
 
     def next_look_at(self, state: State, now: float) -> float | None:
         """When to ask again even if nothing happens."""

@@ -18,11 +18,17 @@ OVERHEAD_US = 20.0
 MAX_AHEAD_PER_SLOT = 256
 LONG_US = 1_000_000
 """A task that takes this long is never sent ahead."""
+PATIENCE_S = 5.0
+"""How long a task that fits no worker just now is passed over before one is kept free for it."""
 STALE_S = 1.0
 """A worker that ended nothing for so long may be asked to hand back what waits there."""
 
 
 class Fifo:
+    def __init__(self) -> None:
+        self._passed_over: dict[Shape, float] = {}
+        """Since when tasks of these shapes have been ready while no worker had room for one."""
+
     def propose(self, outlook: Outlook) -> list[Proposal | Recall]:
         state = outlook.state
         if not state.ready and not state.suspects:
@@ -34,19 +40,36 @@ class Fifo:
         supplies = [_Supply(shape) for shape in _in_order(state.ready)]
         if not supplies:
             return proposals
-        fillings = [_fill(outlook, worker, supplies) for worker in workers]
+        reserved = self._reserve(outlook, workers, supplies)
+        fillings = [_fill(outlook, worker, reserved.get(worker.id, supplies)) for worker in workers]
         for proposal in fillings:
             # Only when everybody has what fits now: a task must not wait at one worker while another has room for it.
-            _add_ahead(outlook, proposal, supplies)
+            if proposal.worker.id not in reserved:
+                _add_ahead(outlook, proposal, supplies)
             if proposal.tasks:
                 proposals.append(proposal)
         return proposals
 
     def next_look_at(self, outlook: Outlook) -> float | None:
-        """Only tasks that wait at a worker while another one idles need a second look."""
+        """Tasks that wait at a worker while another one idles need a second look, and so do tasks that nobody has room for."""
         if outlook.state.ready:
-            return None
+            due = [since + PATIENCE_S for since in self._passed_over.values()]
+            return min((moment for moment in due if moment > outlook.now), default=None)
         return min((recall.worker.progress_at + STALE_S for recall in _held_up(outlook)), default=None)
+
+    def _reserve(self, outlook: Outlook, workers: list[Worker], supplies: list[_Supply]) -> dict[str, list[_Supply]]:
+        """Large tasks must not starve behind a stream of small ones: after a while, a worker is kept free for one until it fits."""
+        passed_over, self._passed_over = self._passed_over, {}
+        reserved: dict[str, list[_Supply]] = {}
+        for place, supply in enumerate(supplies):
+            shape = supply.shape
+            able = [worker for worker in workers if worker.id not in reserved and _suits(outlook, worker, shape)]
+            if not able or any(worker.fits(shape.needs) for worker in able):
+                continue
+            since = self._passed_over[shape] = passed_over.get(shape, outlook.now)
+            if outlook.now - since >= PATIENCE_S:
+                reserved[min(able, key=lambda worker: worker.held).id] = supplies[: place + 1]
+        return reserved
 
 
 def _in_order(shapes: dict[Shape, None]) -> list[Shape]:
@@ -93,20 +116,22 @@ def _runs_suspect(worker: Worker) -> bool:
 
 
 def _place_suspects(outlook: Outlook, workers: list[Worker], proposals: list[Proposal | Recall]) -> list[Worker]:
-    """Suspects need a worker of their own. Returns the workers left for other tasks; where none is empty, one is kept free."""
-    suspects = [task for task in outlook.state.suspects if not task.shape.run.paused]
-    empty = [worker for worker in workers if not worker.held]
+    """Suspects need a worker of their own. Returns the workers left for other tasks; one is kept free for the first that has no place."""
     used: dict[str, None] = {}
-    for task in suspects:
-        place = next((worker for worker in empty if worker.id not in used and _suits(outlook, worker, task.shape)), None)
-        if place is None:
+    kept_for: Task | None = None
+    empty = sum(1 for worker in workers if not worker.held)
+    for task in outlook.state.suspects:
+        if task.shape.run.paused:
+            continue
+        if kept_for is not None and len(used) > empty:
             break
-        used[place.id] = None
-        proposals.append(Proposal(place, [task]))
-    if len(used) < len(suspects) and not used:
-        waiting = suspects[0]
-        able = [worker for worker in workers if worker.could_fit(waiting.shape.needs)]
-        if able:
+        able = [worker for worker in workers if worker.id not in used and _suits(outlook, worker, task.shape)]
+        place = next((worker for worker in able if not worker.held), None)
+        if place is not None:
+            used[place.id] = None
+            proposals.append(Proposal(place, [task]))
+        elif able and kept_for is None:
+            kept_for = task
             used[min(able, key=lambda worker: worker.held).id] = None
     return [worker for worker in workers if worker.id not in used]
 

@@ -30,20 +30,30 @@ def _check_busy(machine: Machine, shape: Shape) -> None:
 
 
 def check_idle_capacity(machine: Machine) -> None:
-    """No worker that can be reached has room for a ready task, once the policy had its turn."""
+    """No worker that can be reached has room for a task that waits, once the policy had its turn. One may be kept free for a suspect."""
     state = machine.state
-    if machine.space_full or any(not task.shape.run.paused for task in state.suspects):
+    if machine.space_full:
         return
-    for worker in machine._outlook().workers:
-        if any(task.suspect for task in worker.active):
-            continue
-        for shape in state.ready:
-            if not shape.run.paused and worker.fits(shape.needs) and _suits(machine, worker, shape):
-                takers = [task for task in shape.queue if task.troubles is None or task.troubles.avoid != worker.id]
-                if takers:
-                    raise Unexplained(f"{worker} has room for {takers[0]}, which stays in the queue")
+    workers = [worker for worker in machine._outlook().workers if not any(task.suspect for task in worker.active)]
+    suspects = [task for task in state.suspects if not task.shape.run.paused]
+    placeable = [task for task in suspects if any(_could_take(machine, worker, task.shape) for worker in workers)]
+    for worker in workers:
+        if placeable and not worker.held and all(_could_take(machine, worker, task.shape) for task in placeable):
+            raise Unexplained(f"{worker} is empty, and {placeable[0]}, which must run alone, waits")
+    idle = [worker for worker in workers if _leaves_room(machine, worker)]
+    if len(idle) > (1 if placeable else 0):
+        raise Unexplained(f"{idle} have room for tasks that stay in the queue; {len(suspects)} suspects, {len(placeable)} of them with a place")
 
 
-def _suits(machine: Machine, worker: Worker, shape: Shape) -> bool:
+def _leaves_room(machine: Machine, worker: Worker) -> bool:
+    """Is there a ready task that fits here now and does not avoid this worker?"""
+    for shape in machine.state.ready:
+        if not shape.run.paused and worker.fits(shape.needs) and _could_take(machine, worker, shape):
+            if any(task.troubles is None or task.troubles.avoid != worker.id for task in shape.queue):
+                return True
+    return False
+
+
+def _could_take(machine: Machine, worker: Worker, shape: Shape) -> bool:
     in_time = worker.ends_at is None or machine.now + shape.time_s <= worker.ends_at
-    return in_time and all(worker.tags.get(name) == value for name, value in shape.tags)
+    return in_time and worker.could_fit(shape.needs) and all(worker.tags.get(name) == value for name, value in shape.tags)

@@ -167,6 +167,11 @@ class Faults:
         """One connection is stuck while a new one would get through: its content may arrive after that of its successor."""
         if node.link is None:
             return False
+        if self.world.dice.random() < 0.3:
+            self.world.network.reset(node.link)
+            node.clog_next_s = self.world.dice.uniform(0.5, 2.0) * self.scenario.settings.lease_s
+            node.troubled(self.world.now + 5.0 + 2 * self.scenario.settings.lease_s)
+            return True
         until = self.world.now + self.world.dice.uniform(0.05, 2.0) * self.scenario.settings.lease_s
         for lane in (node.link.to_master, node.link.to_peer):
             if self.world.dice.random() < 0.7:
@@ -234,13 +239,16 @@ class Faults:
         if self.world.master is None:
             return False
         self.world.master.stall(seconds)
+        self.world.master_troubled(self.world.now + seconds)
         return True
 
     def _disk_full(self) -> bool:
         if self.world.journal.full:
             return False
         self.world.journal.full = True
-        self.world.after(self.world.dice.uniform(0.5, 40.0), self._disk_free)
+        seconds = self.world.dice.uniform(0.5, 40.0)
+        self.world.after(seconds, self._disk_free)
+        self.world.master_troubled(self.world.now + seconds + 1.0)
         return True
 
     def _disk_free(self) -> None:
@@ -250,8 +258,10 @@ class Faults:
         """The host sees it coming and says so; the last reserve still takes records."""
         if self.world.master is None or self.world.master.machine.space_full:
             return False
+        seconds = self.world.dice.uniform(0.5, 40.0)
         self.world.master.tell(i.SpaceChanged(True))
-        self.world.after(self.world.dice.uniform(0.5, 40.0), self._space_again)
+        self.world.after(seconds, self._space_again)
+        self.world.master_troubled(self.world.now + seconds)
         return True
 
     def _space_again(self) -> None:
@@ -260,6 +270,7 @@ class Faults:
 
     def _slow_disk(self) -> bool:
         self.world.slow_disk_until = self.world.now + self.world.dice.uniform(1.0, 20.0)
+        self.world.master_troubled(self.world.slow_disk_until + 3.0)
         return True
 
     def _clock_jump(self) -> bool:

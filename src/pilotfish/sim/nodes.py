@@ -36,6 +36,8 @@ class Node:
         self.blocked_to_peer_until = 0.0
         self.trouble_until = 0.0
         """Until when something other than the master has kept this agent from being heard."""
+        self.clog_next_s = 0.0
+        """The next connection gets stuck for so long right after it was made."""
         self.link: Link | None = None
         self.slots: dict[int, SimulatedSlot] = {}
         offer = Offer(worker, pilot, "sim", {"cores": cores, "memory": float(site.memory)})
@@ -86,6 +88,9 @@ class Node:
     # --- links ----------------------------------------------------------------------------------------------------------------------
 
     def proved(self, link: Link, epoch: int) -> None:
+        if self.clog_next_s:
+            self.world.network.clog(link.to_master, self.world.now + self.clog_next_s)
+            self.clog_next_s = 0.0
         self.tell("linked", epoch)
 
     def link_heard(self, link: Link, item: Frame) -> None:

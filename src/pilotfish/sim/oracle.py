@@ -76,7 +76,7 @@ class Oracle:
         self._check_ahead(process)
         now = self.world.now
         for number, (kind, asked_at) in self.world.operator.asked.items():
-            if now - asked_at > ANSWER_WITHIN_S + self.world.silence_s and process.stalled_until < now - 1.0:
+            if now - max(asked_at, self.world.master_trouble_until) > ANSWER_WITHIN_S:
                 raise Violated(f"question {number} ({kind}) has had no answer for {now - asked_at:.0f} s")
 
     def durable(self, record: bytes, turn: Record) -> None:
@@ -227,6 +227,9 @@ class Oracle:
         """Nobody idles for long while tasks wait at a worker that does not get on."""
         machine, now = process.machine, self.world.now
         state = machine.state
+        if self.world.master_trouble_until > now - 10.0:
+            self.stuck_since.clear()
+            return
         workers = machine._outlook().workers
         idle = [worker for worker in workers if not worker.held]
         for worker in workers:
@@ -234,7 +237,7 @@ class Oracle:
             waits = any(other.could_fit(task.shape.needs) for task in worker.ahead for other in idle)
             if state.ready or state.suspects or not waits or troubled or machine.now - worker.progress_at < 5.0:
                 self.stuck_since.pop(worker.id, None)
-            elif now - self.stuck_since.setdefault(worker.id, now) > 5.0 + self.world.silence_s:
+            elif now - self.stuck_since.setdefault(worker.id, now) > 5.0:
                 raise Violated(f"{len(worker.ahead)} tasks wait at {worker.id}, which has not got on for long, while {idle[0].id} idles")
 
     # --- people ---------------------------------------------------------------------------------------------------------------------
@@ -272,7 +275,7 @@ class Oracle:
         self.world.payloads.compare(self.world.journal.shadow)
 
     def finishing(self, since: float) -> None:
-        if self.world.now - since > self.world.scenario.settings.linger_s + self.world.silence_s + 60.0:
+        if self.world.now - max(since, self.world.master_trouble_until) > self.world.scenario.settings.linger_s + 60.0:
             raise Violated("the master does not end by itself although nobody needs it")
 
     def master_finished(self, process: MasterProcess) -> None:

@@ -120,7 +120,7 @@ def draw_specs(dice: random.Random, mix: Mix) -> list[TaskSpec]:
                 Request(cores, cores_max, memory),
                 time_s=3 * mix.longest_s * 12 if dice.random() < 0.3 else 0.0,
                 retries=dice.choice((0, 0, 1, 3)),
-                losses=dice.choice((10, 50, 1000)),
+                losses=dice.choice((0, 1, 10, 1000)),
                 priority=dice.choice((0, 0, 0, 5, -1)),
                 tags=dice.choice(mix.tags) if mix.tags and dice.random() < 0.2 else {},
                 code=b"c" * dice.choice((0, 10, 200)),

@@ -58,8 +58,8 @@ class World:
         self.next_outage_s = 0.0
         self.wall_offset = 0.0
         self.slow_disk_until = 0.0
-        self.silence_s = 10 * scenario.settings.lease_s
-        """How long the master may be deaf for reasons of its own: a bound for stalls, full disks and outages."""
+        self.master_trouble_until = 0.0
+        """Until when the master was not itself: asleep, without disk, or just started."""
         self.trace: list[str] | None = None
         self._heap: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._count = 0
@@ -144,6 +144,7 @@ class World:
             self.count_fault("master-kill-in-recovery", [])
         self.master = MasterProcess(self, state, doom=doom)
         self.note(f"MASTER starts, epoch {state.epoch + 1} {doom}")
+        self.master_troubled(self.now)
         self.master.start()
 
     def master_died(self, process: MasterProcess) -> None:
@@ -215,6 +216,9 @@ class World:
         think_s = sum(plan.think_s for plan in self.scenario.people)
         waits_s = 10 * settings.lease_s + 2 * settings.quarantine_s + 4 * settings.author_s + 400.0
         return waits_s + think_s + 6 * work_s
+
+    def master_troubled(self, until: float) -> None:
+        self.master_trouble_until = max(self.master_trouble_until, until)
 
     def sync_s(self) -> float:
         if self.now < self.slow_disk_until:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from pilotfish.core.proposals import Hold, Wish
+from pilotfish.core.proposals import Hold, Release, Wish
 from pilotfish.core.state import State
+from pilotfish.model.states import DRAINING
 
 SITE = "local"
 GIVE_UP_AFTER = 3
@@ -11,9 +12,9 @@ GIVE_UP_AFTER = 3
 
 
 class Fixed:
-    def propose(self, state: State, now: float) -> list[Wish | Hold]:
+    def propose(self, state: State, now: float) -> list[Wish | Release | Hold]:
         site = state.sites.get(SITE)
-        if not state.unfinished or (site and site.held):
+        if not _is_wanted(state) or (site and site.held):
             return []
         if site and site.bad_starts >= GIVE_UP_AFTER:
             return [Hold(SITE, f"{site.bad_starts} local agents in a row ended before they joined")]
@@ -21,7 +22,9 @@ class Fixed:
             return []
         present = sum(pilot.cores for pilot in state.pilots.values() if pilot.site == SITE)
         missing = state.local_cores - present
-        if missing <= 0:
+        if missing < 0:
+            return _release_youngest(state)
+        if not missing:
             return []
         return [Wish(SITE, missing, f"{state.unfinished} tasks to do, {present:g} of {state.local_cores:g} cores")]
 
@@ -35,3 +38,16 @@ class Fixed:
         """After a bad start, wait a little, and longer after each further one."""
         site = state.sites[SITE]
         return site.last_bad_at + 0.5 * 2.0 ** (site.bad_starts - 1) if site.bad_starts else 0.0
+
+
+def _is_wanted(state: State) -> bool:
+    """Is there work, or will there be some as soon as the client of an open run has sent it?"""
+    return bool(state.unfinished) or any(not run.closed for run in state.runs.values())
+
+
+def _release_youngest(state: State) -> list[Wish | Release | Hold]:
+    """The pool shall be smaller: one worker at a time goes, and comes back smaller if that was too much."""
+    workers = [worker for worker in state.workers.values() if (pilot := state.pilots.get(worker.pilot)) and pilot.site == SITE]
+    if not workers or any(worker.state == DRAINING for worker in workers):
+        return []
+    return [Release(workers[-1].id, f"the pool shall have {state.local_cores:g} cores")]

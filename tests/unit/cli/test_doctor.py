@@ -17,6 +17,7 @@ from pilotfish.cli import doctor
 from pilotfish.cli.doctor import BAD, CHECKS, DOUBTFUL, GOOD, Finding, file_system_of
 from pilotfish.cli.gc import leftovers_of, remove_leftover
 from pilotfish.live.daemon import Pool
+from pilotfish.live.home import PoolHome
 from tests.unit.cli.conftest import CommandLine
 
 
@@ -111,11 +112,12 @@ def test_gc_finds_a_dead_socket_and_a_temporary_pool_whose_owner_is_gone(pilotfi
     dead_pool(place, f"private-{gone}-abcd")
     dead_pool(place, f"private-{os.getpid()}-abcd")
     with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(kept.directory / "master.sock"))
+        path = PoolHome(kept.directory).socket_path()
+        listener.bind(str(path))
     said = pilotfish("gc")
     assert said.status == 0
     assert said.out.splitlines() == [
-        f"left  socket  {kept.directory}/master.sock",
+        f"left  socket  {path}",
         f"left  directory  {place}/pools/private-{gone}-abcd",
         "2 leftovers. Remove: pilotfish gc --remove",
     ]

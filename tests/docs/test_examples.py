@@ -30,11 +30,20 @@ def test_the_oscillator_is_swept(typist: Typist) -> None:
     assert "Where the time went" in said.out
 
 
-def test_the_search_finds_the_minimum(typist: Typist) -> None:
-    assert typist.type("run", str(EXAMPLES / "search.py")).status == 0
-    found = [eval(task["value"]) for task in json.loads(typist.type("results", "--json", "--limit", "1000").out)]
-    assert min(found, key=lambda pair: pair[1])[0] == pytest.approx(2.5, abs=0.05)
+def test_the_run_file_brings_its_files_back(typist: Typist) -> None:
+    said = typist.type("run", str(EXAMPLES / "run_file.py"))
+    assert said.status == 0, said
+    assert said.out.endswith("20 files in run-1/\n")
+    assert (typist.directory / "run-1" / "7" / "message.out").read_text() == "hello from task 7\n"
+
+
+def test_the_application_makes_tasks_while_it_runs(typist: Typist) -> None:
+    said = typist.type("run", "--json", str(EXAMPLES / "adaptive.py"))
+    assert said.status == 0, said
+    counts = json.loads(said.out)
+    assert counts["tasks"] == counts["counts"]["done"]
+    assert counts["tasks"] > 10
 
 
 def test_there_is_no_example_that_nobody_runs() -> None:
-    assert {path.name for path in EXAMPLES.glob("*.py")} == {"oscillator.py", "search.py"}
+    assert {path.name for path in EXAMPLES.glob("*.py")} == {"oscillator.py", "run_file.py", "adaptive.py"}

@@ -275,3 +275,14 @@ def test_a_large_task_does_not_starve_behind_small_ones(start: Start) -> None:
         assert not all(future.done() for future in more)
         assert all(future.result(PATIENCE_S).exit == 0 for future in small)
         run.cancel()
+
+
+def test_large_payloads_are_removed_when_nobody_needs_them(start: Start) -> None:
+    pool = start()
+    shared = pool.directory / "payloads" / "shared"
+    with pilotfish.Run(pool=pool) as run:
+        futures = [run.submit(bytes, bytes(MiB)) for _ in range(5)]
+        assert all(future.result(PATIENCE_S) == bytes(MiB) for future in futures)
+        wait_until(lambda: len(list(shared.iterdir())) == 5, "the inputs to go; the results stay")
+    ask(pool, "forget", run=run.id)
+    wait_until(lambda: not list(shared.iterdir()), "the results to go")

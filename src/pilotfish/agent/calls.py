@@ -6,13 +6,12 @@ import json
 import os
 import pickle
 import sys
-import traceback
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from .capture import StreamCapture
+from .failure import Failure
 from .frames import MAX_BODY
 from .parcels import ParcelError, unpack
-from .work import Failure
 
 MESSAGE_CHARACTERS = 2000
 TRACEBACK_CHARACTERS = 20_000
@@ -119,6 +118,8 @@ class Calls:
 
     def _failed(self, error: BaseException, failure: Failure) -> Tuple[Failure, List[Any]]:
         out, error_output, out_dropped, error_dropped = self._capture.collect()
+        import traceback
+
         shown: BaseException = error
         if isinstance(error, CallFailed) and error.__cause__ is not None:
             shown = error.__cause__
@@ -203,7 +204,7 @@ class Calls:
                 try:
                     finalize()
                 except BaseException:  # noqa: BLE001  the edge: there is nobody left to tell
-                    traceback.print_exc()
+                    continue
 
     def _cloudpickle(self) -> Any:
         """The one that came with us: it is the one that pickled the function."""

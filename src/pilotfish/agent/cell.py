@@ -11,7 +11,6 @@ from __future__ import annotations
 import mmap
 import os
 import struct
-import tempfile
 from typing import Any, List, Tuple
 
 # Numbers of the 32-bit words.
@@ -44,6 +43,8 @@ def memory_file(name: str) -> int:
             return int(create(name))
         except OSError:
             pass
+    import tempfile
+
     descriptor, path = tempfile.mkstemp()
     os.unlink(path)
     return descriptor

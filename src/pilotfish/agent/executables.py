@@ -7,17 +7,16 @@ import json
 import os
 import resource
 import select
-import shutil
 import signal
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from .capture import OUTPUT_CAP, HeadAndTail
 from .cell import memory_file
+from .failure import Failure
 from .frames import MAX_BODY
 from .parcels import ParcelError, unpack
 from .process_tree import descendants_of, has_children, kill_descendants, reap_children, signal_all
 from .sandbox import Sandbox, SandboxError, missing_output, write_all
-from .work import Failure
 
 MISLEADING_PEAK_KIB = 64 * 1024
 REAP_MS = 5000
@@ -89,7 +88,7 @@ class Executables:
         self._pipes = (os.pipe(), os.pipe())
         self._outputs: List[HeadAndTail] = []
         self._watch = ChildWatch()
-        self._programs: Dict[Tuple[str, str, str], str] = {}
+        self._programs: Dict[Tuple[str, str], str] = {}
         self._poll = select.poll()
         for read_end, _ in self._pipes:
             os.set_blocking(read_end, False)
@@ -194,12 +193,10 @@ class Executables:
         if "/" in name:
             return name
         path = environment.get("PATH", os.defpath)
-        key = (name, path, "")
+        key = (name, path)
         found = self._programs.get(key)
         if found is None:
-            found = shutil.which(name, path=path)
-            if found is None:
-                raise OSError(errno.ENOENT, os.strerror(errno.ENOENT))
+            found = _which(name, path)
             if os.path.isabs(found):
                 self._programs[key] = found
         return found
@@ -260,6 +257,14 @@ class Executables:
         said: Dict[str, Any] = {"exit": None, "signal": None, "files": [], "stdout_dropped": out_dropped, "stderr_dropped": error_dropped}
         said.update(facts)
         return [json.dumps(said).encode(), out, error, *files]
+
+
+def _which(name: str, path: str) -> str:
+    for directory in path.split(os.pathsep):
+        candidate = os.path.join(directory, name)
+        if os.access(candidate, os.X_OK) and not os.path.isdir(candidate):
+            return candidate
+    raise OSError(errno.ENOENT, os.strerror(errno.ENOENT))
 
 
 def _own_peak_kib(reported_kib: int) -> int:

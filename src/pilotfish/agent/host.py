@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import os
 import selectors
+import shutil
 import signal
 import sys
 import threading
 import time
 from collections import deque
-from typing import Any, Deque, Dict, List, Optional, Tuple
+from typing import Any, Deque, Dict, List, NoReturn, Optional, Tuple
 
+from . import VERSION
 from .frames import FrameError
 from .link import BadCredentials, Credentials, Link, LinkLost, Refused, dial
 from .machine import AgentMachine, Offer
-from .process_tree import become_subreaper, keep_freed_memory, kill_descendants
+from .process_tree import become_subreaper, keep_freed_memory, kill_descendants, signal_on_parent_death
 from .slot_process import SlotProcess
 from .slots import Slots
+from .system_information import describe, gpu_names, readable, usable_cores, usable_memory
 
 GOODBYE_S = 2.0
 WARM_SLOTS = 2
@@ -225,3 +229,32 @@ class Host:
                 pass
         self.slots.end()
         kill_descendants()
+
+
+def main(options_text: str) -> NoReturn:
+    """Runs in the process that the supervisor spawned."""
+    options = json.loads(options_text)
+    signal_on_parent_death(signal.SIGTERM, options["supervisor"])
+    os.set_inheritable(options["life"], False)
+    gpus = gpu_names() if options["gpus"] is None else []
+    capacity = {
+        "cores": float(options["cores"] or usable_cores()),
+        "memory": float(options["memory"] or usable_memory()),
+        "gpus": float(len(gpus) if options["gpus"] is None else options["gpus"]),
+    }
+    capacity.update(dict(options["resource"]))
+    offer = Offer(readable(options["worker"]), options["pilot"], VERSION, {name: amount for name, amount in capacity.items() if amount > 0})
+    offer.tags = {readable(name): readable(value) for name, value in options["tag"]}
+    offer.info = describe(options["workdir"], gpus)
+    offer.poll_s = options["poll"]
+    if options["ends_in"] is not None:
+        offer.ends_at = options["started"] + options["ends_in"]
+    settings = {name: options[name] for name in ("workdir", "bundle", "worker", "life", "share")}
+    settings["stopped_s"] = options["stopped_after"]
+    try:
+        reason, code = Host(offer, options["credentials"], settings).run()
+    finally:
+        shutil.rmtree(options["workdir"], ignore_errors=True)
+    if code or not reason.startswith("retired"):
+        print("pilotfish agent: " + reason, file=sys.stderr, flush=True)
+    sys.exit(code)

@@ -48,8 +48,9 @@ from __future__ import annotations
 import random
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
+from .failure import Failure
 from .results import Item, Results
-from .work import HELD_UP_S, NEVER, REPORT_START_S, TERMINATE_GRACE_S, Attempt, Failure, Slot, Spec, Work
+from .work import HELD_UP_S, NEVER, REPORT_START_S, TERMINATE_GRACE_S, Attempt, Slot, Spec, Work
 
 Effect = Tuple[Any, ...]
 
@@ -326,7 +327,7 @@ class AgentMachine:
     def stop(self, reason: str, now: float) -> None:
         if self.exited:
             return
-        if self.link == WELCOMED:
+        if self.link >= LINKED:
             self._returned.extend(self.work.hand_back_all())
             self._send_news(now)
             self._effects.append(("send", ["leave", reason], []))

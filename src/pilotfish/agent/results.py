@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from typing import Any, Deque, Iterator, List, Optional, Tuple
 
-from .work import FINISHED, Attempt, Failure
+from .failure import Failure
+from .work import FINISHED, Attempt
 
 Item = Tuple[Optional[Failure], int, int, int, Any]
 """(failure or None, wall_us, cpu_us, rss_kib, payload)"""

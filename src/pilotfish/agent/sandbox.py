@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import fnmatch
 import os
-import shutil
 import stat
 from typing import Any, Iterator, List, Sequence, Tuple
 
@@ -103,6 +102,8 @@ class Sandbox:
             os.close(root)
 
     def remove(self) -> None:
+        import shutil
+
         shutil.rmtree(self.path, ignore_errors=True)
         if os.path.lexists(self.path):
             _open_up(self.path)

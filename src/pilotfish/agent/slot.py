@@ -24,6 +24,7 @@ from .capture import StreamCapture
 from .cell import CONDEMNED, INTENT, KILL, PEEK, PEEKED, PID, QUIT, SKIP, SPEC, STARTED, TASK, TERMINATE, Cell
 from .executables import Executables, ExecutableSpec
 from .process_tree import become_subreaper, has_children, keep_freed_memory, kill_descendants, signal_on_parent_death
+from .sharing import Share
 from .slot_channel import Inbox, Outbox
 from .surroundings import Surroundings
 
@@ -108,7 +109,8 @@ class SlotLoop:
         self.cell.words[PID] = os.getpid()
         channel = socket.socket(fileno=_move_high(descriptors["channel"]))
         channel.setblocking(True)
-        self.outbox = Outbox(channel, self.cell)
+        self.share = Share(settings.get("share", ""))
+        self.outbox = Outbox(channel, self.cell, self.share)
         self.inbox = Inbox(channel, self.outbox)
         spare_out = fcntl.fcntl(1, fcntl.F_DUPFD_CLOEXEC, HIGH_DESCRIPTOR)
         spare_error = fcntl.fcntl(2, fcntl.F_DUPFD_CLOEXEC, HIGH_DESCRIPTOR)
@@ -169,7 +171,7 @@ class SlotLoop:
     def _keep_spec(self, number: int, body: memoryview) -> None:
         length = int.from_bytes(body[:4], "little")
         kind, time_s, launch = json.loads(bytes(body[4 : 4 + length]))
-        code = bytes(body[4 + length :])
+        code = bytes(self.share.resolve(body[4 + length :]))
         spec: AnySpec = ExecutableSpec(number, launch, code) if kind == "exec" else CallSpec(number, kind, launch, code)
         self.specs[number] = spec
         self.surroundings.learn(number, kind, time_s, launch)
@@ -191,6 +193,12 @@ class SlotLoop:
             outbox.flushed_at = begun
         words[STARTED] = sequence
         self.current = sequence
+        try:
+            body = self.share.resolve(body)
+        except OSError as error:
+            failure = ["missing-input", "task", "its input is gone: %s" % error.strerror]
+            outbox.report((sequence, 0, 0, self._rss_kib), failure, [b"", b"", b"", b""])
+            return
         if spec.kind == "exec":
             self._run_executable(sequence, begun, order, body)
             return

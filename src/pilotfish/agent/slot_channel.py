@@ -8,8 +8,9 @@ from collections import deque
 from typing import Any, Deque, List, Optional, Sequence, Tuple
 
 from .cell import ORDER, OUTBOX_BYTES, OUTBOX_LENGTH, REPORT, SPEC, TASK, Cell
+from .failure import Failure
 from .parcels import pack_head
-from .work import Failure
+from .sharing import SHARE_BYTES, Share
 
 BUFFER_BYTES = 256 * 1024
 LARGE_BYTES = 64 * 1024
@@ -21,7 +22,8 @@ Order = Tuple[Tuple[Any, ...], memoryview]
 class Outbox:
     """Reports, collected in shared memory until they are flushed; large ones go straight out."""
 
-    def __init__(self, channel: socket.socket, cell: Cell) -> None:
+    def __init__(self, channel: socket.socket, cell: Cell, share: Share) -> None:
+        self._share = share
         self.filled = 0
         self.flushed_at = 0.0
         self._channel = channel
@@ -36,6 +38,10 @@ class Outbox:
         for part in parts:
             length += len(part)
         record = REPORT.pack(*numbers, len(text), length)
+        if length > SHARE_BYTES and self._share.directory and not raw:
+            parts, head = [self._share.write([head, *parts])], b""
+            length = len(parts[0])
+            record = REPORT.pack(*numbers, len(text), length)
         size = len(record) + len(text) + length
         if size > SMALL_REPORT:
             self.flush()

@@ -31,11 +31,12 @@ from .cell import (
     memory_file,
     parse_reports,
 )
+from .failure import Failure
 from .frames import MAX_BODY
 from .parcels import pack
 from .process_tree import descendants_of, resident_bytes, signal_all
 from .results import Item
-from .work import Attempt, Failure, Spec
+from .work import Attempt, Spec
 
 BUFFER_BYTES = 256 * 1024
 LARGE_BYTES = 64 * 1024
@@ -108,6 +109,7 @@ class SlotProcess:
         self.kept_bytes = 0
         """What earlier calls had left in memory when the present ones were given."""
         self.killing = False
+        self._open = True
         self.ever_reported = False
         self.stopped_since: Optional[float] = None
         self.punched_to = [0, 0]
@@ -132,6 +134,7 @@ class SlotProcess:
             "bundle": settings["bundle"],
             "scratch": self.scratch,
             "sandboxes": self.scratch,
+            "share": settings.get("share", ""),
         }
         try:
             self.process = subprocess.Popen(
@@ -215,10 +218,13 @@ class SlotProcess:
     # --- reports ------------------------------------------------------------------------------------------------------------------
 
     def receive(self, now: float) -> Tuple[List[Item], List[Report]]:
-        """Items for the machine, and answers to peeks."""
+        """Items for the machine, and answers to peeks. BlockingIOError: nothing now. ``is_open``: whether more may come."""
         try:
-            reports, _ = self.reader.receive(self.channel)
-        except (BlockingIOError, ConnectionResetError):
+            reports, self._open = self.reader.receive(self.channel)
+        except BlockingIOError:
+            raise
+        except OSError:
+            self._open = False
             return [], []
         return self._sort(reports, now)
 
@@ -329,7 +335,11 @@ class SlotProcess:
         meta = {"type": "", "message": "", "traceback": "", "stdout_dropped": out_dropped, "stderr_dropped": error_dropped}
         return pack([json.dumps(meta).encode(), b"", out, error])
 
+    def is_open(self) -> bool:
+        return self._open
+
     def close(self) -> None:
+        self._open = False
         self.channel.close()
         self.cell.close()
         for output in self.outputs:

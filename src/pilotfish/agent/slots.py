@@ -12,10 +12,11 @@ from typing import Any, Callable, Dict, List, Sequence, Tuple
 
 from .capture import OUTPUT_CAP
 from .cell import QUIT
+from .failure import Failure
 from .machine import AgentMachine
 from .process_tree import children_of, descendants_of, libc, resident_bytes, signal_all, state_of
 from .slot_process import SlotBroken, SlotProcess
-from .work import NEVER, Attempt, Failure
+from .work import NEVER, Attempt
 
 TAKE_BACK_WAIT_S = 0.001
 SAMPLE_S = 0.2
@@ -123,14 +124,22 @@ class Slots:
     # --- what comes from the slots ------------------------------------------------------------------------------------------------
 
     def ready(self, process: SlotProcess, events: int, now: float) -> None:
+        if not process.is_open():
+            # Its end was noticed in this very turn.
+            return
         if events & selectors.EVENT_WRITE and process.flush():
             self.selector.modify(process.channel, selectors.EVENT_READ, process)
         if events & selectors.EVENT_READ:
             self._receive(process, now)
 
     def _receive(self, process: SlotProcess, now: float) -> bool:
+        """Take in what the slot says; whether there may be more."""
+        if not process.is_open():
+            return False
         try:
             items, peeked = process.receive(now)
+        except BlockingIOError:
+            return False
         except SlotBroken:
             process.kill_all()
             return False
@@ -139,10 +148,13 @@ class Slots:
             self.machine.slot_finished(process.number, items, now)
         for _, query, offset, known, _, data in peeked:
             self.answer_peek(query, bool(known), offset, bytes(data))
-        return bool(items or peeked)
+        if not process.is_open():
+            # It is dead, or user code closed it; then the slot will notice when it wants to report, and end.
+            self.selector.unregister(process.channel)
+        return process.is_open()
 
     def _watch_writing(self, process: SlotProcess) -> None:
-        if process.outgoing:
+        if process.outgoing and process.is_open():
             self.selector.modify(process.channel, selectors.EVENT_READ | selectors.EVENT_WRITE, process)
 
     # --- deaths -------------------------------------------------------------------------------------------------------------------
@@ -184,7 +196,8 @@ class Slots:
                 self.machine.slot_finished(process.number, items, now)
             self._tell_death(process, status, now)
             del self.processes[process.number]
-        self.selector.unregister(process.channel)
+        if process.is_open():
+            self.selector.unregister(process.channel)
         process.close()
         shutil.rmtree(process.scratch, ignore_errors=True)
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from typing import Any, Deque, Dict, Iterable, List, Optional, Tuple
 
-Failure = List[str]
-"""[cause, blame, message], as it travels."""
+from .failure import Failure
+
 Needs = Tuple[Tuple[str, float], ...]
 
 QUEUED, STARTED, FINISHED = range(3)

@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from pilotfish.api.future import TaskFuture
-from pilotfish.errors import PilotfishError
+from pilotfish.errors import ConnectionFailed, PilotfishError
 from pilotfish.live.client import Client
 from pilotfish.live.submission import Submission
 from pilotfish.model.messages import EndedItem
 from pilotfish.model.task import RunOptions, TaskSpec
+from pilotfish.store.shared import resolve
 
 FutureType = TypeVar("FutureType", bound=TaskFuture)
 
@@ -150,7 +151,7 @@ class Session:
             end = start + item.length
             future = futures.pop(item.index, None)
             if future is not None:
-                future.ended(item, body[start:end])
+                future.ended(item, resolve(self.client.share, body[start:end]))
             start = end
         self._end_if_drained()
 
@@ -197,7 +198,11 @@ class Session:
         elif self._finished.is_set():
             self._part()  # somebody cancelled the run before we closed it
         elif self.client.failure is None:
-            self.client.close_run(self._submission)
+            try:
+                self.client.close_run(self._submission)
+            except ConnectionFailed:
+                if not self._ending:
+                    raise
 
     def detach(self) -> None:
         """Leave the run to the master: no more tasks will come from here, and nobody here waits for its end."""

@@ -83,7 +83,7 @@ class Progress:
             parts.append(rate(self._speed.per_second(self.done)))
         if self.done < self.total:
             remaining = self.remaining_s()
-            parts.append(f"{duration(remaining)} to go" if remaining is not None else "waiting for the first result")
+            parts.append(f"{duration(max(1, round(remaining)))} to go" if remaining is not None else "waiting for the first result")
         if self.running:
             parts.append(f"{self.running:,} running")
         if self.failed:

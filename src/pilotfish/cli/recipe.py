@@ -28,7 +28,7 @@ def expand_recipe(row: dict[str, Any], first: int, count: int) -> list[str]:
             if total != row["tasks"]:
                 return []
             return list(itertools.islice(lines, first, first + count))
-    except (BadInput, ValueError, OSError):
+    except (BadInput, ValueError, KeyError, StopIteration, OSError):
         return []
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from pilotfish.api.runfile import RunFile, load
 from pilotfish.cli.follow import follow, show_outcome
+from pilotfish.cli.output import save_results
 from pilotfish.cli.pool import Master, connect
 from pilotfish.cli.render import Screen, plural
 from pilotfish.cli.report import show_report
@@ -55,12 +56,17 @@ def run_file(path: str, arguments: Sequence[str], options: dict[str, Any]) -> in
             screen.line(f"Run {number} submitted. Watch it: pilotfish attach {number}")
         return 0
     outcome = follow(master, number, quiet=options["quiet"] or options["as_json"], started=started)
+    saved = save_results(master, number, f"run-{number}", streams=False) if _has_files(loaded) and not outcome.left else 0
     if options["report"] and not options["as_json"] and not outcome.left:
         show_report(screen, master, outcome)
     status = show_outcome(screen, outcome, options["as_json"])
     if not options["as_json"] and not options["quiet"] and not outcome.left and outcome.counts.get("done"):
-        screen.line(f"Results:       pilotfish results {number}")
+        screen.line(f"{plural(saved, 'file')} in run-{number}/" if saved else f"Results:       pilotfish results {number}")
     return status
+
+
+def _has_files(loaded: RunFile) -> bool:
+    return loaded.tasks is not None and any(spec.launch.get("outputs") for spec, _ in loaded.tasks.specs)
 
 
 def _show_plan(screen: Screen, loaded: RunFile, as_json: bool) -> None:

@@ -59,7 +59,8 @@ def _check_task(state: State, task: Task) -> None:
     spec = state.spec_of(task)
     if task.troubles is not None:
         _demand(task.troubles.failures <= spec.retries + 1, f"{task} failed {task.troubles.failures} times, {spec.retries} retries")
-        _demand(task.troubles.losses <= spec.losses + 1, f"{task} was lost {task.troubles.losses} times")
+        lost = task.troubles.losses + task.troubles.deaths
+        _demand(lost <= spec.losses + 1, f"{task} was lost {lost} times")
 
 
 def _check_worker(worker: Worker) -> None:

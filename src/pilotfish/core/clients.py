@@ -14,11 +14,13 @@ from pilotfish.model import facts as f
 from pilotfish.model import messages as m
 from pilotfish.model.ids import MAX_RUN
 from pilotfish.model.states import CANCELLED, FAILED
-from pilotfish.model.task import Payload, TaskSpec
+from pilotfish.model.task import APPLICATION_HOST, Payload, TaskSpec
 
 if TYPE_CHECKING:
     from pilotfish.core.machine import Machine
 
+APPLICATION_BACK_S = 1.0
+"""How soon the process of an application is started again after it died; it needs about as long to start."""
 UNTOLD = -1
 """The query number of a problem that answers no question."""
 
@@ -51,8 +53,11 @@ def _open(machine: Machine, link: int, message: m.Open, payloads: list[Payload])
         machine.record(f.RunOpened(number, message.uid, message.options))
         if message.options.application:
             machine.effects.append(e.StartApplication(number, message.uid, message.options.application))
+            author_gone(machine, state.runs[number])
     run = state.runs[number]
-    machine.audience.authors[number] = link
+    if not run.options.application or APPLICATION_HOST in message.options.labels:
+        # Whoever only watches an application must not pass for the process that feeds it: nobody would start that again.
+        machine.audience.authors[number] = link
     machine.send(link, m.Opened(run.uid, number, len(run.tasks), len(run.specs), run.advanced))
 
 
@@ -171,7 +176,12 @@ def link_closed(machine: Machine, link: int) -> None:
 
 def author_gone(machine: Machine, run: Run) -> None:
     machine.audience.gone_since[run.id] = machine.now
-    machine.set_timer(machine.now + machine.settings.author_s, "author", str(run.id))
+    machine.set_timer(machine.now + _patience(machine, run), "author", str(run.id))
+
+
+def _patience(machine: Machine, run: Run) -> float:
+    """An application's process is ours to start again, so there is nobody to wait for."""
+    return min(APPLICATION_BACK_S, machine.settings.author_s) if run.options.application else machine.settings.author_s
 
 
 def author_expired(machine: Machine, key: str) -> None:
@@ -179,7 +189,7 @@ def author_expired(machine: Machine, key: str) -> None:
     run = machine.state.runs.get(int(key))
     if run is None or run.finished or run.id in machine.audience.authors:
         return
-    if machine.now < machine.audience.gone_since.get(run.id, machine.now) + machine.settings.author_s:
+    if machine.now < machine.audience.gone_since.get(run.id, machine.now) + _patience(machine, run):
         return  # it was here in between; a later timer counts from when it left again
     if run.options.application and not run.closed:
         machine.effects.append(e.StartApplication(run.id, run.uid, run.options.application))

@@ -24,7 +24,7 @@ from pilotfish.model import messages as m
 from pilotfish.model.ids import INDEX_MASK, run_of
 from pilotfish.model.settings import PoolSettings
 from pilotfish.model.states import ACTIVE, ASSIGNED, DONE, ENDING, JOINED, READY, RUNNING
-from pilotfish.model.task import Failure, Stored
+from pilotfish.model.task import Failure, Stored, sent_bytes
 
 RETURN_S = 15.0
 """After a restart, workers get at least so long to come back: agents call again every 5 s at the latest."""
@@ -226,12 +226,9 @@ class Machine:
                 presence.sent_specs[number] = None
                 spec = self.state.spec_of(task)
                 codes.append(spec.code)
-                length = len(spec.code) if isinstance(spec.code, bytes) else spec.code.length
-                specs.append(m.SentSpec(number, spec.kind, spec.time_s, dict(spec.request.amounts()), spec.launch, length))
-            payload = task.payload
-            length = len(payload) if isinstance(payload, bytes) else payload.length
+                specs.append(m.SentSpec(number, spec.kind, spec.time_s, dict(spec.request.amounts()), spec.launch, sent_bytes(spec.code)))
             memory = task.troubles.memory if task.troubles else 0
-            sent.append(m.SentTask(task.id, task.attempt, number, length, proposal.cores.get(task.id, 0.0), memory))
+            sent.append(m.SentTask(task.id, task.attempt, number, sent_bytes(task.payload), proposal.cores.get(task.id, 0.0), memory))
         assert presence.link is not None
         self.send(presence.link, m.Assign(specs, sent), codes + [task.payload for task in tasks])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -37,7 +38,7 @@ class Outlook:
 
 
 class Policy(Protocol):
-    def propose(self, outlook: Outlook) -> list[Proposal | Recall]: ...
+    def propose(self, outlook: Outlook) -> Sequence[Proposal | Recall]: ...
 
     def next_look_at(self, outlook: Outlook) -> float | None:
         """When to ask again even if nothing happens."""
@@ -69,7 +70,7 @@ class Hold:
 
 
 class Strategy(Protocol):
-    def propose(self, state: State, now: float) -> list[Wish | Release | Hold]: ...
+    def propose(self, state: State, now: float) -> Sequence[Wish | Release | Hold]: ...
 
     def next_look_at(self, state: State, now: float) -> float | None:
         """When to ask again even if nothing happens."""

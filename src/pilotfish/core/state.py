@@ -49,11 +49,12 @@ class Shape:
 class Troubles:
     """What went wrong with one task so far. Most tasks never have one of these."""
 
-    __slots__ = ("avoid", "crashes", "failures", "losses", "memory", "ooms", "second_opinions", "suspect")
+    __slots__ = ("avoid", "crashes", "deaths", "failures", "losses", "memory", "ooms", "second_opinions", "suspect")
 
     def __init__(self) -> None:
         self.failures = 0
         self.losses = 0
+        self.deaths = 0
         self.crashes = 0
         self.ooms = 0
         self.second_opinions = 0

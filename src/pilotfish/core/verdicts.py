@@ -3,7 +3,8 @@
 Each kind of trouble has a budget of its own, so that a lost worker never eats the retries that a person gave a task:
 
 * failures    the task's own doing (exit status, exception, time limit): ``retries`` of the spec
-* losses      the worker's or site's doing (killed, silent, disk full): ``losses`` of the spec
+* losses      the worker's or site's doing (slot killed, silent, disk full): ``losses`` of the spec
+* deaths      its worker died while it may have been running: ``losses`` of the spec, together with those
 * crashes     the task takes its slot down with it: CRASH_BUDGET
 * ooms        the memory limit was really hit: tried again with twice as much, OOM_BUDGET times
 * second_opinions  a failure on a worker that fails everything is not believed until another worker says the same
@@ -40,7 +41,7 @@ def judge(state: State, worker: Worker, task: Task, failure: Failure, usage: tup
         final = troubles.crashes >= max(CRASH_BUDGET, spec.retries)
     elif failure.blame in ("worker", "site"):
         charge, avoid = "losses", True
-        final = troubles.losses >= spec.losses
+        final = troubles.losses + troubles.deaths >= spec.losses
     elif _doubtful(state, worker, task, failure):
         charge, avoid = "second_opinions", True
     else:
@@ -52,17 +53,18 @@ def judge(state: State, worker: Worker, task: Task, failure: Failure, usage: tup
 def judge_death(state: State, worker: Worker, task: Task, reason: str, died: bool) -> f.AttemptFailed:
     """The fact to record for an attempt that was running when its worker died or fell silent."""
     troubles = task.troubles or Troubles()
-    losses = troubles.losses + 1
     failure = Failure("worker-lost", "worker", f"worker {worker.id} {reason}")
-    final = losses > state.spec_of(task).losses
+    final = troubles.losses + troubles.deaths >= state.spec_of(task).losses
     suspect = troubles.suspect
     if died:
-        if troubles.suspect:
+        deaths = troubles.deaths + 1
+        if suspect:
             final = True
-            text = f"{losses} workers died while they ran task {show_task(task.id)}, the last time with no other task on it"
+            text = f"{deaths} workers died while they ran task {show_task(task.id)}, the last time with no other task on it"
             failure = Failure("poison", "task", text)
-        suspect = suspect or losses >= SUSPECT_AFTER
-    return f.AttemptFailed(worker.id, task.id, failure, "losses", final, 0, False, suspect and not final, (0, 0, 0), b"")
+        suspect = suspect or deaths >= SUSPECT_AFTER
+    charge = "deaths" if died else "losses"
+    return f.AttemptFailed(worker.id, task.id, failure, charge, final, 0, False, suspect and not final, (0, 0, 0), b"")
 
 
 def _more_memory(state: State, task: Task) -> int:

@@ -112,7 +112,7 @@ def task_row(state: State, task: Task) -> dict[str, Any]:
         "cpu_s": run.cpu_us[index] / 1e6,
         "rss_bytes": run.rss_kib[index] * 1024,
         "failures": troubles.failures if troubles else 0,
-        "losses": troubles.losses if troubles else 0,
+        "losses": troubles.losses + troubles.deaths if troubles else 0,
         "suspect": task.suspect,
         "waits_for": task.waits_for,
     }

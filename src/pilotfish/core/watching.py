@@ -10,7 +10,7 @@ from pilotfish.core.state import Run
 from pilotfish.model import messages as m
 from pilotfish.model.ids import INDEX_MASK, run_of
 from pilotfish.model.states import TASK_STATES
-from pilotfish.model.task import Payload
+from pilotfish.model.task import Payload, sent_bytes
 
 if TYPE_CHECKING:
     from pilotfish.core.machine import Machine
@@ -88,7 +88,7 @@ def _batch(run: Run, watcher: Watcher) -> tuple[m.Ended, list[Payload]]:
     for index in run.ended[watcher.cursor : watcher.cursor + ITEMS_PER_MESSAGE]:
         task = tasks[index]
         output = task.output
-        length = len(output) if type(output) is bytes else output.length  # type: ignore[union-attr]
+        length = sent_bytes(output)
         if watcher.payloads:
             payloads.append(output)
             size += length

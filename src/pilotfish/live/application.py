@@ -25,7 +25,8 @@ from pilotfish.errors import BadInput, ConnectionFailed, PilotfishError
 from pilotfish.live.client import Client
 from pilotfish.live.submission import Submission
 from pilotfish.model.messages import EndedItem
-from pilotfish.model.task import RunOptions
+from pilotfish.model.task import APPLICATION_HOST, RunOptions
+from pilotfish.store.shared import resolve
 
 POST_THREADS = 4
 IDLE_S = 1.0
@@ -161,7 +162,7 @@ class ApplicationHost:
     def ended(self, items: list[EndedItem], body: memoryview) -> None:
         start, done = 0, []
         for item in items:
-            done.append(read_ending(item, body[start : start + item.length]))
+            done.append(read_ending(item, resolve(self._client.share, body[start : start + item.length])))
             start += item.length
         self._news.put(done)
 
@@ -176,20 +177,30 @@ class ApplicationHost:
 
 
 def host(pool_directory: Path, uid: str, path: Path) -> int:
-    """Run the manager of a run file to its end; the exit status of the process."""
+    """Run the manager of a run file to its end; the exit status of the process.
+
+    A host ends with its link to the master: the next master starts a new one, and two at a time would both answer the same tasks.
+    """
     try:
-        client = Client.connect(pool_directory)
+        client = Client.connect(pool_directory, patience_s=0.0)
     except ConnectionFailed as error:
         print(f"{path.name}: {error}", file=sys.stderr)
         return 1
-    try:
-        return _host(client, uid, path)
-    finally:
-        client.close()
+    client.on_end = _die
+    status = _host(client, uid, path)
+    client.on_end = None
+    client.close()
+    return status
+
+
+def _die() -> None:
+    """At once, wherever the manager is: what it has not sent counts as not done."""
+    print("the master is gone", file=sys.stderr, flush=True)
+    os._exit(1)
 
 
 def _host(client: Client, uid: str, path: Path) -> int:
-    run = client.open_run(uid, RunOptions())
+    run = client.open_run(uid, RunOptions(labels={APPLICATION_HOST: ""}))
     try:
         loaded = load(path, _surroundings(client, run))
         if loaded.manager is None:

@@ -20,10 +20,12 @@ from pilotfish.applications.tasklist import Entry, TaskList
 from pilotfish.errors import ConnectionFailed, JournalFull, PilotfishError
 from pilotfish.live.errands import Errands, Question, Reply
 from pilotfish.live.frames import frame
+from pilotfish.live.home import PoolHome
 from pilotfish.live.link import Link, dial
 from pilotfish.live.submission import Listener, Submission
 from pilotfish.model.messages import Accepted, Answer, Began, Close, Ended, Open, Opened, Problem, RunFinished, Watch
 from pilotfish.model.task import RunOptions, TaskSpec
+from pilotfish.store.shared import SHARE_BYTES, shared_directory, write_shared
 
 PATIENCE_S = 60.0
 """How long a master may be away before the client gives up."""
@@ -43,8 +45,11 @@ _clients: weakref.WeakSet[Client] = weakref.WeakSet()
 class Client:
     """Use ``Client.connect``. All methods may be called from any thread, and from callbacks of the client but for those that wait."""
 
-    def __init__(self, pool_directory: Path, link: Link, revive: Callable[[], None] | None) -> None:
+    def __init__(self, pool_directory: Path, link: Link, revive: Callable[[], None] | None, patience_s: float = PATIENCE_S) -> None:
         self.pool_directory = pool_directory
+        self.share = shared_directory(PoolHome(pool_directory).payloads)
+        """Where large payloads lie that everybody on this machine reads and writes directly."""
+        self._patience_s = patience_s
         self.on_end: Callable[[], None] | None = None
         """Called in the client's thread as its last act."""
         self._revive = revive
@@ -69,18 +74,21 @@ class Client:
 
     @classmethod
     def connect(
-        cls, pool_directory: str | os.PathLike[str], revive: Callable[[], None] | None = None, timeout_s: float = HANDSHAKE_S
+        cls, pool_directory: str | os.PathLike[str], revive: Callable[[], None] | None = None, patience_s: float = PATIENCE_S
     ) -> Client:
-        """A client of the pool's master. ``revive`` starts the master again when nobody listens any more."""
+        """A client of the pool's master. ``revive`` starts the master again when nobody listens any more.
+
+        ``patience_s`` is how long the master may be away later on; 0 ends the client with its first link.
+        """
         directory = Path(pool_directory)
         try:
-            link = dial(directory, timeout_s)
+            link = dial(directory, HANDSHAKE_S)
         except ConnectionFailed:
             if revive is None:
                 raise
             revive()
-            link = dial(directory, timeout_s)
-        return cls(directory, link, revive)
+            link = dial(directory, HANDSHAKE_S)
+        return cls(directory, link, revive, patience_s)
 
     # --- what callers do ----------------------------------------------------------------------------------------------------------
 
@@ -101,6 +109,8 @@ class Client:
 
     def submit(self, run: Submission, spec: int, payload: bytes, register: Callable[[int], None], after: Sequence[int] = ()) -> int:
         """Add one task. ``register`` is told its index before anything can be heard of it."""
+        if len(payload) > SHARE_BYTES and self.share.is_dir():
+            payload = write_shared(self.share, [payload])
         with self._lock:
             if self._failure is not None or self._closing:
                 self._check()
@@ -403,7 +413,9 @@ class Client:
 
     def _reconnect(self) -> None:
         """A new link, on which everything unconfirmed is said again. Gives up when the master stays away."""
-        deadline, tries = time.monotonic() + PATIENCE_S, 0
+        if not self._patience_s:
+            raise ConnectionFailed("the master is gone")
+        deadline, tries = time.monotonic() + self._patience_s, 0
         while True:
             try:
                 if tries and self._revive is not None:

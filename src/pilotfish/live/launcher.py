@@ -19,6 +19,7 @@ from pilotfish.live.bundle import build_bundle
 from pilotfish.live.home import PoolHome
 from pilotfish.live.keys import Keyring
 from pilotfish.model import inputs as i
+from pilotfish.store.shared import shared_directory
 
 KILL_AFTER_S = 5.0
 LOG_TAIL_BYTES = 2000
@@ -47,9 +48,10 @@ class Launcher:
         self.refresh(pilot)
         bundle = build_bundle(self._pool.directory)
         credentials = str(directory / "credentials.json")
+        share = shared_directory(self._pool.payloads)
         workdir = self._pool.work / pilot
         workdir.mkdir(mode=0o700, exist_ok=True)
-        command = agent_command(sys.executable, str(bundle), credentials, pilot, cores, str(workdir), self._poll_s)
+        command = agent_command(sys.executable, str(bundle), credentials, pilot, cores, self._poll_s, workdir=str(workdir), share=str(share))
         with (directory / "agent.log").open("ab") as log:
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, cwd="/")
         process.returncode = 0  # waited for by us, through its pidfd; Popen shall not try

@@ -16,9 +16,10 @@ import time
 from typing import Any
 
 from pilotfish.core.machine import Machine, Turn
-from pilotfish.errors import AlreadyRunning, ConnectionFailed, JournalError, JournalFull
+from pilotfish.errors import AlreadyRunning, JournalError, JournalFull
 from pilotfish.live.applications import Applications
 from pilotfish.live.bodies import split_body
+from pilotfish.live.cargo import Cargo
 from pilotfish.live.compaction import Compaction
 from pilotfish.live.endpoints import Doorman, Link, Rules
 from pilotfish.live.home import PoolHome
@@ -30,18 +31,14 @@ from pilotfish.model import inputs as i
 from pilotfish.model import messages as m
 from pilotfish.model.facts import Record, encode_record
 from pilotfish.model.settings import PoolSettings
-from pilotfish.model.task import Payload, Stored
 from pilotfish.policies.fifo import Fifo
 from pilotfish.store.journal import Journal
 from pilotfish.store.lock import PoolLock
-from pilotfish.store.payloads import PayloadStore
 from pilotfish.strategies.fixed import Fixed
 
 log = logging.getLogger("pilotfish.master")
 
 UPKEEP_S = 5.0
-INLINE_BYTES = 32 * 1024
-"""Larger payloads are kept on disk, not in memory."""
 LOW_SPACE_BYTES = 16 * 1024 * 1024
 RETRY_FULL_S = 1.0
 COMPLAIN_EVERY_S = 60.0
@@ -54,11 +51,11 @@ class Master:
         self.lock = PoolLock.acquire(pool.directory)
         self.keyring = open_keyring(pool.directory)
         self.journal, recovery = Journal.open(pool.journal)
-        self.payloads = PayloadStore.open(pool.payloads)
+        self.cargo = Cargo(pool.payloads)
         state = replay(recovery)
         self._damaged = bool(recovery.salvage.damages or recovery.salvage.gaps)
         for stored in stored_payloads(state):
-            self._refer(stored)
+            self.cargo.refer(stored)
         self._wall_offset = max(time.time(), state.at) - time.monotonic()
         self.machine = Machine(state, Fifo(), Fixed(), settings)
         self.doorman = Doorman(self.keyring, self._heard, self._closed)
@@ -76,7 +73,6 @@ class Master:
         self._complained: dict[str, float] = {}
         self._servers: list[asyncio.AbstractServer] = []
         self._space_full = False
-        self._payloads_dirty = False
 
     def now(self) -> float:
         """Runs like a monotonic clock and reads like a wall clock."""
@@ -129,7 +125,7 @@ class Master:
         self.compaction.end()
         self.pool.socket_path().unlink(missing_ok=True)
         self.journal.close()
-        self.payloads.close()
+        self.cargo.close()
         self.lock.release()
 
     async def _upkeep(self) -> None:
@@ -145,7 +141,7 @@ class Master:
                 self._damaged = False
             except (JournalFull, JournalError) as problem:
                 log.error("the journal could not be compacted: %s", problem)
-            self.payloads.collect()
+            self.cargo.collect()
             if not self.machine.state.unfinished:
                 gc.collect()
             await asyncio.sleep(UPKEEP_S)
@@ -179,19 +175,9 @@ class Master:
             link.drop(f"key {link.key_id} does not belong to pilot {message.pilot}")
             return
         self.links[link.number] = link
-        payloads = [self._keep(part) for part in split_body(message, body)]
+        payloads = [self.cargo.keep(part) for part in split_body(message, body)]
         spoke = i.AgentSpoke if link.role == AGENT else i.ClientSpoke
         self._tell(spoke(link.number, message, payloads))
-
-    def _keep(self, part: memoryview) -> Payload:
-        if len(part) <= INLINE_BYTES:
-            return bytes(part)
-        self._payloads_dirty = True
-        try:
-            return self.payloads.put([part])
-        except JournalFull as problem:
-            # The peer keeps what it could not deliver, and calls again.
-            raise ConnectionFailed(str(problem)) from problem
 
     def _closed(self, link: Link) -> None:
         if self.links.pop(link.number, None) is not None:
@@ -224,9 +210,7 @@ class Master:
 
     def _make_durable(self, record: bytes) -> None:
         """Nothing leaves before this returns. A full disk makes us wait; any other failure ends us, because we cannot vouch for it."""
-        if self._payloads_dirty:
-            self.payloads.sync()
-            self._payloads_dirty = False
+        self.cargo.sync()
         while True:
             try:
                 self.journal.append([record])
@@ -253,27 +237,12 @@ class Master:
                 link = self.links.get(effect.link)
                 if link is not None:
                     touched[effect.link] = link
-                    link.send(effect.message, [self._load(payload) for payload in effect.payloads])
+                    whole = type(effect.message) is m.Answer
+                    link.send(effect.message, [self.cargo.load(payload, whole=whole) for payload in effect.payloads])
             else:
                 self._perform_other(effect)
         for link in touched.values():
             link.flush()
-
-    def _load(self, payload: Payload) -> bytes:
-        """The bytes of a payload; zeros, which nobody takes for a parcel, if the disk no longer has them."""
-        if isinstance(payload, bytes):
-            return payload
-        try:
-            return self.payloads.get(payload)
-        except JournalError as problem:
-            log.error("%s", problem)
-            return bytes(payload.length)
-
-    def _refer(self, stored: Stored) -> None:
-        try:
-            self.payloads.adopt(stored)
-        except JournalError as problem:
-            log.error("%s", problem)
 
     def _perform_other(self, effect: e.Effect) -> None:
         if isinstance(effect, e.HangUp):
@@ -287,9 +256,9 @@ class Master:
         elif isinstance(effect, e.CancelPilot):
             self.launcher.cancel(effect.pilot)
         elif isinstance(effect, e.ReleasePayload):
-            self.payloads.release(effect.stored)
+            self.cargo.release(effect.stored)
         elif isinstance(effect, e.KeepPayload):
-            self._refer(effect.stored)
+            self.cargo.refer(effect.stored)
         elif isinstance(effect, e.StartApplication):
             self.applications.start(effect.run, effect.uid, effect.path)
         elif isinstance(effect, e.Finish):

@@ -6,6 +6,8 @@ from typing import Any
 
 from msgspec import Struct, field
 
+APPLICATION_HOST = "pilotfish.application"
+"""The label with which the process of an application opens its run."""
 MEMORY = "memory"
 CORES = "cores"
 GPUS = "gpus"
@@ -20,6 +22,17 @@ class Stored(Struct, frozen=True, array_like=True, tag="stored"):
 
 
 Payload = bytes | Stored
+
+SHARED_SEGMENT = 0
+"""The segment of payloads that lie in files of their own, which everybody on this machine reads directly; ``offset`` names the file."""
+REFERENCE_BYTES = 24
+
+
+def sent_bytes(payload: Payload) -> int:
+    """How long a payload is when it is sent: shared ones travel as a reference."""
+    if isinstance(payload, bytes):
+        return len(payload)
+    return REFERENCE_BYTES if payload.segment == SHARED_SEGMENT else payload.length
 
 
 class Request(Struct, frozen=True, array_like=True):

@@ -30,7 +30,9 @@ def _check_busy(machine: Machine, shape: Shape) -> None:
 
 
 def check_idle_capacity(machine: Machine) -> None:
-    """No worker that can be reached has room for a task that waits, once the policy had its turn. One may be kept free for a suspect."""
+    """No worker that can be reached has room for a task that waits, once the policy had its turn.
+
+    One may be kept free for suspects, and one for each shape that fits nowhere just now."""
     state = machine.state
     if machine.space_full:
         return
@@ -41,8 +43,15 @@ def check_idle_capacity(machine: Machine) -> None:
         if placeable and not worker.held and all(_could_take(machine, worker, task.shape) for task in placeable):
             raise Unexplained(f"{worker} is empty, and {placeable[0]}, which must run alone, waits")
     idle = [worker for worker in workers if _leaves_room(machine, worker)]
-    if len(idle) > (1 if placeable else 0):
-        raise Unexplained(f"{idle} have room for tasks that stay in the queue; {len(suspects)} suspects, {len(placeable)} of them with a place")
+    large = [shape for shape in state.ready if _waits_for_room(machine, workers, shape)]
+    if len(idle) > (1 if placeable else 0) + len(large):
+        raise Unexplained(f"{idle} have room for tasks that stay in the queue; {len(placeable)} suspects and {len(large)} large shapes wait")
+
+
+def _waits_for_room(machine: Machine, workers: list[Worker], shape: Shape) -> bool:
+    """Is there a worker that may be kept free for tasks of this shape?"""
+    able = [worker for worker in workers if _could_take(machine, worker, shape)]
+    return bool(able) and not shape.run.paused and not any(worker.fits(shape.needs) for worker in able)
 
 
 def _leaves_room(machine: Machine, worker: Worker) -> bool:

@@ -40,6 +40,7 @@ class Node:
         """The next connection gets stuck for so long right after it was made."""
         self.link: Link | None = None
         self.slots: dict[int, SimulatedSlot] = {}
+        self.dead_slots: dict[int, None] = {}
         offer = Offer(worker, pilot, "sim", {"cores": cores, "memory": float(site.memory)})
         offer.tags = dict(site.tags)
         offer.poll_s = site.poll_s
@@ -117,6 +118,8 @@ class Node:
             self.world.network.send_to_master(self.link, write_from_agent(header, parts))
 
     def _start(self, slot: int, attempts: list[Attempt]) -> None:
+        if slot in self.dead_slots:
+            return  # the agent has yet to hear of its death; what it was given now was never begun
         if slot not in self.slots:
             self.slots[slot] = SimulatedSlot(self, slot)
         self.slots[slot].give(attempts)
@@ -130,15 +133,18 @@ class Node:
             self.tell("slot_returned", slot, held.take_back())
 
     def _terminate(self, slot: int) -> None:
-        self.slots[slot].terminate()
+        if slot in self.slots:
+            self.slots[slot].terminate()
 
     def _kill_slot(self, slot: int) -> None:
         """Over a limit, which will be reported; or not wanted any more, which will not."""
+        if slot in self.dead_slots:
+            return
         over_limit = self.machine.work.slots[slot].verdict is not None
         self.slots[slot].die(["killed", "worker", "stopped with force"], "failed" if over_limit else "killed")
 
     def _peek(self, query: int, slot: int, stream: int, offset: int) -> None:
-        self._send(["peeked", query, True, offset], [b"output"])
+        self._send(["peeked", query, True, offset], [b"output" * 50])
 
     def _exit(self, reason: str, code: int) -> None:
         """The agent ends by itself; its supervisor follows."""

@@ -47,6 +47,7 @@ class Oracle:
         self.ended_workers: dict[str, str] = {}
         self.applied: dict[int, int] = {}
         self.losses: dict[int, int] = {}
+        self.deaths: dict[int, int] = {}
         self.failures: dict[int, int] = {}
         self.deaths_caused: dict[int, int] = {}
         self.convicted: dict[int, str] = {}
@@ -125,8 +126,12 @@ class Oracle:
                 raise Violated(f"task {show_task(number)}, attempt {attempt} at {fact.worker}: the result of {said} was taken for it")
 
     def _attempt_failed(self, fact: f.AttemptFailed, turn: Record) -> None:
-        book = self.losses if fact.charge == "losses" else self.failures
+        book = self.losses if fact.charge in ("losses", "deaths") else self.failures
         book[fact.task] = book.get(fact.task, 0) + 1
+        if fact.charge == "deaths":
+            if self.world.nodes[fact.worker].alive:
+                raise Violated(f"task {show_task(fact.task)} was charged with the death of {fact.worker}, which lives")
+            self.deaths[fact.task] = self.deaths.get(fact.task, 0) + 1
         if fact.failure.cause == "poison":
             self._convicted(fact, turn)
 
@@ -141,8 +146,8 @@ class Oracle:
         ]
         if others:
             raise Violated(f"task {show_task(fact.task)} was convicted although {len(others)} others were on {fact.worker}")
-        if self.losses[fact.task] < 3:
-            raise Violated(f"task {show_task(fact.task)} was convicted after {self.losses[fact.task]} deaths")
+        if self.deaths[fact.task] < 3:
+            raise Violated(f"task {show_task(fact.task)} was convicted after {self.deaths[fact.task]} deaths")
 
     def _worker_ended(self, fact: f.WorkerEnded, turn: Record) -> None:
         self.ended_workers[fact.worker] = fact.reason

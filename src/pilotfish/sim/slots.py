@@ -67,7 +67,8 @@ class SimulatedSlot:
             execution.outcome = "failed"
         if self.execution is not None:
             self._ended(outcome)
-        self.node.slots.pop(self.number, None)
+        del self.node.slots[self.number]
+        self.node.dead_slots[self.number] = None
         self.node.tell("slot_died", self.number, begun, failure, (1000, 1000, 1000))
 
     def vanish(self, outcome: str) -> None:

@@ -61,7 +61,7 @@ def _check_task(world: World, run: Run, task: Task) -> None:
     losses = oracle.losses.get(task.id, 0)
     if cause in LOST_CAUSES and losses > run.specs[task.spec].losses:
         return
-    if cause == "poison" and losses >= 3:
+    if cause == "poison" and oracle.deaths.get(task.id, 0) >= 3:
         world.report.counts["innocents convicted"] += 1
         return
     if cause == "exit" and task.failure.message == "everything fails here":

@@ -247,9 +247,8 @@ def test_a_master_that_stops_before_it_answers_has_stopped(world: World, client:
     assert client.ask("stop", now=True).data == {}
 
 
-def test_without_revive_a_master_that_stays_away_fails_everybody_who_waits(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "PATIENCE_S", 0.05)
-    client = Client.connect(world.directory)
+def test_without_revive_a_master_that_stays_away_fails_everybody_who_waits(world: World) -> None:
+    client = Client.connect(world.directory, patience_s=0.05)
     run, heard = client.open_run("u", RunOptions()), Heard()
     client.watch(run, heard)
     world.master.kill()

@@ -1,0 +1,80 @@
+"""What the master does with payloads: small ones stay in memory, larger ones go to disk, shared ones are only referred to."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from pilotfish.errors import ConnectionFailed, JournalError, JournalFull
+from pilotfish.model.task import SHARED_SEGMENT, Payload, Stored
+from pilotfish.store.payloads import PayloadStore
+from pilotfish.store.shared import SharedPayloads, is_reference, shared_directory
+
+log = logging.getLogger("pilotfish.payloads")
+
+INLINE_BYTES = 32 * 1024
+"""Larger payloads are kept on disk, not in memory."""
+
+
+class Cargo:
+    def __init__(self, directory: Path) -> None:
+        self._stored = PayloadStore.open(directory)
+        self._shared = SharedPayloads(shared_directory(directory))
+        self._dirty = False
+
+    def keep(self, part: memoryview) -> Payload:
+        """Take a payload from a peer. A peer whose payload cannot be taken keeps it, and calls again."""
+        if len(part) <= INLINE_BYTES and not is_reference(part):
+            return bytes(part)
+        try:
+            if is_reference(part):
+                return self._admit(part)
+            self._dirty = True
+            return self._stored.put([part])
+        except JournalFull as problem:
+            raise ConnectionFailed(str(problem)) from problem
+
+    def _admit(self, reference: memoryview) -> Payload:
+        """A reference whose file is gone is kept as it is: said for the second time, nobody needs it; else the task fails and says so."""
+        try:
+            return self._shared.admit(reference)
+        except JournalError as problem:
+            log.warning("%s", problem)
+            return bytes(reference)
+
+    def load(self, payload: Payload, *, whole: bool) -> bytes:
+        """What to send for a payload. Shared ones as a reference, unless they are wanted ``whole``.
+
+        Zeros, which nobody takes for a parcel, if the disk no longer has it.
+        """
+        if isinstance(payload, bytes):
+            return payload
+        try:
+            if payload.segment != SHARED_SEGMENT:
+                return self._stored.get(payload)
+            return self._shared.get(payload) if whole else self._shared.reference(payload)
+        except JournalError as problem:
+            log.error("%s", problem)
+            return bytes(payload.length)
+
+    def refer(self, stored: Stored) -> None:
+        """One more reference: from the replayed journal, or of a task that is tried again."""
+        try:
+            (self._shared if stored.segment == SHARED_SEGMENT else self._stored).adopt(stored)
+        except JournalError as problem:
+            log.error("%s", problem)
+
+    def release(self, stored: Stored) -> None:
+        (self._shared if stored.segment == SHARED_SEGMENT else self._stored).release(stored)
+
+    def sync(self) -> None:
+        if self._dirty:
+            self._stored.sync()
+            self._dirty = False
+
+    def collect(self) -> None:
+        self._stored.collect()
+        self._shared.collect()
+
+    def close(self) -> None:
+        self._stored.close()

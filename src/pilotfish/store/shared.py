@@ -1,0 +1,129 @@
+"""Payloads that never pass through the master: whoever makes a large one on this machine writes it to a file here and sends a reference.
+
+A reference is 24 bytes: a mark that no parcel begins with, the number of the file and its length. The writer makes the file durable before it
+speaks of it; the master checks that it is there, counts references and removes it when nobody refers to it any more.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import secrets
+import stat
+import struct
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from pilotfish.errors import JournalError
+from pilotfish.model.task import REFERENCE_BYTES, SHARED_SEGMENT, Stored
+
+MARK = b"\xff\xff\xff\xfePFS1"
+_REFERENCE = struct.Struct("!8sQQ")
+assert _REFERENCE.size == REFERENCE_BYTES
+SHARE_BYTES = 128 * 1024
+"""Larger payloads are worth a file."""
+ABANDONED_S = 3600.0
+_PARTS_PER_CALL = 512
+
+
+def shared_directory(payloads: Path) -> Path:
+    return payloads / "shared"
+
+
+def write_shared(directory: Path, parts: Sequence[bytes | bytearray | memoryview]) -> bytes:
+    """Put a payload in a file of its own, durably, and return the reference to it."""
+    number = secrets.randbits(63)
+    descriptor = os.open(directory / f"{number:016x}", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        views = [memoryview(part).cast("B") for part in parts if len(part)]
+        length = sum(map(len, views))
+        while views:
+            written = os.writev(descriptor, views[:_PARTS_PER_CALL])
+            while views and written >= len(views[0]):
+                written -= len(views.pop(0))
+            if written:
+                views[0] = views[0][written:]
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    return _REFERENCE.pack(MARK, number, length)
+
+
+def is_reference(payload: bytes | memoryview) -> bool:
+    return len(payload) == REFERENCE_BYTES and payload[:8] == MARK
+
+
+def read_shared(directory: Path, reference: bytes | memoryview) -> memoryview:
+    """The payload behind a reference, mapped, not copied."""
+    _, number, length = _REFERENCE.unpack(reference)
+    descriptor = os.open(directory / f"{number:016x}", os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        return memoryview(mmap.mmap(descriptor, length, prot=mmap.PROT_READ)) if length else memoryview(b"")
+    finally:
+        os.close(descriptor)
+
+
+def resolve(directory: Path, payload: memoryview) -> memoryview:
+    """The payload itself, whether it came whole or as a reference; the reference, which nobody takes for a parcel, if its file is gone."""
+    if not is_reference(payload):
+        return payload
+    try:
+        return read_shared(directory, payload)
+    except OSError:
+        return payload
+
+
+class SharedPayloads:
+    """The master's side: admits references, counts them, removes what is no longer wanted."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._references: dict[int, int] = {}
+
+    def admit(self, reference: bytes | memoryview) -> Stored:
+        """Believe a reference that a peer sent, if the file is there as it says."""
+        _, number, length = _REFERENCE.unpack(reference)
+        stored = Stored(SHARED_SEGMENT, number, length)
+        self.adopt(stored)
+        return stored
+
+    def adopt(self, stored: Stored) -> None:
+        try:
+            found = os.stat(self._path(stored.offset), follow_symlinks=False)
+        except OSError as error:
+            raise JournalError(f"shared payload {stored.offset:016x} is not there: {error.strerror}") from error
+        if not stat.S_ISREG(found.st_mode) or found.st_size != stored.length or found.st_uid != os.geteuid():
+            raise JournalError(f"shared payload {stored.offset:016x} is not what its reference says")
+        self._references[stored.offset] = self._references.get(stored.offset, 0) + 1
+
+    def reference(self, stored: Stored) -> bytes:
+        return _REFERENCE.pack(MARK, stored.offset, stored.length)
+
+    def get(self, stored: Stored) -> bytes:
+        try:
+            content = self._path(stored.offset).read_bytes()
+        except OSError as error:
+            raise JournalError(f"shared payload {stored.offset:016x} cannot be read: {error.strerror}") from error
+        if len(content) != stored.length:
+            raise JournalError(f"shared payload {stored.offset:016x} is damaged")
+        return content
+
+    def release(self, stored: Stored) -> None:
+        left = self._references.get(stored.offset, 0) - 1
+        if left > 0:
+            self._references[stored.offset] = left
+            return
+        self._references.pop(stored.offset, None)
+        self._path(stored.offset).unlink(missing_ok=True)
+
+    def collect(self) -> None:
+        """Remove files that were written long ago and never spoken of: their writer died in between."""
+        now = time.time()
+        for path in self._directory.iterdir():
+            if int(path.name, 16) not in self._references and now - path.stat().st_mtime > ABANDONED_S:
+                path.unlink(missing_ok=True)
+
+    def _path(self, number: int) -> Path:
+        return self._directory / f"{number:016x}"

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+TYPE_CHECKING = False  # type checkers take it for true; the module typing would take longer to import than all of this
 if TYPE_CHECKING:
     from pilotfish.api.executor import Executor, ExecutorBroken, LeftBehind
     from pilotfish.api.future import TaskFuture

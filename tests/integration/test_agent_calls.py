@@ -68,6 +68,24 @@ def test_one_long_call_does_not_hold_up_short_ones_behind_it(client: Client, tmp
     assert client.value(held) == str(gate)
 
 
+def test_in_a_mixture_of_short_and_long_calls_each_runs_exactly_once(client: Client, tmp_path: Path) -> None:
+    def work(number: int, path: str) -> int:
+        import time
+
+        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        os.write(descriptor, b"%d\n" % number)
+        os.close(descriptor)
+        if number % 37 == 5:
+            time.sleep(0.04)
+        elif number % 11 == 3:
+            time.sleep(0.002)
+        return number
+
+    tasks = client.start(client.python(work), *[call_payload(number, str(tmp_path / "log")) for number in range(1500)])
+    assert [client.value(task) for task in tasks] == list(range(1500))
+    assert sorted(map(int, (tmp_path / "log").read_text().split())) == list(range(1500))
+
+
 def test_the_result_of_a_quick_call_does_not_wait_for_a_slow_one_that_follows_it(client: Client, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
 

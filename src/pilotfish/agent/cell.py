@@ -8,6 +8,7 @@ agent finds them also when user code keeps the slot busy, or has killed it.
 
 from __future__ import annotations
 
+import fcntl
 import mmap
 import os
 import struct
@@ -17,6 +18,8 @@ from typing import Any, List, Tuple
 INTENT, STARTED, CONDEMNED, PID, OUTBOX_LENGTH = 0, 1, 2, 3, 4
 # Number of the 64-bit word: first << 32 | last of the sequence numbers to skip.
 SKIP = 4
+
+HIGH_DESCRIPTOR = 200
 
 OUTBOX_AT = 4096
 OUTBOX_BYTES = 64 * 1024
@@ -48,6 +51,13 @@ def memory_file(name: str) -> int:
     descriptor, path = tempfile.mkstemp()
     os.unlink(path)
     return descriptor
+
+
+def move_high(descriptor: int) -> int:
+    """Out of the way of user code that closes or counts descriptors, and never inherited."""
+    high = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, HIGH_DESCRIPTOR)
+    os.close(descriptor)
+    return high
 
 
 class Cell:

@@ -11,13 +11,15 @@ import signal
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from .capture import OUTPUT_CAP, HeadAndTail
-from .cell import memory_file
+from .cell import memory_file, move_high
 from .failure import Failure
 from .frames import MAX_BODY
 from .parcels import ParcelError, unpack
 from .process_tree import descendants_of, has_children, kill_descendants, reap_children, signal_all
 from .sandbox import Sandbox, SandboxError, missing_output, write_all
 
+LARGEST_OUTPUT_CAP = 32 * 1024 * 1024
+ROOM_FOR_FILES = MAX_BODY - 2 * LARGEST_OUTPUT_CAP - (1 << 20)
 MISLEADING_PEAK_KIB = 64 * 1024
 REAP_MS = 5000
 PIPE_READ = 256 * 1024
@@ -37,7 +39,7 @@ class ExecutableSpec:
         self.launch = launch
         self.sandbox = bool(launch.get("sandbox"))
         self.code = code
-        self.output_cap = int(launch.get("output_cap") or OUTPUT_CAP)
+        self.output_cap = min(int(launch.get("output_cap") or OUTPUT_CAP), LARGEST_OUTPUT_CAP)
         self.recent_s = 1.0
 
 
@@ -52,18 +54,26 @@ class ChildWatch:
                 return
             except OSError:
                 self._open = None
-        self._read_end, write_end = os.pipe()
+        self._read_end, self._write_end = os.pipe()
         os.set_blocking(self._read_end, False)
-        os.set_blocking(write_end, False)
-        signal.signal(signal.SIGCHLD, _nothing)
-        signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
+        os.set_blocking(self._write_end, False)
 
     def watch(self, pid: int) -> int:
-        return self._open(pid) if self._open is not None else self._read_end
+        if self._open is not None:
+            return self._open(pid)
+        # Only while we wait: calls in this process may have plans of their own for signals.
+        signal.signal(signal.SIGCHLD, _nothing)
+        signal.set_wakeup_fd(self._write_end, warn_on_full_buffer=False)
+        signal.raise_signal(signal.SIGCHLD)
+        return self._read_end
 
     def done(self, descriptor: int) -> None:
         if self._open is not None:
             os.close(descriptor)
+        else:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            self.drain()
 
     def drain(self) -> None:
         if self._open is None:
@@ -71,6 +81,11 @@ class ChildWatch:
                 os.read(self._read_end, 4096)
             except BlockingIOError:
                 pass
+
+
+def _high_pipe() -> Tuple[int, int]:
+    read_end, write_end = os.pipe()
+    return move_high(read_end), move_high(write_end)
 
 
 def _nothing(number: int, frame: Any) -> None:
@@ -84,8 +99,8 @@ class Executables:
         self._control = control
         self._channel = channel
         self._sandboxes = sandboxes
-        self._null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-        self._pipes = (os.pipe(), os.pipe())
+        self._null = move_high(os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC))
+        self._pipes = (_high_pipe(), _high_pipe())
         self._outputs: List[HeadAndTail] = []
         self._watch = ChildWatch()
         self._programs: Dict[Tuple[str, str], str] = {}
@@ -164,7 +179,7 @@ class Executables:
     def _collect(sandbox: Optional[Sandbox], wanted: Sequence[str]) -> Tuple[List[List[Any]], List[bytes]]:
         """Without a sandbox the outputs stay where they are; those named plainly must be there."""
         if sandbox is not None:
-            return sandbox.collect(wanted, MAX_BODY - (8 << 20))
+            return sandbox.collect(wanted, ROOM_FOR_FILES)
         for name in wanted:
             if not any(sign in name for sign in "*?[") and not os.path.exists(name):
                 raise missing_output(name)

@@ -208,6 +208,8 @@ class Host:
             elif kind == "dial":
                 self._dial()
             elif kind == "hangup":
+                if not self.machine.offer.poll_s:
+                    print("pilotfish agent: hung up: %s" % effect[1], file=sys.stderr, flush=True)
                 self._drop_link()
             elif kind == "exit":
                 self.exit = (effect[1], effect[2])

@@ -62,7 +62,9 @@ class Results:
             if done is None:
                 continue
             length = len(done.payload)
-            if rows and (number != following or size + length > FRAME_BYTES or len(rows) >= FRAME_ITEMS):
+            # A message counts with the most that JSON may make of it.
+            weight = length + (6 * len(done.failure[2]) if done.failure else 0)
+            if rows and (number != following or size + weight > FRAME_BYTES or len(rows) >= FRAME_ITEMS):
                 yield ["results", first, rows], parts
                 rows, parts, size = [], [], 0
             if not rows:
@@ -70,7 +72,7 @@ class Results:
             rows.append(done.row())
             if length:
                 parts.append(done.payload)
-            size += length
+            size += weight
             following = number + 1
         if rows:
             yield ["results", first, rows], parts

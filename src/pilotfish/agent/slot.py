@@ -21,14 +21,13 @@ from typing import Any, Dict, List, NoReturn, Optional, Tuple, Union
 
 from .calls import Calls, CallSpec, Terminated
 from .capture import StreamCapture
-from .cell import CONDEMNED, INTENT, KILL, PEEK, PEEKED, PID, QUIT, SKIP, SPEC, STARTED, TASK, TERMINATE, Cell
+from .cell import CONDEMNED, HIGH_DESCRIPTOR, INTENT, KILL, PEEK, PEEKED, PID, QUIT, SKIP, SPEC, STARTED, TASK, TERMINATE, Cell, move_high
 from .executables import Executables, ExecutableSpec
 from .process_tree import become_subreaper, has_children, keep_freed_memory, kill_descendants, signal_on_parent_death
 from .sharing import Share
 from .slot_channel import Inbox, Outbox
 from .surroundings import Surroundings
 
-HIGH_DESCRIPTOR = 200
 KEPT_MEMORY = 32 * 1024 * 1024
 QUICK_S = 0.0005
 FLUSH_S = 0.001
@@ -92,13 +91,6 @@ def _volunteer_for_oom() -> None:
         pass
 
 
-def _move_high(descriptor: int) -> int:
-    """Out of the way of user code that closes or counts descriptors, and never inherited."""
-    high = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, HIGH_DESCRIPTOR)
-    os.close(descriptor)
-    return high
-
-
 class SlotLoop:
     """Takes orders from the agent, runs them, reports."""
 
@@ -107,7 +99,7 @@ class SlotLoop:
         self.cell = Cell(descriptors["cell"])
         os.close(descriptors["cell"])
         self.cell.words[PID] = os.getpid()
-        channel = socket.socket(fileno=_move_high(descriptors["channel"]))
+        channel = socket.socket(fileno=move_high(descriptors["channel"]))
         channel.setblocking(True)
         self.share = Share(settings.get("share", ""))
         self.outbox = Outbox(channel, self.cell, self.share)

@@ -79,7 +79,7 @@ class ReportReader:
     def _expect_large(self) -> None:
         head = REPORT.unpack_from(self._buffer)
         length = head[4] + head[5]
-        if length > MAX_BODY + LARGE_BYTES:
+        if head[4] > LARGE_BYTES or head[5] > MAX_BODY:
             raise SlotBroken("a report of %d bytes was announced" % length)
         if length <= BUFFER_BYTES - REPORT.size and length <= LARGE_BYTES:
             return

@@ -14,4 +14,6 @@ class Presence:
     lease_at: float
     link: int | None = None
     newest_link: int = 0
+    shares: bool = False
+    """It reads shared payloads from the disk itself."""
     sent_specs: dict[int, None] = field(default_factory=dict)

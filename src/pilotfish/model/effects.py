@@ -9,11 +9,12 @@ from pilotfish.model.task import Payload, Stored
 
 
 class Send(Struct, frozen=True):
-    """Send a message; its body is the payloads, one behind the other."""
+    """Send a message; its body is the payloads, one behind the other. ``whole``: shared ones too, to a peer that has no part in the share."""
 
     link: int
     message: Message
     payloads: list[Payload] = []
+    whole: bool = False
 
 
 class HangUp(Struct, frozen=True):

@@ -28,11 +28,11 @@ SHARED_SEGMENT = 0
 REFERENCE_BYTES = 24
 
 
-def sent_bytes(payload: Payload) -> int:
-    """How long a payload is when it is sent: shared ones travel as a reference."""
+def sent_bytes(payload: Payload, whole: bool = False) -> int:
+    """How long a payload is when it is sent: shared ones travel as a reference, unless they are sent ``whole``."""
     if isinstance(payload, bytes):
         return len(payload)
-    return REFERENCE_BYTES if payload.segment == SHARED_SEGMENT else payload.length
+    return REFERENCE_BYTES if payload.segment == SHARED_SEGMENT and not whole else payload.length
 
 
 class Request(Struct, frozen=True, array_like=True):

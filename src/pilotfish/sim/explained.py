@@ -43,15 +43,16 @@ def check_idle_capacity(machine: Machine) -> None:
         if placeable and not worker.held and all(_could_take(machine, worker, task.shape) for task in placeable):
             raise Unexplained(f"{worker} is empty, and {placeable[0]}, which must run alone, waits")
     idle = [worker for worker in workers if _leaves_room(machine, worker)]
-    large = [shape for shape in state.ready if _waits_for_room(machine, workers, shape)]
-    if len(idle) > (1 if placeable else 0) + len(large):
+    kept = 1 if placeable else 0
+    large = [shape for shape in state.ready if _waits_for_room(machine, workers, shape, kept)]
+    if len(idle) > kept + len(large):
         raise Unexplained(f"{idle} have room for tasks that stay in the queue; {len(placeable)} suspects and {len(large)} large shapes wait")
 
 
-def _waits_for_room(machine: Machine, workers: list[Worker], shape: Shape) -> bool:
-    """Is there a worker that may be kept free for tasks of this shape?"""
+def _waits_for_room(machine: Machine, workers: list[Worker], shape: Shape, kept: int) -> bool:
+    """May a worker be kept free for tasks of this shape, because it fits nowhere but where a suspect is to go?"""
     able = [worker for worker in workers if _could_take(machine, worker, shape)]
-    return bool(able) and not shape.run.paused and not any(worker.fits(shape.needs) for worker in able)
+    return bool(able) and not shape.run.paused and sum(worker.fits(shape.needs) for worker in able) <= kept
 
 
 def _leaves_room(machine: Machine, worker: Worker) -> bool:

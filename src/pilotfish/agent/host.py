@@ -248,6 +248,7 @@ def main(options_text: str) -> NoReturn:
     offer = Offer(readable(options["worker"]), options["pilot"], VERSION, {name: amount for name, amount in capacity.items() if amount > 0})
     offer.tags = {readable(name): readable(value) for name, value in options["tag"]}
     offer.info = describe(options["workdir"], gpus)
+    offer.info["shares"] = bool(options["share"])
     offer.poll_s = options["poll"]
     if options["ends_in"] is not None:
         offer.ends_at = options["started"] + options["ends_in"]

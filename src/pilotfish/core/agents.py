@@ -82,7 +82,7 @@ def _hello(machine: Machine, link: int, hello: m.Hello) -> None:
     elif old.link is not None and old.link != link:
         machine.agent_links.pop(old.link, None)
         machine.effects.append(e.HangUp(old.link))
-    machine.presence[worker.id] = Presence(lease_at, link, link)
+    machine.presence[worker.id] = Presence(lease_at, link, link, shares=bool(hello.info.get("shares")))
     machine.agent_links[link] = worker.id
     machine.stirred = True
     machine.send(link, m.Welcome(state.epoch, machine.settings.beat_s, machine.settings.orphan_s))

@@ -135,7 +135,7 @@ def _ask(machine: Machine, link: int, message: m.Ask, payloads: list[Payload]) -
         raise BadInput(f"unknown question {message.kind!r}", f"known are: {', '.join(sorted(known))}")
     answer = known[message.kind](machine, message.arguments)
     if isinstance(answer, views.Bytes):
-        machine.send(link, m.Answer(message.query, {"length": answer.length}), [answer.payload])
+        machine.effects.append(e.Send(link, m.Answer(message.query, {"length": answer.length}), [answer.payload], whole=True))
     else:
         machine.send(link, m.Answer(message.query, answer))
 

@@ -217,6 +217,7 @@ class Machine:
         tasks = proposal.tasks
         self.record(f.TasksAssigned(worker.id, [task.id for task in tasks], proposal.ahead, proposal.cores))
         presence = self.presence[worker.id]
+        whole = not presence.shares
         specs: list[m.SentSpec] = []
         codes: list[Any] = []
         sent: list[m.SentTask] = []
@@ -226,11 +227,11 @@ class Machine:
                 presence.sent_specs[number] = None
                 spec = self.state.spec_of(task)
                 codes.append(spec.code)
-                specs.append(m.SentSpec(number, spec.kind, spec.time_s, dict(spec.request.amounts()), spec.launch, sent_bytes(spec.code)))
+                specs.append(m.SentSpec(number, spec.kind, spec.time_s, dict(spec.request.amounts()), spec.launch, sent_bytes(spec.code, whole)))
             memory = task.troubles.memory if task.troubles else 0
-            sent.append(m.SentTask(task.id, task.attempt, number, sent_bytes(task.payload), proposal.cores.get(task.id, 0.0), memory))
+            sent.append(m.SentTask(task.id, task.attempt, number, sent_bytes(task.payload, whole), proposal.cores.get(task.id, 0.0), memory))
         assert presence.link is not None
-        self.send(presence.link, m.Assign(specs, sent), codes + [task.payload for task in tasks])
+        self.effects.append(e.Send(presence.link, m.Assign(specs, sent), codes + [task.payload for task in tasks], whole))
 
     def _recall(self, recall: Recall) -> None:
         presence = self.presence.get(recall.worker.id)

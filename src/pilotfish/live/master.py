@@ -237,8 +237,7 @@ class Master:
                 link = self.links.get(effect.link)
                 if link is not None:
                     touched[effect.link] = link
-                    whole = type(effect.message) is m.Answer
-                    link.send(effect.message, [self.cargo.load(payload, whole=whole) for payload in effect.payloads])
+                    link.send(effect.message, [self.cargo.load(payload, whole=effect.whole) for payload in effect.payloads])
             else:
                 self._perform_other(effect)
         for link in touched.values():

@@ -19,21 +19,14 @@ QUESTION = Question(
     ],
     notes=["CPU time of all processes of a contestant; bytes that its files grew by (a journal, logs)"],
 )
-ROLES = ("slot", "supervisor", "agent", "master")
+ROLES = (("pilotfish.live.serve ", "master"), ("bundle slot ", "slot"), ("bundle agent ", "agent"), (".pyz --credentials ", "supervisor"))
+"""What the command line of a process of ours holds, and the part it plays."""
 
 
-def role_of(process: dict[str, Any], processes: Sequence[dict[str, Any]]) -> str:
-    """The part a process of ours plays: by what its command line says, and for forked slots by whose child it is."""
+def role_of(process: dict[str, Any]) -> str:
     if process["client"]:
         return "client"
-    by_pid = {other["pid"]: other for other in processes}
-    parent = by_pid.get(process["parent"])
-    named = next((role for role in ROLES if role in process["command"]), "other")
-    if parent is not None and parent["command"] == process["command"]:
-        # Forks show their parent's command line; the chain is supervisor, agent, slot.
-        grandparent = by_pid.get(parent["parent"])
-        return "slot" if grandparent is not None and grandparent["command"] == process["command"] else "agent"
-    return named
+    return next((role for words, role in ROLES if words in process["command"]), "other")
 
 
 def show_roles(rounds: Sequence[dict[str, Any]]) -> None:
@@ -44,7 +37,7 @@ def show_roles(rounds: Sequence[dict[str, Any]]) -> None:
     figures = usable[len(usable) // 2]
     spent: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
     for process in figures["processes"]:
-        total = spent[role_of(process, figures["processes"])]
+        total = spent[role_of(process)]
         total[0] += 1
         total[1] += process["cpu_us_per_task"]
         total[2] += process["rss_mib"]

@@ -140,11 +140,11 @@ class _NoSession:
 
     run = 0
 
-    def cancelled_here(self, future: TaskFuture) -> None:
+    def cancelled_here(self, future: TaskFuture[Any]) -> None:
         pass
 
 
-class OrphanFuture(TaskFuture):
+class OrphanFuture(TaskFuture[Any]):
     """Our future as the tests make theirs: without an executor."""
 
     def __init__(self) -> None:

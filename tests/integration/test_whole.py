@@ -63,10 +63,7 @@ def test_values_files_and_output_come_back(start: Start, tmp_path: Path) -> None
         assert call.result(PATIENCE_S) == (3, 2)
         completed = program.result(PATIENCE_S)
     assert (completed.exit, completed.stdout, completed.stderr) == (0, b"seven\n", b"oops\n")
-    assert (
-        bytes(completed.files["out.txt"].content if hasattr(completed.files["out.txt"], "content") else completed.files["out.txt"])
-        == b"SEVEN\n"
-    )
+    assert completed.files["out.txt"].content == b"SEVEN\n"
 
 
 def test_a_large_value_goes_there_and_back_and_survives_a_restart(start: Start) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import mmap
 import os
 import pickle
 import sys
@@ -91,7 +92,8 @@ class Calls:
                 return pickle.loads(body[ONE_PART_HEAD:])
             # The buffers stay with the arguments, so they must not lie in the receive buffer. They are writable; pickle makes those
             # read-only that were so at the sender.
-            parts = unpack(body if body.obj.__class__ is bytearray and body.nbytes == len(body.obj) else bytearray(body))
+            owned = body.obj.__class__ in (bytearray, mmap.mmap) and body.nbytes == len(body.obj)
+            parts = unpack(body if owned else bytearray(body))
             return pickle.loads(parts[0], buffers=parts[1:])
         except (ParcelError, pickle.UnpicklingError, AttributeError, ImportError, EOFError, IndexError, TypeError, ValueError) as error:
             raise CallFailed("unpickle", "user", "the arguments cannot be loaded here: %s" % _say(error)) from error

@@ -95,7 +95,7 @@ def _nothing(number: int, frame: Any) -> None:
 class Executables:
     """Runs executables, one at a time. ``control`` is told when the agent has something to say meanwhile."""
 
-    def __init__(self, channel: int, control: Callable[[], None], sandboxes: str) -> None:
+    def __init__(self, channel: int, control: Callable[[bool], None], sandboxes: str) -> None:
         self._control = control
         self._channel = channel
         self._sandboxes = sandboxes
@@ -229,6 +229,7 @@ class Executables:
         self._poll.register(ends, select.POLLIN)
         status, usage = 0, None
         try:
+            self._control(False)
             while usage is None:
                 ready = self._poll.poll(REAP_MS)
                 if not ready:
@@ -239,7 +240,7 @@ class Executables:
                         found, status, found_usage = os.wait4(pid, os.WNOHANG)
                         usage = found_usage if found else None
                     elif descriptor == self._channel:
-                        self._control()
+                        self._control(True)
                     else:
                         self._read(descriptor)
         finally:

@@ -136,6 +136,8 @@ class SlotLoop:
                     self._run_task(*order)
                 elif order[0][0] == SPEC:
                     self._keep_spec(order[0][2], order[1])
+                elif order[0][0] == PEEK:
+                    self._peek(0, order[1])
                 # Anything else speaks of an attempt that has ended in the meantime.
         except Terminated:
             return 128 + signal.SIGTERM
@@ -238,21 +240,24 @@ class SlotLoop:
         spec.recent_s = max(wall_s, 0.8 * spec.recent_s)
         self.outbox.report((sequence, int(wall_s * 1e6), cpu_us, rss_kib), failure, parts)
 
-    def _control(self) -> None:
-        """The agent speaks while an executable runs."""
-        if not self.inbox.look():
+    def _control(self, news: bool) -> None:
+        """The agent speaks while an executable runs, or (no news) has spoken before it began."""
+        if not (self.inbox.look() if news else self.inbox.sift()):
             os._exit(0)
         for order, body in self.inbox.take_urgent():
-            what, sequence = order[0], order[1]
-            if self.executables is None or sequence != self.current:
-                continue
-            if what in (TERMINATE, KILL):
-                self.executables.stop(what == KILL)
-            elif what == PEEK:
-                query, stream, offset = json.loads(bytes(body))
-                offset, data = self.executables.peek(stream, offset)
-                self.outbox.report((PEEKED, query, offset, 1), None, [data], raw=True)
-                self.outbox.flush()
+            if order[0] == PEEK:
+                self._peek(order[1], body)
+            elif order[1] == self.current and self.executables is not None and order[0] in (TERMINATE, KILL):
+                self.executables.stop(order[0] == KILL)
+
+    def _peek(self, sequence: int, body: memoryview) -> None:
+        query, stream, offset = json.loads(bytes(body))
+        known = sequence == self.current and self.executables is not None
+        data = b""
+        if self.executables is not None and known:
+            offset, data = self.executables.peek(stream, offset)
+        self.outbox.report((PEEKED, query, offset, int(known)), None, [data], raw=True)
+        self.outbox.flush()
 
 
 def _forget_resource_tracker() -> None:

@@ -130,8 +130,10 @@ class Inbox:
 
     def look(self) -> bool:
         """Take in what has come while a task runs; tasks and specs wait for their turn. False when the agent is gone."""
-        if not self._fill():
-            return False
+        return self._fill() and self.sift()
+
+    def sift(self) -> bool:
+        """Tell apart what was taken in. False when the agent is gone."""
         while self._end - self._start >= ORDER.size:
             fields = ORDER.unpack_from(self._buffer, self._start)
             body = self._start + ORDER.size

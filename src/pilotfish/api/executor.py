@@ -10,7 +10,7 @@ import pickle
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, TypeVar, Unpack
+from typing import Any, ParamSpec, TypeVar, Unpack
 
 from pilotfish.api import mapping
 from pilotfish.api.future import TaskFuture
@@ -23,6 +23,7 @@ from pilotfish.model.task import RunOptions
 
 log = logging.getLogger("concurrent.futures")
 Value = TypeVar("Value")
+Arguments = ParamSpec("Arguments")
 CANNOT_SEND = (pickle.PicklingError, TypeError, AttributeError, ValueError, RecursionError, BadInput)
 """What pickling raises when an argument cannot travel."""
 
@@ -151,11 +152,11 @@ class Executor(concurrent.futures.Executor):
                 self._session = session
             return self._session
 
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> TaskFuture:
+    def submit(self, fn: Callable[Arguments, Value], /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> TaskFuture[Value]:
         session = self._session or self._start()
         if self._shut or session.failure is not None:
             self._refuse()
-        future = TaskFuture(session)
+        future: TaskFuture[Value] = TaskFuture(session)
         if self._initializer[0] is not None:
             fn = self._with_initializer(fn)
         assert self._calls is not None

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from concurrent.futures import CancelledError, Future, InvalidStateError
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from pilotfish.applications.executable import decode_completed, decode_executable_failure
+from pilotfish.applications.executable import Completed, decode_completed, decode_executable_failure
 from pilotfish.applications.outcome import decode_failure, decode_value
 from pilotfish.applications.parcel import DamagedParcel
 from pilotfish.model.messages import EndedItem
@@ -15,20 +15,23 @@ from pilotfish.model.task import Failure, Usage
 if TYPE_CHECKING:
     from pilotfish.api.session import Session
 
+Value = TypeVar("Value")
 _UNKNOWN = Failure("unknown", "task", "the task failed; nothing is known of the cause")
 
 
-class TaskFuture(Future[Any]):
+class TaskFuture(Future[Value]):
     """The future of one task. ``cancel`` works until the task has been seen running."""
+
+    # Defaults live in the class: a million pending futures need not each hold what most never change.
+    index: int = -1
+    """The task's place in its run; -1 if it never became a task (its arguments could not be sent)."""
+    stdout: bytes = b""
+    stderr: bytes = b""
+    _ended: EndedItem | None = None
 
     def __init__(self, session: Session) -> None:
         super().__init__()
         self._session = session
-        self._ended: EndedItem | None = None
-        self.index = -1
-        """The task's place in its run; -1 if it never became a task (its arguments could not be sent)."""
-        self.stdout = b""
-        self.stderr = b""
 
     @property
     def task_id(self) -> str:
@@ -106,7 +109,7 @@ class TaskFuture(Future[Any]):
         self._session.show_output(stdout, stderr)
 
 
-class ExecutableFuture(TaskFuture):
+class ExecutableFuture(TaskFuture[Completed]):
     """The future of an executable: its result is a Completed."""
 
     def _decode_value(self, payload: memoryview) -> tuple[Any, BaseException | None]:

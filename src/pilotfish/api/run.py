@@ -8,7 +8,7 @@ import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import TracebackType
-from typing import Any, TypeVar, Unpack
+from typing import Any, ParamSpec, TypeVar, Unpack
 
 from pilotfish.api import mapping
 from pilotfish.api.executor import shared_pool
@@ -21,6 +21,7 @@ from pilotfish.errors import BadInput, PilotfishError
 from pilotfish.model.task import RunOptions
 
 Value = TypeVar("Value")
+Arguments = ParamSpec("Arguments")
 DEFAULT_POOL = "default"
 
 
@@ -32,7 +33,7 @@ class Submitter:
         self._calls = calls
         self._after = after
 
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> TaskFuture:
+    def submit(self, fn: Callable[Arguments, Value], /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> TaskFuture[Value]:
         """A call as a task. What cannot be pickled is an error here and now."""
         for value in itertools.chain(args, kwargs.values()):
             if isinstance(value, TaskFuture):
@@ -41,7 +42,8 @@ class Submitter:
                     "pass its .result(), or run.options(after=[future]).submit(…) if only the order matters",
                 )
         spec, payload = self._calls.encode(fn, args, kwargs)
-        return self._session.submit(TaskFuture(self._session), spec, payload, self._after)
+        future: TaskFuture[Value] = TaskFuture(self._session)
+        return self._session.submit(future, spec, payload, self._after)
 
     def map(
         self,
@@ -92,7 +94,7 @@ class Run:
 
     # --- tasks --------------------------------------------------------------------------------------------------------------------
 
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> TaskFuture:
+    def submit(self, fn: Callable[Arguments, Value], /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> TaskFuture[Value]:
         """A Python call as a task."""
         return self._plain.submit(fn, *args, **kwargs)
 
@@ -100,13 +102,13 @@ class Run:
         """The results of ``fn`` over the iterables, in order."""
         return self._plain.map(fn, *iterables, timeout=timeout, chunksize=chunksize)
 
-    def options(self, *, after: Iterable[TaskFuture] = (), form: str = PICKLE, **wishes: Unpack[Wishes]) -> Submitter:
+    def options(self, *, after: Iterable[TaskFuture[Any]] = (), form: str = PICKLE, **wishes: Unpack[Wishes]) -> Submitter:
         """A submitter for calls that need something: cores, memory, time, gpus, resources, retries, priority, tags, name."""
         calls = PythonCalls(self._session.register, read_wishes(wishes, "options"), form)
         return Submitter(self._session, calls, self._indices(after))
 
     def executable(
-        self, argv: Sequence[str | os.PathLike[str]], *, after: Iterable[TaskFuture] = (), **options: Unpack[ExecutableWishes]
+        self, argv: Sequence[str | os.PathLike[str]], *, after: Iterable[TaskFuture[Any]] = (), **options: Unpack[ExecutableWishes]
     ) -> ExecutableFuture:
         """An executable as a task; the result is a ``Completed``.
 
@@ -115,15 +117,18 @@ class Run:
         spec, payload = self._executables.encode(argv, options, self.defaults)
         return self._session.submit(ExecutableFuture(self._session), spec, payload, self._indices(after))
 
-    def work(self, worker: Callable[[], Any], parameters: Any, *, after: Iterable[TaskFuture] = (), **wishes: Unpack[Wishes]) -> TaskFuture:
+    def work(
+        self, worker: Callable[[], Any], parameters: Any, *, after: Iterable[TaskFuture[Any]] = (), **wishes: Unpack[Wishes]
+    ) -> TaskFuture[Any]:
         """One ``do_work(parameters)`` of an ApplicationWorker, of which each slot keeps one."""
         key = worker, repr(wishes)
         spec = self._workers.get(key)
         if spec is None:
             spec = self._workers[key] = self._session.register(*worker_spec(worker, read_wishes(wishes, "work")))
-        return self._session.submit(TaskFuture(self._session), spec, worker_payload(parameters), self._indices(after))
+        future: TaskFuture[Any] = TaskFuture(self._session)
+        return self._session.submit(future, spec, worker_payload(parameters), self._indices(after))
 
-    def _indices(self, futures: Iterable[TaskFuture]) -> tuple[int, ...]:
+    def _indices(self, futures: Iterable[TaskFuture[Any]]) -> tuple[int, ...]:
         if isinstance(futures, TaskFuture):
             raise BadInput("after: one future was given, not a list", "write after=[future]")
         indices = []

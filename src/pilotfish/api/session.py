@@ -22,7 +22,7 @@ from pilotfish.model.messages import EndedItem
 from pilotfish.model.task import RunOptions, TaskSpec
 from pilotfish.store.shared import resolve
 
-FutureType = TypeVar("FutureType", bound=TaskFuture)
+FutureType = TypeVar("FutureType", bound=TaskFuture[Any])
 
 
 class Pool(Protocol):
@@ -57,7 +57,7 @@ class Session:
         self._private_workers = private_workers
         self._echo = echo
         self._owner = os.getpid()
-        self._futures: dict[int, TaskFuture] = {}
+        self._futures: dict[int, TaskFuture[Any]] = {}
         self._draining = False
         self._forget_when_done = False
         self._ending = False
@@ -108,7 +108,7 @@ class Session:
         self.client.submit(self._submission, spec, payload, enter, after)
         return future
 
-    def cancelled_here(self, future: TaskFuture) -> None:
+    def cancelled_here(self, future: TaskFuture[Any]) -> None:
         """A future was cancelled: tell those who wait for it, and the master. Only the first to ask does it."""
         if self._futures.pop(future.index, None) is not None:
             future.set_running_or_notify_cancel()

@@ -97,14 +97,17 @@ class Follower:
         self._recount_at = time.monotonic()
         self._ask_why_at = time.monotonic() + ASK_WHY_AFTER_S
         counts = self.outcome.counts
-        if counts.get("running"):
-            # They began before we listened, so that nobody will tell us.
-            self._running.update(row["index"] for row in master.ask("tasks", run=row["run"], state="running", limit=SEEN_RUNNING))
         progress.total = row["tasks"]
         progress.failed = counts.get("failed", 0)
         progress.done = self.cursor = progress.failed + counts.get("done", 0) + counts.get("cancelled", 0)
         if costs:
             progress.work_total = sum(costs)
+
+    def look_who_runs(self) -> None:
+        """Some began before we listened, so that nobody will tell us. To be called when we listen, or there would be a gap."""
+        rows = self._master.ask("tasks", run=self.outcome.run, state="running", limit=SEEN_RUNNING)
+        self._running.update(row["index"] for row in rows)
+        self.progress.running = len(self._running)
 
     def take(self, news: News) -> None:
         now = time.monotonic()
@@ -160,6 +163,7 @@ def follow(master: Master, run: int, quiet: bool = False, costs: list[float] | N
     if started is not None:
         outcome.timing.started = started
     watcher = master.watch(run, follower.cursor)
+    follower.look_who_runs()
     try:
         while True:
             news = watcher.next(LISTEN_S)

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 from pilotfish.core.presence import Presence
 from pilotfish.core.state import Task, Worker
-from pilotfish.core.verdicts import judge, should_quarantine
+from pilotfish.core.verdicts import judge, judge_death, should_quarantine
 from pilotfish.model import effects as e
 from pilotfish.model import facts as f
 from pilotfish.model import messages as m
-from pilotfish.model.states import ASSIGNED, DRAINING, ENDING, JOINED
+from pilotfish.model.states import ASSIGNED, DRAINING, ENDING, JOINED, RUNNING
 from pilotfish.model.task import Payload
 
 if TYPE_CHECKING:
@@ -92,9 +92,14 @@ def _hello(machine: Machine, link: int, hello: m.Hello) -> None:
 def _reconcile(machine: Machine, link: int, worker: Worker, holding: list[tuple[int, int, int]]) -> None:
     """Agree with an agent on what it holds: an assignment that never arrived goes back, what is no longer wanted is killed."""
     held = {(number, attempt): stage for number, attempt, stage in holding}
-    missing = [task.id for task in (*worker.active, *worker.ahead) if (task.id, task.attempt) not in held]
-    if missing:
-        machine.record(f.TasksReturned(worker.id, missing, "the assignment never reached the worker"))
+    missing = [task for task in (*worker.active, *worker.ahead) if (task.id, task.attempt) not in held]
+    unseen = [task.id for task in missing if task.state != RUNNING]
+    if unseen:
+        machine.record(f.TasksReturned(worker.id, unseen, "the assignment never reached the worker"))
+    for task in missing:
+        if task.worker is worker:
+            # It said that this one runs, and now it does not know it: the agent died and was started again under its old name.
+            machine.fail_attempt(judge_death(machine.state, worker, task, "was started anew", died=True))
     started, unwanted = [], []
     for number, attempt, stage in holding:
         task = _current(machine, worker, number, attempt)

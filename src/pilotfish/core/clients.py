@@ -23,6 +23,8 @@ APPLICATION_BACK_S = 1.0
 """How soon the process of an application is started again after it died; it needs about as long to start."""
 UNTOLD = -1
 """The query number of a problem that answers no question."""
+PEEK_S = 10.0
+"""How long a worker may take to answer a look at the output of a task."""
 
 
 def hear(machine: Machine, link: int, message: m.FromClient, payloads: list[Payload]) -> None:
@@ -152,12 +154,22 @@ def _tail(machine: Machine, link: int, message: m.Ask) -> None:
     audience.peeks[audience.next_peek] = (link, message.query)
     stream, offset = int(message.arguments.get("stream", 1)), int(message.arguments.get("offset", 0))
     machine.send(presence.link, m.Peek(audience.next_peek, task.id, task.attempt, stream, offset))
+    machine.set_timer(machine.now + PEEK_S, "peek", str(audience.next_peek))
 
 
 def peeked(machine: Machine, message: m.Peeked, payloads: list[Payload]) -> None:
     link, query = machine.audience.peeks.pop(message.query, (None, 0))
     if link is not None:
         machine.send(link, m.Answer(query, {"known": message.known, "running": True, "offset": message.offset}), list(payloads))
+    for payload in payloads:
+        machine.release_payload(payload)
+
+
+def peek_expired(machine: Machine, key: str) -> None:
+    """The worker did not answer: whoever asked must not wait for ever."""
+    link, query = machine.audience.peeks.pop(int(key), (None, 0))
+    if link is not None:
+        machine.send(link, m.Answer(query, {"known": False, "running": True, "offset": 0}))
 
 
 def link_closed(machine: Machine, link: int) -> None:

@@ -279,12 +279,14 @@ class Machine:
     # --- losing things --------------------------------------------------------------------------------------------------------------
 
     def lose_worker(self, worker: Worker, reason: str, *, died: bool) -> None:
-        """A worker died (nothing of it runs any more) or fell silent: its tasks run elsewhere."""
-        started: list[Task] = []
+        """A worker died (nothing of it runs any more) or fell silent: its tasks run elsewhere.
+
+        What had room there may have begun, whether we heard of it or not, and is charged for it: a task that fells its worker before
+        anybody knew that it ran would otherwise do so for ever."""
+        started: list[Task] = list(worker.active)
         untouched: list[Task] = []
-        for task in (*worker.active, *worker.ahead):
-            hit = task.state == RUNNING or (died and task in worker.active)
-            (started if hit else untouched).append(task)
+        for task in worker.ahead:
+            (started if task.state == RUNNING else untouched).append(task)
         if untouched:
             self.record(f.TasksReturned(worker.id, [task.id for task in untouched], f"worker {worker.id} {reason}"))
         for task in started:
@@ -423,4 +425,5 @@ _EXPIRE: dict[str, Callable[[Machine, str], None]] = {
     "lease": _lease_expired,
     "quarantine": _quarantine_expired,
     "author": clients.author_expired,
+    "peek": clients.peek_expired,
 }

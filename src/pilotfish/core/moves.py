@@ -7,9 +7,10 @@ from pilotfish.model.states import TASK_STATES, TASK_STEPS, step
 
 
 def move(task: Task, new: int) -> None:
+    old = task.state
+    task.state = step(TASK_STEPS, TASK_STATES, old, new, task)
     counts = task.shape.run.counts
-    counts[task.state] -= 1
-    task.state = step(TASK_STEPS, TASK_STATES, task.state, new, task)
+    counts[old] -= 1
     counts[new] += 1
 
 

@@ -1,7 +1,7 @@
 """Replay of a journal that has holes. What a lost record said is gone; what later records say must still count.
 
-``mend`` puts before a fact whatever the state needs to be able to take it, and leaves out of it what makes no sense any more. A task whose
-description was lost is listed as failed, so that its person knows; a task whose assignment was lost but whose result was kept is done.
+Before each fact after a hole, the state is given what the fact takes for granted, and what makes no sense any more is left out of it. A task
+whose result was kept is done, whatever else was lost about it. A task whose description was lost is listed as failed, so that its person knows.
 """
 
 from __future__ import annotations
@@ -12,13 +12,18 @@ from typing import Any
 import msgspec
 
 from pilotfish.core.apply import apply
+from pilotfish.core.moves import enqueue, move
 from pilotfish.core.state import State
 from pilotfish.errors import PilotfishError
 from pilotfish.model import facts as f
-from pilotfish.model.states import DONE, READY
+from pilotfish.model.ids import INDEX_MASK, run_of
+from pilotfish.model.states import DONE, READY, WAITING
 from pilotfish.model.task import Failure, RunOptions, TaskSpec
 
 LOST = Failure("damaged", "site", "its description was in a damaged part of the journal")
+LOST_PAYLOAD = b"\xff\xff\xff\xfflost"
+"""What stands for an input that nobody knows any more; no parcel begins like this."""
+_COLUMNS = ("tasks", "wall_us", "cpu_us", "rss_kib", "outputs")
 
 
 def apply_mended(state: State, fact: f.AnyFact, at: float) -> bool:
@@ -26,7 +31,7 @@ def apply_mended(state: State, fact: f.AnyFact, at: float) -> bool:
     try:
         for part in _mend(state, fact):
             apply(state, part, at)
-    except (LookupError, PilotfishError, AssertionError):
+    except (LookupError, PilotfishError):
         return False
     return True
 
@@ -38,41 +43,65 @@ def settle(state: State, at: float) -> None:
         if held:
             apply(state, f.TasksReturned(worker.id, held, "the journal was damaged"), at)
         apply(state, f.WorkerEnded(worker.id, True, "the journal was damaged"), at)
+    for run in state.runs.values():
+        lost = [task.id for task in run.tasks if task.payload == LOST_PAYLOAD and task.state < DONE]
+        if lost:
+            apply(state, f.TasksSkipped(lost, LOST), at)
 
 
 def _mend(state: State, fact: Any) -> Iterator[f.Fact]:
-    run = getattr(fact, "run", None)
-    if run is not None and run not in state.runs and not isinstance(fact, f.RunOpened):
-        yield f.RunOpened(run, f"damaged-{run}", RunOptions(name="damaged"))
+    if isinstance(fact, f.TasksAssigned | f.TasksStarted | f.TasksReturned | f.TasksRecalled):
+        return  # who holds what is settled at the end
+    numbers = getattr(fact, "tasks", None) or ([fact.task] if isinstance(fact, f.AttemptFailed) else [])
+    for run in dict.fromkeys([run_of(number) for number in numbers] + ([fact.run] if hasattr(fact, "run") else [])):
+        if run not in state.runs and not isinstance(fact, f.RunOpened):
+            yield f.RunOpened(run, f"damaged-{run}", RunOptions(name="damaged"))
     if isinstance(fact, f.SpecsAdded):
-        missing = fact.first - len(state.runs[fact.run].specs)
-        if missing > 0:
-            yield f.SpecsAdded(fact.run, fact.first - missing, [TaskSpec("lost")] * missing)
+        yield from _lost_specs(state, fact.run, fact.first)
     elif isinstance(fact, f.TasksAdded):
-        yield from _fill_tasks(state, fact)
+        yield from _lost_specs(state, fact.run, max(fact.specs, default=0) + 1)
+        yield from _lost_tasks(state, fact.run, fact.first)
+    for number in numbers:
+        yield from _lost_tasks(state, run_of(number), (number & INDEX_MASK) + 1)
     worker = getattr(fact, "worker", None)
     if worker is not None and worker not in state.workers and not isinstance(fact, f.WorkerJoined):
         yield f.WorkerJoined(worker, "", {"cores": 0.0}, {}, {}, None, 0.0)
+    yield from _possible(state, fact)
+
+
+def _lost_specs(state: State, run: int, wanted: int) -> Iterator[f.Fact]:
+    known = len(state.runs[run].specs)
+    if wanted > known:
+        yield f.SpecsAdded(run, known, [TaskSpec("lost")] * (wanted - known))
+
+
+def _lost_tasks(state: State, run: int, wanted: int) -> Iterator[f.Fact]:
+    known = len(state.runs[run].tasks)
+    if wanted > known:
+        yield from _lost_specs(state, run, 1)
+        missing = wanted - known
+        yield f.TasksAdded(run, known, [0] * missing, [LOST_PAYLOAD] * missing, {})
+
+
+def _possible(state: State, fact: Any) -> Iterator[f.Fact]:
+    """What of the fact can still come true: a final state never changes, and only a final end matters for a task."""
     if isinstance(fact, f.TasksDone):
-        yield from _done(state, fact)
+        open_ = [place for place, number in enumerate(fact.tasks) if state.task(number).state < DONE]
+        columns = {name: [getattr(fact, name)[place] for place in open_] for name in _COLUMNS}
+        fact = msgspec.structs.replace(fact, **columns)
+        yield from _place(state, fact.worker, fact.tasks)
     elif isinstance(fact, f.AttemptFailed):
-        if fact.final:
-            yield from _place(state, fact.worker, [fact.task])
-            yield fact
-    elif not isinstance(fact, f.TasksAssigned | f.TasksStarted | f.TasksReturned | f.TasksRecalled):
-        yield fact
-
-
-def _fill_tasks(state: State, fact: f.TasksAdded) -> Iterator[f.Fact]:
-    run = state.runs[fact.run]
-    missing = fact.first - len(run.tasks)
-    most = max(fact.specs, default=0) + 1 - len(run.specs)
-    if most > 0 or (missing > 0 and not run.specs):
-        yield f.SpecsAdded(fact.run, len(run.specs), [TaskSpec("lost")] * max(most, 1))
-    if missing > 0:
-        first = len(run.tasks)
-        yield f.TasksAdded(fact.run, first, [0] * missing, [b""] * missing, {})
-        yield f.TasksSkipped([fact.run << 32 | index for index in range(first, first + missing)], LOST)
+        if not fact.final or state.task(fact.task).state >= DONE:
+            return
+        yield from _place(state, fact.worker, [fact.task])
+    elif isinstance(fact, f.WorkerEnded | f.WorkerJoined) and fact.worker in state.workers:
+        worker = state.workers[fact.worker]
+        held = [task.id for task in (*worker.active, *worker.ahead)]
+        if held:
+            yield f.TasksReturned(fact.worker, held, "the journal was damaged")
+    elif isinstance(fact, f.TasksSkipped | f.TasksCancelled):
+        fact = msgspec.structs.replace(fact, tasks=[number for number in fact.tasks if state.task(number).state < DONE])
+    yield fact
 
 
 def _place(state: State, worker: str, tasks: list[int]) -> Iterator[f.Fact]:
@@ -82,18 +111,12 @@ def _place(state: State, worker: str, tasks: list[int]) -> Iterator[f.Fact]:
         task = state.task(number)
         if task.worker is not None and task.worker.id != worker:
             yield f.TasksReturned(task.worker.id, [number], "the journal was damaged")
-        if state.task(number).state == READY:
+        if task.state == WAITING:
+            # What it needed must have ended well, or it would not have run: those records are among the lost ones.
+            task.waits_for = 0
+            move(task, READY)
+            enqueue(state, task)
+        if task.state == READY:
             ready.append(number)
     if ready:
         yield f.TasksAssigned(worker, ready, len(ready), {})
-
-
-def _done(state: State, fact: f.TasksDone) -> Iterator[f.Fact]:
-    wanted = [place for place, number in enumerate(fact.tasks) if (task := state.find_task(number)) is not None and task.state < DONE]
-    columns: tuple[list[Any], ...] = (fact.tasks, fact.wall_us, fact.cpu_us, fact.rss_kib, fact.outputs)
-    kept = msgspec.structs.replace(fact, **{name: [column[place] for place in wanted] for name, column in zip(_COLUMNS, columns, strict=True)})
-    yield from _place(state, fact.worker, kept.tasks)
-    yield kept
-
-
-_COLUMNS = ("tasks", "wall_us", "cpu_us", "rss_kib", "outputs")

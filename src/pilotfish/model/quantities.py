@@ -109,9 +109,14 @@ def show_bytes(amount: float) -> str:
     """A size as a person reads it: ``1.5 GiB``."""
     for letter in ("", "K", "M", "G", "T"):
         if amount < _KIBI:
-            return f"{amount:.0f} B" if not letter else f"{amount:.3g} {letter}iB"
+            return f"{_digits(amount) if letter else round(amount)} {letter and letter + 'i'}B"
         amount /= _KIBI
-    return f"{amount:.3g} PiB"
+    return f"{_digits(amount)} PiB"
+
+
+def _digits(amount: float) -> str:
+    """Three digits, and never an exponent."""
+    return f"{amount:.3g}" if amount < 99.5 else f"{amount:.0f}"
 
 
 def show_seconds(seconds: float) -> str:

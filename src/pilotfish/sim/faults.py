@@ -121,6 +121,10 @@ class Faults:
         node.evict(gently=False)
         return True
 
+    def _requeue(self, node: Node) -> bool:
+        """The site kills a pilot and starts the same one again: an agent with an old name and no memory."""
+        return self.world.sites.requeue(node)
+
     def _slow_node(self, node: Node) -> bool:
         node.slow_until = self.world.now + self.world.dice.uniform(5.0, 60.0)
         return True
@@ -326,6 +330,7 @@ _NODE_FAULTS: dict[str, Callable[[Faults, Node], bool]] = {
     "supervisor-kill": Faults._supervisor_kill,
     "eviction": Faults._eviction,
     "preemption": Faults._preemption,
+    "requeue": Faults._requeue,
     "slow-node": Faults._slow_node,
     "black-hole": Faults._black_hole,
     "link-reset": Faults._link_reset,

@@ -24,10 +24,10 @@ class Node:
     def __init__(self, world: World, worker: str, pilot: str, site: SiteShape, cores: float) -> None:
         self.world = world
         self.worker = worker
+        self.life = world.nodes[worker].life + 1 if worker in world.nodes else 0
         self.pilot = pilot
         self.site = site
         self.alive = True
-        self.crashed = False
         self.hung_until = 0.0
         self.frozen = False
         self.slow_until = 0.0
@@ -178,7 +178,6 @@ class Node:
             return
         if self.link is not None:
             self.world.network.cut_silently(self.link)
-        self.crashed = True
         self._end("died")
         self.world.after(self.site.notice_s * self.world.dice.random(), self._noticed)
 
@@ -192,10 +191,14 @@ class Node:
         if gently and not self.hung:
             self.tell("stop", "the site takes this node back")
             return
+        self.vanish()
+        self.world.sites.node_ended(self, well=False, reason="killed by its site")
+
+    def vanish(self) -> None:
+        """Everything on the node is killed at once, the supervisor as well."""
         if self.link is not None:
             self.world.network.end_at_peer(self.link)
         self._end("evicted")
-        self.world.sites.node_ended(self, well=False, reason="killed by its site")
 
     def hang(self, seconds: float, *, frozen: bool) -> None:
         """SIGSTOP: of the agent alone, or of everything on the node."""

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 MOST_IDLE_TURNS = 20
 ANSWER_WITHIN_S = 120.0
+MOST_UNCHARGED = 2
+"""A worker that dies while it is being sent away is not held against its tasks."""
 
 
 class Violated(AssertionError):
@@ -129,7 +131,7 @@ class Oracle:
         book = self.losses if fact.charge in ("losses", "deaths") else self.failures
         book[fact.task] = book.get(fact.task, 0) + 1
         if fact.charge == "deaths":
-            if self.world.nodes[fact.worker].alive:
+            if self.world.nodes[fact.worker].alive and not self.world.nodes[fact.worker].life:
                 raise Violated(f"task {show_task(fact.task)} was charged with the death of {fact.worker}, which lives")
             self.deaths[fact.task] = self.deaths.get(fact.task, 0) + 1
         if fact.failure.cause == "poison":
@@ -191,7 +193,8 @@ class Oracle:
         for other in earlier:
             if other.attempt == execution.attempt:
                 raise Violated(f"attempt {execution.attempt} of task {show_task(task)} was begun by {other.worker} and by {node.worker}")
-            excused = other.outcome == "failed" or other.worker in self.ended_workers
+            reborn = other.life < world.nodes[other.worker].life
+            excused = other.outcome == "failed" or other.worker in self.ended_workers or reborn
             if not excused and node.worker not in self.ended_workers:
                 raise Violated(
                     f"task {show_task(task)} runs again on {node.worker} (attempt {execution.attempt}), "
@@ -225,6 +228,10 @@ class Oracle:
                 raise Violated(f"{node.worker} runs {amount:g} {name} of {node.capacity[name]:g}")
 
     def poisoned(self, task: int) -> None:
+        """A task has just taken its worker down. What it did before must have been put to its account, or it would go on for ever."""
+        uncharged = self.deaths_caused.get(task, 0) - self.losses.get(task, 0)
+        if uncharged > MOST_UNCHARGED:
+            raise Violated(f"task {show_task(task)} has killed {self.deaths_caused[task]} workers, and {uncharged} of them cost it nothing")
         self.deaths_caused[task] = self.deaths_caused.get(task, 0) + 1
         self.world.report.counts["poisoned agents"] += 1
 

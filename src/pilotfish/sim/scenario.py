@@ -23,6 +23,7 @@ NODE_FAULTS = (
     "supervisor-kill",
     "eviction",
     "preemption",
+    "requeue",
     "slow-node",
     "black-hole",
     "link-reset",

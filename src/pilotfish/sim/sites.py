@@ -62,12 +62,14 @@ class Sites:
         self.world = world
         self.shapes = {shape.name: shape for shape in shapes}
         self.jobs: dict[str, Job] = {}
+        self._ever_submitted: dict[str, None] = {}
         self._count = 0
 
     # --- what the master asks -------------------------------------------------------------------------------------------------------
 
     def submit(self, pilot: str, site: str, cores: float) -> None:
         self._count += 1
+        self._ever_submitted[pilot] = None
         job = self.jobs[pilot] = Job(f"job{self._count}", self.shapes[site], cores)
         self.world.after(SUBMIT_S, self._accepted, pilot, job)
         self.world.after(job.site.boot_s * (0.5 + self.world.dice.random()), self._boot, pilot, job)
@@ -76,7 +78,7 @@ class Sites:
         job = self.jobs.get(pilot)
         if job is not None:
             self.world.after(SUBMIT_S, self._accepted, pilot, job)
-        elif number:
+        elif number or pilot in self._ever_submitted:
             self._tell(i.PilotGone(pilot, False, "ended while no master watched"))
         else:
             self.submit(pilot, site, cores)
@@ -106,18 +108,26 @@ class Sites:
             self.world.count_fault("bad-start")
             self._ended(pilot, False, "its bootstrap failed")
             return
-        job.node = Node(self.world, pilot, pilot, job.site, job.cores)
-        self.world.nodes[pilot] = job.node
+        job.node = self.world.nodes[pilot] = Node(self.world, pilot, pilot, job.site, job.cores)
 
     def _press(self, pilot: str, job: Job) -> None:
         if job.node is not None and job.node.alive:
             job.node.evict(gently=False)
 
+    def requeue(self, node: Node) -> bool:
+        job = self.jobs.get(node.pilot)
+        if job is None or job.cancelled:
+            return False
+        node.vanish()
+        job.node = None
+        self.world.after(job.site.boot_s * (0.5 + self.world.dice.random()), self._boot, node.pilot, job)
+        return True
+
     def node_ended(self, node: Node, *, well: bool, reason: str) -> None:
         """All of a node is gone, and its site knows."""
         if node.site.guest:
             self.world.guest_ended(node.site)
-        elif node.pilot in self.jobs:
+        elif node.pilot in self.jobs and self.jobs[node.pilot].node is node:
             self._ended(node.pilot, well or self.jobs[node.pilot].cancelled, reason)
 
     def _ended(self, pilot: str, well: bool, reason: str) -> None:

@@ -23,6 +23,7 @@ class Execution:
     task: int
     attempt: int
     worker: str
+    life: int
     began: float
     ended: float = 0.0
     outcome: str = ""
@@ -85,7 +86,7 @@ class SimulatedSlot:
             return
         world, node = self.node.world, self.node
         self.attempt = attempt = self.waiting.popleft()
-        self.execution = Execution(attempt.task, attempt.attempt, node.worker, world.now)
+        self.execution = Execution(attempt.task, attempt.attempt, node.worker, node.life, world.now)
         behaviour = world.workloads.behaviour(bytes(attempt.payload))
         world.oracle.began(node, self.execution, attempt)
         if world.now < node.black_hole_until:

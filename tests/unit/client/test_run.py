@@ -132,7 +132,7 @@ def test_a_future_as_an_argument_is_refused_with_what_to_do_instead(pool: FakePo
     with Run(pool=pool) as run:
         future = run.submit(abs, -1)
         with pytest.raises(BadInput, match=r"future of task 1\.0") as caught:
-            run.submit(abs, future)
+            run.submit(id, future)
         assert ".result()" in caught.value.hint
 
 

@@ -157,7 +157,7 @@ def test_a_run_goes_on_without_its_program(pool: Pool, tmp_path: Path) -> None:
     wait_for(lambda: (tmp_path / "log").exists() and len((tmp_path / "log").read_text().split()) == 10)
     with Run(pool=pool, uid=run.uid) as again:
         assert again.id == run.id
-        assert again.status()["counts"]["done"] == 10
+        wait_for(lambda: again.status()["counts"]["done"] == 10)
 
 
 APPLICATION = """

@@ -263,6 +263,18 @@ def test_a_pool_grows_and_shrinks_as_asked(start: Start) -> None:
     run.close()
 
 
+def test_growing_the_pool_makes_room_for_a_task_that_fitted_nowhere(start: Start) -> None:
+    pool = start(workers=1)
+    run = pilotfish.Run(pool=pool)
+    run.submit(pow, 2, 2).result(PATIENCE_S)
+    wide = run.options(cores=3).submit(pow, 2, 3)
+    wait_until(lambda: bool(ask(pool, "status")["warnings"]), "the warning")
+    assert "pilotfish workers --set 3" in ask(pool, "why", task=wide.task_id)["reasons"][0]["commands"]
+    ask(pool, "workers_set", local=3)
+    assert wide.result(PATIENCE_S) == 8
+    run.close()
+
+
 def test_a_large_task_does_not_starve_behind_small_ones(start: Start) -> None:
     with pilotfish.Run(pool=start(workers=2)) as run:
         small = [run.executable(["sleep", "0.3"]) for _ in range(3)]

@@ -21,6 +21,7 @@ from .work import NEVER, Attempt
 TAKE_BACK_WAIT_S = 0.001
 SAMPLE_S = 0.2
 SAMPLE_UNLIMITED_S = 1.0
+SAMPLE_FLOODED_S = 0.02
 STATE_S = 1.0
 KILL_PATIENCE_S = 1.0
 QUIT_PATIENCE_S = 2.0
@@ -262,25 +263,26 @@ class Slots:
         all_of_them = now >= self._unlimited_sampled_at + SAMPLE_UNLIMITED_S
         if all_of_them:
             self._unlimited_sampled_at = now
-        busy = False
+        busy = flooded = False
         for process in list(self.processes.values()):
             if not process.held:
                 continue
             busy = True
             if now - process.begun_at < SAMPLE_S / 2 or not process.pid():
                 continue
-            self._bound_output(process)
+            flooded = self._bound_output(process) or flooded
             limit = process.held[0][1].amount("memory")
             if limit > 0 or (all_of_them and process.runs_executable()):
                 used = resident_bytes(process.pid())
                 process.peak_bytes = max(process.peak_bytes, used)
                 if 0 < limit < used:
                     self.machine.over_limit(process.number, _too_much_memory(used, limit, process.kept_bytes), now)
-        self._next_sample = now + SAMPLE_S if busy else NEVER
+        self._next_sample = now + (SAMPLE_FLOODED_S if flooded else SAMPLE_S) if busy else NEVER
 
     @staticmethod
-    def _bound_output(process: SlotProcess) -> None:
-        """Output of calls goes to files in memory: give back the middle, which would be dropped anyway."""
+    def _bound_output(process: SlotProcess) -> bool:
+        """Output of calls goes to files in memory: give back the middle, which would be dropped anyway. Whether there was any."""
+        flooded = False
         for stream, output in enumerate(process.outputs):
             size = os.fstat(output).st_size
             first = max(OUTPUT_CAP, process.punched_to[stream])
@@ -288,6 +290,8 @@ class Slots:
             if last - first > PUNCH_ABOVE:
                 libc().fallocate(output, FALLOC_KEEP_SIZE_PUNCH_HOLE, ctypes.c_long(first), ctypes.c_long(last - first))
                 process.punched_to[stream] = last
+                flooded = True
+        return flooded
 
     def _look_for_stopped(self, now: float) -> None:
         """A slot that somebody stopped (SIGSTOP) does nothing and says nothing: after a while it is replaced."""

@@ -54,6 +54,8 @@ class Machine:
         self.presence: dict[str, Presence] = {}
         self.agent_links: dict[int, str] = {}
         self.audience = watching.Audience()
+        self.about: dict[str, object] = {}
+        """What the host wants to be told about itself to whoever asks for the status."""
         self.refused_proposals = 0
         self.stale_results = 0
         self.space_full = False

@@ -152,6 +152,7 @@ def _status(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
     for row in rows:
         counts[row["state"]] = counts.get(row["state"], 0) + 1
     return {
+        **machine.about,
         "epoch": state.epoch,
         "now": machine.now,
         "unfinished": state.unfinished,

@@ -34,7 +34,7 @@ class Node:
         self.black_hole_until = NEVER if site.black_hole else 0.0
         self.blocked_to_master_until = 0.0
         self.blocked_to_peer_until = 0.0
-        self.trouble_until = 0.0
+        self.trouble_until = world.now if self.life else 0.0
         """Until when something other than the master has kept this agent from being heard."""
         self.clog_next_s = 0.0
         """The next connection gets stuck for so long right after it was made."""
@@ -48,7 +48,7 @@ class Node:
             offer.ends_at = world.now + site.walltime_s
         self.capacity = offer.capacity
         self.machine = AgentMachine(offer, world.dice.randrange(1 << 30), world.now)
-        self._pending: list[tuple[str, tuple[Any, ...]]] = []
+        self._pending: list[tuple[Link | None, str, tuple[Any, ...]]] = []
         self._wake_at = NEVER
         self.woken_at = -1.0
         self.woken = 0
@@ -60,15 +60,22 @@ class Node:
 
     # --- the agent's turns ----------------------------------------------------------------------------------------------------------
 
-    def tell(self, what: str, *arguments: Any) -> None:
+    def tell(self, what: str, *arguments: Any, link: Link | None = None) -> None:
         """Call this method of the agent's machine, now or when the agent is awake again."""
         if not self.alive:
             return
         if self.hung:
-            self._pending.append((what, arguments))
+            self._pending.append((link, what, arguments))
             return
-        getattr(self.machine, what)(*arguments, self.world.now)
+        self._say(link, what, arguments)
         self.turn()
+
+    def _say(self, link: Link | None, what: str, arguments: tuple[Any, ...]) -> None:
+        if link is not None and link is not self.link:
+            return  # the agent has hung up in the meantime
+        if what == "unlinked":
+            self.link = None
+        getattr(self.machine, what)(*arguments, self.world.now)
 
     def turn(self) -> None:
         for effect in self.machine.turn(self.world.now):
@@ -92,16 +99,14 @@ class Node:
         if self.clog_next_s:
             self.world.network.clog(link.to_master, self.world.now + self.clog_next_s)
             self.clog_next_s = 0.0
-        self.tell("linked", epoch)
+        self.tell("linked", epoch, link=link)
 
     def link_heard(self, link: Link, item: Frame) -> None:
         header, body = read_to_agent(item)
-        self.tell("heard", header, body)
+        self.tell("heard", header, body, link=link)
 
     def link_closed(self, link: Link) -> None:
-        if link is self.link:
-            self.link = None
-            self.tell("unlinked")
+        self.tell("unlinked", link=link)
 
     # --- effects of the agent's machine -----------------------------------------------------------------------------------------------
 
@@ -215,9 +220,9 @@ class Node:
         pending, self._pending = self._pending, []
         if self.world.dice.random() < 0.5:
             self.turn()
-        for what, arguments in pending:
+        for link, what, arguments in pending:
             if self.alive:
-                getattr(self.machine, what)(*arguments, self.world.now)
+                self._say(link, what, arguments)
         if self.alive:
             self.turn()
 

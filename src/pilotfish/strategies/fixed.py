@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from pilotfish.core.proposals import Hold, Release, Wish
-from pilotfish.core.state import State
+from pilotfish.core.state import UNIT, State
 from pilotfish.model.states import DRAINING
+from pilotfish.model.task import CORES
 
 SITE = "local"
 GIVE_UP_AFTER = 3
@@ -22,7 +23,7 @@ class Fixed:
             return []
         present = sum(pilot.cores for pilot in state.pilots.values() if pilot.site == SITE)
         missing = state.local_cores - present
-        if missing < 0:
+        if missing < 0 or (present and _needs_one_large_worker(state)):
             return _release_youngest(state)
         if not missing:
             return []
@@ -43,6 +44,13 @@ class Fixed:
 def _is_wanted(state: State) -> bool:
     """Is there work, or will there be some as soon as the client of an open run has sent it?"""
     return bool(state.unfinished) or any(not run.closed for run in state.runs.values())
+
+
+def _needs_one_large_worker(state: State) -> bool:
+    """Does a task wait that fits the pool's cores only if they are all at one worker?"""
+    largest = max((worker.capacity.get(CORES, 0) for worker in state.workers.values()), default=0)
+    wanted = [dict(shape.needs).get(CORES, 0) for shape in state.ready]
+    return any(largest < cores <= state.local_cores * UNIT for cores in wanted) and largest < state.local_cores * UNIT
 
 
 def _release_youngest(state: State) -> list[Wish | Release | Hold]:

@@ -28,8 +28,8 @@ check: $(VENV)/dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-unit: $(VENV)/dev
-	$(BIN)/pytest $(PYTEST_ARGS)
+unit: $(VENV)/dev $(VENV)/tests
+	CPYTHON_LIB="$$(ls -d $(CURDIR)/$(VENV)/cpython/usr/lib/python3.* 2>/dev/null)" $(BIN)/pytest $(PYTEST_ARGS)
 
 bench: $(VENV)/dev
 	$(BIN)/python -m benchmarks
@@ -49,6 +49,10 @@ clean:
 # The two stamps are newer than pyproject.toml when all that it asks for is installed.
 $(VENV)/base: pyproject.toml
 	@.ci/setup $(VENV) .
+	@touch $@
+
+$(VENV)/tests: $(VENV)/dev
+	@.ci/cpython-tests $(VENV)
 	@touch $@
 
 $(VENV)/dev: pyproject.toml

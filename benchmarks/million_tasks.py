@@ -8,9 +8,10 @@ import sys
 import time
 import uuid
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
-from benchmarks.contestants.processes import read_process
+from benchmarks.contestants.processes import Process, read_process
 from benchmarks.harness import Options, describe_machine, layout, write_json
 from benchmarks.own_pool import LightAgents, OwnPool, own_pool
 
@@ -55,32 +56,43 @@ class Conversation:
 
 
 class Tenths:
-    """The rate of each tenth of a long stretch."""
+    """Rate and master's CPU time for each tenth of a long stretch; on a busy machine the CPU time is the steadier of the two."""
 
-    def __init__(self, total: int) -> None:
+    def __init__(self, total: int, pid: int) -> None:
         self.total = total
-        self.marks = [time.perf_counter()]
+        self.pid = pid
+        self.begin()
 
     def begin(self) -> None:
         """Count from now: what came before was the start of the workers."""
         self.marks = [time.perf_counter()]
+        self.cpu_s = [usage_of(self.pid).cpu_s]
 
     def reached(self, count: int) -> None:
         while len(self.marks) <= TENTHS and count >= self.total * len(self.marks) // TENTHS:
             self.marks.append(time.perf_counter())
+            self.cpu_s.append(usage_of(self.pid).cpu_s)
 
-    def rates(self) -> list[float]:
-        return [self.total / TENTHS / max(later - earlier, 1e-9) for earlier, later in zip(self.marks, self.marks[1:], strict=False)]
+    def figures(self, name: str) -> dict[str, Any]:
+        share = self.total / TENTHS
+        rates = [share / max(later - earlier, 1e-9) for earlier, later in pairwise(self.marks)]
+        cpu_us = [(later - earlier) / share * 1e6 for earlier, later in pairwise(self.cpu_s)]
+        return {
+            f"{name}_per_s": self.total / (self.marks[-1] - self.marks[0]),
+            f"{name}_per_s_by_tenth": rates,
+            f"{name}_last_over_first": rates[-1] / rates[0],
+            f"{name}_master_cpu_us_by_tenth": cpu_us,
+        }
 
 
-def rss_bytes(pid: int) -> int:
+def usage_of(pid: int) -> Process:
     process = read_process(pid)
     if process is None:
         raise RuntimeError("the master is gone")
-    return process.rss_bytes
+    return process
 
 
-def submit_all(conversation: Conversation, total: int) -> tuple[int, Tenths]:
+def submit_all(conversation: Conversation, total: int, pid: int) -> tuple[int, Tenths]:
     """Open a run and submit the tasks, a thousand in a frame, some frames ahead of what the master has confirmed."""
     from pilotfish.applications.parcel import pack_one
     from pilotfish.model import messages as m
@@ -97,7 +109,7 @@ def submit_all(conversation: Conversation, total: int) -> tuple[int, Tenths]:
     conversation.hear_until(opened)
     launch: dict[str, Any] = {"python": list(sys.version_info[:2]), "form": "source", "name": "nothing", "path": [], "cwd": None, "env": {}}
     specs, code = [TaskSpec(kind="python", name="nothing", launch=launch)], [SOURCE]
-    progress, accepted, first = Tenths(total), 0, 0
+    progress, accepted, first = Tenths(total, pid), 0, 0
 
     def confirmed(message: Any) -> bool:
         nonlocal accepted
@@ -130,13 +142,13 @@ def pickled_argument(number: int) -> bytes:
     return pickle.dumps(((number,), {}), 5)
 
 
-def complete_all(conversation: Conversation, run: int, total: int) -> Tenths:
+def complete_all(conversation: Conversation, run: int, total: int, pid: int) -> Tenths:
     """Watch the run until its last task has ended."""
     from pilotfish.model import messages as m
     from pilotfish.model.states import DONE
 
     ended, failed = 0, 0
-    progress = Tenths(total)
+    progress = Tenths(total, pid)
 
     def all_ended(message: Any) -> bool:
         nonlocal ended, failed
@@ -158,26 +170,25 @@ def complete_all(conversation: Conversation, run: int, total: int) -> Tenths:
 def measure(pool: OwnPool, total: int, workers: int, simulated: bool) -> dict[str, Any]:
     pool.start(workers=0)
     pid = pool.pid
-    empty = rss_bytes(pid)
+    empty = usage_of(pid).rss_bytes
     conversation = Conversation(pool)
-    run, submitted = submit_all(conversation, total)
-    queued, journal_queued = rss_bytes(pid), pool.disk_bytes()
+    run, submitted = submit_all(conversation, total, pid)
+    queued, journal_queued = usage_of(pid).rss_bytes, pool.disk_bytes()
     light = LightAgents(pool.agent_credentials(), 1, float(workers)) if simulated else None
     try:
         if light is None:
             pool.ask("workers_set", local=workers)
-        completed = complete_all(conversation, run, total)
+        completed = complete_all(conversation, run, total, pid)
     finally:
         if light is not None:
             light.stop()
-    finished, journal_finished = rss_bytes(pid), pool.disk_bytes()
+    finished, journal_finished = usage_of(pid).rss_bytes, pool.disk_bytes()
     conversation.close()
     pool.kill(pid)
     crash_s = pool.start(workers=0)
     counts = pool.ask("run", run=run)["counts"]
     if counts.get("done") != total:
         raise RuntimeError(f"after the restart the master knows of {counts}")
-    submit_rates, complete_rates = submitted.rates(), completed.rates()
     return {
         "tasks": total,
         "agent": "simulated" if simulated else "real",
@@ -185,14 +196,10 @@ def measure(pool: OwnPool, total: int, workers: int, simulated: bool) -> dict[st
         "rss_bytes_per_finished_task": (finished - empty) / total,
         "disk_bytes_per_queued_task": journal_queued / total,
         "disk_bytes_per_finished_task": journal_finished / total,
-        "submit_per_s": total / (submitted.marks[-1] - submitted.marks[0]),
-        "submit_per_s_by_tenth": submit_rates,
-        "submit_last_over_first": submit_rates[-1] / submit_rates[0],
-        "complete_per_s": total / (completed.marks[-1] - completed.marks[0]),
-        "complete_per_s_by_tenth": complete_rates,
-        "complete_last_over_first": complete_rates[-1] / complete_rates[0],
+        **submitted.figures("submit"),
+        **completed.figures("complete"),
         "restart_after_kill_s": crash_s,
-        "rss_bytes_per_task_after_restart": (rss_bytes(pool.pid) - empty) / total,
+        "rss_bytes_per_task_after_restart": (usage_of(pool.pid).rss_bytes - empty) / total,
     }
 
 
@@ -206,7 +213,7 @@ def goals(result: dict[str, Any]) -> list[tuple[str, bool]]:
 
 def show(value: Any) -> str:
     if isinstance(value, list):
-        return " ".join(f"{item:,.0f}" for item in value)
+        return " ".join(f"{item:,.0f}" if item >= 1000 else f"{item:.1f}" for item in value)
     return f"{value:,.2f}" if isinstance(value, float) else str(value)
 
 

@@ -16,7 +16,9 @@ import pytest
 import pilotfish
 from pilotfish.api.run import Run
 from pilotfish.errors import TaskFailed
+from pilotfish.live.client import Client
 from pilotfish.live.daemon import Pool, processes_of
+from pilotfish.model.task import RunOptions
 
 WAIT_S = 60.0
 
@@ -205,21 +207,28 @@ def doubled(start: int) -> list[int]:
     return values
 
 
-@pytest.mark.parametrize("kills", [0, 3])
-def test_an_application_makes_each_task_once_however_often_its_manager_is_killed(
-    pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kills: int
-) -> None:
-    from pilotfish.live.client import Client
-    from pilotfish.model.task import RunOptions
-
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "growing.py").write_text(APPLICATION)
-    client = Client.connect(pool.directory, pool.revive)
+def open_growing(client: Client, folder: Path) -> int:
+    (folder / "growing.py").write_text(APPLICATION)
     client.ask("workers_set", local=2)
-    options = RunOptions(name="growing", command="growing.py", cwd=str(tmp_path), application=str(tmp_path / "growing.py"))
-    run = client.open_run("growing", options)
+    options = RunOptions(name="growing", command="growing.py", cwd=str(folder), application=str(folder / "growing.py"))
+    return client.open_run("growing", options).run
+
+
+def check_growing(client: Client, run: int, folder: Path) -> None:
+    """Every value was seen once by the manager, and no task was made twice."""
+    wait_for((folder / "seen.json").exists)
+    wait_for(lambda: client.ask("run", run=run).data["state"] == "done")
+    expected = sorted(value for start in (1, 3, 5, 7) for value in doubled(start))
+    assert json.loads((folder / "seen.json").read_text()) == expected
+    assert client.ask("run", run=run).data["tasks"] == len(expected)
+
+
+@pytest.mark.parametrize("kills", [0, 3])
+def test_an_application_makes_each_task_once_however_often_its_manager_is_killed(pool: Pool, tmp_path: Path, kills: int) -> None:
+    client = Client.connect(pool.directory, pool.revive)
+    run = open_growing(client, tmp_path)
     pids, killed = tmp_path / "pids", set[str]()
-    while len(killed) < kills:
+    while len(killed) < kills and not (tmp_path / "seen.json").exists():
         wait_for(lambda: (pids.exists() and set(pids.read_text().split()) - killed) or (tmp_path / "seen.json").exists())
         for pid in set(pids.read_text().split()) - killed:
             killed.add(pid)
@@ -227,11 +236,15 @@ def test_an_application_makes_each_task_once_however_often_its_manager_is_killed
                 os.kill(int(pid), signal.SIGKILL)
             except ProcessLookupError:
                 pass
-        if (tmp_path / "seen.json").exists():
-            break
-    wait_for((tmp_path / "seen.json").exists)
-    wait_for(lambda: client.ask("run", run=run.run).data["state"] == "done")
-    expected = sorted(value for start in (1, 3, 5, 7) for value in doubled(start))
-    assert json.loads((tmp_path / "seen.json").read_text()) == expected
-    assert client.ask("run", run=run.run).data["tasks"] == len(expected)
+    check_growing(client, run, tmp_path)
+    client.close()
+
+
+def test_an_application_makes_each_task_once_however_often_the_master_is_killed(pool: Pool, tmp_path: Path) -> None:
+    client = Client.connect(pool.directory, pool.revive)
+    run = open_growing(client, tmp_path)
+    for round_number in range(1, 4):
+        wait_for(lambda enough=10 * round_number: client.ask("run", run=run).data["tasks"] >= enough)  # type: ignore[misc]
+        os.kill(master_of(pool.directory), signal.SIGKILL)
+    check_growing(client, run, tmp_path)
     client.close()

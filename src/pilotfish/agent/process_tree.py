@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import resource
 import signal
 import time
 from typing import Dict, Iterable, List, Optional
@@ -117,6 +118,19 @@ def signal_all(pids: Iterable[int], number: int) -> None:
             os.kill(pid, number)
         except OSError:
             continue
+
+
+class ChildrenClock:
+    """Processor time of children that have ended, from one asking to the next."""
+
+    def __init__(self) -> None:
+        self._seen_s = 0.0
+        self.lap_s()
+
+    def lap_s(self) -> float:
+        usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+        before, self._seen_s = self._seen_s, usage.ru_utime + usage.ru_stime
+        return self._seen_s - before
 
 
 def has_children() -> bool:

@@ -23,7 +23,7 @@ from .calls import Calls, CallSpec, Terminated
 from .capture import StreamCapture
 from .cell import CONDEMNED, HIGH_DESCRIPTOR, INTENT, KILL, PEEK, PEEKED, PID, QUIT, SKIP, SPEC, STARTED, TASK, TERMINATE, Cell, move_high
 from .executables import Executables, ExecutableSpec
-from .process_tree import become_subreaper, has_children, keep_freed_memory, kill_descendants, signal_on_parent_death
+from .process_tree import ChildrenClock, become_subreaper, has_children, keep_freed_memory, kill_descendants, signal_on_parent_death
 from .sharing import Share
 from .slot_channel import Inbox, Outbox
 from .surroundings import Surroundings
@@ -116,7 +116,7 @@ class SlotLoop:
         self._pid = os.getpid()
         self._cpu_s = time.process_time()
         self._rss_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        self._children_cpu_s = 0.0
+        self._children_clock = ChildrenClock()
 
     def run(self) -> int:
         """Until told to quit, or until the agent is gone."""
@@ -222,16 +222,13 @@ class SlotLoop:
         self._cpu_s = cpu_s
         if wall_s > SHORTEST_CHILD_S * 5:
             self._rss_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-            children = resource.getrusage(resource.RUSAGE_CHILDREN)
-            children_cpu_s = children.ru_utime + children.ru_stime
-            used += children_cpu_s - self._children_cpu_s
-            self._children_cpu_s = children_cpu_s
+            used += self._children_clock.lap_s()
         return int(used * 1e6)
 
     def _run_executable(self, sequence: int, begun: float, order: Tuple[Any, ...], body: memoryview) -> None:
         _, _, number, attempt, task, cores, _ = order
         if self.executables is None:
-            self.executables = Executables(self._channel.fileno(), self._control, self._sandboxes)
+            self.executables = Executables(self._channel.fileno(), self._control, self._sandboxes, self._children_clock)
         spec = self.specs[number]
         assert isinstance(spec, ExecutableSpec)
         environment = self.surroundings.environment(number, task, attempt, cores)

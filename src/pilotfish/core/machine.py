@@ -48,7 +48,7 @@ class Machine:
         self.strategy = strategy
         self.settings = settings
         self.deadline: float | None = None
-        self.now = state.at
+        self.now = self.started_at = state.at
         self.facts: list[f.Fact] = []
         self.effects: list[e.Effect] = []
         self.presence: dict[str, Presence] = {}
@@ -73,7 +73,7 @@ class Machine:
 
     def start(self, now: float) -> Turn:
         """The first turn after (re)start: whoever was there gets time to come back."""
-        self.now = now = max(now, self.state.at)
+        self.now = self.started_at = now = max(now, self.state.at)
         self.record(f.MasterStarted(self.state.epoch + 1))
         if not self.state.local_cores and self.settings.workers:
             self.record(f.PoolSized(float(self.settings.workers)))
@@ -283,12 +283,13 @@ class Machine:
     def lose_worker(self, worker: Worker, reason: str, *, died: bool) -> None:
         """A worker died (nothing of it runs any more) or fell silent: its tasks run elsewhere.
 
-        What had room there may have begun, whether we heard of it or not, and is charged for it: a task that fells its worker before
-        anybody knew that it ran would otherwise do so for ever."""
+        What had room there may have begun, and so may as many of those that waited there, if results were lost with it. They are charged:
+        a task that fells its worker before anybody knew that it ran would otherwise do so for ever."""
         started: list[Task] = list(worker.active)
         untouched: list[Task] = []
-        for task in worker.ahead:
-            (started if task.state == RUNNING else untouched).append(task)
+        places = len(started)
+        for place, task in enumerate(worker.ahead):
+            (started if place < places or task.state == RUNNING else untouched).append(task)
         if untouched:
             self.record(f.TasksReturned(worker.id, [task.id for task in untouched], f"worker {worker.id} {reason}"))
         for task in started:

@@ -153,6 +153,7 @@ def _status(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
         counts[row["state"]] = counts.get(row["state"], 0) + 1
     return {
         **machine.about,
+        "uptime_s": machine.now - machine.started_at,
         "epoch": state.epoch,
         "now": machine.now,
         "unfinished": state.unfinished,

@@ -58,7 +58,7 @@ class Master:
             self.cargo.refer(stored)
         self._wall_offset = max(time.time(), state.at) - time.monotonic()
         self.machine = Machine(state, Fifo(), Fixed(), settings)
-        self.machine.about = {"pool": pool.name, "pid": os.getpid(), "started_at": self.now()}
+        self.machine.about = {"pool": pool.name, "pid": os.getpid()}
         self.doorman = Doorman(self.keyring, self._heard, self._closed)
         self.doorman.paused = self._paused
         self.doorman.complain = self._complain

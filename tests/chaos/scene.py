@@ -1,7 +1,7 @@
 """A pool with real processes, a client in a process of its own, and a log of side effects that cannot lie.
 
-Every task appends one line ``task attempt pid`` to a file when it starts and one when it ends. The test kills or stops something, waits for the
-run to end, and compares what the master says, what the log says, and what is left in the process table.
+Every task appends one line ``task attempt pid`` to a file when it starts and one when it ends. The test kills or stops something, waits
+for the run to end, and compares what the master says, what the log says, and what is left in the process table.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ import sys, time, pilotfish
 from pathlib import Path
 from pilotfish.live.daemon import Pool
 directory, uid, log, count, seconds = sys.argv[1:]
-script = f'echo "start $PILOTFISH_TASK $PILOTFISH_ATTEMPT $$" >> {log}; sleep {seconds}; echo "end $PILOTFISH_TASK $PILOTFISH_ATTEMPT $$" >> {log}'
+who = '$PILOTFISH_TASK $PILOTFISH_ATTEMPT $$'
+script = f'echo "start {who}" >> {log}; sleep {seconds}; echo "end {who}" >> {log}'
 with pilotfish.Run(uid=uid, pool=Pool(Path(directory))) as run:
     for number in range(int(count)):
         run.executable(["sh", "-c", script])

@@ -182,7 +182,15 @@ def test_a_recorded_handshake_cannot_be_replayed(pool: Pool) -> None:
     with dial_unix(pool) as sock:
         banner, _ = receive(sock)
         nonce = secrets.token_hex(32)
-        recorded = ["prove", m.PROTOCOL, CLIENT, CLIENT, nonce, proof(keyring.key(CLIENT), "peer", CLIENT, CLIENT, (banner[2], nonce), "unix"), "t"]
+        recorded = [
+            "prove",
+            m.PROTOCOL,
+            CLIENT,
+            CLIENT,
+            nonce,
+            proof(keyring.key(CLIENT), "peer", CLIENT, CLIENT, (banner[2], nonce), "unix"),
+            "t",
+        ]
         send(sock, recorded)
         assert receive(sock)[0][0] == "proved"
     for _ in range(200):

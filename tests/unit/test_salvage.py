@@ -15,7 +15,7 @@ from pilotfish.model import inputs as i
 from pilotfish.model import messages as m
 from pilotfish.model.settings import PoolSettings
 from pilotfish.model.states import DONE
-from pilotfish.model.task import Failure, RunOptions, TaskSpec
+from pilotfish.model.task import Failure, Payload, RunOptions, TaskSpec
 from pilotfish.policies.fifo import Fifo
 from pilotfish.strategies.fixed import Fixed
 
@@ -48,7 +48,8 @@ class History:
             specs = [spec] if first == 0 else []
             tasks = [(0, 1)] * 4
             deps = {3: [first]}
-            self._do(i.ClientSpoke(1, m.Submit(1, first, 0 if first == 0 else 1, specs, [0] * len(specs), tasks, deps), [b""] * len(specs) + [b"x"] * 4))
+            payloads: list[Payload] = [*([b""] * len(specs)), *([b"x"] * 4)]
+            self._do(i.ClientSpoke(1, m.Submit(1, first, 0 if first == 0 else 1, specs, [0] * len(specs), tasks, deps), payloads))
         effects = self._do(i.AgentSpoke(2, m.Hello("local-1", "local-1", "0", {"cores": 2.0}, {}, {}, None, 0.0, [])))
         effects = self._answer(2, effects, 0)
         self._do(i.PilotGone("local-1", False, "was killed by signal 9"))
@@ -61,9 +62,16 @@ class History:
         self._do(i.ClientSpoke(1, m.Ask(9, "cancel", {"run": 2})))
 
     def _answer(self, link: int, effects: list[e.Effect], number: int) -> list[e.Effect]:
-        tasks = [task for effect in effects if isinstance(effect, e.Send) and isinstance(effect.message, m.Assign) for task in effect.message.tasks]
+        tasks = [
+            task
+            for effect in effects
+            if isinstance(effect, e.Send) and isinstance(effect.message, m.Assign)
+            for task in effect.message.tasks
+        ]
         bad = Failure("exit", "task", "exit status 1")
-        items = [m.ResultItem(task.task, task.attempt, bad if task.task % 5 == 0 and task.attempt == 1 else None, 9, 9, 9, 1) for task in tasks]
+        items = [
+            m.ResultItem(task.task, task.attempt, bad if task.task % 5 == 0 and task.attempt == 1 else None, 9, 9, 9, 1) for task in tasks
+        ]
         return self._do(i.AgentSpoke(link, m.Results(number, items), [b"r"] * len(items))) if items else []
 
 
@@ -88,9 +96,9 @@ def replay_without(missing: set[int]) -> State:
     return state
 
 
-def results_kept(missing: set[int]) -> dict[int, bytes]:
+def results_kept(missing: set[int]) -> dict[int, Payload]:
     """What the remaining records say about tasks that are done."""
-    kept = {}
+    kept: dict[int, Payload] = {}
     for number, turn in enumerate(HISTORY.turns):
         for fact in turn.facts if number not in missing else []:
             if isinstance(fact, f.TasksDone):

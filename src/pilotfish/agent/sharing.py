@@ -22,7 +22,7 @@ class Share:
         self._random = random.SystemRandom()
 
     def resolve(self, body: memoryview) -> memoryview:
-        """The payload itself, whether it came whole or as a reference. Mapped privately: the task may write to it, nobody else sees that."""
+        """The payload itself, whether it came whole or as a reference. Mapped privately: the task may write to it."""
         if len(body) != REFERENCE.size or body[:8] != MARK or not self.directory:
             return body
         _, number, length = REFERENCE.unpack(body)

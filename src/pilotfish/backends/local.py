@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 
-def agent_command(python: str, bundle: str, credentials: str, worker: str, cores: float, poll_s: float, *, workdir: str, share: str) -> list[str]:
-    """The command that starts an agent here. The key is in the credentials file, never in the arguments."""
-    command = [python, bundle, "--credentials", credentials, "--worker", worker, "--cores", f"{cores:g}", "--workdir", workdir]
-    command += ["--share", share]
-    if poll_s:
-        command += ["--poll", f"{poll_s:g}"]
-    return command
+
+@dataclass(frozen=True)
+class LocalAgent:
+    """What an agent on this machine is started with. Its key is in the credentials file, never in the arguments."""
+
+    python: str
+    bundle: str
+    credentials: str
+    worker: str
+    cores: float
+    workdir: str
+    share: str
+    poll_s: float = 0.0
+
+    def command(self) -> list[str]:
+        words = [self.python, self.bundle, "--credentials", self.credentials, "--worker", self.worker, "--cores", f"{self.cores:g}"]
+        words += ["--workdir", self.workdir, "--share", self.share]
+        return [*words, "--poll", f"{self.poll_s:g}"] if self.poll_s else words

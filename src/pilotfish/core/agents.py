@@ -209,4 +209,3 @@ def drain(machine: Machine, worker: Worker, reason: str) -> None:
         presence = machine.presence.get(worker.id)
         if presence is not None and presence.link is not None:
             machine.send(presence.link, m.Drain(reason))
-

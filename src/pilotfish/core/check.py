@@ -39,7 +39,7 @@ def _check_run(state: State, number: int) -> None:
         _demand(task.id == task_id(number, index), f"{task} is at place {index} of run {number}")
         _check_task(state, task)
     _demand(counts == run.counts, f"run {number}: counted {counts}, kept {run.counts}")
-    ended = [index for index in run.ended]
+    ended = list(run.ended)
     _demand(len(set(ended)) == len(ended), f"run {number}: a task ended twice")
     _demand(all(run.tasks[index].state >= DONE for index in ended), f"run {number}: an ended task is not final")
     _demand(len(ended) == sum(counts[DONE:]), f"run {number}: {len(ended)} ended, {sum(counts[DONE:])} final")

@@ -95,9 +95,7 @@ def _rerun(machine: Machine, arguments: dict[str, Any]) -> dict[str, int]:
 
 def _adjusted(spec: TaskSpec, arguments: dict[str, Any]) -> TaskSpec:
     retries = int(arguments.get("retries", spec.retries))
-    return TaskSpec(
-        spec.kind, spec.name, spec.request, spec.time_s, retries, spec.losses, spec.priority, spec.tags, spec.launch, spec.code
-    )
+    return TaskSpec(spec.kind, spec.name, spec.request, spec.time_s, retries, spec.losses, spec.priority, spec.tags, spec.launch, spec.code)
 
 
 def _forget(machine: Machine, arguments: dict[str, Any]) -> dict[str, int]:

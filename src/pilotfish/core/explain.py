@@ -97,7 +97,9 @@ def _fit_reasons(machine: Machine, task: Task) -> list[Reason]:
         return [_reason("tags", f"no worker has the tag(s) {wanted}", "pilotfish workers --json  (shows the tags)")]
     in_time = [worker for worker in tagged if worker.ends_at is None or machine.now + shape.time_s <= worker.ends_at]
     if not in_time:
-        return [_reason("walltime", f"every worker that fits ends before the {shape.time_s:g} s that it may take", "ask for less with --time")]
+        return [
+            _reason("walltime", f"every worker that fits ends before the {shape.time_s:g} s that it may take", "ask for less with --time")
+        ]
     usable = [worker for worker in in_time if not worker.quarantined_until]
     if not usable:
         return [_reason("quarantine", f"all fitting workers are in quarantine: {in_time[0].reason}", "pilotfish workers")]
@@ -113,7 +115,7 @@ def no_workers(machine: Machine) -> Reason:
         return _reason("held", f"local workers are held back: {site.held}", "pilotfish doctor", "pilotfish workers --set 2  (tries again)")
     if state.local_cores <= 0:
         return _reason("no-workers", "the pool has no workers", "pilotfish workers --set 2")
-    starting = [pilot for pilot in state.pilots.values()]
+    starting = list(state.pilots.values())
     if starting:
         names = ", ".join(f"{pilot.id} ({PILOT_STATES[pilot.state]})" for pilot in starting)
         return _reason("starting", f"no worker has joined yet; on their way: {names}", "pilotfish status")
@@ -130,7 +132,11 @@ def too_big(machine: Machine, needs: tuple[tuple[str, int], ...]) -> Reason:
     if not lacks:
         lacks.append("no single worker has enough of everything at once")
     wanted = dict(needs).get(CORES, 0)
-    commands = [f"pilotfish workers --set {wanted // UNIT}"] if wanted > max(worker.capacity.get(CORES, 0) for worker in machine.state.workers.values()) else []
+    commands = (
+        [f"pilotfish workers --set {wanted // UNIT}"]
+        if wanted > max(worker.capacity.get(CORES, 0) for worker in machine.state.workers.values())
+        else []
+    )
     return _reason("too-big", "; ".join(lacks), "ask for less (--cores, --memory, --gpus, --resource)", *commands)
 
 
@@ -167,7 +173,9 @@ def worker(machine: Machine, worker: Worker) -> dict[str, Any]:
     if presence is None or presence.link is None:
         reasons.append(_reason("out-of-reach", "it is not connected; it is lost when its lease runs out", "pilotfish workers"))
     if not reasons:
-        reasons.append(_reason("busy" if worker.held else "idle", f"it runs {len(worker.active)} task(s) and has {len(worker.ahead)} waiting there"))
+        reasons.append(
+            _reason("busy" if worker.held else "idle", f"it runs {len(worker.active)} task(s) and has {len(worker.ahead)} waiting there")
+        )
     return _answer(f"worker {worker.id}", WORKER_STATES[worker.state], reasons)
 
 

@@ -229,9 +229,13 @@ class Machine:
                 presence.sent_specs[number] = None
                 spec = self.state.spec_of(task)
                 codes.append(spec.code)
-                specs.append(m.SentSpec(number, spec.kind, spec.time_s, dict(spec.request.amounts()), spec.launch, sent_bytes(spec.code, whole)))
+                specs.append(
+                    m.SentSpec(number, spec.kind, spec.time_s, dict(spec.request.amounts()), spec.launch, sent_bytes(spec.code, whole))
+                )
             memory = task.troubles.memory if task.troubles else 0
-            sent.append(m.SentTask(task.id, task.attempt, number, sent_bytes(task.payload, whole), proposal.cores.get(task.id, 0.0), memory))
+            sent.append(
+                m.SentTask(task.id, task.attempt, number, sent_bytes(task.payload, whole), proposal.cores.get(task.id, 0.0), memory)
+            )
         assert presence.link is not None
         self.effects.append(e.Send(presence.link, m.Assign(specs, sent), codes + [task.payload for task in tasks], whole))
 

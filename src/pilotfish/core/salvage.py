@@ -1,7 +1,8 @@
 """Replay of a journal that has holes. What a lost record said is gone; what later records say must still count.
 
-Before each fact after a hole, the state is given what the fact takes for granted, and what makes no sense any more is left out of it. A task
-whose result was kept is done, whatever else was lost about it. A task whose description was lost is listed as failed, so that its person knows.
+Before each fact after a hole, the state is given what the fact takes for granted, and what makes no sense any more is left out of it.
+A task whose result was kept is done, whatever else was lost about it. A task whose description was lost is listed as failed, so that its
+person knows.
 """
 
 from __future__ import annotations

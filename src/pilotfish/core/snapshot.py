@@ -45,7 +45,21 @@ def _run_row(run: Run) -> list[Any]:
     columns = [run.ended.tolist(), run.wall_us.tolist(), run.cpu_us.tolist(), run.rss_kib.tolist()]
     memories = [key[-1] for key in run.shapes]
     specs = [_spec_of_shape(run, number) for number in range(len(run.shapes))]
-    return [run.id, run.uid, run.options, times, run.closed, run.paused, run.advanced, run.attempts, run.specs, columns, shapes, memories, specs]
+    return [
+        run.id,
+        run.uid,
+        run.options,
+        times,
+        run.closed,
+        run.paused,
+        run.advanced,
+        run.attempts,
+        run.specs,
+        columns,
+        shapes,
+        memories,
+        specs,
+    ]
 
 
 def _spec_of_shape(run: Run, number: int) -> int:
@@ -121,9 +135,24 @@ def _worker_row(worker: Worker) -> list[Any]:
     return [plain, held, [task.id for task in worker.recalled], list(worker.streak)]
 
 
-_PLAIN = (
-    ["id", "pilot", "capacity", "joined_at", "state", "free", "tags", "info", "ends_at", "poll_s", "progress_at", "done", "failed", "quarantined_until", "reason", "history"]
-)
+_PLAIN = [
+    "id",
+    "pilot",
+    "capacity",
+    "joined_at",
+    "state",
+    "free",
+    "tags",
+    "info",
+    "ends_at",
+    "poll_s",
+    "progress_at",
+    "done",
+    "failed",
+    "quarantined_until",
+    "reason",
+    "history",
+]
 
 
 def _restore_worker(state: State, row: Any) -> None:

@@ -247,4 +247,19 @@ class State:
 KEPT_GONE_WORKERS = 1000
 """So many workers that left are remembered by name, to tell them so if they come back, and for people to look at."""
 
-__all__ = ["DONE", "FAILED", "FINAL", "READY", "WAITING", "Needs", "Pilot", "Run", "Shape", "SiteRecord", "State", "Task", "Troubles", "Worker"]
+__all__ = [
+    "DONE",
+    "FAILED",
+    "FINAL",
+    "READY",
+    "WAITING",
+    "Needs",
+    "Pilot",
+    "Run",
+    "Shape",
+    "SiteRecord",
+    "State",
+    "Task",
+    "Troubles",
+    "Worker",
+]

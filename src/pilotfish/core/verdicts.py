@@ -25,7 +25,9 @@ DOUBTED_CAUSES = ("exit", "signal", "spawn", "missing-input")
 DOUBT_AFTER = 2
 
 
-def judge(state: State, worker: Worker, task: Task, failure: Failure, usage: tuple[int, int, int] = (0, 0, 0), output: Payload = b"") -> f.AttemptFailed:
+def judge(
+    state: State, worker: Worker, task: Task, failure: Failure, usage: tuple[int, int, int] = (0, 0, 0), output: Payload = b""
+) -> f.AttemptFailed:
     """The fact to record for an attempt that the agent reported as failed."""
     troubles = task.troubles or Troubles()
     spec = state.spec_of(task)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pilotfish.backends.local import agent_command
+from pilotfish.backends.local import LocalAgent
 from pilotfish.live.bundle import build_bundle
 from pilotfish.live.home import PoolHome
 from pilotfish.live.keys import Keyring
@@ -48,12 +48,12 @@ class Launcher:
         self.refresh(pilot)
         bundle = build_bundle(self._pool.directory)
         credentials = str(directory / "credentials.json")
-        share = shared_directory(self._pool.payloads)
         workdir = self._pool.work / pilot
         workdir.mkdir(mode=0o700, exist_ok=True)
-        command = agent_command(sys.executable, str(bundle), credentials, pilot, cores, self._poll_s, workdir=str(workdir), share=str(share))
+        share = shared_directory(self._pool.payloads)
+        agent = LocalAgent(sys.executable, str(bundle), credentials, pilot, cores, str(workdir), str(share), self._poll_s)
         with (directory / "agent.log").open("ab") as log:
-            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, cwd="/")
+            process = subprocess.Popen(agent.command(), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, cwd="/")
         process.returncode = 0  # waited for by us, through its pidfd; Popen shall not try
         job = f"{process.pid}:{_started_at(process.pid)}"
         (directory / "process.json").write_text(json.dumps({"job": job}))

@@ -9,7 +9,7 @@ from pilotfish.model.task import Payload, Stored
 
 
 class Send(Struct, frozen=True):
-    """Send a message; its body is the payloads, one behind the other. ``whole``: shared ones too, to a peer that has no part in the share."""
+    """Send a message; its body is the payloads, one behind the other. ``whole``: shared ones too, for a peer that cannot read them."""
 
     link: int
     message: Message

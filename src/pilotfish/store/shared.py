@@ -1,7 +1,7 @@
 """Payloads that never pass through the master: whoever makes a large one on this machine writes it to a file here and sends a reference.
 
-A reference is 24 bytes: a mark that no parcel begins with, the number of the file and its length. The writer makes the file durable before it
-speaks of it; the master checks that it is there, counts references and removes it when nobody refers to it any more.
+A reference is 24 bytes: a mark that no parcel begins with, the number of the file and its length. The writer makes the file durable
+before it speaks of it; the master checks that it is there, counts references and removes it when nobody refers to it any more.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ def master_pid(pool: Pool) -> int:
 
 
 def sockets_of(pid: int) -> dict[str, None]:
-    found = {}
+    found: dict[str, None] = {}
     for name in os.listdir(f"/proc/{pid}/fd"):
         with suppress(FileNotFoundError):
             found[os.readlink(f"/proc/{pid}/fd/{name}")] = None

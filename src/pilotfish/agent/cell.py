@@ -11,6 +11,7 @@ from __future__ import annotations
 import fcntl
 import mmap
 import os
+import signal
 import struct
 from typing import Any, List, Tuple
 
@@ -20,6 +21,8 @@ INTENT, STARTED, CONDEMNED, PID, OUTBOX_LENGTH = 0, 1, 2, 3, 4
 SKIP = 4
 
 HIGH_DESCRIPTOR = 200
+TIME_IS_UP = signal.SIGRTMIN + 10
+"""Agent to slot: the attempt that is condemned shall end."""
 
 OUTBOX_AT = 4096
 OUTBOX_BYTES = 64 * 1024

@@ -21,7 +21,24 @@ from typing import Any, Dict, List, NoReturn, Optional, Tuple, Union
 
 from .calls import Calls, CallSpec, Terminated
 from .capture import StreamCapture
-from .cell import CONDEMNED, HIGH_DESCRIPTOR, INTENT, KILL, PEEK, PEEKED, PID, QUIT, SKIP, SPEC, STARTED, TASK, TERMINATE, Cell, move_high
+from .cell import (
+    CONDEMNED,
+    HIGH_DESCRIPTOR,
+    INTENT,
+    KILL,
+    PEEK,
+    PEEKED,
+    PID,
+    QUIT,
+    SKIP,
+    SPEC,
+    STARTED,
+    TASK,
+    TERMINATE,
+    TIME_IS_UP,
+    Cell,
+    move_high,
+)
 from .executables import Executables, ExecutableSpec
 from .process_tree import ChildrenClock, become_subreaper, has_children, keep_freed_memory, kill_descendants, signal_on_parent_death
 from .sharing import Share
@@ -120,7 +137,8 @@ class SlotLoop:
 
     def run(self) -> int:
         """Until told to quit, or until the agent is gone."""
-        signal.signal(signal.SIGTERM, self._on_terminate)
+        # Not SIGTERM: what user code forks would inherit a handler of ours, and a Python handler can lose a signal that comes too early.
+        signal.signal(TIME_IS_UP, self._on_time_up)
         signal.signal(signal.SIGINT, self._on_interrupt)
         # User code must find an empty __main__: what it pickles by reference to __main__ is not there for others.
         sys.modules["__main__"] = types.ModuleType("__main__")
@@ -146,14 +164,9 @@ class SlotLoop:
 
     # --- signals ------------------------------------------------------------------------------------------------------------------
 
-    def _on_terminate(self, number: int, frame: Any) -> None:
-        """From the agent (then the attempt that is meant is condemned in the cell) it ends user code; from others, the slot."""
-        if self.cell.words[CONDEMNED] != self.current:
-            if self.cell.words[CONDEMNED] == 0:
-                signal.signal(number, signal.SIG_DFL)
-                os.kill(os.getpid(), number)
-            return
-        if os.getpid() == self._pid and self.calls.in_user_code:
+    def _on_time_up(self, number: int, frame: Any) -> None:
+        """The agent condemned an attempt in the cell and sends a signal to make it end; by now it may be another one that runs."""
+        if self.calls.in_user_code and self.cell.words[CONDEMNED] == self.current and os.getpid() == self._pid:
             raise Terminated
 
     def _on_interrupt(self, number: int, frame: Any) -> None:

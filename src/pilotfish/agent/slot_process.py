@@ -26,6 +26,7 @@ from .cell import (
     STARTED,
     TASK,
     TERMINATE,
+    TIME_IS_UP,
     Cell,
     Report,
     memory_file,
@@ -299,7 +300,8 @@ class SlotProcess:
             self.order(TERMINATE)
         elif self.held and self.pid():
             self.cell.words[CONDEMNED] = self.held[0][0]
-            signal_all([self.pid(), *descendants_of(self.pid())], signal.SIGTERM)
+            signal_all([self.pid()], TIME_IS_UP)
+            signal_all(descendants_of(self.pid()), signal.SIGTERM)
 
     def kill_task(self) -> None:
         """With force. An executable dies alone; a call takes its slot with it, which the keeper sees to."""

@@ -96,11 +96,12 @@ def _reconcile(machine: Machine, link: int, worker: Worker, holding: list[tuple[
     unseen = [task.id for task in missing if task.state != RUNNING]
     if unseen:
         machine.record(f.TasksReturned(worker.id, unseen, "the assignment never reached the worker"))
-    for task in missing:
-        if task.worker is worker:
+    for lost in missing:
+        if lost.worker is worker:
             # It said that this one runs, and now it does not know it: the agent died and was started again under its old name.
-            machine.fail_attempt(judge_death(machine.state, worker, task, "was started anew", died=True))
-    started, unwanted = [], []
+            machine.fail_attempt(judge_death(machine.state, worker, lost, "was started anew", died=True))
+    started: list[tuple[int, int]] = []
+    unwanted: list[tuple[int, int]] = []
     for number, attempt, stage in holding:
         task = _current(machine, worker, number, attempt)
         if task is None:

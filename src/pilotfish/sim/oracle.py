@@ -155,7 +155,7 @@ class Oracle:
         self.ended_workers[fact.worker] = fact.reason
         self.stuck_since.pop(fact.worker, None)
         node = self.world.nodes[fact.worker]
-        if not node.alive or "revoked" in fact.reason:
+        if not node.alive or "revoked" in fact.reason or (self.world.stopping and "stopped" in fact.reason):
             return
         if "no work and no client" in fact.reason and not self.world.journal.shadow.unfinished:
             return
@@ -292,7 +292,7 @@ class Oracle:
 
     def master_finished(self, process: MasterProcess) -> None:
         state = process.machine.state
-        if state.unfinished:
+        if state.unfinished and not self.world.stopping:
             raise Violated(f"the master ended with {state.unfinished} tasks to do")
 
 

@@ -14,6 +14,24 @@ LOOK_S = 2.0
 SETTLE_BEATS = 8
 
 
+HABITS = (
+    "status",
+    "why",
+    "tasks",
+    "task",
+    "tail",
+    "payload",
+    "cancel",
+    "cancel_run",
+    "pause",
+    "drain",
+    "rerun",
+    "revoke",
+    "clear",
+    "stop",
+)
+
+
 class Steering:
     def __init__(self, world: World) -> None:
         self.world = world
@@ -27,10 +45,10 @@ class Steering:
             self.world.after(self._gap_s, self._command)
 
     def _size_pool(self, cores: int) -> None:
-        """Grow the pool step by step; also what releases a site that was held."""
+        """Grow and shrink the pool; also what releases a site that was held. At the end it must be large enough for every task."""
         self.world.operator.ask("workers_set", local=cores)
         if not self.world.over:
-            self.world.after(10.0, self._size_pool, min(cores + 4, 8))
+            self.world.after(10.0, self._size_pool, 8 if self.world.calm else self.world.dice.choice((4, 6, 8, 10)))
 
     # --- in between -----------------------------------------------------------------------------------------------------------------
 
@@ -39,7 +57,7 @@ class Steering:
         if world.calm:
             return
         dice = world.dice
-        kind = dice.choice(("status", "why", "tasks", "task", "tail", "payload", "cancel", "cancel_run", "pause", "drain", "rerun", "revoke"))
+        kind = dice.choice(HABITS)
         getattr(self, f"_{kind}")()
         world.after(self._gap_s * dice.expovariate(1.0), self._command)
 
@@ -96,6 +114,15 @@ class Steering:
 
     def _drain(self) -> None:
         self.world.operator.ask("drain", worker=self._some_worker())
+
+    def _clear(self) -> None:
+        self.world.operator.ask("quarantine_clear", worker=self._some_worker())
+
+    def _stop(self) -> None:
+        """Somebody stops the pool; the next client that calls starts it again, and the work goes on."""
+        if self.world.dice.random() < 0.3:
+            self.world.stopping = True
+            self.world.operator.ask("stop", now=False)
 
     def _rerun(self) -> None:
         self.world.operator.ask("rerun", run=self._some_run(), uid=f"again{self.world.dice.randrange(5)}")

@@ -51,6 +51,8 @@ class World:
         self.report = Report(scenario.seed)
         self.fault_count = 0
         self.calm = False
+        self.stopping = False
+        """Somebody has asked the master to stop, work or no work."""
         self.over = False
         self.master: MasterProcess | None = None
         self.zombie: MasterProcess | None = None

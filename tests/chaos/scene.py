@@ -87,8 +87,12 @@ class Scene:
     def agent(self) -> int:
         return next(iter(children(self.supervisor())), 0)
 
+    def keeper(self) -> int:
+        """The process between the agent and a slot."""
+        return next((pid for pid in children(self.agent()) if is_alive(pid)), 0)
+
     def slots(self) -> list[int]:
-        return [pid for pid in children(self.agent()) if is_alive(pid)]
+        return [pid for keeper in children(self.agent()) for pid in children(keeper) if is_alive(pid)]
 
     def slot(self) -> int:
         """A slot, one with a task if there is one."""

@@ -38,7 +38,7 @@ SECONDS = {"submitting": 0.02, "running": 0.2, "flight": 0.0}
 
 
 @pytest.mark.parametrize("stage", ["submitting", "running", "flight"])
-@pytest.mark.parametrize("victim", ["master", "supervisor", "agent", "slot", "task"])
+@pytest.mark.parametrize("victim", ["master", "supervisor", "agent", "keeper", "slot", "task"])
 def test_kill_of(scene: Scene, victim: str, stage: str) -> None:
     with scene.start_client(TASKS, SECONDS[stage]) as client:
         reach(scene, stage)

@@ -28,6 +28,7 @@ class Node:
         self.pilot = pilot
         self.site = site
         self.alive = True
+        self.left_well = False
         self.hung_until = 0.0
         self.frozen = False
         self.slow_until = 0.0
@@ -153,6 +154,7 @@ class Node:
 
     def _exit(self, reason: str, code: int) -> None:
         """The agent ends by itself; its supervisor follows."""
+        self.left_well = code == 0
         if self.link is not None:
             self.world.network.hang_up_peer(self.link)
         self._end("left")

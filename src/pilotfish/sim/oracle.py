@@ -55,6 +55,7 @@ class Oracle:
         self.convicted: dict[int, str] = {}
         self.person_of_run: dict[int, Person] = {}
         self.stuck_since: dict[str, float] = {}
+        self.useless_since: dict[tuple[int, int], float] = {}
         self._decided_at = 0.0
         """When the master made up its mind about what is becoming durable."""
         self._turns = 0
@@ -77,6 +78,7 @@ class Oracle:
         check_explanations(machine)
         check_idle_capacity(machine)
         self._check_ahead(process)
+        self._check_useless(process)
         now = self.world.now
         for number, (kind, asked_at) in self.world.operator.asked.items():
             if now - max(asked_at, self.world.master_trouble_until) > ANSWER_WITHIN_S:
@@ -131,8 +133,9 @@ class Oracle:
         book = self.losses if fact.charge in ("losses", "deaths") else self.failures
         book[fact.task] = book.get(fact.task, 0) + 1
         if fact.charge == "deaths":
-            if self.world.nodes[fact.worker].alive and not self.world.nodes[fact.worker].life:
-                raise Violated(f"task {show_task(fact.task)} was charged with the death of {fact.worker}, which lives")
+            node = self.world.nodes[fact.worker]
+            if not node.life and (node.alive or node.left_well):
+                raise Violated(f"task {show_task(fact.task)} was charged with the death of {fact.worker}, which {'lives' if node.alive else 'left'}")
             self.deaths[fact.task] = self.deaths.get(fact.task, 0) + 1
         if fact.failure.cause == "poison":
             self._convicted(fact, turn)
@@ -201,7 +204,7 @@ class Oracle:
                     f"although attempt {other.attempt} on {other.worker} is {other.outcome or 'running'} and {other.worker} is not gone"
                 )
         earlier.append(execution)
-        self._check_needed(task)
+        self._check_needed(task, bytes(attempt.payload))
         self._check_room(node)
 
     def woke(self, node: Node) -> None:
@@ -212,10 +215,13 @@ class Oracle:
         if node.woken > MOST_IDLE_TURNS:
             raise Violated(f"agent {node.worker} asks for {node.woken} turns at one moment")
 
-    def _check_needed(self, number: int) -> None:
-        task = self.world.journal.shadow.find_task(number)
-        if task is None or task.waits_for:
-            raise Violated(f"task {show_task(number)} was begun before what it needs was done")
+    def _check_needed(self, number: int, payload: bytes) -> None:
+        person = self.person_of_run.get(run_of(number))
+        if person is not None:
+            tasks = self.world.journal.shadow.runs[person.run].tasks
+            for needed in self.world.workloads.planned(payload).needs:
+                if tasks[needed].state != DONE:
+                    raise Violated(f"task {show_task(number)} was begun before {tasks[needed]}, which it needs")
 
     def _check_room(self, node: Node) -> None:
         used: dict[str, float] = {}
@@ -251,6 +257,23 @@ class Oracle:
                 self.stuck_since.pop(worker.id, None)
             elif now - self.stuck_since.setdefault(worker.id, now) > 5.0:
                 raise Violated(f"{len(worker.ahead)} tasks wait at {worker.id}, which has not got on for long, while {idle[0].id} idles")
+
+    def _check_useless(self, process: MasterProcess) -> None:
+        """Nobody works for long on what is over or has been given to another."""
+        machine, now = process.machine, self.world.now
+        for worker in machine._outlook().workers:
+            node = self.world.nodes[worker.id]
+            for slot in node.slots.values():
+                execution = slot.execution
+                if execution is None:
+                    continue
+                task = machine.state.find_task(execution.task)
+                wanted = task is not None and task.worker is worker and task.attempt == execution.attempt
+                quiet_since = max(node.trouble_until, self.world.master_trouble_until, execution.began)
+                if wanted or quiet_since > now - 10.0:
+                    self.useless_since.pop((execution.task, execution.attempt), None)
+                elif now - self.useless_since.setdefault((execution.task, execution.attempt), now) > 5.0:
+                    raise Violated(f"{worker.id} has long been running attempt {execution.attempt} of {task}, which nobody wants")
 
     # --- people ---------------------------------------------------------------------------------------------------------------------
 

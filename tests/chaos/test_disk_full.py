@@ -1,0 +1,66 @@
+"""The disk of the journal runs full and is emptied again: nothing is lost and the master never goes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import pilotfish
+from pilotfish.live.client import Client
+from pilotfish.live.daemon import Pool
+from pilotfish.live.home import PoolHome
+from tests.chaos.scene import Scene, wait_until
+from tests.conftest import PATIENCE_S
+
+MiB = 1024 * 1024
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A real file system of 48 MiB."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=48m,mode=0700", "tmpfs", str(place)], capture_output=True, text=True)
+    if mounted.returncode:
+        pytest.skip(f"needs to mount a file system of its own: {mounted.stderr.strip()}")
+    yield place
+    subprocess.run(["umount", "--lazy", str(place)], check=True)
+
+
+def fill(path: Path) -> None:
+    """Leave nothing, not even the last block."""
+    with path.open("wb", buffering=0) as file:
+        for size in (MiB, 4096):
+            try:
+                while True:
+                    file.write(bytes(size))
+            except OSError:
+                continue
+
+
+def test_a_full_disk_holds_the_work_up_and_loses_none(small_disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PILOTFISH_HOME", str(small_disk))
+    pool = Pool(PoolHome(small_disk / "pools" / "p").make().directory, {"workers": 2, "linger_s": 600.0})
+    pool.revive()
+    scene = Scene(pool, small_disk / "log")
+    master = scene.master()
+    with pilotfish.Run(pool=pool) as run:
+        assert run.submit(pow, 2, 2).result(PATIENCE_S) == 4
+        running = run.executable(["sleep", "2"])
+        wait_until(lambda: bool(scene.task()), "the task to run")
+        fill(small_disk / "ballast")
+        waiting = [run.submit(pow, 2, number) for number in range(50)]
+        wait_until(lambda: not scene.task(), "the task to end on a full disk")
+        assert not running.done() or running.result().exit == 0
+        os.unlink(small_disk / "ballast")
+        assert running.result(PATIENCE_S).exit == 0
+        assert [future.result(PATIENCE_S) for future in waiting] == [2**number for number in range(50)]
+    assert scene.master() == master, "the same master, all along"
+    client = Client.connect(pool.directory)
+    client.ask("stop", now=True)
+    client.close()
+    assert pool.wait_until_gone(PATIENCE_S) == []

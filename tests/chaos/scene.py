@@ -172,11 +172,16 @@ class Scene:
         assert list(processes_of(self.pool.directory)) == []
         assert not PoolHome(self.pool.directory).socket_path().exists()
         assert list((self.pool.directory / "work").iterdir()) == [], "a sandbox is left"
-        assert not any(str(self.log) in Path(f"/proc/{pid}/cmdline").read_text() for pid in _all_pids())
+        assert not any(str(self.log) in command for command in _commands_of_others()), "a task is left"
 
 
-def _all_pids() -> list[int]:
-    return [int(name) for name in os.listdir("/proc") if name.isdigit() and is_alive(int(name)) and int(name) != os.getpid()]
+def _commands_of_others() -> list[str]:
+    found = []
+    for name in os.listdir("/proc"):
+        with suppress(OSError):
+            if name.isdigit() and int(name) != os.getpid() and is_alive(int(name)):
+                found.append(Path(f"/proc/{name}/cmdline").read_bytes().decode(errors="replace"))
+    return found
 
 
 STOP, KILL, CONTINUE = signal.SIGSTOP, signal.SIGKILL, signal.SIGCONT

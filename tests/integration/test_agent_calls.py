@@ -136,6 +136,19 @@ def test_an_exception_that_cannot_be_pickled_comes_back_as_text(client: Client) 
     assert payload_parts(client, task)[1] == b""
 
 
+def test_a_message_that_is_no_proper_text_does_no_harm(client: Client) -> None:
+    def fail() -> None:
+        raise ValueError("half a pair: \udcff \x00 end")
+
+    cause, _, message = client.failure(client.call(client.python(fail)))
+    assert cause == "exception" and message.startswith("ValueError: half a pair: ") and message.endswith("end")
+
+
+def test_a_kind_of_task_that_is_not_known_is_said_to_be_so(client: Client) -> None:
+    cause, blame, message = client.failure(client.call(client.spec("music", {})))
+    assert (cause, blame) == ("spawn", "worker") and "music" in message
+
+
 def test_output_belongs_to_the_call_that_wrote_it_at_whatever_level(client: Client) -> None:
     def talk(number: int) -> None:
         import subprocess

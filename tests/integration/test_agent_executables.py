@@ -94,6 +94,26 @@ def test_a_declared_output_that_is_missing_is_a_failure_of_the_task(client: Clie
     assert client.outcome(task)["stdout"] == b"said\n"
 
 
+def test_a_task_may_remove_its_own_directory(client: Client) -> None:
+    task = client.command(client.exec(), "/bin/sh", "-c", 'rm -rf "$PWD"; ln -s /etc "$PWD"', outputs=["passwd"])
+    assert client.failure(task)[:2] == ("missing-output", "task")
+    task = client.command(client.exec(), "/bin/sh", "-c", 'rm -rf "$(dirname "$PWD")"')
+    assert client.outcome(task)["failure"] is None
+    tasks = [client.command(client.exec(), "/bin/echo", "fine") for _ in range(4)]
+    assert {client.outcome(task)["stdout"] for task in tasks} == {b"fine\n"}
+
+
+def test_processor_time_is_charged_to_the_task_that_used_it(client: Client) -> None:
+    burn = "import time\nend = time.process_time() + 0.3\nwhile time.process_time() < end: pass"
+    spec = client.exec()
+    for task in [client.command(spec, sys.executable, "-c", burn) for _ in range(2)]:
+        assert client.outcome(task)["usage"].cpu_us >= 300_000
+    nap = client.python(lambda: __import__("time").sleep(0.01))
+    for task in [client.call(nap) for _ in range(4)]:
+        client.value(task)
+        assert client.master.wait_for_result(task)[0].cpu_us < 250_000
+
+
 def test_programs_that_cannot_start_say_why(client: Client) -> None:
     cause, blame, message = client.failure(client.command(client.exec(), "no-such-program"))
     assert (cause, blame) == ("spawn", "task") and "no-such-program" in message

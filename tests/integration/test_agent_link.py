@@ -91,6 +91,32 @@ def test_running_work_and_unacknowledged_results_survive_a_lost_link(master: Fak
         assert client.value(running) == str(tmp_path / "gate")
 
 
+def test_while_the_link_is_cut_again_and_again_each_task_runs_once_and_none_is_lost(master: FakeMaster, tmp_path: Path) -> None:
+    def work(number: int, path: str) -> int:
+        with open(path, "a") as file:
+            file.write(f"{number}\n")
+        return number
+
+    with running_agent(master, "--cores", "2"):
+        master.wait_for(wire.Hello)
+        client = Client(master)
+        spec = client.python(work)
+        wanted: dict[int, bytes] = {}
+        for cut in range(12):
+            payloads = [call_payload(cut * 100 + number, str(tmp_path / "log")) for number in range(100)]
+            wanted.update(zip(client.start(spec, *payloads), payloads, strict=True))
+            if cut % 3 == 2:
+                client.value(list(wanted)[-50])
+            master.hang_up()
+            held = {task for task, _, _ in master.wait_for(wire.Hello).holding}
+            # What the cut swallowed on its way there was never held: it is sent again, under the same attempt.
+            lost = [task for task in wanted if task not in held and (task, 1) not in master.results]
+            items = [wire.SentTask(task, 1, spec, len(wanted[task]), 0, 0) for task in lost]
+            master.peer.send(wire.Assign([], items), *[wanted[task] for task in lost])
+        assert sorted(client.value(task) for task in wanted) == list(range(1200))
+    assert sorted(map(int, (tmp_path / "log").read_text().split())) == list(range(1200))
+
+
 def test_a_master_that_moved_is_found_by_its_new_credentials(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()

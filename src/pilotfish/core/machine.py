@@ -388,7 +388,7 @@ def _pilot_gone(machine: Machine, item: i.PilotGone) -> None:
         if well:
             agents.leave(machine, worker, item.reason)
         else:
-            machine.lose_worker(worker, item.reason, died=True)
+            machine.lose_worker(worker, item.reason, died=item.witnessed)
     machine.record(f.PilotEnded(item.pilot, well, item.reason))
 
 

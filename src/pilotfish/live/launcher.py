@@ -75,7 +75,7 @@ class Launcher:
             return
         pid, _, started = job.partition(":")
         if _started_at(int(pid)) != started:
-            self._tell(i.PilotGone(pilot, False, "ended while no master watched"))
+            self._tell(i.PilotGone(pilot, False, "ended while no master watched", witnessed=False))
             shutil.rmtree(self._pool.work / pilot, ignore_errors=True)
             return
         self.refresh(pilot)
@@ -122,7 +122,7 @@ class Launcher:
             process.ending.cancel()
         status = os.waitpid(process.pid, 0)[1] if process.child else None
         well = status == 0 or process.ending is not None
-        self._tell(i.PilotGone(pilot, well, self._reason(pilot, status)))
+        self._tell(i.PilotGone(pilot, well, self._reason(pilot, status), witnessed=status is not None))
         # The agent tidies up itself; this is for one that was killed together with its supervisor.
         shutil.rmtree(self._pool.work / pilot, ignore_errors=True)
         if well:

@@ -44,11 +44,12 @@ class PilotAccepted(Struct, frozen=True):
 
 
 class PilotGone(Struct, frozen=True):
-    """A pilot is no longer at its site. ``well`` tells an orderly end from a death."""
+    """A pilot is no longer at its site. ``well`` tells an orderly end from a death, unless nobody saw it (not ``witnessed``)."""
 
     pilot: str
     well: bool
     reason: str
+    witnessed: bool = True
 
 
 class SpaceChanged(Struct, frozen=True):

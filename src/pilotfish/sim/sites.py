@@ -79,7 +79,7 @@ class Sites:
         if job is not None:
             self.world.after(SUBMIT_S, self._accepted, pilot, job)
         elif number or pilot in self._ever_submitted:
-            self._tell(i.PilotGone(pilot, False, "ended while no master watched"))
+            self._tell(i.PilotGone(pilot, False, "ended while no master watched", witnessed=False))
         else:
             self.submit(pilot, site, cores)
 

@@ -2,13 +2,34 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import sys
 import time
 from typing import Any, Dict, List
 
+from .process_tree import libc
+
+VARIABLE_BYTES = 128
+
 # Of the agent's own start, of no use to tasks.
 _LEFT_OUT = ("PILOTFISH_TASK", "PILOTFISH_ATTEMPT", "PILOTFISH_DEADLINE")
+
+
+class Variable:
+    """An environment variable that changes with every call. The C library never frees what setenv replaces; here it is overwritten."""
+
+    def __init__(self, name: bytes) -> None:
+        self.name = name
+        self._buffer = ctypes.create_string_buffer(name + b"=", VARIABLE_BYTES)
+        self._address = ctypes.addressof(self._buffer) + len(name) + 1
+
+    def attach(self) -> None:
+        """After the environment was changed by other means."""
+        libc().putenv(self._buffer)
+
+    def set(self, value: bytes) -> None:
+        ctypes.memmove(self._address, value + b"\0", len(value) + 1)
 
 
 class Surroundings:
@@ -29,6 +50,9 @@ class Surroundings:
         self._table: Any = getattr(os.environ, "_data", None)
         self._expected: Any = None
         self._directory = ""
+        self._task = Variable(b"PILOTFISH_TASK")
+        self._attempt = Variable(b"PILOTFISH_ATTEMPT")
+        self._deadline = Variable(b"PILOTFISH_DEADLINE")
 
     def learn(self, number: int, kind: str, time_s: float, launch: Dict[str, Any]) -> None:
         given = {str(name): str(value) for name, value in (launch.get("env") or {}).items()}
@@ -57,18 +81,16 @@ class Surroundings:
             problem = self._enter(number, task, attempt, cores)
             if problem:
                 return problem
-        name = b"%d.%d" % (task >> 32, task & 0xFFFFFFFF)
-        count = b"%d" % attempt
-        for key, value in ((b"PILOTFISH_TASK", name), (b"PILOTFISH_ATTEMPT", count)):
-            if table is None:
-                os.environb[key] = value
-            elif table.get(key) != value:
-                os.putenv(key, value)
-                table[key] = self._expected[key] = value
+        self._set(self._task, b"%d.%d" % (task >> 32, task & 0xFFFFFFFF))
+        self._set(self._attempt, b"%d" % attempt)
         if self._time_limits[number] > 0:
-            os.environ["PILOTFISH_DEADLINE"] = "%.3f" % (time.time() + self._time_limits[number])
-            self._expected = dict(table) if table is not None else None
+            self._set(self._deadline, b"%.3f" % (time.time() + self._time_limits[number]))
         return ""
+
+    def _set(self, variable: Variable, value: bytes) -> None:
+        variable.set(value)
+        if self._table is not None:
+            self._table[variable.name] = self._expected[variable.name] = value
 
     def _still_there(self) -> bool:
         try:
@@ -97,6 +119,10 @@ class Surroundings:
                     sys.path.remove(path)
             self._added_paths = self._paths[number]
             sys.path[:0] = self._added_paths
+        self._task.attach()
+        self._attempt.attach()
+        if self._time_limits[number] > 0:
+            self._deadline.attach()
         self._entered, self._cores = number, cores
         self._expected = dict(self._table) if self._table is not None else None
         return ""

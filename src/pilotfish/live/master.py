@@ -233,15 +233,17 @@ class Master:
 
     def _perform(self, effects: list[e.Effect]) -> None:
         touched: dict[int, Link] = {}
+        awaited: dict[int, Link] = {}
         for effect in effects:
             if type(effect) is e.Send:
                 link = self.links.get(effect.link)
                 if link is not None:
-                    touched[effect.link] = link
+                    # Somebody waits for work or for a result; confirmations can go after that.
+                    (awaited if type(effect.message) in (m.Assign, m.Ended) else touched)[effect.link] = link
                     link.send(effect.message, [self.cargo.load(payload, whole=effect.whole) for payload in effect.payloads])
             else:
                 self._perform_other(effect)
-        for link in touched.values():
+        for link in (*awaited.values(), *touched.values()):
             link.flush()
 
     def _perform_other(self, effect: e.Effect) -> None:

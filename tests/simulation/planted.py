@@ -1,0 +1,440 @@
+"""Bugs to be found: each is a mutation of the core, of the agent's machine or of the order of writing, put in by the tests.
+
+A simulation that does not find these would not find the real ones either. Each entry says what is broken, in the words of a bug report.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import pytest
+
+from pilotfish.agent import machine as agent_machine
+from pilotfish.agent import results as agent_results
+from pilotfish.core import agents, apply, clients, commands, machine, snapshot, verdicts
+from pilotfish.core.machine import Machine, Turn
+from pilotfish.core.state import Task, Worker
+from pilotfish.core.watching import Watcher
+from pilotfish.model import effects as e
+from pilotfish.model import facts as f
+from pilotfish.model import messages as m
+from pilotfish.model.states import DONE, RUNNING
+from pilotfish.model.task import Failure
+from pilotfish.policies import fifo
+from pilotfish.sim.master import MasterProcess
+from pilotfish.sim.network import Link
+
+Patch = pytest.MonkeyPatch
+
+
+@dataclass(frozen=True)
+class Planted:
+    name: str
+    plant: Callable[[Patch], None]
+
+
+PLANTED: list[Planted] = []
+
+
+def bug(plant: Callable[[Patch], None]) -> Callable[[Patch], None]:
+    PLANTED.append(Planted(plant.__name__.replace("_", "-"), plant))
+    return plant
+
+
+# --- the master and its agents ------------------------------------------------------------------------------------------------------
+
+
+@bug
+def results_are_not_fenced(patch: Patch) -> None:
+    """Any result for a task that is not final is taken, whichever attempt and worker it comes from."""
+
+    def accept(master: Machine, link: int, worker: Worker, message: m.Results, payloads: list[Any]) -> None:
+        done = {}
+        for item, payload in zip(message.items, payloads, strict=True):
+            task = master.state.find_task(item.task)
+            if task is not None and task.state < DONE and item.failure is None:
+                done[task] = (item, payload)
+        if done:
+            agents._done(master, worker, done)
+        master.send(link, m.Acked(message.first, message.first + len(message.items) - 1))
+
+    patch.setattr(agents, "_results", accept)
+
+
+@bug
+def lost_assignments_stay_leased(patch: Patch) -> None:
+    """An assignment that never reached the worker is not given back when the agent says hello."""
+    reconcile = agents._reconcile
+
+    def pretend(master: Machine, link: int, worker: Worker, holding: list[tuple[int, int, int]]) -> None:
+        known = {(number, attempt) for number, attempt, _ in holding}
+        unknown = [(task.id, task.attempt) for task in (*worker.active, *worker.ahead) if (task.id, task.attempt) not in known]
+        reconcile(master, link, worker, [*holding, *((number, attempt, m.QUEUED) for number, attempt in unknown)])
+
+    patch.setattr(agents, "_reconcile", pretend)
+
+
+@bug
+def running_work_is_not_adopted(patch: Patch) -> None:
+    """After a reconnection what the agent runs is killed and given out again."""
+    reconcile = agents._reconcile
+
+    def disown(master: Machine, link: int, worker: Worker, holding: list[tuple[int, int, int]]) -> None:
+        for task in worker.active:
+            if task.state == RUNNING:
+                master.state.runs[task.id >> 32].counts[RUNNING] -= 1
+                master.state.runs[task.id >> 32].counts[2] += 1
+                task.state = 2
+        reconcile(master, link, worker, [item for item in holding if item[2] != m.STARTED])
+        started = [(number, attempt) for number, attempt, stage in holding if stage == m.STARTED]
+        if started:
+            master.send(link, m.Kill(started))
+
+    patch.setattr(agents, "_reconcile", disown)
+
+
+@bug
+def what_nobody_wants_is_not_killed(patch: Patch) -> None:
+    """An agent that comes back goes on with attempts that were given to others."""
+    reconcile = agents._reconcile
+
+    def tolerate(master: Machine, link: int, worker: Worker, holding: list[tuple[int, int, int]]) -> None:
+        before = len(master.effects)
+        reconcile(master, link, worker, holding)
+        master.effects[before:] = [
+            effect for effect in master.effects[before:] if not (isinstance(effect, e.Send) and isinstance(effect.message, m.Kill))
+        ]
+
+    patch.setattr(agents, "_reconcile", tolerate)
+
+
+@bug
+def a_late_hello_is_believed(patch: Patch) -> None:
+    """A hello that was stuck in an abandoned connection replaces the newer one."""
+    hello = agents._hello
+
+    def believe(master: Machine, link: int, message: m.Hello) -> None:
+        presence = master.presence.get(message.worker)
+        if presence is not None:
+            presence.newest_link = 0
+        hello(master, link, message)
+
+    patch.setattr(agents, "_hello", believe)
+
+
+@bug
+def a_recall_is_forgotten(patch: Patch) -> None:
+    """Tasks that wait at a worker which does not get on are noted as recalled, but the worker is never told."""
+
+    def forget(self: Machine, recall: Any) -> None:
+        tasks = [task for task in recall.tasks if task.worker is recall.worker and task.state == 2]
+        if tasks:
+            self.record(f.TasksRecalled(recall.worker.id, [task.id for task in tasks]))
+
+    patch.setattr(Machine, "_recall", forget)
+
+
+@bug
+def failures_are_acknowledged_and_dropped(patch: Patch) -> None:
+    """The result of an attempt that failed is acknowledged, and nothing is done about it."""
+    patch.setattr(agents, "_failed", lambda *_: None)
+
+
+# --- losing workers -----------------------------------------------------------------------------------------------------------------
+
+
+@bug
+def a_lease_never_expires(patch: Patch) -> None:
+    patch.setitem(machine._EXPIRE, "lease", lambda *_: None)
+
+
+@bug
+def the_tasks_of_a_lost_worker_are_forgotten(patch: Patch) -> None:
+    def lose(self: Machine, worker: Worker, reason: str, *, died: bool) -> None:
+        self.end_worker(worker, lost=True, reason=reason)
+
+    patch.setattr(Machine, "lose_worker", lose)
+
+
+@bug
+def the_masters_own_sleep_is_not_forgiven(patch: Patch) -> None:
+    """A master that slept takes its own silence for that of its workers."""
+    patch.setattr(Machine, "_forgive", lambda self: None)
+
+
+@bug
+def a_full_run_meets_a_dying_worker(patch: Patch) -> None:
+    """When the death of a worker ends a run that had its fill of failures, the other tasks of that worker fail once more."""
+
+    def lose(self: Machine, worker: Worker, reason: str, *, died: bool) -> None:
+        started = list(worker.active)
+        if worker.ahead:
+            self.record(f.TasksReturned(worker.id, [task.id for task in worker.ahead], reason))
+        for task in started:
+            self.fail_attempt(verdicts.judge_death(self.state, worker, task, reason, died))
+        self.end_worker(worker, lost=True, reason=reason)
+
+    patch.setattr(Machine, "lose_worker", lose)
+
+
+@bug
+def an_orderly_leave_is_taken_for_a_death(patch: Patch) -> None:
+    """Walltime and draining are charged to the tasks."""
+    patch.setattr(agents, "leave", lambda master, worker, reason: master.lose_worker(worker, reason, died=True))
+
+
+@bug
+def a_cancelled_pilot_is_forgotten_over_a_restart(patch: Patch) -> None:
+    """A pilot that was to be ended when the master died is adopted, and nobody ends it."""
+    start = Machine.start
+
+    def adopt_only(self: Machine, now: float) -> Turn:
+        turn = start(self, now)
+        turn.effects[:] = [effect for effect in turn.effects if not isinstance(effect, e.CancelPilot)]
+        return turn
+
+    patch.setattr(Machine, "start", adopt_only)
+
+
+@bug
+def a_quarantine_has_no_end(patch: Patch) -> None:
+    patch.setitem(machine._EXPIRE, "quarantine", lambda *_: None)
+
+
+# --- blame --------------------------------------------------------------------------------------------------------------------------
+
+
+@bug
+def retries_have_no_end(patch: Patch) -> None:
+    judge = verdicts.judge
+
+    def patient(*arguments: Any, **named: Any) -> f.AttemptFailed:
+        return msgspec.structs.replace(judge(*arguments, **named), final=False)
+
+    patch.setattr(agents, "judge", patient)
+
+
+@bug
+def suspects_run_beside_others(patch: Patch) -> None:
+    """A task that may be poison is placed wherever there is room."""
+
+    def place(outlook: Any, workers: list[Worker], proposals: list[Any]) -> list[Worker]:
+        for task in outlook.state.suspects:
+            able = next((worker for worker in workers if fifo._suits(outlook, worker, task.shape) and worker.fits(task.shape.needs)), None)
+            if able is not None:
+                proposals.append(fifo.Proposal(able, [task]))
+                return [worker for worker in workers if worker is not able]
+        return workers
+
+    patch.setattr(fifo, "_place_suspects", place)
+
+
+@bug
+def poison_is_convicted_by_company(patch: Patch) -> None:
+    """Three deaths convict, whoever else was there."""
+    judge_death = verdicts.judge_death
+
+    def rash(state: Any, worker: Worker, task: Task, reason: str, died: bool) -> f.AttemptFailed:
+        fact = judge_death(state, worker, task, reason, died)
+        deaths = task.troubles.deaths if task.troubles else 0
+        if died and deaths >= 2:
+            return msgspec.structs.replace(fact, final=True, suspect=False, failure=Failure("poison", "task", "it was there again"))
+        return msgspec.structs.replace(fact, suspect=False)
+
+    patch.setattr(machine, "judge_death", rash)
+    patch.setattr(agents, "judge_death", rash)
+
+
+@bug
+def a_swift_poison_costs_nothing(patch: Patch) -> None:
+    """Only tasks that were seen running are charged with the loss of a worker."""
+
+    def lose(self: Machine, worker: Worker, reason: str, *, died: bool) -> None:
+        held = [*worker.active, *worker.ahead]
+        unseen = [task.id for task in held if task.state != RUNNING]
+        if unseen:
+            self.record(f.TasksReturned(worker.id, unseen, reason))
+        for task in held:
+            if task.worker is worker:
+                self.fail_attempt(verdicts.judge_death(self.state, worker, task, reason, died))
+        self.end_worker(worker, lost=True, reason=reason)
+
+    patch.setattr(Machine, "lose_worker", lose)
+
+
+# --- clients ------------------------------------------------------------------------------------------------------------------------
+
+
+@bug
+def a_repeated_submission_counts_twice(patch: Patch) -> None:
+    submit = clients._submit
+
+    def gullible(master: Machine, link: int, message: m.Submit, payloads: list[Any]) -> None:
+        run = master.state.runs.get(message.run)
+        known = len(run.tasks) if run is not None else 0
+        if run is not None and 0 < message.first < known and not run.closed:
+            message = msgspec.structs.replace(message, first=known, deps={})
+        submit(master, link, message, payloads)
+
+    patch.setitem(clients._HEAR, m.Submit, gullible)
+
+
+@bug
+def a_watcher_starts_from_the_beginning(patch: Patch) -> None:
+    """The cursor of a client that comes back is ignored."""
+
+    def rewind(master: Machine, link: int, message: m.Watch, payloads: list[Any]) -> None:
+        master.audience.links[link][message.run] = Watcher(0, message.payloads)
+
+    patch.setitem(clients._HEAR, m.Watch, rewind)
+
+
+@bug
+def a_client_that_came_back_counts_as_gone(patch: Patch) -> None:
+    """The timer of an earlier absence closes the run."""
+    expired = clients.author_expired
+
+    def hasty(master: Machine, key: str) -> None:
+        master.audience.gone_since.pop(int(key), None)
+        master.audience.gone_since[int(key)] = master.now - master.settings.author_s
+        expired(master, key)
+
+    patch.setitem(machine._EXPIRE, "author", hasty)
+
+
+@bug
+def cancelled_tasks_run_on(patch: Patch) -> None:
+    patch.setattr(commands, "_stop_at_workers", lambda master, tasks: [master.release_payload(task.payload) for task in tasks])
+
+
+# --- state and journal --------------------------------------------------------------------------------------------------------------
+
+
+@bug
+def acknowledged_before_durable(patch: Patch) -> None:
+    """Effects leave before their facts are synced."""
+    commit = MasterProcess._commit
+
+    def eager(self: MasterProcess, turn: Turn) -> None:
+        if turn.facts and not self.usurped:
+            self._perform(Turn(turn.at, [], turn.effects))
+            turn = Turn(turn.at, turn.facts, [])
+        if self.alive:
+            commit(self, turn)
+
+    patch.setattr(MasterProcess, "_commit", eager)
+
+
+@bug
+def freed_room_is_not_given_back(patch: Patch) -> None:
+    release = apply.release
+
+    def stingy(worker: Worker, task: Task) -> None:
+        free = dict(worker.free)
+        release(worker, task)
+        if not worker.ahead and not worker.active:
+            worker.free = free
+
+    patch.setattr(apply, "release", stingy)
+
+
+@bug
+def dependencies_are_ignored(patch: Patch) -> None:
+    patch.setattr(apply, "_wait_for", lambda run, task, needed: 0)
+
+
+@bug
+def a_decision_is_not_journaled(patch: Patch) -> None:
+    """The state changes without a fact: recalls are known to the live master only."""
+
+    def record(self: Machine, fact: f.Fact) -> None:
+        apply.apply(self.state, fact, self.now)
+        if not isinstance(fact, f.TasksStarted):
+            self.facts.append(fact)
+
+    patch.setattr(Machine, "record", record)
+
+
+@bug
+def a_snapshot_leaves_something_out(patch: Patch) -> None:
+    """The failures in a row of a worker do not survive a compaction."""
+    restore = snapshot._RESTORE["worker"]
+
+    def forgetful(state: Any, row: Any) -> None:
+        restore(state, [*row[:3], []])
+
+    patch.setitem(snapshot._RESTORE, "worker", forgetful)
+
+
+@bug
+def a_payload_is_given_up_twice(patch: Patch) -> None:
+    submit = clients._submit
+
+    def twice(master: Machine, link: int, message: m.Submit, payloads: list[Any]) -> None:
+        run = master.state.runs.get(message.run)
+        if run is not None and message.first < len(run.tasks):
+            for payload in payloads[len(message.specs) :][: len(run.tasks) - message.first]:
+                master.release_payload(payload)
+        submit(master, link, message, payloads)
+
+    patch.setitem(clients._HEAR, m.Submit, twice)
+
+
+# --- the agent ----------------------------------------------------------------------------------------------------------------------
+
+
+@bug
+def the_agent_forgets_results_when_it_reconnects(patch: Patch) -> None:
+    def forget(self: agent_results.Results) -> None:
+        self.kept.clear()
+        self.unsent.clear()
+
+    patch.setattr(agent_results.Results, "send_all_again", forget)
+
+
+@bug
+def the_agent_keeps_its_results_to_itself(patch: Patch) -> None:
+    """Finished work is not announced with the hello, so that the master gives it out again."""
+    patch.setattr(agent_results.Results, "holding", lambda self: [])
+
+
+@bug
+def the_agent_believes_an_old_master(patch: Patch) -> None:
+    """Epochs are ignored."""
+    linked = agent_machine.AgentMachine.linked
+
+    def trusting(self: agent_machine.AgentMachine, epoch: int, now: float) -> None:
+        self.epoch = min(self.epoch, epoch)
+        linked(self, epoch, now)
+
+    patch.setattr(agent_machine.AgentMachine, "linked", trusting)
+
+
+@bug
+def the_agent_does_not_hear_kill(patch: Patch) -> None:
+    patch.setitem(agent_machine.AgentMachine._HANDLERS, "kill", lambda *_: None)
+
+
+@bug
+def the_agent_never_gives_up_a_silent_master(patch: Patch) -> None:
+    """A connection that is silently gone is waited for until the worker is lost."""
+    patch.setattr(agent_machine, "SILENT_BEATS", 1_000_000)
+
+
+@bug
+def the_agent_spins(patch: Patch) -> None:
+    """It asks to be called again at once, without end, while tasks wait behind a long one."""
+    next_deadline = agent_machine.AgentMachine._next_deadline
+
+    def impatient(self: agent_machine.AgentMachine) -> float:
+        if self.work.queue and self.work.busy:
+            return min(slot.begun for slot in self.work.busy.values())
+        return next_deadline(self)
+
+    patch.setattr(agent_machine.AgentMachine, "_next_deadline", impatient)
+
+
+__all__ = ["PLANTED", "Link", "Planted"]

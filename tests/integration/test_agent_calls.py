@@ -244,17 +244,23 @@ def test_each_spec_gets_its_environment_directory_and_path(client: Client, tmp_p
     (tmp_path / "module_of_mine.py").write_text("VALUE = 7\n")
 
     def look() -> Any:
+        import subprocess
+
         import module_of_mine  # type: ignore[import-not-found]
 
         names = ("COLOUR", "PILOTFISH_CORES", "PILOTFISH_TASK", "PILOTFISH_ATTEMPT", "PILOTFISH_WORKER", "OMP_NUM_THREADS")
-        return module_of_mine.VALUE, os.getcwd(), [os.environ.get(name) for name in names]
+        child = subprocess.run(["/bin/sh", "-c", "echo $PILOTFISH_TASK $COLOUR"], stdout=subprocess.PIPE).stdout.decode().split()
+        return module_of_mine.VALUE, os.getcwd(), [os.environ.get(name) for name in names], child
 
     spec = client.python(look, launch={"env": {"COLOUR": "red"}, "cwd": str(tmp_path), "path": [str(tmp_path)]})
+    other = client.python(lambda: os.environ.get("COLOUR"))
+    for task in [client.call(spec if number % 2 else other) for number in range(8)]:
+        client.value(task)
     task = client.call(spec)
-    value, directory, variables = client.value(task)
+    value, directory, variables, child = client.value(task)
+    assert child == [f"0.{task}", "red"]
     assert (value, directory) == (7, str(tmp_path))
     assert variables[:4] == ["red", "1", f"0.{task}", "1"] and variables[4] and variables[5] == "1"
-    other = client.python(lambda: os.environ.get("COLOUR"))
     assert {client.value(client.call(other)) for _ in range(6)} == {None}
 
 

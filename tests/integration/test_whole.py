@@ -295,3 +295,12 @@ def test_large_payloads_are_removed_when_nobody_needs_them(start: Start) -> None
         wait_until(lambda: len(list(shared.iterdir())) == 5, "the inputs to go; the results stay")
     ask(pool, "forget", run=run.id)
     wait_until(lambda: not list(shared.iterdir()), "the results to go")
+
+
+def test_a_worker_that_has_nothing_to_do_is_sent_home_and_comes_back_with_work(start: Start) -> None:
+    pool = start(idle_s=0.5)
+    with pilotfish.Run(pool=pool) as run:
+        assert run.submit(pow, 2, 2).result(PATIENCE_S) == 4
+        wait_until(lambda: not ask(pool, "workers"), "the idle worker to go")
+        assert "nothing to do" in ask(pool, "workers", all=True)[0]["reason"]
+        assert run.submit(pow, 2, 3).result(PATIENCE_S) == 8

@@ -156,6 +156,8 @@ class Executables:
         launch = spec.launch
         directory = sandbox.path if sandbox else launch.get("cwd") or self._sandboxes
         try:
+            if directory == self._sandboxes:
+                os.makedirs(directory, 0o700, exist_ok=True)
             os.chdir(directory)
         except OSError as error:
             return ["spawn", "worker", "cannot enter the directory %r: %s" % (directory, error.strerror)], self._payload({}, ()), 0, 0

@@ -62,13 +62,18 @@ class Surroundings:
         self._paths[number] = [str(path) for path in launch.get("path") or []]
         self._entered = -1
 
-    def environment(self, number: int, task: int, attempt: int, cores: float) -> Dict[str, str]:
-        """For an executable."""
+    def _steady(self, number: int, cores: float) -> Dict[str, str]:
+        """What does not change from one task of a spec to the next."""
         environment = dict(self._environments[number])
-        environment["PILOTFISH_TASK"] = "%d.%d" % (task >> 32, task & 0xFFFFFFFF)
-        environment["PILOTFISH_ATTEMPT"] = str(attempt)
         environment["PILOTFISH_CORES"] = "%g" % cores
         environment.setdefault("OMP_NUM_THREADS", str(max(1, int(cores))))
+        return environment
+
+    def environment(self, number: int, task: int, attempt: int, cores: float) -> Dict[str, str]:
+        """For an executable."""
+        environment = self._steady(number, cores)
+        environment["PILOTFISH_TASK"] = "%d.%d" % (task >> 32, task & 0xFFFFFFFF)
+        environment["PILOTFISH_ATTEMPT"] = str(attempt)
         if self._time_limits[number] > 0:
             environment["PILOTFISH_DEADLINE"] = "%.3f" % (time.time() + self._time_limits[number])
         self._entered = -1
@@ -78,7 +83,7 @@ class Surroundings:
         """For a call in this process. Empty, or why it cannot be."""
         table = self._table
         if number != self._entered or cores != self._cores or table is None or table != self._expected or not self._still_there():
-            problem = self._enter(number, task, attempt, cores)
+            problem = self._enter(number, cores)
             if problem:
                 return problem
         self._set(self._task, b"%d.%d" % (task >> 32, task & 0xFFFFFFFF))
@@ -98,8 +103,8 @@ class Surroundings:
         except OSError:
             return False
 
-    def _enter(self, number: int, task: int, attempt: int, cores: float) -> str:
-        wanted = self.environment(number, task, attempt, cores)
+    def _enter(self, number: int, cores: float) -> str:
+        wanted = self._steady(number, cores)
         for name in [name for name in os.environ if name not in wanted]:
             del os.environ[name]
         directory = self._directories[number]
@@ -107,6 +112,9 @@ class Surroundings:
             for name, value in wanted.items():
                 if os.environ.get(name) != value:
                     os.environ[name] = value
+            if directory == self._scratch:
+                # Some task may have removed it.
+                os.makedirs(directory, 0o700, exist_ok=True)
             os.chdir(directory)
             self._directory = os.getcwd()
         except OSError as error:

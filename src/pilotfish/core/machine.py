@@ -179,8 +179,20 @@ class Machine:
         if not self.space_full:
             self._decide_tasks(outlook)
             moments.append(self.policy.next_look_at(outlook))
+        moments.append(self._retire_idle(outlook))
         # Whoever asks for a moment that is over gets the next one that makes sense, or the host would turn without end.
         self._look_at = min((max(moment, self.now + SOON_S) for moment in moments if moment is not None), default=None)
+
+    def _retire_idle(self, outlook: Outlook) -> float | None:
+        """Send home who has had nothing to do for long; when to look again."""
+        idle_s = self.settings.idle_s
+        if not idle_s:
+            return None
+        idle = [worker for worker in outlook.workers if not worker.held]
+        for worker in idle:
+            if worker.progress_at + idle_s <= self.now:
+                agents.drain(self, worker, f"had nothing to do for {idle_s:g} s")
+        return min((worker.progress_at + idle_s for worker in idle if worker.state == JOINED), default=None)
 
     def _decide_tasks(self, outlook: Outlook) -> None:
         for proposal in self.policy.propose(outlook):

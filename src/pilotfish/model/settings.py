@@ -26,8 +26,6 @@ class PoolSettings(Struct, frozen=True, forbid_unknown_fields=True):
     """How long a worker that keeps failing gets no tasks."""
     quarantine_after: int = 5
     """So many different tasks must fail there in a row, while other workers do well."""
-    output_cap_bytes: int = 1_048_576
-    """How much of a task's standard output and error is kept, each; the middle is cut."""
     host: str = "127.0.0.1"
     """Where the master listens for agents."""
     port: int = 0

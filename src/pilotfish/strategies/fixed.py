@@ -42,8 +42,8 @@ class Fixed:
 
 
 def _is_wanted(state: State) -> bool:
-    """Is there work, or will there be some as soon as the client of an open run has sent it?"""
-    return bool(state.unfinished) or any(not run.closed for run in state.runs.values())
+    """Does work wait, or will it as soon as the client of a run that was just opened has sent it?"""
+    return bool(state.ready or state.suspects) or any(not run.closed and not run.tasks for run in state.runs.values())
 
 
 def _needs_one_large_worker(state: State) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import tomllib
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +26,15 @@ def read_settings(path: Path, overrides: dict[str, Any] | None = None) -> PoolSe
         table = content.get("pool", {})
         _refuse_unknown(path, table, list(PoolSettings.__struct_fields__))
     try:
-        return msgspec.convert({**table, **(overrides or {})}, PoolSettings)
-    except msgspec.ValidationError as problem:
+        settings = msgspec.convert({**table, **(overrides or {})}, PoolSettings)
+        for subnet in settings.subnets:
+            ip_network(subnet)
+    except ValueError as problem:  # msgspec's ValidationError is one
         raise BadInput(f"{path}: {problem}", "docs/reference/settings.md lists the settings and their types") from None
+    for name, value in msgspec.structs.asdict(settings).items():
+        if isinstance(value, int | float) and value < 0:
+            raise BadInput(f"{path}: {name} = {value} is negative", f"set {name} to 0 or more, or leave it out")
+    return settings
 
 
 def _refuse_unknown(path: Path, table: dict[str, Any], known: list[str]) -> None:

@@ -49,6 +49,12 @@ class ConnectionFailed(PilotfishError):
     code = "P3100"
 
 
+class PoolStopped(PilotfishError):
+    """Somebody stopped the pool while we watched."""
+
+    code = "P3102"
+
+
 class TaskFailed(PilotfishError):
     """A task ended badly; the message is its cause, ``remote_traceback`` what its Python said."""
 

@@ -19,8 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pilotfish.live.client import Client
-from pilotfish.live.daemon import Pool, processes_of
+from pilotfish.live.daemon import Pool
 from pilotfish.live.home import PoolHome
+from pilotfish.live.processes import processes_of
 
 PATIENCE_S = 120.0
 
@@ -76,13 +77,7 @@ class Scene:
 
     def supervisor(self) -> int:
         """The youngest pilot's process; 0 while there is none."""
-        records = sorted(self.pool.directory.glob("pilots/*/process.json"), key=lambda path: path.stat().st_mtime)
-        for record in reversed(records):
-            with suppress(OSError, ValueError):
-                pid = int(json.loads(record.read_text())["job"].partition(":")[0])
-                if is_alive(pid):
-                    return pid
-        return 0
+        return max((pid for pid, _ in processes_of(self.pool.directory / "pilots")), default=0)
 
     def agent(self) -> int:
         return next(iter(children(self.supervisor())), 0)

@@ -17,7 +17,8 @@ import pilotfish
 from pilotfish.api.run import Run
 from pilotfish.errors import TaskFailed
 from pilotfish.live.client import Client
-from pilotfish.live.daemon import Pool, processes_of
+from pilotfish.live.daemon import Pool
+from pilotfish.live.processes import processes_of
 from pilotfish.model.task import RunOptions
 
 WAIT_S = 60.0

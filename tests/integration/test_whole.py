@@ -194,7 +194,7 @@ def test_moldable_tasks_get_the_cores_that_are_free(start: Start) -> None:
 
 
 def test_connectionless_agents_do_the_work_too(start: Start) -> None:
-    pool = start(mode="poll", poll_s=0.5)
+    pool = start(poll_s=0.5)
     with pilotfish.Run(pool=pool) as run:
         assert list(run.map(pow, range(20), [2] * 20)) == [number**2 for number in range(20)]
     assert ask(pool, "workers")[0]["worker"] == "local-1"
@@ -255,11 +255,13 @@ def test_a_pool_grows_and_shrinks_as_asked(start: Start) -> None:
 
     run = pilotfish.Run(pool=pool)
     wait_until(lambda: cores() == [1], "one worker")
+    for _ in range(500):
+        run.executable(["sleep", "0.2"])
     ask(pool, "workers_set", local=3)
     wait_until(lambda: cores() == [1, 2], "two more cores")
     ask(pool, "workers_set", local=1)
     wait_until(lambda: cores() == [1], "the pool to shrink")
-    assert run.submit(pow, 2, 2).result(PATIENCE_S) == 4
+    run.cancel()
     run.close()
 
 
@@ -304,3 +306,11 @@ def test_a_worker_that_has_nothing_to_do_is_sent_home_and_comes_back_with_work(s
         wait_until(lambda: not ask(pool, "workers"), "the idle worker to go")
         assert "nothing to do" in ask(pool, "workers", all=True)[0]["reason"]
         assert run.submit(pow, 2, 3).result(PATIENCE_S) == 8
+
+
+def test_runs_that_share_a_worker_never_get_each_others_functions(start: Start) -> None:
+    pool = start(workers=1)
+    with pilotfish.Run(pool=pool) as one, pilotfish.Run(pool=pool) as two:
+        for number in range(5):
+            assert one.submit(abs, -number).result(PATIENCE_S) == number
+            assert two.submit(str, number).result(PATIENCE_S) == str(number)

@@ -29,7 +29,7 @@ OUTBOX_BYTES = 64 * 1024
 CELL_BYTES = OUTBOX_AT + OUTBOX_BYTES
 
 # Agent to slot: what, sequence, spec, attempt, task, cores, length of what follows.
-ORDER = struct.Struct("<BIIIQfQ")
+ORDER = struct.Struct("<BIQIQfQ")
 SPEC, TASK, TERMINATE, KILL, PEEK, QUIT = range(6)
 
 # Slot to agent: sequence, wall_us, cpu_us, rss_kib, length of the failure (JSON), length of the payload.

@@ -165,7 +165,7 @@ class SlotProcess:
                 self._specs[spec.number] = spec
                 text = json.dumps([spec.kind, spec.time_s, spec.launch]).encode()
                 pieces += (
-                    ORDER.pack(SPEC, 0, spec.number & 0xFFFFFFFF, 0, 0, 0.0, 4 + len(text) + len(spec.code)),
+                    ORDER.pack(SPEC, 0, spec.number, 0, 0, 0.0, 4 + len(text) + len(spec.code)),
                     len(text).to_bytes(4, "little"),
                     text,
                     spec.code,
@@ -176,7 +176,7 @@ class SlotProcess:
             payload = attempt.payload
             length = len(payload)
             pieces.append(
-                ORDER.pack(TASK, self._sequence, spec.number & 0xFFFFFFFF, attempt.attempt, attempt.task, attempt.amount("cores"), length)
+                ORDER.pack(TASK, self._sequence, spec.number, attempt.attempt, attempt.task, attempt.amount("cores"), length)
             )
             if length < LARGE_BYTES:
                 pieces.append(payload)

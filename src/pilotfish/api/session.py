@@ -70,18 +70,10 @@ class Session:
         try:
             self._submission: Submission = self.client.open_run(uid or new_uid(), options)
             self.client.watch(self._submission, self)
-            self._get_workers(private_workers)
         except PilotfishError:
             self.client.close()
             raise
         _sessions.add(self)
-
-    def _get_workers(self, private_workers: int) -> None:
-        """Work needs workers: in a pool that has none yet, all the cores there are."""
-        if private_workers:
-            self.client.tell("workers_set", local=private_workers)
-        elif not self.client.ask("status").data.get("local_cores"):
-            self.client.ask("workers_set", local=usable_cores())
 
     @property
     def run(self) -> int:

@@ -12,8 +12,9 @@ import click
 
 from pilotfish.cli.options import json_option
 from pilotfish.cli.render import Screen, clean, cut, plural
-from pilotfish.live.daemon import Pool, find_pools, is_served, processes_of, remove_pool
+from pilotfish.live.daemon import Pool, find_pools, is_served, remove_pool
 from pilotfish.live.home import PoolHome
+from pilotfish.live.processes import processes_of
 
 KILLED_WITHIN_S = 5.0
 SHOWN_CELLS = 100

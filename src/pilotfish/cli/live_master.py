@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import queue
 import threading
 import uuid
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
-from pilotfish.cli.pool import News, NoPool, PoolStopped
+from pilotfish.cli.pool import News, NoPool
 from pilotfish.errors import PilotfishError
 from pilotfish.live.client import Client
 from pilotfish.live.daemon import Pool, ensure_pool
@@ -127,35 +125,15 @@ class LiveMaster:
         self._client.close()
 
 
-def stop_marker(directory: Path) -> Path:
-    """Says that somebody stopped the pool on purpose: clients that still watch must not bring its master back."""
-    return directory / "stopped"
-
-
 def connect_live(pool: str, start: bool, workers: int | None) -> LiveMaster:
     directory = pool_home(pool).directory
     if not start and not directory.is_dir():
         raise NoPool(f"nothing has been run in the pool {pool!r} yet", "Start: pilotfish run -- COMMAND")
-    stop_marker(directory).unlink(missing_ok=True)
     found = ensure_pool(pool)
-
-    def revive() -> None:
-        if stop_marker(found.directory).exists():
-            raise PoolStopped("the pool was stopped; what is unfinished is kept", "Go on with it: pilotfish attach")
-        found.revive()
-
-    master = LiveMaster(Client.connect(found.directory, revive))
-    if start:
-        _size(master, workers)
-    return master
-
-
-def _size(master: LiveMaster, workers: int | None) -> None:
-    """Work needs workers: as many cores as were asked for, or, in a pool that has none yet, all that there are."""
-    if workers is None and not master.ask("status").get("local_cores"):
-        workers = len(os.sched_getaffinity(0))
-    if workers is not None:
+    master = LiveMaster(Client.connect(found.directory, found.revive))
+    if start and workers is not None:
         master.ask("workers_set", local=workers)
+    return master
 
 
 def connect_to_stop(found: Pool) -> LiveMaster:

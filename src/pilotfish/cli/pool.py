@@ -75,12 +75,6 @@ class NoPool(PilotfishError):
     code = "P3101"
 
 
-class PoolStopped(PilotfishError):
-    """Somebody stopped the pool while we watched."""
-
-    code = "P3102"
-
-
 Connector = Callable[[str, bool, int | None], Master]
 
 

@@ -38,7 +38,6 @@ def private_master(workers: int) -> Iterator[PrivatePool]:
     master = LiveMaster(Client.connect(pool.directory, pool.revive))
     private = PrivatePool(pool, master)
     try:
-        master.ask("workers_set", local=workers)
         yield private
     finally:
         try:

@@ -7,7 +7,7 @@ import signal
 from dataclasses import dataclass
 from pathlib import Path
 
-from pilotfish.live.daemon import processes_of
+from pilotfish.live.processes import processes_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import click
 
 from pilotfish.cli.complaints import CANNOT
-from pilotfish.cli.live_master import connect_to_stop, stop_marker
+from pilotfish.cli.live_master import connect_to_stop
 from pilotfish.cli.options import json_option, pool_option
 from pilotfish.cli.render import Screen, clean, cut, plural
-from pilotfish.live.daemon import Pool, is_served
+from pilotfish.live.daemon import Pool, is_served, stop_marker
 from pilotfish.live.home import pool_home
 
 GOODBYE_S = 30.0

@@ -9,6 +9,7 @@ from pilotfish.core.state import Task, Worker
 from pilotfish.core.verdicts import judge, judge_death, should_quarantine
 from pilotfish.model import effects as e
 from pilotfish.model import facts as f
+from pilotfish.model import inputs as i
 from pilotfish.model import messages as m
 from pilotfish.model.states import ASSIGNED, DRAINING, ENDING, JOINED, RUNNING
 from pilotfish.model.task import Payload
@@ -17,12 +18,17 @@ if TYPE_CHECKING:
     from pilotfish.core.machine import Machine
 
 
-def hear(machine: Machine, link: int, message: m.FromAgent, payloads: list[Payload]) -> None:
-    if isinstance(message, m.Hello):
-        _hello(machine, link, message)
-        return
-    if isinstance(message, m.Gone):
-        _gone(machine, message)
+def hear(machine: Machine, spoke: i.AgentSpoke) -> None:
+    link, message, payloads = spoke.link, spoke.message, spoke.payloads
+    if isinstance(message, m.Hello | m.Gone):
+        known = machine.state.workers.get(message.worker)
+        if known is not None and spoke.pilot and known.pilot != spoke.pilot:
+            # A pilot's key speaks for that pilot's workers only.
+            machine.effects.append(e.HangUp(link))
+        elif isinstance(message, m.Hello):
+            _hello(machine, link, message)
+        elif known is not None:
+            machine.lose_worker(known, message.reason, died=True)
         return
     worker = machine.state.workers.get(machine.agent_links.get(link, ""))
     if worker is None:
@@ -195,12 +201,6 @@ def leave(machine: Machine, worker: Worker, reason: str) -> None:
     if held:
         machine.record(f.TasksReturned(worker.id, held, f"worker {worker.id} left: {reason}"))
     machine.end_worker(worker, lost=False, reason=reason)
-
-
-def _gone(machine: Machine, gone: m.Gone) -> None:
-    worker = machine.state.workers.get(gone.worker)
-    if worker is not None:
-        machine.lose_worker(worker, gone.reason, died=True)
 
 
 def drain(machine: Machine, worker: Worker, reason: str) -> None:

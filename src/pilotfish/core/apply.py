@@ -272,6 +272,7 @@ def _master_started(state: State, fact: f.MasterStarted, at: float) -> None:
 
 def _pool_sized(state: State, fact: f.PoolSized, at: float) -> None:
     state.local_cores = fact.cores
+    state.sized = True
 
 
 def _worker_joined(state: State, fact: f.WorkerJoined, at: float) -> None:

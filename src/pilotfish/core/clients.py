@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from pilotfish.core import commands, views
 from pilotfish.core.state import Run
 from pilotfish.core.watching import Watcher
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
 
 APPLICATION_BACK_S = 1.0
 """How soon the process of an application is started again after it died; it needs about as long to start."""
+MOST = 1e15
+"""No worker will ever have more of anything."""
 UNTOLD = -1
 """The query number of a problem that answers no question."""
 PEEK_S = 10.0
@@ -97,7 +101,10 @@ def _refuse_growth(machine: Machine, run: Run) -> None:
 
 
 def _with_code(spec: TaskSpec, code: Payload) -> TaskSpec:
-    return TaskSpec(spec.kind, spec.name, spec.request, spec.time_s, spec.retries, spec.losses, spec.priority, spec.tags, spec.launch, code)
+    for name, amount in (*spec.request.amounts(), ("cores_max", spec.request.cores_max), ("time_s", spec.time_s)):
+        if not 0 <= amount <= MOST:
+            raise BadInput(f"a task asks for {amount:g} {name}", f"ask for at most {MOST:g}")
+    return msgspec.structs.replace(spec, code=code)
 
 
 def _read_tasks(run: Run, message: m.Submit, known: int) -> dict[int, list[int]]:
@@ -111,6 +118,8 @@ def _read_tasks(run: Run, message: m.Submit, known: int) -> dict[int, list[int]]
         index = message.first + offset
         if offset < known:
             continue
+        if offset >= len(message.tasks):
+            raise BadInput(f"dependencies are given for task {run.id}.{index}, which is not there", "send them with the task")
         if any(not 0 <= other < index for other in needed):
             raise BadInput(f"task {run.id}.{index} depends on {needed}, which is not before it", "a task may need earlier tasks only")
         deps[index] = sorted(set(needed))
@@ -135,7 +144,10 @@ def _ask(machine: Machine, link: int, message: m.Ask, payloads: list[Payload]) -
     known: dict[str, Callable[[Machine, dict[str, Any]], Any]] = {**views.QUESTIONS, **commands.COMMANDS}
     if message.kind not in known:
         raise BadInput(f"unknown question {message.kind!r}", f"known are: {', '.join(sorted(known))}")
-    answer = known[message.kind](machine, message.arguments)
+    try:
+        answer = known[message.kind](machine, message.arguments)
+    except (LookupError, TypeError, ValueError, OverflowError) as problem:
+        raise BadInput(f"{message.kind} cannot be done with {message.arguments}: {problem!r}", "see: pilotfish --help") from problem
     if isinstance(answer, views.Bytes):
         machine.effects.append(e.Send(link, m.Answer(message.query, {"length": answer.length}), [answer.payload], whole=True))
     else:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from pilotfish.core import agents, views
 from pilotfish.core.state import Run, Task
 from pilotfish.errors import BadInput
@@ -77,7 +79,8 @@ def _rerun(machine: Machine, arguments: dict[str, Any]) -> dict[str, int]:
     if uid in machine.state.run_uids:
         number = machine.state.run_uids[uid]
         return {"run": number, "tasks": len(machine.state.runs[number].tasks)}
-    machine.record(f.RunOpened(number, uid, run.options))
+    # It belongs to nobody in particular, and no application waits for its tasks.
+    machine.record(f.RunOpened(number, uid, msgspec.structs.replace(run.options, owned=False, application="")))
     machine.record(f.SpecsAdded(number, 0, [_adjusted(spec, arguments) for spec in run.specs]))
     places = {task.id & INDEX_MASK: place for place, task in enumerate(wanted)}
     deps: dict[int, list[int]] = {}
@@ -94,8 +97,7 @@ def _rerun(machine: Machine, arguments: dict[str, Any]) -> dict[str, int]:
 
 
 def _adjusted(spec: TaskSpec, arguments: dict[str, Any]) -> TaskSpec:
-    retries = int(arguments.get("retries", spec.retries))
-    return TaskSpec(spec.kind, spec.name, spec.request, spec.time_s, retries, spec.losses, spec.priority, spec.tags, spec.launch, spec.code)
+    return msgspec.structs.replace(spec, retries=int(arguments.get("retries", spec.retries)))
 
 
 def _forget(machine: Machine, arguments: dict[str, Any]) -> dict[str, int]:
@@ -124,6 +126,8 @@ def _stop(machine: Machine, arguments: dict[str, Any]) -> dict[str, int]:
 
 def _workers_set(machine: Machine, arguments: dict[str, Any]) -> dict[str, float]:
     cores = float(arguments["local"])
+    if not 0 <= cores <= 1e6:
+        raise BadInput(f"a pool cannot have {cores:g} cores here", "pilotfish workers --set 2")
     site = machine.state.sites.get("local")
     if site is not None and site.held:
         machine.record(f.SiteHeld("local", ""))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import Any
 
-from pilotfish.core import agents, clients, watching
+from pilotfish.core import agents, assigning, clients, watching
 from pilotfish.core.apply import apply
 from pilotfish.core.presence import Presence
 from pilotfish.core.proposals import Hold, Outlook, Policy, Proposal, Recall, Release, Strategy
@@ -21,10 +21,10 @@ from pilotfish.model import effects as e
 from pilotfish.model import facts as f
 from pilotfish.model import inputs as i
 from pilotfish.model import messages as m
-from pilotfish.model.ids import INDEX_MASK, run_of
+from pilotfish.model.ids import INDEX_MASK
 from pilotfish.model.settings import PoolSettings
-from pilotfish.model.states import ACTIVE, ASSIGNED, DONE, ENDING, JOINED, READY, RUNNING
-from pilotfish.model.task import Failure, Stored, sent_bytes
+from pilotfish.model.states import ACTIVE, ASSIGNED, DONE, ENDING, FAILED, JOINED, READY, RUNNING
+from pilotfish.model.task import Failure, Stored
 
 RETURN_S = 15.0
 """After a restart, workers get at least so long to come back: agents call again every 5 s at the latest."""
@@ -75,7 +75,7 @@ class Machine:
         """The first turn after (re)start: whoever was there gets time to come back."""
         self.now = self.started_at = now = max(now, self.state.at)
         self.record(f.MasterStarted(self.state.epoch + 1))
-        if not self.state.local_cores and self.settings.workers:
+        if not self.state.sized and self.settings.workers:
             self.record(f.PoolSized(float(self.settings.workers)))
         for worker in self.state.workers.values():
             lease_at = now + self._time_to_return(worker)
@@ -199,7 +199,7 @@ class Machine:
             if isinstance(proposal, Recall):
                 self._recall(proposal)
             elif self._lawful(proposal):
-                self._assign(proposal)
+                assigning.assign(self, proposal)
             else:
                 self.refused_proposals += 1
 
@@ -226,31 +226,6 @@ class Machine:
                         return False
         return True
 
-    def _assign(self, proposal: Proposal) -> None:
-        worker = proposal.worker
-        tasks = proposal.tasks
-        self.record(f.TasksAssigned(worker.id, [task.id for task in tasks], proposal.ahead, proposal.cores))
-        presence = self.presence[worker.id]
-        whole = not presence.shares
-        specs: list[m.SentSpec] = []
-        codes: list[Any] = []
-        sent: list[m.SentTask] = []
-        for task in tasks:
-            number = run_of(task.id) << 32 | task.spec
-            if number not in presence.sent_specs:
-                presence.sent_specs[number] = None
-                spec = self.state.spec_of(task)
-                codes.append(spec.code)
-                specs.append(
-                    m.SentSpec(number, spec.kind, spec.time_s, dict(spec.request.amounts()), spec.launch, sent_bytes(spec.code, whole))
-                )
-            memory = task.troubles.memory if task.troubles else 0
-            sent.append(
-                m.SentTask(task.id, task.attempt, number, sent_bytes(task.payload, whole), proposal.cores.get(task.id, 0.0), memory)
-            )
-        assert presence.link is not None
-        self.effects.append(e.Send(presence.link, m.Assign(specs, sent), codes + [task.payload for task in tasks], whole))
-
     def _recall(self, recall: Recall) -> None:
         presence = self.presence.get(recall.worker.id)
         tasks = [task for task in recall.tasks if task.worker is recall.worker and task.state == ASSIGNED]
@@ -267,7 +242,14 @@ class Machine:
                 self.record(f.SiteHeld(proposal.site, proposal.reason))
                 continue
             if isinstance(proposal, Release):
-                agents.drain(self, self.state.workers[proposal.worker], proposal.reason)
+                worker = self.state.workers.get(proposal.worker)
+                if worker is None:
+                    self.refused_proposals += 1
+                else:
+                    agents.drain(self, worker, proposal.reason)
+                continue
+            if not proposal.cores > 0:
+                self.refused_proposals += 1
                 continue
             pilot = f"{proposal.site}-{self.state.next_pilot}"
             self.record(f.PilotRequested(pilot, proposal.site, proposal.cores, proposal.reason))
@@ -352,15 +334,15 @@ class Machine:
             text = f"task {reason.id >> 32}.{reason.id & INDEX_MASK}, which it needs, did not end well"
             self.record(f.TasksSkipped(list(hopeless), Failure("dependency", "task", text)))
         run = reason.shape.run
-        if run.options.max_failures and run.counts[5] >= run.options.max_failures and run.unfinished:
-            clients.cancel_run(self, run, f"{run.counts[5]} tasks failed")
+        if run.options.max_failures and run.counts[FAILED] >= run.options.max_failures and run.unfinished:
+            clients.cancel_run(self, run, f"{run.counts[FAILED]} tasks failed")
 
 
 # --- inputs -------------------------------------------------------------------------------------------------------------------------
 
 
 def _agent_spoke(machine: Machine, item: i.AgentSpoke) -> None:
-    agents.hear(machine, item.link, item.message, item.payloads)
+    agents.hear(machine, item)
 
 
 def _client_spoke(machine: Machine, item: i.ClientSpoke) -> None:

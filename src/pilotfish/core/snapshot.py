@@ -19,7 +19,7 @@ TASKS_PER_ROW = 5_000
 
 def dump(state: State) -> Iterator[f.Restored]:
     """Facts that, applied to an empty state, give an equal one."""
-    yield f.Restored("pool", [state.epoch, state.next_run, state.next_pilot, state.local_cores, list(state.revoked)])
+    yield f.Restored("pool", [state.epoch, state.next_run, state.next_pilot, state.local_cores, state.sized, list(state.revoked)])
     for name, site in state.sites.items():
         yield f.Restored("site", [name, site.bad_starts, site.last_bad_at, site.held])
     for pilot in state.pilots.values():
@@ -172,7 +172,7 @@ def _restore_worker(state: State, row: Any) -> None:
 
 
 def _restore_pool(state: State, row: Any) -> None:
-    state.epoch, state.next_run, state.next_pilot, state.local_cores, revoked = row
+    state.epoch, state.next_run, state.next_pilot, state.local_cores, state.sized, revoked = row
     state.revoked = dict.fromkeys(revoked)
 
 

@@ -223,6 +223,8 @@ class State:
     next_pilot: int = 1
     sites: dict[str, SiteRecord] = field(default_factory=dict)
     local_cores: float = 0.0
+    sized: bool = False
+    """Somebody said how many cores the pool shall have; none at all may be what they want."""
     ready: dict[Shape, None] = field(default_factory=dict)
     """Shapes that have ready tasks."""
     suspects: OrderedDict[Task, None] = field(default_factory=OrderedDict)

@@ -17,7 +17,8 @@ from pilotfish.model.task import Failure, Payload
 if TYPE_CHECKING:
     from pilotfish.core.machine import Machine
 
-DEFAULT_LIMIT = 1_000_000
+MOST_ROWS = 10_000
+"""So many rows fit one answer; who wants more asks again with an offset."""
 
 
 @dataclass(slots=True)
@@ -196,7 +197,7 @@ def _tasks(machine: Machine, arguments: dict[str, Any]) -> list[dict[str, Any]]:
     if wanted is not None and wanted not in TASK_STATES:
         raise BadInput(f"state {wanted!r} is none of {', '.join(TASK_STATES)}", f"pilotfish tasks {run.id} --state failed")
     number = None if wanted is None else TASK_STATES.index(wanted)
-    first, limit = int(arguments.get("offset", 0)), int(arguments.get("limit", DEFAULT_LIMIT))
+    first, limit = int(arguments.get("offset", 0)), min(int(arguments.get("limit", MOST_ROWS)), MOST_ROWS)
     chosen = run.tasks if number is None else [task for task in run.tasks if task.state == number]
     return [task_row(machine.state, task) for task in chosen[first : first + limit]]
 

@@ -90,9 +90,9 @@ def _batch(run: Run, watcher: Watcher) -> tuple[m.Ended, list[Payload]]:
         output = task.output
         length = sent_bytes(output)
         if watcher.payloads:
-            payloads.append(output)
             size += length
+            if size > BYTES_PER_MESSAGE and items:
+                break
+            payloads.append(output)
         items.append(m.EndedItem(index, task.state, task.failure, walls[index], cpus[index], sizes[index], length))
-        if size > BYTES_PER_MESSAGE:
-            break
     return m.Ended(run.id, watcher.cursor, items), payloads

@@ -65,7 +65,10 @@ class Cargo:
             log.error("%s", problem)
 
     def release(self, stored: Stored) -> None:
-        (self._shared if stored.segment == SHARED_SEGMENT else self._stored).release(stored)
+        try:
+            (self._shared if stored.segment == SHARED_SEGMENT else self._stored).release(stored)
+        except JournalError as problem:
+            log.error("%s", problem)
 
     def sync(self) -> None:
         if self._dirty:

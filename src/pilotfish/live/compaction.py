@@ -6,6 +6,7 @@ The child sees the state as it was at the fork, so that nothing stalls and nothi
 from __future__ import annotations
 
 import os
+import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -42,6 +43,8 @@ class Compaction:
                     self._writer.write([encode_record(Record(now, [fact]))])
                 self._writer.commit()
                 status = 0
+            except BaseException:  # noqa: BLE001 - the edge of the child: it must end here, whatever happens
+                traceback.print_exc()
             finally:
                 os._exit(status)
 

@@ -10,14 +10,14 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pilotfish.errors import ConnectionFailed, PilotfishError
+from pilotfish.errors import ConnectionFailed, PilotfishError, PoolStopped
 from pilotfish.live.home import PoolHome, home, pool_home
 from pilotfish.live.keys import require_private
+from pilotfish.live.processes import processes_of
 
 START_S = 60.0
 """A master that has a long journal to read may take a while."""
@@ -39,7 +39,9 @@ class Pool:
         return self.directory.name
 
     def revive(self) -> None:
-        """Have a master serve this pool; harmless if one does."""
+        """Have a master serve this pool; harmless if one does. Not against the will of somebody who stopped it."""
+        if stop_marker(self.directory).exists():
+            raise PoolStopped("the pool was stopped; what is unfinished is kept", "go on with it: pilotfish attach")
         deadline = time.monotonic() + START_S
         while not is_served(self.directory):
             answer = _start(self)
@@ -73,9 +75,15 @@ class Pool:
         return self.wait_until_gone()
 
 
+def stop_marker(directory: Path) -> Path:
+    """A file that says that somebody stopped the pool on purpose: clients that still watch must not bring its master back."""
+    return directory / "stopped"
+
+
 def ensure_pool(name: str = "default") -> Pool:
     """The person's pool of that name, with a master that serves it."""
     pool = Pool(pool_home(name).make().directory)
+    stop_marker(pool.directory).unlink(missing_ok=True)
     pool.revive()
     return pool
 
@@ -131,25 +139,6 @@ def _start(pool: Pool) -> str:
             if descriptor >= 0:
                 os.close(descriptor)
     return line or "failed it ended without a word\t"
-
-
-def processes_of(directory: Path) -> Iterator[tuple[int, str]]:
-    """Processes that belong to a pool: its directory is one of their arguments, or the beginning of one."""
-    wanted = os.fsencode(directory)
-    for entry in os.scandir("/proc"):
-        if not entry.name.isdigit() or int(entry.name) == os.getpid():
-            continue
-        try:
-            with open(f"/proc/{entry.name}/cmdline", "rb") as file:
-                arguments = file.read().split(b"\0")
-            with open(f"/proc/{entry.name}/stat", "rb") as file:
-                state = file.read().rpartition(b")")[2].split()[0]
-        except OSError:
-            continue
-        if state in b"ZX":
-            continue
-        if any(argument == wanted or argument.startswith(wanted + b"/") for argument in arguments):
-            yield int(entry.name), b" ".join(arguments[:4]).decode(errors="replace")
 
 
 def remove_pool(pool: Pool) -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from pilotfish.backends.local import LocalAgent
 from pilotfish.live.bundle import build_bundle
 from pilotfish.live.home import PoolHome
 from pilotfish.live.keys import Keyring
+from pilotfish.live.processes import processes_of, started_at
 from pilotfish.model import inputs as i
 from pilotfish.store.shared import shared_directory
 
@@ -30,6 +30,7 @@ class Process:
     pid: int
     pidfd: int
     child: bool
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
     ending: asyncio.TimerHandle | None = None
 
 
@@ -43,22 +44,29 @@ class Launcher:
         self.endpoints: list[dict[str, Any]] = []
 
     def submit(self, pilot: str, cores: float) -> None:
+        """Start an agent. What cannot be started is reported as a pilot that ended badly."""
+        try:
+            pid = self._start(pilot, cores)
+        except OSError as problem:
+            self._tell(i.PilotGone(pilot, False, f"could not be started: {problem}"))
+            return
+        self._watch(pilot, pid, child=True)
+        self._tell(i.PilotAccepted(pilot, f"{pid}:{started_at(pid)}"))
+
+    def _start(self, pilot: str, cores: float) -> int:
         directory = self._pool.pilot(pilot)
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.refresh(pilot)
         bundle = build_bundle(self._pool.directory)
-        credentials = str(directory / "credentials.json")
         workdir = self._pool.work / pilot
         workdir.mkdir(mode=0o700, exist_ok=True)
         share = shared_directory(self._pool.payloads)
+        credentials = str(directory / "credentials.json")
         agent = LocalAgent(sys.executable, str(bundle), credentials, pilot, cores, str(workdir), str(share), self._poll_s)
         with (directory / "agent.log").open("ab") as log:
             process = subprocess.Popen(agent.command(), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, cwd="/")
         process.returncode = 0  # waited for by us, through its pidfd; Popen shall not try
-        job = f"{process.pid}:{_started_at(process.pid)}"
-        (directory / "process.json").write_text(json.dumps({"job": job}))
-        self._watch(pilot, process.pid, child=True)
-        self._tell(i.PilotAccepted(pilot, job))
+        return process.pid
 
     def refresh(self, pilot: str) -> None:
         """Write the credentials of a pilot anew: the master may have moved."""
@@ -66,15 +74,18 @@ class Launcher:
         self._pool.write_credentials(path, self._keyring, f"pilot:{pilot}", self.endpoints)
 
     def adopt(self, pilot: str, cores: float, job: str) -> None:
-        """After a restart: watch a pilot that runs, submit one that was only decided, report one that is gone."""
-        record = self._pool.pilot(pilot) / "process.json"
-        if not job and record.exists():
-            job = str(json.loads(record.read_text())["job"])
+        """After a restart: watch a pilot that runs, submit one that was only decided, report one that is gone.
+
+        One that was started just before the crash is found by its tag, the credentials file among its arguments.
+        """
         if not job:
-            self.submit(pilot, cores)
-            return
+            found = next(processes_of(self._pool.pilot(pilot)), None)
+            if found is None:
+                self.submit(pilot, cores)
+                return
+            job = f"{found[0]}:{started_at(found[0])}"
         pid, _, started = job.partition(":")
-        if _started_at(int(pid)) != started:
+        if not started or started_at(int(pid)) != started:
             self._tell(i.PilotGone(pilot, False, "ended while no master watched", witnessed=False))
             shutil.rmtree(self._pool.work / pilot, ignore_errors=True)
             return
@@ -95,8 +106,7 @@ class Launcher:
         """Have every pilot end, and wait until none is left."""
         for pilot in list(self._processes):
             self.cancel(pilot)
-        while self._processes:
-            await asyncio.sleep(0.01)
+        await asyncio.gather(*(process.ended.wait() for process in self._processes.values()))
 
     def _kill(self, process: Process) -> None:
         """It did not listen. Its session is its own, so that the group is all of it that is left to kill from here."""
@@ -116,6 +126,7 @@ class Launcher:
 
     def _ended(self, pilot: str) -> None:
         process = self._processes.pop(pilot)
+        process.ended.set()
         asyncio.get_running_loop().remove_reader(process.pidfd)
         os.close(process.pidfd)
         if process.ending is not None:
@@ -146,16 +157,6 @@ def _signal(process: Process, number: int) -> None:
         pass
 
 
-def _started_at(pid: int) -> str:
-    """When a process began, in clock ticks since boot: with the pid, a name that is never used again."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            fields = file.read().rpartition(b")")[2].split()
-    except OSError:
-        return ""
-    return "" if fields[0] in (b"Z", b"X") else fields[19].decode()
-
-
 def _last_line(path: Path) -> str:
     try:
         with path.open("rb") as file:
@@ -167,7 +168,7 @@ def _last_line(path: Path) -> str:
 
 
 def _remove(directory: Path) -> None:
-    for name in ("credentials.json", "process.json", "agent.log"):
+    for name in ("credentials.json", "agent.log"):
         (directory / name).unlink(missing_ok=True)
     try:
         directory.rmdir()

@@ -63,7 +63,7 @@ class Master:
         self.doorman.paused = self._paused
         self.doorman.complain = self._complain
         self.doorman.revoked = state.revoked
-        self.launcher = Launcher(pool, self.keyring, self._tell, settings.poll_s if settings.mode == "poll" else 0.0)
+        self.launcher = Launcher(pool, self.keyring, self._tell, settings.poll_s)
         self.applications = Applications(pool)
         self.compaction = Compaction(self.journal, lambda: self.machine.state)
         self.links: dict[int, Link] = {}
@@ -92,6 +92,7 @@ class Master:
         gc.disable()
         ready()
         upkeep = asyncio.create_task(self._upkeep())
+        upkeep.add_done_callback(self._upkeep_ended)
         await self.finished.wait()
         upkeep.cancel()
         await self._end()
@@ -147,6 +148,12 @@ class Master:
                 gc.collect()
             await asyncio.sleep(UPKEEP_S)
 
+    def _upkeep_ended(self, upkeep: asyncio.Task[None]) -> None:
+        """Without upkeep the lock would lapse under us."""
+        if not upkeep.cancelled():
+            log.critical("the master's upkeep failed", exc_info=upkeep.exception())
+            os._exit(4)
+
     def _renew_lock(self) -> None:
         """Whoever lost the lock must not write another byte: somebody else may."""
         try:
@@ -154,6 +161,9 @@ class Master:
         except AlreadyRunning as problem:
             log.critical("%s", problem)
             os._exit(3)
+        except (JournalError, JournalFull) as problem:
+            # The lease is several renewals long: a hiccup of the disk is not the end of it.
+            log.error("%s", problem)
 
     def _look_at_space(self) -> None:
         full = shutil.disk_usage(self.pool.directory).free < LOW_SPACE_BYTES
@@ -177,8 +187,10 @@ class Master:
             return
         self.links[link.number] = link
         payloads = [self.cargo.keep(part) for part in split_body(message, body)]
-        spoke = i.AgentSpoke if link.role == AGENT else i.ClientSpoke
-        self._tell(spoke(link.number, message, payloads))
+        if link.role == AGENT:
+            self._tell(i.AgentSpoke(link.number, message, payloads, link.key_id.removeprefix("pilot:") if link.key_id != AGENT else ""))
+        else:
+            self._tell(i.ClientSpoke(link.number, message, payloads))
 
     def _closed(self, link: Link) -> None:
         if self.links.pop(link.number, None) is not None:
@@ -201,7 +213,14 @@ class Master:
     def _turn(self) -> None:
         self._turn_due = False
         inbox, self._inbox = self._inbox, []
-        self._conclude(self.machine.handle(inbox, self.now()))
+        try:
+            self._conclude(self.machine.handle(inbox, self.now()))
+        except Exception:  # noqa: BLE001 - the edge of the host: a master that cannot vouch for itself must go; all it knows is written down
+            self._die()
+
+    def _die(self) -> None:
+        log.critical("the master cannot go on", exc_info=True)
+        os._exit(4)
 
     def _conclude(self, turn: Turn) -> None:
         if turn.facts:
@@ -211,9 +230,9 @@ class Master:
 
     def _make_durable(self, record: bytes) -> None:
         """Nothing leaves before this returns. A full disk makes us wait; any other failure ends us, because we cannot vouch for it."""
-        self.cargo.sync()
         while True:
             try:
+                self.cargo.sync()
                 self.journal.append([record])
                 self.journal.sync()
                 return

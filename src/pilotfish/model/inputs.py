@@ -14,6 +14,8 @@ class AgentSpoke(Struct, frozen=True):
     link: int
     message: FromAgent
     payloads: list[Payload] = []
+    pilot: str = ""
+    """Whose key it proved to hold; empty for the key that speaks for any pilot."""
 
 
 class ClientSpoke(Struct, frozen=True):

@@ -7,10 +7,10 @@ The agent reads and writes the same arrays with the standard library; ``tests/co
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from pilotfish.model.task import Failure, RunOptions, TaskSpec
 
@@ -25,7 +25,7 @@ class Message(Struct, frozen=True, array_like=True):
     """Base of all that travels."""
 
 
-# --- the handshake; see live/handshake.py ---------------------------------------------------------------------------------------
+# --- the handshake; see live/endpoints.py and live/link.py ---------------------------------------------------------------------------------------
 
 
 class Banner(Message, frozen=True, tag="pilotfish"):
@@ -77,14 +77,17 @@ class Beat(Message, frozen=True, tag="beat"):
     started: list[tuple[int, int]]
 
 
+Count = Annotated[int, Meta(ge=0, le=2**53)]
+
+
 class ResultItem(Struct, frozen=True, array_like=True):
     task: int
     attempt: int
     failure: Failure | None
-    wall_us: int
-    cpu_us: int
-    rss_kib: int
-    length: int
+    wall_us: Count
+    cpu_us: Count
+    rss_kib: Count
+    length: Count
 
 
 class Results(Message, frozen=True, tag="results"):
@@ -246,7 +249,7 @@ class Watch(Message, frozen=True, tag="watch"):
 
 
 class Ask(Message, frozen=True, tag="ask"):
-    """A question or a command with a reply: ``live/answers.py`` lists the kinds."""
+    """A question or a command with a reply: ``core/views.py`` and ``core/commands.py`` list the kinds."""
 
     query: int
     kind: str

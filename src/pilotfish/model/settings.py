@@ -32,7 +32,5 @@ class PoolSettings(Struct, frozen=True, forbid_unknown_fields=True):
     """0 takes any free port."""
     subnets: tuple[str, ...] = ("127.0.0.0/8", "::1/128")
     """Agents may come from these networks."""
-    mode: str = "kept"
-    """How local agents hold their connection: kept, or poll (connect, exchange, hang up)."""
-    poll_s: float = 60.0
-    """In poll mode, how often an agent calls."""
+    poll_s: float = 0.0
+    """0 keeps the connections of agents open; otherwise they connect, exchange, hang up, and call again after so long."""

@@ -171,10 +171,10 @@ class Faults:
         """One connection is stuck while a new one would get through: its content may arrive after that of its successor."""
         if node.link is None:
             return False
-        if self.world.dice.random() < 0.3:
+        if self.world.dice.random() < 0.5:
             self.world.network.reset(node.link)
             node.clog_next_s = self.world.dice.uniform(0.5, 2.0) * self.scenario.settings.lease_s
-            node.troubled(self.world.now + 5.0 + 2 * self.scenario.settings.lease_s)
+            node.troubled(self.world.now + 5.0)
             return True
         until = self.world.now + self.world.dice.uniform(0.05, 2.0) * self.scenario.settings.lease_s
         for lane in (node.link.to_master, node.link.to_peer):

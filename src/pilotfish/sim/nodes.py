@@ -99,6 +99,7 @@ class Node:
     def proved(self, link: Link, epoch: int) -> None:
         if self.clog_next_s:
             self.world.network.clog(link.to_master, self.world.now + self.clog_next_s)
+            self.troubled(self.world.now + self.clog_next_s)
             self.clog_next_s = 0.0
         self.tell("linked", epoch, link=link)
 

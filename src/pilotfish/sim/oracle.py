@@ -20,7 +20,7 @@ from pilotfish.core.state import State
 from pilotfish.model import facts as f
 from pilotfish.model.facts import Record
 from pilotfish.model.ids import INDEX_MASK, run_of, show_task
-from pilotfish.model.states import DONE
+from pilotfish.model.states import DONE, ENDING
 from pilotfish.sim.explained import check_explanations, check_idle_capacity
 from pilotfish.sim.verdict import check_end
 
@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 
 MOST_IDLE_TURNS = 20
 ANSWER_WITHIN_S = 120.0
+SETTLE_S = 3.0
+"""After a disturbance, and longer than any message takes: so long things may be other than they should be."""
+ENDING_S = 15.0
 MOST_UNCHARGED = 2
 """A worker that dies while it is being sent away is not held against its tasks."""
 
@@ -54,8 +57,7 @@ class Oracle:
         self.deaths_caused: dict[int, int] = {}
         self.convicted: dict[int, str] = {}
         self.person_of_run: dict[int, Person] = {}
-        self.stuck_since: dict[str, float] = {}
-        self.useless_since: dict[tuple[int, int], float] = {}
+        self._since: dict[tuple[object, ...], float] = {}
         self._decided_at = 0.0
         """When the master made up its mind about what is becoming durable."""
         self._turns = 0
@@ -77,8 +79,10 @@ class Oracle:
         check(machine.state)
         check_explanations(machine)
         check_idle_capacity(machine)
-        self._check_ahead(process)
-        self._check_useless(process)
+        if self.world.master_trouble_until < self.world.now - SETTLE_S:
+            self._check_ahead(process)
+            self._check_useless(process)
+            self._check_endings(process)
         now = self.world.now
         for number, (kind, asked_at) in self.world.operator.asked.items():
             if now - max(asked_at, self.world.master_trouble_until) > ANSWER_WITHIN_S:
@@ -109,7 +113,7 @@ class Oracle:
         """A new master has read the journal."""
         check(state)
         self._compare(state)
-        self.stuck_since.clear()
+        self._since.clear()
         for person in self.world.people:
             if person.run and not person.finished:
                 run = state.runs.get(person.run)
@@ -156,7 +160,6 @@ class Oracle:
 
     def _worker_ended(self, fact: f.WorkerEnded, turn: Record) -> None:
         self.ended_workers[fact.worker] = fact.reason
-        self.stuck_since.pop(fact.worker, None)
         node = self.world.nodes[fact.worker]
         if not node.alive or "revoked" in fact.reason or (self.world.stopping and "stopped" in fact.reason):
             return
@@ -241,39 +244,56 @@ class Oracle:
         self.deaths_caused[task] = self.deaths_caused.get(task, 0) + 1
         self.world.report.counts["poisoned agents"] += 1
 
+    # --- what may last only so long ---------------------------------------------------------------------------------------------------
+
+    def _lasts(self, what: tuple[object, ...], holds: bool, most_s: float) -> bool:
+        """Has this been so for longer than it may, as far as we have looked?"""
+        if not holds:
+            self._since.pop(what, None)
+            return False
+        now = self.world.now
+        return now - max(self._since.setdefault(what, now), self.world.master_trouble_until) > most_s
+
+    def _troubled(self, worker: str) -> bool:
+        node = self.world.nodes[worker]
+        return not node.alive or node.trouble_until > self.world.now - SETTLE_S
+
     def _check_ahead(self, process: MasterProcess) -> None:
         """Nobody idles for long while tasks wait at a worker that does not get on."""
-        machine, now = process.machine, self.world.now
+        machine = process.machine
         state = machine.state
-        if self.world.master_trouble_until > now - 10.0:
-            self.stuck_since.clear()
-            return
         workers = machine._outlook().workers
         idle = [worker for worker in workers if not worker.held]
         for worker in workers:
-            troubled = self.world.nodes[worker.id].trouble_until > now - 10.0
             waits = any(other.could_fit(task.shape.needs) for task in worker.ahead for other in idle)
-            if state.ready or state.suspects or not waits or troubled or machine.now - worker.progress_at < 5.0:
-                self.stuck_since.pop(worker.id, None)
-            elif now - self.stuck_since.setdefault(worker.id, now) > 5.0:
+            stuck = waits and not state.ready and not state.suspects and machine.now - worker.progress_at > SETTLE_S
+            if self._lasts(("ahead", worker.id), stuck and not self._troubled(worker.id), SETTLE_S):
                 raise Violated(f"{len(worker.ahead)} tasks wait at {worker.id}, which has not got on for long, while {idle[0].id} idles")
 
     def _check_useless(self, process: MasterProcess) -> None:
         """Nobody works for long on what is over or has been given to another."""
-        machine, now = process.machine, self.world.now
-        for worker in machine._outlook().workers:
-            node = self.world.nodes[worker.id]
-            for slot in node.slots.values():
+        state = process.machine.state
+        for worker in process.machine._outlook().workers:
+            for slot in self.world.nodes[worker.id].slots.values():
                 execution = slot.execution
-                if execution is None:
-                    continue
-                task = machine.state.find_task(execution.task)
-                wanted = task is not None and task.worker is worker and task.attempt == execution.attempt
-                quiet_since = max(node.trouble_until, self.world.master_trouble_until, execution.began)
-                if wanted or quiet_since > now - 10.0:
-                    self.useless_since.pop((execution.task, execution.attempt), None)
-                elif now - self.useless_since.setdefault((execution.task, execution.attempt), now) > 5.0:
-                    raise Violated(f"{worker.id} has long been running attempt {execution.attempt} of {task}, which nobody wants")
+                if execution is not None:
+                    task = state.find_task(execution.task)
+                    wanted = task is not None and task.worker is worker and task.attempt == execution.attempt
+                    name = ("useless", execution.task, execution.attempt)
+                    if self._lasts(name, not wanted and not self._troubled(worker.id), SETTLE_S):
+                        raise Violated(f"{worker.id} has long been running attempt {execution.attempt} of {task}, which nobody wants")
+
+    def _check_endings(self, process: MasterProcess) -> None:
+        """What is to end ends: quarantines at their time, pilots when they are asked to."""
+        machine = process.machine
+        for worker in machine.state.workers.values():
+            if 0 < worker.quarantined_until < machine.now - SETTLE_S:
+                raise Violated(f"the quarantine of {worker.id} should have ended {machine.now - worker.quarantined_until:.0f} s ago")
+        for pilot in machine.state.pilots.values():
+            job = self.world.sites.jobs.get(pilot.id)
+            there = job is not None and (job.node is None or job.node.alive)
+            if self._lasts(("ending", pilot.id), pilot.state == ENDING and there, ENDING_S):
+                raise Violated(f"pilot {pilot.id} was to end {ENDING_S:g} s ago and is still there")
 
     # --- people ---------------------------------------------------------------------------------------------------------------------
 

@@ -184,6 +184,7 @@ def _draw_people(dice: random.Random, sites: list[SiteShape], span_s: float) -> 
         dice.choice((0.0, 0.0, 0.3)),
         dice.choice((0, 200)),
         dice.choice((2.0, 4.0)),
+        dice.choice((0.0, 0.0, 0.05)),
         [site.tags for site in sites if site.tags],
     )
     people = []

@@ -12,6 +12,7 @@ from pilotfish.sim.nodes import Node
 from pilotfish.sim.scenario import SiteShape
 
 if TYPE_CHECKING:
+    from pilotfish.sim.master import MasterProcess
     from pilotfish.sim.world import World
 
 KILL_AFTER_S = 5.0
@@ -93,7 +94,7 @@ class Sites:
             self._ended(pilot, True, "cancelled before it began")
             return
         job.node.tell("stop", "its pilot was cancelled")
-        self.world.after(KILL_AFTER_S, self._press, pilot, job)
+        self.world.after(KILL_AFTER_S, self._press, job, self.world.master)
 
     # --- what happens -----------------------------------------------------------------------------------------------------------------
 
@@ -110,8 +111,9 @@ class Sites:
             return
         job.node = self.world.nodes[pilot] = Node(self.world, pilot, pilot, job.site, job.cores)
 
-    def _press(self, pilot: str, job: Job) -> None:
-        if job.node is not None and job.node.alive:
+    def _press(self, job: Job, canceller: MasterProcess | None) -> None:
+        """It did not listen to a TERM. Only the master that sent it still thinks of the KILL."""
+        if job.node is not None and job.node.alive and canceller is self.world.master:
             job.node.evict(gently=False)
 
     def requeue(self, node: Node) -> bool:

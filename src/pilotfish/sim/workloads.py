@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from pilotfish.sim.slots import Execution
 
 GIB = 1 << 30
+MOST_S = 60.0
+"""No simulated task takes longer than this."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -104,6 +106,7 @@ class Mix:
     deps_share: float
     padding: int
     large_cores: float
+    straggler_share: float
     tags: list[dict[str, str]] = field(default_factory=list)
 
 
@@ -138,6 +141,8 @@ def draw_tasks(dice: random.Random, mix: Mix, specs: list[TaskSpec], count: int)
     tasks = []
     for index in range(count):
         duration = mix.shortest_s * (mix.longest_s / mix.shortest_s) ** dice.random()
+        if dice.random() < mix.straggler_share:
+            duration = min(30 * duration, MOST_S)
         behaviour, spec = Behaviour("ok", duration), dice.choice(plain)
         if mix.kinds and dice.random() < mix.bad_share:
             behaviour = _draw_bad(dice, dice.choice(mix.kinds), duration)

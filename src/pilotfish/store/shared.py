@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import mmap
 import os
+import re
 import secrets
 import stat
 import struct
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from pilotfish.errors import JournalError
@@ -25,6 +27,7 @@ SHARE_BYTES = 128 * 1024
 """Larger payloads are worth a file."""
 ABANDONED_S = 3600.0
 _PARTS_PER_CALL = 512
+_NAME = re.compile(r"[0-9a-f]{16}")
 
 
 def shared_directory(payloads: Path) -> Path:
@@ -122,8 +125,10 @@ class SharedPayloads:
         """Remove files that were written long ago and never spoken of: their writer died in between."""
         now = time.time()
         for path in self._directory.iterdir():
-            if int(path.name, 16) not in self._references and now - path.stat().st_mtime > ABANDONED_S:
-                path.unlink(missing_ok=True)
+            if _NAME.fullmatch(path.name) and int(path.name, 16) not in self._references:
+                with suppress(FileNotFoundError):
+                    if now - path.stat().st_mtime > ABANDONED_S:
+                        path.unlink()
 
     def _path(self, number: int) -> Path:
         return self._directory / f"{number:016x}"

@@ -43,7 +43,10 @@ class Fixed:
 
 def _is_wanted(state: State) -> bool:
     """Does work wait, or will it as soon as the client of a run that was just opened has sent it?"""
-    return bool(state.ready or state.suspects) or any(not run.closed and not run.tasks for run in state.runs.values())
+    if state.ready or state.suspects:
+        return True
+    youngest = max((worker.joined_at for worker in (*state.workers.values(), *state.gone_workers.values())), default=0.0)
+    return any(not run.closed and not run.tasks and run.opened_at > youngest for run in state.runs.values())
 
 
 def _needs_one_large_worker(state: State) -> bool:

@@ -33,9 +33,8 @@ if TYPE_CHECKING:
 
 MOST_IDLE_TURNS = 20
 ANSWER_WITHIN_S = 120.0
-SETTLE_S = 3.0
-"""After a disturbance, and longer than any message takes: so long things may be other than they should be."""
-ENDING_S = 15.0
+STALE_S = 1.0
+ENDING_S = 8.0
 MOST_UNCHARGED = 2
 """A worker that dies while it is being sent away is not held against its tasks."""
 
@@ -48,6 +47,8 @@ class Oracle:
     def __init__(self, world: World) -> None:
         self.world = world
         self.calm_since = 0.0
+        self.settle_s = 1.0 + 8 * world.scenario.delay_s
+        """After a disturbance, and longer than any message takes: so long things may be other than they should be."""
         self.executions: dict[int, list[Execution]] = {}
         self.ended_workers: dict[str, str] = {}
         self.applied: dict[int, int] = {}
@@ -79,7 +80,7 @@ class Oracle:
         check(machine.state)
         check_explanations(machine)
         check_idle_capacity(machine)
-        if self.world.master_trouble_until < self.world.now - SETTLE_S:
+        if self.world.master_trouble_until < self.world.now - self.settle_s:
             self._check_ahead(process)
             self._check_useless(process)
             self._check_endings(process)
@@ -256,7 +257,7 @@ class Oracle:
 
     def _troubled(self, worker: str) -> bool:
         node = self.world.nodes[worker]
-        return not node.alive or node.trouble_until > self.world.now - SETTLE_S
+        return not node.alive or node.trouble_until > self.world.now - self.settle_s
 
     def _check_ahead(self, process: MasterProcess) -> None:
         """Nobody idles for long while tasks wait at a worker that does not get on."""
@@ -266,8 +267,8 @@ class Oracle:
         idle = [worker for worker in workers if not worker.held]
         for worker in workers:
             waits = any(other.could_fit(task.shape.needs) for task in worker.ahead for other in idle)
-            stuck = waits and not state.ready and not state.suspects and machine.now - worker.progress_at > SETTLE_S
-            if self._lasts(("ahead", worker.id), stuck and not self._troubled(worker.id), SETTLE_S):
+            stuck = waits and not state.ready and not state.suspects and machine.now - worker.progress_at > STALE_S
+            if self._lasts(("ahead", worker.id), stuck and not self._troubled(worker.id), self.settle_s):
                 raise Violated(f"{len(worker.ahead)} tasks wait at {worker.id}, which has not got on for long, while {idle[0].id} idles")
 
     def _check_useless(self, process: MasterProcess) -> None:
@@ -280,14 +281,14 @@ class Oracle:
                     task = state.find_task(execution.task)
                     wanted = task is not None and task.worker is worker and task.attempt == execution.attempt
                     name = ("useless", execution.task, execution.attempt)
-                    if self._lasts(name, not wanted and not self._troubled(worker.id), SETTLE_S):
+                    if self._lasts(name, not wanted and not self._troubled(worker.id), self.settle_s):
                         raise Violated(f"{worker.id} has long been running attempt {execution.attempt} of {task}, which nobody wants")
 
     def _check_endings(self, process: MasterProcess) -> None:
         """What is to end ends: quarantines at their time, pilots when they are asked to."""
         machine = process.machine
         for worker in machine.state.workers.values():
-            if 0 < worker.quarantined_until < machine.now - SETTLE_S:
+            if 0 < worker.quarantined_until < machine.now - self.settle_s:
                 raise Violated(f"the quarantine of {worker.id} should have ended {machine.now - worker.quarantined_until:.0f} s ago")
         for pilot in machine.state.pilots.values():
             job = self.world.sites.jobs.get(pilot.id)

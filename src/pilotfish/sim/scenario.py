@@ -121,7 +121,7 @@ def draw_scenario(seed: int, most_faults: int = 0) -> Scenario:
         batch_s=dice.choice((0.0, 0.0005, 0.01)),
         inline_bytes=dice.choice((1 << 30, 100)),
         check_every=dice.choice((4, 16, 32)),
-        commands_gap_s=dice.choice((0.0, 0.0, 5.0, 30.0)),
+        commands_gap_s=dice.choice((0.0, 2.0, 5.0, 30.0)),
         fixed_strategy=dice.random() < 0.15,
         tells_of_own_hang_up=dice.random() < 0.5,
         slots_report_late=dice.random() < 0.4,
@@ -174,7 +174,7 @@ def _draw_sites(dice: random.Random) -> list[SiteShape]:
 
 
 def _draw_people(dice: random.Random, sites: list[SiteShape], span_s: float) -> list[PersonPlan]:
-    shortest_s = 10 ** dice.uniform(-3.0, 0.0)
+    shortest_s = 10 ** dice.uniform(-3.0, 0.3)
     kinds = [kind for kind in ("exit", "flaky", "memory", "crash", "poison", "hang", "version") if dice.random() < 0.3]
     mix = Mix(
         shortest_s,

@@ -40,6 +40,8 @@ class SimulatedSlot:
         self.execution: Execution | None = None
         self.unreported: list[tuple[Execution, Any]] = []
         self.gone = False
+        self.condemned = False
+        """What runs was asked to end because it broke a limit."""
         self._turn = 0
 
     # --- what the agent asks --------------------------------------------------------------------------------------------------------
@@ -55,7 +57,8 @@ class SimulatedSlot:
         return count
 
     def terminate(self) -> None:
-        """Most programs end on TERM, some do not care."""
+        """Most programs end on TERM, some do not care. Whatever they do then, it is too late."""
+        self.condemned = True
         if self.execution is not None and self.node.world.dice.random() < 0.7:
             self._plan(0.05, ["signal", "task", "ended by signal 15"], "failed")
 
@@ -85,6 +88,7 @@ class SimulatedSlot:
         if not self.waiting or self.gone:
             return
         world, node = self.node.world, self.node
+        self.condemned = False
         self.attempt = attempt = self.waiting.popleft()
         self.execution = Execution(attempt.task, attempt.attempt, node.worker, node.life, world.now)
         behaviour = world.workloads.behaviour(bytes(attempt.payload))
@@ -136,7 +140,7 @@ class SimulatedSlot:
         world = self.node.world
         payload = b"why it failed" if failure else result_of(bytes(attempt.payload), execution)
         wall_us = round((world.now - execution.began) * 1e6)
-        self._ended(outcome)
+        self._ended("failed" if self.condemned else outcome)
         self.unreported.append((execution, (failure, wall_us, wall_us, 1000, payload)))
         if self.waiting and world.scenario.slots_report_late:
             if len(self.unreported) == 1:

@@ -22,6 +22,8 @@ HABITS = (
     "tail",
     "payload",
     "cancel",
+    "cancel",
+    "cancel",
     "cancel_run",
     "pause",
     "drain",

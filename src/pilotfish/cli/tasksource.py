@@ -14,6 +14,7 @@ from pilotfish.api.nearest import did_you_mean
 from pilotfish.api.placeholders import Template, check_all_used, make_template
 from pilotfish.api.sweep import Sweep, make_sweep
 from pilotfish.api.taskfile import ListedTask, TaskFile, read_task_file
+from pilotfish.applications.environment import without_secrets
 from pilotfish.applications.executable import (
     Executable,
     Launch,
@@ -25,7 +26,6 @@ from pilotfish.applications.executable import (
 )
 from pilotfish.errors import BadInput
 
-SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|API_?KEY|PRIVATE", re.IGNORECASE)
 PLAIN_WORD = re.compile(r"[\w@%+=:,./{}#-]+")
 NOT_PASSED = ("PILOTFISH_", "BASH_FUNC_")
 
@@ -200,7 +200,7 @@ def read_environment(given: Sequence[str], environ: Mapping[str, str]) -> dict[s
 
 def _passed_on(environ: Mapping[str, str]) -> dict[str, str]:
     """A task sees the shell in which it was typed, but for what is ours and what looks like a secret: the journal would keep that."""
-    return {name: value for name, value in environ.items() if not name.startswith(NOT_PASSED) and not SECRET.search(name)}
+    return {name: value for name, value in without_secrets(environ).items() if not name.startswith(NOT_PASSED)}
 
 
 def check_program(program: str, environ: Mapping[str, str]) -> None:

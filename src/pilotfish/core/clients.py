@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from pilotfish.core import commands, views
-from pilotfish.core.state import Run
+from pilotfish.core.state import CLIENT_GONE, Run
 from pilotfish.core.watching import Watcher
 from pilotfish.errors import BadInput, JournalFull, PilotfishError
 from pilotfish.model import effects as e
@@ -221,7 +221,7 @@ def author_expired(machine: Machine, key: str) -> None:
     elif run.options.owned:
         commands.cancel_run(machine, run, "the client that owned it is gone")
     elif not run.closed:
-        machine.record(f.RunClosed(run.id, "its client is gone"))
+        machine.record(f.RunClosed(run.id, CLIENT_GONE))
 
 
 cancel_run = commands.cancel_run

@@ -79,7 +79,7 @@ def _why_ready(machine: Machine, task: Task) -> list[Reason]:
     if not reasons:
         ahead = sum(len(shape.queue) for shape in state.ready if shape.priority >= task.shape.priority)
         text = f"all workers that could take it are busy; {max(ahead - 1, 0)} other task(s) are ready as well"
-        reasons.append(_reason("busy", text, f"pilotfish run --workers {int(state.local_cores) + 1} …  (more workers)"))
+        reasons.append(_reason("busy", text))
     return reasons
 
 
@@ -133,7 +133,7 @@ def too_big(machine: Machine, needs: tuple[tuple[str, int], ...]) -> Reason:
         lacks.append("no single worker has enough of everything at once")
     wanted = dict(needs).get(CORES, 0)
     commands = (
-        [f"pilotfish workers --set {wanted // UNIT}"]
+        [f"pilotfish workers --set {-(-wanted // UNIT)}"]
         if wanted > max(worker.capacity.get(CORES, 0) for worker in machine.state.workers.values())
         else []
     )
@@ -148,6 +148,9 @@ def _show(name: str, amount: int) -> str:
 
 def run(machine: Machine, run: Run) -> dict[str, Any]:
     subject = f"run {run.id}"
+    if run.finished and run.incomplete:
+        text = f"its client went away before it had sent all tasks; {len(run.tasks)} arrived, {run.counts[DONE]} of them are done"
+        return _answer(subject, "incomplete", [_reason("incomplete", text, run.options.command and f"again: {run.options.command}")])
     if run.finished:
         failed = run.counts[FAILED]
         reasons = [_reason("done", f"{run.counts[DONE]} done, {failed} failed, {run.counts[CANCELLED]} cancelled")]

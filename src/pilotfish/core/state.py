@@ -14,6 +14,9 @@ from pilotfish.model.task import CORES, MEMORY, Failure, Payload, RunOptions, Ta
 UNIT = 10_000
 """Resources are counted in integer ten-thousandths, so that fractions add up exactly."""
 
+CLIENT_GONE = "its client is gone"
+"""Why a run was closed that its own client did not close."""
+
 Needs = tuple[tuple[str, int], ...]
 
 
@@ -122,6 +125,11 @@ class Run:
     @property
     def finished(self) -> bool:
         return bool(self.closed) and not self.unfinished
+
+    @property
+    def incomplete(self) -> bool:
+        """Its client went away before it had said that all tasks were sent."""
+        return self.closed == CLIENT_GONE
 
     def shape_for(self, spec: TaskSpec, memory: int = 0) -> Shape:
         request = spec.request

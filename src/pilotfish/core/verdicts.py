@@ -12,6 +12,8 @@ Each kind of trouble has a budget of its own, so that a lost worker never eats t
 
 from __future__ import annotations
 
+import msgspec
+
 from pilotfish.core.state import UNIT, State, Task, Troubles, Worker
 from pilotfish.model import facts as f
 from pilotfish.model.ids import show_task
@@ -38,6 +40,11 @@ def judge(
         charge = "ooms"
         memory = _more_memory(state, task)
         final = not memory or troubles.ooms >= OOM_BUDGET
+        if troubles.ooms:
+            asked = spec.request.memory / 2**20
+            failure = msgspec.structs.replace(
+                failure, message=f"{failure.message} ({asked:.4g} MiB at first, twice as much after each try)"
+            )
     elif failure.cause == "crash":
         charge = "crashes"
         final = troubles.crashes >= max(CRASH_BUDGET, spec.retries)

@@ -81,6 +81,7 @@ def run_row(machine: Machine, run: Run) -> dict[str, Any]:
         "command": run.options.command,
         "cwd": run.options.cwd,
         "state": "done" if run.finished else "closed" if run.closed else "open",
+        "incomplete": run.incomplete,
         "closed": run.closed,
         "paused": run.paused,
         "counts": dict(zip(TASK_STATES, run.counts, strict=True)),

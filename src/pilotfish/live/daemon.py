@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pilotfish.applications.environment import without_secrets
 from pilotfish.errors import ConnectionFailed, PilotfishError, PoolStopped
 from pilotfish.live.home import PoolHome, home, pool_home
 from pilotfish.live.keys import require_private
@@ -127,7 +128,9 @@ def _start(pool: Pool) -> str:
     if pool.temporary:
         command.append("--temporary")
     try:
-        with subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[writing], start_new_session=True) as process:
+        # A shared pool outlives the shell that happened to start it: what is secret there is no business of later runs.
+        environment = dict(os.environ) if pool.temporary else without_secrets(os.environ)
+        with subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[writing], start_new_session=True, env=environment) as process:
             os.close(writing)
             writing = -1
             with os.fdopen(reading, "r") as answer:

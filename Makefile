@@ -19,6 +19,7 @@ help:
 run: $(VENV)/base
 	@PATH="$(CURDIR)/$(BIN):$$PATH" pilotfish run --workers $(WORKERS) --report --name oscillator \
 		--param damping=0.2:2.0:0.2 --param seed=1..4 -- examples/oscillator.py {damping} {seed}
+	@echo "Next:  . $(VENV)/bin/activate && pilotfish demo"
 
 test: check unit
 

@@ -15,6 +15,10 @@ PATIENCE_S = 60.0
 """Long enough for the slowest machine: it is a limit for hangs, never a measure."""
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--seed", type=int, help="replay this seed of the simulation (tests/simulation)")
+
+
 @pytest.fixture
 def pilotfish_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     home = tmp_path / "home"

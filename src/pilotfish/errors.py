@@ -11,6 +11,9 @@ class PilotfishError(Exception):
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message)
         self.hint = hint
+        if hint:
+            # A Python traceback shows it below the message; the command line has a line of its own for it.
+            self.add_note(hint)
 
 
 class BadInput(PilotfishError):

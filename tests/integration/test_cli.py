@@ -30,7 +30,8 @@ def test_from_nothing_to_results_and_back_to_nothing(typist: Typist) -> None:
     assert typist.type("run", "--", "echo", "hello") == (0, "hello\n", "")
     swept = typist.type("run", "--workers", "2", "--json", "--param", "a=0.1:0.3:0.1", "--param", "b=1..3", "--", "echo", "{a}", "{b}")
     assert swept.status == 0
-    assert json.loads(swept.out)["counts"]["done"] == 9
+    data = json.loads(swept.out)
+    assert (data["state"], data["counts"]["done"], sum(data["counts"].values()), data["tasks"]) == ("done", 9, 9, 9)
     results = json.loads(typist.type("results", "--json").out)
     assert [(task["command"], task["stdout"]) for task in results][4] == ("echo 0.2 2", "0.2 2\n")
     assert typist.type("stop").out == "Stopped: 0 processes and 0 sockets left.\n"
@@ -48,6 +49,10 @@ def test_exit_status_and_output_of_failures(typist: Typist) -> None:
     again = typist.type("rerun", "2", "--failed")
     assert again.status == 1
     assert again.out.startswith("Run 3: 1 task of run 2 once more.\n")
+    for told in (some.out, again.out, typist.type("attach", "2").out):
+        assert "sh -c 'exit 1'" in told
+        assert "Once more:     pilotfish rerun" in told
+    assert typist.type("why", "2").out.startswith("run 2 is failed: 1 of 2 tasks failed [exit], such as 2.1: ")
 
 
 def test_a_run_in_a_sandbox_brings_its_files_back(typist: Typist) -> None:
@@ -93,8 +98,8 @@ def test_the_progress_line_moves_and_is_taken_away(typist: Typist) -> None:
 
 def test_a_request_that_nothing_meets_is_told_and_kept(typist: Typist) -> None:
     said = typist.type("run", "--workers", "1", "--cores", "3", "--", "echo", "at last")
-    assert said.status == 0
-    assert "3 cores asked for, the largest worker has 1 cores" in said.err
+    assert said.status == 3
+    assert "3 cores asked for, the largest worker has 1 core" in said.err
     assert "do      pilotfish workers --set 3" in said.err
     assert "Run 1 is kept" in said.out
     assert json.loads(typist.type("why", "--json").out)["reasons"][-1]["code"] == "too-big"
@@ -162,6 +167,9 @@ def test_run_files_make_tasks_and_applications_make_more(typist: Typist) -> None
     assert "Run 2: 5 tasks, 5 done" in said.out, said
     assert [task["value"] for task in json.loads(typist.type("results", "--json").out)] == ["2", "4", "8", "16", "32"]
     (typist.directory / "bad.py").write_text("def runn(tasks): pass\n")
+    (typist.directory / "raises.py").write_text("def fall(x):\n    return 1 / x\n\ndef run(tasks):\n    tasks.call(fall, 0)\n")
+    assert typist.type("run", "raises.py").status == 1
+    assert "in fall" in typist.type("logs", "3.0").err
     bad = typist.type("run", "bad.py")
     assert bad.status == 2
     assert "neither run nor manager" in bad.err

@@ -16,6 +16,8 @@ from pilotfish.agent import machine as agent_machine
 from pilotfish.agent import results as agent_results
 from pilotfish.core import agents, apply, clients, commands, machine, snapshot, verdicts
 from pilotfish.core.machine import Machine, Turn
+from pilotfish.core.moves import release
+from pilotfish.core.proposals import Proposal
 from pilotfish.core.state import Task, Worker
 from pilotfish.core.watching import Watcher
 from pilotfish.model import effects as e
@@ -25,7 +27,6 @@ from pilotfish.model.states import DONE, RUNNING
 from pilotfish.model.task import Failure
 from pilotfish.policies import fifo
 from pilotfish.sim.master import MasterProcess
-from pilotfish.sim.network import Link
 
 Patch = pytest.MonkeyPatch
 
@@ -225,7 +226,7 @@ def suspects_run_beside_others(patch: Patch) -> None:
         for task in outlook.state.suspects:
             able = next((worker for worker in workers if fifo._suits(outlook, worker, task.shape) and worker.fits(task.shape.needs)), None)
             if able is not None:
-                proposals.append(fifo.Proposal(able, [task]))
+                proposals.append(Proposal(able, [task]))
                 return [worker for worker in workers if worker is not able]
         return workers
 
@@ -330,8 +331,6 @@ def acknowledged_before_durable(patch: Patch) -> None:
 
 @bug
 def freed_room_is_not_given_back(patch: Patch) -> None:
-    release = apply.release
-
     def stingy(worker: Worker, task: Task) -> None:
         free = dict(worker.free)
         release(worker, task)
@@ -435,6 +434,3 @@ def the_agent_spins(patch: Patch) -> None:
         return next_deadline(self)
 
     patch.setattr(agent_machine.AgentMachine, "_next_deadline", impatient)
-
-
-__all__ = ["PLANTED", "Link", "Planted"]

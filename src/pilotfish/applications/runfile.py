@@ -6,12 +6,14 @@ process of its own (``live/application.py``).
 
 from __future__ import annotations
 
+import ast
 import inspect
 import os
 import runpy
+import shlex
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,6 +22,7 @@ from pilotfish.applications.tasklist import TaskList
 from pilotfish.errors import BadInput, PilotfishError
 
 SHAPE = "a run file has def run(tasks): … or manager = YourManager()"
+SHOWN_NAMES = 5
 
 
 class RunFile(NamedTuple):
@@ -35,6 +38,7 @@ def load(path: str | os.PathLike[str], arguments: Sequence[str] = ()) -> RunFile
     file = Path(path).resolve()
     if not file.is_file():
         raise BadInput(f"run file: {os.fspath(path)!r} does not exist (looked in {os.getcwd()})", "check the path")
+    _check_shape(file, os.fspath(path), arguments)
     names = _execute(file, arguments)
     function, manager = names.get("run"), names.get("manager")
     if manager is not None:
@@ -54,6 +58,32 @@ def load(path: str | os.PathLike[str], arguments: Sequence[str] = ()) -> RunFile
     if not len(tasks):
         raise BadInput(f"run file {file.name}: run(tasks) added no task", "call tasks.add([program, argument, …]) in it")
     return RunFile(file, tasks, None)
+
+
+def _check_shape(file: Path, written: str, arguments: Sequence[str]) -> None:
+    """A program that was meant to be run is told from a run file before anything of it is executed here."""
+    defined: list[str] = []
+    _guarded(file, lambda: defined.extend(_top_level_names(ast.parse(file.read_bytes(), file.name))))
+    if not {"run", "manager", "*"} & set(defined):
+        program = shlex.join(["pilotfish", "run", "--", "python", written, *arguments])
+        raise BadInput(
+            f"run file {file.name}: it defines neither run nor manager (it has: {', '.join(defined[:SHOWN_NAMES]) or 'nothing'})",
+            f"if it is a program: {program}  ({SHAPE})",
+        )
+
+
+def _top_level_names(tree: ast.AST) -> Iterator[str]:
+    """What the file may define, also in an ``if`` or ``try``; ``*`` when it takes over all names of something."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            yield node.name
+        elif isinstance(node, ast.alias):
+            yield node.asname or node.name
+        elif isinstance(node, ast.Name):
+            if isinstance(node.ctx, ast.Store):
+                yield node.id
+        elif not isinstance(node, ast.Lambda):
+            yield from _top_level_names(node)
 
 
 def _parameters(function: Any) -> list[inspect.Parameter]:

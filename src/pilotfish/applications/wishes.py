@@ -30,6 +30,7 @@ class Wishes(TypedDict, total=False):
 
 
 KNOWN = tuple(Wishes.__annotations__)
+MOST_COUNT = 1_000_000
 
 
 class Wanted(Struct, frozen=True):
@@ -64,6 +65,8 @@ def _whole(wishes: Mapping[str, Any], field: str, default: int, least: int | Non
     value = wishes.get(field, default)
     if isinstance(value, bool) or not isinstance(value, int) or (least is not None and value < least):
         raise BadInput(f"{field}: {value!r} is not a whole number" + ("" if least is None else f" from {least} on"), f"write {field}=1")
+    if abs(value) > MOST_COUNT:
+        raise BadInput(f"{field}: {value} is too large", f"write a number up to {MOST_COUNT}")
     return value
 
 

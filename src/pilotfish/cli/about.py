@@ -23,7 +23,29 @@ def version(as_json: bool) -> None:
     if as_json:
         Screen.of().json({"pilotfish": found, "python": platform.python_version(), "system": platform.platform()})
     else:
-        Screen.of().line(f"pilotfish {found} (Python {platform.python_version()})")
+        show_version()
+
+
+def show_version() -> None:
+    Screen.of().line(f"pilotfish {metadata.version('pilotfish')} (Python {platform.python_version()})")
+
+
+@click.command("help")
+@click.argument("command", required=False)
+@click.pass_context
+def help_of(context: click.Context, command: str | None) -> None:
+    """Print the help of a command.
+
+    Without a command: the commands there are.
+    """
+    whole = context.find_root()
+    if command is None:
+        click.echo(whole.get_help())
+        return
+    assert isinstance(whole.command, click.Group)
+    _, found, _ = whole.command.resolve_command(whole, [command])
+    assert found is not None
+    click.echo(click.Context(found, info_name=command, parent=whole).get_help())
 
 
 @click.command()

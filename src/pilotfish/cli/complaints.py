@@ -15,6 +15,8 @@ SOME_FAILED = 1
 BAD_INPUT = 2
 CANNOT = 3
 """Exit status when Pilotfish itself cannot do what was asked: no master, no disk, no answer."""
+NOT_STARTED = 3
+"""Exit status when a run is kept, but nothing that is there can start it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,12 +25,16 @@ class Explanation:
 
     meaning: str
     commands: tuple[str, ...]
+    says_more: bool = True
+    """Whether it says anything that the error itself does not."""
 
 
 EXPLANATIONS: dict[str, Explanation] = {
-    "P1000": Explanation("Pilotfish could not do what was asked.", ("pilotfish doctor",)),
-    "P1001": Explanation("The command line has an option or a command that does not exist.", ("pilotfish --help",)),
-    "P1100": Explanation("Something that was typed or written in a file cannot be used; nothing was started.", ("pilotfish run --help",)),
+    "P1000": Explanation("Pilotfish could not do what was asked.", ("pilotfish doctor",), says_more=False),
+    "P1001": Explanation("The command line has an option or a command that does not exist.", ("pilotfish --help",), says_more=False),
+    "P1100": Explanation(
+        "Something that was typed or written in a file cannot be used; nothing was started.", ("pilotfish run --help",), says_more=False
+    ),
     "P1101": Explanation(
         "A file or value is larger than one message may be. Put it where the workers can read it, and pass its path.",
         ("pilotfish run --here ...",),
@@ -40,7 +46,7 @@ EXPLANATIONS: dict[str, Explanation] = {
     "P2101": Explanation("Another master already serves this pool.", ("pilotfish status", "pilotfish stop")),
     "P2102": Explanation("The disk of the journal is full: nothing new is taken on until there is room.", ("df -h", "pilotfish doctor")),
     "P3100": Explanation("No master could be reached, or it refused this client.", ("pilotfish doctor", "pilotfish gc")),
-    "P3101": Explanation("Nothing was ever run in this pool.", ("pilotfish run -- COMMAND",)),
+    "P3101": Explanation("Nothing was ever run in this pool.", ("pilotfish run -- COMMAND",), says_more=False),
     "P3102": Explanation("The pool was stopped while this command watched it; unfinished work is kept.", ("pilotfish attach",)),
     "P4100": Explanation("A task ended badly and its retries are used up.", ("pilotfish tasks --state failed", "pilotfish rerun --failed")),
     "P4101": Explanation(
@@ -77,4 +83,5 @@ def complain(error: PilotfishError, as_json: bool = False) -> None:
     for line in more:
         screen.line(f"  {clean(line)}")
     screen.line(f"  {screen.paint('do:', 'bold')} {clean(error.hint or ' or '.join(explanation.commands))}")
-    screen.line(f"  {screen.paint('more:', 'dim')} pilotfish explain {error.code}")
+    if explanation.says_more:
+        screen.line(f"  {screen.paint('more:', 'dim')} pilotfish explain {error.code}")

@@ -12,7 +12,8 @@ from pilotfish.applications.wishes import Wanted
 from pilotfish.cli.complaints import CANNOT
 from pilotfish.cli.follow import Follower
 from pilotfish.cli.options import json_option
-from pilotfish.cli.output import all_tasks, fetch_output
+from pilotfish.cli.output import fetch_output
+from pilotfish.cli.pool import all_tasks
 from pilotfish.cli.private import PrivatePool, private_master
 from pilotfish.cli.processes import cast_of, kill
 from pilotfish.cli.progress import Progress

@@ -9,14 +9,15 @@ from typing import Any
 
 import click
 
-from pilotfish.cli.complaints import SOME_FAILED
-from pilotfish.cli.listing import shown_command
+from pilotfish.cli.complaints import NOT_STARTED, SOME_FAILED
+from pilotfish.cli.listing import failure_note, shown_command, state_of_run
 from pilotfish.cli.options import json_option, pool_option, run_argument
 from pilotfish.cli.pool import Master, News, connect, find_run
 from pilotfish.cli.progress import Progress
+from pilotfish.cli.recipe import with_commands
 from pilotfish.cli.render import Column, Screen, clean, duration, plural
 from pilotfish.cli.why import show_reasons
-from pilotfish.model.states import CANCELLED, DONE, FAILED
+from pilotfish.model.states import FAILED
 
 LISTEN_S = 0.1
 ASK_WHY_AFTER_S = 0.3
@@ -75,7 +76,10 @@ class Outcome:
     tasks: int
     left: str = ""
     """Empty when the run ended; else why we stopped watching: ``interrupted`` or ``hopeless``."""
-    failures: list[tuple[int, str]] = field(default_factory=list)
+    failures: list[dict[str, str]] = field(default_factory=list)
+    """The first few failed tasks: ``task``, ``command`` and ``message``."""
+    state: str = ""
+    """One word for where the run stands, as in ``status``."""
     timing: Timing = field(default_factory=lambda: Timing(time.monotonic()))
 
     @property
@@ -86,7 +90,9 @@ class Outcome:
 class Follower:
     """Keeps count while a run is watched."""
 
-    def __init__(self, master: Master, row: dict[str, Any], progress: Progress, costs: list[float] | None) -> None:
+    def __init__(
+        self, master: Master, row: dict[str, Any], progress: Progress, costs: list[float] | None, from_the_start: bool = False
+    ) -> None:
         self.outcome = Outcome(row["run"], dict(row["counts"]), row["tasks"])
         self.progress = progress
         self.costs = costs
@@ -98,8 +104,10 @@ class Follower:
         self._ask_why_at = time.monotonic() + ASK_WHY_AFTER_S
         counts = self.outcome.counts
         progress.total = row["tasks"]
-        progress.failed = counts.get("failed", 0)
-        progress.done = self.cursor = progress.failed + counts.get("done", 0) + counts.get("cancelled", 0)
+        # A run of our own is heard from its first task on, however quick that was: where its time went is to be known.
+        self.cursor = 0 if from_the_start else sum(counts.get(word, 0) for word in ("done", "failed", "cancelled"))
+        if self.cursor:
+            progress.begin(row.get("elapsed_s") or 0.0, self.cursor, counts.get("failed", 0))
         if costs:
             progress.work_total = sum(costs)
 
@@ -114,21 +122,31 @@ class Follower:
         self._running.update(news.began)
         for item in news.ended:
             self._running.discard(item.index)
-            word = {DONE: "done", FAILED: "failed", CANCELLED: "cancelled"}[item.state]
-            self.outcome.counts[word] = self.outcome.counts.get(word, 0) + 1
             self.outcome.timing.note(now, item.wall_us, item.cpu_us)
             self.progress.ended(item.state == FAILED, self.costs[item.index] if self.costs else None)
-            if item.state == FAILED and len(self.outcome.failures) < SHOWN_FAILURES:
-                self.outcome.failures.append((item.index, item.failure.message or item.failure.cause if item.failure else "failed"))
         self.progress.running = len(self._running)
 
-    def recount(self, now: bool = False) -> None:
+    def recount(self) -> None:
         """The run of an application grows while it is watched."""
-        if self._open and (now or time.monotonic() >= self._recount_at):
+        if self._open and time.monotonic() >= self._recount_at:
             self._recount_at = time.monotonic() + RECOUNT_S
             row = self._master.ask("run", run=self.outcome.run)
             self._open = row["state"] == "open"
             self.progress.total = self.outcome.tasks = row["tasks"]
+
+    def conclude(self) -> None:
+        """How it stands now, from the one who knows it."""
+        outcome = self.outcome
+        row = self._master.ask("run", run=outcome.run)
+        outcome.counts, outcome.tasks, outcome.state = dict(row["counts"]), row["tasks"], state_of_run(row)
+        if row["counts"].get("failed"):
+            rows = self._master.ask("tasks", run=outcome.run, state="failed", limit=SHOWN_FAILURES)
+            outcome.failures = [
+                {"task": failed["id"], "command": command, "message": failure_note(failed.get("failure") or {})}
+                for failed, command in with_commands(self._master, row, rows)
+            ]
+        if outcome.timing.elapsed_s <= 0:
+            outcome.timing.elapsed_s = row.get("elapsed_s") or max(0.0, (row.get("ended_at") or 0.0) - (row.get("opened_at") or 0.0))
 
     def look_for_trouble(self, screen: Screen) -> bool:
         """When nothing moves, say why; True when waiting is of no use."""
@@ -154,11 +172,11 @@ class Follower:
 def follow(master: Master, run: int, quiet: bool = False, costs: list[float] | None = None, started: float | None = None) -> Outcome:
     """Watch until the run has ended, or somebody presses Ctrl-C. The moving line goes to the standard error output.
 
-    ``started`` is when the person began to wait, if that was before now.
+    ``started`` is when the person began to wait for a run of their own; of another run the master knows how long it took.
     """
     screen = Screen.of(sys.stderr)
     progress = Progress(screen, time.monotonic)
-    follower = Follower(master, master.ask("run", run=run), progress, costs)
+    follower = Follower(master, master.ask("run", run=run), progress, costs, started is not None)
     outcome = follower.outcome
     if started is not None:
         outcome.timing.started = started
@@ -172,7 +190,6 @@ def follow(master: Master, run: int, quiet: bool = False, costs: list[float] | N
                 if news.lost is not None:
                     raise news.lost
                 if news.finished:
-                    follower.recount(now=True)
                     break
             elif follower.look_for_trouble(screen):
                 outcome.left = "hopeless"
@@ -185,41 +202,51 @@ def follow(master: Master, run: int, quiet: bool = False, costs: list[float] | N
     finally:
         progress.clear()
         watcher.close()
-    outcome.timing.elapsed_s = time.monotonic() - outcome.timing.started
+    if started is not None:
+        outcome.timing.elapsed_s = time.monotonic() - started
+    follower.conclude()
     return outcome
+
+
+def exit_status_of(outcome: Outcome) -> int:
+    """Somebody who leaves knows that the work goes on; a script that waits must not take a run that cannot start for a success."""
+    if outcome.left:
+        return NOT_STARTED if outcome.left == "hopeless" else 0
+    return SOME_FAILED if outcome.bad else 0
 
 
 def show_outcome(screen: Screen, outcome: Outcome, as_json: bool = False) -> int:
     """Tell how it ended; the exit status."""
-    status = SOME_FAILED if outcome.bad and not outcome.left else 0
     if as_json:
         screen.json(
             {
                 "run": outcome.run,
-                "state": "left" if outcome.left else "done",
+                "state": outcome.state,
+                "left": outcome.left,
                 "tasks": outcome.tasks,
                 "counts": outcome.counts,
-                "failures": [{"task": f"{outcome.run}.{index}", "message": message} for index, message in outcome.failures],
+                "failures": outcome.failures,
                 "elapsed_s": round(outcome.timing.elapsed_s, 3),
             }
         )
-        return status
-    if outcome.left:
+    elif outcome.left:
         show_left(screen, outcome)
-        return status
-    counts = outcome.counts
+    else:
+        _show_end(screen, outcome)
+    return exit_status_of(outcome)
+
+
+def _show_end(screen: Screen, outcome: Outcome) -> None:
+    counts, run = outcome.counts, outcome.run
     parts = [f"{counts[word]:,} {word}" for word in ("done", "failed", "cancelled") if counts.get(word)]
     told = ", ".join(parts) or "nothing to do"
-    screen.line(f"Run {outcome.run}: {plural(outcome.tasks, 'task')}, {told} in {duration(outcome.timing.elapsed_s)}.")
+    screen.line(f"Run {run}: {plural(outcome.tasks, 'task')}, {told} in {duration(outcome.timing.elapsed_s)}.")
     if outcome.failures:
-        columns = (Column("TASK"), Column("WHAT HAPPENED", elastic=True))
-        screen.table(
-            columns, ((f"{outcome.run}.{index}", message.splitlines()[0] if message else "") for index, message in outcome.failures)
-        )
-        screen.line(f"All of them:   pilotfish tasks {outcome.run} --state failed")
-        screen.line(f"What it wrote: pilotfish logs {outcome.run}.{outcome.failures[0][0]}")
-        screen.line(f"Once more:     pilotfish rerun {outcome.run} --failed")
-    return status
+        columns = (Column("TASK"), Column("COMMAND", elastic=True), Column("WHAT HAPPENED", elastic=True))
+        screen.table(columns, ((one["task"], one["command"], one["message"].splitlines()[0]) for one in outcome.failures))
+        screen.line(f"All of them:   pilotfish tasks {run} --state failed")
+        screen.line(f"What it wrote: pilotfish logs {outcome.failures[0]['task']}")
+        screen.line(f"Once more:     pilotfish rerun {run} --failed")
 
 
 def show_left(screen: Screen, outcome: Outcome) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import click
 
 from pilotfish.cli.options import json_option, pool_option, run_argument
-from pilotfish.cli.pool import NoPool, connect, find_run
+from pilotfish.cli.pool import NoPool, all_tasks, connect, find_run
+from pilotfish.cli.recipe import with_commands
 from pilotfish.cli.render import Column, Screen, clean, duration, plural, rate, size
 from pilotfish.model.states import TASK_STATES
 
@@ -27,7 +28,7 @@ RUN_COLUMNS = (
 )
 TASK_COLUMNS = (
     Column("TASK"),
-    Column("NAME", elastic=True),
+    Column("COMMAND", elastic=True),
     Column("STATE"),
     Column("TRY", right=True),
     Column("WORKER", elastic=True),
@@ -46,6 +47,7 @@ WORKER_COLUMNS = (
     Column("FAILED", right=True),
     Column("NOTE", elastic=True),
 )
+WHILE_ACTIVE = ("RUNNING", "WAITING", "RATE", "TO GO")
 SHOWN_RUNS = 20
 SHOWN_TASKS = 100
 IN_HAND = ("assigned", "running")
@@ -69,14 +71,14 @@ def status(everything: bool, pool: str, as_json: bool) -> None:
         return
     answer = master.ask("status")
     if as_json:
-        screen.json(answer)
+        screen.json({**answer, "runs": [{**row, "state": state_of_run(row)} for row in answer.get("runs", ())]})
         return
     screen.line(_pool_sentence({"pool": pool, **answer}))
     rows = sorted(answer.get("runs", ()), key=lambda row: int(row["run"]))
     shown = rows if everything else rows[-SHOWN_RUNS:]
     if shown:
         screen.line()
-        screen.table(RUN_COLUMNS, (run_cells(row) for row in shown))
+        show_runs(screen, shown)
     if len(shown) < len(rows):
         screen.line(f"... and {plural(len(rows) - len(shown), 'earlier run')}: pilotfish status --all")
     for warning in answer.get("warnings", ()):
@@ -102,18 +104,26 @@ def _pool_sentence(answer: dict[str, Any]) -> str:
 
 def state_of_run(row: dict[str, Any]) -> str:
     """One word for where a run stands."""
-    if row.get("paused"):
-        return "paused"
     if row["state"] == "done":
         counts = row["counts"]
         return "failed" if counts.get("failed") else "cancelled" if counts.get("cancelled") else "done"
+    if row.get("paused"):
+        return "paused"
     if any(row["counts"].get(state) for state in IN_HAND):
         return "running"
     return "waiting" if row["tasks"] else "open"
 
 
+def show_runs(screen: Screen, rows: Sequence[dict[str, Any]]) -> None:
+    """A line per run. What only matters while something is to be done is left out when nothing is."""
+    idle = all(row["state"] == "done" for row in rows)
+    kept = [place for place, column in enumerate(RUN_COLUMNS) if not (idle and column.title in WHILE_ACTIVE)]
+    lines = (run_cells(row) for row in rows)
+    screen.table([RUN_COLUMNS[place] for place in kept], ([cells[place] for place in kept] for cells in lines))
+
+
 def run_cells(row: dict[str, Any]) -> list[object]:
-    counts = row["counts"]
+    counts, active = row["counts"], row["state"] != "done"
     return [
         row["run"],
         row["name"] or "-",
@@ -123,10 +133,16 @@ def run_cells(row: dict[str, Any]) -> list[object]:
         f"{counts.get('failed', 0):,}",
         f"{_sum(counts, IN_HAND):,}",
         f"{_sum(counts, AHEAD):,}",
-        rate(row.get("rate_per_s")) if row["state"] != "done" else "-",
-        duration(row.get("eta_s")) if row["state"] != "done" else "-",
-        shown_command(row),
+        rate(row.get("rate_per_s")) if active else "-",
+        duration(row.get("eta_s")) if active and not row.get("paused") else "-",
+        program_first(row),
     ]
+
+
+def program_first(row: dict[str, Any]) -> str:
+    """The command of a run with what it is swept over behind it, because a narrow table cuts the end."""
+    swept, dashes, program = shown_command(row).partition(" -- ")
+    return f"{program}  {swept}" if dashes and swept.startswith("--") else shown_command(row)
 
 
 def shown_command(row: dict[str, Any]) -> str:
@@ -141,12 +157,14 @@ def _sum(counts: dict[str, int], states: Iterable[str]) -> int:
 @click.command()
 @run_argument
 @click.option("--state", type=click.Choice(TASK_STATES), help="Only tasks in this state.")
-@click.option("--limit", type=click.IntRange(min=1), metavar="N", default=SHOWN_TASKS, show_default=True, help="At most so many.")
+@click.option(
+    "--limit", type=click.IntRange(min=1), metavar="N", help=f"At most so many.  [default: {SHOWN_TASKS}; with --json or --ids all]"
+)
 @click.option("--offset", type=click.IntRange(min=0), metavar="N", default=0, help="Leave out so many first.")
 @click.option("--ids", is_flag=True, help="Print only the tasks' names, one per line, for other commands.")
 @pool_option
 @json_option
-def tasks(run: str | None, state: str | None, limit: int, offset: int, **options: Any) -> None:
+def tasks(run: str | None, state: str | None, limit: int | None, offset: int, **options: Any) -> None:
     """List the tasks of a run.
 
     RUN is its number or name; by default the last run.
@@ -154,27 +172,30 @@ def tasks(run: str | None, state: str | None, limit: int, offset: int, **options
     screen = Screen.of()
     master = connect(options["pool"])
     row = find_run(master, run)
-    arguments = {"run": row["run"], "limit": limit, "offset": offset} | ({"state": state} if state else {})
-    found = master.ask("tasks", **arguments)
     if options["as_json"]:
-        screen.json(found)
-    elif options["ids"]:
-        for task in found:
+        found = with_commands(master, row, all_tasks(master, row["run"], state, offset, limit), ask=False)
+        screen.json_list({**task, "command": command} for task, command in found)
+        return
+    if options["ids"]:
+        for task in all_tasks(master, row["run"], state, offset, limit):
             screen.line(task["id"])
-    elif not found:
+        return
+    shown = list(with_commands(master, row, all_tasks(master, row["run"], state, offset, limit or SHOWN_TASKS)))
+    if not shown:
         screen.line(f"Run {row['run']} has no {state or 'such'} tasks.")
-    else:
-        screen.table(TASK_COLUMNS, (task_cells(task) for task in found))
-        total = row["counts"].get(state, 0) if state else row["tasks"]
-        if total > offset + len(found):
-            screen.line(f"... {total - offset - len(found):,} more: pilotfish tasks {row['run']} --offset {offset + len(found)}")
+        return
+    screen.table(TASK_COLUMNS, (task_cells(task, command) for task, command in shown))
+    total, seen = row["counts"].get(state, 0) if state else row["tasks"], offset + len(shown)
+    if total > seen:
+        filtered = f" --state {state}" if state else ""
+        screen.line(f"... {total - seen:,} more: pilotfish tasks {row['run']}{filtered} --offset {seen}")
 
 
-def task_cells(task: dict[str, Any]) -> list[object]:
+def task_cells(task: dict[str, Any], command: str) -> list[object]:
     failure = task.get("failure")
     return [
         task["id"],
-        task["name"] or "-",
+        command or "-",
         task["state"],
         task["attempt"] or "-",
         task.get("worker") or "-",
@@ -202,7 +223,7 @@ def workers(everything: bool, cores: int | None, pool: str, as_json: bool) -> No
     screen = Screen.of()
     master = connect(pool, start=cores is not None, workers=cores)
     if cores is not None and not as_json:
-        screen.line(f"From now on {plural(cores, 'core')} of this machine work for the pool {clean(pool)}.")
+        screen.line(f"From now on {plural(cores, 'core')} of this machine {'works' if cores == 1 else 'work'} for the pool {clean(pool)}.")
         return
     found = master.ask("workers", all=everything)
     if as_json:

@@ -42,6 +42,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "demo": ("demo:demo", "A tour of half a minute that breaks things on purpose."),
         "explain": ("about:explain_code", "Say what an error code means."),
         "completion": ("about:completion", "Print the shell's completion script."),
+        "help": ("about:help_of", "Print the help of a command."),
         "version": ("about:version", "Print the version."),
     },
 }
@@ -81,7 +82,16 @@ class LazyGroup(click.Group):
                 formatter.write_dl([(name, text) for name, (_, text) in commands.items()], col_max=14)
 
 
+def _show_version(context: click.Context, parameter: click.Parameter, wanted: bool) -> None:
+    if wanted:
+        from pilotfish.cli.about import show_version
+
+        show_version()
+        context.exit()
+
+
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.option("--version", "-V", is_flag=True, is_eager=True, expose_value=False, callback=_show_version, help="Print the version.")
 def pilotfish() -> None:
     """One pool of workers out of the places you have.
 
@@ -104,7 +114,7 @@ def invoke(words: list[str]) -> int:
     as_json = "--json" in (words[: words.index("--")] if "--" in words else words)
     try:
         # Not by way of click's own main, which would print errors its own way and take a closed pipe for a failure.
-        with pilotfish.make_context("pilotfish", list(words)) as context:
+        with pilotfish.make_context("pilotfish", list(words), obj=list(words)) as context:
             outcome = pilotfish.invoke(context)
         sys.stdout.flush()
         return outcome if isinstance(outcome, int) else 0

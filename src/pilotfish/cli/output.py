@@ -10,7 +10,6 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,18 +18,19 @@ import click
 from pilotfish.applications.below import write_below
 from pilotfish.applications.executable import Completed, decode_completed
 from pilotfish.applications.outcome import decode_value
-from pilotfish.applications.parcel import DamagedParcel, unpack
+from pilotfish.applications.parcel import unpack
 from pilotfish.cli.complaints import SOME_FAILED
 from pilotfish.cli.listing import failure_note
 from pilotfish.cli.options import json_option, pool_option, run_argument
-from pilotfish.cli.pool import Master, connect, find_run, task_name
-from pilotfish.cli.recipe import expand_recipe
+from pilotfish.cli.pool import Master, all_tasks, connect, find_run, task_name
+from pilotfish.cli.recipe import with_commands
 from pilotfish.cli.render import Column, Screen, clean, duration, plural
 from pilotfish.errors import BadInput
 
 POLL_S = 0.3
 STREAMS = {"stdout": 1, "stderr": 2}
-PAGE = 1000
+ENDED = ("done", "failed", "cancelled")
+SHOWN_RESULTS = 100
 RESULT_COLUMNS = (
     Column("TASK"),
     Column("STATE"),
@@ -47,6 +47,7 @@ class TaskOutput:
     def __init__(self, row: dict[str, Any], payload: bytes) -> None:
         self.row = row
         self.stdout = self.stderr = b""
+        self.traceback = ""
         self.completed: Completed | None = None
         self.value: object = None
         self.has_value = False
@@ -58,6 +59,7 @@ class TaskOutput:
             return
         parts = unpack(payload)
         if len(parts) >= 4:
+            self.traceback = _traceback(bytes(parts[0]))
             self.stdout, self.stderr = bytes(parts[2]), bytes(parts[3])
         if row["state"] == "done":
             outcome = decode_value(payload)
@@ -76,41 +78,20 @@ class TaskOutput:
         return list(self.completed.files) if self.completed is not None else []
 
 
+def _traceback(meta: bytes) -> str:
+    """The traceback that a Python call left over there, if it raised."""
+    try:
+        said = json.loads(meta) if meta else {}
+    except ValueError:
+        return ""
+    return str(said.get("traceback") or "")
+
+
 def fetch_output(master: Master, row: dict[str, Any]) -> TaskOutput:
     if row["state"] not in ("done", "failed"):
         return TaskOutput(row, b"")
     _, payload = master.ask_bytes("payload", task=row["id"], which="result")
     return TaskOutput(row, payload)
-
-
-def commands_of(master: Master, run: dict[str, Any], rows: list[dict[str, Any]]) -> list[str]:
-    """Each task's own command line, where it can be known; else the name of its program or function."""
-    known = expand_recipe(run, rows[0]["index"], rows[-1]["index"] - rows[0]["index"] + 1) if rows else []
-    return [known[row["index"] - rows[0]["index"]] if known else _own_command(master, row) for row in rows]
-
-
-def _own_command(master: Master, row: dict[str, Any]) -> str:
-    """From the task's input, which the master keeps as long as the task may be run again."""
-    name = str(row["name"])
-    if row.get("kind") != "exec" or row["state"] == "done":
-        return name
-    _, payload = master.ask_bytes("payload", task=row["id"], which="input")
-    try:
-        return " ".join(json.loads(bytes(unpack(payload)[0]))["argv"]) if payload else name
-    except (DamagedParcel, ValueError, KeyError):
-        return name
-
-
-def all_tasks(master: Master, run: int, state: str | None = None) -> Iterator[dict[str, Any]]:
-    """The tasks of a run, a page at a time."""
-    offset = 0
-    while True:
-        arguments = {"run": run, "limit": PAGE, "offset": offset} | ({"state": state} if state else {})
-        rows = master.ask("tasks", **arguments)
-        yield from rows
-        offset += len(rows)
-        if len(rows) < PAGE:
-            return
 
 
 def write_bytes(data: bytes, stream: Any, raw: bool) -> None:
@@ -144,35 +125,36 @@ def logs(subject: str | None, only: str | None, failed: bool, raw: bool, pool: s
     master = connect(pool)
     if subject is not None and "." in subject:
         row = master.ask("task", task=task_name(subject))
-        if row["state"] == "running":
-            for name in STREAMS:
-                if only in (None, name):
-                    write_bytes(_peek(master, row, name, 0), getattr(sys, name), raw)
-            return
-        _print_streams(fetch_output(master, row), only, raw)
+        if not _print_log(master, row, only, raw):
+            where = f" to {only}" if only else ""
+            so_far = "" if row["state"] in ENDED else f" so far: it is {row['state']}"
+            Screen.of(sys.stderr).line(f"task {row['id']} wrote nothing{where}{so_far}")
         return
     run = find_run(master, subject)
-    for row in all_tasks(master, run["run"], "failed" if failed else None):
-        if row["state"] in ("done", "failed"):
-            sys.stdout.write(f"--- {row['id']} {row['state']} {clean(commands_of(master, run, [row])[0])}\n")
-            _print_streams(fetch_output(master, row), only, raw)
+    rows = (row for row in all_tasks(master, run["run"], "failed" if failed else None) if row["state"] in ("done", "failed"))
+    for row, command in with_commands(master, run, rows):
+        sys.stdout.write(f"--- {row['id']} {row['state']} {clean(command)}\n")
+        _print_log(master, row, only, raw)
 
 
-def _print_streams(output: TaskOutput, only: str | None, raw: bool) -> None:
-    if only != "stderr":
-        write_bytes(output.stdout, sys.stdout, raw)
-    if only != "stdout":
-        write_bytes(output.stderr, sys.stderr, raw)
-        traceback = _traceback(output)
-        if traceback:
-            write_bytes(traceback, sys.stderr, raw)
+def _print_log(master: Master, row: dict[str, Any], only: str | None, raw: bool) -> bool:
+    """Print what a task wrote; whether that was anything."""
+    if row["state"] == "running":
+        texts = {name: _peek(master, row, name, 0) for name in STREAMS if only in (None, name)}
+    else:
+        output = fetch_output(master, row)
+        texts = {"stdout": output.stdout, "stderr": output.stderr + _what_happened(output)}
+    shown = {name: text for name, text in texts.items() if text and only in (None, name)}
+    for name, text in shown.items():
+        write_bytes(text, getattr(sys, name), raw)
+    return bool(shown)
 
 
-def _traceback(output: TaskOutput) -> bytes:
-    """What happened, where the task's own output does not say it."""
+def _what_happened(output: TaskOutput) -> bytes:
+    """The traceback of a Python call, or at least the message, where the task's own output does not say it."""
     failure = output.row.get("failure")
     if failure and output.row.get("kind") != "exec":
-        return f"{failure.get('message', '')}\n".encode()
+        return (output.traceback or str(failure.get("message", ""))).rstrip("\n").encode() + b"\n"
     return b""
 
 
@@ -186,7 +168,7 @@ def show_single(master: Master, task: str) -> int:
         return 0
     screen = Screen.of(sys.stderr)
     failure = row.get("failure")
-    screen.line(f"Task {task} {row['state']}: {clean(failure_note(failure)) if failure else ''}")
+    screen.line(f"Task {task} {row['state']}" + (f": {clean(failure_note(failure))}" if failure else ""))
     screen.line(f"  why         pilotfish why {task}")
     screen.line(f"  once more   pilotfish rerun {row['run']} --failed")
     return SOME_FAILED
@@ -209,7 +191,7 @@ def tail(task: str, follow: bool, lines: int, stream: str | None, raw: bool, poo
     seen = _tail_once(master, name, stream, lines, raw)
     while follow:
         row = master.ask("task", task=name)
-        if row["state"] in ("done", "failed", "cancelled"):
+        if row["state"] in ENDED:
             whole = getattr(fetch_output(master, row), stream)
             write_bytes(whole[seen:], sys.stdout, raw)
             return
@@ -223,7 +205,7 @@ def tail(task: str, follow: bool, lines: int, stream: str | None, raw: bool, poo
 def _tail_once(master: Master, task: str, stream: str, lines: int, raw: bool) -> int:
     """Print the last lines there are; how many bytes that leaves behind us."""
     row = master.ask("task", task=task)
-    if row["state"] in ("done", "failed", "cancelled"):
+    if row["state"] in ENDED:
         data: bytes = getattr(fetch_output(master, row), stream)
     else:
         data = b""
@@ -250,10 +232,10 @@ def _peek(master: Master, row: dict[str, Any], stream: str, offset: int) -> byte
 @click.command()
 @run_argument
 @click.option("--save", "directory", metavar="DIR", help="Write outputs and files to DIR/INDEX/.")
-@click.option("--limit", type=click.IntRange(min=1), metavar="N", default=100, show_default=True, help="Show at most so many.")
+@click.option("--limit", type=click.IntRange(min=1), metavar="N", help=f"At most so many.  [default: {SHOWN_RESULTS}; with --json all]")
 @pool_option
 @json_option
-def results(run: str | None, directory: str | None, limit: int, pool: str, as_json: bool) -> None:
+def results(run: str | None, directory: str | None, limit: int | None, pool: str, as_json: bool) -> None:
     """Show what the tasks gave, and save their files.
 
     RUN is its number or name; by default the last run.
@@ -265,10 +247,11 @@ def results(run: str | None, directory: str | None, limit: int, pool: str, as_js
         saved = save_results(master, row["run"], directory, streams=True)
         screen.line(f"{plural(saved, 'file')} in {directory}/")
         return
-    rows = master.ask("tasks", run=row["run"], limit=limit)
     if as_json:
-        screen.json([_as_data(master, task, command) for task, command in zip(rows, commands_of(master, row, rows), strict=True)])
+        found = all_tasks(master, row["run"], limit=limit)
+        screen.json_list(_as_data(master, task, command) for task, command in with_commands(master, row, found))
         return
+    rows = list(all_tasks(master, row["run"], limit=limit or SHOWN_RESULTS))
     show_results(screen, master, row, rows)
     if row["tasks"] > len(rows):
         screen.line(f"... and {row['tasks'] - len(rows):,} more: pilotfish results {row['run']} --limit {row['tasks']}")
@@ -276,7 +259,7 @@ def results(run: str | None, directory: str | None, limit: int, pool: str, as_js
 
 def show_results(screen: Screen, master: Master, run: dict[str, Any], rows: list[dict[str, Any]]) -> None:
     cells = []
-    for task, command in zip(rows, commands_of(master, run, rows), strict=True):
+    for task, command in with_commands(master, run, rows):
         output = fetch_output(master, task)
         took = duration(task["wall_s"]) if task.get("wall_s") else "-"
         cells.append([task["id"], task["state"], took, command, output.headline(), " ".join(output.file_names())])

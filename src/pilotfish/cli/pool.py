@@ -6,7 +6,7 @@ their own in its place.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -16,6 +16,8 @@ from pilotfish.model.messages import EndedItem
 from pilotfish.model.task import RunOptions, TaskSpec
 
 DEFAULT_POOL = "default"
+PAGE = 10_000
+"""So many rows a master gives in one answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +113,20 @@ def find_run(master: Master, wanted: str | None) -> dict[str, Any]:
             return row
     names = [str(row["name"]) for row in rows if row["name"]]
     raise BadInput(f"there is no run {wanted!r}", did_you_mean(wanted, names) or "See the runs there are: pilotfish status")
+
+
+def all_tasks(master: Master, run: int, state: str | None = None, offset: int = 0, limit: int | None = None) -> Iterator[dict[str, Any]]:
+    """The tasks of a run, a page at a time; without a limit all of them."""
+    filtered = {"state": state} if state else {}
+    left = limit
+    while left is None or left > 0:
+        page = PAGE if left is None else min(PAGE, left)
+        rows = master.ask("tasks", run=run, limit=page, offset=offset, **filtered)
+        yield from rows
+        if len(rows) < page:
+            return
+        offset += page
+        left = None if left is None else left - page
 
 
 def task_name(text: str) -> str:

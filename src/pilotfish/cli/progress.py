@@ -26,6 +26,11 @@ class Speed:
         self._started = clock()
         self._samples: deque[tuple[float, float]] = deque([(self._started, 0.0)])
 
+    def begin(self, elapsed_s: float, done: float) -> None:
+        """What was done before we came, so that a rate is known at once."""
+        now = self._clock()
+        self._samples = deque([(now - elapsed_s, 0.0), (now, done)])
+
     def note(self, done: float) -> None:
         now = self._clock()
         if now - self._samples[-1][0] >= LEAST_SAMPLE_S or len(self._samples) == 1:
@@ -55,6 +60,12 @@ class Progress:
         self._speed = Speed(clock)
         self._drawn_at = -1e9
         self._drawn = False
+
+    def begin(self, elapsed_s: float, done: int, failed: int) -> None:
+        """The run has been going on for so long, and so many have ended."""
+        self.done, self.failed = done, failed
+        if elapsed_s > 0 and done:
+            self._speed.begin(elapsed_s, done)
 
     def ended(self, failed: bool, cost: float | None = None) -> None:
         """One more task ended. ``cost`` is its share of the work, where that is known."""
@@ -119,6 +130,32 @@ class Progress:
 
     def clear(self) -> None:
         """Take the moving line away, so that ordinary lines may follow."""
+        if self._drawn:
+            self._screen.stream.write("\r\x1b[K")
+            self._screen.stream.flush()
+            self._drawn = False
+
+
+class Submitting:
+    """How much of a large run has been handed over; on a terminal only."""
+
+    def __init__(self, screen: Screen, clock: Callable[[], float], total: int) -> None:
+        self.handed_over = 0
+        self._total = total
+        self._screen = screen
+        self._clock = clock
+        self._draw_at = clock() + REDRAW_S
+        self._drawn = False
+
+    def one_more(self) -> None:
+        self.handed_over += 1
+        if self._screen.is_terminal and self._clock() >= self._draw_at:
+            self._draw_at = self._clock() + REDRAW_S
+            self._screen.stream.write(f"\r\x1b[Ksubmitting {self.handed_over:,}/{self._total:,}")
+            self._screen.stream.flush()
+            self._drawn = True
+
+    def clear(self) -> None:
         if self._drawn:
             self._screen.stream.write("\r\x1b[K")
             self._screen.stream.flush()

@@ -123,6 +123,14 @@ class Screen:
         """One JSON document; ASCII, so that it is safe on any terminal."""
         self.line(json.dumps(data, indent=2 if self.is_terminal else None, default=str))
 
+    def json_list(self, items: Iterable[Any]) -> None:
+        """One JSON document, written item by item: there may be more of them than fit into memory."""
+        between = "["
+        for item in items:
+            self.stream.write(between + json.dumps(item, indent=2 if self.is_terminal else None, default=str))
+            between = ",\n" if self.is_terminal else ", "
+        self.line("]" if between != "[" else "[]")
+
 
 @dataclass(frozen=True, slots=True)
 class Column:

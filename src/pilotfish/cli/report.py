@@ -32,7 +32,7 @@ def show_times(screen: Screen, outcome: Outcome, cores: float) -> None:
             ("  a task waited", f"{duration(shares['mean_queue_s'])} on average for a free core"),
             ("  a task ran", f"{duration(shares['mean_run_s'])} on average, {duration(shares['mean_cpu_s'])} of it computing"),
             ("  overhead", f"{duration(shares['overhead_per_task_s'])} of a core per task: starting, sending, waiting for the last one"),
-            ("  workers busy", f"{shares['utilisation']:.0%} of {cores:g} cores"),
+            ("  workers busy", f"{shares['utilisation']:.0%} of {cores:g} core{'' if cores == 1 else 's'}"),
         ]
     )
     screen.line()

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import click
 
 from pilotfish.applications.executable import executable_payload, executable_spec
 from pilotfish.applications.wishes import Wanted, read_wishes
-from pilotfish.cli.follow import Outcome, follow, show_outcome
+from pilotfish.cli.follow import Outcome, exit_status_of, follow, show_outcome
 from pilotfish.cli.options import json_option, pool_option
 from pilotfish.cli.output import save_results, show_single
-from pilotfish.cli.pool import Master, connect
+from pilotfish.cli.pool import Master, NewRun, connect
+from pilotfish.cli.progress import Submitting
 from pilotfish.cli.render import Screen, clean, plural
 from pilotfish.cli.report import show_report
 from pilotfish.cli.tasksource import Source, Wording, make_source
@@ -23,6 +28,7 @@ from pilotfish.model.quantities import show_bytes, show_seconds
 from pilotfish.model.task import RunOptions
 
 SHOWN_IN_DRY_RUN = 5
+NUMBER = re.compile(r"[0-9]+([.][0-9]+)?")
 
 
 class CommandLine(click.Command):
@@ -82,9 +88,12 @@ def run(context: click.Context, /, **options: Any) -> int:
     pilotfish run workflow.py
 
     {name} is the task's value of a parameter, {} its line, {#} its number. Ctrl-C leaves the run; the work goes on.
-    The exit status is 0 when all tasks were done, 1 when some failed, 2 when the request itself is wrong.
+    The exit status is 0 when all tasks were done, 1 when some failed, 2 when the request itself is wrong, and 3 when the run is
+    kept but not started, because nothing fits it so far.
     """
     command: tuple[str, ...] = options["command"]
+    check_name(options["name"])
+    options["typed"] = shlex.join(["pilotfish", *(context.obj or ["run"])])
     if command and command[0].endswith(".py") and not context.meta["after_dashes"] and not _is_sweep(options):
         from pilotfish.cli.runfile import run_file
 
@@ -134,18 +143,43 @@ def _resource(text: str) -> tuple[str, float]:
     return name, value
 
 
+def check_name(name: str) -> None:
+    """A name that could be taken for the number of a run or task would never be found again."""
+    if NUMBER.fullmatch(name) or name == "last":
+        meaning = "the last run" if name == "last" else f"the {'task' if '.' in name else 'run'} {name}"
+        raise BadInput(f"--name {name}: that already means {meaning}", f"Put a letter before it: --name run-{name}")
+
+
 def submit(master: Master, source: Source, wanted: Wanted, options: dict[str, Any]) -> int:
-    """Hand over all tasks; interrupted, the run is cancelled, because nobody could hand over the rest."""
+    """Hand over all tasks."""
     new = master.begin(RunOptions(name=options["name"], command=source.command, cwd=os.getcwd(), max_failures=options["max_failures"]))
-    try:
+    if source.count > 1 and not (options["quiet"] or options["as_json"] or options["detach"]):
+        Screen.of(sys.stderr).line(f"Run {new.number}: {plural(source.count, 'task')}: {clean(source.command.removeprefix('-- '))}")
+    with handing_over(master, new, source.count, options) as submitting:
         number = new.spec(*executable_spec(wanted.name or "task", source.launch, wanted))
         for task in source:
             new.add(number, executable_payload(task))
+            submitting.one_more()
         new.close()
-    except BaseException:
-        master.ask("cancel", run=new.number)
-        raise
     return new.number
+
+
+@contextmanager
+def handing_over(master: Master, new: NewRun, count: int, options: dict[str, Any]) -> Iterator[Submitting]:
+    """Shows how far it is; interrupted, the run is cancelled, because nobody could hand over the rest."""
+    screen = Screen.of(sys.stderr)
+    screen.is_terminal = screen.is_terminal and not (options["quiet"] or options["as_json"])
+    submitting = Submitting(screen, time.monotonic, count)
+    try:
+        yield submitting
+    except BaseException as error:
+        submitting.clear()
+        master.ask("cancel", run=new.number)
+        if isinstance(error, KeyboardInterrupt):
+            screen.line(f"Not all tasks were submitted: run {new.number} was cancelled. Again: {clean(options['typed'])}")
+        raise
+    finally:
+        submitting.clear()
 
 
 def _after_submission(screen: Screen, master: Master, source: Source, number: int, options: dict[str, Any]) -> int:
@@ -158,8 +192,6 @@ def _after_submission(screen: Screen, master: Master, source: Source, number: in
         else:
             screen.line(f"Run {number}: {plural(source.count, 'task')} submitted. Watch it: pilotfish attach {number}")
         return 0
-    if not quiet and source.count > 1:
-        Screen.of(sys.stderr).line(f"Run {number}: {plural(source.count, 'task')}: {clean(source.command.removeprefix('-- '))}")
     outcome = follow(master, number, quiet=quiet or source.count == 1, costs=source.costs(), started=options["started"])
     return _tell(screen, master, source, outcome, options)
 
@@ -175,7 +207,7 @@ def _tell(screen: Screen, master: Master, source: Source, outcome: Outcome, opti
     elif source.count == 1 and not outcome.left and not options["as_json"]:
         return show_single(master, f"{outcome.run}.0")
     if options["quiet"] and not options["as_json"]:
-        return 1 if outcome.bad and not outcome.left else 0
+        return exit_status_of(outcome)
     status = show_outcome(screen, outcome, options["as_json"])
     if not options["as_json"] and not outcome.left:
         if saved:
@@ -196,12 +228,12 @@ def _show_plan(screen: Screen, source: Source, wanted: Wanted, as_json: bool) ->
     cores = f"{request.cores:g}" + (f" to {request.cores_max:g}" if request.cores_max else "")
     needs = [f"{cores} core{'' if cores == '1' else 's'}"]
     needs += [f"{show_bytes(request.memory)} of memory"] if request.memory else []
-    needs += [f"{request.gpus:g} GPUs"] if request.gpus else []
+    needs += [f"{request.gpus:g} GPU{'' if request.gpus == 1 else 's'}"] if request.gpus else []
     needs += [f"{amount:g} {clean(name)}" for name, amount in request.custom.items()]
     needs += [f"at most {show_seconds(wanted.time_s)}"] if wanted.time_s else []
     where = "each in a fresh directory" if source.launch.sandbox else f"in {clean(source.launch.cwd)}"
     screen.line(f"Would run {plural(source.count, 'task')}, {where}; each needs {', '.join(needs)}:")
     for argv in first:
-        screen.line("  " + clean(" ".join(argv)))
+        screen.line("  " + clean(shlex.join(argv)))
     if source.count > len(first):
         screen.line(f"  ... and {source.count - len(first):,} more")

@@ -14,6 +14,7 @@ from pilotfish.cli.output import save_results
 from pilotfish.cli.pool import Master, connect
 from pilotfish.cli.render import Screen, plural
 from pilotfish.cli.report import show_report
+from pilotfish.cli.run import handing_over
 from pilotfish.errors import BadInput
 from pilotfish.model.task import RunOptions
 
@@ -38,7 +39,7 @@ def run_file(path: str, arguments: Sequence[str], options: dict[str, Any]) -> in
         if options[option] not in (None, (), 0):
             raise BadInput(
                 f"{written} does not go with a run file ({path})",
-                "Say it inside, for each task: tasks.add([...], cores=2). If the file is a program, write -- before it.",
+                f"Say it inside, for each task: tasks.add([...], cores=2). If it is a program: pilotfish run ... -- python {path}",
             )
     loaded = load(path, arguments)
     screen = Screen.of()
@@ -90,12 +91,10 @@ def _submit(master: Master, loaded: RunFile, arguments: Sequence[str], options: 
     new = master.begin(run_options)
     if loaded.tasks is None:
         return new.number
-    try:
+    with handing_over(master, new, len(loaded.tasks), options) as submitting:
         numbers = [new.spec(*spec) for spec in loaded.tasks.specs]
         for entry in loaded.tasks.take():
             new.add(numbers[entry.spec], entry.payload, entry.after)
+            submitting.one_more()
         new.close()
-    except BaseException:
-        master.ask("cancel", run=new.number)
-        raise
     return new.number

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from pilotfish.cli.follow import follow, show_outcome
+from pilotfish.cli.listing import state_of_run
 from pilotfish.cli.options import json_option, pool_option, run_argument
 from pilotfish.cli.pool import connect, find_run, task_name
 from pilotfish.cli.render import Screen, plural
@@ -28,8 +31,15 @@ def cancel(subjects: tuple[str, ...], pool: str) -> None:
         return
     for subject in subjects:
         row = find_run(master, subject)
+        if row["state"] == "done":
+            screen.line(_has_ended(row))
+            continue
         answer = master.ask("cancel", run=row["run"])
         screen.line(f"Cancelled run {row['run']}: {plural(answer['cancelled'], 'task')} that had not ended.")
+
+
+def _has_ended(row: dict[str, Any]) -> str:
+    return f"Run {row['run']} has already ended: it is {state_of_run(row)}."
 
 
 @click.command()
@@ -39,6 +49,9 @@ def pause(run: str | None, pool: str) -> None:
     """Start no more tasks of a run; those that run go on."""
     master = connect(pool)
     row = find_run(master, run)
+    if row["state"] == "done":
+        Screen.of().line(_has_ended(row))
+        return
     master.ask("pause", run=row["run"])
     Screen.of().line(f"Run {row['run']} is paused. Go on: pilotfish resume {row['run']}")
 
@@ -50,6 +63,9 @@ def resume(run: str | None, pool: str) -> None:
     """Go on with a paused run."""
     master = connect(pool)
     row = find_run(master, run)
+    if row["state"] == "done":
+        Screen.of().line(_has_ended(row))
+        return
     master.ask("resume", run=row["run"])
     Screen.of().line(f"Run {row['run']} goes on. Watch it: pilotfish attach {row['run']}")
 
@@ -72,5 +88,7 @@ def rerun(run: str | None, failed: bool, detach: bool, quiet: bool, pool: str, a
     if not as_json:
         screen.line(f"Run {answer['run']}: {plural(answer['tasks'], 'task')} of run {row['run']} once more.")
     if detach:
+        if as_json:
+            screen.json({"run": answer["run"], "tasks": answer["tasks"], "state": "submitted"})
         return 0
     return show_outcome(screen, follow(master, answer["run"], quiet=quiet or as_json), as_json)

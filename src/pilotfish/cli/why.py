@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import click
 
+from pilotfish.cli.listing import failure_note, state_of_run
 from pilotfish.cli.options import json_option, pool_option
-from pilotfish.cli.pool import Master, connect, find_run, task_name
-from pilotfish.cli.render import Screen, clean
+from pilotfish.cli.pool import Master, all_tasks, connect, find_run, task_name
+from pilotfish.cli.recipe import command_of
+from pilotfish.cli.render import Screen, clean, plural
 
 
 @click.command()
@@ -22,7 +25,12 @@ def why(subject: str | None, pool: str, as_json: bool) -> None:
     """
     screen = Screen.of()
     master = connect(pool)
-    answer = master.ask("why", **_arguments(master, subject))
+    arguments = _arguments(master, subject)
+    answer = master.ask("why", **arguments)
+    if "task" in arguments:
+        answer = _with_command(master, arguments["task"], answer)
+    elif "run" in arguments:
+        answer = _of_run(master, arguments["run"], answer)
     if as_json:
         screen.json(answer)
     else:
@@ -37,6 +45,47 @@ def _arguments(master: Master, subject: str | None) -> dict[str, Any]:
     if any(subject == worker["worker"] for worker in master.ask("workers", all=True)):
         return {"worker": subject}
     return {"run": find_run(master, subject)["run"]}
+
+
+def _with_command(master: Master, task: str, answer: dict[str, Any]) -> dict[str, Any]:
+    """Says which parameters a task has."""
+    row = master.ask("task", task=task)
+    command = command_of(master, master.ask("run", run=row["run"]), row)
+    sentence = str(answer["sentence"]).replace(f"task {task} ", f"task {task} ({command}) ", 1)
+    return {**answer, "sentence": sentence, "command": command}
+
+
+def _of_run(master: Master, number: int, answer: dict[str, Any]) -> dict[str, Any]:
+    """The state in the one word that ``status`` has for it; of a run that ended badly, how many tasks failed and mostly why."""
+    run = master.ask("run", run=number)
+    state = state_of_run(run)
+    if state == "failed":
+        reason = _mostly(master, run)
+    elif state == "cancelled":
+        text = f"{run['counts']['cancelled']:,} of {plural(run['tasks'], 'task')} cancelled, {run['counts'].get('done', 0):,} done"
+        commands = [f"pilotfish tasks {number} --state cancelled", f"pilotfish results {number}"]
+        reason = {"code": "cancelled", "text": text, "commands": commands}
+    else:
+        return {**answer, "state": state}
+    return {**answer, "state": state, "sentence": f"run {number} is {state}: {reason['text']}", "reasons": [reason]}
+
+
+def _mostly(master: Master, run: dict[str, Any]) -> dict[str, Any]:
+    """How many failed, and what most of them have in common."""
+    number = run["run"]
+    causes: Counter[str] = Counter()
+    examples: dict[str, dict[str, Any]] = {}
+    for row in all_tasks(master, number, "failed"):
+        cause = (row.get("failure") or {}).get("cause", "unknown")
+        causes[cause] += 1
+        examples.setdefault(cause, row)
+    ((cause, count),) = causes.most_common(1)
+    example = examples[cause]
+    share = "" if len(causes) == 1 else f", {count:,} of them"
+    note = failure_note(example.get("failure") or {}).splitlines()[0]
+    text = f"{causes.total():,} of {plural(run['tasks'], 'task')} failed{share} [{cause}], such as {example['id']}: {note}"
+    commands = [f"pilotfish tasks {number} --state failed", f"pilotfish logs {example['id']}", f"pilotfish rerun {number} --failed"]
+    return {"code": cause, "text": text, "commands": commands}
 
 
 def show_reasons(screen: Screen, answer: dict[str, Any]) -> None:

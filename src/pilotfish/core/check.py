@@ -36,7 +36,8 @@ def _check_run(state: State, number: int) -> None:
     counts = [0] * len(TASK_STATES)
     for index, task in enumerate(run.tasks):
         counts[task.state] += 1
-        _demand(task.id == task_id(number, index), f"{task} is at place {index} of run {number}")
+        if task.id != task_id(number, index):
+            raise Violation(f"{task} is at place {index} of run {number}")
         _check_task(state, task)
     _demand(counts == run.counts, f"run {number}: counted {counts}, kept {run.counts}")
     ended = list(run.ended)
@@ -47,20 +48,32 @@ def _check_run(state: State, number: int) -> None:
 
 
 def _check_task(state: State, task: Task) -> None:
-    placed = task.state in (ASSIGNED, RUNNING)
-    _demand((task.worker is not None) == placed, f"{task} is at worker {task.worker}")
-    if task.worker is not None:
-        _demand(state.workers.get(task.worker.id) is task.worker, f"{task} is at {task.worker}, which is gone")
-        held = (task in task.worker.active) + (task in task.worker.ahead)
-        _demand(held == 1, f"{task} is held {held} times by {task.worker}")
-    queued = (task in task.shape.queue) + (task in state.suspects)
-    _demand(queued == (task.state == READY), f"{task} is {queued} times in a queue")
-    _demand((task.waits_for > 0) == (task.state == WAITING) or task.state >= DONE, f"{task} waits for {task.waits_for}")
-    spec = state.spec_of(task)
-    if task.troubles is not None:
-        _demand(task.troubles.failures <= spec.retries + 1, f"{task} failed {task.troubles.failures} times, {spec.retries} retries")
-        lost = task.troubles.losses + task.troubles.deaths
-        _demand(lost <= spec.losses + 1, f"{task} was lost {lost} times")
+    problem = _trouble_with(state, task)
+    if problem:
+        raise Violation(f"{task} {problem}")
+
+
+def _trouble_with(state: State, task: Task) -> str:
+    """What is wrong with a task; empty if nothing. Texts are made only when needed, as this runs for every task at every step of a test."""
+    worker, troubles = task.worker, task.troubles
+    if (worker is not None) != (task.state in (ASSIGNED, RUNNING)):
+        return f"is at worker {worker}"
+    if worker is not None:
+        if state.workers.get(worker.id) is not worker:
+            return f"is at {worker}, which is gone"
+        if (task in worker.active) + (task in worker.ahead) != 1:
+            return f"is not held once by {worker}"
+    if (task in task.shape.queue) + (task in state.suspects) != (task.state == READY):
+        return "is in no queue, or in one too many"
+    if (task.waits_for > 0) != (task.state == WAITING) and task.state < DONE:
+        return f"waits for {task.waits_for}"
+    if troubles is not None:
+        spec = state.spec_of(task)
+        if troubles.failures > spec.retries + 1:
+            return f"failed {troubles.failures} times, {spec.retries} retries"
+        if troubles.losses + troubles.deaths > spec.losses + 1:
+            return f"was lost {troubles.losses + troubles.deaths} times"
+    return ""
 
 
 def _check_worker(worker: Worker) -> None:

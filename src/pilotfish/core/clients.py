@@ -25,6 +25,7 @@ APPLICATION_BACK_S = 1.0
 """How soon the process of an application is started again after it died; it needs about as long to start."""
 MOST = 1e15
 """No worker will ever have more of anything."""
+MOST_COUNT = 1_000_000_000
 UNTOLD = -1
 """The query number of a problem that answers no question."""
 PEEK_S = 10.0
@@ -104,6 +105,9 @@ def _with_code(spec: TaskSpec, code: Payload) -> TaskSpec:
     for name, amount in (*spec.request.amounts(), ("cores_max", spec.request.cores_max), ("time_s", spec.time_s)):
         if not 0 <= amount <= MOST:
             raise BadInput(f"a task asks for {amount:g} {name}", f"ask for at most {MOST:g}")
+    for name, count in (("retries", spec.retries), ("losses", spec.losses), ("priority", spec.priority)):
+        if not -MOST_COUNT <= count <= MOST_COUNT:
+            raise BadInput(f"{name} is {count}", f"choose a number up to {MOST_COUNT}")
     return msgspec.structs.replace(spec, code=code)
 
 

@@ -83,6 +83,9 @@ class Machine:
             self.set_timer(lease_at, "lease", worker.id)
             if worker.quarantined_until:
                 self.set_timer(worker.quarantined_until, "quarantine", worker.id)
+        for name in [name for name, site in self.state.sites.items() if site.held]:
+            # Whoever starts a master again may have mended what was wrong.
+            self.record(f.SiteHeld(name, ""))
         for run in self.state.runs.values():
             if not run.finished:
                 clients.author_gone(self, run)

@@ -5,7 +5,7 @@ Each kind of trouble has a budget of its own, so that a lost worker never eats t
 * failures    the task's own doing (exit status, exception, time limit): ``retries`` of the spec
 * losses      the worker's or site's doing (slot killed, silent, disk full): ``losses`` of the spec
 * deaths      its worker died while it may have been running: ``losses`` of the spec, together with those
-* crashes     the task takes its slot down with it: CRASH_BUDGET
+* crashes     the task or its slot crashes (CRASH_BUDGET) or is killed (KILLED_BUDGET), or ``retries`` if that is more
 * ooms        the memory limit was really hit: tried again with twice as much, OOM_BUDGET times
 * second_opinions  a failure on a worker that fails everything is not believed until another worker says the same
 """
@@ -20,6 +20,8 @@ from pilotfish.model.ids import show_task
 from pilotfish.model.task import MEMORY, Failure, Payload
 
 CRASH_BUDGET = 2
+KILLED_BUDGET = 5
+KILLED_CAUSES = ("killed", "slot-lost")
 OOM_BUDGET = 2
 SUSPECT_AFTER = 2
 """So many workers must die under a task before it has to run alone. Only a death while alone convicts it."""
@@ -45,9 +47,10 @@ def judge(
             failure = msgspec.structs.replace(
                 failure, message=f"{failure.message} ({asked:.4g} MiB at first, twice as much after each try)"
             )
-    elif failure.cause == "crash":
-        charge = "crashes"
-        final = troubles.crashes >= max(CRASH_BUDGET, spec.retries)
+    elif failure.cause in ("crash", *KILLED_CAUSES):
+        # Somebody may have killed it from outside, but a task that is killed each time brings it on itself.
+        charge, avoid = "crashes", failure.cause in KILLED_CAUSES
+        final = troubles.crashes >= max(KILLED_BUDGET if avoid else CRASH_BUDGET, spec.retries)
     elif failure.blame in ("worker", "site"):
         charge, avoid = "losses", True
         final = troubles.losses + troubles.deaths >= spec.losses

@@ -22,6 +22,9 @@ from pilotfish.live.processes import processes_of
 
 START_S = 60.0
 """A master that has a long journal to read may take a while."""
+SILENT_S = 5.0
+"""For so long a master that dies while it starts is started again."""
+SILENT_END = "failed it ended without a word\t"
 GOODBYE_S = 30.0
 PRIVATE_SETTINGS: dict[str, Any] = {"orphan_s": 60.0, "linger_s": 2.0, "author_s": 10.0}
 """A private pool ends with its client, so that it need not wait long for anybody."""
@@ -48,6 +51,8 @@ class Pool:
             answer = _start(self)
             if answer == "ready":
                 return
+            if answer == SILENT_END and time.monotonic() < deadline - START_S + SILENT_S:
+                continue  # it was killed while it started: not its fault, nor its client's
             if answer.startswith("failed "):
                 message, _, hint = answer.removeprefix("failed ").partition("\t")
                 raise PilotfishError(f"the master of pool {self.name} did not start: {message}", hint or f"see {self.directory}/master.log")
@@ -141,7 +146,7 @@ def _start(pool: Pool) -> str:
         for descriptor in (reading, writing):
             if descriptor >= 0:
                 os.close(descriptor)
-    return line or "failed it ended without a word\t"
+    return line or SILENT_END
 
 
 def remove_pool(pool: Pool) -> None:

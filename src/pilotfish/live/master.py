@@ -84,7 +84,7 @@ class Master:
     async def run(self, ready: Any) -> None:
         self._loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            self._loop.add_signal_handler(number, self.finished.set)
+            self._loop.add_signal_handler(number, self._told_to_end)
         await self._listen()
         self._conclude(self.machine.start(self.now()))
         self.doorman.epoch = self.machine.state.epoch
@@ -96,6 +96,11 @@ class Master:
         await self.finished.wait()
         upkeep.cancel()
         await self._end()
+
+    def _told_to_end(self) -> None:
+        """By a logout or a shutdown: send everybody home; what is unfinished goes on with the next master."""
+        self.machine.finish("the master was told to end")
+        self._turn()
 
     async def _listen(self) -> None:
         rules = Rules((AGENT,), tuple(self.settings.subnets), self.keyring.server_context())
@@ -137,6 +142,7 @@ class Master:
             self._look_at_space()
             displaced = self.journal.verify_in_place()
             if displaced:
+                self.pool.journal.mkdir(mode=0o700, exist_ok=True)
                 log.error("files of the journal were changed under us, writing it anew: %s", displaced)
             try:
                 self.compaction.consider(self.now(), force=bool(displaced) or self._damaged)

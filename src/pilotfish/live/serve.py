@@ -9,6 +9,7 @@ import logging
 import os
 import shutil
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -39,7 +40,8 @@ def _serve(options: argparse.Namespace) -> None:
 
     def say(line: str) -> None:
         if options.ready >= 0:
-            os.write(options.ready, line.encode() + b"\n")
+            with suppress(BrokenPipeError):
+                os.write(options.ready, line.encode() + b"\n")
             os.close(options.ready)
             options.ready = -1
 
@@ -59,9 +61,9 @@ def _serve(options: argparse.Namespace) -> None:
         logging.error("%s", problem)
         say(f"failed {problem}\t{problem.hint}")
         sys.exit(1)
-    except OSError as problem:
+    except Exception as problem:  # noqa: BLE001 - the edge of the process: whatever it is, the one who started us shall hear of it
         logging.exception("the master cannot go on")
-        say(f"failed {problem}\t")
+        say(f"failed {type(problem).__name__}: {problem}\tsee {pool.log}")
         sys.exit(1)
     if options.temporary:
         shutil.rmtree(pool.directory, ignore_errors=True)

@@ -119,7 +119,8 @@ class SimulatedPayloads:
         wanted = count_references(state)
         if wanted != self._references:
             surplus = {place: count for place, count in self._references.items() if wanted.get(place, 0) != count}
-            raise DanglingPayload(f"{len(self._references)} payloads kept, {len(wanted)} wanted; first differences: {list(surplus.items())[:3]}")
+            shown = list(surplus.items())[:3]
+            raise DanglingPayload(f"{len(self._references)} payloads kept, {len(wanted)} wanted; first differences: {shown}")
 
 
 def count_references(state: State) -> dict[int, int]:

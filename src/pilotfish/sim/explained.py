@@ -44,15 +44,20 @@ def check_idle_capacity(machine: Machine) -> None:
             raise Unexplained(f"{worker} is empty, and {placeable[0]}, which must run alone, waits")
     idle = [worker for worker in workers if _leaves_room(machine, worker)]
     kept = 1 if placeable else 0
-    large = [shape for shape in state.ready if _waits_for_room(machine, workers, shape, kept)]
-    if len(idle) > kept + len(large):
-        raise Unexplained(f"{idle} have room for tasks that stay in the queue; {len(placeable)} suspects and {len(large)} large shapes wait")
+    large = _large_shapes(machine, workers, kept)
+    if len(idle) > kept + large:
+        raise Unexplained(f"{idle} have room for tasks in the queue; {len(placeable)} suspects and {large} large shapes wait")
 
 
-def _waits_for_room(machine: Machine, workers: list[Worker], shape: Shape, kept: int) -> bool:
-    """May a worker be kept free for tasks of this shape, because it fits nowhere but where a suspect is to go?"""
-    able = [worker for worker in workers if _could_take(machine, worker, shape)]
-    return bool(able) and not shape.run.paused and sum(worker.fits(shape.needs) for worker in able) <= kept
+def _large_shapes(machine: Machine, workers: list[Worker], kept: int) -> int:
+    """For how many shapes may a worker be kept free, because they fit nowhere but where room is kept for others?"""
+    count = 0
+    shapes = [shape for shape in machine.state.ready if not shape.run.paused]
+    for shape in sorted(shapes, key=lambda shape: (-shape.priority, next(iter(shape.queue)).id)):
+        able = [worker for worker in workers if _could_take(machine, worker, shape)]
+        if able and sum(worker.fits(shape.needs) for worker in able) <= kept + count:
+            count += 1
+    return count
 
 
 def _leaves_room(machine: Machine, worker: Worker) -> bool:

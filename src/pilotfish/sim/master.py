@@ -26,7 +26,7 @@ MOMENTS = (BEFORE_APPEND, BEFORE_SYNC, AFTER_SYNC, AMID_EFFECTS)
 
 
 class MasterProcess:
-    """``usurped``: another master has taken over its pool; what this one writes goes nowhere. ``doom``: when in its next turn it is killed."""
+    """``usurped``: another master has taken its pool; what this one writes goes nowhere. ``doom``: when in its next turn it is killed."""
 
     def __init__(self, world: World, state: State, *, doom: str = "") -> None:
         self.world = world
@@ -136,12 +136,12 @@ class MasterProcess:
             return
         if self.backlog and self.world.dice.random() < 0.5:
             self._run_turn([])
-            if not self.alive or self.blocked:
-                return
         self._drain_backlog()
         self._turn()
 
     def _drain_backlog(self) -> None:
+        if not self.alive or self.blocked:
+            return
         backlog, self.backlog = self.backlog, []
         for link, item in backlog:
             if link is not None:

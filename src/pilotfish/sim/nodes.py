@@ -24,7 +24,8 @@ class Node:
     def __init__(self, world: World, worker: str, pilot: str, site: SiteShape, cores: float) -> None:
         self.world = world
         self.worker = worker
-        self.life = world.nodes[worker].life + 1 if worker in world.nodes else 0
+        before = world.nodes.get(worker)
+        self.life: int = before.life + 1 if before is not None else 0
         self.pilot = pilot
         self.site = site
         self.alive = True

@@ -140,7 +140,8 @@ class Oracle:
         if fact.charge == "deaths":
             node = self.world.nodes[fact.worker]
             if not node.life and (node.alive or node.left_well):
-                raise Violated(f"task {show_task(fact.task)} was charged with the death of {fact.worker}, which {'lives' if node.alive else 'left'}")
+                truth = "lives" if node.alive else "left"
+                raise Violated(f"task {show_task(fact.task)} was charged with the death of {fact.worker}, which {truth}")
             self.deaths[fact.task] = self.deaths.get(fact.task, 0) + 1
         if fact.failure.cause == "poison":
             self._convicted(fact, turn)
@@ -277,7 +278,7 @@ class Oracle:
         for worker in process.machine._outlook().workers:
             for slot in self.world.nodes[worker.id].slots.values():
                 execution = slot.execution
-                if execution is not None:
+                if execution is not None and not slot.condemned:
                     task = state.find_task(execution.task)
                     wanted = task is not None and task.worker is worker and task.attempt == execution.attempt
                     name = ("useless", execution.task, execution.attempt)

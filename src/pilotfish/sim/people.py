@@ -136,19 +136,20 @@ class Person:
         highest = max(task.spec for task in chosen) + 1
         first_spec = min(self.specs_sent, highest)
         specs = plan.specs[first_spec:highest]
+        codes = [spec.code for spec in specs if isinstance(spec.code, bytes)]
         payloads = [payload_of(plan, index) for index in range(first, first + count)]
         message = m.Submit(
             self.run,
             first,
             first_spec,
             [_without_code(spec) for spec in specs],
-            [len(spec.code) for spec in specs],  # type: ignore[arg-type]
+            [len(code) for code in codes],
             [(task.spec, len(payload)) for task, payload in zip(chosen, payloads, strict=True)],
             {offset: list(task.needs) for offset, task in enumerate(chosen) if task.needs},
         )
         self.sent += count
         self.specs_sent = max(self.specs_sent, highest)
-        self._say(message, b"".join([*(spec.code for spec in specs), *payloads]))  # type: ignore[misc]
+        self._say(message, b"".join([*codes, *payloads]))
 
     def _accepted(self, message: m.Accepted, body: bytes) -> None:
         self.accepted = max(self.accepted, message.tasks)

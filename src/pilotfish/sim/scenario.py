@@ -55,7 +55,15 @@ CLIENT_FAULTS = ("client-kill", "client-cut", "client-stall")
 FAULTS = NODE_FAULTS + MASTER_FAULTS + CLIENT_FAULTS
 CONSEQUENCES = ("lost-tail", "torn-tail", "bad-start")
 """Faults that come about on their own: counted, not scheduled."""
-RARE = {"endless-hang": 0.15, "long-outage": 0.2, "long-stall": 0.3, "swizzle": 0.3, "black-hole": 0.2, "long-partition": 0.4, "long-hang": 0.4}
+RARE = {
+    "endless-hang": 0.15,
+    "long-outage": 0.2,
+    "long-stall": 0.3,
+    "swizzle": 0.3,
+    "black-hole": 0.2,
+    "long-partition": 0.4,
+    "long-hang": 0.4,
+}
 
 
 @dataclass(slots=True)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from pilotfish.core.machine import Machine
 from pilotfish.core.state import Run, Task
+from pilotfish.core.verdicts import KILLED_BUDGET, KILLED_CAUSES
 from pilotfish.model.ids import show_task
 from pilotfish.model.states import CANCELLED, DONE, FAILED
 
@@ -60,6 +61,8 @@ def _check_task(world: World, run: Run, task: Task) -> None:
         return
     losses = oracle.losses.get(task.id, 0)
     if cause in LOST_CAUSES and losses > run.specs[task.spec].losses:
+        return
+    if cause in KILLED_CAUSES and task.troubles is not None and task.troubles.crashes > KILLED_BUDGET:
         return
     if cause == "poison" and oracle.deaths.get(task.id, 0) >= 3:
         world.report.counts["innocents convicted"] += 1

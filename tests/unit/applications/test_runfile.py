@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,7 @@ from pilotfish.errors import BadInput
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("sys.path", ["", *__import__("sys").path])
+    monkeypatch.setattr("sys.path", ["", *sys.path])
     monkeypatch.setattr("sys.argv", ["test"])
 
 
@@ -57,6 +59,24 @@ def test_a_manager_is_found() -> None:
 
 
 @pytest.mark.parametrize(
+    "text",
+    [
+        "from other import run\n",
+        "from other import *\n",
+        "from other import go as run\n",
+        "try:\n    import other\nexcept ImportError:\n    raise\nelse:\n    run = other.run\n",
+    ],
+)
+def test_run_may_come_from_elsewhere(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = types.ModuleType("other")
+    other.run = other.go = lambda tasks: tasks.add(["echo"])  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "other", other)
+    loaded = load(write(text))
+    assert loaded.tasks is not None
+    assert len(loaded.tasks) == 1
+
+
+@pytest.mark.parametrize(
     ("text", "said"),
     [
         ("x = 1\n", "defines neither run nor manager"),
@@ -67,12 +87,12 @@ def test_a_manager_is_found() -> None:
         ("def run(tasks): pass\n", "added no task"),
         ("manager = 5\n", "manager = 5 is not an ApplicationManager"),
         ("def run(tasks)\n    pass\n", "line 1: "),
-        ("import nonsense_module\n", "line 1: ModuleNotFoundError"),
+        ("import nonsense_module\ndef run(tasks): pass\n", "line 1: ModuleNotFoundError"),
         ("def run(tasks):\n    tasks.add('echo 1')\n", "line 2: argv: 'echo 1' is not a list"),
         ("def run(tasks):\n    tasks.defaults.output = ['x']\n", "line 2: defaults: there is no option 'output'"),
         ("def run(tasks):\n    tasks.add(['x'], inputs=['nope.dat'])\n", "line 2: inputs: 'nope.dat' does not exist"),
         ("def run(tasks):\n    1 / 0\n", "line 2: ZeroDivisionError"),
-        ("import sys\nsys.exit(3)\n", "it called exit"),
+        ("import sys\nsys.exit(3)\ndef run(tasks): pass\n", "it called exit"),
     ],
 )
 def test_a_bad_run_file_is_answered_with_file_line_and_fix(text: str, said: str) -> None:

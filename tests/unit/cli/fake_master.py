@@ -14,6 +14,8 @@ from pilotfish.model.messages import EndedItem
 from pilotfish.model.states import CANCELLED, DONE, FAILED, TASK_STATES
 from pilotfish.model.task import Failure, RunOptions, TaskSpec
 
+MOST_ROWS = 10_000
+"""As many as the real one gives in one answer."""
 END_STATES = {"done": DONE, "failed": FAILED, "cancelled": CANCELLED}
 
 
@@ -41,6 +43,7 @@ class FakeRun:
     closed: bool = False
     paused: bool = False
     order: list[int] = field(default_factory=list)
+    elapsed_s: float = 3600.0
 
     def spec(self, spec: TaskSpec, code: bytes) -> int:
         self.specs.append(spec)
@@ -74,6 +77,10 @@ class FakeRun:
             "paused": self.paused,
             "counts": self.counts(),
             "tasks": len(self.tasks),
+            "opened_at": 1000.0,
+            "started_at": 1001.0,
+            "ended_at": 1001.0 + self.elapsed_s if ended else 0.0,
+            "elapsed_s": self.elapsed_s,
             "rate_per_s": 2.5,
             "eta_s": 90.0,
         }
@@ -200,14 +207,12 @@ class FakeMaster:
         return [run.row() for run in self.runs.values()]
 
     def _ask_run(self, run: int) -> dict[str, Any]:
-        row = self.runs[run].row()
-        # As the watcher tells it all again, nothing has been heard yet.
-        return {**row, "counts": dict.fromkeys(row["counts"], 0)}
+        return self.runs[run].row()
 
     def _ask_tasks(self, run: int, limit: int = 100, offset: int = 0, state: str | None = None) -> list[dict[str, Any]]:
         found = self.runs[run]
         rows = [self._task_row(found, index) for index in range(len(found.tasks))]
-        return [row for row in rows if state in (None, row["state"])][offset : offset + limit]
+        return [row for row in rows if state in (None, row["state"])][offset : offset + min(limit, MOST_ROWS)]
 
     def _ask_task(self, task: str) -> dict[str, Any]:
         self._task(task)

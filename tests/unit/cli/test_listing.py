@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from pilotfish.model.task import Failure
 from tests.unit.cli.conftest import CommandLine
 from tests.unit.cli.fake_master import FakeMaster
 
@@ -21,22 +22,24 @@ def test_status_shows_the_pool_and_its_runs(pilotfish: CommandLine, master: Fake
     assert pilotfish("status").out == (
         "pool default · master 4711 up 1 min 1 s · workers: 1 idle · 2 cores\n"
         "\n"
-        "RUN  NAME    STATE   TASKS  DONE  FAILED  RUNNING  WAITING  RATE  TO GO  COMMAND\n"
-        "  1  first   done        3     3       0        0        0     -      -  --param x=1..3 -- echo {x}\n"
-        "  2  second  failed      3     2       1        0        0     -      -  --param x=1..3 -- echo {x}\n"
+        "RUN  NAME    STATE   TASKS  DONE  FAILED  COMMAND\n"
+        "  1  first   done        3     3       0  echo {x}  --param x=1..3\n"
+        "  2  second  failed      3     2       1  echo {x}  --param x=1..3\n"
         "warning: site local is held: no \\x1b[2Jspace\n"
         "  do      pilotfish doctor\n"
     )
-    assert [row["name"] for row in json.loads(pilotfish("status", "--json").out)["runs"]] == ["first", "second"]
+    rows = json.loads(pilotfish("status", "--json").out)["runs"]
+    assert [(row["name"], row["state"]) for row in rows] == [("first", "done"), ("second", "failed")]
 
 
 def test_status_of_an_unfinished_run_tells_its_rate_and_what_is_left(pilotfish: CommandLine, master: FakeMaster) -> None:
     master.stuck = True
     pilotfish("run", "--detach", "--param", "x=1..3", "--", "echo", "{x}")
     words = pilotfish("status").out.splitlines()[-1].split()
-    assert " ".join(words) == "1 - waiting 3 0 0 0 3 2.5/s 1 min 30 s --param x=1..3 -- echo {x}"
+    assert " ".join(words) == "1 - waiting 3 0 0 0 3 2.5/s 1 min 30 s echo {x} --param x=1..3"
     pilotfish("pause")
-    assert pilotfish("status").out.splitlines()[-1].split()[2] == "paused"
+    words = pilotfish("status").out.splitlines()[-1].split()
+    assert " ".join(words) == "1 - paused 3 0 0 0 3 2.5/s - echo {x} --param x=1..3"
 
 
 def test_status_before_anything_was_run(pilotfish: CommandLine, master: FakeMaster) -> None:
@@ -47,21 +50,39 @@ def test_status_before_anything_was_run(pilotfish: CommandLine, master: FakeMast
     assert json.loads(pilotfish("status", "--json").out)["runs"] == []
     other = pilotfish("tasks")
     assert other.status == 3
-    assert "P3101" in other.err
+    assert "nothing has been run in the pool 'default' yet" in other.err
 
 
 def test_tasks_can_be_filtered_and_listed_for_other_commands(pilotfish: CommandLine, master: FakeMaster) -> None:
     two_runs(pilotfish, master)
     assert pilotfish("tasks").out == (
-        "TASK  NAME  STATE   TRY  WORKER   TIME    CPU  MEMORY  NOTE\n"
-        "2.0   echo  done      1  -       20 ms  10 ms   1 MiB\n"
-        "2.1   echo  failed    1  -       20 ms  10 ms   1 MiB  echo ended with exit status 1\n"
-        "2.2   echo  done      1  -       20 ms  10 ms   1 MiB\n"
+        "TASK  COMMAND  STATE   TRY  WORKER   TIME    CPU  MEMORY  NOTE\n"
+        "2.0   echo 1   done      1  -       20 ms  10 ms   1 MiB\n"
+        "2.1   echo 2   failed    1  -       20 ms  10 ms   1 MiB  echo ended with exit status 1\n"
+        "2.2   echo 3   done      1  -       20 ms  10 ms   1 MiB\n"
     )
     assert pilotfish("tasks", "second", "--state", "failed", "--ids").out == "2.1\n"
     assert pilotfish("tasks", "1", "--limit", "2").out.splitlines()[-1] == "... 1 more: pilotfish tasks 1 --offset 2"
-    assert [row["id"] for row in json.loads(pilotfish("tasks", "first", "--json").out)] == ["1.0", "1.1", "1.2"]
+    listed = json.loads(pilotfish("tasks", "first", "--json").out)
+    assert [(row["id"], row["command"]) for row in listed] == [("1.0", "echo 1"), ("1.1", "echo 2"), ("1.2", "echo 3")]
+    assert json.loads(pilotfish("tasks", "first", "--json", "--state", "failed").out) == []
     assert pilotfish("tasks", "1", "--state", "failed").out == "Run 1 has no failed tasks.\n"
+
+
+def test_programs_get_all_tasks_unless_they_ask_for_fewer(pilotfish: CommandLine, master: FakeMaster) -> None:
+    pilotfish("run", "--quiet", "--param", "x=1..10050", "--", "echo", "{x}")
+    assert pilotfish("tasks", "--ids").out.splitlines() == [f"1.{index}" for index in range(10050)]
+    assert [row["index"] for row in json.loads(pilotfish("tasks", "--json").out)] == list(range(10050))
+    assert [row["command"] for row in json.loads(pilotfish("results", "--json").out)][-1] == "echo 10050"
+    assert len(pilotfish("tasks", "--ids", "--limit", "10020", "--offset", "7").out.splitlines()) == 10020
+    assert len(json.loads(pilotfish("results", "--json", "--limit", "7").out)) == 7
+    assert len(pilotfish("tasks").out.splitlines()) == 102
+
+
+def test_commands_are_shown_so_that_they_can_be_pasted(pilotfish: CommandLine, master: FakeMaster) -> None:
+    pilotfish("run", "--param", "x=1..2", "--", "echo", "a {x}")
+    assert "echo 'a 2'" in pilotfish("results").out
+    assert json.loads(pilotfish("tasks", "--json").out)[0]["command"] == "echo 'a 1'"
 
 
 def test_a_run_that_does_not_exist_gets_the_nearest_name(pilotfish: CommandLine, master: FakeMaster) -> None:
@@ -86,11 +107,27 @@ def test_workers_are_listed(pilotfish: CommandLine, master: FakeMaster) -> None:
 
 def test_why_tells_reasons_and_what_to_type(pilotfish: CommandLine, master: FakeMaster) -> None:
     two_runs(pilotfish, master)
-    assert pilotfish("why", "1.2").out == ("task 1.2 is ready: all workers are busy\n  do      pilotfish workers\n")
-    assert pilotfish("why").out.startswith("run 2 is ready")
+    assert pilotfish("why", "1.2").out == ("task 1.2 (echo 3) is ready: all workers are busy\n  do      pilotfish workers\n")
     assert pilotfish("why", "first").out.startswith("run 1 is ready")
     assert pilotfish("why", "local-0").out.startswith("worker local-0 is ready")
-    assert json.loads(pilotfish("why", "--json").out)["subject"] == "run 2"
+    data = json.loads(pilotfish("why", "--json").out)
+    assert (data["subject"], data["state"], data["reasons"][0]["code"]) == ("run 2", "failed", "exit")
+    assert pilotfish("why").out == (
+        "run 2 is failed: 1 of 3 tasks failed [exit], such as 2.1: echo ended with exit status 1\n"
+        "  do      pilotfish tasks 2 --state failed\n"
+        "  do      pilotfish logs 2.1\n"
+        "  do      pilotfish rerun 2 --failed\n"
+    )
+
+
+def test_why_a_run_was_cancelled_and_what_most_failures_have_in_common(pilotfish: CommandLine, master: FakeMaster) -> None:
+    two_runs(pilotfish, master)
+    master.runs[1].tasks[2].state = "cancelled"
+    assert pilotfish("why", "1").out.startswith("run 1 is cancelled: 1 of 3 tasks cancelled, 2 done\n")
+    for task in master.runs[2].tasks[1:]:
+        task.state, task.failure = "failed", Failure("time", "task", "it took too long")
+    master.runs[2].tasks[0].state, master.runs[2].tasks[0].failure = "failed", Failure("exit", "task", "exit status 1")
+    assert pilotfish("why", "2").out.startswith("run 2 is failed: 3 of 3 tasks failed, 2 of them [time], such as 2.1: it took too long\n")
 
 
 def test_logs_print_what_tasks_wrote(pilotfish: CommandLine, master: FakeMaster) -> None:
@@ -101,6 +138,15 @@ def test_logs_print_what_tasks_wrote(pilotfish: CommandLine, master: FakeMaster)
     assert pilotfish("logs", "2", "--failed", "--stdout").out == "--- 2.1 failed echo 2\n2"
     assert "is RUN.INDEX" in pilotfish("logs", "1.x").err
     assert pilotfish("logs", "1.77").status == 2
+
+
+def test_an_empty_log_is_told(pilotfish: CommandLine, master: FakeMaster) -> None:
+    master.outcome = lambda argv: (0, b"", {})
+    pilotfish("run", "--", "echo")
+    assert pilotfish("logs", "1.0") == (0, "", "task 1.0 wrote nothing\n")
+    master.stuck = True
+    pilotfish("run", "--detach", "--", "echo")
+    assert pilotfish("logs", "2.0", "--stdout").err == "task 2.0 wrote nothing to stdout so far: it is ready\n"
 
 
 def test_tail_prints_the_last_lines_and_follows_to_the_end(pilotfish: CommandLine, master: FakeMaster) -> None:
@@ -144,9 +190,14 @@ def test_results_can_be_saved(pilotfish: CommandLine, master: FakeMaster) -> Non
 def test_cancel_pause_and_resume_say_what_they_did(pilotfish: CommandLine, master: FakeMaster) -> None:
     two_runs(pilotfish, master)
     assert pilotfish("cancel", "1.0", "1.1").out == "Cancelled 2 tasks.\n"
-    assert pilotfish("cancel", "first").out.startswith("Cancelled run 1: 3 tasks")
-    assert pilotfish("pause", "2").out == "Run 2 is paused. Go on: pilotfish resume 2\n"
-    assert pilotfish("resume").out == "Run 2 goes on. Watch it: pilotfish attach 2\n"
+    assert pilotfish("cancel", "first").out == "Run 1 has already ended: it is done.\n"
+    assert pilotfish("pause", "2").out == "Run 2 has already ended: it is failed.\n"
+    assert pilotfish("resume", "2").out == "Run 2 has already ended: it is failed.\n"
+    master.stuck = True
+    pilotfish("run", "--detach", "--param", "x=1..3", "--", "echo", "{x}")
+    assert pilotfish("pause", "3").out == "Run 3 is paused. Go on: pilotfish resume 3\n"
+    assert pilotfish("resume").out == "Run 3 goes on. Watch it: pilotfish attach 3\n"
+    assert pilotfish("cancel", "3").out.startswith("Cancelled run 3: 3 tasks")
     assert "missing argument" in pilotfish("cancel").err
 
 
@@ -157,11 +208,16 @@ def test_rerun_runs_what_failed_and_watches_it(pilotfish: CommandLine, master: F
     assert said.status == 1
     assert "has no failed tasks" in pilotfish("rerun", "1").err
     assert pilotfish("rerun", "2", "--detach").status == 0
+    data = json.loads(pilotfish("rerun", "2", "--json").out)
+    assert (data["state"], data["tasks"], sum(data["counts"].values())) == ("failed", 1, 1)
+    assert data["failures"] == [{"task": "5.0", "command": "echo 2", "message": "echo ended with exit status 1"}]
 
 
 def test_attach_watches_again(pilotfish: CommandLine, master: FakeMaster) -> None:
     two_runs(pilotfish, master)
     said = pilotfish("attach", "1")
     assert said.status == 0
-    assert said.out.startswith("Run 1: 3 tasks, 3 done in ")
-    assert pilotfish("attach").status == 1
+    assert said.out == "Run 1: 3 tasks, 3 done in 1 h.\n", "as long as the run took, not as long as we watched"
+    failed = pilotfish("attach")
+    assert failed.status == 1
+    assert "2.1   echo 2   echo ended with exit status 1\n" in failed.out

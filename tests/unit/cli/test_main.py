@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import importlib
 import json
+import pickle
 import pkgutil
 import subprocess
 import sys
+import traceback
 
 import click
 import pytest
@@ -15,7 +17,7 @@ import pilotfish as package
 from pilotfish.cli.complaints import EXPLANATIONS
 from pilotfish.cli.main import COMMANDS
 from pilotfish.cli.main import pilotfish as group
-from pilotfish.errors import PilotfishError
+from pilotfish.errors import BadInput, ConnectionFailed, PilotfishError
 from tests.unit.cli.conftest import CommandLine
 
 
@@ -80,24 +82,24 @@ def test_help_does_not_import_the_commands() -> None:
     [
         (
             ["rnu"],
-            "error: there is no command 'rnu'\n  do: Did you mean 'run'?\n  more: pilotfish explain P1001\n",
+            "error: there is no command 'rnu'\n  do: Did you mean 'run'?\n",
         ),
         (
             ["frobnicate"],
-            "error: there is no command 'frobnicate'\n  do: See them all: pilotfish --help\n  more: pilotfish explain P1001\n",
+            "error: there is no command 'frobnicate'\n  do: See them all: pilotfish --help\n",
         ),
         (
             ["tasks", "--stat", "failed"],
-            "error: pilotfish tasks has no option --stat\n  do: Did you mean '--state'?\n  more: pilotfish explain P1001\n",
+            "error: pilotfish tasks has no option --stat\n  do: Did you mean '--state'?\n",
         ),
         (
             ["tasks", "--state", "broken"],
             "error: invalid value for '--state': 'broken' is not one of 'waiting', 'ready', 'assigned', 'running', 'done', 'failed',"
-            " 'cancelled'\n  do: See what it takes: pilotfish tasks --help\n  more: pilotfish explain P1001\n",
+            " 'cancelled'\n  do: See what it takes: pilotfish tasks --help\n",
         ),
         (
             ["explain", "P7"],
-            "error: there is no error code 'P7'\n  do: See them all: pilotfish explain\n  more: pilotfish explain P1100\n",
+            "error: there is no error code 'P7'\n  do: See them all: pilotfish explain\n",
         ),
     ],
 )
@@ -128,6 +130,31 @@ def test_completion_scripts_are_printed(pilotfish: CommandLine, shell: str, part
 def test_the_version_is_printed(pilotfish: CommandLine) -> None:
     assert pilotfish("version").out.startswith(f"pilotfish {package.__version__} (Python 3.")
     assert json.loads(pilotfish("version", "--json").out)["pilotfish"] == package.__version__
+
+    for option in ("--version", "-V"):
+        assert pilotfish(option).out == pilotfish("version").out
+
+
+def test_help_is_a_command_too(pilotfish: CommandLine) -> None:
+    assert pilotfish("help").out == pilotfish("--help").out
+    assert pilotfish("help", "tasks").out == pilotfish("tasks", "--help").out
+    said = pilotfish("help", "taks")
+    assert (said.status, said.err) == (2, "error: there is no command 'taks'\n  do: Did you mean 'tasks'?\n")
+
+
+def test_only_an_explanation_that_says_more_is_pointed_to(pilotfish: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(pool: str, start: bool, workers: int | None) -> None:
+        raise ConnectionFailed("nobody answers", "Look: pilotfish doctor")
+
+    monkeypatch.setattr("pilotfish.cli.pool._connector", refuse)
+    said = pilotfish("tasks")
+    assert said.err == "error: nobody answers\n  do: Look: pilotfish doctor\n  more: pilotfish explain P3100\n"
+
+
+def test_a_hint_is_shown_below_the_message_in_a_traceback_and_survives_pickling() -> None:
+    error = pickle.loads(pickle.dumps(BadInput("it is wrong", "Mend it")))
+    assert traceback.format_exception_only(error) == ["pilotfish.errors.BadInput: it is wrong\n", "Mend it\n"]
+    assert not hasattr(PilotfishError("no hint"), "__notes__")
 
 
 def test_without_a_command_the_help_is_shown(pilotfish: CommandLine) -> None:

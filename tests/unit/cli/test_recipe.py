@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,8 @@ def row(command: str, tasks: int, cwd: Path) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("wording", "expected"),
     [
-        (Wording(command=("echo", "hello world")), ["echo hello world"]),
-        (Wording(command=("echo", "{a}{b}"), parameters=("a=1..2", 'b="x y",z')), ["echo 1x y", "echo 1z", "echo 2x y", "echo 2z"]),
+        (Wording(command=("echo", "hello world")), ["echo 'hello world'"]),
+        (Wording(command=("echo", "{a}{b}"), parameters=("a=1..2", 'b="x y",z')), ["echo '1x y'", "echo 1z", "echo '2x y'", "echo 2z"]),
         (Wording(command=("echo", "{a}{b}"), parameters=("a=1..2", "b=x,y"), zipped=True), ["echo 1x", "echo 2y"]),
         (Wording(command=("echo", "{}"), each_line="lines.txt"), ["echo one", "echo two"]),
         (Wording(command=("echo", "{n}"), tables=("t.csv",)), ["echo 7", "echo 8"]),
@@ -35,9 +36,8 @@ def test_what_was_typed_gives_each_task_its_command(
     monkeypatch.chdir(tmp_path)
     source = make_source(wording, {"PATH": "/usr/bin:/bin"})
     monkeypatch.chdir("/")
-    assert [" ".join(task.argv) for task in _made(source, tmp_path, monkeypatch)] == expected
-    assert expand_recipe(row(source.command, source.count, tmp_path), 0, 100) == expected
-    assert expand_recipe(row(source.command, source.count, tmp_path), 1, 1) == expected[1:2]
+    assert [shlex.join(task.argv) for task in _made(source, tmp_path, monkeypatch)] == expected
+    assert list(expand_recipe(row(source.command, source.count, tmp_path))) == expected
 
 
 def _made(source: Any, directory: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
@@ -51,8 +51,8 @@ def _made(source: Any, directory: Path, monkeypatch: pytest.MonkeyPatch) -> list
     ["script.py --flag", "", "--each-line - -- echo {}", "--each-line gone.txt -- echo {}", "--param a=x: -- 'open", "--odd -- x"],
 )
 def test_what_cannot_be_known_for_certain_is_not_guessed(tmp_path: Path, command: str) -> None:
-    assert expand_recipe(row(command, 2, tmp_path), 0, 2) == []
+    assert list(expand_recipe(row(command, 2, tmp_path))) == []
 
 
 def test_a_rerun_of_some_tasks_is_not_taken_for_the_whole(tmp_path: Path) -> None:
-    assert expand_recipe(row("--param a=1..5 -- echo {a}", 3, tmp_path), 0, 3) == []
+    assert list(expand_recipe(row("--param a=1..5 -- echo {a}", 3, tmp_path))) == []

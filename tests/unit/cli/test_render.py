@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from pilotfish.cli.progress import Progress
+from pilotfish.cli.progress import Progress, Submitting
 from pilotfish.cli.render import Column, Screen, clean, cut, lay_out, plural, rate, width_of
 
 
@@ -111,6 +111,35 @@ def test_progress_tells_done_rate_time_to_go_and_failures() -> None:
     progress.draw()
     assert stream.getvalue().endswith("━━━━━━━━━━━━────────────  50/100  50 %  5.0/s  10 s to go  3 failed")
     progress.clear()
+    assert stream.getvalue().endswith("\r\x1b[K")
+
+
+def test_who_comes_later_sees_the_rate_of_the_whole_run_at_once_and_then_what_happens_now() -> None:
+    clock = Clock()
+    screen, stream = terminal_of(120)
+    progress = Progress(screen, clock, total=1000)
+    progress.begin(elapsed_s=100.0, done=500, failed=2)
+    progress.draw()
+    assert stream.getvalue().endswith("500/1,000  50 %  5.0/s  1 min 40 s to go  2 failed")
+    for _ in range(300):
+        clock.now += 0.1
+        progress.ended(failed=False)
+    remaining = progress.remaining_s()
+    assert remaining is not None
+    assert 19 < remaining < 21
+
+
+def test_submitting_is_told_on_a_terminal_and_taken_away() -> None:
+    clock = Clock()
+    screen, stream = terminal_of(120)
+    submitting = Submitting(screen, clock, total=300_000)
+    for _ in range(74_000):
+        submitting.one_more()
+    assert stream.getvalue() == "", "what is quick needs no line"
+    clock.now += 1
+    submitting.one_more()
+    assert stream.getvalue() == "\r\x1b[Ksubmitting 74,001/300,000"
+    submitting.clear()
     assert stream.getvalue().endswith("\r\x1b[K")
 
 

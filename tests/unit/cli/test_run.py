@@ -130,7 +130,7 @@ def test_a_dry_run_as_json(pilotfish: CommandLine) -> None:
 
 
 def test_ctrl_c_leaves_the_run_with_a_sentence_and_status_0(pilotfish: CommandLine, master: FakeMaster) -> None:
-    master.interrupt = True
+    master.interrupt = master.stuck = True
     said = pilotfish("run", "--param", "x=1..9", "--", "echo", "{x}")
     assert said.status == 0
     assert said.out == (
@@ -152,10 +152,14 @@ def test_a_request_that_nothing_can_meet_is_told_and_kept(pilotfish: CommandLine
     text = "64 cores asked for, the largest worker has 2 cores"
     master.reasons = [{"code": "too-big", "text": text, "commands": ["pilotfish workers --set 64"]}]
     said = pilotfish("run", "--cores", "64", "--", "echo")
-    assert said.status == 0
+    assert said.status == 3
     assert text in said.err
     assert "do      pilotfish workers --set 64" in said.err
     assert said.out.startswith("Run 1 is kept, and starts as soon as something fits.\n")
+    quiet = pilotfish("run", "--quiet", "--cores", "64", "--", "echo")
+    assert (quiet.status, quiet.out) == (3, "")
+    data = json.loads(pilotfish("run", "--json", "--cores", "64", "--", "echo").out)
+    assert (data["state"], data["left"], sum(data["counts"].values())) == ("waiting", "hopeless", data["tasks"])
 
 
 def test_some_failures_give_status_1_a_short_list_and_the_next_commands(pilotfish: CommandLine, master: FakeMaster) -> None:
@@ -164,7 +168,10 @@ def test_some_failures_give_status_1_a_short_list_and_the_next_commands(pilotfis
     assert said.status == 1
     lines = said.out.splitlines()
     assert lines[0].startswith("Run 1: 20 tasks, 10 done, 10 failed in ")
-    assert lines[1:7] == ["TASK  WHAT HAPPENED", *(f"1.{index}".ljust(6) + "echo ended with exit status 1" for index in (1, 3, 5, 7, 9))]
+    assert lines[1:7] == [
+        "TASK  COMMAND  WHAT HAPPENED",
+        *(f"1.{index}   echo {index}   echo ended with exit status 1" for index in (1, 3, 5, 7, 9)),
+    ]
     assert "pilotfish tasks 1 --state failed" in said.out
     assert "pilotfish logs 1.1" in said.out
     assert "pilotfish rerun 1 --failed" in said.out
@@ -174,8 +181,9 @@ def test_the_outcome_as_json(pilotfish: CommandLine, master: FakeMaster) -> None
     said = pilotfish("run", "--json", "--param", "x=1,2", "--", "false", "{x}")
     data = json.loads(said.out)
     assert said.status == 1
-    assert (data["run"], data["state"], data["tasks"], data["counts"]["failed"]) == (1, "done", 2, 2)
-    assert data["failures"][0]["task"] == "1.0"
+    assert (data["run"], data["state"], data["tasks"], data["counts"]["failed"]) == (1, "failed", 2, 2)
+    assert sum(data["counts"].values()) == data["tasks"]
+    assert data["failures"][0] == {"task": "1.0", "command": "false 1", "message": "false ended with exit status 1"}
 
 
 def test_quiet_prints_nothing(pilotfish: CommandLine) -> None:
@@ -195,8 +203,13 @@ def test_an_interrupted_submission_cancels_the_run(pilotfish: CommandLine, maste
         raise KeyboardInterrupt
 
     monkeypatch.setattr("tests.unit.cli.fake_master.FakeRun.add", interrupted)
-    assert pilotfish("run", "--", "echo").status == 130
+    said = pilotfish("run", "--cores", "1", "--param", "x=1..3", "--", "echo", "a {x}")
+    assert said.status == 130
     assert ("cancel", {"run": 1}) in master.asked
+    assert said.err.splitlines() == [
+        "Run 1: 3 tasks: --param x=1..3 -- echo 'a {x}'",
+        "Not all tasks were submitted: run 1 was cancelled. Again: pilotfish run --cores 1 --param x=1..3 -- echo 'a {x}'",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -222,6 +235,8 @@ def test_an_interrupted_submission_cancels_the_run(pilotfish: CommandLine, maste
         (["--input", "none.dat", "--", "echo"], "inputs: 'none.dat' does not exist", ""),
         (["--stdin", "none.dat", "--", "echo"], "--stdin none.dat: no such file", "ls"),
         (["--here", "--output", "x", "--", "echo"], "--here does not go with", "Leave --here out"),
+        (["--name", "12", "--", "echo"], "--name 12: that already means the run 12", "--name run-12"),
+        (["--name", "3.17", "--", "echo"], "--name 3.17: that already means the task 3.17", "--name run-3.17"),
         (["--output", "../x", "--", "echo"], "outputs: '../x'", "relative"),
         (["--zip", "--param", "x=1,2", "--param", "y=1", "--", "echo", "{x}{y}"], "x has 2, y has 1", "same length"),
     ],
@@ -231,12 +246,11 @@ def test_bad_input_is_refused_before_anything_starts(
 ) -> None:
     answer = pilotfish("run", *words)
     assert answer.status == 2
-    first, do, more, *rest = answer.err.splitlines()
+    first, do, *rest = answer.err.splitlines()
     assert first.startswith("error: ")
     assert said in first
     assert do.startswith("  do: ")
     assert fix in do
-    assert more.startswith("  more: pilotfish explain P1")
     assert not rest
     assert answer.out == ""
     assert not master.runs

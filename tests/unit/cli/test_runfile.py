@@ -49,3 +49,13 @@ def test_a_missing_or_bad_run_file_is_told(pilotfish: CommandLine) -> None:
     assert "bad.py, line 1" in said.err
     Path("worse.py").write_text("def run(tasks):\n    1 / 0\n")
     assert "worse.py, line 2: ZeroDivisionError" in pilotfish("run", "worse.py").err
+
+
+def test_a_plain_program_is_told_from_a_run_file_before_anything_of_it_is_executed(pilotfish: CommandLine, master: FakeMaster) -> None:
+    Path("sim.py").write_text("open('executed', 'w')\ndef simulate(): pass\n")
+    said = pilotfish("run", "sim.py", "3")
+    assert said.status == 2
+    assert "sim.py: it defines neither run nor manager (it has: simulate)" in said.err
+    assert "pilotfish run -- python sim.py 3" in said.err
+    assert not Path("executed").exists()
+    assert not master.runs

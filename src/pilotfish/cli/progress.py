@@ -151,9 +151,10 @@ class Submitting:
         self.handed_over += 1
         if self._screen.is_terminal and self._clock() >= self._draw_at:
             self._draw_at = self._clock() + REDRAW_S
+            # Noted before it is drawn: Ctrl-C may come in between.
+            self._drawn = True
             self._screen.stream.write(f"\r\x1b[Ksubmitting {self.handed_over:,}/{self._total:,}")
             self._screen.stream.flush()
-            self._drawn = True
 
     def clear(self) -> None:
         if self._drawn:

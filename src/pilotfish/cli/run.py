@@ -153,9 +153,9 @@ def check_name(name: str) -> None:
 def submit(master: Master, source: Source, wanted: Wanted, options: dict[str, Any]) -> int:
     """Hand over all tasks."""
     new = master.begin(RunOptions(name=options["name"], command=source.command, cwd=os.getcwd(), max_failures=options["max_failures"]))
-    if source.count > 1 and not (options["quiet"] or options["as_json"] or options["detach"]):
-        Screen.of(sys.stderr).line(f"Run {new.number}: {plural(source.count, 'task')}: {clean(source.command.removeprefix('-- '))}")
     with handing_over(master, new, source.count, options) as submitting:
+        if source.count > 1 and not (options["quiet"] or options["as_json"] or options["detach"]):
+            Screen.of(sys.stderr).line(f"Run {new.number}: {plural(source.count, 'task')}: {clean(source.command.removeprefix('-- '))}")
         number = new.spec(*executable_spec(wanted.name or "task", source.launch, wanted))
         for task in source:
             new.add(number, executable_payload(task))

@@ -62,8 +62,9 @@ def _of_run(master: Master, number: int, answer: dict[str, Any]) -> dict[str, An
     if state == "failed":
         reason = _mostly(master, run)
     elif state == "cancelled":
-        text = f"{run['counts']['cancelled']:,} of {plural(run['tasks'], 'task')} cancelled, {run['counts'].get('done', 0):,} done"
-        commands = [f"pilotfish tasks {number} --state cancelled", f"pilotfish results {number}"]
+        done = run["counts"].get("done", 0)
+        text = f"{run['counts']['cancelled']:,} of {plural(run['tasks'], 'task')} cancelled, {done:,} done"
+        commands = [f"pilotfish tasks {number} --state cancelled", *([f"pilotfish results {number}"] if done else [])]
         reason = {"code": "cancelled", "text": text, "commands": commands}
     else:
         return {**answer, "state": state}

@@ -10,7 +10,7 @@ from typing import Protocol
 import msgspec
 
 from pilotfish.applications.tasklist import Entry
-from pilotfish.errors import PayloadTooLarge, PilotfishError
+from pilotfish.errors import BadInput, PayloadTooLarge, PilotfishError
 from pilotfish.live.frames import Buffer, frame
 from pilotfish.model.messages import MAX_BODY, EndedItem, Opened, Submit
 from pilotfish.model.quantities import show_bytes
@@ -21,6 +21,11 @@ BATCH_BYTES = 4 * 1024 * 1024
 BATCH_LINKS = 100_000
 WHOLE_TASKS = 500_000
 """So many tasks and dependencies fit one header, whatever their numbers are."""
+
+
+def readable(text: str) -> str:
+    """A text for people: bytes that are not UTF-8 (a file name can have such) are shown by their number."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 class Listener(Protocol):
@@ -66,7 +71,9 @@ class Submission:
 
     def __init__(self, uid: str, options: RunOptions) -> None:
         self.uid = uid
-        self.options = options
+        self.options = msgspec.structs.replace(
+            options, name=readable(options.name), command=readable(options.command), cwd=readable(options.cwd)
+        )
         self.run = -1
         self.next_index = 0
         self.next_spec = 0
@@ -102,7 +109,12 @@ class Submission:
                 f"{spec.name!r} has {show_bytes(len(code))} of code or shared files; {show_bytes(MAX_BODY // 2)} is the most",
                 "pass large data as files that the workers can read",
             )
-        digest = hashlib.sha256(msgspec.json.encode(spec))
+        spec = msgspec.structs.replace(spec, name=readable(spec.name))
+        try:
+            digest = hashlib.sha256(msgspec.json.encode(spec))
+        except UnicodeEncodeError as problem:
+            text = readable(str(problem.object))
+            raise BadInput(f"{spec.name}: {text!r} is not UTF-8", "give files, variables and directories names in UTF-8") from None
         digest.update(code)
         key = digest.digest()
         number = self._numbers.get(key)

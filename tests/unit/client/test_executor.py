@@ -69,7 +69,7 @@ def test_a_call_runs_and_its_result_comes_back(pool: FakePool) -> None:
         assert future.task_id == "1.0"
         assert future.usage is not None
         assert future.usage.wall_us == 1500
-    assert asked(pool) == ["workers_set", "stop"]
+    assert asked(pool) == ["stop"]
     assert pool.closed.is_set()
 
 

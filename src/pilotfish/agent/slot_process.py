@@ -175,9 +175,7 @@ class SlotProcess:
             self.held.append((self._sequence, attempt))
             payload = attempt.payload
             length = len(payload)
-            pieces.append(
-                ORDER.pack(TASK, self._sequence, spec.number, attempt.attempt, attempt.task, attempt.amount("cores"), length)
-            )
+            pieces.append(ORDER.pack(TASK, self._sequence, spec.number, attempt.attempt, attempt.task, attempt.amount("cores"), length))
             if length < LARGE_BYTES:
                 pieces.append(payload)
                 size += length

@@ -61,7 +61,7 @@ def _serve(options: argparse.Namespace) -> None:
         logging.error("%s", problem)
         say(f"failed {problem}\t{problem.hint}")
         sys.exit(1)
-    except Exception as problem:  # noqa: BLE001 - the edge of the process: whatever it is, the one who started us shall hear of it
+    except Exception as problem:  # the edge of the process: whatever it is, the one who started us shall hear of it
         logging.exception("the master cannot go on")
         say(f"failed {type(problem).__name__}: {problem}\tsee {pool.log}")
         sys.exit(1)

@@ -25,7 +25,7 @@ class Message(Struct, frozen=True, array_like=True):
     """Base of all that travels."""
 
 
-# --- the handshake; see live/endpoints.py and live/link.py ---------------------------------------------------------------------------------------
+# --- the handshake; see live/endpoints.py and live/link.py ----------------------------------------------------------------------------
 
 
 class Banner(Message, frozen=True, tag="pilotfish"):

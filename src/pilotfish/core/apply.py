@@ -8,7 +8,7 @@ from typing import Any
 
 from pilotfish.core import snapshot
 from pilotfish.core.moves import dequeue, enqueue, move, occupy, release
-from pilotfish.core.state import KEPT_GONE_WORKERS, UNIT, Pilot, Run, Shape, SiteRecord, State, Task, Troubles, Worker
+from pilotfish.core.state import KEPT_GONE_WORKERS, UNIT, Pilot, Run, SiteRecord, State, Task, Troubles, Worker
 from pilotfish.model import facts as f
 from pilotfish.model.ids import INDEX_MASK, task_id
 from pilotfish.model.states import (
@@ -390,5 +390,3 @@ _RULES: dict[type, Callable[[State, Any, float], None]] = {
     f.KeyRevoked: _key_revoked,
     f.Restored: _restored,
 }
-
-__all__ = ["Shape", "apply"]

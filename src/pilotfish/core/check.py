@@ -8,7 +8,7 @@ import msgspec
 
 from pilotfish.core import snapshot
 from pilotfish.core.state import State, Task, Worker
-from pilotfish.model.ids import INDEX_MASK, task_id
+from pilotfish.model.ids import task_id
 from pilotfish.model.states import ASSIGNED, DONE, READY, RUNNING, TASK_STATES, WAITING
 
 
@@ -109,6 +109,3 @@ def fingerprint(state: State) -> str:
     for fact in snapshot.dump(state):
         digest.update(encode(fact))
     return digest.hexdigest()
-
-
-__all__ = ["INDEX_MASK", "Violation", "check", "fingerprint"]

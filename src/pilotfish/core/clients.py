@@ -15,7 +15,7 @@ from pilotfish.model import effects as e
 from pilotfish.model import facts as f
 from pilotfish.model import messages as m
 from pilotfish.model.ids import MAX_RUN
-from pilotfish.model.states import CANCELLED, FAILED
+from pilotfish.model.states import ASSIGNED, CANCELLED, FAILED, RUNNING
 from pilotfish.model.task import APPLICATION_HOST, Payload, TaskSpec
 
 if TYPE_CHECKING:
@@ -163,7 +163,7 @@ def _tail(machine: Machine, link: int, message: m.Ask) -> None:
     task = views.find_task(machine.state, message.arguments)
     presence = machine.presence.get(task.worker.id) if task.worker is not None else None
     if presence is None or presence.link is None:
-        machine.send(link, m.Answer(message.query, {"known": False, "running": task.state in (2, 3), "offset": 0}))
+        machine.send(link, m.Answer(message.query, {"known": False, "running": task.state in (ASSIGNED, RUNNING), "offset": 0}))
         return
     audience = machine.audience
     audience.next_peek += 1
@@ -227,8 +227,6 @@ def author_expired(machine: Machine, key: str) -> None:
     elif not run.closed:
         machine.record(f.RunClosed(run.id, CLIENT_GONE))
 
-
-cancel_run = commands.cancel_run
 
 _HEAR: dict[type, Callable[[Machine, int, Any, list[Payload]], None]] = {
     m.Open: _open,

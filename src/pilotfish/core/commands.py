@@ -13,7 +13,7 @@ from pilotfish.errors import BadInput
 from pilotfish.model import effects as e
 from pilotfish.model import facts as f
 from pilotfish.model import messages as m
-from pilotfish.model.ids import INDEX_MASK, show_task
+from pilotfish.model.ids import INDEX_MASK
 from pilotfish.model.states import DONE, FAILED, TASK_STATES
 from pilotfish.model.task import TaskSpec
 
@@ -172,5 +172,3 @@ COMMANDS: dict[str, Callable[[Machine, dict[str, Any]], Any]] = {
     "quarantine_clear": _clear,
     "revoke": _revoke,
 }
-
-__all__ = ["COMMANDS", "cancel_run", "show_task"]

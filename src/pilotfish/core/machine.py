@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import Any
 
-from pilotfish.core import agents, assigning, clients, watching
+from pilotfish.core import agents, assigning, clients, commands, watching
 from pilotfish.core.apply import apply
 from pilotfish.core.presence import Presence
 from pilotfish.core.proposals import Hold, Outlook, Policy, Proposal, Recall, Release, Strategy
@@ -338,7 +338,7 @@ class Machine:
             self.record(f.TasksSkipped(list(hopeless), Failure("dependency", "task", text)))
         run = reason.shape.run
         if run.options.max_failures and run.counts[FAILED] >= run.options.max_failures and run.unfinished:
-            clients.cancel_run(self, run, f"{run.counts[FAILED]} tasks failed")
+            commands.cancel_run(self, run, f"{run.counts[FAILED]} tasks failed")
 
 
 # --- inputs -------------------------------------------------------------------------------------------------------------------------

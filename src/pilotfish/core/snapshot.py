@@ -10,8 +10,8 @@ import msgspec
 from pilotfish.core.moves import enqueue
 from pilotfish.core.state import Pilot, Run, SiteRecord, State, Task, Troubles, Worker
 from pilotfish.model import facts as f
-from pilotfish.model.ids import INDEX_MASK, task_id
-from pilotfish.model.states import READY
+from pilotfish.model.ids import task_id
+from pilotfish.model.states import DONE, READY
 from pilotfish.model.task import Failure, Payload, RunOptions, TaskSpec
 
 TASKS_PER_ROW = 5_000
@@ -115,7 +115,7 @@ def _restore_tasks(state: State, row: Any) -> None:
         run.counts[task_state] += 1
         if len(task_row) > 5:
             _restore_rest(run, task, *task_row[5:])
-    state.unfinished += sum(1 for task in run.tasks[first:] if task.state <= 3)
+    state.unfinished += sum(1 for task in run.tasks[first:] if task.state < DONE)
 
 
 def _restore_rest(run: Run, task: Task, failure: Any, troubles: Any, waits_for: int, children: list[int] | None) -> None:
@@ -203,5 +203,3 @@ _RESTORE = {
     "worker": _restore_worker,
     "queue": _restore_queue,
 }
-
-__all__ = ["INDEX_MASK", "dump", "restore"]

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pilotfish.model import ids
-from pilotfish.model.states import DONE, FAILED, FINAL, JOINED, READY, REQUESTED, TASK_STATES, WAITING
-from pilotfish.model.task import CORES, MEMORY, Failure, Payload, RunOptions, TaskSpec
+from pilotfish.model.states import DRAINING, JOINED, READY, REQUESTED, TASK_STATES
+from pilotfish.model.task import MEMORY, Failure, Payload, RunOptions, TaskSpec
 
 UNIT = 10_000
 """Resources are counted in integer ten-thousandths, so that fractions add up exactly."""
@@ -168,7 +168,7 @@ class Worker:
 
     @property
     def alive(self) -> bool:
-        return self.state <= 1
+        return self.state in (JOINED, DRAINING)
 
     @property
     def held(self) -> int:
@@ -183,13 +183,6 @@ class Worker:
 
     def could_fit(self, needs: Needs) -> bool:
         return all(self.capacity.get(name, 0) >= amount for name, amount in needs)
-
-    def grant(self, shape: Shape) -> Needs:
-        """The needs of one task of the shape, with as many cores as it can use and this worker has free."""
-        if shape.cores_max <= 0:
-            return shape.needs
-        wanted = min(shape.cores_max, self.free.get(CORES, 0))
-        return tuple((name, max(amount, wanted) if name == CORES else amount) for name, amount in shape.needs)
 
     def __repr__(self) -> str:
         return f"worker {self.id}"
@@ -256,20 +249,3 @@ class State:
 
 KEPT_GONE_WORKERS = 1000
 """So many workers that left are remembered by name, to tell them so if they come back, and for people to look at."""
-
-__all__ = [
-    "DONE",
-    "FAILED",
-    "FINAL",
-    "READY",
-    "WAITING",
-    "Needs",
-    "Pilot",
-    "Run",
-    "Shape",
-    "SiteRecord",
-    "State",
-    "Task",
-    "Troubles",
-    "Worker",
-]

@@ -24,6 +24,7 @@ ASK_WHY_AFTER_S = 0.3
 ASK_WHY_AGAIN_S = 5.0
 RECOUNT_S = 1.0
 SHOWN_FAILURES = 5
+INCOMPLETE = "incomplete"
 SEEN_RUNNING = 1000
 HOPELESS = frozenset({"too-big", "tags", "walltime"})
 """Reasons that no waiting will change, only somebody's doing."""
@@ -212,7 +213,7 @@ def exit_status_of(outcome: Outcome) -> int:
     """Somebody who leaves knows that the work goes on; a script that waits must not take a run that cannot start for a success."""
     if outcome.left:
         return NOT_STARTED if outcome.left == "hopeless" else 0
-    return SOME_FAILED if outcome.bad else 0
+    return SOME_FAILED if outcome.bad or outcome.state == INCOMPLETE else 0
 
 
 def show_outcome(screen: Screen, outcome: Outcome, as_json: bool = False) -> int:
@@ -241,6 +242,8 @@ def _show_end(screen: Screen, outcome: Outcome) -> None:
     parts = [f"{counts[word]:,} {word}" for word in ("done", "failed", "cancelled") if counts.get(word)]
     told = ", ".join(parts) or "nothing to do"
     screen.line(f"Run {run}: {plural(outcome.tasks, 'task')}, {told} in {duration(outcome.timing.elapsed_s)}.")
+    if outcome.state == INCOMPLETE:
+        screen.line(f"It is incomplete: its client went away before it had sent all tasks. More: pilotfish why {run}")
     if outcome.failures:
         columns = (Column("TASK"), Column("COMMAND", elastic=True), Column("WHAT HAPPENED", elastic=True))
         screen.table(columns, ((one["task"], one["command"], one["message"].splitlines()[0]) for one in outcome.failures))

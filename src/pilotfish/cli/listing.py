@@ -106,6 +106,8 @@ def state_of_run(row: dict[str, Any]) -> str:
     """One word for where a run stands."""
     if row["state"] == "done":
         counts = row["counts"]
+        if row.get("incomplete"):
+            return "incomplete"
         return "failed" if counts.get("failed") else "cancelled" if counts.get("cancelled") else "done"
     if row.get("paused"):
         return "paused"

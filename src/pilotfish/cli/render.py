@@ -28,6 +28,7 @@ STATE_COLOURS = {
     "failed": "red",
     "lost": "red",
     "cancelled": "yellow",
+    "incomplete": "yellow",
     "running": "blue",
     "waiting": "dim",
     "left": "dim",

@@ -43,7 +43,9 @@ def task(machine: Machine, task: Task) -> dict[str, Any]:
     if task.state == WAITING:
         needed = [other for other in run.tasks if other.children and (task.id & 0xFFFFFFFF) in other.children and other.state != DONE]
         shown = ", ".join(f"{show_task(other.id)} ({TASK_STATES[other.state]})" for other in needed[:5])
-        reasons = [_reason("waits", f"it needs {task.waits_for} other task(s) first: {shown}", f"pilotfish why {show_task(needed[0].id)}")]
+        reasons = [
+            _reason("waits", f"it needs {_count(task.waits_for, 'other task')} first: {shown}", f"pilotfish why {show_task(needed[0].id)}")
+        ]
     elif task.state == READY:
         reasons = _why_ready(machine, task)
     elif task.state in (ASSIGNED, RUNNING):
@@ -78,7 +80,8 @@ def _why_ready(machine: Machine, task: Task) -> list[Reason]:
         reasons.append(_reason("suspect", text, "pilotfish workers"))
     if not reasons:
         ahead = sum(len(shape.queue) for shape in state.ready if shape.priority >= task.shape.priority)
-        text = f"all workers that could take it are busy; {max(ahead - 1, 0)} other task(s) are ready as well"
+        others = _count(max(ahead - 1, 0), "other task")
+        text = f"all workers that could take it are busy, with {others} ready as well"
         reasons.append(_reason("busy", text))
     return reasons
 
@@ -94,7 +97,7 @@ def _fit_reasons(machine: Machine, task: Task) -> list[Reason]:
     tagged = [worker for worker in able if all(worker.tags.get(name) == value for name, value in shape.tags)]
     if not tagged:
         wanted = ", ".join(f"{name}={value}" for name, value in shape.tags)
-        return [_reason("tags", f"no worker has the tag(s) {wanted}", "pilotfish workers --json  (shows the tags)")]
+        return [_reason("tags", f"no worker has the tags {wanted}", "pilotfish workers --json  (shows the tags)")]
     in_time = [worker for worker in tagged if worker.ends_at is None or machine.now + shape.time_s <= worker.ends_at]
     if not in_time:
         return [
@@ -140,10 +143,14 @@ def too_big(machine: Machine, needs: tuple[tuple[str, int], ...]) -> Reason:
     return _reason("too-big", "; ".join(lacks), "ask for less (--cores, --memory, --gpus, --resource)", *commands)
 
 
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
 def _show(name: str, amount: int) -> str:
     if name == MEMORY:
         return f"{amount / UNIT / 2**30:.3g} GiB of memory"
-    return f"{amount / UNIT:g} {name}"
+    return f"{amount / UNIT:g} {name.removesuffix('s') if amount == UNIT else name}"
 
 
 def run(machine: Machine, run: Run) -> dict[str, Any]:
@@ -177,7 +184,9 @@ def worker(machine: Machine, worker: Worker) -> dict[str, Any]:
         reasons.append(_reason("out-of-reach", "it is not connected; it is lost when its lease runs out", "pilotfish workers"))
     if not reasons:
         reasons.append(
-            _reason("busy" if worker.held else "idle", f"it runs {len(worker.active)} task(s) and has {len(worker.ahead)} waiting there")
+            _reason(
+                "busy" if worker.held else "idle", f"it runs {_count(len(worker.active), 'task')} and has {len(worker.ahead)} waiting there"
+            )
         )
     return _answer(f"worker {worker.id}", WORKER_STATES[worker.state], reasons)
 
@@ -198,6 +207,6 @@ def warnings(machine: Machine) -> list[Reason]:
         for shape in state.ready:
             if not any(worker_.could_fit(shape.needs) for worker_ in state.workers.values()):
                 reason = too_big(machine, shape.needs)
-                text = f"{len(shape.queue)} task(s) of run {shape.run.id} fit no worker: {reason['text']}"
+                text = f"{_count(len(shape.queue), 'task')} of run {shape.run.id}: no worker fits: {reason['text']}"
                 found.append(_reason("too-big", text, *reason["commands"]))
     return found

@@ -44,6 +44,7 @@ class FakeRun:
     paused: bool = False
     order: list[int] = field(default_factory=list)
     elapsed_s: float = 3600.0
+    incomplete: bool = False
 
     def spec(self, spec: TaskSpec, code: bytes) -> int:
         self.specs.append(spec)
@@ -74,6 +75,7 @@ class FakeRun:
             "command": self.options.command,
             "cwd": self.options.cwd,
             "state": "done" if ended else "closed" if self.closed else "open",
+            "incomplete": self.incomplete,
             "paused": self.paused,
             "counts": self.counts(),
             "tasks": len(self.tasks),

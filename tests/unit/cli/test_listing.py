@@ -221,3 +221,13 @@ def test_attach_watches_again(pilotfish: CommandLine, master: FakeMaster) -> Non
     failed = pilotfish("attach")
     assert failed.status == 1
     assert "2.1   echo 2   echo ended with exit status 1\n" in failed.out
+
+
+def test_a_run_whose_client_died_amid_its_tasks_is_not_taken_for_done(pilotfish: CommandLine, master: FakeMaster) -> None:
+    two_runs(pilotfish, master)
+    master.runs[1].incomplete = True
+    assert json.loads(pilotfish("status", "--json").out)["runs"][0]["state"] == "incomplete"
+    assert json.loads(pilotfish("why", "1", "--json").out)["state"] == "incomplete"
+    said = pilotfish("attach", "1")
+    assert said.status == 1
+    assert "It is incomplete: its client went away before it had sent all tasks. More: pilotfish why 1\n" in said.out

@@ -168,38 +168,39 @@ def test_a_second_opinion_is_asked_for_once() -> None:
     assert seen <= 2
 
 
+HERE = TaskSpec("python", retries=9, tags={"place": "here"})
+
+
+def _quarantined(settings: PoolSettings) -> Stage:
+    """A worker that failed different tasks, one after the other, beside one that does well."""
+    stage = Stage(settings)
+    good = stage.join("good")
+    hole = stage.join("hole", tags={"place": "here"})
+    stage.finish(good, *stage.work())
+    for _ in range(settings.quarantine_after):
+        (task,) = stage.work(HERE)
+        stage.finish(hole, task, failure=fail())
+        if task.state == ASSIGNED:
+            stage.ask("cancel", tasks=[f"{task.id >> 32}.0"])
+    return stage
+
+
 def test_a_worker_that_keeps_failing_is_quarantined_for_a_while_and_then_gets_work_again() -> None:
     settings = PoolSettings(quarantine_after=3, quarantine_s=60)
-    stage = Stage(settings)
-    hole, good = _black_hole(stage)
-    while not stage.machine.state.workers["hole"].quarantined_until:
-        tasks = stage.work(TaskSpec("python", retries=1), count=2)
-        for task in tasks:
-            if task.worker is not None and task.worker.id == "hole":
-                stage.finish(hole, task, failure=fail())
-        if stage.held.get(good):
-            stage.finish(good)
-    stage.held[hole].clear()
-    while stage.held.get(good):
-        stage.finish(good)
-    tasks = stage.work(count=2)
-    assert [task.worker.id if task.worker else None for task in tasks] == ["good", None]
-    stage.finish(good, tasks[0])
-    stage.finish(good, tasks[1])
+    stage = _quarantined(settings)
+    assert stage.machine.state.workers["hole"].quarantined_until
+    (task,) = stage.work(HERE)
+    assert task.state == READY
     stage.wait(settings.quarantine_s + 1, quietly=False)
-    assert not stage.machine.state.workers["hole"].quarantined_until
+    assert task.state == ASSIGNED
 
 
 def test_a_quarantine_ends_in_time_even_if_the_master_died_in_between() -> None:
-    settings = PoolSettings(quarantine_after=1, quarantine_s=60)
-    stage = Stage(settings)
-    hole, _ = _black_hole(stage)
-    tasks = stage.work(count=2)
-    (bad,) = (task for task in tasks if task.worker is not None and task.worker.id == "hole")
-    stage.finish(hole, bad, failure=fail())
-    assert stage.machine.state.workers["hole"].quarantined_until
+    settings = PoolSettings(quarantine_after=3, quarantine_s=60)
+    stage = _quarantined(settings)
     stage.restart()
-    stage.join("hole")
+    stage.join("hole", tags={"place": "here"})
+    assert stage.machine.state.workers["hole"].quarantined_until
     stage.wait(settings.quarantine_s + 1, quietly=False)
     assert not stage.machine.state.workers["hole"].quarantined_until
 

@@ -65,6 +65,8 @@ def _from_file(path: str, option: str, names: Row, read: Callable[[Path], Iterat
 def existing_file(path: str, option: str) -> Path:
     file = Path(path)
     if not file.is_file():
+        if file.exists() and not file.is_dir():
+            raise BadInput(f"{option}: {path!r} is a pipe or a device, and it is read more than once", f"cat {path} > values.txt")
         what = "is a directory" if file.is_dir() else "does not exist"
         siblings = [entry.name for entry in file.parent.iterdir() if entry.is_file()] if file.parent.is_dir() else []
         raise BadInput(f"{option}: the file {path!r} {what}", did_you_mean(file.name, siblings) or f"Look where it is: ls {file.parent}")

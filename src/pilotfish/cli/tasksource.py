@@ -8,6 +8,7 @@ import shlex
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 
 from pilotfish.api.nearest import did_you_mean
@@ -27,6 +28,7 @@ from pilotfish.applications.executable import (
 from pilotfish.errors import BadInput
 
 PLAIN_WORD = re.compile(r"[\w@%+=:,./{}#-]+")
+MOST_STDIN_BYTES = 64 << 20
 NOT_PASSED = ("PILOTFISH_", "BASH_FUNC_")
 
 
@@ -235,9 +237,15 @@ def _nearest_program(program: str, environ: Mapping[str, str]) -> str:
     return did_you_mean(program, sorted(names))
 
 
+@lru_cache(maxsize=8)
 def _read_stdin(path: str) -> bytes:
+    """Read once, because a pipe cannot be read twice; and not without end, because a device has none."""
     try:
-        return Path(path).read_bytes()
+        with open(path, "rb") as file:
+            content = file.read(MOST_STDIN_BYTES + 1)
+        if len(content) > MOST_STDIN_BYTES:
+            raise BadInput(f"--stdin {path}: more than {MOST_STDIN_BYTES >> 20} MiB", "Give large data as a file: --input FILE")
+        return content
     except OSError as error:
         raise BadInput(
             f"--stdin {path}: {(error.strerror or 'cannot be read').lower()}", f"Look where it is: ls {Path(path).parent}"

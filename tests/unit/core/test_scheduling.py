@@ -156,7 +156,7 @@ def test_short_tasks_are_sent_ahead_only_when_nobody_has_room_for_them() -> None
     assert second.worker is not None
     assert first.worker is not second.worker
     stage.submit(spec_run.id, TaskSpec("python"), 4)
-    assert all(worker.ahead for worker in stage.machine.state.workers.values())
+    assert any(worker.ahead for worker in stage.machine.state.workers.values())
 
 
 def test_long_tasks_are_never_sent_ahead() -> None:

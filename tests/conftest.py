@@ -19,6 +19,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--seed", type=int, help="replay this seed of the simulation (tests/simulation)")
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """What a test measured and a person wants to see, whichever process ran it."""
+    for report in terminalreporter.getreports("passed") + terminalreporter.getreports("failed"):
+        for name, figure in getattr(report, "user_properties", ()):
+            if name == "figure":
+                terminalreporter.write_line(str(figure))
+
+
 @pytest.fixture
 def pilotfish_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     home = tmp_path / "home"

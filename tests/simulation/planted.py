@@ -22,6 +22,7 @@ from pilotfish.core.state import Task, Worker
 from pilotfish.core.watching import Watcher
 from pilotfish.model import effects as e
 from pilotfish.model import facts as f
+from pilotfish.model import inputs as i
 from pilotfish.model import messages as m
 from pilotfish.model.states import DONE, RUNNING
 from pilotfish.model.task import Failure
@@ -188,19 +189,6 @@ def an_orderly_leave_is_taken_for_a_death(patch: Patch) -> None:
 
 
 @bug
-def a_cancelled_pilot_is_forgotten_over_a_restart(patch: Patch) -> None:
-    """A pilot that was to be ended when the master died is adopted, and nobody ends it."""
-    start = Machine.start
-
-    def adopt_only(self: Machine, now: float) -> Turn:
-        turn = start(self, now)
-        turn.effects[:] = [effect for effect in turn.effects if not isinstance(effect, e.CancelPilot)]
-        return turn
-
-    patch.setattr(Machine, "start", adopt_only)
-
-
-@bug
 def a_quarantine_has_no_end(patch: Patch) -> None:
     patch.setitem(machine._EXPIRE, "quarantine", lambda *_: None)
 
@@ -266,6 +254,39 @@ def a_swift_poison_costs_nothing(patch: Patch) -> None:
     patch.setattr(Machine, "lose_worker", lose)
 
 
+@bug
+def an_end_that_nobody_saw_counts_as_a_death(patch: Patch) -> None:
+    """A pilot that ended while no master watched makes suspects of its tasks."""
+    gone = machine._HEAR[i.PilotGone]
+
+    def assume(master: Machine, item: i.PilotGone) -> None:
+        gone(master, msgspec.structs.replace(item, witnessed=True))
+
+    patch.setitem(machine._HEAR, i.PilotGone, assume)
+
+
+@bug
+def a_suspect_that_fits_nowhere_holds_up_the_others(patch: Patch) -> None:
+    """Suspects are placed strictly in order, and a worker is kept free even if the first of them can never run there."""
+
+    def place(outlook: Any, workers: list[Worker], proposals: list[Any]) -> list[Worker]:
+        suspects = [task for task in outlook.state.suspects if not task.shape.run.paused]
+        used: dict[str, None] = {}
+        for task in suspects:
+            empty = [worker for worker in workers if not worker.held and worker.id not in used]
+            found = next((worker for worker in empty if fifo._suits(outlook, worker, task.shape)), None)
+            if found is None:
+                break
+            used[found.id] = None
+            proposals.append(Proposal(found, [task]))
+        if suspects and not used:
+            able = [worker for worker in workers if worker.could_fit(suspects[0].shape.needs)]
+            used.update({min(able, key=lambda worker: worker.held).id: None} if able else {})
+        return [worker for worker in workers if worker.id not in used]
+
+    patch.setattr(fifo, "_place_suspects", place)
+
+
 # --- clients ------------------------------------------------------------------------------------------------------------------------
 
 
@@ -309,6 +330,39 @@ def a_client_that_came_back_counts_as_gone(patch: Patch) -> None:
 @bug
 def cancelled_tasks_run_on(patch: Patch) -> None:
     patch.setattr(commands, "_stop_at_workers", lambda master, tasks: [master.release_payload(task.payload) for task in tasks])
+
+
+@bug
+def a_look_at_the_output_is_never_answered(patch: Patch) -> None:
+    """Whoever asks for the output of a task waits for ever if its worker dies before it answers."""
+    patch.setitem(machine._EXPIRE, "peek", lambda *_: None)
+
+
+@bug
+def a_second_run_shares_code_that_is_given_up_with_the_first(patch: Patch) -> None:
+    """Trying failed tasks again does not keep what they need."""
+    rerun = commands.COMMANDS["rerun"]
+
+    def careless(master: Machine, arguments: dict[str, Any]) -> Any:
+        answer = rerun(master, arguments)
+        master.effects = [effect for effect in master.effects if not isinstance(effect, e.KeepPayload)]
+        return answer
+
+    patch.setitem(commands.COMMANDS, "rerun", careless)
+
+
+@bug
+def the_next_turn_lies_in_the_past(patch: Patch) -> None:
+    """The policy asks to look again at a moment that is over, and the host turns without end."""
+
+    def hasty(self: fifo.Fifo, outlook: Any) -> float | None:
+        held_up = [worker for worker in outlook.workers if worker.ahead]
+        if outlook.state.ready or not held_up or all(worker.held for worker in outlook.workers):
+            return None
+        return float(min(worker.progress_at for worker in held_up) + fifo.STALE_S)
+
+    patch.setattr(fifo.Fifo, "next_look_at", hasty)
+    patch.setattr(machine, "SOON_S", -1e9)
 
 
 # --- state and journal --------------------------------------------------------------------------------------------------------------

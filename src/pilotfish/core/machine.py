@@ -293,7 +293,7 @@ class Machine:
             (started if place < places or task.state == RUNNING else untouched).append(task)
         if untouched:
             self.record(f.TasksReturned(worker.id, [task.id for task in untouched], f"worker {worker.id} {reason}"))
-        for task in started:
+        for task in reversed(started):  # the first of them shall be the first in the queue again
             # The end of one may have cancelled the others, when their run had its fill of failures.
             if task.worker is worker:
                 self.fail_attempt(judge_death(self.state, worker, task, reason, died))

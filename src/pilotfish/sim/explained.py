@@ -38,9 +38,9 @@ def check_idle_capacity(machine: Machine) -> None:
         return
     workers = [worker for worker in machine._outlook().workers if not any(task.suspect for task in worker.active)]
     suspects = [task for task in state.suspects if not task.shape.run.paused]
-    placeable = [task for task in suspects if any(_could_take(machine, worker, task.shape) for worker in workers)]
+    placeable = [task for task in suspects if any(could_take(machine, worker, task.shape) for worker in workers)]
     for worker in workers:
-        if placeable and not worker.held and all(_could_take(machine, worker, task.shape) for task in placeable):
+        if placeable and not worker.held and all(could_take(machine, worker, task.shape) for task in placeable):
             raise Unexplained(f"{worker} is empty, and {placeable[0]}, which must run alone, waits")
     idle = [worker for worker in workers if _leaves_room(machine, worker)]
     kept = 1 if placeable else 0
@@ -54,7 +54,7 @@ def _large_shapes(machine: Machine, workers: list[Worker], kept: int) -> int:
     count = 0
     shapes = [shape for shape in machine.state.ready if not shape.run.paused]
     for shape in sorted(shapes, key=lambda shape: (-shape.priority, next(iter(shape.queue)).id)):
-        able = [worker for worker in workers if _could_take(machine, worker, shape)]
+        able = [worker for worker in workers if could_take(machine, worker, shape)]
         if able and sum(worker.fits(shape.needs) for worker in able) <= kept + count:
             count += 1
     return count
@@ -63,12 +63,12 @@ def _large_shapes(machine: Machine, workers: list[Worker], kept: int) -> int:
 def _leaves_room(machine: Machine, worker: Worker) -> bool:
     """Is there a ready task that fits here now and does not avoid this worker?"""
     for shape in machine.state.ready:
-        if not shape.run.paused and worker.fits(shape.needs) and _could_take(machine, worker, shape):
+        if not shape.run.paused and worker.fits(shape.needs) and could_take(machine, worker, shape):
             if any(task.troubles is None or task.troubles.avoid != worker.id for task in shape.queue):
                 return True
     return False
 
 
-def _could_take(machine: Machine, worker: Worker, shape: Shape) -> bool:
+def could_take(machine: Machine, worker: Worker, shape: Shape) -> bool:
     in_time = worker.ends_at is None or machine.now + shape.time_s <= worker.ends_at
     return in_time and worker.could_fit(shape.needs) and all(worker.tags.get(name) == value for name, value in shape.tags)

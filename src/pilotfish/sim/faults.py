@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from pilotfish.agent.machine import DIAL_TIMEOUT_S
+from pilotfish.model import facts as f
 from pilotfish.model import inputs as i
 from pilotfish.model.states import TASK_STATES
 from pilotfish.sim.master import AFTER_SYNC, AMID_EFFECTS, BEFORE_APPEND, BEFORE_SYNC, MOMENTS, MasterProcess
@@ -15,6 +16,22 @@ from pilotfish.sim.scenario import CLIENT_FAULTS, MASTER_FAULTS, NODE_FAULTS
 
 if TYPE_CHECKING:
     from pilotfish.sim.world import World
+
+
+RARE_FACTS = (
+    f.TasksReturned,
+    f.AttemptFailed,
+    f.TasksRecalled,
+    f.TasksCancelled,
+    f.RunCancelled,
+    f.RunClosed,
+    f.WorkerJoined,
+    f.WorkerEnded,
+    f.WorkerQuarantined,
+    f.PilotRequested,
+    f.PilotEnding,
+    f.PilotEnded,
+)
 
 
 class Faults:
@@ -47,11 +64,11 @@ class Faults:
                 if _NODE_FAULTS[kind](self, node):
                     self.world.count_fault(kind, states)
         elif kind in MASTER_FAULTS:
-            states = self._states_of_all()
+            states = self.states_of_all()
             if _MASTER_FAULTS[kind](self):
                 self.world.count_fault(kind, states)
         elif kind in CLIENT_FAULTS:
-            states = self._states_of_all()
+            states = self.states_of_all()
             if _CLIENT_FAULTS[kind](self):
                 self.world.count_fault(kind, states)
 
@@ -68,7 +85,7 @@ class Faults:
             states["finished"] = None
         return list(states) or ["idle"]
 
-    def _states_of_all(self) -> list[str]:
+    def states_of_all(self) -> list[str]:
         found: dict[str, None] = {}
         for run in self.world.journal.shadow.runs.values():
             for name, count in zip(TASK_STATES, run.counts, strict=True):
@@ -173,7 +190,7 @@ class Faults:
             return False
         if self.world.dice.random() < 0.5:
             self.world.network.reset(node.link)
-            node.clog_next_s = self.world.dice.uniform(0.5, 2.0) * self.scenario.settings.lease_s
+            node.clog_next_s = self.world.dice.uniform(0.8, 1.6) * self.scenario.settings.lease_s
             node.troubled(self.world.now + 5.0)
             return True
         until = self.world.now + self.world.dice.uniform(0.05, 2.0) * self.scenario.settings.lease_s
@@ -206,10 +223,11 @@ class Faults:
         return True
 
     def _doom(self, moment: str) -> bool:
-        if self.world.master is None or self.world.master.doom:
-            return False
-        self.world.master.doom = moment
-        return True
+        """Kill it at this moment of a turn: of the next, or of the next that records something rare. It counts when it happens."""
+        master, dice = self.world.master, self.world.dice
+        if master is not None:
+            master.doom, master.doom_fact = moment, dice.choice(RARE_FACTS) if dice.random() < 0.6 else None
+        return False
 
     def _master_kill_in_recovery(self) -> bool:
         """Kill it, and its successors while they start."""

@@ -26,13 +26,16 @@ MOMENTS = (BEFORE_APPEND, BEFORE_SYNC, AFTER_SYNC, AMID_EFFECTS)
 
 
 class MasterProcess:
-    """``usurped``: another master has taken its pool; what this one writes goes nowhere. ``doom``: when in its next turn it is killed."""
+    """``usurped``: another master has taken its pool; what this one writes goes nowhere. ``doom``: when in a turn it is killed;
 
-    def __init__(self, world: World, state: State, *, doom: str = "") -> None:
+    ``doom_fact``: only in a turn that records such a fact."""
+
+    def __init__(self, world: World, state: State, *, doom: str = "", doom_fact: type | None = None) -> None:
         self.world = world
         self.alive = True
         self.usurped = False
         self.doom = doom
+        self.doom_fact = doom_fact
         self.machine = Machine(state, Fifo(), world.strategy(), world.scenario.settings)
         self.links: dict[int, Link] = {}
         self.inbox: list[i.Input] = []
@@ -182,7 +185,7 @@ class MasterProcess:
         if not turn.facts or self.usurped:
             self._perform(turn)
             return
-        if self._doomed(BEFORE_APPEND):
+        if self._doomed(BEFORE_APPEND, turn):
             return
         self.waiting_for_disk = True
         self._write(turn)
@@ -197,7 +200,7 @@ class MasterProcess:
             self.world.after(RETRY_FULL_S, self._write, turn)
             return
         self.world.journal.append(encode_record(Record(turn.at, turn.facts)))  # type: ignore[arg-type]
-        if not self._doomed(BEFORE_SYNC):
+        if not self._doomed(BEFORE_SYNC, turn):
             self.world.after(self.world.sync_s(), self._written, turn)
 
     def _written(self, turn: Turn) -> None:
@@ -210,7 +213,7 @@ class MasterProcess:
             self.world.journal.sync()
             self.world.oracle.compare(self)
         self.waiting_for_disk = False
-        if self._doomed(AFTER_SYNC):
+        if self._doomed(AFTER_SYNC, turn):
             return
         self._perform(turn)
         if self.alive and not self.blocked:
@@ -218,21 +221,25 @@ class MasterProcess:
             if self.inbox:
                 self._soon()
 
-    def _doomed(self, moment: str) -> bool:
-        if self.doom != moment:
+    def _doomed(self, moment: str, turn: Turn) -> bool:
+        if not self._is_doomed(moment, turn):
             return False
+        self.world.count_fault(f"master-kill-{moment}", self.world.faults.states_of_all())
         self.kill()
         return True
 
+    def _is_doomed(self, moment: str, turn: Turn) -> bool:
+        return self.doom == moment and (self.doom_fact is None or any(isinstance(fact, self.doom_fact) for fact in turn.facts))
+
     def _perform(self, turn: Turn) -> None:
         effects = turn.effects
-        if self.doom == AMID_EFFECTS and effects:
+        if effects and self._is_doomed(AMID_EFFECTS, turn):
             effects = effects[: self.world.dice.randint(0, len(effects))]
         for effect in effects:
             self._perform_one(effect)
             if not self.alive:
                 return
-        if turn.effects and self._doomed(AMID_EFFECTS):
+        if turn.effects and self._doomed(AMID_EFFECTS, turn):
             return
         self._set_alarm()
 

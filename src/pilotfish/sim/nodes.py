@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from pilotfish.agent.machine import AgentMachine, Offer
@@ -50,7 +51,8 @@ class Node:
             offer.ends_at = world.now + site.walltime_s
         self.capacity = offer.capacity
         self.machine = AgentMachine(offer, world.dice.randrange(1 << 30), world.now)
-        self._pending: list[tuple[Link | None, str, tuple[Any, ...]]] = []
+        self._pending: deque[tuple[Link | None, str, tuple[Any, ...]]] = deque()
+        self._catching_up = False
         self._wake_at = NEVER
         self.woken_at = -1.0
         self.woken = 0
@@ -66,7 +68,7 @@ class Node:
         """Call this method of the agent's machine, now or when the agent is awake again."""
         if not self.alive:
             return
-        if self.hung:
+        if self.hung or self._catching_up:
             self._pending.append((link, what, arguments))
             return
         self._say(link, what, arguments)
@@ -221,12 +223,12 @@ class Node:
         if not self.alive or self.hung:
             return
         self.frozen = False
-        pending, self._pending = self._pending, []
+        self._catching_up = True
         if self.world.dice.random() < 0.5:
             self.turn()
-        for link, what, arguments in pending:
-            if self.alive:
-                self._say(link, what, arguments)
+        while self._pending and self.alive:
+            self._say(*self._pending.popleft())
+        self._catching_up = False
         if self.alive:
             self.turn()
 

@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import zlib
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from pilotfish.agent.work import Attempt
@@ -21,7 +22,7 @@ from pilotfish.model import facts as f
 from pilotfish.model.facts import Record
 from pilotfish.model.ids import INDEX_MASK, run_of, show_task
 from pilotfish.model.states import DONE, ENDING
-from pilotfish.sim.explained import check_explanations, check_idle_capacity
+from pilotfish.sim.explained import check_explanations, check_idle_capacity, could_take
 from pilotfish.sim.verdict import check_end
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from pilotfish.sim.world import World
 
 MOST_IDLE_TURNS = 20
-ANSWER_WITHIN_S = 120.0
+ANSWER_WITHIN_S = 30.0
 STALE_S = 1.0
 ENDING_S = 8.0
 MOST_UNCHARGED = 2
@@ -52,9 +53,8 @@ class Oracle:
         self.executions: dict[int, list[Execution]] = {}
         self.ended_workers: dict[str, str] = {}
         self.applied: dict[int, int] = {}
-        self.losses: dict[int, int] = {}
-        self.deaths: dict[int, int] = {}
-        self.failures: dict[int, int] = {}
+        self.charges: Counter[tuple[int, str]] = Counter()
+        """How often each task was charged with what, as the journal has it."""
         self.deaths_caused: dict[int, int] = {}
         self.convicted: dict[int, str] = {}
         self.person_of_run: dict[int, Person] = {}
@@ -135,14 +135,12 @@ class Oracle:
                 raise Violated(f"task {show_task(number)}, attempt {attempt} at {fact.worker}: the result of {said} was taken for it")
 
     def _attempt_failed(self, fact: f.AttemptFailed, turn: Record) -> None:
-        book = self.losses if fact.charge in ("losses", "deaths") else self.failures
-        book[fact.task] = book.get(fact.task, 0) + 1
+        self.charges[fact.task, fact.charge] += 1
         if fact.charge == "deaths":
             node = self.world.nodes[fact.worker]
             if not node.life and (node.alive or node.left_well):
                 truth = "lives" if node.alive else "left"
                 raise Violated(f"task {show_task(fact.task)} was charged with the death of {fact.worker}, which {truth}")
-            self.deaths[fact.task] = self.deaths.get(fact.task, 0) + 1
         if fact.failure.cause == "poison":
             self._convicted(fact, turn)
 
@@ -157,8 +155,9 @@ class Oracle:
         ]
         if others:
             raise Violated(f"task {show_task(fact.task)} was convicted although {len(others)} others were on {fact.worker}")
-        if self.deaths[fact.task] < 3:
-            raise Violated(f"task {show_task(fact.task)} was convicted after {self.deaths[fact.task]} deaths")
+        deaths = self.charges[fact.task, "deaths"]
+        if deaths < 3:
+            raise Violated(f"task {show_task(fact.task)} was convicted after {deaths} deaths")
 
     def _worker_ended(self, fact: f.WorkerEnded, turn: Record) -> None:
         self.ended_workers[fact.worker] = fact.reason
@@ -212,6 +211,9 @@ class Oracle:
         self._check_needed(task, bytes(attempt.payload))
         self._check_room(node)
 
+    def lost(self, task: int) -> int:
+        return self.charges[task, "losses"] + self.charges[task, "deaths"]
+
     def woke(self, node: Node) -> None:
         """The agent's machine asked for this turn. If it asks without end at one moment, the live one would burn a core."""
         if node.woken_at < self.world.now:
@@ -240,7 +242,7 @@ class Oracle:
 
     def poisoned(self, task: int) -> None:
         """A task has just taken its worker down. What it did before must have been put to its account, or it would go on for ever."""
-        uncharged = self.deaths_caused.get(task, 0) - self.losses.get(task, 0)
+        uncharged = self.deaths_caused.get(task, 0) - self.lost(task)
         if uncharged > MOST_UNCHARGED:
             raise Violated(f"task {show_task(task)} has killed {self.deaths_caused[task]} workers, and {uncharged} of them cost it nothing")
         self.deaths_caused[task] = self.deaths_caused.get(task, 0) + 1
@@ -267,7 +269,7 @@ class Oracle:
         workers = machine._outlook().workers
         idle = [worker for worker in workers if not worker.held]
         for worker in workers:
-            waits = any(other.could_fit(task.shape.needs) for task in worker.ahead for other in idle)
+            waits = any(could_take(machine, other, task.shape) for task in worker.ahead for other in idle)
             stuck = waits and not state.ready and not state.suspects and machine.now - worker.progress_at > STALE_S
             if self._lasts(("ahead", worker.id), stuck and not self._troubled(worker.id), self.settle_s):
                 raise Violated(f"{len(worker.ahead)} tasks wait at {worker.id}, which has not got on for long, while {idle[0].id} idles")

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from pilotfish.model.settings import PoolSettings
 from pilotfish.model.task import RunOptions
-from pilotfish.sim.workloads import GIB, Mix, PersonPlan, draw_specs, draw_tasks
+from pilotfish.sim.workloads import GIB, MOST_S, Mix, PersonPlan, draw_specs, draw_tasks
 
 NODE_FAULTS = (
     "agent-kill",
@@ -152,6 +152,7 @@ def _draw_settings(dice: random.Random) -> PoolSettings:
         orphan_s=dice.choice((60.0, 120.0, 900.0)),
         linger_s=dice.choice((5.0, 30.0)),
         author_s=dice.choice((5.0, 30.0)),
+        idle_s=dice.choice((0.0, 0.0, 0.0, 20.0)),
         ahead_s=dice.choice((0.05, 0.05, 0.5)),
         quarantine_s=dice.choice((20.0, 60.0)),
         quarantine_after=dice.choice((3, 5)),
@@ -181,18 +182,27 @@ def _draw_sites(dice: random.Random) -> list[SiteShape]:
     return sites
 
 
+def _draw_durations(dice: random.Random, span_s: float) -> tuple[float, float]:
+    """Short tasks, which are sent ahead in bunches, or long ones, which are running whenever a fault comes."""
+    if dice.random() < 0.4:
+        shortest_s = 10 ** dice.uniform(-3.0, -1.0)
+        return shortest_s, shortest_s * dice.choice((2.0, 10.0, 100.0))
+    longest_s = min(MOST_S, max(0.5, span_s * dice.uniform(0.02, 0.25)))
+    return longest_s / dice.choice((2.0, 10.0, 50.0)), longest_s
+
+
 def _draw_people(dice: random.Random, sites: list[SiteShape], span_s: float) -> list[PersonPlan]:
-    shortest_s = 10 ** dice.uniform(-3.0, 0.3)
+    shortest_s, longest_s = _draw_durations(dice, span_s)
     kinds = [kind for kind in ("exit", "flaky", "memory", "crash", "poison", "hang", "version") if dice.random() < 0.3]
     mix = Mix(
         shortest_s,
-        shortest_s * dice.choice((2.0, 10.0, 100.0)),
+        longest_s,
         dice.choice((0.0, 0.05, 0.2)),
         kinds,
         dice.choice((0.0, 0.0, 0.3)),
         dice.choice((0, 200)),
         dice.choice((2.0, 4.0)),
-        dice.choice((0.0, 0.0, 0.05)),
+        dice.choice((0.0, 0.05, 0.1)),
         [site.tags for site in sites if site.tags],
     )
     people = []

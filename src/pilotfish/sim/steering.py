@@ -93,13 +93,14 @@ class Steering:
         self.world.operator.ask("task", task=self._some_task())
 
     def _tail(self) -> None:
-        self.world.operator.ask("tail", task=self._some_task(RUNNING))
+        for task in dict.fromkeys(self._some_task(RUNNING) for _ in range(5)):
+            self.world.operator.ask("tail", task=task)
 
     def _payload(self) -> None:
         self.world.operator.ask("payload", task=self._some_task(DONE))
 
     def _cancel(self) -> None:
-        tasks = [self._some_task(), self._some_task(RUNNING)]
+        tasks = dict.fromkeys([self._some_task(), *(self._some_task(RUNNING) for _ in range(3))])
         self.world.operator.ask("cancel", tasks=[task for task in tasks if task])
 
     def _cancel_run(self) -> None:

@@ -24,7 +24,6 @@ OWN_CAUSES = {
     "hang": ("time",),
     "version": ("version",),
 }
-LOST_CAUSES = ("worker-lost", "slot-lost", "killed")
 
 
 class WrongEnd(AssertionError):
@@ -59,20 +58,21 @@ def _check_task(world: World, run: Run, task: Task) -> None:
     cause = task.failure.cause
     if cause == "dependency" or (behaviour is not None and cause in OWN_CAUSES[behaviour.kind]):
         return
-    losses = oracle.losses.get(task.id, 0)
-    if cause in LOST_CAUSES and losses > run.specs[task.spec].losses:
+    spec = run.specs[task.spec]
+    if cause not in KILLED_CAUSES and task.failure.blame == "worker" and oracle.lost(task.id) > spec.losses:
         return
-    if cause in KILLED_CAUSES and task.troubles is not None and task.troubles.crashes > KILLED_BUDGET:
+    if cause in KILLED_CAUSES and oracle.charges[task.id, "crashes"] > max(KILLED_BUDGET, spec.retries):
         return
-    if cause == "poison" and oracle.deaths.get(task.id, 0) >= 3:
+    if cause == "poison" and oracle.charges[task.id, "deaths"] >= 3:
         world.report.counts["innocents convicted"] += 1
         return
     if cause == "exit" and task.failure.message == "everything fails here":
         world.report.counts["failed by a black hole"] += 1
         return
-    if cause == "time" and run.specs[task.spec].time_s:
+    if cause == "time" and spec.time_s:
         return
-    raise WrongEnd(f"{task} failed by {task.failure}, but it is {behaviour}; {losses} losses")
+    charges = {charge: count for (number, charge), count in oracle.charges.items() if number == task.id}
+    raise WrongEnd(f"{task} failed by {task.failure}, but it is {behaviour}; it was charged with {charges}")
 
 
 def _check_view(world: World, machine: Machine, person: Person) -> None:

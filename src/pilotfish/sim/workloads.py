@@ -121,7 +121,7 @@ def draw_specs(dice: random.Random, mix: Mix) -> list[TaskSpec]:
                 "python",
                 f"spec{number}",
                 Request(cores, cores_max, memory),
-                time_s=3 * mix.longest_s * 12 if dice.random() < 0.3 else 0.0,
+                time_s=36 * max(mix.longest_s, MOST_S) if dice.random() < 0.2 else 0.0,
                 retries=dice.choice((0, 0, 1, 3)),
                 losses=dice.choice((0, 1, 10, 1000)),
                 priority=dice.choice((0, 0, 0, 5, -1)),
@@ -142,7 +142,7 @@ def draw_tasks(dice: random.Random, mix: Mix, specs: list[TaskSpec], count: int)
     for index in range(count):
         duration = mix.shortest_s * (mix.longest_s / mix.shortest_s) ** dice.random()
         if dice.random() < mix.straggler_share:
-            duration = min(30 * duration, MOST_S)
+            duration = max(duration, dice.uniform(5.0, 40.0))
         behaviour, spec = Behaviour("ok", duration), dice.choice(plain)
         if mix.kinds and dice.random() < mix.bad_share:
             behaviour = _draw_bad(dice, dice.choice(mix.kinds), duration)

@@ -142,8 +142,6 @@ class World:
         self.oracle.recovered(state)
         self.payloads.adopt(state)
         doom = self.recovery_dooms.pop() if self.recovery_dooms else ""
-        if doom:
-            self.count_fault("master-kill-in-recovery", [])
         self.master = MasterProcess(self, state, doom=doom)
         self.note(f"MASTER starts, epoch {state.epoch + 1} {doom}")
         self.master_troubled(self.now)

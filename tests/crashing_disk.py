@@ -239,7 +239,8 @@ class MemoryDisk(Disk):
         data = b"".join(parts)
         self._tell("write")
         file = self.descriptors[descriptor]
-        data = data[: self._room(len(data))]
+        inside = max(0, len(file.content) - offset)
+        data = data[: inside + self._room(max(0, len(data) - inside))]
         self._change(file, Write(offset, data))
         return len(data)
 
@@ -254,6 +255,9 @@ class MemoryDisk(Disk):
         file = self.descriptors[descriptor]
         file.durable = bytes(file.content)
         file.pending.clear()
+
+    def begin_writing(self, descriptor: int, offset: int, length: int) -> None:
+        return
 
     def truncate(self, descriptor: int, size: int) -> None:
         self._tell("truncate")
@@ -278,11 +282,13 @@ class MemoryDisk(Disk):
         file = self._find(path)
         return FileIdentity(1, file.inode, len(file.content))
 
-    def allocate(self, descriptor: int, length: int) -> None:
+    def allocate(self, descriptor: int, offset: int, length: int) -> None:
         self._tell("allocate")
-        if self._room(length) < length:
+        file = self.descriptors[descriptor]
+        growth = offset + length - len(file.content)
+        if self._room(growth) < growth:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        self._change(self.descriptors[descriptor], Truncation(length))
+        self._change(file, Truncation(offset + length))
 
     def forget_cached(self, descriptor: int) -> None:
         return

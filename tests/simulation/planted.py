@@ -189,6 +189,19 @@ def an_orderly_leave_is_taken_for_a_death(patch: Patch) -> None:
 
 
 @bug
+def a_cancelled_pilot_is_forgotten_over_a_restart(patch: Patch) -> None:
+    """A pilot that was to be ended when the master died is adopted, and nobody ends it."""
+    start = Machine.start
+
+    def adopt_only(self: Machine, now: float) -> Turn:
+        turn = start(self, now)
+        turn.effects[:] = [effect for effect in turn.effects if not isinstance(effect, e.CancelPilot)]
+        return turn
+
+    patch.setattr(Machine, "start", adopt_only)
+
+
+@bug
 def a_quarantine_has_no_end(patch: Patch) -> None:
     patch.setitem(machine._EXPIRE, "quarantine", lambda *_: None)
 

@@ -25,6 +25,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture
 def small_reserve(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journal_module, "RESERVE_BYTES", 16)
+    monkeypatch.setattr(journal_module, "PREPARED_BYTES", 1000)
 
 
 def read(image: Image) -> list[bytes]:
@@ -174,6 +175,7 @@ def append_until_full(journal: Journal, cycle: int, fill: Callable[[], None]) ->
 
 def test_a_disk_that_is_full_a_hundred_times_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journal_module, "RESERVE_BYTES", 4000)
+    monkeypatch.setattr(journal_module, "PREPARED_BYTES", 4000)
     disk = MemoryDisk()
 
     def fill() -> None:
@@ -186,8 +188,8 @@ def test_a_disk_that_is_full_a_hundred_times_costs_nothing(monkeypatch: pytest.M
 
 
 def full_tmpfs(directory: str) -> None:
-    """Runs in a process of its own that may mount: a file system of 6 MiB, filled up to the last block by somebody else."""
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=6m", "tmpfs", directory], check=True)
+    """Runs in a process of its own that may mount: a file system of 24 MiB, filled up to the last block by somebody else."""
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", directory], check=True)
     ballast = os.path.join(directory, "ballast")
 
     def fill() -> None:

@@ -21,6 +21,7 @@ DIAL_TIMEOUT_S = 10.0
 READ_AT_ONCE = 4 * 1024 * 1024
 WRITE_AT_ONCE = 256 * 1024
 SOCKET_BUFFER = 1024 * 1024
+TLS_RECORD = 16 * 1024
 
 
 class LinkLost(Exception):
@@ -175,8 +176,9 @@ class Link:
         self.has_more = False
         yield from reader.frames()
         while total < READ_AT_ONCE:
+            room = reader.room()
             try:
-                count = self.connection.recv_into(reader.room())
+                count = self.connection.recv_into(room)
             except BlockingIOError:
                 return
             except OSError as error:
@@ -188,6 +190,8 @@ class Link:
             total += count
             reader.received(count)
             yield from reader.frames()
+            if count < min(len(room), TLS_RECORD):
+                return  # that was all for now; if not, the selector says so at once
         self.has_more = True
 
     def send(self, header: Sequence[Any], parts: Sequence[Any]) -> None:

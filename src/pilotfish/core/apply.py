@@ -181,10 +181,16 @@ def _tasks_returned(state: State, fact: f.TasksReturned, at: float) -> None:
     worker = state.workers[fact.worker]
     for number in reversed(fact.tasks):
         task = state.task(number)
-        release(worker, task)
+        _take_away(worker, task, at)
         move(task, READY)
         enqueue(state, task, front=True)
-    worker.progress_at = at
+
+
+def _take_away(worker: Worker, task: Task, at: float) -> None:
+    """The worker loses a task without having done anything for it. If it was the last one, it idles from now on."""
+    release(worker, task)
+    if not worker.held:
+        worker.progress_at = at
 
 
 def _attempt_failed(state: State, fact: f.AttemptFailed, at: float) -> None:
@@ -221,7 +227,7 @@ def _tasks_skipped(state: State, fact: f.TasksSkipped, at: float) -> None:
 
 def _cancel(state: State, task: Task, reason: str, at: float) -> None:
     if task.worker is not None:
-        release(task.worker, task)
+        _take_away(task.worker, task, at)
     task.failure = Failure("cancelled", "user", reason)
     task.payload = b""
     _end(state, task, CANCELLED, at)

@@ -285,12 +285,13 @@ class Machine:
         """A worker died (nothing of it runs any more) or fell silent: its tasks run elsewhere.
 
         What had room there may have begun, and so may as many of those that waited there, if results were lost with it. They are charged:
-        a task that fells its worker before anybody knew that it ran would otherwise do so for ever."""
+        a task that fells its worker before anybody knew that it ran would otherwise do so for ever. Those further back are believed to be
+        untouched only the first time: quick ones before such a task would otherwise hide it, again and again."""
         started: list[Task] = list(worker.active)
         untouched: list[Task] = []
         places = len(started)
         for place, task in enumerate(worker.ahead):
-            (started if place < places or task.state == RUNNING else untouched).append(task)
+            (started if place < places or task.attempt > 1 or task.state == RUNNING else untouched).append(task)
         if untouched:
             self.record(f.TasksReturned(worker.id, [task.id for task in untouched], f"worker {worker.id} {reason}"))
         for task in reversed(started):  # the first of them shall be the first in the queue again

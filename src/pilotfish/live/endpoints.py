@@ -57,6 +57,8 @@ class Doorman:
         self.closed = closed
         self.epoch = 0
         self.revoked: dict[str, None] = {}
+        self.heard_all: Callable[[], None] = lambda: None
+        """Called when all that came over a link has been heard."""
         self.paused: Callable[[Link, bool], None] = lambda link, paused: None
         self.complain: Callable[[str], None] = lambda text: None
         self.unproven: OrderedDict[Link, asyncio.TimerHandle] = OrderedDict()
@@ -133,6 +135,7 @@ class Link(asyncio.Protocol):
                 self._decrypt(data)
         except (ConnectionFailed, ssl.SSLError, msgspec.MsgspecError, UnicodeDecodeError) as problem:
             self.drop(f"{type(problem).__name__}: {problem}")
+        self.doorman.heard_all()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.doorman.leave(self)
@@ -227,23 +230,27 @@ class Link(asyncio.Protocol):
         """Put a message in the outbox; ``flush`` sends all that is there at once."""
         self._outbox.extend(frame(message, parts))
 
-    def flush(self) -> None:
-        if not self._outbox:
+    def seal(self) -> None:
+        """Encrypt what is in the outbox; it leaves with ``flush``."""
+        if self._tls is None or not self._outbox:
             return
         outbox, self._outbox = self._outbox, []
-        if self.transport is None:
-            return
-        if self._tls is None:
-            self.transport.writelines(outbox)
-            return
         try:
             for buffer in _joined(outbox):
                 if buffer:
                     self._tls.write(buffer)
         except ssl.SSLError as problem:
             self.drop(str(problem))
+
+    def flush(self) -> None:
+        self.seal()
+        outbox, self._outbox = self._outbox, []
+        if self.transport is None:
             return
-        self._flush_tls()
+        if self._tls is not None:
+            self._flush_tls()
+        elif outbox:
+            self.transport.writelines(outbox)
 
     def drop(self, reason: str) -> None:
         """Close at once. Harms nobody but this peer."""

@@ -42,6 +42,9 @@ UPKEEP_S = 5.0
 LOW_SPACE_BYTES = 16 * 1024 * 1024
 RETRY_FULL_S = 1.0
 COMPLAIN_EVERY_S = 60.0
+CONFIRMATIONS = (m.Acked, m.Accepted)
+CONFIRM_S = 0.01
+"""Nobody stands still for a confirmation: it waits this long for something to go with, and for cores that have better things to do."""
 
 
 class Master:
@@ -60,6 +63,7 @@ class Master:
         self.machine = Machine(state, Fifo(), Fixed(), settings)
         self.machine.about = {"pool": pool.name, "pid": os.getpid()}
         self.doorman = Doorman(self.keyring, self._heard, self._closed)
+        self.doorman.heard_all = self._heard_all
         self.doorman.paused = self._paused
         self.doorman.complain = self._complain
         self.doorman.revoked = state.revoked
@@ -71,6 +75,8 @@ class Master:
         self._inbox: list[i.Input] = []
         self._turn_due = False
         self._timer: asyncio.TimerHandle | None = None
+        self._unhurried: dict[int, Link] = {}
+        self._confirm_timer: asyncio.TimerHandle | None = None
         self._complained: dict[str, float] = {}
         self._servers: list[asyncio.AbstractServer] = []
         self._space_full = False
@@ -118,7 +124,7 @@ class Master:
         unix = await self._loop.create_unix_server(lambda: Link(self.doorman, local), sock=listener, backlog=256)
         self._servers = [tcp, unix]
         here = {"kind": "unix", "path": str(path)}
-        self.launcher.endpoints = [{"kind": "tls", "host": host, "port": port, "fingerprint": self.keyring.fingerprint}]
+        self.launcher.endpoints = [here, {"kind": "tls", "host": host, "port": port, "fingerprint": self.keyring.fingerprint}]
         self.pool.write_credentials(self.pool.client_credentials, self.keyring, CLIENT, [here])
 
     async def _end(self) -> None:
@@ -183,9 +189,20 @@ class Master:
 
     def _tell(self, item: i.Input) -> None:
         self._inbox.append(item)
+        self._call_turn()
+
+    def _call_turn(self) -> None:
         if not self._turn_due:
             self._turn_due = True
             self._loop.call_soon(self._turn)
+
+    def _heard_all(self) -> None:
+        """A link has given all it has. If nobody else has something, there is nothing to wait for: the loop would only look around."""
+        if self._inbox and not self._turn_due:
+            if getattr(self._loop, "_ready", True):
+                self._call_turn()
+            else:
+                self._turn()
 
     def _heard(self, link: Link, message: Any, body: memoryview) -> None:
         if isinstance(message, m.Hello) and link.key_id not in (AGENT, f"pilot:{message.pilot}"):
@@ -194,9 +211,10 @@ class Master:
         self.links[link.number] = link
         payloads = [self.cargo.keep(part) for part in split_body(message, body)]
         if link.role == AGENT:
-            self._tell(i.AgentSpoke(link.number, message, payloads, link.key_id.removeprefix("pilot:") if link.key_id != AGENT else ""))
+            pilot = link.key_id.removeprefix("pilot:") if link.key_id != AGENT else ""
+            self._inbox.append(i.AgentSpoke(link.number, message, payloads, pilot))
         else:
-            self._tell(i.ClientSpoke(link.number, message, payloads))
+            self._inbox.append(i.ClientSpoke(link.number, message, payloads))
 
     def _closed(self, link: Link) -> None:
         if self.links.pop(link.number, None) is not None:
@@ -229,18 +247,21 @@ class Master:
         os._exit(4)
 
     def _conclude(self, turn: Turn) -> None:
+        """The disk is at work while the messages are made; none leaves before it is done."""
         if turn.facts:
-            self._make_durable(encode_record(Record(turn.at, turn.facts)))  # type: ignore[arg-type]
-        self._perform(turn.effects)
+            self._write_down(encode_record(Record(turn.at, turn.facts)))  # type: ignore[arg-type]
+        awaited = self._prepare(turn.effects)
         self._set_timer()
+        if turn.facts:
+            self.journal.sync()
+        self._perform(turn.effects, awaited)
 
-    def _make_durable(self, record: bytes) -> None:
-        """Nothing leaves before this returns. A full disk makes us wait; any other failure ends us, because we cannot vouch for it."""
+    def _write_down(self, record: bytes) -> None:
+        """A full disk makes us wait; any other failure ends us, because we cannot vouch for what we did."""
         while True:
             try:
                 self.cargo.sync()
                 self.journal.append([record])
-                self.journal.sync()
                 return
             except JournalFull as problem:
                 log.error("%s", problem)
@@ -249,27 +270,53 @@ class Master:
                 self._renew_lock()
 
     def _set_timer(self) -> None:
-        if self._timer is not None:
+        """One that comes too early does no harm, so that most turns need not touch it."""
+        deadline = self.machine.deadline
+        if deadline is None or self._turn_due:
+            return
+        when = deadline - self._wall_offset
+        if self._timer is not None and when < self._timer.when():
             self._timer.cancel()
             self._timer = None
-        deadline = self.machine.deadline
-        if deadline is not None and not self._turn_due:
-            self._timer = self._loop.call_later(max(0.0, deadline - self.now()), self._turn)
+        if self._timer is None:
+            self._timer = self._loop.call_at(when, self._timer_due)
 
-    def _perform(self, effects: list[e.Effect]) -> None:
-        touched: dict[int, Link] = {}
+    def _timer_due(self) -> None:
+        self._timer = None
+        if self.machine.deadline is not None and self.machine.deadline > self.now():
+            self._set_timer()
+        else:
+            self._turn()
+
+    def _prepare(self, effects: list[e.Effect]) -> dict[int, Link]:
+        """Make the messages; returns the links on which somebody waits for one."""
         awaited: dict[int, Link] = {}
+        load = self.cargo.load
         for effect in effects:
             if type(effect) is e.Send:
                 link = self.links.get(effect.link)
                 if link is not None:
-                    # Somebody waits for work or for a result; confirmations can go after that.
-                    (awaited if type(effect.message) in (m.Assign, m.Ended) else touched)[effect.link] = link
-                    link.send(effect.message, [self.cargo.load(payload, whole=effect.whole) for payload in effect.payloads])
-            else:
-                self._perform_other(effect)
-        for link in (*awaited.values(), *touched.values()):
+                    link.send(effect.message, [load(payload, whole=effect.whole) for payload in effect.payloads])
+                    (self._unhurried if type(effect.message) in CONFIRMATIONS else awaited)[effect.link] = link
+        for link in awaited.values():
+            link.seal()
+        return awaited
+
+    def _perform(self, effects: list[e.Effect], awaited: dict[int, Link]) -> None:
+        for number, link in awaited.items():
             link.flush()
+            self._unhurried.pop(number, None)
+        for effect in effects:
+            if type(effect) is not e.Send:
+                self._perform_other(effect)
+        if self._unhurried and self._confirm_timer is None:
+            self._confirm_timer = self._loop.call_later(CONFIRM_S, self._confirm)
+
+    def _confirm(self) -> None:
+        self._confirm_timer = None
+        for link in self._unhurried.values():
+            link.flush()
+        self._unhurried.clear()
 
     def _perform_other(self, effect: e.Effect) -> None:
         if isinstance(effect, e.HangUp):

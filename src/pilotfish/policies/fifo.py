@@ -30,17 +30,29 @@ class Fifo:
         """Since when tasks of these shapes have been ready while no worker had room for one."""
 
     def propose(self, outlook: Outlook) -> list[Proposal | Recall]:
+        proposals: list[Proposal | Recall] = []
+        self._place(outlook, proposals)
+        idle = _idle(outlook)
+        if idle and proposals:
+            given = {proposal.worker.id: None for proposal in proposals}
+            idle = [worker for worker in idle if worker.id not in given]
+        for worker in _held_up(outlook, idle):
+            if worker.progress_at + STALE_S <= outlook.now:
+                proposals.append(Recall(worker, [task for task in worker.ahead if task.state == ASSIGNED]))
+        return proposals
+
+    def _place(self, outlook: Outlook, proposals: list[Proposal | Recall]) -> None:
         state = outlook.state
         if not state.ready and not state.suspects:
-            return list(_recalls(outlook))
+            self._passed_over = {}
+            return
         workers = [worker for worker in outlook.workers if not _runs_suspect(worker)]
-        proposals: list[Proposal | Recall] = []
         if state.suspects:
             workers = _place_suspects(outlook, workers, proposals)
         supplies = [_Supply(shape) for shape in _in_order(state.ready)]
-        if not supplies:
-            return proposals
         reserved = self._reserve(outlook, workers, supplies)
+        if not supplies:
+            return
         fillings = [_fill(outlook, worker, reserved.get(worker.id, supplies)) for worker in workers]
         for proposal in fillings:
             # Only when everybody has what fits now: a task must not wait at one worker while another has room for it.
@@ -48,14 +60,12 @@ class Fifo:
                 _add_ahead(outlook, proposal, supplies)
             if proposal.tasks:
                 proposals.append(proposal)
-        return proposals
 
     def next_look_at(self, outlook: Outlook) -> float | None:
         """Tasks that wait at a worker while another one idles need a second look, and so do tasks that nobody has room for."""
-        if outlook.state.ready:
-            due = [since + PATIENCE_S for since in self._passed_over.values()]
-            return min((moment for moment in due if moment > outlook.now), default=None)
-        return min((recall.worker.progress_at + STALE_S for recall in _held_up(outlook)), default=None)
+        moments = [since + PATIENCE_S for since in self._passed_over.values()]
+        moments += [worker.progress_at + STALE_S for worker in _held_up(outlook, _idle(outlook))]
+        return min((moment for moment in moments if moment > outlook.now), default=None)
 
     def _reserve(self, outlook: Outlook, workers: list[Worker], supplies: list[_Supply]) -> dict[str, list[_Supply]]:
         """Large tasks must not starve behind a stream of small ones: after a while, a worker is kept free for one until it fits."""
@@ -67,7 +77,7 @@ class Fifo:
             if not able or any(worker.fits(shape.needs) for worker in able):
                 continue
             since = self._passed_over[shape] = passed_over.get(shape, outlook.now)
-            if outlook.now - since >= PATIENCE_S:
+            if since + PATIENCE_S <= outlook.now:
                 reserved[min(able, key=lambda worker: worker.held).id] = supplies[: place + 1]
         return reserved
 
@@ -181,6 +191,8 @@ def _add_ahead(outlook: Outlook, proposal: Proposal, supplies: list[_Supply]) ->
     held = next(iter(worker.active), None) or (proposal.tasks[0] if proposal.tasks else None)
     if held is None:
         return
+    if worker.held and outlook.now - worker.progress_at >= max(STALE_S, worker.poll_s):
+        return  # what runs there takes long: tasks would only wait, and be called back
     shape = held.shape
     supply = next((supply for supply in supplies if supply.shape is shape and supply.left), None)
     if supply is None or (supply is not supplies[0] and any(s.left and s.shape.priority > shape.priority for s in supplies)):
@@ -213,20 +225,19 @@ def _depth(outlook: Outlook, worker: Worker, shape: Shape) -> int:
     return slots * max(1, min(MAX_AHEAD_PER_SLOT, int(window / mean_s)))
 
 
-def _recalls(outlook: Outlook) -> Iterator[Recall]:
-    """Nothing is ready, somebody idles: fetch back what waits at workers that do not get on."""
-    for recall in _held_up(outlook):
-        if outlook.now - recall.worker.progress_at >= STALE_S:
-            yield recall
+def _idle(outlook: Outlook) -> list[Worker]:
+    return [worker for worker in outlook.workers if not worker.active]
 
 
-def _held_up(outlook: Outlook) -> Iterator[Recall]:
-    """What waits at one worker and could begin at once at another, and has not been asked back yet."""
-    idle = [worker for worker in outlook.workers if not worker.held]
+def _held_up(outlook: Outlook, idle: list[Worker]) -> Iterator[Worker]:
+    """Where tasks wait that could begin at once at an idle worker, and have not been asked back yet."""
     if not idle:
         return
+    suited: dict[Shape, bool] = {}
     for worker in outlook.workers:
         if worker.ahead and not worker.recalled:
-            tasks = [task for task in worker.ahead if task.state == ASSIGNED and any(_suits(outlook, other, task.shape) for other in idle)]
-            if tasks:
-                yield Recall(worker, tasks)
+            shape = next(iter(worker.ahead)).shape  # what waits at one worker is all alike, see _uniform
+            if shape not in suited:
+                suited[shape] = any(_suits(outlook, other, shape) for other in idle)
+            if suited[shape]:
+                yield worker

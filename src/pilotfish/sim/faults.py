@@ -59,7 +59,7 @@ class Faults:
         if kind in NODE_FAULTS:
             nodes = [node for node in self.world.nodes.values() if node.alive]
             if nodes:
-                node = self.world.dice.choice(nodes)
+                node = self._victim(nodes)
                 states = self._states_at(node)
                 if _NODE_FAULTS[kind](self, node):
                     self.world.count_fault(kind, states)
@@ -71,6 +71,12 @@ class Faults:
             states = self.states_of_all()
             if _CLIENT_FAULTS[kind](self):
                 self.world.count_fault(kind, states)
+
+    def _victim(self, nodes: list[Node]) -> Node:
+        """Any node, but half the time one where tasks wait for room, if there is one: such moments are short."""
+        dice, workers = self.world.dice, self.world.journal.shadow.workers
+        crowded = [node for node in nodes if node.worker in workers and workers[node.worker].ahead]
+        return dice.choice(crowded if crowded and dice.random() < 0.5 else nodes)
 
     # --- coverage -------------------------------------------------------------------------------------------------------------------
 

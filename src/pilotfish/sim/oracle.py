@@ -21,7 +21,7 @@ from pilotfish.core.state import State
 from pilotfish.model import facts as f
 from pilotfish.model.facts import Record
 from pilotfish.model.ids import INDEX_MASK, run_of, show_task
-from pilotfish.model.states import DONE, ENDING
+from pilotfish.model.states import ASSIGNED, DONE, ENDING
 from pilotfish.sim.explained import check_explanations, check_idle_capacity, could_take
 from pilotfish.sim.verdict import check_end
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pilotfish.sim.world import World
 
 MOST_IDLE_TURNS = 20
-ANSWER_WITHIN_S = 30.0
+ANSWER_WITHIN_S = 15.0
 STALE_S = 1.0
 ENDING_S = 8.0
 MOST_UNCHARGED = 2
@@ -265,12 +265,12 @@ class Oracle:
     def _check_ahead(self, process: MasterProcess) -> None:
         """Nobody idles for long while tasks wait at a worker that does not get on."""
         machine = process.machine
-        state = machine.state
         workers = machine._outlook().workers
         idle = [worker for worker in workers if not worker.held]
         for worker in workers:
-            waits = any(could_take(machine, other, task.shape) for task in worker.ahead for other in idle)
-            stuck = waits and not state.ready and not state.suspects and machine.now - worker.progress_at > STALE_S
+            waiting = [task for task in worker.ahead if task.state == ASSIGNED]
+            waits = any(could_take(machine, other, task.shape) for task in waiting for other in idle)
+            stuck = waits and machine.now - worker.progress_at > STALE_S
             if self._lasts(("ahead", worker.id), stuck and not self._troubled(worker.id), self.settle_s):
                 raise Violated(f"{len(worker.ahead)} tasks wait at {worker.id}, which has not got on for long, while {idle[0].id} idles")
 

@@ -162,7 +162,7 @@ def _draw_settings(dice: random.Random) -> PoolSettings:
 def _draw_sites(dice: random.Random) -> list[SiteShape]:
     """The first site can do everything, so that all work can end once the faults are over."""
     sites = [SiteShape("anchor", dice.randint(1, 2), 4.0, 8 * GIB, tags={"disk": "big"})]
-    for number in range(dice.randint(1, 4)):
+    for number in range(dice.randint(1, 3)):
         sites.append(
             SiteShape(
                 f"site{number}",
@@ -187,7 +187,7 @@ def _draw_durations(dice: random.Random, span_s: float) -> tuple[float, float]:
     if dice.random() < 0.4:
         shortest_s = 10 ** dice.uniform(-3.0, -1.0)
         return shortest_s, shortest_s * dice.choice((2.0, 10.0, 100.0))
-    longest_s = min(MOST_S, max(0.5, span_s * dice.uniform(0.02, 0.25)))
+    longest_s = min(MOST_S, max(0.5, span_s * dice.uniform(0.05, 0.4)))
     return longest_s / dice.choice((2.0, 10.0, 50.0)), longest_s
 
 

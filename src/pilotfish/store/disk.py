@@ -60,6 +60,11 @@ class Disk:
     def read(self, descriptor: int, length: int, offset: int) -> bytes:
         return os.pread(descriptor, length, offset)
 
+    def begin_writing(self, descriptor: int, offset: int, length: int) -> None:
+        """Lets the device begin now with what ``sync`` will wait for."""
+        with suppress(OSError):
+            os.posix_fadvise(descriptor, offset, length, os.POSIX_FADV_DONTNEED)
+
     def sync(self, descriptor: int) -> None:
         os.fdatasync(descriptor)
 
@@ -86,8 +91,9 @@ class Disk:
         status = os.stat(path)
         return FileIdentity(status.st_dev, status.st_ino, status.st_size)
 
-    def allocate(self, descriptor: int, length: int) -> None:
-        os.posix_fallocate(descriptor, 0, length)
+    def allocate(self, descriptor: int, offset: int, length: int) -> None:
+        """Makes the file reach that far, with room on the disk for all of it; what was not written reads as zeros."""
+        os.posix_fallocate(descriptor, offset, length)
 
     def forget_cached(self, descriptor: int) -> None:
         """Asks that the next read comes from the device and not from memory; a wish, not a promise."""

@@ -48,7 +48,7 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """An unfinished write at the end, removed."""
+    """An unfinished write at the end, removed. Zeros there are just room for more."""
 
     file: str
     offset: int
@@ -199,9 +199,10 @@ class Recovery:
             withheld = (file.size - scan.good_end) // HEAD_BYTES if file.unreadable else 0
             return Tail(number + 1, max(self._expected, 1) + withheld)
         if scan.good_end < file.size:
-            self.salvage.cut = Cut(file.name, scan.good_end, file.size - scan.good_end)
-            torn = (file.name, scan.good_end)
-            self.salvage.damages[:] = [damage for damage in self.salvage.damages if (damage.file, damage.offset) != torn]
+            torn = [damage for damage in self.salvage.damages if (damage.file, damage.offset) == (file.name, scan.good_end)]
+            for damage in torn:
+                self.salvage.damages.remove(damage)
+                self.salvage.cut = Cut(damage.file, damage.offset, damage.length)
             self._disk.truncate(file.descriptor, scan.good_end)
         self._disk.sync(file.descriptor)
         return Tail(number, self._expected, scan.good_end, file.descriptor)

@@ -50,6 +50,8 @@ class Scan:
                 self.good_end = self._base + self._position
                 yield batch
             self._step_on()
+        if self.damages and self.damages[-1][1] >= self.size and self._is_blank(*self.damages[-1]):
+            del self.damages[-1]
 
     def _whole_records(self) -> list[bytes]:
         """All records from here that are whole and in sequence, as far as the buffer reaches."""
@@ -118,6 +120,10 @@ class Scan:
                 self._skip_to(position)
                 return
             position += 1
+
+    def _is_blank(self, start: int, end: int) -> bool:
+        """Zeros to the end were never records: room that was prepared, or a length that was on disk before what it counts."""
+        return not any(self.read(min(CHUNK_BYTES, end - at), at).strip(b"\0") for at in range(start, end, CHUNK_BYTES))
 
     def _skip_to(self, position: int) -> None:
         start, end = self._base + self._position, self._base + position

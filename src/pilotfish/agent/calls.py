@@ -18,6 +18,7 @@ MESSAGE_CHARACTERS = 2000
 TRACEBACK_CHARACTERS = 20_000
 ONE_PART = b"\0\0\0\1"
 ONE_PART_HEAD = 12
+LARGE_BYTES = 64 * 1024
 
 
 class Terminated(BaseException):
@@ -43,6 +44,16 @@ class CallFailed(Exception):
     def __init__(self, cause: str, blame: str, message: str) -> None:
         super().__init__(message)
         self.failure = [cause, blame, message]
+
+
+class Apart:
+    """Large bytes that shall not be copied into the pickle; they arrive as bytes."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def __reduce__(self) -> Tuple[Any, ...]:
+        return bytes, (pickle.PickleBuffer(self._data),)
 
 
 class Calls:
@@ -102,6 +113,8 @@ class Calls:
         if value is None:
             return b"\x80\x05N."
         views: List[pickle.PickleBuffer] = []
+        if type(value) is bytes and len(value) > LARGE_BYTES:
+            value = Apart(value)
         try:
             pickled = pickle.dumps(value, 5, buffer_callback=views.append)
         except Exception:  # noqa: BLE001  the edge: user classes may raise anything while they are pickled

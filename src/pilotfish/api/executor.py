@@ -18,6 +18,7 @@ from pilotfish.api.session import FutureType, Pool, Session, interpreter_ends, u
 from pilotfish.applications.function import PythonCalls, chunked
 from pilotfish.applications.wishes import Wishes, read_wishes
 from pilotfish.errors import BadInput, PilotfishError
+from pilotfish.live.client import Parcel
 from pilotfish.model.messages import EndedItem
 from pilotfish.model.task import RunOptions
 
@@ -80,7 +81,7 @@ class _ExecutorSession(Session):
 
     broken: ExecutorBroken | None = None
 
-    def submit(self, future: FutureType, spec: int, payload: bytes, after: Sequence[int] = ()) -> FutureType:
+    def submit(self, future: FutureType, spec: int, payload: Parcel, after: Sequence[int] = ()) -> FutureType:
         future.add_done_callback(self._look)
         return super().submit(future, spec, payload, after)
 

@@ -16,7 +16,7 @@ from typing import Any, Protocol, TypeVar
 
 from pilotfish.api.future import TaskFuture
 from pilotfish.errors import ConnectionFailed, PilotfishError
-from pilotfish.live.client import Client
+from pilotfish.live.client import Client, Parcel
 from pilotfish.live.submission import Submission
 from pilotfish.model.messages import EndedItem
 from pilotfish.model.task import RunOptions, TaskSpec
@@ -92,7 +92,7 @@ class Session:
     def register(self, spec: TaskSpec, code: bytes) -> int:
         return self.client.spec_number(self._submission, spec, code)
 
-    def submit(self, future: FutureType, spec: int, payload: bytes, after: Sequence[int] = ()) -> FutureType:
+    def submit(self, future: FutureType, spec: int, payload: Parcel, after: Sequence[int] = ()) -> FutureType:
         def enter(index: int) -> None:
             future.index = index
             self._futures[index] = future

@@ -23,7 +23,7 @@ from typing import Any
 
 import cloudpickle  # type: ignore[import-untyped]
 
-from pilotfish.applications.parcel import pack, pack_one
+from pilotfish.applications.parcel import Buffer, joined, pack_apart, pack_one
 from pilotfish.applications.wishes import NOTHING_SPECIAL, Wanted
 from pilotfish.errors import BadInput
 from pilotfish.model.task import TaskSpec
@@ -36,6 +36,8 @@ PICKLE, SOURCE = "pickle", "source"
 _FROM_MAIN = b"\x8c\x08__main__\x94"
 """How pickle 5 names a module called ``__main__``."""
 _NOT_PICKLABLE = (pickle.PicklingError, TypeError, AttributeError)
+LARGE_BYTES = 64 * 1024
+"""Bytes longer than this are worth being left where they are."""
 _CLOSURES_PER_CODE = 16
 """So many different closures over one piece of code become specs; more of them are data, and travel with the arguments."""
 
@@ -85,11 +87,30 @@ def dump(value: object) -> tuple[bytes, list[pickle.PickleBuffer]]:
     return data, buffers
 
 
-def pack_pickled(value: object) -> bytes:
+class _Apart:
+    """Large bytes that shall not be copied into the pickle; they arrive as bytes."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return bytes, (pickle.PickleBuffer(self._data),)
+
+
+def _apart(value: Any) -> Any:
+    return _Apart(value) if type(value) is bytes and len(value) > LARGE_BYTES else value
+
+
+def pack_pickled(value: object) -> bytes | list[Buffer]:
+    """In one piece, or in several if some are large."""
     data, buffers = dump(value)
     if buffers:
-        return pack([data, *(buffer.raw() for buffer in buffers)])
+        return pack_apart([data, *(buffer.raw() for buffer in buffers)])
     return pack_one(data)
+
+
+def _pack_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes | list[Buffer]:
+    return pack_pickled((tuple(map(_apart, args)), {name: _apart(value) for name, value in kwargs.items()} if kwargs else kwargs))
 
 
 def source_of(function: Callable[..., Any]) -> bytes:
@@ -137,14 +158,14 @@ class PythonCalls:
         self._per_code: dict[int, set[bytes]] = {}
         self._carriers: dict[str, int] = {}
 
-    def encode(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, bytes]:
+    def encode(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, bytes | list[Buffer]]:
         known = self._known.get(id(function))
         if known is not None and known[0]() is function:
-            return known[1], pack_pickled((args, kwargs))
+            return known[1], _pack_call(args, kwargs)
         number = self._learn(function)
         if number is None:
-            return self._carrier(function), pack_pickled(((function, *args), kwargs))
-        return number, pack_pickled((args, kwargs))
+            return self._carrier(function), _pack_call((function, *args), kwargs)
+        return number, _pack_call(args, kwargs)
 
     def _learn(self, function: Callable[..., Any]) -> int | None:
         """The number of a function seen for the first time; None when it has to travel with its arguments."""
@@ -204,7 +225,7 @@ def worker_spec(worker: object, wanted: Wanted, in_process: bool = False) -> tup
 
 
 def worker_payload(parameters: object) -> bytes:
-    return pack_pickled(parameters)
+    return joined(pack_pickled(parameters))
 
 
 def chunked(function: Callable[..., Any]) -> Callable[..., list[Any]]:

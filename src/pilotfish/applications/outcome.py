@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import mmap
 import pickle
 import struct
 from collections.abc import Sequence
@@ -62,9 +63,11 @@ def failed(failure: Failure, remote_traceback: str = "") -> TaskFailed:
 
 def _load(data: Buffer, buffers: Sequence[memoryview]) -> tuple[Any, Exception | None]:
     """Unpickle what the person's own function made; what prevents it is returned, and may be anything, as user code runs here."""
+    if buffers and not isinstance(buffers[0].obj, mmap.mmap):
+        # Each gets memory of its own: an array kept for long must not keep a whole frame of other results.
+        buffers = [memoryview(bytearray(buffer)) for buffer in buffers]
     try:
-        # Each buffer gets memory of its own: an array kept for long must not keep a whole frame of other results.
-        return pickle.loads(data, buffers=[bytearray(buffer) for buffer in buffers] or None), None
+        return pickle.loads(data, buffers=buffers or None), None
     except Exception as error:  # noqa: BLE001
         return None, error
 

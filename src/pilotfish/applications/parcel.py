@@ -29,8 +29,16 @@ def pack_one(part: bytes) -> bytes:
 
 
 def pack(parts: Sequence[Buffer]) -> bytes:
-    lengths = struct.pack(f"!I{len(parts)}Q", len(parts), *(memoryview(part).nbytes for part in parts))
-    return b"".join((lengths, *parts))
+    return b"".join(pack_apart(parts))
+
+
+def pack_apart(parts: Sequence[Buffer]) -> list[Buffer]:
+    """A parcel in pieces: whoever writes it to a file need not copy it together first."""
+    return [struct.pack(f"!I{len(parts)}Q", len(parts), *(memoryview(part).nbytes for part in parts)), *parts]
+
+
+def joined(parcel: bytes | list[Buffer]) -> bytes:
+    return parcel if isinstance(parcel, bytes) else b"".join(parcel)
 
 
 def unpack(parcel: Buffer) -> list[memoryview]:

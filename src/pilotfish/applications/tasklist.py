@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Unpack
 
 from pilotfish.applications.function import PythonCalls, worker_payload, worker_spec
 from pilotfish.applications.launches import Defaults, ExecutableCalls, ExecutableWishes
+from pilotfish.applications.parcel import joined
 from pilotfish.applications.wishes import KNOWN, read_wishes
 from pilotfish.errors import BadInput
 from pilotfish.model.task import TaskSpec
@@ -52,7 +53,8 @@ class TaskList:
     def call(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> int:
         """A Python call."""
         with self._lock:
-            return self._append(*self._python().encode(function, args, kwargs), ())
+            number, parcel = self._python().encode(function, args, kwargs)
+            return self._append(number, joined(parcel), ())
 
     def work(self, parameters: Any, *, after: Iterable[int] = ()) -> int:
         """One ``do_work(parameters)`` of the application's worker."""

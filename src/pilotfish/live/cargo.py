@@ -71,6 +71,7 @@ class Cargo:
             log.error("%s", problem)
 
     def sync(self) -> None:
+        self._shared.sync()
         if self._dirty:
             self._stored.sync()
             self._dirty = False

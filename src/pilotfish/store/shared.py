@@ -1,7 +1,7 @@
 """Payloads that never pass through the master: whoever makes a large one on this machine writes it to a file here and sends a reference.
 
-A reference is 24 bytes: a mark that no parcel begins with, the number of the file and its length. The writer makes the file durable
-before it speaks of it; the master checks that it is there, counts references and removes it when nobody refers to it any more.
+A reference is 24 bytes: a mark that no parcel begins with, the number of the file and its length. The master checks that the file is
+there, makes it durable before it writes down that it has it, counts references and removes it when nobody refers to it any more.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import stat
 import struct
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
@@ -26,6 +27,7 @@ assert _REFERENCE.size == REFERENCE_BYTES
 SHARE_BYTES = 128 * 1024
 """Larger payloads are worth a file."""
 ABANDONED_S = 3600.0
+SYNCS_AT_ONCE = 4
 _PARTS_PER_CALL = 512
 _NAME = re.compile(r"[0-9a-f]{16}")
 
@@ -35,7 +37,7 @@ def shared_directory(payloads: Path) -> Path:
 
 
 def write_shared(directory: Path, parts: Sequence[bytes | bytearray | memoryview]) -> bytes:
-    """Put a payload in a file of its own, durably, and return the reference to it."""
+    """Put a payload in a file of its own and return the reference to it."""
     number = secrets.randbits(63)
     descriptor = os.open(directory / f"{number:016x}", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
@@ -47,7 +49,6 @@ def write_shared(directory: Path, parts: Sequence[bytes | bytearray | memoryview
                 written -= len(views.pop(0))
             if written:
                 views[0] = views[0][written:]
-        os.fsync(descriptor)
     finally:
         os.close(descriptor)
     return _REFERENCE.pack(MARK, number, length)
@@ -58,11 +59,11 @@ def is_reference(payload: bytes | memoryview) -> bool:
 
 
 def read_shared(directory: Path, reference: bytes | memoryview) -> memoryview:
-    """The payload behind a reference, mapped, not copied."""
+    """The payload behind a reference, mapped, not copied; it may be written to, and nobody else sees it."""
     _, number, length = _REFERENCE.unpack(reference)
     descriptor = os.open(directory / f"{number:016x}", os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        return memoryview(mmap.mmap(descriptor, length, prot=mmap.PROT_READ)) if length else memoryview(b"")
+        return memoryview(mmap.mmap(descriptor, length, access=mmap.ACCESS_COPY)) if length else memoryview(b"")
     finally:
         os.close(descriptor)
 
@@ -84,13 +85,38 @@ class SharedPayloads:
         self._directory = directory
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._references: dict[int, int] = {}
+        self._unsynced: list[int] = []
+        self._helpers = ThreadPoolExecutor(SYNCS_AT_ONCE, "payloads")
 
     def admit(self, reference: bytes | memoryview) -> Stored:
         """Believe a reference that a peer sent, if the file is there as it says."""
         _, number, length = _REFERENCE.unpack(reference)
         stored = Stored(SHARED_SEGMENT, number, length)
         self.adopt(stored)
+        self._unsynced.append(number)
         return stored
+
+    def sync(self) -> None:
+        """Make durable what was admitted: several at once, which costs little more than one."""
+        unsynced, self._unsynced = self._unsynced, []
+        if len(unsynced) == 1:
+            self._sync_one(unsynced[0])
+        elif unsynced:
+            list(self._helpers.map(self._sync_one, unsynced))
+
+    def _sync_one(self, number: int) -> None:
+        try:
+            descriptor = os.open(self._path(number), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return  # nobody refers to it any more
+        except OSError as error:
+            raise JournalError(f"shared payload {number:016x} cannot be opened: {error.strerror}") from error
+        try:
+            os.fsync(descriptor)
+        except OSError as error:
+            raise JournalError(f"shared payload {number:016x} cannot be made durable: {error.strerror}", "Check the disk.") from error
+        finally:
+            os.close(descriptor)
 
     def adopt(self, stored: Stored) -> None:
         try:

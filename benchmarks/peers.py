@@ -55,7 +55,6 @@ OURS = "pilotfish"
 PEERS: list[Peer] = [
     Peer(POOL, "floor", "process_pool"),
     Peer(OURS, "ours", "pilotfish_executor"),
-    Peer("pilotfish, TLS", "ours", "pilotfish_executor", variables={"PILOTFISH_BENCH_TLS": "1"}),
     Peer("Ray", "peer", "ray_cluster", "ray"),
     Peer("Dask", "peer", "dask_cluster", "dask"),
     Peer("Dask, saturation=inf", "peer", "dask_cluster", "dask", {"DASK_DISTRIBUTED__SCHEDULER__WORKER_SATURATION": "inf"}),

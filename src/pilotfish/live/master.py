@@ -124,8 +124,7 @@ class Master:
         unix = await self._loop.create_unix_server(lambda: Link(self.doorman, local), sock=listener, backlog=256)
         self._servers = [tcp, unix]
         here = {"kind": "unix", "path": str(path)}
-        door = {"kind": "tls", "host": host, "port": port, "fingerprint": self.keyring.fingerprint}
-        self.launcher.endpoints = [door] if self.settings.tls_here else [here, door]
+        self.launcher.endpoints = [{"kind": "tls", "host": host, "port": port, "fingerprint": self.keyring.fingerprint}]
         self.pool.write_credentials(self.pool.client_credentials, self.keyring, CLIENT, [here])
 
     async def _end(self) -> None:

@@ -30,8 +30,6 @@ class PoolSettings(Struct, frozen=True, forbid_unknown_fields=True):
     """Where the master listens for agents."""
     port: int = 0
     """0 takes any free port."""
-    tls_here: bool = False
-    """Agents on this machine use the socket file, which only you can open; true has them use TLS, as those elsewhere do."""
     subnets: tuple[str, ...] = ("127.0.0.0/8", "::1/128")
     """Agents may come from these networks."""
     poll_s: float = 0.0

@@ -27,7 +27,7 @@ from pilotfish.model import messages as m
 PROOF_DEADLINE_S = 10.0
 MAX_UNPROVEN = 128
 """So many strangers may stand in the door; the one that has stood longest makes room for the next."""
-TLS_READ_BYTES = 256 * 1024
+READ_BYTES = 256 * 1024
 HIGH_WATER_BYTES = 4 * 1024 * 1024
 
 
@@ -62,6 +62,8 @@ class Doorman:
         self.paused: Callable[[Link, bool], None] = lambda link, paused: None
         self.complain: Callable[[str], None] = lambda text: None
         self.unproven: OrderedDict[Link, asyncio.TimerHandle] = OrderedDict()
+        self.buffer = memoryview(bytearray(READ_BYTES))
+        """What comes over any link is read into it, and taken from it before the next is read."""
         self._links = 0
 
     def next_number(self) -> int:
@@ -81,7 +83,7 @@ class Doorman:
             timer.cancel()
 
 
-class Link(asyncio.Protocol):
+class Link(asyncio.BufferedProtocol):
     """One connection, from the accept on."""
 
     def __init__(self, doorman: Doorman, rules: Rules) -> None:
@@ -127,10 +129,14 @@ class Link(asyncio.Protocol):
         _, uid, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
         return uid in (os.geteuid(), 0)
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self.doorman.buffer
+
+    def buffer_updated(self, count: int) -> None:
+        data = self.doorman.buffer[:count]
         try:
             if self._tls is None:
-                self._take(data)
+                self._take(bytes(data))
             else:
                 self._decrypt(data)
         except (ConnectionFailed, ssl.SSLError, msgspec.MsgspecError, UnicodeDecodeError) as problem:
@@ -151,7 +157,7 @@ class Link(asyncio.Protocol):
 
     # --- TLS --------------------------------------------------------------------------------------------------------------------------
 
-    def _decrypt(self, data: bytes) -> None:
+    def _decrypt(self, data: memoryview) -> None:
         assert self._tls is not None and self._incoming is not None
         self._incoming.write(data)
         if not self._shaken:
@@ -163,11 +169,12 @@ class Link(asyncio.Protocol):
                 self._flush_tls()
             self._shaken = True
             self._greet()
-        read = self._tls.read
+        read, incoming = self._tls.read, self._incoming
         pieces: list[bytes] = []
         try:
-            while self.transport is not None:
-                piece = read(TLS_READ_BYTES)
+            # No more is decrypted than came in: to ask for that much, and no more often, saves memory that is only reserved and returned.
+            while self.transport is not None and (room := incoming.pending or self._tls.pending()):
+                piece = read(room)
                 if not piece:
                     break
                 pieces.append(piece)

@@ -10,7 +10,9 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import numpy
 import pytest
 
 import pilotfish
@@ -87,6 +89,32 @@ executor.submit(print, "the last word")
     assert done.stderr == ""
     assert done.stdout.splitlines() == ["moving 1", "caught as planned", "the last word"]
     assert pools(pilotfish_home) == []
+
+
+def double_in_place(array: Any) -> Any:
+    array *= 2
+    return array
+
+
+def scribble(data: Any) -> Any:
+    return type(data).__name__, bytes(data)
+
+
+@pytest.mark.parametrize("count", [10, 10_000, 300_000])
+def test_arrays_and_bytes_of_any_size_arrive_as_they_were_and_may_be_written_to(count: int) -> None:
+    numbers = numpy.arange(count, dtype=numpy.float64)
+    data = os.urandom(count)
+    with pilotfish.Executor(max_workers=2) as executor:
+        doubled = executor.submit(double_in_place, numbers).result(WAIT_S)
+        as_bytes = executor.submit(scribble, data).result(WAIT_S)
+        as_bytearray = executor.submit(scribble, bytearray(data)).result(WAIT_S)
+        echoed = executor.submit(bytes, data).result(WAIT_S)
+    assert numbers[-1] == count - 1, "ours is untouched"
+    doubled += 1
+    assert (doubled == 2 * numbers + 1).all()
+    assert as_bytes == ("bytes", data)
+    assert as_bytearray == ("bytearray", data)
+    assert type(echoed) is bytes and echoed == data
 
 
 def test_a_crash_fails_its_own_task_and_no_other() -> None:

@@ -22,15 +22,17 @@ GROWTH = 3
 
 class Compaction:
     def __init__(self, journal: Journal, state: Callable[[], State]) -> None:
+        self.overdue = False
+        """The journal has holes that only a snapshot mends; however small it is, write one."""
         self._journal = journal
         self._state = state
         self._child = 0
         self._writer: Any = None
 
-    def consider(self, now: float, *, force: bool = False) -> None:
+    def consider(self, now: float) -> None:
         if self._child:
             self._look(os.WNOHANG)
-        elif force or self._journal.size_bytes > max(MIN_BYTES, GROWTH * self._journal.snapshot_bytes):
+        elif self.overdue or self._journal.size_bytes > max(MIN_BYTES, GROWTH * self._journal.snapshot_bytes):
             self._begin(now)
 
     def _begin(self, now: float) -> None:
@@ -55,6 +57,7 @@ class Compaction:
         self._child = 0
         if status == 0:
             self._journal.finish_snapshot(self._writer)
+            self.overdue = False
         else:
             self._journal.abandon_snapshot(self._writer)
 

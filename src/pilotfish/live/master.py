@@ -56,7 +56,6 @@ class Master:
         self.journal, recovery = Journal.open(pool.journal)
         self.cargo = Cargo(pool.payloads)
         state = replay(recovery)
-        self._damaged = bool(recovery.salvage.damages or recovery.salvage.gaps)
         for stored in stored_payloads(state):
             self.cargo.refer(stored)
         self._wall_offset = max(time.time(), state.at) - time.monotonic()
@@ -70,6 +69,7 @@ class Master:
         self.launcher = Launcher(pool, self.keyring, self._tell, settings.poll_s)
         self.applications = Applications(pool)
         self.compaction = Compaction(self.journal, lambda: self.machine.state)
+        self.compaction.overdue = bool(recovery.salvage.damages or recovery.salvage.gaps)
         self.links: dict[int, Link] = {}
         self.finished = asyncio.Event()
         self._inbox: list[i.Input] = []
@@ -150,9 +150,9 @@ class Master:
             if displaced:
                 self.pool.journal.mkdir(mode=0o700, exist_ok=True)
                 log.error("files of the journal were changed under us, writing it anew: %s", displaced)
+                self.compaction.overdue = True
             try:
-                self.compaction.consider(self.now(), force=bool(displaced) or self._damaged)
-                self._damaged = False
+                self.compaction.consider(self.now())
             except (JournalFull, JournalError) as problem:
                 log.error("the journal could not be compacted: %s", problem)
             self.cargo.collect()

@@ -54,11 +54,9 @@ def results_are_not_fenced(patch: Patch) -> None:
     """Any result for a task that is not final is taken, whichever attempt and worker it comes from."""
 
     def accept(master: Machine, link: int, worker: Worker, message: m.Results, payloads: list[Any]) -> None:
-        done = {}
-        for item, payload in zip(message.items, payloads, strict=True):
-            task = master.state.find_task(item.task)
-            if task is not None and task.state < DONE and item.failure is None:
-                done[task] = (item, payload)
+        good = [pair for pair in zip(message.items, payloads, strict=True) if pair[0].failure is None]
+        found = [(master.state.find_task(pair[0].task), pair) for pair in good]
+        done = {task: pair for task, pair in found if task is not None and task.state < DONE}
         if done:
             agents._done(master, worker, done)
         master.send(link, m.Acked(message.first, message.first + len(message.items) - 1))
@@ -256,9 +254,7 @@ def a_swift_poison_costs_nothing(patch: Patch) -> None:
 
     def lose(self: Machine, worker: Worker, reason: str, *, died: bool) -> None:
         held = [*worker.active, *worker.ahead]
-        unseen = [task.id for task in held if task.state != RUNNING]
-        if unseen:
-            self.record(f.TasksReturned(worker.id, unseen, reason))
+        self.record(f.TasksReturned(worker.id, [task.id for task in held if task.state != RUNNING], reason))
         for task in held:
             if task.worker is worker:
                 self.fail_attempt(verdicts.judge_death(self.state, worker, task, reason, died))

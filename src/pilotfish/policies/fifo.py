@@ -159,7 +159,7 @@ def _fill(outlook: Outlook, worker: Worker, supplies: list[_Supply]) -> Proposal
     proposal = Proposal(worker, [])
     for supply in supplies:
         shape = supply.shape
-        if not supply.left or not _suits(outlook, worker, shape):
+        if not supply.left or not worker.fits(shape.needs) or not _suits(outlook, worker, shape):
             continue
         while _fits(free, shape.needs):
             task = supply.take(outlook, worker)

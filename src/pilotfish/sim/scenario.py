@@ -209,7 +209,7 @@ def _draw_people(dice: random.Random, sites: list[SiteShape], span_s: float) -> 
     for number in range(dice.randint(1, 3)):
         specs = draw_specs(dice, mix)
         count = dice.randint(10, 60)
-        batch = dice.randint(1, 12)
+        batch = count if dice.random() < 0.3 else dice.randint(1, 12)
         options = RunOptions(owned=dice.random() < 0.1, max_failures=dice.choice((0, 0, 0, 3)))
         people.append(
             PersonPlan(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pilotfish.core.proposals import Hold, Release, Wish
-from pilotfish.core.state import UNIT, State
+from pilotfish.core.state import UNIT, Shape, State, Worker
 from pilotfish.model.states import DRAINING
 from pilotfish.model.task import CORES
 
@@ -49,16 +49,32 @@ def _is_wanted(state: State) -> bool:
     return any(not run.closed and not run.tasks and run.opened_at > youngest for run in state.runs.values())
 
 
+def _local_workers(state: State) -> list[Worker]:
+    return [worker for worker in state.workers.values() if (pilot := state.pilots.get(worker.pilot)) and pilot.site == SITE]
+
+
 def _needs_one_large_worker(state: State) -> bool:
-    """Does a task wait that fits the pool's cores only if they are all at one worker?"""
-    largest = max((worker.capacity.get(CORES, 0) for worker in state.workers.values()), default=0)
-    wanted = [dict(shape.needs).get(CORES, 0) for shape in state.ready]
-    return any(largest < cores <= state.local_cores * UNIT for cores in wanted) and largest < state.local_cores * UNIT
+    """Does a task wait that nobody can take, but a local worker could if it had all cores of the pool?"""
+    whole = round(state.local_cores * UNIT)
+    local = _local_workers(state)
+    if any(worker.capacity.get(CORES, 0) >= whole for worker in local):
+        return False
+    for shape in (*state.ready, *(task.shape for task in state.suspects)):
+        cores = dict(shape.needs).get(CORES, 0)
+        able = [worker for worker in state.workers.values() if _has_tags(worker, shape)]
+        large_enough = any(worker.capacity.get(CORES, 0) >= cores for worker in able)
+        if cores <= whole and not large_enough and all(_has_tags(worker, shape) for worker in local):
+            return True
+    return False
+
+
+def _has_tags(worker: Worker, shape: Shape) -> bool:
+    return all(worker.tags.get(name) == value for name, value in shape.tags)
 
 
 def _release_youngest(state: State) -> list[Wish | Release | Hold]:
     """The pool shall be smaller: one worker at a time goes, and comes back smaller if that was too much."""
-    workers = [worker for worker in state.workers.values() if (pilot := state.pilots.get(worker.pilot)) and pilot.site == SITE]
+    workers = _local_workers(state)
     if not workers or any(worker.state == DRAINING for worker in workers):
         return []
     return [Release(workers[-1].id, f"the pool shall have {state.local_cores:g} cores")]

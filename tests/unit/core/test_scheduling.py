@@ -7,7 +7,7 @@ from pilotfish.model import effects as e
 from pilotfish.model import inputs as i
 from pilotfish.model import messages as m
 from pilotfish.model.settings import PoolSettings
-from pilotfish.model.states import ASSIGNED, CANCELLED, DONE, FAILED, READY, WAITING
+from pilotfish.model.states import ASSIGNED, CANCELLED, DONE, DRAINING, FAILED, JOINED, READY, WAITING
 from pilotfish.model.task import Request, TaskSpec
 from pilotfish.policies.fifo import PATIENCE_S, STALE_S
 from tests.core_stage import CLIENT, Stage, fail
@@ -185,6 +185,41 @@ def test_what_waits_behind_a_long_task_is_called_back_for_a_worker_that_idles() 
     assert tasks[1].worker is not None
     assert tasks[1].worker.id == "second"
     assert idle in stage.held
+
+
+def test_what_waits_is_called_back_also_while_others_are_ready_that_the_idle_worker_cannot_take() -> None:
+    stage = Stage()
+    _worker_with_short_tasks(stage)
+    stage.submit(1, TaskSpec("python"), 4)
+    (elsewhere,) = stage.work(TaskSpec("python", tags={"disk": "big"}))
+    stage.join("second")
+    stage.wait(2 * STALE_S, quietly=False)
+    assert elsewhere.state == READY
+    assert len(stage.machine.state.workers["first"].recalled) == 3
+
+
+def test_a_worker_whose_task_was_cancelled_idles_from_then_on() -> None:
+    stage = Stage(PoolSettings(idle_s=20.0))
+    stage.join("w")
+    stage.work()
+    stage.wait(100.0, quietly=False)
+    stage.ask("cancel", run=1)
+    assert stage.machine.state.workers["w"].state == JOINED
+    stage.wait(21.0, quietly=False)
+    assert stage.machine.state.workers["w"].state == DRAINING
+
+
+def test_the_pool_is_put_together_for_a_wide_task_whatever_strangers_have() -> None:
+    stage = Stage(PoolSettings(workers=2))
+    tags = {"disk": "big"}
+    stage.join("stranger", cores=4.0)
+    stage.work(TaskSpec("python", request=Request(2.0), tags=tags))
+    (small,) = stage.machine.state.pilots
+    stage.join("local", cores=2.0, pilot=small, tags=tags)
+    stage.work(TaskSpec("python", request=Request(4.0), tags=tags))
+    assert stage.machine.state.workers["local"].state == JOINED
+    stage.ask("workers_set", local=4)
+    assert stage.machine.state.workers["local"].state == DRAINING
 
 
 def test_a_recall_that_was_lost_is_sent_again() -> None:

@@ -281,6 +281,23 @@ def test_an_agent_that_was_started_anew_under_its_old_name_pays_for_what_it_ran(
     assert task.troubles.deaths == 1
 
 
+def test_a_poison_that_hides_behind_quick_tasks_is_charged_from_the_second_worker_on() -> None:
+    """The results of the quick ones are lost with each worker, so that nobody knows that it was the turn of the last."""
+    stage = Stage(PoolSettings(ahead_s=10.0))
+    link = stage.join("w")
+    (known,) = stage.work()
+    stage.finish(link, known, wall_us=1000)
+    *_, poison = stage.submit(known.id >> 32, TaskSpec("python"), 10)
+    deaths = []
+    for worker in ("w", "second"):
+        if worker != "w":
+            stage.join(worker)
+        assert poison in stage.machine.state.workers[worker].ahead
+        stage.lose(worker)
+        deaths.append(poison.troubles.deaths if poison.troubles else 0)
+    assert deaths == [0, 1]
+
+
 def test_a_run_that_had_its_fill_of_failures_survives_the_death_of_a_worker_with_more_of_its_tasks() -> None:
     stage = Stage()
     tasks = stage.work(TaskSpec("python", losses=0), count=4, max_failures=1)

@@ -94,7 +94,7 @@ def _fit_reasons(machine: Machine, task: Task) -> list[Reason]:
     able = [worker for worker in workers if worker.could_fit(shape.needs)]
     if not able:
         return [too_big(machine, shape.needs)]
-    tagged = [worker for worker in able if all(worker.tags.get(name) == value for name, value in shape.tags)]
+    tagged = [worker for worker in able if worker.has_tags(shape)]
     if not tagged:
         wanted = ", ".join(f"{name}={value}" for name, value in shape.tags)
         return [_reason("tags", f"no worker has the tags {wanted}", "pilotfish workers --json  (shows the tags)")]

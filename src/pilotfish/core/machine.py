@@ -212,14 +212,21 @@ class Machine:
         presence = self.presence.get(worker.id)
         if worker.state != JOINED or worker.quarantined_until or presence is None or presence.link is None or not proposal.tasks:
             return False
+        if worker.runs_suspect or (proposal.tasks[0].suspect and (worker.held or len(proposal.tasks) > 1)):
+            return False
         free = dict(worker.free)
         now = len(proposal.tasks) - proposal.ahead
         seen: dict[Task, None] = dict.fromkeys(proposal.tasks)
         if len(seen) != len(proposal.tasks):
             return False
+        shape = None
         for place, task in enumerate(proposal.tasks):
-            if task.state != READY or task.shape.run.paused:
+            if task.state != READY or task.shape.run.paused or (task.suspect and place):
                 return False
+            if task.shape is not shape:
+                shape = task.shape
+                if not worker.suits(shape, self.now):
+                    return False
             if place < now:
                 for name, amount in task.shape.needs:
                     if name == "cores" and task.id in proposal.cores:

@@ -184,6 +184,19 @@ class Worker:
     def could_fit(self, needs: Needs) -> bool:
         return all(self.capacity.get(name, 0) >= amount for name, amount in needs)
 
+    def has_tags(self, shape: Shape) -> bool:
+        return all(self.tags.get(name) == value for name, value in shape.tags)
+
+    def suits(self, shape: Shape, now: float) -> bool:
+        """May a task of this shape run here at all: enough of everything, the tags that it wants, time enough?"""
+        if self.ends_at is not None and now + shape.time_s > self.ends_at:
+            return False
+        return self.could_fit(shape.needs) and self.has_tags(shape)
+
+    @property
+    def runs_suspect(self) -> bool:
+        return len(self.active) == 1 and next(iter(self.active)).suspect
+
     def __repr__(self) -> str:
         return f"worker {self.id}"
 

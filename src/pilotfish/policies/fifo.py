@@ -46,7 +46,7 @@ class Fifo:
         if not state.ready and not state.suspects:
             self._passed_over = {}
             return
-        workers = [worker for worker in outlook.workers if not _runs_suspect(worker)]
+        workers = [worker for worker in outlook.workers if not worker.runs_suspect]
         if state.suspects:
             workers = _place_suspects(outlook, workers, proposals)
         supplies = [_Supply(shape) for shape in _in_order(state.ready)]
@@ -73,7 +73,7 @@ class Fifo:
         reserved: dict[str, list[_Supply]] = {}
         for place, supply in enumerate(supplies):
             shape = supply.shape
-            able = [worker for worker in workers if worker.id not in reserved and _suits(outlook, worker, shape)]
+            able = [worker for worker in workers if worker.id not in reserved and worker.suits(shape, outlook.now)]
             if not able or any(worker.fits(shape.needs) for worker in able):
                 continue
             since = self._passed_over[shape] = passed_over.get(shape, outlook.now)
@@ -118,11 +118,7 @@ def _avoids(outlook: Outlook, task: Task, worker: Worker) -> bool:
     """Did it fail here, and is there another place for it?"""
     if task.troubles is None or task.troubles.avoid != worker.id:
         return False
-    return any(other is not worker and _suits(outlook, other, task.shape) for other in outlook.workers)
-
-
-def _runs_suspect(worker: Worker) -> bool:
-    return len(worker.active) == 1 and next(iter(worker.active)).suspect
+    return any(other is not worker and other.suits(task.shape, outlook.now) for other in outlook.workers)
 
 
 def _place_suspects(outlook: Outlook, workers: list[Worker], proposals: list[Proposal | Recall]) -> list[Worker]:
@@ -135,7 +131,7 @@ def _place_suspects(outlook: Outlook, workers: list[Worker], proposals: list[Pro
             continue
         if kept_for is not None and len(used) > empty:
             break
-        able = [worker for worker in workers if worker.id not in used and _suits(outlook, worker, task.shape)]
+        able = [worker for worker in workers if worker.id not in used and worker.suits(task.shape, outlook.now)]
         place = next((worker for worker in able if not worker.held), None)
         if place is not None:
             used[place.id] = None
@@ -146,20 +142,13 @@ def _place_suspects(outlook: Outlook, workers: list[Worker], proposals: list[Pro
     return [worker for worker in workers if worker.id not in used]
 
 
-def _suits(outlook: Outlook, worker: Worker, shape: Shape) -> bool:
-    """May a task of this shape run on the worker at all: enough of everything, the tags that it wants, time enough?"""
-    if worker.ends_at is not None and outlook.now + shape.time_s > worker.ends_at:
-        return False
-    return worker.could_fit(shape.needs) and all(worker.tags.get(name) == value for name, value in shape.tags)
-
-
 def _fill(outlook: Outlook, worker: Worker, supplies: list[_Supply]) -> Proposal:
     """Give the worker what fits now."""
     free = dict(worker.free)
     proposal = Proposal(worker, [])
     for supply in supplies:
         shape = supply.shape
-        if not supply.left or not worker.fits(shape.needs) or not _suits(outlook, worker, shape):
+        if not supply.left or not worker.fits(shape.needs) or not worker.suits(shape, outlook.now):
             continue
         while _fits(free, shape.needs):
             task = supply.take(outlook, worker)
@@ -238,6 +227,6 @@ def _held_up(outlook: Outlook, idle: list[Worker]) -> Iterator[Worker]:
         if worker.ahead and not worker.recalled:
             shape = next(iter(worker.ahead)).shape  # what waits at one worker is all alike, see _uniform
             if shape not in suited:
-                suited[shape] = any(_suits(outlook, other, shape) for other in idle)
+                suited[shape] = any(other.suits(shape, outlook.now) for other in idle)
             if suited[shape]:
                 yield worker

@@ -38,13 +38,8 @@ class _Witness:
         return True
 
 
-def run_seed(seed: int) -> Report:
-    """Simulate the world of this seed to its end. Raises where something happened that must not."""
-    return World(draw_scenario(seed)).run()
-
-
 def try_seed(seed: int, *, traced: bool = False) -> Outcome:
-    """The same, but tells of what went wrong instead of raising it."""
+    """Simulate the world of this seed to its end, and tell what went wrong, if anything did."""
     world = World(draw_scenario(seed))
     outcome = Outcome(seed, world.report)
     if traced:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pilotfish.core.proposals import Hold, Release, Wish
-from pilotfish.core.state import UNIT, Shape, State, Worker
+from pilotfish.core.state import UNIT, State, Worker
 from pilotfish.model.states import DRAINING
 from pilotfish.model.task import CORES
 
@@ -61,15 +61,11 @@ def _needs_one_large_worker(state: State) -> bool:
         return False
     for shape in (*state.ready, *(task.shape for task in state.suspects)):
         cores = dict(shape.needs).get(CORES, 0)
-        able = [worker for worker in state.workers.values() if _has_tags(worker, shape)]
+        able = [worker for worker in state.workers.values() if worker.has_tags(shape)]
         large_enough = any(worker.capacity.get(CORES, 0) >= cores for worker in able)
-        if cores <= whole and not large_enough and all(_has_tags(worker, shape) for worker in local):
+        if cores <= whole and not large_enough and all(worker.has_tags(shape) for worker in local):
             return True
     return False
-
-
-def _has_tags(worker: Worker, shape: Shape) -> bool:
-    return all(worker.tags.get(name) == value for name, value in shape.tags)
 
 
 def _release_youngest(state: State) -> list[Wish | Release | Hold]:

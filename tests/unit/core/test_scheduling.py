@@ -335,3 +335,22 @@ def test_a_policy_that_proposes_nonsense_is_refused_and_cannot_make_the_host_spi
     assert stage.machine.refused_proposals
     assert stage.machine.deadline is not None
     assert stage.machine.deadline > stage.now
+
+
+class _Careless:
+    """A policy that looks at nothing but room."""
+
+    def propose(self, outlook: Outlook) -> list[Proposal | Recall]:
+        return [Proposal(worker, [task]) for shape in outlook.state.ready for task in shape.queue for worker in outlook.workers]
+
+    def next_look_at(self, outlook: Outlook) -> float | None:
+        return None
+
+
+def test_a_policy_cannot_place_a_task_where_it_may_not_run() -> None:
+    stage = Stage(policy=_Careless())
+    stage.join("w", cores=4.0, ends_in_s=100.0)
+    (tagged,) = stage.work(TaskSpec("python", tags={"disk": "big"}))
+    (long,) = stage.work(TaskSpec("python", time_s=200.0))
+    (good,) = stage.work(TaskSpec("python", time_s=50.0))
+    assert (tagged.state, long.state, good.state) == (READY, READY, ASSIGNED)

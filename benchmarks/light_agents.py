@@ -120,14 +120,14 @@ class LightAgent(asyncio.Protocol):
         if isinstance(message, m.Banner):
             self.master_nonce = message.nonce
             mac = self.mac("peer", (self.master_nonce, self.nonce))
-            self.send(m.Prove(m.PROTOCOL, "agent", self.credentials["key_id"], self.nonce, mac, "benchmark"))
+            self.send(m.Prove(m.PROTOCOL, "agent", self.credentials["key_id"], self.nonce, mac))
         elif isinstance(message, m.Proved):
             if not hmac.compare_digest(message.mac, self.mac("master", (self.nonce, self.master_nonce))):
                 self.give_up("the master could not prove that it holds our key")
                 return
             capacity = {"cores": self.cores, "memory": 2.0**30}
             pilot = self.credentials["pilot"]
-            self.send(m.Hello(self.worker, pilot, "benchmark", capacity, {}, {"host": "light"}, None, 0.0, []))
+            self.send(m.Hello(self.worker, pilot, capacity, {}, {"host": "light"}, None, 0.0, []))
         elif isinstance(message, m.Welcome):
             self.account.welcomed_s.append(time.perf_counter() - self.began)
             self.welcomed.set_result(message.beat_s)

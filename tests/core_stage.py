@@ -129,7 +129,7 @@ class Stage:
         capacity = {"cores": cores, **offer.pop("capacity", {})}
         fields = {"tags": {}, "info": {}, "ends_in_s": None, "poll_s": 0.0, "holding": [], "pilot": "", **offer}
         hello = m.Hello(
-            worker, fields["pilot"], "0", capacity, fields["tags"], fields["info"], fields["ends_in_s"], fields["poll_s"], fields["holding"]
+            worker, fields["pilot"], capacity, fields["tags"], fields["info"], fields["ends_in_s"], fields["poll_s"], fields["holding"]
         )
         self.tell(i.AgentSpoke(self.links, hello))
         return self.links

@@ -17,13 +17,11 @@ FAILURE = Failure("exit", "task", 'it said "no" ünïcode \u2028 and \\ a backsl
 
 EXAMPLES: list[Any] = [
     wire.Banner(1, "ab" * 32),
-    wire.Prove(1, "agent", "pilot:p", "cd" * 32, "ef" * 32, "0.1.0"),
+    wire.Prove(1, "agent", "pilot:p", "cd" * 32, "ef" * 32),
     wire.Proved("ab" * 32, 7),
     wire.Refused("wrong key"),
-    wire.Hello(
-        "w", "p", "0.1.0", {"cores": 2.0, "memory": 1e10}, {"site": "here"}, {"cpu": "fast", "gpus": []}, None, 0.0, [(1 << 40, 1, 2)]
-    ),
-    wire.Hello("w", "p", "0.1.0", {}, {}, {}, 3600.5, 30.0, []),
+    wire.Hello("w", "p", {"cores": 2.0, "memory": 1e10}, {"site": "here"}, {"cpu": "fast", "gpus": []}, None, 0.0, [(1 << 40, 1, 2)]),
+    wire.Hello("w", "p", {}, {}, {}, 3600.5, 30.0, []),
     wire.Beat([(1 << 32 | 5, 1)]),
     wire.Beat([]),
     wire.Results(12, [wire.ResultItem(1 << 52, 3, FAILURE, 1, 2, 3, 0), wire.ResultItem(2, 1, None, 10**12, 0, 0, 1 << 20)]),
@@ -112,7 +110,7 @@ def test_the_agent_has_the_version_of_the_package() -> None:
 
 def test_everything_the_machine_sends_is_understood_by_the_master() -> None:
     """The machine's own headers, not examples: each must decode into its Struct."""
-    offer = Offer("w", "p", "0", {"cores": 1.0})
+    offer = Offer("w", "p", {"cores": 1.0})
     offer.ends_at = 100.0
     machine = AgentMachine(offer, seed=1, now=0.0)
     headers: list[list[Any]] = []

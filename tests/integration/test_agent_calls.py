@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from pilotfish.agent.capture import OUTPUT_CAP
 from pilotfish.model import messages as wire
 from tests.master_for_agents import Agent, Client, FakeMaster, alive, call_payload, eventually, running_agent, unparcel
 
@@ -177,7 +178,7 @@ def test_endless_output_is_cut_to_head_and_tail(client: Client) -> None:
     meta, _, out, _ = payload_parts(client, task)
     import json
 
-    assert len(out) <= 1 << 20 and out.endswith(b"the end")
+    assert len(out) <= OUTPUT_CAP and out.endswith(b"the end")
     assert json.loads(meta)["stdout_dropped"] == total - len(out)
 
 
@@ -383,3 +384,48 @@ def test_output_of_a_running_call_can_be_looked_at(client: Client, tmp_path: Pat
     assert client.master.wait_for(wire.Peeked).known is False
     gate.touch()
     client.value(task)
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        "import pickle; pickle.loads = pickle.dumps = None",
+        "import json; json.loads = json.dumps = None",
+        "import os; os.getpid = os.lseek = os.pread = None",
+        "import os; os._exit = None",
+        "import time; time.perf_counter = time.process_time = time.time = None",
+        "import sys; sys.stdout = sys.stderr = None",
+        "import sys; sys.stdout.close()",
+        "import resource; resource.getrusage = None",
+        "import builtins; builtins.len = None",
+        "import builtins; builtins.isinstance = None",
+        "import builtins; builtins.sorted = None",
+        "import builtins; del builtins.__import__",
+        "import traceback; traceback.format_exception = None",
+    ],
+)
+def test_a_call_that_breaks_its_process_harms_no_later_call(harm: str, tmp_path: Path) -> None:
+    def work(number: int) -> tuple[int, list[str]]:
+        import textwrap
+
+        print("working")
+        return len(str(number)), sorted(textwrap.wrap("b a", 1))
+
+    def fail(number: int) -> None:
+        raise ValueError(number)
+
+    master = FakeMaster(tmp_path, "unix")
+    with running_agent(master, "--cores", "1"):
+        master.wait_for(wire.Hello)
+        client = Client(master)
+        assert client.value(client.call(client.python(work), 1)) == (1, ["a", "b"])
+        harming = client.call(client.python(f"def f():\n    {harm}\n", launch={"form": "source"}))
+        tasks = [client.call(client.python(function), 1234) for function in (work, fail, work)]
+        item, _ = master.wait_for_result(harming)
+        assert item.failure is None or item.failure.blame == "worker"
+        for task in tasks:
+            failure = master.wait_for_result(task)[0].failure
+            assert failure is None or failure.blame == "worker" or (failure.cause, task) == ("exception", tasks[1]), failure
+        assert client.value(client.call(client.python(work), 1)) == (1, ["a", "b"])
+        assert client.failure(client.call(client.python(fail), 7)) == ("exception", "task", "ValueError: 7")
+    master.close()

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from pilotfish.agent.capture import OUTPUT_CAP
+from pilotfish.applications.executable import Launch, executable_spec
 from pilotfish.model import messages as wire
-from tests.master_for_agents import Agent, Client, FakeMaster, alive, children, eventually, parcel, running_agent
+from tests.master_for_agents import Agent, Client, FakeMaster, alive, children, eventually, parcel, running_agent, unparcel
 
 
 @pytest.fixture(scope="module")
@@ -137,9 +140,22 @@ def test_endless_output_keeps_head_and_tail_and_costs_no_memory(client: Client) 
     assert outcome["stdout_dropped"] == 20_000_007 - 1000
 
 
+def test_as_much_is_kept_of_an_executables_output_as_of_a_calls_and_as_the_documentation_says(client: Client) -> None:
+    def flood(size: int) -> None:
+        print("x" * size, end="")
+
+    size = OUTPUT_CAP + 1000
+    executable = client.outcome(client.command(client.exec(), sys.executable, "-c", f"print('x' * {size}, end='')"))
+    call = unparcel(client.master.wait_for_result(client.call(client.python(flood), size))[1])
+    assert len(executable["stdout"]) == len(call[2]) == OUTPUT_CAP
+    assert executable["stdout_dropped"] == json.loads(call[0])["stdout_dropped"] == 1000
+    assert executable_spec("sh", Launch())[0].launch["output_cap"] == 0, "the agent decides"
+    assert f"{OUTPUT_CAP >> 20} MiB each are kept" in Path("docs/how-to/files.md").read_text()
+
+
 def test_stdin_and_output_may_be_large(client: Client) -> None:
     data = os.urandom(5 << 20)
-    spec = client.exec(launch={"output_cap": 16 << 20, "outputs": ["copy"]})
+    spec = client.exec(launch={"outputs": ["copy"]})
     outcome = client.outcome(client.command(spec, "/bin/sh", "-c", "tee copy", stdin=data))
     assert outcome["stdout"] == data and outcome["contents"]["copy"] == data
 
@@ -231,3 +247,25 @@ def test_processor_time_and_memory_of_children_are_measured(client: Client) -> N
     code = "import time\nblock = bytearray(80 << 20)\nend = time.process_time() + 0.2\nwhile time.process_time() < end: pass"
     usage = client.outcome(client.command(client.exec(), "/bin/sh", "-c", f"{sys.executable} -c '{code}'"))["usage"]
     assert usage.cpu_us > 190_000 and usage.wall_us > 190_000 and usage.rss_kib > 30_000
+
+
+def test_a_look_at_output_is_answered_whatever_the_slot_is_doing(client: Client, agent: Agent, tmp_path: Path) -> None:
+    pid = tmp_path / "pid"
+    task = shell(client, f"echo $PPID > {pid}.new; mv {pid}.new {pid}; exec sleep 1000")
+    eventually(pid.exists)
+    slot = int(pid.read_text())
+    os.kill(slot, signal.SIGSTOP)
+    client.master.peer.send(wire.Peek(71, task, 1, 1, 5))
+    answer = client.master.wait_for(wire.Peeked)
+    assert (answer.query, answer.known, answer.offset) == (71, True, 5)
+    client.master.peer.send(wire.Peek(72, task, 1, 1, 5))
+    os.kill(slot, signal.SIGKILL)
+    assert client.master.wait_for(wire.Peeked).query == 72
+    assert client.failure(task)[:2] == ("slot-lost", "worker")
+
+
+def test_a_look_at_output_is_answered_before_the_slot_is_up(client: Client) -> None:
+    tasks = [shell(client, "exec sleep 0.1", needs={"cores": 0.2}) for _ in range(8)]
+    for task in tasks:
+        client.master.peer.send(wire.Peek(100 + task, task, 1, 1, 0))
+    assert {client.master.wait_for(wire.Peeked).query for _ in tasks} == {100 + task for task in tasks}

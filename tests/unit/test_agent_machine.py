@@ -13,7 +13,7 @@ WELCOME = ["welcome", 1, 5.0, 60.0]
 
 
 def make_machine(cores: float = 2.0, **offer_fields: Any) -> AgentMachine:
-    offer = Offer("w1", "p1", "0", {"cores": cores, "memory": 1000.0})
+    offer = Offer("w1", "p1", {"cores": cores, "memory": 1000.0})
     for name, value in offer_fields.items():
         setattr(offer, name, value)
     return AgentMachine(offer, seed=1, now=0.0)

@@ -47,7 +47,7 @@ class Stage:
         return self.say(m.Submit(run, 0, 0, [spec or TaskSpec("python")], [0], [(0, 1)] * count, deps or {}), payloads)
 
     def join(self, worker: str = "local-1", link: int = 2, cores: float = 2.0, pilot: str = "") -> list[e.Effect]:
-        hello = m.Hello(worker, pilot or worker, "0", {"cores": cores}, {}, {}, None, 0.0, [])
+        hello = m.Hello(worker, pilot or worker, {"cores": cores}, {}, {}, None, 0.0, [])
         return self.turn(i.AgentSpoke(link, hello))
 
 
@@ -119,7 +119,7 @@ def test_a_pilots_key_does_not_speak_for_another_pilots_worker() -> None:
     stage.join("victim", pilot="theirs")
     stage.turn(i.AgentSpoke(9, m.Gone("victim", "so I say"), pilot="mine"))
     assert "victim" in stage.machine.state.workers
-    hello = m.Hello("victim", "mine", "0", {"cores": 1.0}, {}, {}, None, 0.0, [])
+    hello = m.Hello("victim", "mine", {"cores": 1.0}, {}, {}, None, 0.0, [])
     effects = stage.turn(i.AgentSpoke(9, hello, pilot="mine"))
     assert e.HangUp(9) in effects
     assert stage.machine.presence["victim"].link == 2

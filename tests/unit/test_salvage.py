@@ -50,10 +50,10 @@ class History:
             deps = {3: [first]}
             payloads: list[Payload] = [*([b""] * len(specs)), *([b"x"] * 4)]
             self._do(i.ClientSpoke(1, m.Submit(1, first, 0 if first == 0 else 1, specs, [0] * len(specs), tasks, deps), payloads))
-        effects = self._do(i.AgentSpoke(2, m.Hello("local-1", "local-1", "0", {"cores": 2.0}, {}, {}, None, 0.0, [])))
+        effects = self._do(i.AgentSpoke(2, m.Hello("local-1", "local-1", {"cores": 2.0}, {}, {}, None, 0.0, [])))
         effects = self._answer(2, effects, 0)
         self._do(i.PilotGone("local-1", False, "was killed by signal 9"))
-        effects = self._do(i.AgentSpoke(3, m.Hello("local-2", "local-2", "0", {"cores": 2.0}, {}, {}, None, 0.0, [])))
+        effects = self._do(i.AgentSpoke(3, m.Hello("local-2", "local-2", {"cores": 2.0}, {}, {}, None, 0.0, [])))
         for number in range(40):
             effects = self._answer(3, effects, number)
         self._do(i.ClientSpoke(1, m.Close(1)))

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import mmap
-import os
-import pickle
 import sys
+from os import getpid
+from pickle import PickleBuffer, UnpicklingError
+from pickle import dumps as to_pickle
+from pickle import loads as from_pickle
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
-from .capture import StreamCapture
+from .capture import OUTPUT_CAP, StreamCapture
 from .failure import Failure
 from .frames import MAX_BODY
 from .parcels import ParcelError, unpack
@@ -19,6 +21,7 @@ TRACEBACK_CHARACTERS = 20_000
 ONE_PART = b"\0\0\0\1"
 ONE_PART_HEAD = 12
 LARGE_BYTES = 64 * 1024
+LARGEST_RESULT = MAX_BODY - 2 * OUTPUT_CAP - (1 << 20)
 
 
 class Terminated(BaseException):
@@ -53,7 +56,7 @@ class Apart:
         self._data = data
 
     def __reduce__(self) -> Tuple[Any, ...]:
-        return bytes, (pickle.PickleBuffer(self._data),)
+        return bytes, (PickleBuffer(self._data),)
 
 
 class Calls:
@@ -100,23 +103,23 @@ class Calls:
     def _arguments(body: memoryview) -> Any:
         try:
             if body[:4] == ONE_PART:
-                return pickle.loads(body[ONE_PART_HEAD:])
+                return from_pickle(body[ONE_PART_HEAD:])
             # The buffers stay with the arguments, so they must not lie in the receive buffer. They are writable; pickle makes those
             # read-only that were so at the sender.
             owned = body.obj.__class__ in (bytearray, mmap.mmap) and body.nbytes == len(body.obj)
             parts = unpack(body if owned else bytearray(body))
-            return pickle.loads(parts[0], buffers=parts[1:])
-        except (ParcelError, pickle.UnpicklingError, AttributeError, ImportError, EOFError, IndexError, TypeError, ValueError) as error:
+            return from_pickle(parts[0], buffers=parts[1:])
+        except (ParcelError, UnpicklingError, AttributeError, ImportError, EOFError, IndexError, TypeError, ValueError) as error:
             raise CallFailed("unpickle", "user", "the arguments cannot be loaded here: %s" % _say(error)) from error
 
     def _pickle(self, value: Any, buffers: List[Any]) -> bytes:
         if value is None:
             return b"\x80\x05N."
-        views: List[pickle.PickleBuffer] = []
+        views: List[PickleBuffer] = []
         if type(value) is bytes and len(value) > LARGE_BYTES:
             value = Apart(value)
         try:
-            pickled = pickle.dumps(value, 5, buffer_callback=views.append)
+            pickled = to_pickle(value, 5, buffer_callback=views.append)
         except Exception:  # noqa: BLE001  the edge: user classes may raise anything while they are pickled
             views.clear()
             try:
@@ -126,9 +129,9 @@ class Calls:
                 raise CallFailed("result", "user", message) from error
         buffers.extend(view.raw() for view in views)
         size = len(pickled) + sum(map(len, buffers))
-        if size > MAX_BODY - (4 << 20):
+        if size > LARGEST_RESULT:
             buffers.clear()
-            raise CallFailed("result", "user", "the result has %d bytes; one result may have %d at most" % (size, MAX_BODY - (4 << 20)))
+            raise CallFailed("result", "user", "the result has %d bytes; one result may have %d at most" % (size, LARGEST_RESULT))
         return pickled
 
     def _failed(self, error: BaseException, failure: Failure) -> Tuple[Failure, List[Any]]:
@@ -149,14 +152,14 @@ class Calls:
     def _pickle_exception(self, error: BaseException) -> bytes:
         """Empty when it cannot be done, or cannot be undone: then the text must do."""
         try:
-            pickled = pickle.dumps(error, 5)
-            pickle.loads(pickled)
+            pickled = to_pickle(error, 5)
+            from_pickle(pickled)
             return pickled
         except Exception:  # noqa: BLE001  the edge: exceptions of users often cannot be pickled
             pass
         try:
             pickled = bytes(self._cloudpickle().dumps(error, protocol=5))
-            pickle.loads(pickled)
+            from_pickle(pickled)
             return pickled
         except Exception:  # noqa: BLE001  the same
             return b""
@@ -188,7 +191,7 @@ class Calls:
             raise CallFailed("version", "user", message)
         try:
             self._cloudpickle()
-            function: Callable[..., Any] = pickle.loads(code)
+            function: Callable[..., Any] = from_pickle(code)
             return function
         except Exception as error:  # noqa: BLE001  the edge: loading runs code of the user's modules
             raise CallFailed("unpickle", "user", "the function cannot be loaded here: %s" % _say(error)) from error
@@ -207,7 +210,7 @@ class Calls:
             self.in_user_code = False
         spec.instance = instance
         self._specs_with_instances.append(spec)
-        self.keep_children.extend(children_of(os.getpid()))
+        self.keep_children.extend(children_of(getpid()))
         do_work: Callable[..., Any] = instance.do_work
         return do_work
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import sys
+from os import dup2, ftruncate, lseek, pread
 from typing import Any, List, Tuple
 
-OUTPUT_CAP = 1024 * 1024
+OUTPUT_CAP = 16 * 1024 * 1024
+"""How much is kept of each stream of a task, unless it says otherwise."""
 
 
 class HeadAndTail:
@@ -54,7 +55,7 @@ def read_head_and_tail(descriptor: int, size: int, cap: int) -> Tuple[bytes, int
 def _read(descriptor: int, offset: int, length: int) -> bytes:
     pieces: List[bytes] = []
     while length > 0:
-        piece = os.pread(descriptor, length, offset)
+        piece = pread(descriptor, length, offset)
         if not piece:
             break
         pieces.append(piece)
@@ -79,7 +80,7 @@ class StreamCapture:
         try:
             streams[0].flush()
             streams[1].flush()
-            out_size, error_size = os.lseek(1, 0, 2), os.lseek(2, 0, 2)
+            out_size, error_size = lseek(1, 0, 2), lseek(2, 0, 2)
         except (OSError, ValueError):
             self._restore()
             return b"", b"", 0, 0
@@ -95,15 +96,15 @@ class StreamCapture:
         if not size:
             return b"", 0
         taken = read_head_and_tail(self._spares[stream], size, OUTPUT_CAP)
-        os.ftruncate(self._spares[stream], 0)
-        os.lseek(stream, 0, 0)
+        ftruncate(self._spares[stream], 0)
+        lseek(stream, 0, 0)
         return taken
 
     def _restore(self) -> None:
         """User code closed a stream or its descriptor: begin again."""
         for stream, spare in self._spares.items():
-            os.dup2(spare, stream)
-            os.ftruncate(spare, 0)
+            dup2(spare, stream)
+            ftruncate(spare, 0)
         sys.stdout = open(1, "w", encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
         sys.stderr = open(2, "w", encoding="utf-8", errors="backslashreplace", closefd=False, buffering=1)  # noqa: SIM115
         sys.__stdout__, sys.__stderr__ = sys.stdout, sys.stderr  # type: ignore[misc]

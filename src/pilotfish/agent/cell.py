@@ -11,16 +11,20 @@ from __future__ import annotations
 import fcntl
 import mmap
 import os
+import resource
 import signal
 import struct
 from typing import Any, List, Tuple
 
 # Numbers of the 32-bit words.
-INTENT, STARTED, CONDEMNED, PID, OUTBOX_LENGTH = 0, 1, 2, 3, 4
+INTENT, STARTED, CONDEMNED, PID, OUTBOX_LENGTH, GAVE_UP = 0, 1, 2, 3, 4, 5
+# Why a slot gave up: it met a limit of the machine, or something of its own does not work any more.
+LIMITED, BROKEN = 1, 2
 # Number of the 64-bit word: first << 32 | last of the sequence numbers to skip.
 SKIP = 4
 
 HIGH_DESCRIPTOR = 200
+"""From here on descriptors are ours, in slots that may have so many."""
 TIME_IS_UP = signal.SIGRTMIN + 10
 """Agent to slot: the attempt that is condemned shall end."""
 
@@ -57,10 +61,16 @@ def memory_file(name: str) -> int:
 
 
 def move_high(descriptor: int) -> int:
-    """Out of the way of user code that closes or counts descriptors, and never inherited."""
-    high = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, HIGH_DESCRIPTOR)
+    high = copy_high(descriptor)
     os.close(descriptor)
     return high
+
+
+def copy_high(descriptor: int) -> int:
+    """Out of the way of user code that closes or counts descriptors, and never inherited."""
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    lowest = HIGH_DESCRIPTOR if most == resource.RLIM_INFINITY else min(HIGH_DESCRIPTOR, most // 2)
+    return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, lowest)
 
 
 class Cell:

@@ -14,6 +14,7 @@ from .capture import OUTPUT_CAP, HeadAndTail
 from .cell import memory_file, move_high
 from .failure import Failure
 from .frames import MAX_BODY
+from .limits import is_limit
 from .parcels import ParcelError, unpack
 from .process_tree import ChildrenClock, descendants_of, has_children, kill_descendants, reap_children, signal_all
 from .sandbox import Sandbox, SandboxError, missing_output, write_all
@@ -160,6 +161,8 @@ class Executables:
                 os.makedirs(directory, 0o700, exist_ok=True)
             os.chdir(directory)
         except OSError as error:
+            if is_limit(error):
+                raise
             return ["spawn", "worker", "cannot enter the directory %r: %s" % (directory, error.strerror)], self._payload({}, ()), 0, 0
         environment = {**environment, **(task.get("env") or {})}
         argv = [str(word) for word in task["argv"]]
@@ -168,6 +171,8 @@ class Executables:
         try:
             pid = self._spawn(argv, environment, stdin)
         except OSError as error:
+            if is_limit(error):
+                raise
             return self._not_spawned(argv[0], error), self._payload({}, ()), 0, 0
         status, usage = self._wait(pid)
         cpu_us = int(self._clock.lap_s() * 1e6)
@@ -231,11 +236,11 @@ class Executables:
 
     def _wait(self, pid: int) -> Tuple[int, Any]:
         """Read its output until it ends; then end what it left behind, and read the rest."""
+        self._control(False)
         ends = self._watch.watch(pid)
         self._poll.register(ends, select.POLLIN)
         status, usage = 0, None
         try:
-            self._control(False)
             while usage is None:
                 ready = self._poll.poll(REAP_MS)
                 if not ready:

@@ -13,7 +13,6 @@ import time
 from collections import deque
 from typing import Any, Deque, Dict, List, NoReturn, Optional, Tuple
 
-from . import VERSION
 from .frames import FrameError
 from .link import BadCredentials, Credentials, Link, LinkLost, Refused, dial
 from .machine import AgentMachine, Offer
@@ -38,7 +37,6 @@ class Host:
         self.slots.answer_peek = self._answer_peek
         self.exit: Optional[Tuple[str, int]] = None
         self._credentials_path = credentials_path
-        self._version = offer.version
         self._life = settings.get("life")
         self._link: Optional[Link] = None
         self._link_events = 0
@@ -137,14 +135,20 @@ class Host:
 
     def _dial(self) -> None:
         self._dials += 1
-        threading.Thread(target=self._dial_in_thread, args=(self._dials,), daemon=True).start()
+        try:
+            threading.Thread(target=self._dial_in_thread, args=(self._dials,), daemon=True).start()
+        except RuntimeError as error:
+            self._answer_dial(self._dials, LinkLost("cannot dial, for a limit of this machine: %s" % error))
 
     def _dial_in_thread(self, number: int) -> None:
         answer: Any
         try:
-            answer = dial(Credentials(self._credentials_path), self._version)
+            answer = dial(Credentials(self._credentials_path))
         except (LinkLost, Refused, BadCredentials, OSError) as error:
             answer = error
+        self._answer_dial(number, answer)
+
+    def _answer_dial(self, number: int, answer: Any) -> None:
         self._dialled.append((number, answer))
         os.write(self._wake_write, b"d")
 
@@ -204,7 +208,7 @@ class Host:
             elif kind == "kill":
                 slots.kill(effect[1], now)
             elif kind == "peek":
-                slots.peek(*effect[1:])
+                slots.peek(effect[1], effect[2], effect[3], effect[4], now)
             elif kind == "dial":
                 self._dial()
             elif kind == "hangup":
@@ -245,7 +249,7 @@ def main(options_text: str) -> NoReturn:
         "gpus": float(len(gpus) if options["gpus"] is None else options["gpus"]),
     }
     capacity.update(dict(options["resource"]))
-    offer = Offer(readable(options["worker"]), options["pilot"], VERSION, {name: amount for name, amount in capacity.items() if amount > 0})
+    offer = Offer(readable(options["worker"]), options["pilot"], {name: amount for name, amount in capacity.items() if amount > 0})
     offer.tags = {readable(name): readable(value) for name, value in options["tag"]}
     offer.info = describe(options["workdir"], gpus)
     offer.info["shares"] = bool(options["share"])

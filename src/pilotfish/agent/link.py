@@ -60,18 +60,18 @@ class Credentials:
             raise BadCredentials("the credentials file %s names no master, or holds no key" % path)
 
 
-def dial(credentials: Credentials, version: str, timeout_s: float = DIAL_TIMEOUT_S) -> Link:
+def dial(credentials: Credentials, timeout_s: float = DIAL_TIMEOUT_S) -> Link:
     """Try the endpoints in order of preference; the first that proves itself is taken."""
     failures = []
     for endpoint in credentials.endpoints:
         try:
-            return _dial_endpoint(endpoint, credentials, version, timeout_s)
+            return _dial_endpoint(endpoint, credentials, timeout_s)
         except (OSError, LinkLost, FrameError, ValueError, KeyError) as error:
             failures.append("%s: %s" % (endpoint.get("path") or "%s:%s" % (endpoint.get("host"), endpoint.get("port")), error))
     raise LinkLost("no master could be reached (%s)" % "; ".join(failures))
 
 
-def _dial_endpoint(endpoint: Dict[str, Any], credentials: Credentials, version: str, timeout_s: float) -> Link:
+def _dial_endpoint(endpoint: Dict[str, Any], credentials: Credentials, timeout_s: float) -> Link:
     if endpoint["kind"] == "unix":
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         binding = "unix"
@@ -91,7 +91,7 @@ def _dial_endpoint(endpoint: Dict[str, Any], credentials: Credentials, version: 
             connection = _secure(connection, endpoint["fingerprint"])
             binding = str(endpoint["fingerprint"]).lower()
         link = Link(connection)
-        link.epoch = _prove(link, credentials, binding, version)
+        link.epoch = _prove(link, credentials, binding)
         connection.setblocking(False)
         return link
     except BaseException:
@@ -121,7 +121,7 @@ def _mac(key: bytes, *fields: str) -> str:
     return hmac.new(key, b"|".join([b"pilotfish-1", *(field.encode("ascii") for field in fields)]), hashlib.sha256).hexdigest()
 
 
-def _prove(link: Link, credentials: Credentials, binding: str, version: str) -> int:
+def _prove(link: Link, credentials: Credentials, binding: str) -> int:
     """The handshake; the master's epoch. Each side shows that it has the key, for this very connection."""
     banner = link.wait_for_frame()
     if banner[0] != "pilotfish" or banner[1] != PROTOCOL:
@@ -129,7 +129,7 @@ def _prove(link: Link, credentials: Credentials, binding: str, version: str) -> 
     theirs = str(banner[2])
     ours = os.urandom(32).hex()
     mac = _mac(credentials.key, "peer", "agent", credentials.key_id, theirs, ours, binding)
-    for buffer in frame_buffers(["prove", PROTOCOL, "agent", credentials.key_id, ours, mac, version], []):
+    for buffer in frame_buffers(["prove", PROTOCOL, "agent", credentials.key_id, ours, mac], []):
         link.connection.sendall(buffer)
     answer = link.wait_for_frame()
     if answer[0] == "refused":

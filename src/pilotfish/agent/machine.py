@@ -70,10 +70,9 @@ RESULTS_APART_S = 0.003
 class Offer:
     """What this agent tells of itself. ``ends_at`` (on the machine's clock) is when its node is taken away; None: never."""
 
-    def __init__(self, worker: str, pilot: str, version: str, capacity: Dict[str, float]) -> None:
+    def __init__(self, worker: str, pilot: str, capacity: Dict[str, float]) -> None:
         self.worker = worker
         self.pilot = pilot
-        self.version = version
         self.capacity = capacity
         self.tags: Dict[str, str] = {}
         self.info: Dict[str, Any] = {}
@@ -128,7 +127,7 @@ class AgentMachine:
         offer = self.offer
         ends_in_s = None if offer.ends_at is None else max(0.0, offer.ends_at - now)
         holding = self.work.holding() + self.results.holding()
-        hello = ["hello", offer.worker, offer.pilot, offer.version, offer.capacity, offer.tags, offer.info, ends_in_s, offer.poll_s]
+        hello = ["hello", offer.worker, offer.pilot, offer.capacity, offer.tags, offer.info, ends_in_s, offer.poll_s]
         self._effects.append(("send", [*hello, holding], []))
 
     def unlinked(self, now: float) -> None:

@@ -12,6 +12,8 @@ import os
 import stat
 from typing import Any, Iterator, List, Sequence, Tuple
 
+from .limits import describe_limit, is_limit
+
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _MAGIC = frozenset("*?[")
 DEEPEST = 64
@@ -41,6 +43,8 @@ class Sandbox:
         try:
             os.makedirs(path, 0o700)
         except OSError as error:
+            if is_limit(error):
+                raise
             raise SandboxError("disk", "worker", "cannot make a directory for the task: %s" % error.strerror) from None
 
     def put(self, name: str, mode: int, content: Any) -> None:
@@ -63,6 +67,8 @@ class Sandbox:
             finally:
                 os.close(file)
         except OSError as error:
+            if is_limit(error):
+                raise
             raise disk_error("cannot write the input file %r" % name, error) from None
         finally:
             os.close(directory)
@@ -93,8 +99,9 @@ class Sandbox:
     def _matches(self, parts: List[str]) -> Iterator[Tuple[str, int, int]]:
         try:
             root = os.open(self.path, _DIRECTORY)
-        except OSError:
-            # The task removed its own directory, or put something else in its place.
+        except OSError as error:
+            # If not for a limit: the task removed its own directory, or put something else in its place.
+            _insist_on_absence(error)
             return
         try:
             yield from _walk(root, "", parts)
@@ -136,7 +143,8 @@ def _walk_below(directory: int, prefix: str, name: str, parts: List[str]) -> Ite
         return
     try:
         below = os.open(name, _DIRECTORY, dir_fd=directory)
-    except OSError:
+    except OSError as error:
+        _insist_on_absence(error)
         return
     try:
         yield from _walk(below, prefix + name + "/", parts)
@@ -148,13 +156,20 @@ def _open_regular(directory: int, name: str) -> Any:
     """(mode, descriptor) if the name is that of a regular file; None if not, or if there is none."""
     try:
         descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
-    except OSError:
+    except OSError as error:
+        _insist_on_absence(error)
         return None
     mode = os.fstat(descriptor).st_mode
     if stat.S_ISREG(mode):
         return mode & 0o777, descriptor
     os.close(descriptor)
     return None
+
+
+def _insist_on_absence(error: OSError) -> None:
+    """What could not be opened for want of a descriptor may well be there."""
+    if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
+        raise SandboxError("disk", "worker", "cannot read the output files: %s" % describe_limit(error))
 
 
 def _read_regular(name: str, descriptor: int, most_bytes: int) -> bytes:
@@ -181,7 +196,7 @@ def write_all(descriptor: int, content: Any) -> None:
 
 def disk_error(what: str, error: OSError) -> SandboxError:
     """Full and broken disks are the worker's fault; everything else about names is the user's."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EMFILE, errno.ENFILE):
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS):
         return SandboxError("disk", "worker", "%s: %s" % (what, error.strerror))
     return SandboxError("missing-input", "user", "%s: %s" % (what, error.strerror))
 

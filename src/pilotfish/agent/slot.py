@@ -7,7 +7,7 @@ the agent asks (SIGTERM) and when the agent is gone, and it dies of what the slo
 
 from __future__ import annotations
 
-import fcntl
+import builtins
 import gc
 import json
 import os
@@ -15,17 +15,20 @@ import resource
 import signal
 import socket
 import sys
-import time
 import types
+from os import _exit, getpid
+from time import perf_counter, process_time
 from typing import Any, Dict, List, NoReturn, Optional, Tuple, Union
 
 from .calls import Calls, CallSpec, Terminated
 from .capture import StreamCapture
 from .cell import (
+    BROKEN,
     CONDEMNED,
-    HIGH_DESCRIPTOR,
+    GAVE_UP,
     INTENT,
     KILL,
+    LIMITED,
     PEEK,
     PEEKED,
     PID,
@@ -37,9 +40,11 @@ from .cell import (
     TERMINATE,
     TIME_IS_UP,
     Cell,
+    copy_high,
     move_high,
 )
 from .executables import Executables, ExecutableSpec
+from .limits import describe_limit, is_limit
 from .process_tree import ChildrenClock, become_subreaper, has_children, keep_freed_memory, kill_descendants, signal_on_parent_death
 from .sharing import Share
 from .slot_channel import Inbox, Outbox
@@ -52,19 +57,30 @@ FLUSH_S = 0.001
 SHORTEST_CHILD_S = 0.0001
 
 AnySpec = Union[CallSpec, ExecutableSpec]
+BUILT_IN = dict(vars(builtins))
+
+
+class SlotSpoiled(Exception):
+    """An earlier call broke what every call needs."""
 
 
 def main(settings_text: str) -> NoReturn:
     """Runs in the process that the agent spawned."""
     settings = json.loads(settings_text)
+    descriptors = settings["descriptors"]
+    cell = Cell(descriptors["cell"])
     become_subreaper()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _end_tree)
     signal_on_parent_death(signal.SIGTERM, settings["agent"])
-    keeper = os.getpid()
-    child = os.fork()
+    keeper = getpid()
+    try:
+        child = os.fork()
+    except OSError as error:
+        _give_up(cell, error)
+        _exit(1)
     if child:
-        _keep(child)
+        _keep(child, max(descriptors.values()))
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     become_subreaper()
     signal_on_parent_death(signal.SIGKILL, keeper)
@@ -72,9 +88,22 @@ def main(settings_text: str) -> NoReturn:
     keep_freed_memory(KEPT_MEMORY)
     code = 1
     try:
-        code = SlotLoop(settings).run()
+        code = SlotLoop(settings, cell).run()
+    except Exception as error:  # noqa: BLE001  the edge: user code may have broken any module that we use
+        _give_up(cell, error)
     finally:
-        os._exit(code)
+        _exit(code)
+
+
+def _give_up(cell: Cell, error: Exception) -> None:
+    """Say why; what was broken may be what is needed to say it."""
+    cell.words[GAVE_UP] = BROKEN
+    if isinstance(error, OSError) and is_limit(error):
+        cell.words[GAVE_UP] = LIMITED
+        text = describe_limit(error)
+    else:
+        text = "%s: %s" % (type(error).__name__, error)
+    os.write(2, b"\n%s\n" % text.encode("utf-8", "replace"))
 
 
 def _end_tree(number: int, frame: Any) -> None:
@@ -82,9 +111,9 @@ def _end_tree(number: int, frame: Any) -> None:
     os._exit(128 + number)
 
 
-def _keep(child: int) -> NoReturn:
+def _keep(child: int, last_descriptor: int) -> NoReturn:
     """Wait for the slot, end what it left, then die as it died."""
-    os.closerange(0, HIGH_DESCRIPTOR)
+    os.closerange(0, last_descriptor + 1)
     while True:
         pid, status = os.waitpid(child, 0)
         if pid == child:
@@ -111,27 +140,28 @@ def _volunteer_for_oom() -> None:
 class SlotLoop:
     """Takes orders from the agent, runs them, reports."""
 
-    def __init__(self, settings: Dict[str, Any]) -> None:
+    def __init__(self, settings: Dict[str, Any], cell: Cell) -> None:
         descriptors = settings["descriptors"]
-        self.cell = Cell(descriptors["cell"])
+        self.cell = cell
         os.close(descriptors["cell"])
-        self.cell.words[PID] = os.getpid()
+        cell.words[PID] = getpid()
         channel = socket.socket(fileno=move_high(descriptors["channel"]))
         channel.setblocking(True)
         self.share = Share(settings.get("share", ""))
-        self.outbox = Outbox(channel, self.cell, self.share)
+        self.outbox = Outbox(channel, cell, self.share)
         self.inbox = Inbox(channel, self.outbox)
-        spare_out = fcntl.fcntl(1, fcntl.F_DUPFD_CLOEXEC, HIGH_DESCRIPTOR)
-        spare_error = fcntl.fcntl(2, fcntl.F_DUPFD_CLOEXEC, HIGH_DESCRIPTOR)
-        self.calls = Calls(StreamCapture(spare_out, spare_error), settings["bundle"])
+        self.calls = Calls(StreamCapture(copy_high(1), copy_high(2)), settings["bundle"])
         self.executables: Optional[Executables] = None
         self.surroundings = Surroundings(settings["worker"], settings["scratch"])
         self.specs: Dict[int, AnySpec] = {}
         self.current = 0
+        self._touched = True
+        """Something of the current attempt has run: it must not be run again as if nothing had happened."""
+        self._called = False
         self._sandboxes = settings["sandboxes"]
         self._channel = channel
-        self._pid = os.getpid()
-        self._cpu_s = time.process_time()
+        self._pid = getpid()
+        self._cpu_s = process_time()
         self._rss_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         self._children_clock = ChildrenClock()
 
@@ -166,7 +196,7 @@ class SlotLoop:
 
     def _on_time_up(self, number: int, frame: Any) -> None:
         """The agent condemned an attempt in the cell and sends a signal to make it end; by now it may be another one that runs."""
-        if self.calls.in_user_code and self.cell.words[CONDEMNED] == self.current and os.getpid() == self._pid:
+        if self.calls.in_user_code and self.cell.words[CONDEMNED] == self.current and getpid() == self._pid:
             raise Terminated
 
     def _on_interrupt(self, number: int, frame: Any) -> None:
@@ -184,25 +214,38 @@ class SlotLoop:
         self.surroundings.learn(number, kind, time_s, launch)
 
     def _run_task(self, order: Tuple[Any, ...], body: memoryview) -> None:
-        _, sequence, number, attempt, task, cores, _ = order
+        sequence = order[1]
         cell = self.cell
         words = cell.words
-        spec = self.specs[number]
+        before = words[STARTED]
         words[INTENT] = sequence
         skip = cell.long_words[SKIP]
         if skip >> 32 <= sequence <= skip & 0xFFFFFFFF:
-            words[INTENT] = words[STARTED]
+            words[INTENT] = before
             return
-        begun = time.perf_counter()
+        self._touched = False
+        try:
+            self._run_started(order, body)
+        except BaseException:
+            if not self._touched:
+                words[STARTED] = words[INTENT] = before
+            raise
+
+    def _run_started(self, order: Tuple[Any, ...], body: memoryview) -> None:
+        _, sequence, number, attempt, task, cores, _ = order
+        spec = self.specs[number]
+        begun = perf_counter()
         outbox = self.outbox
         if outbox.filled and (spec.recent_s > QUICK_S or begun - outbox.flushed_at > FLUSH_S):
             outbox.flush()
             outbox.flushed_at = begun
-        words[STARTED] = sequence
+        self.cell.words[STARTED] = sequence
         self.current = sequence
         try:
             body = self.share.resolve(body)
         except OSError as error:
+            if is_limit(error):
+                raise
             failure = ["missing-input", "task", "its input is gone: %s" % error.strerror]
             outbox.report((sequence, 0, 0, self._rss_kib), failure, [b"", b"", b"", b""])
             return
@@ -212,25 +255,29 @@ class SlotLoop:
         assert isinstance(spec, CallSpec)
         problem = self.surroundings.enter(number, task, attempt, cores)
         failure, parts = (["spawn", "worker", problem], [b"", b"", b"", b""]) if problem else self._call(spec, body)
-        wall_s = time.perf_counter() - begun
+        wall_s = perf_counter() - begun
         spec.recent_s = max(wall_s, 0.8 * spec.recent_s)
         cpu_us = self._cpu_used(wall_s)
         outbox.report((sequence, int(wall_s * 1e6), cpu_us, self._rss_kib), failure, parts)
 
     def _call(self, spec: CallSpec, body: memoryview) -> Tuple[Any, List[Any]]:
-        begun = time.perf_counter()
+        begun = perf_counter()
+        self._touched = True
         failure, parts = self.calls.run(spec, body)
-        if os.getpid() != self._pid:
+        if getpid() != self._pid:
             # User code forked and its child came back here: it must not pose as the slot.
-            os._exit(0)
-        if time.perf_counter() - begun > SHORTEST_CHILD_S and has_children():
+            _exit(0)
+        if failure is not None and self._called:
+            _insist_on_built_ins()
+        self._called = True
+        if perf_counter() - begun > SHORTEST_CHILD_S and has_children():
             kill_descendants(self.calls.keep_children)
             _forget_resource_tracker()
         return failure, parts
 
     def _cpu_used(self, wall_s: float) -> int:
         """Processor time since the last attempt; what costs more to ask is asked of attempts long enough to have changed it."""
-        cpu_s = time.process_time()
+        cpu_s = process_time()
         used = cpu_s - self._cpu_s
         self._cpu_s = cpu_s
         if wall_s > SHORTEST_CHILD_S * 5:
@@ -246,14 +293,15 @@ class SlotLoop:
         assert isinstance(spec, ExecutableSpec)
         environment = self.surroundings.environment(number, task, attempt, cores)
         failure, parts, cpu_us, rss_kib = self.executables.run(spec, body, environment, "%d-%d" % (task, attempt))
-        wall_s = time.perf_counter() - begun
+        wall_s = perf_counter() - begun
         spec.recent_s = max(wall_s, 0.8 * spec.recent_s)
         self.outbox.report((sequence, int(wall_s * 1e6), cpu_us, rss_kib), failure, parts)
 
     def _control(self, news: bool) -> None:
-        """The agent speaks while an executable runs, or (no news) has spoken before it began."""
+        """The agent speaks while an executable runs, or (no news) one has begun and it may have spoken before."""
+        self._touched = True
         if not (self.inbox.look() if news else self.inbox.sift()):
-            os._exit(0)
+            _exit(0)
         for order, body in self.inbox.take_urgent():
             if order[0] == PEEK:
                 self._peek(order[1], body)
@@ -268,6 +316,13 @@ class SlotLoop:
             offset, data = self.executables.peek(stream, offset)
         self.outbox.report((PEEKED, query, offset, int(known)), None, [data], raw=True)
         self.outbox.flush()
+
+
+def _insist_on_built_ins() -> None:
+    """A call that fails where ``len`` is no function any more is not to blame."""
+    for name, value in BUILT_IN.items():
+        if callable(value) and not callable(getattr(builtins, name, None)):
+            raise SlotSpoiled("the built-in %s is gone" % name)
 
 
 def _forget_resource_tracker() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -14,6 +15,7 @@ from typing import Any, Deque, Dict, List, Optional, Sequence, Tuple
 from .capture import OUTPUT_CAP, read_head_and_tail
 from .cell import (
     CONDEMNED,
+    GAVE_UP,
     INTENT,
     KILL,
     ORDER,
@@ -43,6 +45,7 @@ BUFFER_BYTES = 256 * 1024
 LARGE_BYTES = 64 * 1024
 SOCKET_BUFFER = 1024 * 1024
 JOIN_BYTES = 128 * 1024
+COMPLAINT_BYTES = 4000
 
 
 class SlotBroken(Exception):
@@ -111,7 +114,8 @@ class SlotProcess:
         """What earlier calls had left in memory when the present ones were given."""
         self.killing = False
         self._open = True
-        self.ever_reported = False
+        self.peeks: Dict[int, int] = {}
+        """Queries that the slot shall answer, with the offset asked for."""
         self.stopped_since: Optional[float] = None
         self.punched_to = [0, 0]
         self.reader = ReportReader()
@@ -120,16 +124,26 @@ class SlotProcess:
         self._delivered = 0
         self._specs: Dict[int, Spec] = {}
         self.scratch = os.path.join(settings["workdir"], "slot-%d" % number)
-        os.mkdir(self.scratch, 0o700)
-        self.outputs = (_append_file("stdout"), _append_file("stderr"))
-        cell = memory_file("cell")
-        self.cell = Cell(cell)
-        self.channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-        for end in (self.channel, theirs):
-            end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BUFFER)
-        self.channel.setblocking(False)
+        with contextlib.ExitStack() as theirs, contextlib.ExitStack() as ours:
+            os.mkdir(self.scratch, 0o700)
+            ours.callback(os.rmdir, self.scratch)
+            self.outputs = (_append_file("stdout", ours), _append_file("stderr", ours))
+            cell = memory_file("cell")
+            theirs.callback(os.close, cell)
+            self.cell = Cell(cell)
+            ours.callback(self.cell.close)
+            self.channel, channel = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+            ours.callback(self.channel.close)
+            theirs.callback(channel.close)
+            for end in (self.channel, channel):
+                end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BUFFER)
+            self.channel.setblocking(False)
+            self.process = self._spawn(settings, channel.fileno(), cell)
+            ours.pop_all()
+
+    def _spawn(self, settings: Dict[str, Any], channel: int, cell: int) -> subprocess.Popen[bytes]:
         told = {
-            "descriptors": {"channel": theirs.fileno(), "cell": cell},
+            "descriptors": {"channel": channel, "cell": cell},
             "agent": os.getpid(),
             "worker": settings["worker"],
             "bundle": settings["bundle"],
@@ -137,19 +151,15 @@ class SlotProcess:
             "sandboxes": self.scratch,
             "share": settings.get("share", ""),
         }
-        try:
-            self.process = subprocess.Popen(
-                [sys.executable, settings["bundle"], "slot", json.dumps(told)],
-                stdin=subprocess.DEVNULL,
-                stdout=self.outputs[0],
-                stderr=self.outputs[1],
-                pass_fds=(theirs.fileno(), cell),
-                start_new_session=True,
-                cwd=self.scratch,
-            )
-        finally:
-            theirs.close()
-            os.close(cell)
+        return subprocess.Popen(
+            [sys.executable, settings["bundle"], "slot", json.dumps(told)],
+            stdin=subprocess.DEVNULL,
+            stdout=self.outputs[0],
+            stderr=self.outputs[1],
+            pass_fds=(channel, cell),
+            start_new_session=True,
+            cwd=self.scratch,
+        )
 
     # --- feeding ------------------------------------------------------------------------------------------------------------------
 
@@ -247,7 +257,6 @@ class SlotProcess:
             items.append((_read_failure(failure), wall_us, cpu_us, peak_kib, payload))
         if items:
             self.begun_at = now
-            self.ever_reported = True
             self.punched_to = [0, 0]
         return items, peeked
 
@@ -288,6 +297,10 @@ class SlotProcess:
         """Of the slot proper; 0 until it is up."""
         return int(self.cell.words[PID])
 
+    def gave_up(self) -> int:
+        """LIMITED, BROKEN, or 0 if it ended for another reason."""
+        return int(self.cell.words[GAVE_UP])
+
     # --- ending -------------------------------------------------------------------------------------------------------------------
 
     def runs_executable(self) -> bool:
@@ -318,12 +331,16 @@ class SlotProcess:
 
     def complaint(self) -> str:
         """The last line it wrote to its standard error."""
-        said = os.pread(self.outputs[1], 4000, 0).decode("utf-8", "replace").strip().splitlines()
+        first = max(0, os.fstat(self.outputs[1]).st_size - COMPLAINT_BYTES)
+        said = os.pread(self.outputs[1], COMPLAINT_BYTES, first).decode("utf-8", "replace").strip().splitlines()
         return said[-1] if said else "no reason was given"
 
     def peek(self, query: int, stream: int, offset: int) -> Optional[Tuple[int, bytes]]:
         """Offset and bytes; None if the slot itself will answer."""
+        if self.runs_executable() and not self.running():
+            return offset, b""
         if self.runs_executable():
+            self.peeks[query] = offset
             self.order(PEEK, json.dumps([query, stream, offset]).encode())
             return None
         return offset, os.pread(self.outputs[0 if stream == 1 else 1], 1 << 20, offset)
@@ -346,10 +363,11 @@ class SlotProcess:
             os.close(output)
 
 
-def _append_file(name: str) -> int:
+def _append_file(name: str, closing: contextlib.ExitStack) -> int:
     import fcntl
 
     descriptor = memory_file(name)
+    closing.callback(os.close, descriptor)
     fcntl.fcntl(descriptor, fcntl.F_SETFL, fcntl.fcntl(descriptor, fcntl.F_GETFL) | os.O_APPEND)
     return descriptor
 

@@ -11,10 +11,12 @@ import time
 from typing import Any, Callable, Dict, List, Sequence, Tuple
 
 from .capture import OUTPUT_CAP
-from .cell import QUIT
+from .cell import BROKEN, LIMITED, QUIT
 from .failure import Failure
+from .limits import describe_limit, is_limit
 from .machine import AgentMachine
 from .process_tree import children_of, descendants_of, libc, resident_bytes, signal_all, state_of
+from .results import Item
 from .slot_process import SlotBroken, SlotProcess
 from .work import NEVER, Attempt
 
@@ -26,8 +28,11 @@ STATE_S = 1.0
 KILL_PATIENCE_S = 1.0
 QUIT_PATIENCE_S = 2.0
 FALSE_STARTS = 3
+PAUSE_S = 1.0
+WIDEN_S = 10.0
+PEEK_PATIENCE_S = 1.0
 FRUITLESS_DEATHS = 5
-PUNCH_ABOVE = 8 * OUTPUT_CAP
+PUNCH_ABOVE = 2 * OUTPUT_CAP
 FALLOC_KEEP_SIZE_PUNCH_HOLE = 3
 
 
@@ -51,10 +56,11 @@ class Slots:
         self._unlimited_sampled_at = 0.0
         self._false_starts = 0
         self._fruitless_deaths = 0
+        self._widen_at = NEVER
 
     @property
     def deadline(self) -> float:
-        due = min(self._next_sample, self._next_state_look)
+        due = min(self._next_sample, self._next_state_look, self._widen_at)
         for at, _, _ in self._timers:
             due = min(due, at)
         return due
@@ -62,9 +68,12 @@ class Slots:
     # --- effects of the machine ---------------------------------------------------------------------------------------------------
 
     def warm_up(self, count: int) -> None:
-        """Processes in stock, for the first tasks."""
-        for _ in range(count):
-            self._spare.append(self._spawn())
+        """Processes in stock, for the first tasks. If none can be started now, those tasks will tell."""
+        try:
+            for _ in range(count):
+                self._spare.append(self._spawn())
+        except OSError:
+            return
 
     def _spawn(self) -> SlotProcess:
         process = SlotProcess(self._next_spare, self.settings)
@@ -78,8 +87,10 @@ class Slots:
             try:
                 process = self._spare.pop(0) if self._spare else self._spawn()
             except OSError as error:
-                self._false_start("cannot start a process: %s" % error, now)
-                self.machine.slot_died(slot, 0, ["spawn", "worker", ""], (0, 0, 0), now)
+                limited = is_limit(error)
+                text = "cannot start a process: %s" % (describe_limit(error) if limited else error)
+                charged = self._false_start(text, limited, now)
+                self.machine.slot_died(slot, charged, ["spawn", "worker", text], (0, 0, 0), now)
                 self.news = True
                 return
             process.number = slot
@@ -113,7 +124,7 @@ class Slots:
             sequence = process.held[0][0] if process.held else 0
             self._timers.append((now + KILL_PATIENCE_S, slot, "kill %d" % sequence))
 
-    def peek(self, query: int, slot: int, stream: int, offset: int) -> None:
+    def peek(self, query: int, slot: int, stream: int, offset: int, now: float) -> None:
         process = self.processes.get(slot)
         if process is None:
             self.answer_peek(query, False, offset, b"")
@@ -121,6 +132,15 @@ class Slots:
         answer = process.peek(query, stream, offset)
         if answer is not None:
             self.answer_peek(query, True, answer[0], answer[1])
+        else:
+            self._watch_writing(process)
+            self._timers.append((now + PEEK_PATIENCE_S, slot, "peek %d" % query))
+
+    def _answer_unanswered(self, process: SlotProcess) -> None:
+        """The slot has ended what was asked about; it may be long before it finds the question."""
+        for query, offset in process.peeks.items():
+            self.answer_peek(query, False, offset, b"")
+        process.peeks.clear()
 
     # --- what comes from the slots ------------------------------------------------------------------------------------------------
 
@@ -144,15 +164,20 @@ class Slots:
         except SlotBroken:
             process.kill_all()
             return False
+        for _, query, offset, known, _, data in peeked:
+            if process.peeks.pop(query, None) is not None:
+                self.answer_peek(query, bool(known), offset, bytes(data))
         if items:
             self._false_starts = self._fruitless_deaths = 0
-            self.machine.slot_finished(process.number, items, now)
-        for _, query, offset, known, _, data in peeked:
-            self.answer_peek(query, bool(known), offset, bytes(data))
+            self._finished(process, items, now)
         if not process.is_open():
             # It is dead, or user code closed it; then the slot will notice when it wants to report, and end.
             self.selector.unregister(process.channel)
         return process.is_open()
+
+    def _finished(self, process: SlotProcess, items: Sequence[Item], now: float) -> None:
+        self._answer_unanswered(process)
+        self.machine.slot_finished(process.number, items, now)
 
     def _watch_writing(self, process: SlotProcess) -> None:
         if process.outgoing and process.is_open():
@@ -185,7 +210,7 @@ class Slots:
     def _died(self, process: SlotProcess, status: int, now: float) -> None:
         if process in self._spare:
             self._spare.remove(process)
-            self._false_start(process.complaint(), now)
+            self._false_start(process.complaint(), process.gave_up() == LIMITED, now)
         elif self.processes.get(process.number) is process:
             while self._receive(process, now):
                 pass
@@ -194,9 +219,10 @@ class Slots:
             except SlotBroken:
                 items = []
             if items:
-                self.machine.slot_finished(process.number, items, now)
-            self._tell_death(process, status, now)
+                self._finished(process, items, now)
+            self._answer_unanswered(process)
             del self.processes[process.number]
+            self._tell_death(process, status, now)
         if process.is_open():
             self.selector.unregister(process.channel)
         process.close()
@@ -204,8 +230,9 @@ class Slots:
 
     def _tell_death(self, process: SlotProcess, status: int, now: float) -> None:
         begun = process.begun()
-        if not process.pid():
-            self._false_start(process.complaint(), now)
+        gave_up = process.gave_up()
+        if gave_up == LIMITED or not process.pid():
+            begun = self._false_start(process.complaint(), gave_up == LIMITED, now) or begun
         elif process.held and not begun and not process.killing:
             self._fruitless_deaths += 1
             if self._fruitless_deaths >= FRUITLESS_DEATHS:
@@ -214,13 +241,38 @@ class Slots:
         wall_us = int((now - process.begun_at) * 1e6) if begun else 0
         payload = b"" if executable or not begun else process.last_words()
         usage = (wall_us, 0, process.peak_bytes >> 10, payload)
-        self.machine.slot_died(process.number, begun, _cause_of_death(status, executable, process.stopped_since), usage, now)
+        failure = _why_it_gave_up(process) if gave_up else _cause_of_death(status, executable, process.stopped_since)
+        self.machine.slot_died(process.number, begun, failure, usage, now)
 
-    def _false_start(self, complaint: str, now: float) -> None:
-        """A slot that never came up. Some, one after the other, mean that none will."""
+    def _false_start(self, complaint: str, limited: bool, now: float) -> int:
+        """A slot never came up, or met a limit of the machine: how many of its attempts shall pay for that.
+
+        As long as other slots live, they do the work. Some false starts one after the other with nobody else alive mean that none will
+        come up; if it is for a limit, that may pass, or another worker may do better, so that one attempt is sent away now and then.
+        """
+        others = len(self.processes) + len(self._spare)
+        if others:
+            self._narrow(others, now + WIDEN_S)
+            return 0
         self._false_starts += 1
-        if self._false_starts >= FALSE_STARTS:
+        if limited:
+            self._narrow(0, now + PAUSE_S)
+        if self._false_starts < FALSE_STARTS:
+            return 0
+        self._false_starts = 0
+        if not limited:
             self.machine.stop("no slot can be started here: " + complaint, now)
+        return int(limited)
+
+    def _narrow(self, count: int, until: float) -> None:
+        self.machine.work.max_slots = count
+        self._widen_at = until
+
+    def _widen(self, now: float) -> None:
+        """Try with more slots again, until there are as many as were meant at first."""
+        work = self.machine.work
+        work.max_slots = min(work.wanted_slots, 2 * work.max_slots + 1)
+        self._widen_at = NEVER if work.max_slots == work.wanted_slots else now + WIDEN_S
 
     # --- time ---------------------------------------------------------------------------------------------------------------------
 
@@ -232,6 +284,8 @@ class Slots:
                 process = self.processes.get(slot)
                 if process is not None:
                     self._timer(process, what, now)
+        if now >= self._widen_at:
+            self._widen(now)
         if now >= self._next_sample:
             self._sample(now)
         if now >= self._next_state_look:
@@ -240,6 +294,10 @@ class Slots:
     def _timer(self, process: SlotProcess, what: str, now: float) -> None:
         if what == "take_back":
             self._take_back_end(process, now)
+        elif what.startswith("peek"):
+            query = int(what[5:])
+            if query in process.peeks:
+                self.answer_peek(query, True, process.peeks.pop(query), b"")
         elif what == "kill %d" % (process.held[0][0] if process.held else 0):
             process.kill_all()
 
@@ -251,7 +309,7 @@ class Slots:
             process.kill_all()
             return
         if items:
-            self.machine.slot_finished(process.number, items, now)
+            self._finished(process, items, now)
         count = process.take_back_end()
         if count < 0:
             self._timers.append((now + TAKE_BACK_WAIT_S, process.number, "take_back"))
@@ -354,6 +412,12 @@ def _too_much_memory(used: int, limit: float, kept: int) -> Failure:
 
 def _megabytes(size: float) -> str:
     return "%.0f MiB" % (size / (1 << 20))
+
+
+def _why_it_gave_up(process: SlotProcess) -> Failure:
+    if process.gave_up() == BROKEN:
+        return ["slot-lost", "worker", "a call broke the Python process it ran in, so that it could not go on (%s)" % process.complaint()]
+    return ["spawn", "worker", "this worker could not start it: %s" % process.complaint()]
 
 
 def _cause_of_death(status: int, executable: bool, stopped_since: Any) -> Failure:

@@ -16,6 +16,7 @@ import time
 from typing import Any, Dict, List, NoReturn
 
 from . import VERSION
+from .limits import describe_limit, is_limit
 from .link import BadCredentials, Credentials
 from .process_tree import become_subreaper, kill_descendants
 
@@ -81,7 +82,12 @@ def supervise(options: Dict[str, Any]) -> int:
     life_read, life_write = os.pipe()
     options["life"] = life_read
     words = [sys.executable, options["bundle"], "agent", json.dumps(options)]
-    agent = subprocess.Popen(words, pass_fds=[life_read], stdin=subprocess.DEVNULL)
+    try:
+        agent = subprocess.Popen(words, pass_fds=[life_read], stdin=subprocess.DEVNULL)
+    except OSError as error:
+        complain("the agent cannot be started: %s" % (describe_limit(error) if is_limit(error) else error))
+        _remove(workdir)
+        return 1
     os.close(life_read)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda number, frame: agent.send_signal(signal.SIGTERM))
@@ -123,7 +129,7 @@ def _tell_gone(options: Dict[str, Any], reason: str) -> None:
     from .link import LinkLost, Refused, dial
 
     try:
-        link = dial(Credentials(options["credentials"]), VERSION, GONE_TIMEOUT_S)
+        link = dial(Credentials(options["credentials"]), GONE_TIMEOUT_S)
         link.connection.settimeout(GONE_TIMEOUT_S)
         link.send(["gone", options["worker"], reason], [])
         link.flush()

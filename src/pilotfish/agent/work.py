@@ -149,10 +149,12 @@ class Slot:
 class Work:
     """Everything this agent has to do, and does."""
 
-    def __init__(self, capacity: Dict[str, float], max_slots: int = 0) -> None:
+    def __init__(self, capacity: Dict[str, float]) -> None:
         self.capacity = {name: float(amount) for name, amount in capacity.items()}
         self.free = dict(self.capacity)
-        self.max_slots = max_slots or max(16, 4 * int(self.capacity.get("cores", 1)))
+        self.wanted_slots = max(16, 4 * int(self.capacity.get("cores", 1)))
+        self.max_slots = self.wanted_slots
+        """Fewer than wanted where the machine does not let so many processes live."""
         self.specs: Dict[int, Spec] = {}
         self.live: Dict[int, Attempt] = {}
         self.queue: Deque[Attempt] = deque()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import concurrent.futures
-import itertools
 import logging
 import os
 import pickle
@@ -12,10 +11,10 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, ParamSpec, TypeVar, Unpack
 
-from pilotfish.api import mapping
 from pilotfish.api.future import TaskFuture
+from pilotfish.api.mapping import map_by
 from pilotfish.api.session import FutureType, Pool, Session, interpreter_ends, usable_cores
-from pilotfish.applications.function import PythonCalls, chunked
+from pilotfish.applications.function import PythonCalls
 from pilotfish.applications.wishes import Wishes, read_wishes
 from pilotfish.errors import BadInput, PilotfishError
 from pilotfish.live.client import Parcel
@@ -202,13 +201,7 @@ class Executor(concurrent.futures.Executor):
         buffersize: int | None = None,
     ) -> Iterator[Value]:
         """As in the standard library. A ``chunksize`` above 1 makes one task of so many calls: rarely needed here."""
-        mapping.check_sizes(chunksize, buffersize)
-        rows = zip(*iterables, strict=False)
-        if chunksize == 1:
-            return mapping.results((self.submit(fn, *row) for row in rows), timeout, buffersize)
-        chunk = chunked(fn)
-        lists = mapping.results((self.submit(chunk, part) for part in mapping.chunks(rows, chunksize)), timeout, buffersize)
-        return itertools.chain.from_iterable(lists)
+        return map_by(self.submit, fn, iterables, timeout, (chunksize, buffersize))
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """No more tasks. With ``wait``, return when the last has ended and the private pool is gone; raise if something of it is not."""

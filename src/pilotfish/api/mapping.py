@@ -5,15 +5,31 @@ from __future__ import annotations
 import itertools
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeVar
+
+from pilotfish.applications.function import chunked
 
 Value = TypeVar("Value")
 Submit = Callable[..., "Future[Any]"]
 
 
-def check_sizes(chunksize: int, buffersize: int | None) -> None:
+def map_by(
+    submit: Submit, fn: Callable[..., Value], iterables: Sequence[Iterable[Any]], timeout: float | None, sizes: tuple[int, int | None]
+) -> Iterator[Value]:
+    """The results of ``fn`` over the iterables, in order; ``sizes``: of a chunk, and of what may be under way (None: everything)."""
+    chunksize, buffersize = sizes
+    _check_sizes(chunksize, buffersize)
+    rows = zip(*iterables, strict=False)
+    if chunksize == 1:
+        return _results((submit(fn, *row) for row in rows), timeout, buffersize)
+    chunk = chunked(fn)
+    lists = _results((submit(chunk, part) for part in _chunks(rows, chunksize)), timeout, buffersize)
+    return itertools.chain.from_iterable(lists)
+
+
+def _check_sizes(chunksize: int, buffersize: int | None) -> None:
     if chunksize < 1:
         raise ValueError("chunksize must be >= 1.")
     if buffersize is not None and (isinstance(buffersize, bool) or not isinstance(buffersize, int)):
@@ -22,7 +38,7 @@ def check_sizes(chunksize: int, buffersize: int | None) -> None:
         raise ValueError("buffersize must be None or > 0")
 
 
-def chunks(rows: Iterable[tuple[Any, ...]], size: int) -> Iterator[list[tuple[Any, ...]]]:
+def _chunks(rows: Iterable[tuple[Any, ...]], size: int) -> Iterator[list[tuple[Any, ...]]]:
     rows = iter(rows)
     while chunk := list(itertools.islice(rows, size)):
         yield chunk
@@ -37,7 +53,7 @@ def _result_or_cancel(holder: list[Future[Value]], timeout: float | None) -> Val
         del future
 
 
-def results(futures: Iterator[Future[Value]], timeout: float | None, buffersize: int | None) -> Iterator[Value]:
+def _results(futures: Iterator[Future[Value]], timeout: float | None, buffersize: int | None) -> Iterator[Value]:
     """The results of futures in order. ``futures`` submits as it is drawn from: all at once, or ``buffersize`` ahead."""
     deadline = None if timeout is None else time.monotonic() + timeout
     ahead = deque(itertools.islice(futures, buffersize))

@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar, Unpack
 
-from pilotfish.api import mapping
 from pilotfish.api.executor import shared_pool
 from pilotfish.api.future import ExecutableFuture, TaskFuture
+from pilotfish.api.mapping import map_by
 from pilotfish.api.session import Pool, Session
-from pilotfish.applications.function import PICKLE, PythonCalls, chunked, worker_payload, worker_spec
+from pilotfish.applications.function import PICKLE, PythonCalls, worker_payload, worker_spec
 from pilotfish.applications.launches import Defaults, ExecutableCalls, ExecutableWishes
 from pilotfish.applications.wishes import Wishes, read_wishes
 from pilotfish.errors import BadInput, PilotfishError
@@ -54,13 +54,7 @@ class Submitter:
         buffersize: int | None = None,
     ) -> Iterator[Value]:
         """The results of ``fn`` over the iterables, in order."""
-        mapping.check_sizes(chunksize, buffersize)
-        rows = zip(*iterables, strict=False)
-        if chunksize == 1:
-            return mapping.results((self.submit(fn, *row) for row in rows), timeout, buffersize)
-        chunk = chunked(fn)
-        lists = mapping.results((self.submit(chunk, part) for part in mapping.chunks(rows, chunksize)), timeout, buffersize)
-        return itertools.chain.from_iterable(lists)
+        return map_by(self.submit, fn, iterables, timeout, (chunksize, buffersize))
 
 
 class Run:

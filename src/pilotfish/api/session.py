@@ -33,8 +33,8 @@ class Pool(Protocol):
 
     def revive(self) -> None: ...
 
-    def close(self) -> list[str]:
-        """End it; what was left behind is listed, and an empty list is the proof that nothing was."""
+    def wait_until_gone(self) -> list[str]:
+        """After its master was told to stop; what was left behind is listed, and an empty list is the proof that nothing was."""
 
 
 def usable_cores() -> int:
@@ -227,7 +227,7 @@ class Session:
 
     def _at_end(self) -> None:
         if self._private_workers:
-            self.left_behind = self._pool.close()
+            self.left_behind = self._pool.wait_until_gone()
 
 
 _interpreter_ends = threading.Event()

@@ -24,8 +24,6 @@ from pilotfish.model.task import Failure, TaskSpec
 
 Source = str | os.PathLike[str] | bytes
 Inputs = Mapping[str, Source] | Iterable[str | os.PathLike[str]]
-OUTPUT_CAP = 16 * 1024 * 1024
-"""How much of stdout and of stderr is kept, by default."""
 _MODE_MASK = 0o755
 _LAST_LINES = 20
 
@@ -182,7 +180,8 @@ class Launch(Struct, frozen=True, kw_only=True):
     env: dict[str, str] = {}
     inputs: dict[str, Source] = {}
     outputs: tuple[str, ...] = ()
-    output_cap: int = OUTPUT_CAP
+    output_cap: int = 0
+    """How much of stdout and of stderr is kept; 0: as much as agents keep of any task."""
     shell: bool = False
 
 

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pilotfish.applications.executable import (
-    OUTPUT_CAP,
     Executable,
     Inputs,
     Launch,
@@ -122,7 +121,7 @@ class ExecutableCalls:
             env=check_environment(shared.get("env", {})),
             inputs=inputs,
             outputs=outputs,
-            output_cap=parse_bytes(shared.get("output_cap", OUTPUT_CAP), "output_cap"),
+            output_cap=parse_bytes(shared.get("output_cap", 0), "output_cap"),
             shell=bool(shared.get("shell", False)),
         )
         wanted = read_wishes({name: value for name, value in shared.items() if name in KNOWN}, "executable")

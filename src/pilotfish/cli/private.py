@@ -44,4 +44,4 @@ def private_master(workers: int) -> Iterator[PrivatePool]:
             master.ask("stop", now=True)
         finally:
             master.close()
-            private.left = pool.close()
+            private.left = pool.wait_until_gone()

@@ -61,7 +61,7 @@ class Pool:
             time.sleep(0.02)
 
     def wait_until_gone(self, timeout_s: float = GOODBYE_S) -> list[str]:
-        """Wait for the master to end by itself and tell what is left of it: nothing, if all is well."""
+        """Wait for the master, which was told to stop, and tell what is left of it: nothing, if all is well."""
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
             left = self.leftovers()
@@ -75,10 +75,6 @@ class Pool:
         if self.temporary and self.directory.exists():
             left.append(f"directory {self.directory}")
         return left
-
-    def close(self) -> list[str]:
-        """Of a private pool, after its master was told to stop: wait for it, and prove that nothing is left."""
-        return self.wait_until_gone()
 
 
 def stop_marker(directory: Path) -> Path:

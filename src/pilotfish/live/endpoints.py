@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from pilotfish.errors import ConnectionFailed
-from pilotfish.live.frames import Buffer, Inbox, frame
+from pilotfish.live.frames import Buffer, Inbox, frame, joined
 from pilotfish.live.keys import AGENT, CLIENT, UNIX, Keyring, proof
 from pilotfish.model import messages as m
 
@@ -28,6 +28,8 @@ PROOF_DEADLINE_S = 10.0
 MAX_UNPROVEN = 128
 """So many strangers may stand in the door; the one that has stood longest makes room for the next."""
 READ_BYTES = 256 * 1024
+JOIN_BELOW_BYTES = 16 * 1024
+"""Smaller parts share a TLS record."""
 HIGH_WATER_BYTES = 4 * 1024 * 1024
 
 
@@ -243,7 +245,7 @@ class Link(asyncio.BufferedProtocol):
             return
         outbox, self._outbox = self._outbox, []
         try:
-            for buffer in _joined(outbox):
+            for buffer in joined(outbox, JOIN_BELOW_BYTES):
                 if buffer:
                     self._tls.write(buffer)
         except ssl.SSLError as problem:
@@ -272,26 +274,6 @@ class Link(asyncio.BufferedProtocol):
         self.flush()
         if self.transport is not None:
             self.transport.close()
-
-
-JOIN_BELOW_BYTES = 16 * 1024
-
-
-def _joined(buffers: list[Buffer]) -> list[Buffer]:
-    """Small neighbours as one, so that they share a TLS record; large ones as they are, without a copy."""
-    result: list[Buffer] = []
-    small: list[Buffer] = []
-    for buffer in buffers:
-        if len(buffer) < JOIN_BELOW_BYTES:
-            small.append(buffer)
-            continue
-        if small:
-            result.append(b"".join(small))
-            small = []
-        result.append(buffer)
-    if small:
-        result.append(b"".join(small))
-    return result
 
 
 def _fits(role: str, key_id: str) -> bool:

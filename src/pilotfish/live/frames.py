@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from pilotfish.errors import ConnectionFailed
 from pilotfish.model.messages import MAX_BEFORE_PROOF, MAX_BODY, MAX_HEADER, PREFIX_BYTES, Message, encode
@@ -17,6 +17,21 @@ def frame(message: Message, parts: Sequence[Buffer] = ()) -> list[Buffer]:
     """A message and its body as the buffers to send."""
     header = encode(message)
     return [_PREFIX.pack(len(header), sum(map(len, parts))), header, *parts]
+
+
+def joined(buffers: Iterable[Buffer], below_bytes: int) -> Iterator[Buffer]:
+    """Smaller neighbours as one, larger ones as they are, without a copy."""
+    small: list[Buffer] = []
+    for buffer in buffers:
+        if len(buffer) < below_bytes:
+            small.append(buffer)
+            continue
+        if small:
+            yield b"".join(small)
+            small = []
+        yield buffer
+    if small:
+        yield b"".join(small)
 
 
 class Inbox:

@@ -19,9 +19,8 @@ from typing import Any
 
 import msgspec
 
-from pilotfish import __version__
 from pilotfish.errors import ConnectionFailed
-from pilotfish.live.frames import Buffer, Inbox, frame
+from pilotfish.live.frames import Buffer, Inbox, frame, joined
 from pilotfish.live.keys import CLIENT, UNIX, proof
 from pilotfish.model import messages
 from pilotfish.model.messages import PROTOCOL, Banner, Message, Prove, Proved, Refused
@@ -55,17 +54,7 @@ class Link:
 
     def put(self, buffers: Sequence[Buffer]) -> None:
         """Have these buffers sent, after what waits already."""
-        small: list[Buffer] = []
-        for buffer in buffers:
-            if len(buffer) < _JOIN_BELOW:
-                small.append(buffer)
-                continue
-            if small:
-                self._unsent.append(memoryview(b"".join(small)))
-                small = []
-            self._unsent.append(memoryview(buffer))
-        if small:
-            self._unsent.append(memoryview(b"".join(small)))
+        self._unsent.extend(map(memoryview, joined(buffers, _JOIN_BELOW)))
 
     @property
     def waiting(self) -> bool:
@@ -165,7 +154,7 @@ def _prove(link: Link, credentials: dict[str, Any], timeout_s: float) -> Link:
         )
     nonce = secrets.token_hex(32)
     mac = proof(key, "peer", role, key_id, (banner.nonce, nonce), UNIX)
-    link.put(frame(Prove(PROTOCOL, role, key_id, nonce, mac, __version__)))
+    link.put(frame(Prove(PROTOCOL, role, key_id, nonce, mac)))
     link.flush()
     answer = link.next_frame(deadline)
     if isinstance(answer, Refused):

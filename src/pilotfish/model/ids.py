@@ -20,9 +20,5 @@ def run_of(task: TaskId) -> RunId:
     return task >> INDEX_BITS
 
 
-def index_of(task: TaskId) -> int:
-    return task & INDEX_MASK
-
-
 def show_task(task: TaskId) -> str:
     return f"{task >> INDEX_BITS}.{task & INDEX_MASK}"

@@ -39,7 +39,6 @@ class Prove(Message, frozen=True, tag="prove"):
     key_id: str
     nonce: str
     mac: str
-    version: str
 
 
 class Proved(Message, frozen=True, tag="proved"):
@@ -61,7 +60,6 @@ class Hello(Message, frozen=True, tag="hello"):
 
     worker: str
     pilot: str
-    version: str
     capacity: dict[str, float]
     tags: dict[str, str]
     info: dict[str, Any]

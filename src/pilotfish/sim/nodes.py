@@ -44,7 +44,7 @@ class Node:
         self.link: Link | None = None
         self.slots: dict[int, SimulatedSlot] = {}
         self.dead_slots: dict[int, None] = {}
-        offer = Offer(worker, pilot, "sim", {"cores": cores, "memory": float(site.memory)})
+        offer = Offer(worker, pilot, {"cores": cores, "memory": float(site.memory)})
         offer.tags = dict(site.tags)
         offer.poll_s = site.poll_s
         if site.walltime_s:

@@ -43,7 +43,7 @@ class FakePool:
     def revive(self) -> None:
         self.master = self._make()
 
-    def close(self) -> list[str]:
+    def wait_until_gone(self) -> list[str]:
         self.closed.set()
         return self.left
 

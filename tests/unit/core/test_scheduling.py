@@ -272,7 +272,7 @@ def test_a_late_hello_of_an_abandoned_connection_changes_nothing() -> None:
     stage.links += 1
     new_link = stage.join("w")
     stage.started(new_link, task)
-    hello = m.Hello("w", "", "0", {"cores": 1.0}, {}, {}, None, 0.0, [])
+    hello = m.Hello("w", "", {"cores": 1.0}, {}, {}, None, 0.0, [])
     effects = stage.tell(i.AgentSpoke(old_link, hello))
     assert [type(effect) for effect in effects] == [e.HangUp]
     assert task.attempt == 1

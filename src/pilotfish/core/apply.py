@@ -346,6 +346,7 @@ def _pilot_ended(state: State, fact: f.PilotEnded, at: float) -> None:
     if not pilot.worker and not fact.well:
         site.bad_starts += 1
         site.last_bad_at = at
+        site.last_bad = fact.reason
     _move_pilot(pilot, ENDED)
     pilot.reason = fact.reason
     pilot.ended_at = at

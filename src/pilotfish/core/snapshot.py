@@ -21,7 +21,7 @@ def dump(state: State) -> Iterator[f.Restored]:
     """Facts that, applied to an empty state, give an equal one."""
     yield f.Restored("pool", [state.epoch, state.next_run, state.next_pilot, state.local_cores, state.sized, list(state.revoked)])
     for name, site in state.sites.items():
-        yield f.Restored("site", [name, site.bad_starts, site.last_bad_at, site.held])
+        yield f.Restored("site", [name, site.bad_starts, site.last_bad_at, site.last_bad, site.held])
     for pilot in state.pilots.values():
         yield f.Restored("pilot", [getattr(pilot, name) for name in Pilot.__slots__])
     for run in state.runs.values():

@@ -221,6 +221,8 @@ class SiteRecord:
     bad_starts: int = 0
     """Pilots in a row that ended without ever joining."""
     last_bad_at: float = 0.0
+    last_bad: str = ""
+    """What the last of them said."""
     held: str = ""
 
 

@@ -18,7 +18,7 @@ class Fixed:
         if not _is_wanted(state) or (site and site.held):
             return []
         if site and site.bad_starts >= GIVE_UP_AFTER:
-            return [Hold(SITE, f"{site.bad_starts} local agents in a row ended before they joined")]
+            return [Hold(SITE, f"{site.bad_starts} local agents in a row ended before they joined; the last one {site.last_bad}")]
         if site and now < self._not_before(state):
             return []
         present = sum(pilot.cores for pilot in state.pilots.values() if pilot.site == SITE)

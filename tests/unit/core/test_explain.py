@@ -51,6 +51,7 @@ def test_workers_that_do_not_start_are_held_and_can_be_tried_again() -> None:
         stage.tell(i.PilotGone(f"local-{number}", False, "it cannot start"), after_s=20)
         stage.wait(20)
     assert codes(stage, task) == ["held"]
+    assert "it cannot start" in why(stage, task)["reasons"][0]["text"]
     assert any("workers --set" in remedy for remedy in remedies(stage, task))
     stage.ask("workers_set", local=2)
     assert codes(stage, task) == ["starting"]

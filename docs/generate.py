@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import itertools
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,15 @@ from pathlib import Path
 import click
 import msgspec
 
+import pilotfish as package
+from pilotfish.api.executor import Executor
+from pilotfish.api.future import TaskFuture
+from pilotfish.api.run import Run, Submitter
+from pilotfish.applications.executable import Completed
+from pilotfish.applications.launches import EXECUTABLE_KNOWN
+from pilotfish.applications.manager import ApplicationManager, ApplicationWorker, TaskDone
+from pilotfish.applications.tasklist import TaskList
+from pilotfish.applications.wishes import KNOWN
 from pilotfish.cli.complaints import EXPLANATIONS
 from pilotfish.cli.main import SECTIONS
 from pilotfish.cli.main import pilotfish as command_group
@@ -178,6 +188,146 @@ def decision_page() -> str:
     return "\n".join(lines) + "\n"
 
 
+# --- the Python interface -------------------------------------------------------------------------------------------------------------
+
+# Whose members are told, in this order, with what a person should know first.
+CLASSES: dict[type, str] = {
+    Executor: "Everything that a `concurrent.futures.Executor` has; `with` ends it.",
+    Run: "Belongs to the pool that the command line shows, and outlives the program. `with` closes it.",
+    Submitter: "What `run.options(...)` gives.",
+    TaskFuture: "What `submit` gives. Everything that a `concurrent.futures.Future` has, and:",
+    Completed: "The result of an executable.",
+    ApplicationManager: "For run files that decide while they run; see the [tutorial](../tutorials/applications.md).",
+    ApplicationWorker: "Does what a manager asks for with `tasks.work`.",
+    TaskList: "The `tasks` of a run file and of a manager.",
+    TaskDone: "What a manager is told of a task that ended.",
+}
+# For members whose meaning the code does not say below them.
+MEMBERS = {
+    "Executor.submit": "A call as a task. What cannot be pickled is raised by the future's `result()`.",
+    "Run.id": "Its number, as the command line knows it.",
+    "Run.uid": "By this `Run(uid=...)` finds it again.",
+    "TaskFuture.stdout": "What the task printed, once it has ended.",
+    "TaskFuture.stderr": "What it wrote to the standard error output.",
+    "TaskFuture.cancel": "Works until the task has been seen running; whether it did.",
+    "TaskList.specs": "",
+    "TaskList.take": "",
+    "TaskFuture.began": "",
+    "TaskFuture.ended": "",
+    "Completed.exit": "The exit status; None if a signal ended it.",
+    "Completed.signal": "The number of the signal that ended it, or None.",
+    "Completed.stdout": "What it wrote, as bytes; `text` is the same as text.",
+    "Completed.stderr": "What it wrote to the standard error output.",
+    "Completed.files": "Its output files by name; each has `content` and `mode`.",
+    "Completed.stdout_dropped": "How many bytes in the middle were left out, because there were more than `output_cap`.",
+    "Completed.stderr_dropped": "The same for the standard error output.",
+    "TaskDone.index": "Its place in the run, from 0.",
+    "TaskDone.state": "`done`, `failed` or `cancelled`.",
+    "TaskDone.value": "What it returned; of an executable, a `Completed`.",
+    "TaskDone.error": "The exception if it failed, else None.",
+    "TaskDone.usage": "`wall_us`, `cpu_us` and `rss_kib`: time and memory it took.",
+}
+TASK_OPTIONS = {
+    "name": "what it is called in listings",
+    "cores": 'how many cores: `2`, `0.5`, or a range such as `"1-4"`; default 1',
+    "memory": 'how much memory at most, such as `"2 GiB"`',
+    "gpus": "how many GPUs",
+    "resources": 'what else a worker must offer: `{"licence": 1}`',
+    "time": 'for how long at most: `90`, `"1h30m"`, a `timedelta`',
+    "retries": "how often it is tried again when it fails; default 0",
+    "losses": "how often it is tried again when its worker dies; default 10",
+    "priority": "higher goes first; default 0",
+    "tags": 'which workers it may go to: `{"site": "home"}`',
+}
+EXECUTABLE_OPTIONS = {
+    "inputs": "files to bring along: a list, or a table of names and paths",
+    "outputs": "files or patterns to bring back",
+    "stdin": "what it reads: bytes or text",
+    "env": "environment variables to set",
+    "cwd": "the directory to run in",
+    "sandbox": "`True`: in a fresh directory; the default with `inputs` or `outputs`",
+    "shell": "`True`: the first word is a script for `sh`, the others are its arguments",
+    "output_cap": 'how much of what it writes is kept, head and tail, such as `"1 MiB"`; default 16 MiB',
+}
+
+
+def python_page() -> str:
+    """The classes that a program imports, from their docstrings."""
+    errors = [cls for cls in map(package.__getattr__, package._HOMES) if isinstance(cls, type) and issubclass(cls, Exception)]
+    missing = set(package.__all__) - {"__version__"} - {cls.__name__ for cls in (*CLASSES, *errors)}
+    assert not missing, f"exported, but not told of: {missing}"
+    lines = [
+        NOTE + "# Python\n",
+        "`from pilotfish import ...` has all of these but for `Submitter`, `TaskList` and `TaskDone`, which you are given. How to use them:"
+        " [Pilotfish from Python](../tutorials/python.md).\n",
+    ]
+    for cls, first in CLASSES.items():
+        lines += [f"## {cls.__name__}\n", *_constructor(cls), _prose(cls.__doc__ or "") + "\n", first + "\n", *_members(cls), ""]
+    lines += ["## Options of a task\n", "Keywords of `Executor(...)`, `run.options(...)`, `run.work`, `run.executable` and `tasks.add`:\n"]
+    lines += [*_options(TASK_OPTIONS, KNOWN), "", "Executables also take:\n"]
+    lines += [*_options(EXECUTABLE_OPTIONS, tuple(name for name in EXECUTABLE_KNOWN if name not in KNOWN)), ""]
+    lines += ["## Errors\n", "All have `hint`, which says what to do now, and `code`, which `pilotfish explain` explains.\n"]
+    lines += ["| error | code | meaning |", "|---|---|---|"]
+    for cls in sorted(errors, key=lambda cls: (str(cls.code), len(cls.__mro__))):
+        bases = ", ".join(f"`{base.__name__}`" for base in cls.__bases__ if base is not Exception)
+        lines.append(f"| `{cls.__name__}`{f' (a {bases})' if bases else ''} | {cls.code} | {_prose(cls.__doc__ or '')} |")
+    return "\n".join(lines) + "\n"
+
+
+def _options(told: dict[str, str], known: tuple[str, ...]) -> list[str]:
+    assert tuple(told) == known, f"options are {known}, told are {tuple(told)}"
+    return ["| option | meaning |", "|---|---|", *(f"| `{name}` | {text} |" for name, text in told.items())]
+
+
+def _constructor(cls: type) -> list[str]:
+    own = cls.__dict__.get("__init__")
+    if own is None or cls in (Submitter, TaskFuture, TaskList):
+        return []
+    return [f"`{cls.__name__}{_signature(own)}`\n"]
+
+
+def _signature(function: Callable[..., object]) -> str:
+    """The parameters with their defaults; types would drown them."""
+    parameters = list(inspect.signature(function).parameters.values())[1:]
+    bare = [parameter.replace(annotation=inspect.Parameter.empty) for parameter in parameters]
+    return str(inspect.Signature(bare))
+
+
+def _members(cls: type) -> list[str]:
+    lines = []
+    texts = _attribute_texts(cls)
+    names = [*dict.fromkeys([*getattr(cls, "__struct_fields__", ()), *texts, *vars(cls)])]
+    for name in names:
+        member, key = vars(cls).get(name), f"{cls.__name__}.{name}"
+        if name.startswith("_") or (key in MEMBERS and not MEMBERS[key]):
+            continue
+        text = MEMBERS.get(key) or texts.get(name) or _prose(getattr(member, "__doc__", "") or "" if _has_own_text(member) else "")
+        assert text, f"{key} says nothing of itself"
+        lines.append(f"- `{name}{_signature(member) if inspect.isfunction(member) else ''}`: {text}")
+    return lines
+
+
+def _has_own_text(member: object) -> bool:
+    return inspect.isfunction(member) or isinstance(member, property)
+
+
+def _attribute_texts(cls: type) -> dict[str, str]:
+    """The strings below attributes, in the class and in its constructor."""
+    tree = ast.parse(inspect.getsource(cls))
+    body = tree.body[0].body  # type: ignore[attr-defined]
+    texts: dict[str, str] = {}
+    for statements in (body, *(node.body for node in body if isinstance(node, ast.FunctionDef) and node.name == "__init__")):
+        for field, text in itertools.pairwise(statements):
+            if isinstance(field, (ast.Assign, ast.AnnAssign)) and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
+                target = field.target if isinstance(field, ast.AnnAssign) else field.targets[0]
+                texts[ast.unparse(target).removeprefix("self.")] = _prose(str(text.value.value))
+    return texts
+
+
+def _prose(text: str) -> str:
+    return " ".join(text.replace("``", "`").split())
+
+
 def _picture(key: str) -> Callable[[], str]:
     return lambda: state_picture(key)
 
@@ -186,6 +336,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "reference/cli.md": command_page,
     "reference/settings.md": settings_page,
     "reference/errors.md": error_page,
+    "reference/python.md": python_page,
     "reference/states.md": state_page,
     "explanation/decisions/index.md": decision_page,
     **{f"reference/states-{key}.svg": _picture(key) for key in LIFECYCLES},

@@ -202,3 +202,44 @@ def test_gc_removes_what_a_killed_master_left(typist: Typist) -> None:
     assert f"left  socket  {directory}/master.sock" in found
     assert typist.type("gc", "--remove").status == 0
     assert typist.type("gc").out == "Nothing is left behind.\n"
+
+
+def test_tasks_that_the_master_refuses_are_an_error_and_not_an_empty_run(typist: Typist) -> None:
+    for words in (["--", "echo"], ["--param", "x=1..5000", "--", "echo", "{x}"]):
+        said = typist.type("run", "--resource", "sand=1e18", *words)
+        assert said.status == 2
+        assert "a task asks for 1e+18 sand" in said.err
+    assert json.loads(typist.type("status", "--json").out)["runs"] == []
+
+
+def test_an_application_whose_manager_fails_tells_why(typist: Typist) -> None:
+    lines = (
+        "from pilotfish import ApplicationManager",
+        "class Bad(ApplicationManager):",
+        "    def initialize(self, tasks):",
+        "        raise RuntimeError('no such luck')",
+        "manager = Bad()",
+    )
+    (typist.directory / "bad.py").write_text("\n".join(lines))
+    said = typist.type("run", "bad.py")
+    assert said.status == 1
+    assert "Its application manager wrote last: RuntimeError: no such luck\n" in said.out
+    assert "in initialize" in typist.type("logs", "1").out
+
+
+def test_a_sweep_goes_into_a_table_with_its_parameters_also_after_a_rerun(typist: Typist) -> None:
+    typist.type("run", "--param", "x=1..3", "--", "sh", "-c", "test {x} = 1 || test -e mended && echo {x}")
+    assert "exit,wall_s" in typist.type("results", "--csv").out
+    (typist.directory / "mended").touch()
+    assert typist.type("rerun").status == 0
+    header, *rows = (line.split(",") for line in typist.type("results", "--csv").out.splitlines())
+    assert [(row[header.index("x")], row[header.index("result")]) for row in rows] == [("2", "2"), ("3", "3")]
+
+
+def test_a_shell_is_offered_runs_by_the_master_that_is_there(typist: Typist) -> None:
+    typist.type("run", "--name", "night", "--", "echo")
+    typist.environment |= {"_PILOTFISH_COMPLETE": "bash_complete", "COMP_WORDS": "pilotfish results ", "COMP_CWORD": "2"}
+    offered = typist.type().out.split()
+    for name in ("_PILOTFISH_COMPLETE", "COMP_WORDS", "COMP_CWORD"):
+        del typist.environment[name]
+    assert offered == ["plain,1", "plain,night"]

@@ -223,7 +223,7 @@ def suspects_run_beside_others(patch: Patch) -> None:
 
     def place(outlook: Any, workers: list[Worker], proposals: list[Any]) -> list[Worker]:
         for task in outlook.state.suspects:
-            able = next((worker for worker in workers if fifo._suits(outlook, worker, task.shape) and worker.fits(task.shape.needs)), None)
+            able = next((worker for worker in workers if worker.suits(task.shape, outlook.now) and worker.fits(task.shape.needs)), None)
             if able is not None:
                 proposals.append(Proposal(able, [task]))
                 return [worker for worker in workers if worker is not able]
@@ -283,7 +283,7 @@ def a_suspect_that_fits_nowhere_holds_up_the_others(patch: Patch) -> None:
         used: dict[str, None] = {}
         for task in suspects:
             empty = [worker for worker in workers if not worker.held and worker.id not in used]
-            found = next((worker for worker in empty if fifo._suits(outlook, worker, task.shape)), None)
+            found = next((worker for worker in empty if worker.suits(task.shape, outlook.now)), None)
             if found is None:
                 break
             used[found.id] = None

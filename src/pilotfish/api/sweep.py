@@ -19,6 +19,8 @@ from pilotfish.errors import BadInput
 from pilotfish.model.ids import INDEX_MASK
 
 MAX_TASKS = INDEX_MASK
+PYTHONIC = re.compile(r"\[.*\]|range\(.*\)|np\..*|numpy\..*|linspace\(.*\)")
+"""Values that somebody wrote as in a program: cut at their commas they would be nonsense."""
 MAX_EXPONENT = 100
 """Beyond this a number is a slip of the finger rather than a parameter."""
 
@@ -108,6 +110,11 @@ def parse_parameter(text: str) -> Axis:
         )
     if values.startswith("@"):
         return read_column(name, values[1:])
+    if PYTHONIC.fullmatch(values):
+        raise BadInput(
+            f"--param {name}={values} looks like Python",
+            f"Write --param {name}=1,2,3 or --param {name}=0..9; if it is meant as text, quote it: '{name}=\"{values}\"'",
+        )
     parts = [_parse_item(name, item, quoted) for item, quoted in _split_list(name, values)]
     if len(parts) == 1:
         return parts[0]

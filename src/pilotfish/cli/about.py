@@ -8,6 +8,7 @@ from importlib import metadata
 import click
 
 from pilotfish.cli.complaints import EXPLANATIONS
+from pilotfish.cli.completions import complete_code, complete_command
 from pilotfish.cli.options import json_option
 from pilotfish.cli.render import Screen
 from pilotfish.errors import BadInput
@@ -31,7 +32,7 @@ def show_version() -> None:
 
 
 @click.command("help")
-@click.argument("command", required=False)
+@click.argument("command", required=False, shell_complete=complete_command)
 @click.pass_context
 def help_of(context: click.Context, command: str | None) -> None:
     """Print the help of a command.
@@ -68,7 +69,7 @@ def completion(shell: str) -> None:
 
 
 @click.command("explain")
-@click.argument("code", required=False)
+@click.argument("code", required=False, shell_complete=complete_code)
 @json_option
 def explain_code(code: str | None, as_json: bool) -> None:
     """Say what an error code means.

@@ -76,7 +76,8 @@ def complain(error: PilotfishError, as_json: bool = False) -> None:
     screen = Screen.of(sys.stderr)
     explanation = explain(error.code)
     if as_json:
-        screen.json({"error": {"code": error.code, "message": str(error), "hint": error.hint, "commands": explanation.commands}})
+        commands = () if error.hint else explanation.commands
+        screen.json({"error": {"code": error.code, "message": str(error), "hint": error.hint, "commands": commands}})
         return
     first, *more = str(error).splitlines() or [type(error).__name__]
     screen.line(f"{screen.paint('error:', 'red')} {clean(first)}")

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 import click
 
 from pilotfish.cli.complaints import NOT_STARTED, SOME_FAILED
-from pilotfish.cli.listing import failure_note, shown_command, state_of_run
+from pilotfish.cli.listing import failure_note, failure_told, shown_command, state_of_run, with_parameters
 from pilotfish.cli.options import json_option, pool_option, run_argument
+from pilotfish.cli.output import fetch_output, last_line
 from pilotfish.cli.pool import Master, News, connect, find_run
+from pilotfish.cli.poolfiles import why_manager_failed
 from pilotfish.cli.progress import Progress
-from pilotfish.cli.recipe import with_commands
+from pilotfish.cli.recipe import describe
 from pilotfish.cli.render import Column, Screen, clean, duration, plural
 from pilotfish.cli.why import show_reasons
+from pilotfish.errors import PilotfishError
 from pilotfish.model.states import FAILED
 
 LISTEN_S = 0.1
@@ -25,6 +29,7 @@ ASK_WHY_AGAIN_S = 5.0
 RECOUNT_S = 1.0
 SHOWN_FAILURES = 5
 INCOMPLETE = "incomplete"
+CANCELLED = "cancelled"
 SEEN_RUNNING = 1000
 HOPELESS = frozenset({"too-big", "tags", "walltime"})
 """Reasons that no waiting will change, only somebody's doing."""
@@ -78,7 +83,11 @@ class Outcome:
     left: str = ""
     """Empty when the run ended; else why we stopped watching: ``interrupted`` or ``hopeless``."""
     failures: list[dict[str, str]] = field(default_factory=list)
-    """The first few failed tasks: ``task``, ``command`` and ``message``."""
+    """The first few failed tasks: ``task``, ``command``, ``message``, and the last line that it ``wrote`` about it."""
+    parameters: list[str] = field(default_factory=list)
+    """The values of the parameters of these, for a terminal on which the whole commands have no room."""
+    manager_wrote: str = ""
+    """The last line of an application manager whose run was cancelled: that may be why."""
     state: str = ""
     """One word for where the run stands, as in ``status``."""
     timing: Timing = field(default_factory=lambda: Timing(time.monotonic()))
@@ -142,12 +151,20 @@ class Follower:
         outcome.counts, outcome.tasks, outcome.state = dict(row["counts"]), row["tasks"], state_of_run(row)
         if row["counts"].get("failed"):
             rows = self._master.ask("tasks", run=outcome.run, state="failed", limit=SHOWN_FAILURES)
-            outcome.failures = [
-                {"task": failed["id"], "command": command, "message": failure_note(failed.get("failure") or {})}
-                for failed, command in with_commands(self._master, row, rows)
-            ]
+            tasks = describe(self._master, row, rows)
+            found = list(tasks.found)
+            outcome.failures = [self._failure(task.row, task.command) for task in found]
+            outcome.parameters = [task.parameters(tasks.names) for task in found]
+        elif outcome.state == CANCELLED:
+            outcome.manager_wrote = last_line(why_manager_failed(self._master, row))
         if outcome.timing.elapsed_s <= 0:
             outcome.timing.elapsed_s = row.get("elapsed_s") or max(0.0, (row.get("ended_at") or 0.0) - (row.get("opened_at") or 0.0))
+
+    def _failure(self, row: dict[str, Any], command: str) -> dict[str, str]:
+        wrote = ""
+        with suppress(PilotfishError):
+            wrote = fetch_output(self._master, row).last_words()
+        return {"task": row["id"], "command": command, "message": failure_note(row.get("failure") or {}), "wrote": wrote}
 
     def look_for_trouble(self, screen: Screen) -> bool:
         """When nothing moves, say why; True when waiting is of no use."""
@@ -213,7 +230,7 @@ def exit_status_of(outcome: Outcome) -> int:
     """Somebody who leaves knows that the work goes on; a script that waits must not take a run that cannot start for a success."""
     if outcome.left:
         return NOT_STARTED if outcome.left == "hopeless" else 0
-    return SOME_FAILED if outcome.bad or outcome.state == INCOMPLETE else 0
+    return SOME_FAILED if outcome.bad or outcome.state in (INCOMPLETE, CANCELLED) else 0
 
 
 def show_outcome(screen: Screen, outcome: Outcome, as_json: bool = False) -> int:
@@ -240,13 +257,17 @@ def show_outcome(screen: Screen, outcome: Outcome, as_json: bool = False) -> int
 def _show_end(screen: Screen, outcome: Outcome) -> None:
     counts, run = outcome.counts, outcome.run
     parts = [f"{counts[word]:,} {word}" for word in ("done", "failed", "cancelled") if counts.get(word)]
-    told = ", ".join(parts) or "nothing to do"
+    told = ", ".join(parts) or ("cancelled" if outcome.state == CANCELLED else "nothing to do")
     screen.line(f"Run {run}: {plural(outcome.tasks, 'task')}, {told} in {duration(outcome.timing.elapsed_s)}.")
     if outcome.state == INCOMPLETE:
         screen.line(f"It is incomplete: its client went away before it had sent all tasks. More: pilotfish why {run}")
+    if outcome.manager_wrote:
+        screen.line(f"Its application manager wrote last: {clean(outcome.manager_wrote)}")
+        screen.line(f"All of that:   pilotfish logs {run}")
     if outcome.failures:
         columns = (Column("TASK"), Column("COMMAND", elastic=True), Column("WHAT HAPPENED", elastic=True))
-        screen.table(columns, ((one["task"], one["command"], one["message"].splitlines()[0]) for one in outcome.failures))
+        cells = [[one["task"], one["command"], failure_told(one["message"], one["wrote"])] for one in outcome.failures]
+        screen.table(*with_parameters(screen, columns, cells, outcome.parameters))
         screen.line(f"All of them:   pilotfish tasks {run} --state failed")
         screen.line(f"What it wrote: pilotfish logs {outcome.failures[0]['task']}")
         screen.line(f"Once more:     pilotfish rerun {run} --failed")
@@ -268,7 +289,7 @@ def _so_far(outcome: Outcome) -> str:
 
 
 @click.command()
-@run_argument
+@run_argument()
 @click.option("--quiet", "-q", is_flag=True, help="No progress line.")
 @pool_option
 @json_option

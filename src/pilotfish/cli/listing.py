@@ -10,7 +10,7 @@ import click
 from pilotfish.cli.options import json_option, pool_option, run_argument
 from pilotfish.cli.pool import NoPool, all_tasks, connect, find_run
 from pilotfish.cli.recipe import with_commands
-from pilotfish.cli.render import Column, Screen, clean, duration, plural, rate, size
+from pilotfish.cli.render import Column, Screen, clean, duration, fits, plural, rate, size
 from pilotfish.model.states import TASK_STATES
 
 RUN_COLUMNS = (
@@ -108,7 +108,10 @@ def state_of_run(row: dict[str, Any]) -> str:
         counts = row["counts"]
         if row.get("incomplete"):
             return "incomplete"
-        return "failed" if counts.get("failed") else "cancelled" if counts.get("cancelled") else "done"
+        if counts.get("failed"):
+            return "failed"
+        # An application whose manager failed may have no task that could tell it.
+        return "cancelled" if counts.get("cancelled") or row.get("closed") == "cancelled" else "done"
     if row.get("paused"):
         return "paused"
     if any(row["counts"].get(state) for state in IN_HAND):
@@ -157,7 +160,7 @@ def _sum(counts: dict[str, int], states: Iterable[str]) -> int:
 
 
 @click.command()
-@run_argument
+@run_argument()
 @click.option("--state", type=click.Choice(TASK_STATES), help="Only tasks in this state.")
 @click.option(
     "--limit", type=click.IntRange(min=1), metavar="N", help=f"At most so many.  [default: {SHOWN_TASKS}; with --json or --ids all]"
@@ -184,7 +187,7 @@ def tasks(run: str | None, state: str | None, limit: int | None, offset: int, **
         return
     shown = list(with_commands(master, row, all_tasks(master, row["run"], state, offset, limit or SHOWN_TASKS)))
     if not shown:
-        screen.line(f"Run {row['run']} has no {state or 'such'} tasks.")
+        screen.line(f"Run {row['run']} has {'no' if not offset else 'no more'} {state + ' ' if state else ''}tasks.")
         return
     screen.table(TASK_COLUMNS, (task_cells(task, command) for task, command in shown))
     total, seen = row["counts"].get(state, 0) if state else row["tasks"], offset + len(shown)
@@ -213,6 +216,24 @@ def failure_note(failure: dict[str, Any]) -> str:
     message = failure.get("message") or failure.get("cause") or "failed"
     blame = failure.get("blame", "task")
     return message if blame == "task" else f"{message} (blame: {blame})"
+
+
+def with_parameters(
+    screen: Screen, columns: Sequence[Column], rows: Sequence[Sequence[object]], parameters: Sequence[str]
+) -> tuple[list[Column], Sequence[Sequence[object]]]:
+    """The table, with parameters in place of commands where a terminal has no room for these: the cut end is what differs."""
+    shown = list(columns)
+    if not screen.width or not rows or not all(parameters) or fits(shown, rows, screen.width):
+        return shown, rows
+    place = next(place for place, column in enumerate(shown) if column.title == "COMMAND")
+    shown[place] = Column("PARAMETERS", elastic=True)
+    return shown, [[*row[:place], text, *row[place + 1 :]] for row, text in zip(rows, parameters, strict=True)]
+
+
+def failure_told(note: str, wrote: str) -> str:
+    """A failure with what the program wrote about it, which is what a person wants to see of a line that is cut."""
+    first = note.splitlines()[0]
+    return f"{first.removeprefix('it ended with ')}: {wrote}" if wrote else first
 
 
 @click.command()

@@ -11,7 +11,7 @@ from typing import Any
 from pilotfish.cli.pool import News, NoPool
 from pilotfish.errors import PilotfishError
 from pilotfish.live.client import Client
-from pilotfish.live.daemon import Pool, ensure_pool
+from pilotfish.live.daemon import Pool, ensure_pool, is_served
 from pilotfish.live.home import pool_home
 from pilotfish.live.submission import Submission
 from pilotfish.model.messages import EndedItem
@@ -54,6 +54,8 @@ class LiveRun:
     def __init__(self, client: Client, submission: Submission) -> None:
         self._client = client
         self._submission = submission
+        # A refusal of tasks is told to whoever listens to the run: us, until somebody watches it.
+        self._listener = submission.listener = _Listener()
 
     @property
     def number(self) -> int:
@@ -69,6 +71,9 @@ class LiveRun:
         self._client.close_run(self._submission)
         # The master answers in order: with this answer, everything before it is on its disk.
         self._client.ask("run", run=self.number)
+        news = self._listener.next(0.0)
+        if news is not None and news.lost is not None:
+            raise news.lost
 
 
 def _ignore(index: int) -> None:
@@ -134,6 +139,12 @@ def connect_live(pool: str, start: bool, workers: int | None) -> LiveMaster:
     if start and workers is not None:
         master.ask("workers_set", local=workers)
     return master
+
+
+def connect_if_served(pool: str) -> LiveMaster | None:
+    """A client of a master that is there; it neither starts one nor waits for one."""
+    directory = pool_home(pool).directory
+    return LiveMaster(Client.connect(directory, None, patience_s=0.0)) if is_served(directory) else None
 
 
 def connect_to_stop(found: Pool) -> LiveMaster:

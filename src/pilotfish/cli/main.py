@@ -18,7 +18,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "Work": {
         "run": ("run:run", "Run a command, a sweep, a task list or a run file."),
         "attach": ("follow:attach", "Watch a run again after you left it."),
-        "results": ("output:results", "Show what the tasks gave, and save their files."),
+        "results": ("results:results", "Show what the tasks gave, and save their files."),
         "rerun": ("steer:rerun", "Run the failed tasks of a run again."),
     },
     "Look": {
@@ -46,6 +46,8 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "version": ("about:version", "Print the version."),
     },
 }
+NUMBERS = {"a valid integer range": "a whole number", "a valid integer": "a whole number", "a valid float range": "a number"}
+"""What click calls them, and what people do."""
 COMPLETING = "_PILOTFISH_COMPLETE"
 """Set by the shell when it asks for completions."""
 COMMANDS = {name: entry for section in SECTIONS.values() for name, entry in section.items()}
@@ -154,6 +156,8 @@ def as_problem(error: click.ClickException) -> PilotfishError:
         message = f"{path} has no option {error.option_name}"
         if context is not None:
             hint = did_you_mean(error.option_name, [option for parameter in context.command.params for option in parameter.opts])
+    for theirs, ours in NUMBERS.items():
+        message = message.replace(theirs, ours)
     if message[1:2].islower():
         message = message[0].lower() + message[1:]
     return UsageProblem(message, hint or f"See what it takes: {path} --help")

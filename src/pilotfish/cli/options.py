@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
+from pilotfish.cli import completions
 from pilotfish.cli.pool import DEFAULT_POOL
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
@@ -14,7 +15,13 @@ Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 def pool_option(function: Decorated) -> Decorated:
     return click.option(
-        "--pool", metavar="NAME", default=DEFAULT_POOL, envvar="PILOTFISH_POOL", show_default=True, help="Which pool is meant."
+        "--pool",
+        metavar="NAME",
+        default=DEFAULT_POOL,
+        envvar="PILOTFISH_POOL",
+        show_default=True,
+        shell_complete=completions.complete_pool,
+        help="Which pool is meant.",
     )(function)
 
 
@@ -22,5 +29,6 @@ def json_option(function: Decorated) -> Decorated:
     return click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")(function)
 
 
-def run_argument(function: Decorated) -> Decorated:
-    return click.argument("run", required=False, metavar="[RUN]")(function)
+def run_argument(offered: Callable[[dict[str, Any]], bool] = completions.any_run) -> Callable[[Decorated], Decorated]:
+    """A run, by default the last; ``offered`` says which of them are worth a suggestion by the shell."""
+    return click.argument("run", required=False, metavar="[RUN]", shell_complete=completions.complete_run(offered))

@@ -1,4 +1,4 @@
-"""logs, tail, results: what tasks wrote and gave.
+"""logs, tail: what tasks wrote.
 
 Bytes go through unchanged to a file or a pipe. On a terminal control characters are made visible, so that no task can drive it;
 ``--raw`` lets them through.
@@ -7,38 +7,28 @@ Bytes go through unchanged to a file or a pipe. On a terminal control characters
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 import click
 
-from pilotfish.applications.below import write_below
 from pilotfish.applications.executable import Completed, decode_completed
 from pilotfish.applications.outcome import decode_value
 from pilotfish.applications.parcel import unpack
 from pilotfish.cli.complaints import SOME_FAILED
-from pilotfish.cli.listing import failure_note
-from pilotfish.cli.options import json_option, pool_option, run_argument
+from pilotfish.cli.completions import complete_running_task, complete_task
+from pilotfish.cli.listing import failure_note, failure_told
+from pilotfish.cli.options import pool_option
 from pilotfish.cli.pool import Master, all_tasks, connect, find_run, task_name
+from pilotfish.cli.poolfiles import manager_log
 from pilotfish.cli.recipe import with_commands
-from pilotfish.cli.render import Column, Screen, clean, duration, plural
-from pilotfish.errors import BadInput
+from pilotfish.cli.render import Screen, clean
 
 POLL_S = 0.3
 STREAMS = {"stdout": 1, "stderr": 2}
+ENDED_BY_ITSELF = ("exit", "signal")
 ENDED = ("done", "failed", "cancelled")
-SHOWN_RESULTS = 100
-RESULT_COLUMNS = (
-    Column("TASK"),
-    Column("STATE"),
-    Column("TIME", right=True),
-    Column("COMMAND", elastic=True),
-    Column("RESULT", elastic=True),
-    Column("FILES", elastic=True),
-)
 
 
 class TaskOutput:
@@ -66,16 +56,33 @@ class TaskOutput:
             self.value, self.has_value = (outcome.value, True) if outcome.error is None else (outcome.error, True)
 
     def headline(self) -> str:
-        """The result in one line: a value, the last line of the output, or what went wrong."""
-        if self.row.get("failure"):
-            return failure_note(self.row["failure"]).splitlines()[0]
-        if self.has_value:
-            return repr(self.value)
-        lines = self.stdout.decode(errors="replace").strip().splitlines()
-        return lines[-1] if lines else ""
+        """The result in one line, or what went wrong."""
+        return self.failure_line() or self.result_line()
+
+    def result_line(self) -> str:
+        """A value, or the last line of the output."""
+        return repr(self.value) if self.has_value else last_line(self.stdout)
+
+    def failure_line(self) -> str:
+        """What went wrong, with the last line that the program wrote about it; nothing if all went well."""
+        failure = self.row.get("failure")
+        if not failure:
+            return ""
+        return failure_told(failure_note(failure), self.last_words())
+
+    def last_words(self) -> str:
+        """The last line that a program wrote to its standard error output before it ended by itself."""
+        failure = self.row.get("failure") or {}
+        return last_line(self.stderr) if self.completed is not None and failure.get("cause") in ENDED_BY_ITSELF else ""
 
     def file_names(self) -> list[str]:
         return list(self.completed.files) if self.completed is not None else []
+
+
+def last_line(data: bytes) -> str:
+    """The last line that is not blank."""
+    lines = data.decode(errors="replace").strip().splitlines()
+    return lines[-1].strip() if lines else ""
 
 
 def _traceback(meta: bytes) -> str:
@@ -111,7 +118,7 @@ def write_bytes(data: bytes, stream: Any, raw: bool) -> None:
 
 
 @click.command()
-@click.argument("subject", required=False, metavar="[TASK|RUN]")
+@click.argument("subject", required=False, metavar="[TASK|RUN]", shell_complete=complete_task())
 @click.option("--stdout", "only", flag_value="stdout", help="Only its standard output.")
 @click.option("--stderr", "only", flag_value="stderr", help="Only its standard error output.")
 @click.option("--failed", is_flag=True, help="Of a run: only the tasks that failed.")
@@ -120,17 +127,24 @@ def write_bytes(data: bytes, stream: Any, raw: bool) -> None:
 def logs(subject: str | None, only: str | None, failed: bool, raw: bool, pool: str) -> None:
     """Print what a task wrote.
 
-    A task is RUN.INDEX, such as 3.17. Of a whole run the outputs come one after the other, each below its name.
+    A task is RUN.INDEX, such as 3.17. Of a whole run the outputs come one after the other, each below its name; that of an
+    application manager comes first.
     """
     master = connect(pool)
     if subject is not None and "." in subject:
         row = master.ask("task", task=task_name(subject))
         if not _print_log(master, row, only, raw):
             where = f" to {only}" if only else ""
-            so_far = "" if row["state"] in ENDED else f" so far: it is {row['state']}"
-            Screen.of(sys.stderr).line(f"task {row['id']} wrote nothing{where}{so_far}")
+            note = "" if row["state"] in ENDED else f" so far: it is {row['state']}"
+            if row["state"] == "failed":
+                note = f": {clean(failure_note(row.get('failure') or {}))}"
+            Screen.of(sys.stderr).line(f"task {row['id']} wrote nothing{where}{note}")
         return
     run = find_run(master, subject)
+    managers = b"" if failed or only == "stdout" else manager_log(master, run["run"])
+    if managers:
+        sys.stdout.write(f"--- {run['run']} its application manager\n")
+        write_bytes(managers, sys.stdout, raw)
     rows = (row for row in all_tasks(master, run["run"], "failed" if failed else None) if row["state"] in ("done", "failed"))
     for row, command in with_commands(master, run, rows):
         sys.stdout.write(f"--- {row['id']} {row['state']} {clean(command)}\n")
@@ -178,7 +192,7 @@ def show_single(master: Master, task: str) -> int:
 
 
 @click.command()
-@click.argument("task", metavar="TASK")
+@click.argument("task", metavar="TASK", shell_complete=complete_running_task)
 @click.option("--follow", "-f", is_flag=True, help="Go on until the task has ended.")
 @click.option("--lines", "-n", type=click.IntRange(min=0), metavar="N", default=10, show_default=True, help="How many lines from the end.")
 @click.option("--stderr", "stream", flag_value="stderr", help="The standard error output instead of the standard output.")
@@ -224,86 +238,3 @@ def _peek(master: Master, row: dict[str, Any], stream: str, offset: int) -> byte
     if row["state"] != "running":
         return b""
     return master.peek(row["id"], STREAMS[stream], offset)
-
-
-# --- results ------------------------------------------------------------------------------------------------------------------------
-
-
-@click.command()
-@run_argument
-@click.option("--save", "directory", metavar="DIR", help="Write outputs and files to DIR/INDEX/.")
-@click.option("--limit", type=click.IntRange(min=1), metavar="N", help=f"At most so many.  [default: {SHOWN_RESULTS}; with --json all]")
-@pool_option
-@json_option
-def results(run: str | None, directory: str | None, limit: int | None, pool: str, as_json: bool) -> None:
-    """Show what the tasks gave, and save their files.
-
-    RUN is its number or name; by default the last run.
-    """
-    screen = Screen.of()
-    master = connect(pool)
-    row = find_run(master, run)
-    if directory is not None:
-        saved = save_results(master, row["run"], directory, streams=True)
-        screen.line(f"{plural(saved, 'file')} in {directory}/")
-        return
-    if as_json:
-        found = all_tasks(master, row["run"], limit=limit)
-        screen.json_list(_as_data(master, task, command) for task, command in with_commands(master, row, found))
-        return
-    rows = list(all_tasks(master, row["run"], limit=limit or SHOWN_RESULTS))
-    show_results(screen, master, row, rows)
-    if row["tasks"] > len(rows):
-        screen.line(f"... and {row['tasks'] - len(rows):,} more: pilotfish results {row['run']} --limit {row['tasks']}")
-
-
-def show_results(screen: Screen, master: Master, run: dict[str, Any], rows: list[dict[str, Any]]) -> None:
-    cells = []
-    for task, command in with_commands(master, run, rows):
-        output = fetch_output(master, task)
-        took = duration(task["wall_s"]) if task.get("wall_s") else "-"
-        cells.append([task["id"], task["state"], took, command, output.headline(), " ".join(output.file_names())])
-    if any(row[-1] for row in cells):
-        screen.table(RESULT_COLUMNS, cells)
-    else:
-        screen.table(RESULT_COLUMNS[:-1], [row[:-1] for row in cells])
-
-
-def _as_data(master: Master, task: dict[str, Any], command: str) -> dict[str, Any]:
-    output = fetch_output(master, task)
-    data = {
-        "task": task["id"],
-        "state": task["state"],
-        "command": command,
-        "wall_s": task.get("wall_s"),
-        "cpu_s": task.get("cpu_s"),
-        "rss_bytes": task.get("rss_bytes"),
-        "failure": task.get("failure"),
-        "stdout": output.stdout.decode(errors="replace"),
-        "stderr": output.stderr.decode(errors="replace"),
-        "files": output.file_names(),
-    }
-    if output.completed is not None:
-        data |= {"exit": output.completed.exit, "signal": output.completed.signal}
-    if output.has_value:
-        data["value"] = repr(output.value)
-    return data
-
-
-def save_results(master: Master, run: int, directory: str, streams: bool) -> int:
-    """Write what the tasks left to directory/INDEX/; how many files that were."""
-    if os.path.exists(directory) and not os.path.isdir(directory):
-        raise BadInput(f"{directory!r} is not a directory", "Give another one: --save DIR")
-    saved = 0
-    for row in all_tasks(master, run):
-        if row["state"] not in ("done", "failed"):
-            continue
-        output = fetch_output(master, row)
-        place = Path(directory) / str(row["index"])
-        if output.completed is not None:
-            saved += len(output.completed.save(place))
-        if streams:
-            write_below(place, "stdout", output.stdout, 0o644)
-            write_below(place, "stderr", output.stderr, 0o644)
-            saved += 2
-    return saved

@@ -85,6 +85,15 @@ def connect(pool: str, start: bool = False, workers: int | None = None) -> Maste
     return _connector(pool, start, workers)
 
 
+def connect_if_served(pool: str) -> Master | None:
+    """The master of a pool if there is one just now; none is started."""
+    if _connector is not _connect_live:
+        return _connector(pool, False, None)
+    from pilotfish.cli.live_master import connect_if_served as connect_live_if_served
+
+    return connect_live_if_served(pool)
+
+
 def _connect_live(pool: str, start: bool, workers: int | None) -> Master:
     from pilotfish.cli.live_master import connect_live
 
@@ -111,6 +120,11 @@ def find_run(master: Master, wanted: str | None) -> dict[str, Any]:
     for row in newest_first:
         if wanted in (str(row["run"]), row["name"]):
             return row
+    number, dot, index = wanted.partition(".")
+    if dot and number.isdigit() and index.isdigit():
+        raise BadInput(
+            f"{wanted!r} is a task, and a run is needed here", f"Its run is {number}; for the task alone: pilotfish logs {wanted}"
+        )
     names = [str(row["name"]) for row in rows if row["name"]]
     raise BadInput(f"there is no run {wanted!r}", did_you_mean(wanted, names) or "See the runs there are: pilotfish status")
 

@@ -6,6 +6,8 @@ the cursor, set the title or forge a line. Only ``logs`` and ``tail`` write raw 
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import os
 import shutil
@@ -124,6 +126,16 @@ class Screen:
         """One JSON document; ASCII, so that it is safe on any terminal."""
         self.line(json.dumps(data, indent=2 if self.is_terminal else None, default=str))
 
+    def csv(self, rows: Iterable[Sequence[object]]) -> None:
+        """Lines of CSV. A program gets every text as it is; a terminal gets none that could drive it."""
+        line = io.StringIO()
+        writer = csv.writer(line, lineterminator="")
+        for row in rows:
+            writer.writerow([clean(cell) if self.is_terminal and isinstance(cell, str) else cell for cell in row])
+            self.line(line.getvalue().encode("utf-8", "backslashreplace").decode())
+            line.seek(0)
+            line.truncate()
+
     def json_list(self, items: Iterable[Any]) -> None:
         """One JSON document, written item by item: there may be more of them than fit into memory."""
         between = "["
@@ -150,6 +162,12 @@ def lay_out(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int
     lines = [_join([column.title for column in columns], columns, widths)]
     lines += [_join(row, columns, widths) for row in rows]
     return lines
+
+
+def fits(columns: Sequence[Column], rows: Sequence[Sequence[object]], width: int) -> bool:
+    """Whether nothing of the table has to be cut."""
+    lines = lay_out(columns, [[clean(cell) for cell in row] for row in rows], 0)
+    return max(map(width_of, lines)) <= width
 
 
 def _squeeze(widths: list[int], columns: Sequence[Column], room: int) -> None:

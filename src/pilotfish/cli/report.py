@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pilotfish.cli.follow import Outcome
-from pilotfish.cli.output import show_results
 from pilotfish.cli.pool import Master
 from pilotfish.cli.render import Screen, duration
+from pilotfish.cli.results import show_results
 
 SHOWN_RESULTS = 12
 

@@ -13,17 +13,20 @@ from typing import Any
 
 import click
 
+from pilotfish.api.tables import LINE
 from pilotfish.applications.executable import executable_payload, executable_spec
 from pilotfish.applications.wishes import Wanted, read_wishes
 from pilotfish.cli.follow import Outcome, exit_status_of, follow, show_outcome
 from pilotfish.cli.options import json_option, pool_option
-from pilotfish.cli.output import save_results, show_single
+from pilotfish.cli.output import show_single
 from pilotfish.cli.pool import Master, NewRun, connect
+from pilotfish.cli.poolfiles import keep_lines
 from pilotfish.cli.progress import Submitting
 from pilotfish.cli.render import Screen, clean, plural
 from pilotfish.cli.report import show_report
+from pilotfish.cli.results import save_results
 from pilotfish.cli.tasksource import Source, Wording, make_source
-from pilotfish.errors import BadInput
+from pilotfish.errors import BadInput, PilotfishError
 from pilotfish.model.quantities import show_bytes, show_seconds
 from pilotfish.model.task import RunOptions
 
@@ -156,6 +159,9 @@ def submit(master: Master, source: Source, wanted: Wanted, options: dict[str, An
     with handing_over(master, new, source.count, options) as submitting:
         if source.count > 1 and not (options["quiet"] or options["as_json"] or options["detach"]):
             Screen.of(sys.stderr).line(f"Run {new.number}: {plural(source.count, 'task')}: {clean(source.command.removeprefix('-- '))}")
+        if options["each_line"] == "-":
+            lines = next(axis for axis in source.sweep.axes if axis.names == (LINE,))
+            keep_lines(master, new.number, (line for (line,) in lines))
         number = new.spec(*executable_spec(wanted.name or "task", source.launch, wanted))
         for task in source:
             new.add(number, executable_payload(task))
@@ -166,7 +172,7 @@ def submit(master: Master, source: Source, wanted: Wanted, options: dict[str, An
 
 @contextmanager
 def handing_over(master: Master, new: NewRun, count: int, options: dict[str, Any]) -> Iterator[Submitting]:
-    """Shows how far it is; interrupted, the run is cancelled, because nobody could hand over the rest."""
+    """Shows how far it is. Interrupted, the run is cancelled, because nobody could hand over the rest; refused, it never was."""
     screen = Screen.of(sys.stderr)
     screen.is_terminal = screen.is_terminal and not (options["quiet"] or options["as_json"])
     submitting = Submitting(screen, time.monotonic, count)
@@ -175,6 +181,8 @@ def handing_over(master: Master, new: NewRun, count: int, options: dict[str, Any
     except BaseException as error:
         submitting.clear()
         master.ask("cancel", run=new.number)
+        if isinstance(error, PilotfishError) and not master.ask("run", run=new.number)["tasks"]:
+            master.ask("forget", run=new.number)
         if isinstance(error, KeyboardInterrupt):
             screen.line(f"Not all tasks were submitted: run {new.number} was cancelled. Again: {clean(options['typed'])}")
         raise

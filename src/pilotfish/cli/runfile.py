@@ -10,10 +10,10 @@ from typing import Any
 
 from pilotfish.api.runfile import RunFile, load
 from pilotfish.cli.follow import follow, show_outcome
-from pilotfish.cli.output import save_results
 from pilotfish.cli.pool import Master, connect
 from pilotfish.cli.render import Screen, plural
 from pilotfish.cli.report import show_report
+from pilotfish.cli.results import save_results
 from pilotfish.cli.run import handing_over
 from pilotfish.errors import BadInput
 from pilotfish.model.task import RunOptions

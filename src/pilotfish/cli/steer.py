@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import re
+import uuid
 from typing import Any
 
 import click
 
+from pilotfish.cli import completions
 from pilotfish.cli.follow import follow, show_outcome
-from pilotfish.cli.listing import state_of_run
+from pilotfish.cli.listing import shown_command, state_of_run
 from pilotfish.cli.options import json_option, pool_option, run_argument
 from pilotfish.cli.pool import connect, find_run, task_name
+from pilotfish.cli.recipe import name_rerun
 from pilotfish.cli.render import Screen, plural
 from pilotfish.errors import BadInput
 
+TASK = re.compile(r"[0-9]*[.][0-9]*")
+
 
 @click.command()
-@click.argument("subjects", nargs=-1, required=True, metavar="RUN|TASK...")
+@click.argument(
+    "subjects", nargs=-1, required=True, metavar="RUN|TASK...", shell_complete=completions.complete_task(completions.unfinished)
+)
 @pool_option
 def cancel(subjects: tuple[str, ...], pool: str) -> None:
     """Cancel a run, or some of its tasks.
@@ -24,13 +32,14 @@ def cancel(subjects: tuple[str, ...], pool: str) -> None:
     """
     screen = Screen.of()
     master = connect(pool)
-    if all("." in subject for subject in subjects):
-        named = [task_name(subject) for subject in subjects]
-        answer = master.ask("cancel", tasks=named)
-        screen.line(f"Cancelled {plural(answer['cancelled'], 'task')}.")
-        return
-    for subject in subjects:
-        row = find_run(master, subject)
+    named = [task_name(subject) for subject in subjects if TASK.fullmatch(subject)]
+    rows = [find_run(master, subject) for subject in subjects if not TASK.fullmatch(subject)]
+    if named:
+        cancelled = int(master.ask("cancel", tasks=named)["cancelled"])
+        ended = len(dict.fromkeys(named)) - cancelled
+        too_late = f" {plural(ended, 'task')} had already ended: see pilotfish tasks {named[0].partition('.')[0]}" if ended else ""
+        screen.line(f"Cancelled {plural(cancelled, 'task')}.{too_late}")
+    for row in rows:
         if row["state"] == "done":
             screen.line(_has_ended(row))
             continue
@@ -43,7 +52,7 @@ def _has_ended(row: dict[str, Any]) -> str:
 
 
 @click.command()
-@run_argument
+@run_argument(completions.unfinished)
 @pool_option
 def pause(run: str | None, pool: str) -> None:
     """Start no more tasks of a run; those that run go on."""
@@ -57,7 +66,7 @@ def pause(run: str | None, pool: str) -> None:
 
 
 @click.command()
-@run_argument
+@run_argument(completions.unfinished)
 @pool_option
 def resume(run: str | None, pool: str) -> None:
     """Go on with a paused run."""
@@ -70,8 +79,18 @@ def resume(run: str | None, pool: str) -> None:
     Screen.of().line(f"Run {row['run']} goes on. Watch it: pilotfish attach {row['run']}")
 
 
+def _nothing_failed(row: dict[str, Any]) -> BadInput:
+    message = f"run {row['run']} has no failed tasks"
+    if not row["counts"].get("cancelled"):
+        return BadInput(message, f"See how it stands: pilotfish tasks {row['run']}")
+    return BadInput(
+        f"{message}, and cancelled ones cannot be run again",
+        f"Start it anew, with the options it had: pilotfish run ... {shown_command(row)}",
+    )
+
+
 @click.command()
-@run_argument
+@run_argument(completions.failed)
 @click.option("--failed", is_flag=True, default=True, help="Only the tasks that failed; the default, and so far the only choice.")
 @click.option("--detach", is_flag=True, help="Do not wait for the end.")
 @click.option("--quiet", "-q", is_flag=True, help="No progress line.")
@@ -82,8 +101,9 @@ def rerun(run: str | None, failed: bool, detach: bool, quiet: bool, pool: str, a
     master = connect(pool)
     row = find_run(master, run)
     if not row["counts"].get("failed"):
-        raise BadInput(f"run {row['run']} has no failed tasks", f"See how it stands: pilotfish tasks {row['run']}")
-    answer = master.ask("rerun", run=row["run"], failed=failed)
+        raise _nothing_failed(row)
+    # With a uid of our own, a master that dies over it and is asked again does not do it twice.
+    answer = master.ask("rerun", run=row["run"], failed=failed, uid=name_rerun(row["uid"], uuid.uuid4().hex[:8]))
     screen = Screen.of()
     if not as_json:
         screen.line(f"Run {answer['run']}: {plural(answer['tasks'], 'task')} of run {row['run']} once more.")

@@ -29,6 +29,7 @@ from pilotfish.errors import BadInput
 
 PLAIN_WORD = re.compile(r"[\w@%+=:,./{}#-]+")
 MOST_STDIN_BYTES = 64 << 20
+TEXT_BYTES = 256
 NOT_PASSED = ("PILOTFISH_", "BASH_FUNC_")
 
 
@@ -211,7 +212,7 @@ def check_program(program: str, environ: Mapping[str, str]) -> None:
         _check_path(Path(program), program)
     elif shutil.which(program, path=environ.get("PATH")) is None:
         if os.path.isfile(program):
-            raise BadInput(f"the program {program!r} is a file here, not a command", f"Write ./{program}")
+            raise BadInput(f"the program {program!r} is a file here, not a command", f"Write {_interpreter(program)}./{program}")
         raise BadInput(
             f"there is no program {program!r}", _nearest_program(program, environ) or "Check its name, and that PATH has its directory."
         )
@@ -226,7 +227,30 @@ def _check_path(path: Path, program: str) -> None:
             f"the program {program!r} does not exist", did_you_mean(path.name, siblings) or f"Look where it is: ls {path.parent}"
         )
     if not os.access(path, os.X_OK):
-        raise BadInput(f"the program {program!r} may not be executed", f"Allow it: chmod +x {program}")
+        instead = f", or name what reads it: {_interpreter(program)}{program}" if _interpreter(program) else ""
+        raise BadInput(f"the program {program!r} may not be executed", f"Allow it: chmod +x {program}{instead}")
+    if _is_plain_text(path):
+        raise BadInput(
+            f"the program {program!r} does not say what reads it: it is a text whose first line does not begin with #!",
+            f"Put #!/bin/sh (or what it is written for) there, or name it: sh {program}",
+        )
+
+
+def _is_plain_text(path: Path) -> bool:
+    """A shell would run such a file by itself; nobody else does."""
+    try:
+        with path.open("rb") as file:
+            start = file.read(TEXT_BYTES)
+    except OSError:
+        return False
+    return bool(start) and not start.startswith(b"#!") and all(32 <= byte < 127 or byte in b"\t\r\n" for byte in start)
+
+
+def _interpreter(program: str) -> str:
+    """What reads a file of this kind, where it cannot be started by itself."""
+    if os.access(program, os.X_OK):
+        return ""
+    return {".py": "python ", ".sh": "sh ", ".R": "Rscript ", ".jl": "julia ", ".pl": "perl "}.get(Path(program).suffix, "")
 
 
 def _nearest_program(program: str, environ: Mapping[str, str]) -> str:

@@ -7,15 +7,18 @@ from typing import Any
 
 import click
 
-from pilotfish.cli.listing import failure_note, state_of_run
+from pilotfish.cli.completions import complete_subject
+from pilotfish.cli.listing import state_of_run
 from pilotfish.cli.options import json_option, pool_option
+from pilotfish.cli.output import fetch_output, last_line
 from pilotfish.cli.pool import Master, all_tasks, connect, find_run, task_name
+from pilotfish.cli.poolfiles import why_manager_failed
 from pilotfish.cli.recipe import command_of
 from pilotfish.cli.render import Screen, clean, plural
 
 
 @click.command()
-@click.argument("subject", required=False, metavar="[TASK|RUN|WORKER]")
+@click.argument("subject", required=False, metavar="[TASK|RUN|WORKER]", shell_complete=complete_subject)
 @pool_option
 @json_option
 def why(subject: str | None, pool: str, as_json: bool) -> None:
@@ -52,7 +55,8 @@ def _with_command(master: Master, task: str, answer: dict[str, Any]) -> dict[str
     row = master.ask("task", task=task)
     command = command_of(master, master.ask("run", run=row["run"]), row)
     sentence = str(answer["sentence"]).replace(f"task {task} ", f"task {task} ({command}) ", 1)
-    return {**answer, "sentence": sentence, "command": command}
+    wrote = fetch_output(master, row).last_words() if row["state"] == "failed" else ""
+    return {**answer, "sentence": sentence, "command": command, **({"wrote": wrote} if wrote else {})}
 
 
 def _of_run(master: Master, number: int, answer: dict[str, Any]) -> dict[str, Any]:
@@ -63,8 +67,12 @@ def _of_run(master: Master, number: int, answer: dict[str, Any]) -> dict[str, An
         reason = _mostly(master, run)
     elif state == "cancelled":
         done = run["counts"].get("done", 0)
-        text = f"{run['counts']['cancelled']:,} of {plural(run['tasks'], 'task')} cancelled, {done:,} done"
-        commands = [f"pilotfish tasks {number} --state cancelled", *([f"pilotfish results {number}"] if done else [])]
+        text = f"{run['counts'].get('cancelled', 0):,} of {plural(run['tasks'], 'task')} cancelled, {done:,} done"
+        wrote = last_line(why_manager_failed(master, run))
+        text += f"; its application manager wrote last: {wrote}" if wrote else ""
+        commands = [f"pilotfish logs {number}"] if wrote else []
+        commands += [f"pilotfish tasks {number} --state cancelled"] if run["counts"].get("cancelled") else []
+        commands += [f"pilotfish results {number}"] if done else []
         reason = {"code": "cancelled", "text": text, "commands": commands}
     else:
         return {**answer, "state": state}
@@ -83,15 +91,27 @@ def _mostly(master: Master, run: dict[str, Any]) -> dict[str, Any]:
     ((cause, count),) = causes.most_common(1)
     example = examples[cause]
     share = "" if len(causes) == 1 else f", {count:,} of them"
-    note = failure_note(example.get("failure") or {}).splitlines()[0]
+    note = fetch_output(master, example).failure_line()
     text = f"{causes.total():,} of {plural(run['tasks'], 'task')} failed{share} [{cause}], such as {example['id']}: {note}"
+    text += _given_up(master, run)
     commands = [f"pilotfish tasks {number} --state failed", f"pilotfish logs {example['id']}", f"pilotfish rerun {number} --failed"]
     return {"code": cause, "text": text, "commands": commands}
+
+
+def _given_up(master: Master, run: dict[str, Any]) -> str:
+    """How many never got their turn, and why."""
+    count = run["counts"].get("cancelled", 0)
+    if not count:
+        return ""
+    (first,) = all_tasks(master, run["run"], "cancelled", limit=1)
+    return f"; {count:,} cancelled: {(first.get('failure') or {}).get('message', 'asked for')}"
 
 
 def show_reasons(screen: Screen, answer: dict[str, Any]) -> None:
     """The sentence, then what stands behind it, then what to type."""
     screen.line(clean(answer["sentence"]))
+    if answer.get("wrote"):
+        screen.line(f"  wrote   {clean(answer['wrote'])}")
     commands: list[str] = []
     for reason in answer.get("reasons", ()):
         if reason["text"] not in answer["sentence"]:

@@ -15,8 +15,9 @@ from pilotfish.model import effects as e
 from pilotfish.model import facts as f
 from pilotfish.model import messages as m
 from pilotfish.model.ids import MAX_RUN
+from pilotfish.model.quantities import show_bytes
 from pilotfish.model.states import ASSIGNED, CANCELLED, FAILED, RUNNING
-from pilotfish.model.task import APPLICATION_HOST, Payload, TaskSpec
+from pilotfish.model.task import APPLICATION_HOST, MEMORY, Payload, TaskSpec
 
 if TYPE_CHECKING:
     from pilotfish.core.machine import Machine
@@ -104,7 +105,8 @@ def _refuse_growth(machine: Machine, run: Run) -> None:
 def _with_code(spec: TaskSpec, code: Payload) -> TaskSpec:
     for name, amount in (*spec.request.amounts(), ("cores_max", spec.request.cores_max), ("time_s", spec.time_s)):
         if not 0 <= amount <= MOST:
-            raise BadInput(f"a task asks for {amount:g} {name}", f"ask for at most {MOST:g}")
+            shown = f"{show_bytes(amount)} of memory" if name == MEMORY else f"{amount:g} {name}"
+            raise BadInput(f"a task asks for {shown}", f"ask for at most {show_bytes(MOST) if name == MEMORY else f'{MOST:g}'}")
     for name, count in (("retries", spec.retries), ("losses", spec.losses), ("priority", spec.priority)):
         if not -MOST_COUNT <= count <= MOST_COUNT:
             raise BadInput(f"{name} is {count}", f"choose a number up to {MOST_COUNT}")

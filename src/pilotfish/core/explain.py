@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from pilotfish.core.state import UNIT, Run, Task, Worker
 from pilotfish.model.ids import show_task
+from pilotfish.model.quantities import show_bytes
 from pilotfish.model.states import (
     ASSIGNED,
     CANCELLED,
@@ -149,7 +150,7 @@ def _count(number: int, what: str) -> str:
 
 def _show(name: str, amount: int) -> str:
     if name == MEMORY:
-        return f"{amount / UNIT / 2**30:.3g} GiB of memory"
+        return f"{show_bytes(amount / UNIT)} of memory"
     return f"{amount / UNIT:g} {name.removesuffix('s') if amount == UNIT else name}"
 
 

@@ -346,7 +346,7 @@ class Machine:
             self.record(f.TasksSkipped(list(hopeless), Failure("dependency", "task", text)))
         run = reason.shape.run
         if run.options.max_failures and run.counts[FAILED] >= run.options.max_failures and run.unfinished:
-            commands.cancel_run(self, run, f"{run.counts[FAILED]} tasks failed")
+            commands.cancel_run(self, run, f"{run.counts[FAILED]} task{'s' * (run.counts[FAILED] > 1)} failed")
 
 
 # --- inputs -------------------------------------------------------------------------------------------------------------------------

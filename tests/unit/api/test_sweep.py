@@ -213,3 +213,11 @@ def test_a_large_file_that_changes_between_two_readings_is_noticed(tmp_path: Pat
     large.write_text("only one\n")
     with pytest.raises(BadInput, match="changed while"):
         deque(sweep, maxlen=0)
+
+
+@pytest.mark.parametrize("values", ["[1,2]", "range(3)", "np.linspace(0,1,5)"])
+def test_values_written_as_in_a_program_are_refused_with_the_way_to_write_them(values: str) -> None:
+    with pytest.raises(BadInput, match="looks like Python") as refusal:
+        parse_parameter(f"x={values}")
+    assert "x=1,2,3" in refusal.value.hint
+    assert [row[0] for row in parse_parameter(f'x="{values}"')] == [values]

@@ -11,7 +11,7 @@ import pytest
 
 from pilotfish.applications import function as module
 from pilotfish.applications.function import SOURCE, PythonCalls, chunked, import_path, source_of
-from pilotfish.applications.parcel import joined, unpack
+from pilotfish.applications.parcel import Buffer, joined, unpack
 from pilotfish.errors import BadInput
 from pilotfish.model.task import TaskSpec
 
@@ -31,8 +31,8 @@ def double(x: int) -> int:
     return 2 * x
 
 
-def arguments(payload: bytes) -> Any:
-    head, *buffers = unpack(payload)
+def arguments(payload: bytes | list[Buffer]) -> Any:
+    head, *buffers = unpack(joined(payload))
     return pickle.loads(head, buffers=buffers)
 
 
@@ -104,7 +104,9 @@ def test_a_function_that_nobody_holds_is_not_kept_and_its_place_not_mistaken() -
 def test_a_large_buffer_is_not_copied_into_the_pickle() -> None:
     data = bytearray(1_000_000)
     _, payload = PythonCalls(Register()).encode(double, (pickle.PickleBuffer(data),), {})
-    assert payload[-1].obj is data
+    (_, _, view) = payload
+    assert isinstance(view, memoryview)
+    assert view.obj is data
     head, buffer = unpack(joined(payload))
     assert len(head) < 1000
     assert len(buffer) == 1_000_000
@@ -113,10 +115,10 @@ def test_a_large_buffer_is_not_copied_into_the_pickle() -> None:
 def test_large_bytes_are_not_copied_and_arrive_as_bytes() -> None:
     data, more = bytes(1_000_000), b"x" * 500_000
     _, payload = PythonCalls(Register()).encode(double, (data, 7), {"more": more})
-    assert [part.obj for part in payload[-2:]] == [data, more]
-    assert payload[-2].obj is data
-    parts = unpack(joined(payload))
-    assert pickle.loads(parts[0], buffers=parts[1:]) == ((data, 7), {"more": more})
+    (_, _, first, second) = payload
+    assert isinstance(first, memoryview) and isinstance(second, memoryview)
+    assert first.obj is data and second.obj is more
+    assert arguments(payload) == ((data, 7), {"more": more})
 
 
 def test_what_plain_pickle_cannot_do_is_left_to_cloudpickle() -> None:

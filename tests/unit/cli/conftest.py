@@ -35,6 +35,8 @@ def pilotfish(master: FakeMaster, capfd: pytest.CaptureFixture[str], tmp_path: P
     """Type a command; the exit status and both outputs."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("PILOTFISH_HOME", str(tmp_path / ".pilotfish"))
+    (tmp_path / ".pilotfish" / "pools" / "default").mkdir(parents=True)
 
     def type_in(*words: str) -> Said:
         capfd.readouterr()

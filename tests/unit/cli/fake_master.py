@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from pilotfish.applications.parcel import pack, unpack
 from pilotfish.cli.pool import News, NoPool
-from pilotfish.errors import BadInput
+from pilotfish.errors import BadInput, PilotfishError
 from pilotfish.model.messages import EndedItem
 from pilotfish.model.states import CANCELLED, DONE, FAILED, TASK_STATES
 from pilotfish.model.task import Failure, RunOptions, TaskSpec
@@ -45,6 +46,9 @@ class FakeRun:
     order: list[int] = field(default_factory=list)
     elapsed_s: float = 3600.0
     incomplete: bool = False
+    uid: str = ""
+    closed_by: str = ""
+    opened_at: float = field(default_factory=time.time)
 
     def spec(self, spec: TaskSpec, code: bytes) -> int:
         self.specs.append(spec)
@@ -54,6 +58,9 @@ class FakeRun:
         self.tasks.append(FakeTask(payload, spec))
 
     def close(self) -> None:
+        if self.master.refusal is not None:
+            self.tasks.clear()
+            raise self.master.refusal
         self.closed = True
         if not self.master.stuck:
             self.finish()
@@ -70,16 +77,17 @@ class FakeRun:
         ended = self.closed and all(task.state in END_STATES for task in self.tasks)
         return {
             "run": self.number,
-            "uid": f"uid-{self.number}",
+            "uid": self.uid or f"uid-{self.number}",
             "name": self.options.name,
             "command": self.options.command,
             "cwd": self.options.cwd,
             "state": "done" if ended else "closed" if self.closed else "open",
             "incomplete": self.incomplete,
+            "closed": self.closed_by,
             "paused": self.paused,
             "counts": self.counts(),
             "tasks": len(self.tasks),
-            "opened_at": 1000.0,
+            "opened_at": self.opened_at,
             "started_at": 1001.0,
             "ended_at": 1001.0 + self.elapsed_s if ended else 0.0,
             "elapsed_s": self.elapsed_s,
@@ -126,6 +134,7 @@ class FakeMaster:
         self.exists = True
         self.warnings: list[dict[str, Any]] = []
         self.running_output = b""
+        self.refusal: PilotfishError | None = None
 
     def connector(self, pool: str, start: bool, workers: int | None) -> FakeMaster:
         if not self.exists and not start:
@@ -242,9 +251,14 @@ class FakeMaster:
         self.runs[run].paused = False
         return self.runs[run].row()
 
-    def _ask_rerun(self, run: int, failed: bool) -> dict[str, int]:
+    def _ask_forget(self, run: int) -> dict[str, int]:
+        del self.runs[run]
+        return {"forgotten": run}
+
+    def _ask_rerun(self, run: int, failed: bool, uid: str) -> dict[str, int]:
         old = self.runs[run]
         new = self.begin(old.options)
+        new.uid = uid
         new.specs = old.specs
         for task in old.tasks:
             if task.state == "failed":

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
+import pytest
+
+from pilotfish.cli.render import Screen
+from pilotfish.cli.results import show_results
 from pilotfish.model.task import Failure
 from tests.unit.cli.conftest import CommandLine
 from tests.unit.cli.fake_master import FakeMaster
@@ -85,6 +90,13 @@ def test_commands_are_shown_so_that_they_can_be_pasted(pilotfish: CommandLine, m
     assert json.loads(pilotfish("tasks", "--json").out)[0]["command"] == "echo 'a 1'"
 
 
+def test_a_task_where_a_run_is_needed_is_told_from_a_run_that_is_not_there(pilotfish: CommandLine, master: FakeMaster) -> None:
+    two_runs(pilotfish, master)
+    said = pilotfish("results", "1.0")
+    assert said.status == 2
+    assert said.err == ("error: '1.0' is a task, and a run is needed here\n  do: Its run is 1; for the task alone: pilotfish logs 1.0\n")
+
+
 def test_a_run_that_does_not_exist_gets_the_nearest_name(pilotfish: CommandLine, master: FakeMaster) -> None:
     assert "there are no runs yet" in pilotfish("tasks").err
     two_runs(pilotfish, master)
@@ -113,7 +125,7 @@ def test_why_tells_reasons_and_what_to_type(pilotfish: CommandLine, master: Fake
     data = json.loads(pilotfish("why", "--json").out)
     assert (data["subject"], data["state"], data["reasons"][0]["code"]) == ("run 2", "failed", "exit")
     assert pilotfish("why").out == (
-        "run 2 is failed: 1 of 3 tasks failed [exit], such as 2.1: echo ended with exit status 1\n"
+        "run 2 is failed: 1 of 3 tasks failed [exit], such as 2.1: echo ended with exit status 1: it went wrong\n"
         "  do      pilotfish tasks 2 --state failed\n"
         "  do      pilotfish logs 2.1\n"
         "  do      pilotfish rerun 2 --failed\n"
@@ -170,7 +182,7 @@ def test_results_show_command_and_outcome(pilotfish: CommandLine, master: FakeMa
     assert pilotfish("results").out == (
         "TASK  STATE    TIME  COMMAND  RESULT\n"
         "2.0   done    20 ms  echo 1   1\n"
-        "2.1   failed  20 ms  echo 2   echo ended with exit status 1\n"
+        "2.1   failed  20 ms  echo 2   echo ended with exit status 1: it went wrong\n"
         "2.2   done    20 ms  echo 3   3\n"
     )
     data = json.loads(pilotfish("results", "1", "--json").out)
@@ -185,11 +197,13 @@ def test_results_can_be_saved(pilotfish: CommandLine, master: FakeMaster) -> Non
     assert Path("here/1/stderr").read_text() == "it went wrong\n"
     Path("file").write_text("")
     assert "is not a directory" in pilotfish("results", "--save", "file").err
+    assert pilotfish("results", "--save", "here", "--csv").err.startswith("error: --csv and --save do not go together\n")
 
 
 def test_cancel_pause_and_resume_say_what_they_did(pilotfish: CommandLine, master: FakeMaster) -> None:
     two_runs(pilotfish, master)
     assert pilotfish("cancel", "1.0", "1.1").out == "Cancelled 2 tasks.\n"
+    assert pilotfish("cancel", "2.0", "first").out == "Cancelled 1 task.\nRun 1 has already ended: it is done.\n"
     assert pilotfish("cancel", "first").out == "Run 1 has already ended: it is done.\n"
     assert pilotfish("pause", "2").out == "Run 2 has already ended: it is failed.\n"
     assert pilotfish("resume", "2").out == "Run 2 has already ended: it is failed.\n"
@@ -210,7 +224,8 @@ def test_rerun_runs_what_failed_and_watches_it(pilotfish: CommandLine, master: F
     assert pilotfish("rerun", "2", "--detach").status == 0
     data = json.loads(pilotfish("rerun", "2", "--json").out)
     assert (data["state"], data["tasks"], sum(data["counts"].values())) == ("failed", 1, 1)
-    assert data["failures"] == [{"task": "5.0", "command": "echo 2", "message": "echo ended with exit status 1"}]
+    failure = {"task": "5.0", "command": "echo 2", "message": "echo ended with exit status 1", "wrote": "it went wrong"}
+    assert data["failures"] == [failure]
 
 
 def test_attach_watches_again(pilotfish: CommandLine, master: FakeMaster) -> None:
@@ -220,7 +235,7 @@ def test_attach_watches_again(pilotfish: CommandLine, master: FakeMaster) -> Non
     assert said.out == "Run 1: 3 tasks, 3 done in 1 h.\n", "as long as the run took, not as long as we watched"
     failed = pilotfish("attach")
     assert failed.status == 1
-    assert "2.1   echo 2   echo ended with exit status 1\n" in failed.out
+    assert "2.1   echo 2   echo ended with exit status 1: it went wrong\n" in failed.out
 
 
 def test_a_run_whose_client_died_amid_its_tasks_is_not_taken_for_done(pilotfish: CommandLine, master: FakeMaster) -> None:
@@ -231,3 +246,18 @@ def test_a_run_whose_client_died_amid_its_tasks_is_not_taken_for_done(pilotfish:
     said = pilotfish("attach", "1")
     assert said.status == 1
     assert "It is incomplete: its client went away before it had sent all tasks. More: pilotfish why 1\n" in said.out
+
+
+def test_a_narrow_terminal_shows_parameters_where_commands_would_be_cut(
+    pilotfish: CommandLine, master: FakeMaster, capfd: pytest.CaptureFixture[str]
+) -> None:
+    pilotfish("run", "--param", "x=1..2", "--", "echo", "a long text that has no room", "--x", "{x}")
+    row, screen = master.runs[1].row(), Screen(sys.stdout, True, False, 70)
+    show_results(screen, master, row, master.ask("tasks", run=1))
+    assert capfd.readouterr().out.splitlines()[:2] == [
+        "TASK  STATE   TIME  PARAMETERS  RESULT",
+        "1.0   done   20 ms  x=1         a long text that has no room --x 1",
+    ]
+    screen.width = 200
+    show_results(screen, master, row, master.ask("tasks", run=1))
+    assert "echo 'a long text that has no room' --x 1" in capfd.readouterr().out

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from pilotfish.errors import BadInput
 from tests.unit.cli.conftest import CommandLine
 from tests.unit.cli.fake_master import FakeMaster, Outcome
 
@@ -170,7 +171,7 @@ def test_some_failures_give_status_1_a_short_list_and_the_next_commands(pilotfis
     assert lines[0].startswith("Run 1: 20 tasks, 10 done, 10 failed in ")
     assert lines[1:7] == [
         "TASK  COMMAND  WHAT HAPPENED",
-        *(f"1.{index}   echo {index}   echo ended with exit status 1" for index in (1, 3, 5, 7, 9)),
+        *(f"1.{index}   echo {index}   echo ended with exit status 1: it went wrong" for index in (1, 3, 5, 7, 9)),
     ]
     assert "pilotfish tasks 1 --state failed" in said.out
     assert "pilotfish logs 1.1" in said.out
@@ -183,7 +184,12 @@ def test_the_outcome_as_json(pilotfish: CommandLine, master: FakeMaster) -> None
     assert said.status == 1
     assert (data["run"], data["state"], data["tasks"], data["counts"]["failed"]) == (1, "failed", 2, 2)
     assert sum(data["counts"].values()) == data["tasks"]
-    assert data["failures"][0] == {"task": "1.0", "command": "false 1", "message": "false ended with exit status 1"}
+    assert data["failures"][0] == {
+        "task": "1.0",
+        "command": "false 1",
+        "message": "false ended with exit status 1",
+        "wrote": "it went wrong",
+    }
 
 
 def test_quiet_prints_nothing(pilotfish: CommandLine) -> None:
@@ -218,7 +224,7 @@ def test_an_interrupted_submission_cancels_the_run(pilotfish: CommandLine, maste
         ([], "there is no command to run", "Write the command after --"),
         (["--param", "x=1"], "there is a sweep, but no command", "Write the command after --"),
         (["--wrokers", "2", "--", "echo"], "pilotfish run has no option --wrokers", "Did you mean '--workers'?"),
-        (["--workers", "many", "--", "echo"], "'many' is not a valid integer", "pilotfish run --help"),
+        (["--workers", "many", "--", "echo"], "'many' is not a whole number", "pilotfish run --help"),
         (["--param", "alpah=1,2", "--", "echo", "{alpha}"], "{alpha}, but there is no parameter 'alpha'", "Did you mean 'alpah'?"),
         (["--param", "x=1", "--param", "y=2", "--", "echo", "{x}"], "the parameter y is not used", "{y}"),
         (["--each-line", "none.txt", "--", "echo", "{}"], "--each-line: the file 'none.txt' does not exist", "ls"),
@@ -261,3 +267,33 @@ def test_a_program_that_may_not_be_executed_is_told_before_it_is_tried(pilotfish
     assert "chmod +x ./sim" in pilotfish("run", "--", "./sim").err
     assert "Write ./sim" in pilotfish("run", "--", "sim").err
     assert "is a directory" in pilotfish("run", "--", "./").err
+
+
+def test_a_run_whose_tasks_the_master_refuses_fails_and_is_forgotten(pilotfish: CommandLine, master: FakeMaster) -> None:
+    master.refusal = BadInput("a task asks for too much", "ask for less")
+    said = pilotfish("run", "--param", "x=1..3", "--", "echo", "{x}")
+    assert said.status == 2
+    assert "error: a task asks for too much\n  do: ask for less\n" in said.err
+    assert master.runs == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "mode", "said", "fix"),
+    [
+        ("sim.py", "print(1)\n", 0o644, "may not be executed", "chmod +x ./sim.py, or name what reads it: python ./sim.py"),
+        ("sim", "print(1)\n", 0o644, "may not be executed", "chmod +x ./sim"),
+        ("sim", "echo hi\n", 0o755, "does not say what reads it", "sh ./sim"),
+    ],
+)
+def test_a_script_that_could_not_be_started_is_told_before_anything_starts(
+    pilotfish: CommandLine, name: str, content: str, mode: int, said: str, fix: str
+) -> None:
+    Path(name).write_text(content)
+    Path(name).chmod(mode)
+    answer = pilotfish("run", "--", f"./{name}")
+    assert answer.status == 2
+    assert said in answer.err
+    assert answer.err.endswith(f"{fix}\n")
+    Path(name).write_text(f"#!/bin/sh\n{content}")
+    Path(name).chmod(0o755)
+    assert pilotfish("run", "--", f"./{name}").status == 0

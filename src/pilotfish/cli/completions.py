@@ -1,0 +1,172 @@
+"""What a shell offers when Tab is pressed: runs, tasks and pools.
+
+It asks a master that is there, and starts none: nobody who presses Tab wants a process. Whatever goes wrong, nothing is offered.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import click
+from click.shell_completion import CompletionItem
+
+from pilotfish.cli.pool import DEFAULT_POOL, Master, connect_if_served
+from pilotfish.errors import PilotfishError
+
+ANSWER_S = 2.0
+"""A shell that hangs is worse than one that offers nothing."""
+MOST_RUNS = 50
+ONE_WORD = re.compile(r"[\w@%+=:,./-]+")
+"""Other names would have to be quoted, each shell in its own way."""
+MOST_TASKS = 100
+
+Row = dict[str, Any]
+Rows = list[Row]
+
+
+def any_run(row: Row) -> bool:
+    return True
+
+
+def unfinished(row: Row) -> bool:
+    return bool(row["state"] != "done")
+
+
+def failed(row: Row) -> bool:
+    return bool(row["counts"].get("failed"))
+
+
+def complete_run(
+    wanted: Callable[[Row], bool] = any_run,
+) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:
+    """Numbers and names of the runs that a command can do something with."""
+
+    def complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        return [item for rows in _asked(context, _runs) for item in _run_items(rows, wanted, incomplete)]
+
+    return complete
+
+
+def complete_task(wanted: Callable[[Row], bool] = any_run) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:
+    """Tasks, once a run and a dot are there; before that the runs."""
+
+    def complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        return [item for rows in _asked(context, _runs) for item in _task_or_run_items(rows, wanted, incomplete)]
+
+    return complete
+
+
+def complete_running_task(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Tasks, and as long as no run is named those that run just now: they are what somebody wants to see the end of."""
+    if "." in incomplete:
+        return complete_task()(context, parameter, incomplete)
+    running = [str(row["id"]) for rows in _asked(context, _running) for row in rows]
+    return [CompletionItem(name) for name in running if name.startswith(incomplete)][:MOST_TASKS]
+
+
+def complete_subject(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Runs, tasks and workers."""
+    workers = [str(row["worker"]) for rows in _asked(context, _workers) for row in rows]
+    return [*complete_task()(context, parameter, incomplete), *(CompletionItem(name) for name in workers if name.startswith(incomplete))]
+
+
+def complete_pool(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    from pilotfish.live.daemon import find_pools
+
+    return [CompletionItem(pool.name) for pool in find_pools() if not pool.temporary and pool.name.startswith(incomplete)]
+
+
+def complete_code(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    from pilotfish.cli.complaints import EXPLANATIONS
+
+    return [CompletionItem(code, help=told.meaning) for code, told in EXPLANATIONS.items() if code.startswith(incomplete.upper())]
+
+
+def complete_command(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    from pilotfish.cli.main import COMMANDS
+
+    return [CompletionItem(name, help=text) for name, (_, text) in COMMANDS.items() if name.startswith(incomplete)]
+
+
+def _task_or_run_items(rows: Rows, wanted: Callable[[Row], bool], incomplete: str) -> list[CompletionItem]:
+    number, dot, index = incomplete.partition(".")
+    if dot and number.isdigit():
+        return [item for row in rows if str(row["run"]) == number for item in _task_items(row, index)]
+    return _run_items(rows, wanted, incomplete)
+
+
+def _run_items(rows: Rows, wanted: Callable[[Row], bool], incomplete: str) -> list[CompletionItem]:
+    """The newest first, as those are meant most often."""
+    found: dict[str, CompletionItem] = {}
+    for row in sorted(rows, key=lambda row: -int(row["run"])):
+        name = str(row["name"])
+        for word in (str(row["run"]), *([name] if ONE_WORD.fullmatch(name) else [])):
+            if wanted(row) and word.startswith(incomplete) and word not in found:
+                found[word] = CompletionItem(word, help=f"{row['tasks']:,} tasks: {row['command']}")
+    return list(found.values())[:MOST_RUNS]
+
+
+def _task_items(row: Row, index: str) -> list[CompletionItem]:
+    """Made from the number of tasks alone: a run may have a million of them."""
+    return [CompletionItem(f"{row['run']}.{number}") for number in _numbers_like(index, int(row["tasks"]))]
+
+
+def _numbers_like(start: str, count: int) -> list[int]:
+    """The numbers below ``count`` that begin like this: 1 gives 1, 10 to 19, 100 to 199."""
+    if start and not (start.isascii() and start.isdigit()):
+        return []
+    if not start:
+        return list(range(min(count, MOST_TASKS)))
+    first, width = int(start), 1
+    found: list[int] = []
+    while first * width < count and len(found) < MOST_TASKS:
+        found += [number for number in range(first * width, min((first + 1) * width, first * width + MOST_TASKS)) if number < count]
+        if start == "0":
+            break
+        width *= 10
+    return [number for number in found if str(number).startswith(start)][:MOST_TASKS]
+
+
+def _runs(master: Master) -> Rows:
+    rows: Rows = master.ask("runs")
+    return rows
+
+
+def _running(master: Master) -> Rows:
+    unfinished_runs = [row["run"] for row in _runs(master) if unfinished(row)]
+    return [task for run in unfinished_runs for task in master.ask("tasks", run=run, state="running", limit=MOST_TASKS)]
+
+
+def _workers(master: Master) -> Rows:
+    rows: Rows = master.ask("workers", all=False)
+    return rows
+
+
+def _asked(context: click.Context, question: Callable[[Master], Rows]) -> Iterable[Rows]:
+    """The answer of the pool that is meant; none when there is no master, or it takes too long."""
+    try:
+        with _at_most(ANSWER_S):
+            master = connect_if_served(context.params.get("pool") or DEFAULT_POOL)
+            if master is not None:
+                return [question(master)]
+    except (PilotfishError, OSError, TimeoutError):
+        pass
+    return []
+
+
+@contextmanager
+def _at_most(seconds: float) -> Iterator[None]:
+    def give_up(number: int, frame: object) -> None:
+        raise TimeoutError
+
+    before = signal.signal(signal.SIGALRM, give_up)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

@@ -1,0 +1,148 @@
+"""results: what the tasks gave, as a table, as CSV or JSON for programs, or as files."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+from pilotfish.applications.below import write_below
+from pilotfish.cli.listing import shown_command, with_parameters
+from pilotfish.cli.options import json_option, pool_option, run_argument
+from pilotfish.cli.output import fetch_output
+from pilotfish.cli.pool import Master, all_tasks, connect, find_run
+from pilotfish.cli.recipe import Described, Tasks, describe
+from pilotfish.cli.render import Column, Screen, duration, plural
+from pilotfish.errors import BadInput
+
+SHOWN_RESULTS = 100
+RESULT_COLUMNS = (
+    Column("TASK"),
+    Column("STATE"),
+    Column("TIME", right=True),
+    Column("COMMAND", elastic=True),
+    Column("RESULT", elastic=True),
+    Column("FILES", elastic=True),
+)
+CSV_FIRST = ("run", "index")
+"""Two numbers: a program would take the task 1.10 for the number 1.1."""
+CSV_COLUMNS = ("state", "exit", "wall_s", "cpu_s", "rss_bytes", "result", "failure", "command")
+
+
+@click.command()
+@run_argument()
+@click.option("--csv", "as_csv", is_flag=True, help="Print CSV with a column for each parameter of the sweep.")
+@click.option("--save", "directory", metavar="DIR", help="Write outputs and files to DIR/INDEX/.")
+@click.option(
+    "--limit", type=click.IntRange(min=1), metavar="N", help=f"At most so many.  [default: {SHOWN_RESULTS}; with --csv or --json all]"
+)
+@pool_option
+@json_option
+def results(run: str | None, as_csv: bool, directory: str | None, limit: int | None, pool: str, as_json: bool) -> None:
+    """Show what the tasks gave, and save their files.
+
+    RUN is its number or name; by default the last run.
+    """
+    forms = [option for option, given in (("--csv", as_csv), ("--json", as_json), ("--save", directory is not None)) if given]
+    if len(forms) > 1:
+        raise BadInput(f"{' and '.join(forms)} do not go together", "Give one of them, and the other in a second command.")
+    screen = Screen.of()
+    master = connect(pool)
+    row = find_run(master, run)
+    if directory is not None:
+        saved = save_results(master, row["run"], directory, streams=True)
+        screen.line(f"{plural(saved, 'file')} in {directory}/")
+    elif as_csv or as_json:
+        tasks = describe(master, row, all_tasks(master, row["run"], limit=limit))
+        _complain_of_unknown_values(row, tasks)
+        if as_csv:
+            screen.csv(_csv_rows(master, tasks))
+        else:
+            screen.json_list(_as_data(master, task, tasks.names) for task in tasks.found)
+    else:
+        rows = list(all_tasks(master, row["run"], limit=limit or SHOWN_RESULTS))
+        show_results(screen, master, row, rows)
+        if row["tasks"] > len(rows):
+            screen.line(f"... and {row['tasks'] - len(rows):,} more: pilotfish results {row['run']} --limit {row['tasks']}")
+
+
+def show_results(screen: Screen, master: Master, run: dict[str, Any], rows: list[dict[str, Any]]) -> None:
+    tasks = describe(master, run, rows)
+    cells: list[list[object]] = []
+    parameters = []
+    for task in tasks.found:
+        output = fetch_output(master, task.row)
+        took = duration(task.row["wall_s"]) if task.row.get("wall_s") else "-"
+        cells.append([task.row["id"], task.row["state"], took, task.command, output.headline(), " ".join(output.file_names())])
+        parameters.append(task.parameters(tasks.names))
+    columns: tuple[Column, ...] = RESULT_COLUMNS
+    if not any(row[-1] for row in cells):
+        columns, cells = RESULT_COLUMNS[:-1], [row[:-1] for row in cells]
+    screen.table(*with_parameters(screen, columns, cells, parameters))
+
+
+def _complain_of_unknown_values(run: dict[str, Any], tasks: Tasks) -> None:
+    """A table without the columns that somebody counts on must not pass for one that has them."""
+    swept = shown_command(run).partition(" -- ")[0]
+    if not tasks.names and swept.startswith(("--param", "--each-line")):
+        Screen.of(sys.stderr).line(
+            f"warning: the parameters of run {run['run']} are not known any more: they came from a file that is gone or has changed since"
+        )
+
+
+def _csv_rows(master: Master, tasks: Tasks) -> Iterator[list[object]]:
+    fixed = {*CSV_FIRST, *CSV_COLUMNS}
+    yield [*CSV_FIRST, *(f"param.{name}" if name in fixed else name for name in tasks.names), *CSV_COLUMNS]
+    for task in tasks.found:
+        data = _as_data(master, task, tasks.names)
+        cells = {**data, "failure": data["note"]}
+        values = (data["parameters"].get(name) for name in tasks.names)
+        yield [*(task.row[name] for name in CSV_FIRST), *values, *(cells.get(name) for name in CSV_COLUMNS)]
+
+
+def _as_data(master: Master, task: Described, names: tuple[str, ...]) -> dict[str, Any]:
+    row, output = task.row, fetch_output(master, task.row)
+    data = {
+        "task": row["id"],
+        "parameters": dict(zip(names, task.values or (), strict=False)),
+        "state": row["state"],
+        "command": task.command,
+        "wall_s": row.get("wall_s"),
+        "cpu_s": row.get("cpu_s"),
+        "rss_bytes": row.get("rss_bytes"),
+        # What a task that failed wrote last is no result.
+        "result": output.result_line() if row["state"] == "done" else None,
+        "failure": row.get("failure"),
+        "note": output.failure_line() or None,
+        "stdout": output.stdout.decode(errors="replace"),
+        "stderr": output.stderr.decode(errors="replace"),
+        "files": output.file_names(),
+    }
+    if output.completed is not None:
+        data |= {"exit": output.completed.exit, "signal": output.completed.signal}
+    if output.has_value:
+        data["value"] = repr(output.value)
+    return data
+
+
+def save_results(master: Master, run: int, directory: str, streams: bool) -> int:
+    """Write what the tasks left to directory/INDEX/; how many files that were."""
+    if os.path.exists(directory) and not os.path.isdir(directory):
+        raise BadInput(f"{directory!r} is not a directory", "Give another one: --save DIR")
+    saved = 0
+    for row in all_tasks(master, run):
+        if row["state"] not in ("done", "failed"):
+            continue
+        output = fetch_output(master, row)
+        place = Path(directory) / str(row["index"])
+        if output.completed is not None:
+            saved += len(output.completed.save(place))
+        if streams:
+            write_below(place, "stdout", output.stdout, 0o644)
+            write_below(place, "stderr", output.stderr, 0o644)
+            saved += 2
+    return saved

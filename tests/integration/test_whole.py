@@ -166,7 +166,7 @@ def test_what_failed_can_be_run_again_as_a_new_run(start: Start, tmp_path: Path)
         run.executable(["test", "-e", str(flag)])
         run.executable(["true"])
     flag.touch()
-    again = ask(pool, "rerun", run=run.id, failed=True)
+    again = ask(pool, "rerun", run=run.id, uid="again")
     assert again["tasks"] == 1
     wait_until(lambda: ask(pool, "run", run=again["run"])["state"] == "done", "the second try")
     assert ask(pool, "run", run=again["run"])["counts"]["done"] == 1

@@ -93,7 +93,7 @@ class CoreStory(RuleBasedStateMachine):
 
     @rule(kind=st.sampled_from(["pause", "resume", "cancel", "rerun", "forget", "tasks", "run", "why"]), run=RUNS)
     def ask_about_run(self, kind: str, run: int) -> None:
-        self.stage.ask(kind, run=run)
+        self.stage.ask(kind, run=run, **({"uid": f"again{run}"} if kind == "rerun" else {}))
 
     @rule(kind=st.sampled_from(["task", "why", "tail", "payload"]), run=RUNS, index=INDICES)
     def ask_about_task(self, kind: str, run: int, index: int) -> None:

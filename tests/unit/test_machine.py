@@ -131,7 +131,7 @@ def test_a_rerun_belongs_to_nobody() -> None:
     stage.submit(run, 1, TaskSpec("python", losses=0))
     stage.join()
     stage.turn(i.AgentSpoke(2, m.Gone("local-1", "died")))
-    (answer,) = stage.say(m.Ask(1, "rerun", {"run": run}))
+    (answer,) = stage.say(m.Ask(1, "rerun", {"run": run, "uid": "again"}))
     assert isinstance(answer, m.Answer)
     assert not stage.machine.state.runs[answer.data["run"]].options.owned
 

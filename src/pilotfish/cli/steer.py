@@ -103,7 +103,7 @@ def rerun(run: str | None, failed: bool, detach: bool, quiet: bool, pool: str, a
     if not row["counts"].get("failed"):
         raise _nothing_failed(row)
     # With a uid of our own, a master that dies over it and is asked again does not do it twice.
-    answer = master.ask("rerun", run=row["run"], failed=failed, uid=name_rerun(row["uid"], uuid.uuid4().hex[:8]))
+    answer = master.ask("rerun", run=row["run"], uid=name_rerun(row["uid"], uuid.uuid4().hex[:8]))
     screen = Screen.of()
     if not as_json:
         screen.line(f"Run {answer['run']}: {plural(answer['tasks'], 'task')} of run {row['run']} once more.")

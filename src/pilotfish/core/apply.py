@@ -80,7 +80,7 @@ def _specs_added(state: State, fact: f.SpecsAdded, at: float) -> None:
     run = state.runs[fact.run]
     for spec in fact.specs:
         run.specs.append(spec)
-        run.spec_shapes.append(run.shape_for(spec))
+        run.spec_shapes.append(run.shape_for(len(run.specs) - 1))
 
 
 def _tasks_added(state: State, fact: f.TasksAdded, at: float) -> None:
@@ -207,7 +207,7 @@ def _attempt_failed(state: State, fact: f.AttemptFailed, at: float) -> None:
     worker.progress_at = at
     if fact.memory:
         troubles.memory = fact.memory
-        task.shape = task.shape.run.shape_for(state.spec_of(task), fact.memory)
+        task.shape = task.shape.run.shape_for(task.spec, fact.memory)
     troubles.avoid = worker.id if fact.avoid else ""
     troubles.suspect = fact.suspect
     if fact.final:

@@ -140,7 +140,9 @@ def _close(machine: Machine, link: int, message: m.Close, payloads: list[Payload
 
 def _watch(machine: Machine, link: int, message: m.Watch, payloads: list[Payload]) -> None:
     run = _run(machine, message.run)
-    machine.audience.links[link][run.id] = Watcher(min(message.cursor, len(run.ended)), message.payloads)
+    # After damage to the journal the order of endings is not the one that clients have counted.
+    cursor = 0 if machine.history_damaged else min(message.cursor, len(run.ended))
+    machine.audience.links[link][run.id] = Watcher(cursor, message.payloads)
 
 
 def _ask(machine: Machine, link: int, message: m.Ask, payloads: list[Payload]) -> None:

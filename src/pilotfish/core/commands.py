@@ -15,7 +15,6 @@ from pilotfish.model import facts as f
 from pilotfish.model import messages as m
 from pilotfish.model.ids import INDEX_MASK
 from pilotfish.model.states import DONE, FAILED, TASK_STATES
-from pilotfish.model.task import TaskSpec
 
 if TYPE_CHECKING:
     from pilotfish.core.machine import Machine
@@ -75,13 +74,13 @@ def _rerun(machine: Machine, arguments: dict[str, Any]) -> dict[str, int]:
         done = dict(zip(TASK_STATES, run.counts, strict=True))["done"]
         raise BadInput(f"run {run.id} has no failed task ({done} done)", f"pilotfish tasks {run.id} lists them all")
     number = machine.state.next_run
-    uid = str(arguments.get("uid", f"{run.uid}+{number}"))
+    uid = str(arguments["uid"])
     if uid in machine.state.run_uids:
         number = machine.state.run_uids[uid]
         return {"run": number, "tasks": len(machine.state.runs[number].tasks)}
     # It belongs to nobody in particular, and no application waits for its tasks.
     machine.record(f.RunOpened(number, uid, msgspec.structs.replace(run.options, owned=False, application="")))
-    machine.record(f.SpecsAdded(number, 0, [_adjusted(spec, arguments) for spec in run.specs]))
+    machine.record(f.SpecsAdded(number, 0, list(run.specs)))
     places = {task.id & INDEX_MASK: place for place, task in enumerate(wanted)}
     deps: dict[int, list[int]] = {}
     for task in wanted:
@@ -94,10 +93,6 @@ def _rerun(machine: Machine, arguments: dict[str, Any]) -> dict[str, int]:
             machine.effects.append(e.KeepPayload(payload))
     machine.record(f.RunClosed(number, f"a second try of run {run.id}"))
     return {"run": number, "tasks": len(wanted)}
-
-
-def _adjusted(spec: TaskSpec, arguments: dict[str, Any]) -> TaskSpec:
-    return msgspec.structs.replace(spec, retries=int(arguments.get("retries", spec.retries)))
 
 
 def _forget(machine: Machine, arguments: dict[str, Any]) -> dict[str, int]:

@@ -56,6 +56,8 @@ class Machine:
         self.audience = watching.Audience()
         self.about: dict[str, object] = {}
         """What the host wants to be told about itself to whoever asks for the status."""
+        self.history_damaged = False
+        """Some of what was written down could not be read again."""
         self.refused_proposals = 0
         self.stale_results = 0
         self.space_full = False

@@ -40,11 +40,9 @@ def restore(state: State, kind: str, row: Any) -> None:
 
 
 def _run_row(run: Run) -> list[Any]:
-    shapes = [[shape.mean_us, shape.samples] for shape in run.shapes.values()]
+    shapes = [[*shape.made_from, shape.mean_us, shape.samples] for shape in run.shapes.values()]
     times = [run.opened_at, run.first_started_at, run.ended_at]
     columns = [run.ended.tolist(), run.wall_us.tolist(), run.cpu_us.tolist(), run.rss_kib.tolist()]
-    memories = [key[-1] for key in run.shapes]
-    specs = [_spec_of_shape(run, number) for number in range(len(run.shapes))]
     return [
         run.id,
         run.uid,
@@ -57,35 +55,19 @@ def _run_row(run: Run) -> list[Any]:
         run.specs,
         columns,
         shapes,
-        memories,
-        specs,
     ]
 
 
-def _spec_of_shape(run: Run, number: int) -> int:
-    """A spec that leads to the run's shape with this number (shapes are kept in order of making)."""
-    key = list(run.shapes)[number]
-    for index, spec in enumerate(run.specs):
-        if run.shapes[key] is run.shapes.get((*_base_key(spec), key[-1])):
-            return index
-    raise LookupError(f"run {run.id}: shape {key} belongs to no spec")
-
-
-def _base_key(spec: TaskSpec) -> tuple[object, ...]:
-    request = spec.request
-    return (spec.priority, request.amounts(), request.cores_max, spec.time_s, tuple(sorted(spec.tags.items())))
-
-
 def _restore_run(state: State, row: Any) -> None:
-    number, uid, options, times, closed, paused, advanced, attempts, specs, columns, shapes, memories, shape_specs = row
+    number, uid, options, times, closed, paused, advanced, attempts, specs, columns, shapes = row
     run = Run(number, uid, msgspec.convert(options, RunOptions), times[0])
     _, run.first_started_at, run.ended_at = times
     run.closed, run.paused, run.advanced, run.attempts = closed, paused, advanced, attempts
     run.specs = msgspec.convert(specs, list[TaskSpec])
-    for (mean, samples), memory, spec in zip(shapes, memories, shape_specs, strict=True):
-        shape = run.shape_for(run.specs[spec], memory)
+    for spec, memory, mean, samples in shapes:
+        shape = run.shape_for(spec, memory)
         shape.mean_us, shape.samples = mean, samples
-    run.spec_shapes = [run.shape_for(spec) for spec in run.specs]
+    run.spec_shapes = [run.shape_for(spec) for spec in range(len(run.specs))]
     for column, values in zip((run.ended, run.wall_us, run.cpu_us, run.rss_kib), columns, strict=True):
         column.extend(values)
     state.runs[number] = run
@@ -126,7 +108,7 @@ def _restore_rest(run: Run, task: Task, failure: Any, troubles: Any, waits_for: 
         for name, value in zip(Troubles.__slots__, troubles, strict=True):
             setattr(task.troubles, name, value)
         if task.troubles.memory:
-            task.shape = run.shape_for(run.specs[task.spec], task.troubles.memory)
+            task.shape = run.shape_for(task.spec, task.troubles.memory)
 
 
 def _worker_row(worker: Worker) -> list[Any]:

@@ -27,13 +27,15 @@ def in_units(amounts: tuple[tuple[str, float], ...]) -> Needs:
 class Shape:
     """Tasks of one run that are alike to a policy: same priority, needs, time limit and wanted tags. Holds those that are ready."""
 
-    __slots__ = ("cores_max", "mean_us", "needs", "priority", "queue", "run", "samples", "tags", "time_s")
+    __slots__ = ("cores_max", "made_from", "mean_us", "needs", "priority", "queue", "run", "samples", "tags", "time_s")
 
-    def __init__(self, run: Run, spec: TaskSpec, memory: int) -> None:
+    def __init__(self, run: Run, number: int, memory: int) -> None:
+        spec = run.specs[number]
         needs = dict(in_units(spec.request.amounts()))
         if memory:
             needs[MEMORY] = memory * UNIT
         self.run = run
+        self.made_from = number, memory
         self.priority = spec.priority
         self.needs: Needs = tuple(needs.items())
         self.cores_max = round(spec.request.cores_max * UNIT)
@@ -131,12 +133,14 @@ class Run:
         """Its client went away before it had said that all tasks were sent."""
         return self.closed == CLIENT_GONE
 
-    def shape_for(self, spec: TaskSpec, memory: int = 0) -> Shape:
+    def shape_for(self, number: int, memory: int = 0) -> Shape:
+        """The shape of tasks of the spec with this number; ``memory``: granted instead of what it asked for."""
+        spec = self.specs[number]
         request = spec.request
         key = (spec.priority, request.amounts(), request.cores_max, spec.time_s, tuple(sorted(spec.tags.items())), memory)
         shape = self.shapes.get(key)
         if shape is None:
-            shape = self.shapes[key] = Shape(self, spec, memory)
+            shape = self.shapes[key] = Shape(self, number, memory)
         return shape
 
 

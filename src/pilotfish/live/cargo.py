@@ -20,7 +20,6 @@ class Cargo:
     def __init__(self, directory: Path) -> None:
         self._stored = PayloadStore.open(directory)
         self._shared = SharedPayloads(shared_directory(directory))
-        self._dirty = False
 
     def keep(self, part: memoryview) -> Payload:
         """Take a payload from a peer. A peer whose payload cannot be taken keeps it, and calls again."""
@@ -29,7 +28,6 @@ class Cargo:
         try:
             if is_reference(part):
                 return self._admit(part)
-            self._dirty = True
             return self._stored.put([part])
         except JournalFull as problem:
             raise ConnectionFailed(str(problem)) from problem
@@ -72,9 +70,7 @@ class Cargo:
 
     def sync(self) -> None:
         self._shared.sync()
-        if self._dirty:
-            self._stored.sync()
-            self._dirty = False
+        self._stored.sync()
 
     def collect(self) -> None:
         self._stored.collect()

@@ -145,7 +145,8 @@ class Client:
         """Hear of the tasks of a run from the ``cursor``-th that ended on."""
         with self._lock:
             self._check()
-            run.listener, run.cursor, run.payloads_wanted = listener, cursor, payloads
+            run.listener, run.payloads_wanted = listener, payloads
+            run.cursor = run.begun_at = cursor
             run.watching = False
             self._wake()
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import os
 import secrets
 import socket
 import ssl
@@ -100,7 +101,8 @@ class Link(asyncio.BufferedProtocol):
         self._outbox: list[Buffer] = []
         self._tls: ssl.SSLObject | None = None
         self._shaken = rules.context is None
-        self._incoming = self._outgoing = ssl.MemoryBIO() if rules.context else None
+        self._incoming: ssl.MemoryBIO | None = None
+        self._outgoing: ssl.MemoryBIO | None = None
         self._binding = UNIX
 
     # --- asyncio's side ---------------------------------------------------------------------------------------------------------------
@@ -126,8 +128,6 @@ class Link(asyncio.BufferedProtocol):
     def _admitted(self, sock: Any, peer: Any) -> bool:
         if self.rules.context is not None:
             return bool(peer) and self.rules.admits(peer[0])
-        import os
-
         _, uid, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
         return uid in (os.geteuid(), 0)
 

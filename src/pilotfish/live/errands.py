@@ -5,13 +5,10 @@ from __future__ import annotations
 import threading
 from typing import Any, NamedTuple
 
-from pilotfish.errors import ConnectionFailed, PilotfishError
+from pilotfish.errors import PilotfishError
 from pilotfish.live.frames import Buffer, frame
 from pilotfish.live.submission import Submission
 from pilotfish.model.messages import Ask, Open
-
-# Asked again because the answer was lost, it would do its work twice.
-_ASK_ONCE = ("rerun",)
 
 
 class Reply(NamedTuple):
@@ -101,16 +98,13 @@ class Errands:
         return self._questions.pop(number, None)
 
     def repeat(self) -> None:
-        """The connection is new: ask everything again, but for what would then be done twice."""
+        """The connection is new: ask everything again. Nothing that can be asked is done twice for that."""
         sent = [number for number in self._questions if number not in self._unsent]
         for number in sent:
             kind = self._questions[number].kind
             if kind == "stop":
                 # The master that is asked to stop may be gone before its answer is.
                 self._questions.pop(number).answer(Reply({}, b""))
-            elif kind in _ASK_ONCE:
-                problem = ConnectionFailed(f"the master died before it answered {kind!r}", "see whether it was done: pilotfish status")
-                self._questions.pop(number).fail(problem)
         self._open_unsent = list(self._opening)
         self._unsent = list(self._questions)
 

@@ -69,7 +69,7 @@ class Master:
         self.launcher = Launcher(pool, self.keyring, self._tell, settings.poll_s)
         self.applications = Applications(pool)
         self.compaction = Compaction(self.journal, lambda: self.machine.state)
-        self.compaction.overdue = bool(recovery.salvage.damages or recovery.salvage.gaps)
+        self.compaction.overdue = self.machine.history_damaged = bool(recovery.salvage.damages or recovery.salvage.gaps)
         self.links: dict[int, Link] = {}
         self.finished = asyncio.Event()
         self._inbox: list[i.Input] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections import deque
 from collections.abc import Sequence
 from typing import Protocol
@@ -80,7 +81,9 @@ class Submission:
         self.advanced = 0
         self.listener: Listener | None = None
         self.payloads_wanted = True
-        self.cursor = 0
+        self.cursor = self.begun_at = 0
+        """How many endings we have been told of, and from which on we wanted to be told."""
+        self._told = bytearray()
         self.watching = False
         self.close_wanted = False
         self.close_sent = False
@@ -229,11 +232,19 @@ class Submission:
             unaccepted.popleft()
 
     def heard(self, cursor: int, items: list[EndedItem], body: memoryview) -> tuple[list[EndedItem], memoryview]:
-        """The news in an Ended: what was heard before a reconnect is left out."""
-        known = self.cursor - cursor
-        if known > 0:
-            if self.payloads_wanted:
-                body = body[sum(item.length for item in items[:known]) :]
-            items = items[known:]
-        self.cursor += len(items)
-        return items, body
+        """The news in an Ended. A master whose journal was damaged tells everything again, in an order of its own."""
+        told = self._told
+        told.extend(bytes(max(0, max((item.index for item in items), default=0) + 1 - len(told))))
+        news = [item for item in items[max(0, self.begun_at - cursor) :] if not told[item.index]]
+        self.cursor = cursor + len(items)
+        if len(news) < len(items):
+            body = _bodies_of(news, items, body) if self.payloads_wanted else body
+        for item in items:
+            told[item.index] = 1
+        return news, body
+
+
+def _bodies_of(chosen: list[EndedItem], items: list[EndedItem], body: memoryview) -> memoryview:
+    ends = list(itertools.accumulate(item.length for item in items))
+    places = {item.index: body[end - item.length : end] for item, end in zip(items, ends, strict=True)}
+    return memoryview(b"".join(places[item.index] for item in chosen))

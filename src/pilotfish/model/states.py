@@ -24,7 +24,6 @@ TASK_STEPS: dict[int, tuple[int, ...]] = {
     FAILED: (),
     CANCELLED: (),
 }
-FINAL = (DONE, FAILED, CANCELLED)
 
 JOINED, DRAINING, LEFT, LOST = range(4)
 WORKER_STATES = ("joined", "draining", "left", "lost")

@@ -1,7 +1,8 @@
 """First come, first served: the oldest ready task of the highest priority goes to the first worker where it fits.
 
 Tasks known to be short are also sent ahead, so that a worker does not wait for the master between two of them. How many follows from
-how long they take: at most ``ahead_s`` of work. What was sent ahead to a worker that then turns out slow is called back for an idle one.
+how long they take: ``ahead_s`` of work, or one task if that is more; none that takes a second or longer. What was sent ahead to a worker
+that then turns out slow is called back for an idle one.
 """
 
 from __future__ import annotations

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from pilotfish.errors import JournalError
 from pilotfish.model.task import REFERENCE_BYTES, SHARED_SEGMENT, Stored
+from pilotfish.store.disk import DISK, write_all
 
 MARK = b"\xff\xff\xff\xfePFS1"
 _REFERENCE = struct.Struct("!8sQQ")
@@ -28,7 +29,6 @@ SHARE_BYTES = 128 * 1024
 """Larger payloads are worth a file."""
 ABANDONED_S = 3600.0
 SYNCS_AT_ONCE = 4
-_PARTS_PER_CALL = 512
 _NAME = re.compile(r"[0-9a-f]{16}")
 
 
@@ -39,16 +39,15 @@ def shared_directory(payloads: Path) -> Path:
 def write_shared(directory: Path, parts: Sequence[bytes | bytearray | memoryview]) -> bytes:
     """Put a payload in a file of its own and return the reference to it."""
     number = secrets.randbits(63)
-    descriptor = os.open(directory / f"{number:016x}", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    path = directory / f"{number:016x}"
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         views = [memoryview(part).cast("B") for part in parts if len(part)]
         length = sum(map(len, views))
-        while views:
-            written = os.writev(descriptor, views[:_PARTS_PER_CALL])
-            while views and written >= len(views[0]):
-                written -= len(views.pop(0))
-            if written:
-                views[0] = views[0][written:]
+        write_all(DISK, descriptor, views, 0)
+    except OSError:
+        path.unlink()
+        raise
     finally:
         os.close(descriptor)
     return _REFERENCE.pack(MARK, number, length)
@@ -103,6 +102,8 @@ class SharedPayloads:
             self._sync_one(unsynced[0])
         elif unsynced:
             list(self._helpers.map(self._sync_one, unsynced))
+        if unsynced:
+            DISK.sync_directory(str(self._directory))
 
     def _sync_one(self, number: int) -> None:
         try:

@@ -255,7 +255,7 @@ class FakeMaster:
         del self.runs[run]
         return {"forgotten": run}
 
-    def _ask_rerun(self, run: int, failed: bool, uid: str) -> dict[str, int]:
+    def _ask_rerun(self, run: int, uid: str) -> dict[str, int]:
         old = self.runs[run]
         new = self.begin(old.options)
         new.uid = uid

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import os
 import subprocess
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import pilotfish
-from pilotfish.live.client import Client
+from pilotfish.live.client import FULL_DISK_S, Client
 from pilotfish.live.daemon import Pool
 from pilotfish.live.home import PoolHome
 from tests.chaos.scene import Scene, wait_until
 from tests.conftest import PATIENCE_S
 
 MiB = 1024 * 1024
+ENOUGH_FOR_US_NOT_FOR_THE_MASTER = 10 * MiB
 
 
 @pytest.fixture
@@ -64,3 +66,37 @@ def test_a_full_disk_holds_the_work_up_and_loses_none(small_disk: Path, monkeypa
     client.ask("stop", now=True)
     client.close()
     assert pool.wait_until_gone(PATIENCE_S) == []
+
+
+@pytest.mark.parametrize("size", [1_000_000, 100_000])
+def test_large_arguments_wait_while_room_is_short_and_take_none_of_it(small_disk: Path, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    monkeypatch.setenv("PILOTFISH_HOME", str(small_disk))
+    ballast = small_disk / "ballast"
+    with pilotfish.Executor(max_workers=1) as executor:
+        assert executor.submit(len, b"first").result(PATIENCE_S) == 5
+        (pool,) = (small_disk / "pools").iterdir()
+        with ballast.open("wb", buffering=0) as file:
+            while free_bytes(small_disk) > ENOUGH_FOR_US_NOT_FOR_THE_MASTER:
+                file.write(bytes(4096))
+        wait_until(lambda: "disk-full" in warnings_of(pool), "the master to notice")
+        futures = [executor.submit(len, os.urandom(size)) for _ in range(3)]
+        before = free_bytes(small_disk)
+        tick = threading.Event()
+        tick.wait(3 * FULL_DISK_S)
+        assert not any(future.done() for future in futures)
+        assert free_bytes(small_disk) > before - size, "what is refused again and again takes no room"
+        ballast.unlink()
+        assert [future.result(PATIENCE_S) for future in futures] == [size] * 3
+
+
+def free_bytes(place: Path) -> int:
+    found = os.statvfs(place)
+    return found.f_bavail * found.f_frsize
+
+
+def warnings_of(pool: Path) -> list[str]:
+    client = Client.connect(pool)
+    try:
+        return [warning["code"] for warning in client.ask("status").data["warnings"]]
+    finally:
+        client.close()

@@ -45,6 +45,7 @@ EXAMPLES: list[Any] = [
     wire.Submit(1, 0, 0, [TaskSpec("exec", request=Request(cores=2.0))], [0], [(0, 5)], {1: [0]}, 4),
     wire.Close(1),
     wire.Watch(1, 0, True),
+    wire.Taken(1, 5),
     wire.Ask(1, "status", {"run": 1}),
     wire.Opened("uid", 1, 0, 0, 0),
     wire.Accepted(1, 5),

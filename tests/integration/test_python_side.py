@@ -117,6 +117,17 @@ def test_arrays_and_bytes_of_any_size_arrive_as_they_were_and_may_be_written_to(
     assert type(echoed) is bytes and echoed == data
 
 
+def test_what_was_read_is_no_longer_kept_while_the_executor_lives_on(pilotfish_home: Path) -> None:
+    with pilotfish.Executor(max_workers=2) as executor:
+        for number in range(40):
+            assert len(executor.submit(os.urandom, 1_000_000 + number).result(WAIT_S)) == 1_000_000 + number
+        middling = [executor.submit(os.urandom, 100_000) for _ in range(200)]
+        assert sum(len(future.result(WAIT_S)) for future in middling) == 200 * 100_000
+        (pool,) = pools(pilotfish_home)
+        wait_for(lambda: len(list((pool / "payloads" / "shared").iterdir())) < 16)
+        assert executor.submit(pow, 2, 3).result(WAIT_S) == 8
+
+
 def test_a_crash_fails_its_own_task_and_no_other() -> None:
     with pilotfish.Executor(max_workers=2) as executor:
         good = [executor.submit(pow, 2, i) for i in range(20)]

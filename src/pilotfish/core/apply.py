@@ -264,6 +264,13 @@ def _run_paused(state: State, fact: f.RunPaused, at: float) -> None:
     state.runs[fact.run].paused = fact.paused
 
 
+def _outputs_taken(state: State, fact: f.OutputsTaken, at: float) -> None:
+    run = state.runs[fact.run]
+    for index in run.ended[run.taken : fact.count]:
+        run.tasks[index].output = b""
+    run.taken = fact.count
+
+
 def _run_forgotten(state: State, fact: f.RunForgotten, at: float) -> None:
     run = state.runs.pop(fact.run)
     del state.run_uids[run.uid]
@@ -375,6 +382,7 @@ _RULES: dict[type, Callable[[State, Any, float], None]] = {
     f.ApplicationAdvanced: _application_advanced,
     f.RunClosed: _run_closed,
     f.RunPaused: _run_paused,
+    f.OutputsTaken: _outputs_taken,
     f.RunForgotten: _run_forgotten,
     f.TasksAssigned: _tasks_assigned,
     f.TasksStarted: _tasks_started,

@@ -17,7 +17,7 @@ from pilotfish.model import messages as m
 from pilotfish.model.ids import MAX_RUN
 from pilotfish.model.quantities import show_bytes
 from pilotfish.model.states import ASSIGNED, CANCELLED, FAILED, RUNNING
-from pilotfish.model.task import APPLICATION_HOST, MEMORY, Payload, TaskSpec
+from pilotfish.model.task import APPLICATION_HOST, MEMORY, Payload, Stored, TaskSpec
 
 if TYPE_CHECKING:
     from pilotfish.core.machine import Machine
@@ -40,7 +40,8 @@ def hear(machine: Machine, link: int, message: m.FromClient, payloads: list[Payl
         _HEAR[type(message)](machine, link, message, payloads)
     except PilotfishError as problem:
         for payload in payloads:
-            machine.release_payload(payload)
+            if isinstance(payload, Stored):
+                machine.effects.append(e.ReleasePayload(payload, refused=True))
         machine.send(link, m.Problem(query, problem.code, str(problem), problem.hint))
 
 
@@ -145,6 +146,16 @@ def _watch(machine: Machine, link: int, message: m.Watch, payloads: list[Payload
     machine.audience.links[link][run.id] = Watcher(cursor, message.payloads)
 
 
+def _taken(machine: Machine, link: int, message: m.Taken, payloads: list[Payload]) -> None:
+    run = _run(machine, message.run)
+    count = min(message.count, len(run.ended))
+    if not run.options.owned or count <= run.taken:
+        return
+    for index in run.ended[run.taken : count]:
+        machine.release_payload(run.tasks[index].output)
+    machine.record(f.OutputsTaken(run.id, count))
+
+
 def _ask(machine: Machine, link: int, message: m.Ask, payloads: list[Payload]) -> None:
     if message.kind == "tail":
         _tail(machine, link, message)
@@ -237,5 +248,6 @@ _HEAR: dict[type, Callable[[Machine, int, Any, list[Payload]], None]] = {
     m.Submit: _submit,
     m.Close: _close,
     m.Watch: _watch,
+    m.Taken: _taken,
     m.Ask: _ask,
 }

@@ -198,6 +198,9 @@ def warnings(machine: Machine) -> list[Reason]:
     found: list[Reason] = []
     if machine.space_full:
         found.append(_reason("disk-full", "the disk of the journal is full: new tasks are refused", "pilotfish doctor"))
+    if machine.history_damaged:
+        text = "a part of the journal could not be read when this master started: tasks may be missing from runs, or may run again"
+        found.append(_reason("damaged", text, "pilotfish status  (compare how many tasks each run has with what you submitted)"))
     for name, site in state.sites.items():
         if site.held:
             found.append(_reason("held", f"site {name} is held: {site.held}", "pilotfish doctor"))

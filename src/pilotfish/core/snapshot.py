@@ -51,6 +51,7 @@ def _run_row(run: Run) -> list[Any]:
         run.closed,
         run.paused,
         run.advanced,
+        run.taken,
         run.attempts,
         run.specs,
         columns,
@@ -59,10 +60,10 @@ def _run_row(run: Run) -> list[Any]:
 
 
 def _restore_run(state: State, row: Any) -> None:
-    number, uid, options, times, closed, paused, advanced, attempts, specs, columns, shapes = row
+    number, uid, options, times, closed, paused, advanced, taken, attempts, specs, columns, shapes = row
     run = Run(number, uid, msgspec.convert(options, RunOptions), times[0])
     _, run.first_started_at, run.ended_at = times
-    run.closed, run.paused, run.advanced, run.attempts = closed, paused, advanced, attempts
+    run.closed, run.paused, run.advanced, run.taken, run.attempts = closed, paused, advanced, taken, attempts
     run.specs = msgspec.convert(specs, list[TaskSpec])
     for spec, memory, mean, samples in shapes:
         shape = run.shape_for(spec, memory)

@@ -109,6 +109,8 @@ class Run:
         self.closed = ""
         self.paused = False
         self.advanced = 0
+        self.taken = 0
+        """Of so many tasks, in the order of ending, the client that owns the run has the outputs and we no longer do."""
         self.specs: list[TaskSpec] = []
         self.spec_shapes: list[Shape] = []
         self.shapes: dict[tuple[object, ...], Shape] = {}

@@ -21,16 +21,25 @@ class Cargo:
         self._stored = PayloadStore.open(directory)
         self._shared = SharedPayloads(shared_directory(directory))
 
-    def keep(self, part: memoryview) -> Payload:
-        """Take a payload from a peer. A peer whose payload cannot be taken keeps it, and calls again."""
-        if len(part) <= INLINE_BYTES and not is_reference(part):
-            return bytes(part)
+    def keep_all(self, parts: list[memoryview], *, spill: bool = True) -> list[Payload]:
+        """Take payloads from a peer; large ones go to disk unless ``spill`` is False. A peer that is turned away calls again."""
+        kept: list[Payload] = []
         try:
-            if is_reference(part):
-                return self._admit(part)
-            return self._stored.put([part])
+            for part in parts:
+                kept.append(self._keep(part, spill))
         except JournalFull as problem:
+            for payload in kept:
+                if isinstance(payload, Stored):
+                    self.release(payload, refused=True)
             raise ConnectionFailed(str(problem)) from problem
+        return kept
+
+    def _keep(self, part: memoryview, spill: bool) -> Payload:
+        if is_reference(part):
+            return self._admit(part)
+        if len(part) <= INLINE_BYTES or not spill:
+            return bytes(part)
+        return self._stored.put([part])
 
     def _admit(self, reference: memoryview) -> Payload:
         """A reference whose file is gone is kept as it is: said for the second time, nobody needs it; else the task fails and says so."""
@@ -62,9 +71,12 @@ class Cargo:
         except JournalError as problem:
             log.error("%s", problem)
 
-    def release(self, stored: Stored) -> None:
+    def release(self, stored: Stored, *, refused: bool = False) -> None:
         try:
-            (self._shared if stored.segment == SHARED_SEGMENT else self._stored).release(stored)
+            if stored.segment == SHARED_SEGMENT:
+                self._shared.release(stored, keep_file=refused)
+            else:
+                self._stored.release(stored)
         except JournalError as problem:
             log.error("%s", problem)
 

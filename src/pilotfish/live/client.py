@@ -305,7 +305,9 @@ class Client:
         if self._errands.has_unsent:
             return True
         for run in self._runs.values():
-            if run.has_unsent or (run.listener is not None and not run.watching) or (run.close_wanted and not run.close_sent):
+            if run.has_unsent or run.has_taken:
+                return True
+            if (run.listener is not None and not run.watching) or (run.close_wanted and not run.close_sent):
                 return True
         return False
 
@@ -320,6 +322,8 @@ class Client:
                     run.watching = True
                 for encoded in run.cut():
                     link.put(encoded)
+                if run.has_taken:
+                    link.put(frame(run.take()))
                 if run.close_wanted and not run.close_sent:
                     link.put(frame(Close(run.run)))
                     run.close_sent = True
@@ -334,6 +338,7 @@ class Client:
             if run is not None and run.listener is not None:
                 items, body = run.heard(message.cursor, message.items, body)
                 run.listener.ended(items, body)
+                run.digested(items)
         elif isinstance(message, Accepted):
             run = self._runs.get(message.run)
             if run is not None:

@@ -6,8 +6,10 @@ The child sees the state as it was at the fork, so that nothing stalls and nothi
 from __future__ import annotations
 
 import os
+import stat
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from pilotfish.core import snapshot
@@ -18,6 +20,14 @@ from pilotfish.store.journal import Journal
 MIN_BYTES = 64 * 1024 * 1024
 GROWTH = 3
 """Compact when the journal is so many times as large as its last snapshot."""
+
+
+def _close_sockets() -> None:
+    """If the master dies before its child, nobody shall wait at its doors: they must close with it."""
+    for name in os.listdir("/proc/self/fd"):
+        with suppress(OSError):
+            if stat.S_ISSOCK(os.fstat(int(name)).st_mode):
+                os.close(int(name))
 
 
 class Compaction:
@@ -41,6 +51,7 @@ class Compaction:
         if self._child == 0:
             status = 1
             try:
+                _close_sockets()
                 for fact in snapshot.dump(self._state()):
                     self._writer.write([encode_record(Record(now, [fact]))])
                 self._writer.commit()

@@ -209,7 +209,8 @@ class Master:
             link.drop(f"key {link.key_id} does not belong to pilot {message.pilot}")
             return
         self.links[link.number] = link
-        payloads = [self.cargo.keep(part) for part in split_body(message, body)]
+        # What will be refused for want of room must not take the rest of it.
+        payloads = self.cargo.keep_all(split_body(message, body), spill=not (self._space_full and isinstance(message, m.Submit)))
         if link.role == AGENT:
             pilot = link.key_id.removeprefix("pilot:") if link.key_id != AGENT else ""
             self._inbox.append(i.AgentSpoke(link.number, message, payloads, pilot))
@@ -330,7 +331,7 @@ class Master:
         elif isinstance(effect, e.CancelPilot):
             self.launcher.cancel(effect.pilot)
         elif isinstance(effect, e.ReleasePayload):
-            self.cargo.release(effect.stored)
+            self.cargo.release(effect.stored, refused=effect.refused)
         elif isinstance(effect, e.KeepPayload):
             self.cargo.refer(effect.stored)
         elif isinstance(effect, e.StartApplication):

@@ -13,15 +13,18 @@ import msgspec
 from pilotfish.applications.tasklist import Entry
 from pilotfish.errors import BadInput, PayloadTooLarge, PilotfishError
 from pilotfish.live.frames import Buffer, frame
-from pilotfish.model.messages import MAX_BODY, EndedItem, Opened, Submit
+from pilotfish.model.messages import MAX_BODY, EndedItem, Opened, Submit, Taken
 from pilotfish.model.quantities import show_bytes
-from pilotfish.model.task import RunOptions, TaskSpec
+from pilotfish.model.task import REFERENCE_BYTES, RunOptions, TaskSpec
+from pilotfish.store.shared import SHARE_BYTES
 
 BATCH_TASKS = 4096
 BATCH_BYTES = 4 * 1024 * 1024
 BATCH_LINKS = 100_000
 WHOLE_TASKS = 500_000
 """So many tasks and dependencies fit one header, whatever their numbers are."""
+TAKE_BYTES = 1024 * 1024
+TASK_WEIGHT = 64
 
 
 def readable(text: str) -> str:
@@ -84,6 +87,8 @@ class Submission:
         self.cursor = self.begun_at = 0
         """How many endings we have been told of, and from which on we wanted to be told."""
         self._told = bytearray()
+        self._digested = 0
+        self._weight = 0
         self.watching = False
         self.close_wanted = False
         self.close_sent = False
@@ -242,6 +247,20 @@ class Submission:
         for item in items:
             told[item.index] = 1
         return news, body
+
+    def digested(self, items: list[EndedItem]) -> None:
+        """Whoever listens has made of them what he wanted, so that the originals are no longer needed."""
+        self._digested = self.cursor
+        self._weight += sum(SHARE_BYTES if item.length == REFERENCE_BYTES else item.length + TASK_WEIGHT for item in items)
+
+    @property
+    def has_taken(self) -> bool:
+        """Enough that it pays to tell the master, which keeps it for us alone."""
+        return self._weight > TAKE_BYTES and self.options.owned and self.payloads_wanted
+
+    def take(self) -> Taken:
+        self._weight = 0
+        return Taken(self.run, self._digested)
 
 
 def _bodies_of(chosen: list[EndedItem], items: list[EndedItem], body: memoryview) -> memoryview:

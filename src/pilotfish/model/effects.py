@@ -41,9 +41,10 @@ class CancelPilot(Struct, frozen=True):
 
 
 class ReleasePayload(Struct, frozen=True):
-    """Nothing refers to these bytes any more."""
+    """Nothing refers to these bytes any more. ``refused``: nothing did, and whoever sent them may send them again."""
 
     stored: Stored
+    refused: bool = False
 
 
 class KeepPayload(Struct, frozen=True):

@@ -63,6 +63,13 @@ class RunPaused(Fact, frozen=True, tag="paused"):
     paused: bool
 
 
+class OutputsTaken(Fact, frozen=True, tag="taken"):
+    """The client that owns the run has what the first ``count`` tasks that ended gave; it is no longer kept here."""
+
+    run: int
+    count: int
+
+
 class RunForgotten(Fact, frozen=True, tag="forgotten"):
     run: int
 
@@ -221,6 +228,7 @@ AnyFact = (
     | ApplicationAdvanced
     | RunClosed
     | RunPaused
+    | OutputsTaken
     | RunForgotten
     | TasksAssigned
     | TasksStarted

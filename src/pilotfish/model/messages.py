@@ -246,6 +246,13 @@ class Watch(Message, frozen=True, tag="watch"):
     payloads: bool
 
 
+class Taken(Message, frozen=True, tag="taken"):
+    """Of a run that lives and dies with this client: it has what the first ``count`` tasks that ended gave; nobody else will ask for it."""
+
+    run: int
+    count: int
+
+
 class Ask(Message, frozen=True, tag="ask"):
     """A question or a command with a reply: ``core/views.py`` and ``core/commands.py`` list the kinds."""
 
@@ -321,7 +328,7 @@ class Problem(Message, frozen=True, tag="problem"):
 
 
 FromAgent = Prove | Hello | Beat | Results | Returned | Leave | Gone | Peeked
-FromClient = Prove | Open | Submit | Close | Watch | Ask
+FromClient = Prove | Open | Submit | Close | Watch | Taken | Ask
 ToAgent = Banner | Proved | Refused | Welcome | Assign | Acked | Kill | Recall | Pulse | Drain | Retire | Peek
 ToClient = Banner | Proved | Refused | Opened | Accepted | Ended | Began | RunFinished | Answer | Problem
 

@@ -48,6 +48,8 @@ class Person:
         self.cursor = 0
         self.view: dict[int, tuple[int, str, bytes]] = {}
         self.told_ever: dict[int, tuple[int, str, bytes]] = {}
+        self.taken = 0
+        """It said that it has the outputs of so many ended tasks: they may be gone when it asks again."""
         self._life = 0
 
     # --- the link -------------------------------------------------------------------------------------------------------------------
@@ -179,15 +181,20 @@ class Person:
         if message.cursor != self.cursor:
             raise Broken(f"{self.plan.uid}: told of ended task number {message.cursor}, number {self.cursor} was next")
         start = 0
-        for item in message.items:
+        for place, item in enumerate(message.items, message.cursor):
             told = (item.state, item.failure.cause if item.failure else "", body[start : start + item.length])
             start += item.length
+            if place < self.taken and not told[2] and item.index in self.told_ever:
+                told = self.told_ever[item.index]
             if item.index in self.view:
                 raise Broken(f"{self.plan.uid}: task {item.index} ended twice")
             if self.told_ever.setdefault(item.index, told) != told:
                 raise Broken(f"{self.plan.uid}: task {item.index} was {self.told_ever[item.index]}, now it is {told}")
             self.view[item.index] = told
         self.cursor += len(message.items)
+        if self.plan.options.owned:
+            self.taken = max(self.taken, self.cursor)
+            self._say(m.Taken(self.run, self.cursor))
         self._maybe_leave()
 
     def _maybe_leave(self) -> None:

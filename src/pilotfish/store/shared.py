@@ -18,9 +18,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
-from pilotfish.errors import JournalError
+from pilotfish.errors import JournalError, JournalFull
+from pilotfish.model.quantities import show_bytes
 from pilotfish.model.task import REFERENCE_BYTES, SHARED_SEGMENT, Stored
-from pilotfish.store.disk import DISK, write_all
+from pilotfish.store.disk import DISK, FULL, write_all
 
 MARK = b"\xff\xff\xff\xfePFS1"
 _REFERENCE = struct.Struct("!8sQQ")
@@ -45,8 +46,11 @@ def write_shared(directory: Path, parts: Sequence[bytes | bytearray | memoryview
         views = [memoryview(part).cast("B") for part in parts if len(part)]
         length = sum(map(len, views))
         write_all(DISK, descriptor, views, 0)
-    except OSError:
+    except OSError as error:
         path.unlink()
+        if error.errno in FULL:
+            text = f"no room for a payload of {show_bytes(length)} in {directory}: {error.strerror}"
+            raise JournalFull(text, "Free some space (or quota) and submit it again.") from error
         raise
     finally:
         os.close(descriptor)
@@ -82,7 +86,7 @@ class SharedPayloads:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        directory.mkdir(mode=0o700, exist_ok=True)
         self._references: dict[int, int] = {}
         self._unsynced: list[int] = []
         self._helpers = ThreadPoolExecutor(SYNCS_AT_ONCE, "payloads")
@@ -140,13 +144,15 @@ class SharedPayloads:
             raise JournalError(f"shared payload {stored.offset:016x} is damaged")
         return content
 
-    def release(self, stored: Stored) -> None:
+    def release(self, stored: Stored, *, keep_file: bool = False) -> None:
+        """One reference less. With ``keep_file`` the file stays for a while: its writer may speak of it again."""
         left = self._references.get(stored.offset, 0) - 1
         if left > 0:
             self._references[stored.offset] = left
             return
         self._references.pop(stored.offset, None)
-        self._path(stored.offset).unlink(missing_ok=True)
+        if not keep_file:
+            self._path(stored.offset).unlink(missing_ok=True)
 
     def collect(self) -> None:
         """Remove files that were written long ago and never spoken of: their writer died in between."""

@@ -40,6 +40,7 @@ def test_what_is_known_survives_harm_to_the_journal(pool: Pool, tmp_path: Path, 
             # Nobody looks inside a file that is being written: the damage is met at the next start, read past, and mended then.
             os.kill(scene.master(), signal.SIGKILL)
             assert run.submit(pow, 3, 3).result(PATIENCE_S) == 27
+            assert "damaged" in [warning["code"] for warning in run._session.client.ask("status").data["warnings"]]
         wait_until(lambda: bool(list(journal.glob("snapshot-*[0-9]"))), "a snapshot that replaces what was harmed")
         assert run.submit(pow, 5, 2).result(PATIENCE_S) == 25
         os.kill(scene.master(), signal.SIGKILL)

@@ -41,7 +41,7 @@ EXAMPLES: list[Any] = [
     wire.Drain("enough"),
     wire.Retire("done"),
     wire.Peek(3, 1, 1, 2, 0),
-    wire.Open("uid", RunOptions(name="n", labels={"a": "b"})),
+    wire.Open("uid", RunOptions(name="n")),
     wire.Submit(1, 0, 0, [TaskSpec("exec", request=Request(cores=2.0))], [0], [(0, 5)], {1: [0]}, 4),
     wire.Close(1),
     wire.Watch(1, 0, True),

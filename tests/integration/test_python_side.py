@@ -251,7 +251,7 @@ def open_growing(client: Client, folder: Path) -> int:
     (folder / "growing.py").write_text(APPLICATION)
     client.ask("workers_set", local=2)
     options = RunOptions(name="growing", command="growing.py", cwd=str(folder), application=str(folder / "growing.py"))
-    return client.open_run("growing", options).run
+    return client.open_run("growing", options, feeds=False).run
 
 
 def check_growing(client: Client, run: int, folder: Path) -> None:

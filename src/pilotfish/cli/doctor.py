@@ -217,6 +217,22 @@ def check_leftovers(place: Path) -> Finding:
     return Finding("leftovers", GOOD, "none")
 
 
+def check_pools(place: Path) -> Finding:
+    """What the masters that run would like to be known."""
+    from pilotfish.cli.live_master import connect_if_served
+    from pilotfish.live.daemon import find_pools
+
+    masters = {pool.name: master for pool in find_pools() if not pool.temporary and (master := connect_if_served(pool.name))}
+    warnings = []
+    for name, master in masters.items():
+        warnings += [(name, warning) for warning in master.ask("status")["warnings"]]
+        master.close()
+    if warnings:
+        text = "; ".join(f"{name}: {warning['text']}" for name, warning in warnings)
+        return Finding("pools", DOUBTFUL, text, next((command for _, warning in warnings for command in warning["commands"]), ""))
+    return Finding("pools", GOOD, f"{plural(len(masters), 'master')} at work, without complaint" if masters else "no master at work")
+
+
 def check_test_pool(place: Path) -> Finding:
     """The whole way: a master, a worker, a task, and nothing left."""
     from pilotfish.cli.follow import follow
@@ -248,5 +264,6 @@ CHECKS: tuple[Check, ...] = (
     check_processes,
     check_clock,
     check_leftovers,
+    check_pools,
     check_test_pool,
 )

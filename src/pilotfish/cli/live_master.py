@@ -112,7 +112,7 @@ class LiveMaster:
         return answer
 
     def begin(self, options: RunOptions) -> LiveRun:
-        submission = self._client.open_run(uuid.uuid4().hex, options)
+        submission = self._client.open_run(uuid.uuid4().hex, options, feeds=not options.application)
         self._submissions[submission.run] = submission
         return LiveRun(self._client, submission)
 
@@ -120,7 +120,8 @@ class LiveMaster:
         submission = self._submissions.get(run)
         if submission is None:
             row = self.ask("run", run=run)
-            submission = self._client.open_run(row["uid"], RunOptions(name=row["name"], command=row["command"]))
+            options = RunOptions(name=row["name"], command=row["command"])
+            submission = self._client.open_run(row["uid"], options, feeds=False)
             self._submissions[run] = submission
         listener = _Listener()
         self._client.watch(submission, listener, cursor=cursor, payloads=False)

@@ -17,7 +17,7 @@ from pilotfish.model import messages as m
 from pilotfish.model.ids import MAX_RUN
 from pilotfish.model.quantities import show_bytes
 from pilotfish.model.states import ASSIGNED, CANCELLED, FAILED, RUNNING
-from pilotfish.model.task import APPLICATION_HOST, MEMORY, Payload, Stored, TaskSpec
+from pilotfish.model.task import MEMORY, Payload, Stored, TaskSpec
 
 if TYPE_CHECKING:
     from pilotfish.core.machine import Machine
@@ -64,8 +64,7 @@ def _open(machine: Machine, link: int, message: m.Open, payloads: list[Payload])
             machine.effects.append(e.StartApplication(number, message.uid, message.options.application))
             author_gone(machine, state.runs[number])
     run = state.runs[number]
-    if not run.options.application or APPLICATION_HOST in message.options.labels:
-        # Whoever only watches an application must not pass for the process that feeds it: nobody would start that again.
+    if message.feeds:
         machine.audience.authors[number] = link
     machine.send(link, m.Opened(run.uid, number, len(run.tasks), len(run.specs), run.advanced))
 

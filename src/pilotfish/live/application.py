@@ -25,7 +25,7 @@ from pilotfish.errors import BadInput, ConnectionFailed, PilotfishError
 from pilotfish.live.client import Client
 from pilotfish.live.submission import Submission
 from pilotfish.model.messages import EndedItem
-from pilotfish.model.task import APPLICATION_HOST, RunOptions
+from pilotfish.model.task import RunOptions
 from pilotfish.store.shared import resolve
 
 POST_THREADS = 4
@@ -200,7 +200,7 @@ def _die() -> None:
 
 
 def _host(client: Client, uid: str, path: Path) -> int:
-    run = client.open_run(uid, RunOptions(labels={APPLICATION_HOST: ""}))
+    run = client.open_run(uid, RunOptions())
     try:
         loaded = load(path, _surroundings(client, run))
         if loaded.manager is None:

@@ -23,7 +23,7 @@ from pilotfish.live.frames import Buffer, frame
 from pilotfish.live.home import PoolHome
 from pilotfish.live.link import Link, dial
 from pilotfish.live.submission import Listener, Submission
-from pilotfish.model.messages import Accepted, Answer, Began, Close, Ended, Open, Opened, Problem, RunFinished, Watch
+from pilotfish.model.messages import Accepted, Answer, Began, Close, Ended, Opened, Problem, RunFinished, Watch
 from pilotfish.model.task import RunOptions, TaskSpec
 from pilotfish.store.shared import SHARE_BYTES, shared_directory, write_shared
 
@@ -94,9 +94,9 @@ class Client:
 
     # --- what callers do ----------------------------------------------------------------------------------------------------------
 
-    def open_run(self, uid: str, options: RunOptions) -> Submission:
-        """Open a run, or find it again by its uid."""
-        submission = Submission(uid, options)
+    def open_run(self, uid: str, options: RunOptions, *, feeds: bool = True) -> Submission:
+        """Open a run, or find it again by its uid. ``feeds`` False: somebody else sends its tasks, or did."""
+        submission = Submission(uid, options, feeds)
         with self._lock:
             self._check()
             question = self._errands.open(submission)
@@ -442,7 +442,7 @@ class Client:
                 os.read(self._wake_read, 64)
         with self._sending, self._lock:
             for run in self._runs.values():
-                link.put(frame(Open(run.uid, run.options)))
+                link.put(frame(run.opening()))
                 for encoded in run.again():
                     link.put(encoded)
             self._link = link

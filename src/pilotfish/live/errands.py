@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from pilotfish.errors import PilotfishError
 from pilotfish.live.frames import Buffer, frame
 from pilotfish.live.submission import Submission
-from pilotfish.model.messages import Ask, Open
+from pilotfish.model.messages import Ask
 
 
 class Reply(NamedTuple):
@@ -76,7 +76,7 @@ class Errands:
 
     def cut_opens(self) -> list[list[Buffer]]:
         """The frames that open runs; they go before everything else."""
-        frames = [frame(Open(uid, self._opening[uid][0].options)) for uid in self._open_unsent]
+        frames = [frame(self._opening[uid][0].opening()) for uid in self._open_unsent]
         self._open_unsent.clear()
         return frames
 

@@ -13,7 +13,7 @@ import msgspec
 from pilotfish.applications.tasklist import Entry
 from pilotfish.errors import BadInput, PayloadTooLarge, PilotfishError
 from pilotfish.live.frames import Buffer, frame
-from pilotfish.model.messages import MAX_BODY, EndedItem, Opened, Submit, Taken
+from pilotfish.model.messages import MAX_BODY, EndedItem, Open, Opened, Submit, Taken
 from pilotfish.model.quantities import show_bytes
 from pilotfish.model.task import REFERENCE_BYTES, RunOptions, TaskSpec
 from pilotfish.store.shared import SHARE_BYTES
@@ -73,8 +73,9 @@ class Batch:
 class Submission:
     """The state of one run at its client. The client's lock guards it; nothing here waits or does I/O."""
 
-    def __init__(self, uid: str, options: RunOptions) -> None:
+    def __init__(self, uid: str, options: RunOptions, feeds: bool = True) -> None:
         self.uid = uid
+        self._feeds = feeds
         self.options = msgspec.structs.replace(
             options, name=readable(options.name), command=readable(options.command), cwd=readable(options.cwd)
         )
@@ -97,6 +98,9 @@ class Submission:
         self._fresh: deque[Batch] = deque()
         self._unaccepted: deque[tuple[int, list[Buffer]]] = deque()
         self._numbers: dict[bytes, int] = {}
+
+    def opening(self) -> Open:
+        return Open(self.uid, self.options, self._feeds)
 
     def found(self, opened: Opened) -> None:
         """The master knows the run: a new one, or one from before, whose tasks and specs keep their numbers."""

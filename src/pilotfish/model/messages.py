@@ -211,6 +211,8 @@ class Open(Message, frozen=True, tag="open"):
 
     uid: str
     options: RunOptions
+    feeds: bool = True
+    """Tasks will come from this client: when it is gone for long, no more will. False: it only watches."""
 
 
 class Submit(Message, frozen=True, tag="submit"):

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from msgspec import Struct, field
+from msgspec import Struct
 
-APPLICATION_HOST = "pilotfish.application"
-"""The label with which the process of an application opens its run."""
 MEMORY = "memory"
 CORES = "cores"
 GPUS = "gpus"
@@ -97,4 +95,3 @@ class RunOptions(Struct, frozen=True, array_like=True):
     """Stop the run after so many failed tasks; 0 means never."""
     application: str = ""
     """The run file of an ApplicationManager that the master keeps alive for this run."""
-    labels: dict[str, str] = field(default_factory=dict)

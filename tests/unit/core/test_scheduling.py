@@ -8,7 +8,7 @@ from pilotfish.model import inputs as i
 from pilotfish.model import messages as m
 from pilotfish.model.settings import PoolSettings
 from pilotfish.model.states import ASSIGNED, CANCELLED, DONE, DRAINING, FAILED, JOINED, READY, WAITING
-from pilotfish.model.task import Request, TaskSpec
+from pilotfish.model.task import Request, RunOptions, TaskSpec
 from pilotfish.policies.fifo import PATIENCE_S, STALE_S
 from tests.core_stage import CLIENT, Stage, fail
 
@@ -354,3 +354,13 @@ def test_a_policy_cannot_place_a_task_where_it_may_not_run() -> None:
     (long,) = stage.work(TaskSpec("python", time_s=200.0))
     (good,) = stage.work(TaskSpec("python", time_s=50.0))
     assert (tagged.state, long.state, good.state) == (READY, READY, ASSIGNED)
+
+
+def test_who_only_watches_a_run_does_not_keep_it_open() -> None:
+    stage = Stage(PoolSettings(author_s=30.0))
+    run = stage.open_run("mine")
+    stage.tell(i.LinkClosed(CLIENT))
+    stage.tell(i.ClientSpoke(CLIENT + 1, m.Open("mine", RunOptions(), feeds=False)))
+    stage.tell(i.ClientSpoke(CLIENT + 1, m.Watch(run, 0, False)))
+    stage.wait(31)
+    assert stage.machine.state.runs[run].incomplete

@@ -34,7 +34,7 @@ def eventful_stage() -> Stage:
     hole = stage.join("hole", tags={"place": "here"})
     (bad,) = stage.work(TaskSpec("python", retries=3, tags={"place": "here"}))
     stage.finish(hole, bad, failure=fail())
-    run = stage.open_run("chain", name="chain", labels={"a": "b"})
+    run = stage.open_run("chain", name="chain")
     stage.submit(run, TaskSpec("python", request=Request(1.0, memory=GIB)), 4, {2: [0], 3: [2]})
     stage.finish(good, stage.task(run, 1), failure=fail("oom"))
     for name in ("a", "b"):

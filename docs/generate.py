@@ -212,6 +212,7 @@ MEMBERS = {
     "TaskFuture.cancel": "Works until the task has been seen running; whether it did.",
     "TaskList.specs": "",
     "TaskList.take": "",
+    "TaskFuture.add_done_callback": "",
     "TaskFuture.began": "",
     "TaskFuture.ended": "",
     "Completed.exit": "The exit status; None if a signal ended it.",

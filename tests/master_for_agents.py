@@ -309,6 +309,7 @@ class Agent:
     """A real agent, started from the bundle."""
 
     def __init__(self, master: FakeMaster, *options: str, python: str = sys.executable) -> None:
+        (master.directory / "bundle").mkdir(exist_ok=True)
         bundle = build_bundle(master.directory / "bundle")
         self.workdir = master.directory / "work"
         self.workdir.mkdir(exist_ok=True)

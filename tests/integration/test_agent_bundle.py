@@ -57,6 +57,7 @@ def test_the_bundle_is_small_and_always_the_same() -> None:
 
 
 def test_it_is_built_once_for_its_owner_only(tmp_path: Path) -> None:
+    (tmp_path / "bundles").mkdir()
     path = build_bundle(tmp_path / "bundles")
     assert stat.S_IMODE(path.stat().st_mode) == 0o600 and hashlib.sha256(path.read_bytes()).hexdigest()[:16] in path.name
     made = path.stat().st_mtime_ns
@@ -64,6 +65,12 @@ def test_it_is_built_once_for_its_owner_only(tmp_path: Path) -> None:
     path.write_bytes(b"damaged")
     assert build_bundle(tmp_path / "bundles").read_bytes() == bundle_content()
     assert [item.name for item in (tmp_path / "bundles").iterdir()] == [path.name]
+
+
+def test_a_directory_that_somebody_deleted_is_not_made_again(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        build_bundle(tmp_path / "pool")
+    assert not (tmp_path / "pool").exists()
 
 
 def test_it_holds_the_agent_and_cloudpickle_and_nothing_compiled(tmp_path: Path) -> None:

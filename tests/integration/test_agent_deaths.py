@@ -72,6 +72,23 @@ def test_a_killed_slot_costs_its_own_task_and_no_other(client: Client, agent: Ag
     assert client.value(client.call(spec, gate)) > 0 and agent.pid == before
 
 
+def test_a_task_that_truncates_all_descriptors_kills_nobody(client: Client, agent: Agent) -> None:
+    def truncate_all() -> int:
+        truncated = 0
+        for descriptor in range(1024):
+            try:
+                os.ftruncate(descriptor, 0)
+                truncated += 1
+            except OSError:
+                pass
+        return truncated
+
+    before = agent.pid
+    client.value(client.call(client.python(truncate_all)))
+    assert client.value(client.call(client.python(abs), -3)) == 3
+    assert agent.pid == before
+
+
 def test_a_crash_is_told_with_its_signal_and_with_what_was_written(client: Client) -> None:
     def crash() -> None:
         print("last words", flush=True)

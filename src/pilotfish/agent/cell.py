@@ -50,7 +50,7 @@ def memory_file(name: str) -> int:
     create = getattr(os, "memfd_create", None)
     if create is not None:
         try:
-            return int(create(name))
+            return int(create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING))
         except OSError:
             pass
     import tempfile
@@ -58,6 +58,14 @@ def memory_file(name: str) -> int:
     descriptor, path = tempfile.mkstemp()
     os.unlink(path)
     return descriptor
+
+
+def _keep_size(descriptor: int) -> None:
+    """Whoever touches memory beyond the end of its file is killed: user code that truncates descriptors must not reach the agent."""
+    try:
+        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
+    except (AttributeError, OSError):
+        pass  # an ordinary file, or a system without seals
 
 
 def move_high(descriptor: int) -> int:
@@ -79,6 +87,7 @@ class Cell:
     def __init__(self, descriptor: int) -> None:
         if os.fstat(descriptor).st_size < CELL_BYTES:
             os.ftruncate(descriptor, CELL_BYTES)
+            _keep_size(descriptor)
         self.memory = mmap.mmap(descriptor, CELL_BYTES)
         view = memoryview(self.memory)
         self.words = view[:OUTBOX_AT].cast("I")

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
 from concurrent.futures import CancelledError, Future, InvalidStateError
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pilotfish.applications.executable import Completed, decode_completed, decode_executable_failure
-from pilotfish.applications.outcome import decode_failure, decode_value
+from pilotfish.applications.outcome import decode_failure, decode_value, result_gone
 from pilotfish.applications.parcel import DamagedParcel
 from pilotfish.model.messages import EndedItem
 from pilotfish.model.states import CANCELLED, DONE, FAILED, TASK_STATES
 from pilotfish.model.task import Failure, Usage
+from pilotfish.store.shared import is_reference
 
 if TYPE_CHECKING:
     from pilotfish.api.session import Session
 
 Value = TypeVar("Value")
+_logger = logging.getLogger("concurrent.futures")
 _UNKNOWN = Failure("unknown", "task", "the task failed; nothing is known of the cause")
 
 
@@ -54,6 +58,20 @@ class TaskFuture(Future[Value]):
         self._session.cancelled_here(self)
         return True
 
+    def add_done_callback(self, fn: Callable[[Future[Value]], object]) -> None:
+        def call(future: Future[Value]) -> None:
+            try:
+                fn(future)
+            except Exception:
+                raise  # the standard library logs it
+            except BaseException:
+                # Raised in a thread of the program it is the program's to deal with; ours has all other results to bring.
+                if self._session.client.is_elsewhere():
+                    raise
+                _logger.exception("exception calling callback for %r", future)
+
+        super().add_done_callback(call)
+
     # --- called by the session ----------------------------------------------------------------------------------------------------
 
     def began(self) -> None:
@@ -67,11 +85,15 @@ class TaskFuture(Future[Value]):
     def ended(self, item: EndedItem, payload: memoryview) -> None:
         """The master has written down how it ended."""
         self._ended = item
+        gone = is_reference(payload)
         try:
+            if item.state == DONE and gone:
+                self.set_exception(result_gone())
+                return
             if item.state == DONE:
                 value, error = self._decode_value(payload)
             elif item.state == FAILED:
-                value, error = None, self._decode_failure(payload, item.failure or _UNKNOWN)
+                value, error = None, self._decode_failure(memoryview(b"") if gone else payload, item.failure or _UNKNOWN)
             else:
                 self._end_cancelled(item.state)
                 return

@@ -132,8 +132,11 @@ class Session:
         if self._echo:
             for stream, data in ((sys.stdout, stdout), (sys.stderr, stderr)):
                 if data and stream is not None:
-                    stream.write(data.decode(errors="replace"))
-                    stream.flush()
+                    try:
+                        stream.write(data.decode(errors="replace"))
+                        stream.flush()
+                    except (OSError, ValueError):
+                        pass  # closed, or nobody reads it any more; the future has it, and its result counts
 
     # --- what the client tells ----------------------------------------------------------------------------------------------------
 

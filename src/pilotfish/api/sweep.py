@@ -16,9 +16,10 @@ from decimal import Decimal, InvalidOperation
 from pilotfish.api.axes import Axis, Chained, NumberRange, Row, Rows, number_range
 from pilotfish.api.tables import NAME, read_column, read_lines, read_table
 from pilotfish.errors import BadInput
-from pilotfish.model.ids import INDEX_MASK
 
-MAX_TASKS = INDEX_MASK
+MAX_TASKS = 50_000_000
+TASK_BYTES = 400
+"""About what the master keeps of each task in memory."""
 PYTHONIC = re.compile(r"\[.*\]|range\(.*\)|np\..*|numpy\..*|linspace\(.*\)")
 """Values that somebody wrote as in a program: cut at their commas they would be nonsense."""
 MAX_EXPONENT = 100
@@ -72,12 +73,19 @@ def make_sweep(parameters: Iterable[str] = (), tables: Iterable[str] = (), each_
     if zipped:
         _check_zip(axes)
     sweep = Sweep(tuple(axes), zipped)
-    if math.prod(len(axis) for axis in axes) > MAX_TASKS and not zipped:
-        sizes = " x ".join(f"{len(axis):,}" for axis in axes)
-        raise BadInput(
-            f"the sweep has {sizes} tasks, more than one run can hold ({MAX_TASKS:,})", "Use fewer values, or split it into several runs."
-        )
+    sizes = [len(axis) for axis in (axes[:1] if zipped else axes)]
+    check_count(math.prod(sizes), f"the sweep ({' x '.join(f'{size:,}' for size in sizes)})" if len(sizes) > 1 else "the sweep")
     return sweep
+
+
+def check_count(count: int, what: str) -> None:
+    """Before anything is submitted: a slip of the finger must not fill the machine."""
+    if count > MAX_TASKS:
+        limit = f"a run may have {MAX_TASKS:,}, as the master keeps about {TASK_BYTES} bytes of each in memory"
+        raise BadInput(
+            f"{what} would make {count:,} tasks; {limit}",
+            "Use fewer values or a larger step, let each task do many of them, or make several runs one after the other.",
+        )
 
 
 def _check_zip(axes: list[Axis]) -> None:
@@ -222,7 +230,5 @@ def _integer_range(name: str, item: str, left: str, right: str) -> Axis:
 
 
 def _countable(item: str, axis: NumberRange) -> NumberRange:
-    if axis.count > MAX_TASKS:
-        what = f"--param {axis.names[0]}={item} has {axis.count:,} values"
-        raise BadInput(f"{what}, more than one run can hold ({MAX_TASKS:,})", "Use a larger step, or split it into several runs.")
+    check_count(axis.count, f"--param {axis.names[0]}={item}")
     return axis

@@ -6,7 +6,7 @@ import csv
 import json
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,8 @@ SMALL_FILE_BYTES = 1 << 20
 def read_lines(path: str) -> Axis:
     """One value per line that is not blank, from a file or ('-') from the standard input."""
     if path == "-":
-        return _not_empty(Rows((LINE,), [(line.rstrip("\r\n"),) for line in sys.stdin if line.strip()]), "--each-line -")
+        lines = without_nul(sys.stdin, "--each-line -")
+        return _not_empty(Rows((LINE,), [(line.rstrip("\r\n"),) for line in lines if line.strip()]), "--each-line -")
     return _from_file(path, "--each-line", (LINE,), _lines_of)
 
 
@@ -93,11 +94,19 @@ def _column(file: Path, names: Row, name: str) -> int:
 def text_of(file: Path) -> Iterator[str]:
     try:
         with file.open(encoding="utf-8-sig", newline="") as lines:
-            yield from lines
+            yield from without_nul(lines, str(file))
     except UnicodeDecodeError as error:
         raise BadInput(f"{file} is not text in UTF-8 (byte {error.start})", f"Convert it: iconv -t utf-8 {file}") from None
     except OSError as error:
         raise BadInput(f"{file} cannot be read: {error.strerror}", f"Look at its permissions: ls -l {file}") from None
+
+
+def without_nul(lines: Iterable[str], source: str) -> Iterator[str]:
+    for number, line in enumerate(lines, 1):
+        if "\0" in line:
+            fix = "No program can be given one. If it ends the values (find -print0), make lines of them: tr '\\0' '\\n' < OLD > NEW"
+            raise BadInput(f"{source}, line {number}: it has a NUL character", fix)
+        yield line
 
 
 def _lines_of(file: Path) -> Iterator[Row]:
@@ -177,6 +186,6 @@ def _json_table(file: Path) -> tuple[Row, list[Row]]:
 def _scalar(file: Path, name: str, value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, str):
+    if isinstance(value, str) and "\0" not in value:
         return value
     raise BadInput(f"{file}: {name} is {json.dumps(value)}, which cannot stand on a command line", "Use texts, numbers, true or false.")

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pilotfish.api.nearest import did_you_mean
+from pilotfish.api.sweep import check_count
 from pilotfish.api.tables import existing_file, text_of
 from pilotfish.errors import BadInput
 
@@ -53,6 +54,7 @@ def read_task_file(path: str) -> TaskFile:
     count = sum(1 for _ in _tasks_of(file))
     if not count:
         raise BadInput(f"the task list {path} has no tasks", "Write one task per line: the program and its arguments.")
+    check_count(count, f"the task list {path}")
     return TaskFile(file, count)
 
 

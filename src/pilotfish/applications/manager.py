@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from pilotfish.applications.executable import decode_completed, decode_executable_failure
-from pilotfish.applications.outcome import decode_failure, decode_value, failed
+from pilotfish.applications.outcome import decode_failure, decode_value, failed, result_gone
 from pilotfish.applications.parcel import Buffer, DamagedParcel, unpack
 from pilotfish.model.messages import EndedItem
 from pilotfish.model.states import CANCELLED, DONE, TASK_STATES
 from pilotfish.model.task import Failure, Usage
+from pilotfish.store.shared import is_reference
 
 if TYPE_CHECKING:
     from pilotfish.applications.tasklist import TaskList
@@ -88,14 +89,17 @@ def read_ending(item: EndedItem, payload: Buffer) -> TaskDone:
     value: Any = None
     error: BaseException | None = None
     failure = item.failure or _UNKNOWN
+    gone = is_reference(memoryview(payload))
     try:
         if item.state == DONE:
-            if _is_executable(payload):
+            if gone:
+                error = result_gone()
+            elif _is_executable(payload):
                 value = decode_completed(payload)
             else:
                 value, error, _, _ = decode_value(payload)
         elif item.state != CANCELLED:
-            if not len(payload):
+            if gone or not len(payload):
                 error = failed(failure)
             elif _is_executable(payload):
                 error = decode_executable_failure(payload, failure)

@@ -6,6 +6,7 @@ import json
 import mmap
 import pickle
 import struct
+import threading
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -61,14 +62,25 @@ def failed(failure: Failure, remote_traceback: str = "") -> TaskFailed:
     return TaskFailed(message, HINTS.get(failure.cause, ""), failure.cause, remote_traceback)
 
 
-def _load(data: Buffer, buffers: Sequence[memoryview]) -> tuple[Any, Exception | None]:
+def result_gone() -> TaskFailed:
+    """The error for a task that ended well, whose large result nobody can read any more."""
+    return TaskFailed(
+        "the task ended well, but the file with its result is gone",
+        "somebody deleted it below the pool's directory: submit the task again, and leave those files to Pilotfish",
+        "result",
+    )
+
+
+def _load(data: Buffer, buffers: Sequence[memoryview]) -> tuple[Any, BaseException | None]:
     """Unpickle what the person's own function made; what prevents it is returned, and may be anything, as user code runs here."""
     if buffers and not isinstance(buffers[0].obj, mmap.mmap):
         # Each gets memory of its own: an array kept for long must not keep a whole frame of other results.
         buffers = [memoryview(bytearray(buffer)) for buffer in buffers]
     try:
         return pickle.loads(data, buffers=buffers or None), None
-    except Exception as error:  # noqa: BLE001
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
+            raise  # Ctrl-C arrives there, and only there
         return None, error
 
 
@@ -87,9 +99,16 @@ def decode_value(payload: Buffer) -> Outcome:
     return Outcome(value, None if error is None else _unreadable_value(error), bytes(stdout), bytes(stderr))
 
 
-def _unreadable_value(reason: Exception) -> TaskFailed:
+def _described(reason: BaseException) -> str:
+    try:
+        return f"{type(reason).__name__}: {reason}"
+    except BaseException:  # noqa: BLE001  its __str__ is user code too
+        return type(reason).__name__
+
+
+def _unreadable_value(reason: BaseException) -> TaskFailed:
     error = TaskFailed(
-        f"the task ended well, but its result cannot be unpickled here: {type(reason).__name__}: {reason}",
+        f"the task ended well, but its result cannot be unpickled here: {_described(reason)}",
         "return plain values, or types that both sides have",
         "result",
     )
@@ -120,7 +139,7 @@ def decode_failure(payload: Buffer, failure: Failure) -> Outcome:
         if isinstance(loaded, BaseException):
             error_there = loaded
         elif reason is not None:
-            traceback += f"\n(the exception itself cannot be unpickled here: {type(reason).__name__}: {reason})"
+            traceback += f"\n(the exception itself cannot be unpickled here: {_described(reason)})"
     if error_there is None:
         error_there = failed(failure, traceback)
     if traceback:

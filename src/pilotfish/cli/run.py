@@ -7,6 +7,7 @@ import re
 import shlex
 import sys
 import time
+import unicodedata
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -31,6 +32,7 @@ from pilotfish.model.quantities import show_bytes, show_seconds
 from pilotfish.model.task import RunOptions
 
 SHOWN_IN_DRY_RUN = 5
+MAX_NAME = 200
 NUMBER = re.compile(r"[0-9]+([.][0-9]+)?")
 
 
@@ -147,7 +149,16 @@ def _resource(text: str) -> tuple[str, float]:
 
 
 def check_name(name: str) -> None:
-    """A name that could be taken for the number of a run or task would never be found again."""
+    """A name that could be taken for the number of a run or task would never be found again, nor one that nobody can type."""
+    if len(name) > MAX_NAME:
+        raise BadInput(
+            f"--name {clean(name[:20])}...: it has {len(name):,} characters, and {MAX_NAME} are the most", "Give it a shorter name."
+        )
+    for character in name:
+        if unicodedata.category(character) in ("Cc", "Cs", "Zl", "Zp"):
+            visible = repr(character).strip("'")
+            plain = "".join(other if other.isprintable() else "-" for other in name)
+            raise BadInput(f"--name {clean(name)}: {visible} cannot be part of a name", f"Leave it out: --name {shlex.quote(plain)}")
     if NUMBER.fullmatch(name) or name == "last":
         meaning = "the last run" if name == "last" else f"the {'task' if '.' in name else 'run'} {name}"
         raise BadInput(f"--name {name}: that already means {meaning}", f"Put a letter before it: --name run-{name}")

@@ -72,7 +72,6 @@ def build_bundle(directory: Path) -> Path:
             return path
     except OSError:
         pass
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     # mkstemp makes it 0600; the rename makes it appear at once and whole.
     descriptor, temporary = tempfile.mkstemp(dir=directory, prefix=".agent-")
     with os.fdopen(descriptor, "wb") as file:

@@ -48,18 +48,20 @@ class Launcher:
         try:
             pid = self._start(pilot, cores)
         except OSError as problem:
-            self._tell(i.PilotGone(pilot, False, f"could not be started: {problem}"))
+            gone = not self._pool.directory.is_dir()
+            reason = f"the pool's directory {self._pool.directory} is gone" if gone else str(problem)
+            self._tell(i.PilotGone(pilot, False, f"could not be started: {reason}"))
             return
         self._watch(pilot, pid, child=True)
         self._tell(i.PilotAccepted(pilot, f"{pid}:{started_at(pid)}"))
 
     def _start(self, pilot: str, cores: float) -> int:
         directory = self._pool.pilot(pilot)
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self.refresh(pilot)
-        bundle = build_bundle(self._pool.directory)
         workdir = self._pool.work / pilot
-        workdir.mkdir(mode=0o700, exist_ok=True)
+        self.refresh(pilot)
+        for folder in (workdir.parent, workdir):
+            folder.mkdir(mode=0o700, exist_ok=True)
+        bundle = build_bundle(self._pool.directory)
         share = shared_directory(self._pool.payloads)
         credentials = str(directory / "credentials.json")
         agent = LocalAgent(sys.executable, str(bundle), credentials, pilot, cores, str(workdir), str(share), self._poll_s)
@@ -70,7 +72,11 @@ class Launcher:
 
     def refresh(self, pilot: str) -> None:
         """Write the credentials of a pilot anew: the master may have moved."""
-        path = self._pool.pilot(pilot) / "credentials.json"
+        directory = self._pool.pilot(pilot)
+        for folder in (directory.parent, directory):
+            # Never with parents: the pool's own directory would come back empty, and open to others.
+            folder.mkdir(mode=0o700, exist_ok=True)
+        path = directory / "credentials.json"
         self._pool.write_credentials(path, self._keyring, f"pilot:{pilot}", self.endpoints)
 
     def adopt(self, pilot: str, cores: float, job: str) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from pilotfish.api.sweep import Sweep, make_sweep, parse_parameter
 from pilotfish.api.tables import SMALL_FILE_BYTES
+from pilotfish.api.taskfile import read_task_file
 from pilotfish.errors import BadInput
 
 
@@ -68,7 +69,7 @@ def test_values_are_what_a_person_expects(text: str, expected: list[str]) -> Non
         ("seed=0.1..1.0", "counts whole numbers", "0.1:1.0:0.1"),
         ("seed=1,,3", "value 2 is empty", "extra comma"),
         ('seed="a', "quoted value does not end", "Quote whole values"),
-        ("seed=1..99999999999", "more than one run can hold", "larger step"),
+        ("seed=1..99999999999", "would make 99,999,999,999 tasks; a run may have 50,000,000", "larger step"),
         ("seed=@nowhere.csv", "'nowhere.csv' does not exist", "ls"),
     ],
 )
@@ -106,8 +107,36 @@ def test_a_parameter_given_twice_is_refused() -> None:
 
 
 def test_a_sweep_larger_than_a_run_can_hold_is_refused() -> None:
-    with pytest.raises(BadInput, match="1,000,000 x 1,000,000"):
+    with pytest.raises(BadInput, match=r"\(1,000,000 x 1,000,000\) would make 1,000,000,000,000 tasks.*about 400 bytes of each in memory"):
         make_sweep(["a=1..1000000", "b=1..1000000"])
+    with pytest.raises(BadInput, match="the sweep would make 80,000,000 tasks"):
+        make_sweep(["a=1..40000000,50000001..90000000"])
+    assert len(make_sweep(["a=1..50000000"])) == 50_000_000
+    assert len(make_sweep(["a=1..40000000", "b=1..40000000"], zipped=True)) == 40_000_000
+
+
+def test_lines_are_counted_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pilotfish.api.sweep.MAX_TASKS", 2)
+    (tmp_path / "lines.txt").write_text("true\ntrue\ntrue\n")
+    with pytest.raises(BadInput, match="the sweep would make 3 tasks"):
+        make_sweep(each_line=str(tmp_path / "lines.txt"))
+    with pytest.raises(BadInput, match="the task list .* would make 3 tasks"):
+        read_task_file(str(tmp_path / "lines.txt"))
+
+
+def test_a_nul_is_refused_with_its_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "lines.txt").write_text("a\n\nb\0c\n")
+    (tmp_path / "t.json").write_text('[{"a": "b\\u0000"}]')
+    monkeypatch.setattr("sys.stdin", io.StringIO("a\nb\0\n"))
+    with pytest.raises(BadInput, match="lines.txt, line 3: it has a NUL character") as refused:
+        make_sweep(each_line=str(tmp_path / "lines.txt"))
+    assert r"tr '\0' '\n'" in refused.value.hint
+    with pytest.raises(BadInput, match="--each-line -, line 2: it has a NUL"):
+        make_sweep(each_line="-")
+    with pytest.raises(BadInput, match="lines.txt, line 3: it has a NUL"):
+        read_task_file(str(tmp_path / "lines.txt"))
+    with pytest.raises(BadInput, match="cannot stand on a command line"):
+        make_sweep(tables=[str(tmp_path / "t.json")])
 
 
 def test_a_sweep_without_parameters_is_one_task() -> None:

@@ -1,6 +1,7 @@
 import array
 import json
 import pickle
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -47,6 +48,36 @@ def test_a_value_that_cannot_be_read_here_fails_with_the_reason() -> None:
     outcome = decode_value(pack([b"", pickle.dumps(Unreadable()), b"", b""]))
     assert isinstance(outcome.error, TaskFailed)
     assert "RuntimeError: boom on arrival" in str(outcome.error)
+
+
+class Murderous:
+    def __init__(self, error: type[BaseException]) -> None:
+        self.error = error
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _raise, (self.error,)
+
+
+def _raise(error: type[BaseException]) -> None:
+    raise error
+
+
+class Speechless(Exception):
+    def __str__(self) -> str:
+        raise SystemExit
+
+
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt, GeneratorExit, Speechless])
+def test_a_value_that_would_end_the_thread_that_reads_it_fails_with_the_reason(error: type[BaseException]) -> None:
+    with ThreadPoolExecutor(1) as threads:
+        outcome = threads.submit(decode_value, pack([b"", pickle.dumps(Murderous(error)), b"", b""])).result()
+    assert isinstance(outcome.error, TaskFailed)
+    assert error.__name__ in str(outcome.error)
+
+
+def test_ctrl_c_while_a_value_is_read_stays_ctrl_c() -> None:
+    with pytest.raises(KeyboardInterrupt):
+        decode_value(pack([b"", pickle.dumps(Murderous(KeyboardInterrupt)), b"", b""]))
 
 
 def test_a_damaged_result_fails_instead_of_raising() -> None:

@@ -215,6 +215,18 @@ def test_cancel_pause_and_resume_say_what_they_did(pilotfish: CommandLine, maste
     assert "missing argument" in pilotfish("cancel").err
 
 
+@pytest.mark.parametrize("command", ["cancel", "pause", "resume", "rerun", "results", "tasks", "why", "logs", "attach"])
+@pytest.mark.parametrize("empty", ["", " "])
+def test_an_empty_run_is_not_taken_for_the_last(pilotfish: CommandLine, master: FakeMaster, command: str, empty: str) -> None:
+    master.stuck = True
+    pilotfish("run", "--detach", "--", "echo")
+    said = pilotfish(command, empty)
+    assert said.status == 2
+    assert "is no run: it is empty" in said.err
+    assert "  do: Write its number or its name, or last" in said.err
+    assert ("cancel", {"run": 1}) not in master.asked and ("pause", {"run": 1}) not in master.asked
+
+
 def test_rerun_runs_what_failed_and_watches_it(pilotfish: CommandLine, master: FakeMaster) -> None:
     two_runs(pilotfish, master)
     said = pilotfish("rerun", "--failed")

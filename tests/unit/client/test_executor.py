@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import gc
+import io
 import os
 import pickle
 import threading
@@ -17,6 +18,7 @@ from pilotfish.api.executor import Executor, ExecutorBroken, LeftBehind
 from pilotfish.errors import BadInput, TaskFailed
 from pilotfish.model import messages as wire
 from pilotfish.model.task import Failure, TaskSpec
+from pilotfish.store.shared import MARK
 from tests.fake_master import Book, FakeMaster, Worked
 from tests.fake_slot import do_task, value_parcel
 
@@ -285,6 +287,62 @@ def test_a_forked_child_cannot_use_its_parents_executor_and_does_not_end_it(pool
     os.waitpid(child, 0)
     assert executor.submit(abs, -2).result(WAIT_S) == 2
     executor.shutdown()
+
+
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt, ValueError])
+def test_whatever_a_callback_raises_is_logged_and_all_else_goes_on(
+    pool: FakePool, caplog: pytest.LogCaptureFixture, error: type[BaseException]
+) -> None:
+    def fail(future: object) -> None:
+        raise error
+
+    ready, called = threading.Event(), threading.Event()
+
+    def work(spec: TaskSpec, code: bytes, payload: bytes) -> Worked:
+        ready.wait(WAIT_S)
+        return do_task(spec, code, payload)
+
+    pool.master.work = work
+    with Executor() as executor:
+        future = executor.submit(abs, -1)
+        future.add_done_callback(fail)
+        future.add_done_callback(lambda future: called.set())
+        ready.set()
+        assert executor.submit(abs, -2).result(WAIT_S) == 2
+        assert (future.result(WAIT_S), called.wait(WAIT_S)) == (1, True)
+    assert [(record.name, record.levelname) for record in caplog.records] == [("concurrent.futures", "ERROR")]
+
+
+def test_a_callback_may_end_the_thread_that_adds_it_too_late(pool: FakePool) -> None:
+    def fail(future: object) -> None:
+        raise SystemExit
+
+    with Executor() as executor:
+        future = executor.submit(abs, -1)
+        future.result(WAIT_S)
+        with pytest.raises(SystemExit):
+            future.add_done_callback(fail)
+
+
+@pytest.mark.parametrize("failure", [None, Failure("exit", "task", "exit status 1")])
+def test_a_large_result_whose_file_is_gone_is_told_to_be_gone(pool: FakePool, failure: Failure | None) -> None:
+    gone = MARK + bytes(16)
+    pool.master.work = lambda spec, code, payload: (failure, gone)
+    with Executor() as executor:
+        with pytest.raises(TaskFailed) as raised:
+            executor.submit(abs, -1).result(WAIT_S)
+    assert str(raised.value) == (failure.message if failure else "the task ended well, but the file with its result is gone")
+
+
+def test_output_that_nobody_reads_any_more_does_not_keep_the_results(pool: FakePool, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Broken(io.StringIO):
+        def write(self, text: str) -> int:
+            raise BrokenPipeError
+
+    pool.master.work = lambda spec, code, payload: (None, value_parcel(7, b"hello"))
+    monkeypatch.setattr("sys.stdout", Broken())
+    with Executor() as executor:
+        assert executor.submit(abs, -1).result(WAIT_S) == 7
 
 
 @pytest.mark.parametrize(

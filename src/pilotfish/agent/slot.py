@@ -58,6 +58,7 @@ SHORTEST_CHILD_S = 0.0001
 
 AnySpec = Union[CallSpec, ExecutableSpec]
 BUILT_IN = dict(vars(builtins))
+KEPT_SIGNALS = {signal.SIGTERM, signal.SIGCHLD}
 
 
 class SlotSpoiled(Exception):
@@ -71,7 +72,8 @@ def main(settings_text: str) -> NoReturn:
     cell = Cell(descriptors["cell"])
     become_subreaper()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, _end_tree)
+    # Waited for, not handled: a handler in Python can miss a signal that comes just before a call that blocks.
+    signal.pthread_sigmask(signal.SIG_BLOCK, KEPT_SIGNALS)
     signal_on_parent_death(signal.SIGTERM, settings["agent"])
     keeper = getpid()
     try:
@@ -81,7 +83,7 @@ def main(settings_text: str) -> NoReturn:
         _exit(1)
     if child:
         _keep(child, max(descriptors.values()))
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, KEPT_SIGNALS)
     become_subreaper()
     signal_on_parent_death(signal.SIGKILL, keeper)
     _volunteer_for_oom()
@@ -106,19 +108,17 @@ def _give_up(cell: Cell, error: Exception) -> None:
     os.write(2, b"\n%s\n" % text.encode("utf-8", "replace"))
 
 
-def _end_tree(number: int, frame: Any) -> None:
-    kill_descendants()
-    os._exit(128 + number)
-
-
 def _keep(child: int, last_descriptor: int) -> NoReturn:
-    """Wait for the slot, end what it left, then die as it died."""
+    """Wait for the slot, end what it left, then die as it died; or end it all when told to, or when the agent is gone."""
     os.closerange(0, last_descriptor + 1)
-    while True:
-        pid, status = os.waitpid(child, 0)
-        if pid == child:
-            break
+    pid = 0
+    while pid != child:
+        if signal.sigwait(KEPT_SIGNALS) == signal.SIGTERM:
+            kill_descendants()
+            os._exit(128 + signal.SIGTERM)
+        pid, status = os.waitpid(child, os.WNOHANG)
     kill_descendants()
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, KEPT_SIGNALS)
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

@@ -158,6 +158,10 @@ class Steering:
         if world.master is None or world.master.blocked:
             world.after(LOOK_S, self._settle)
             return
+        if not self._nothing_left():
+            # A command of the operator was long on its way: there is something to do again.
+            self.wind_up()
+            return
         world.oracle.settled(world.master)
         for run in world.journal.shadow.runs:
             if world.dice.random() < 0.5:

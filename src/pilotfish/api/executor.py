@@ -15,9 +15,9 @@ from pilotfish.api.future import TaskFuture
 from pilotfish.api.mapping import map_by
 from pilotfish.api.session import FutureType, Pool, Session, interpreter_ends, usable_cores
 from pilotfish.applications.function import PythonCalls
+from pilotfish.applications.parcel import Parcel
 from pilotfish.applications.wishes import Wishes, read_wishes
 from pilotfish.errors import BadInput, PilotfishError
-from pilotfish.live.client import Parcel
 from pilotfish.model.messages import EndedItem
 from pilotfish.model.task import RunOptions
 

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from pilotfish.api.future import TaskFuture
+from pilotfish.applications.parcel import Parcel
 from pilotfish.errors import ConnectionFailed, PilotfishError
-from pilotfish.live.client import Client, Parcel
+from pilotfish.live.client import Client
 from pilotfish.live.submission import Submission
 from pilotfish.model.messages import EndedItem
 from pilotfish.model.task import RunOptions, TaskSpec

@@ -23,7 +23,7 @@ from typing import Any
 
 import cloudpickle  # type: ignore[import-untyped]
 
-from pilotfish.applications.parcel import Buffer, joined, pack_apart, pack_one
+from pilotfish.applications.parcel import Parcel, joined, pack_apart, pack_one
 from pilotfish.applications.wishes import NOTHING_SPECIAL, Wanted
 from pilotfish.errors import BadInput
 from pilotfish.model.task import TaskSpec
@@ -101,7 +101,7 @@ def _apart(value: Any) -> Any:
     return _Apart(value) if type(value) is bytes and len(value) > LARGE_BYTES else value
 
 
-def pack_pickled(value: object) -> bytes | list[Buffer]:
+def pack_pickled(value: object) -> Parcel:
     """In one piece, or in several if some are large."""
     data, buffers = dump(value)
     if buffers:
@@ -109,7 +109,7 @@ def pack_pickled(value: object) -> bytes | list[Buffer]:
     return pack_one(data)
 
 
-def _pack_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes | list[Buffer]:
+def _pack_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Parcel:
     return pack_pickled((tuple(map(_apart, args)), {name: _apart(value) for name, value in kwargs.items()} if kwargs else kwargs))
 
 
@@ -158,7 +158,7 @@ class PythonCalls:
         self._per_code: dict[int, set[bytes]] = {}
         self._carriers: dict[str, int] = {}
 
-    def encode(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, bytes | list[Buffer]]:
+    def encode(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, Parcel]:
         known = self._known.get(id(function))
         if known is not None and known[0]() is function:
             return known[1], _pack_call(args, kwargs)

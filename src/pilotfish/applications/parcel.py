@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from pilotfish.errors import PilotfishError
 
 Buffer = bytes | bytearray | memoryview
+Parcel = bytes | list[Buffer]
+"""In one piece, or in several that whoever writes them need not copy together first."""
 
 _COUNT = struct.Struct("!I")
 _ONE = struct.Struct("!IQ")
@@ -33,11 +35,11 @@ def pack(parts: Sequence[Buffer]) -> bytes:
 
 
 def pack_apart(parts: Sequence[Buffer]) -> list[Buffer]:
-    """A parcel in pieces: whoever writes it to a file need not copy it together first."""
+    """A parcel in pieces."""
     return [struct.pack(f"!I{len(parts)}Q", len(parts), *(memoryview(part).nbytes for part in parts)), *parts]
 
 
-def joined(parcel: bytes | list[Buffer]) -> bytes:
+def joined(parcel: Parcel) -> bytes:
     return parcel if isinstance(parcel, bytes) else b"".join(parcel)
 
 

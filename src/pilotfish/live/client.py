@@ -16,10 +16,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from pilotfish.applications.parcel import Parcel, joined
 from pilotfish.applications.tasklist import Entry, TaskList
 from pilotfish.errors import ConnectionFailed, JournalFull, PilotfishError
 from pilotfish.live.errands import Errands, Question, Reply
-from pilotfish.live.frames import Buffer, frame
+from pilotfish.live.frames import frame
 from pilotfish.live.home import PoolHome
 from pilotfish.live.link import Link, dial
 from pilotfish.live.submission import Listener, Submission
@@ -34,8 +35,6 @@ FULL_DISK_S = 1.0
 """How long to wait before tasks are offered again to a master whose disk is full."""
 _DIRECT_AFTER_S = 0.0001
 """A caller sends by itself when nothing was sent for so long: tasks come one by one, and there is nothing to batch."""
-Parcel = bytes | list[Buffer]
-"""A payload in one piece or in several."""
 _BACKLOG_BYTES = 256 * 1024 * 1024
 """Callers wait when more than this is on its way to the master."""
 _BACK_OFF_S = (0.0, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
@@ -115,7 +114,7 @@ class Client:
         if sum(map(len, parts)) > SHARE_BYTES and self.share.is_dir():
             payload = write_shared(self.share, parts)
         else:
-            payload = parcel if isinstance(parcel, bytes) else b"".join(parcel)
+            payload = joined(parcel)
         with self._lock:
             if self._failure is not None or self._closing:
                 self._check()

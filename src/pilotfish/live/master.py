@@ -199,6 +199,7 @@ class Master:
     def _heard_all(self) -> None:
         """A link has given all it has. If nobody else has something, there is nothing to wait for: the loop would only look around."""
         if self._inbox and not self._turn_due:
+            # What asyncio is about to run has no public name; without it we take the ordinary way.
             if getattr(self._loop, "_ready", True):
                 self._call_turn()
             else:

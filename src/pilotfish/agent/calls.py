@@ -16,6 +16,8 @@ from .failure import Failure
 from .frames import MAX_BODY
 from .parcels import ParcelError, unpack
 
+QUICK_S = 0.0005
+FLUSH_S = 0.001
 MESSAGE_CHARACTERS = 2000
 TRACEBACK_CHARACTERS = 20_000
 ONE_PART = b"\0\0\0\1"
@@ -39,6 +41,10 @@ class CallSpec:
         self.function: Optional[Callable[..., Any]] = None
         self.instance: Any = None
         self.recent_s = 1.0
+
+    def flush_after_s(self) -> float:
+        """How long reports of earlier attempts may wait when this one starts: while a call runs none can go out."""
+        return FLUSH_S if self.recent_s <= QUICK_S else 0.0
 
 
 class CallFailed(Exception):

@@ -18,11 +18,13 @@ from .limits import is_limit
 from .parcels import ParcelError, unpack
 from .process_tree import ChildrenClock, descendants_of, has_children, kill_descendants, reap_children, signal_all
 from .sandbox import Sandbox, SandboxError, missing_output, write_all
+from .slot_channel import Outbox
 
 LARGEST_OUTPUT_CAP = 32 * 1024 * 1024
 ROOM_FOR_FILES = MAX_BODY - 2 * LARGEST_OUTPUT_CAP - (1 << 20)
 MISLEADING_PEAK_KIB = 64 * 1024
 REAP_MS = 5000
+FLUSH_MS = 5
 PIPE_READ = 256 * 1024
 # Python ignores these two; what we spawn must not inherit that.
 RESTORED_SIGNALS = [signal.SIGPIPE, signal.SIGXFSZ]
@@ -41,7 +43,11 @@ class ExecutableSpec:
         self.sandbox = bool(launch.get("sandbox"))
         self.code = code
         self.output_cap = min(int(launch.get("output_cap") or OUTPUT_CAP), LARGEST_OUTPUT_CAP)
-        self.recent_s = 1.0
+
+    @staticmethod
+    def flush_after_s() -> float:
+        """Reports of earlier attempts need not go out before it starts: they can do so while it runs."""
+        return FLUSH_MS / 1000
 
 
 class ChildWatch:
@@ -101,8 +107,9 @@ def _nothing(number: int, frame: Any) -> None:
 class Executables:
     """Runs executables, one at a time. ``control`` is told when the agent has something to say meanwhile."""
 
-    def __init__(self, channel: int, control: Callable[[bool], None], sandboxes: str, clock: ChildrenClock) -> None:
+    def __init__(self, channel: int, control: Callable[[bool], None], outbox: Outbox, sandboxes: str, clock: ChildrenClock) -> None:
         self._control = control
+        self._outbox = outbox
         self._channel = channel
         self._sandboxes = sandboxes
         self._null = move_high(os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC))
@@ -157,14 +164,20 @@ class Executables:
         launch = spec.launch
         directory = sandbox.path if sandbox else launch.get("cwd") or self._sandboxes
         try:
-            if directory == self._sandboxes:
+            try:
+                os.chdir(directory)
+            except FileNotFoundError:
+                if directory != self._sandboxes:
+                    raise
+                # Some task may have removed it.
                 os.makedirs(directory, 0o700, exist_ok=True)
-            os.chdir(directory)
+                os.chdir(directory)
         except OSError as error:
             if is_limit(error):
                 raise
             return ["spawn", "worker", "cannot enter the directory %r: %s" % (directory, error.strerror)], self._payload({}, ()), 0, 0
-        environment = {**environment, **(task.get("env") or {})}
+        if task.get("env"):
+            environment = {**environment, **task["env"]}
         argv = [str(word) for word in task["argv"]]
         if launch.get("shell"):
             argv = ["/bin/sh", "-c", argv[0], "sh", *argv[1:]]
@@ -242,8 +255,9 @@ class Executables:
         status, usage = 0, None
         try:
             while usage is None:
-                ready = self._poll.poll(REAP_MS)
+                ready = self._poll.poll(FLUSH_MS if self._outbox.filled else REAP_MS)
                 if not ready:
+                    self._outbox.flush()
                     reap_children([pid])
                 for descriptor, _ in ready:
                     if descriptor == ends:

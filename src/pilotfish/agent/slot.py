@@ -51,8 +51,6 @@ from .slot_channel import Inbox, Outbox
 from .surroundings import Surroundings
 
 KEPT_MEMORY = 32 * 1024 * 1024
-QUICK_S = 0.0005
-FLUSH_S = 0.001
 # Nothing can be forked, run and waited for in less.
 SHORTEST_CHILD_S = 0.0001
 
@@ -236,7 +234,7 @@ class SlotLoop:
         spec = self.specs[number]
         begun = perf_counter()
         outbox = self.outbox
-        if outbox.filled and (spec.recent_s > QUICK_S or begun - outbox.flushed_at > FLUSH_S):
+        if outbox.filled and begun - outbox.flushed_at > spec.flush_after_s():
             outbox.flush()
             outbox.flushed_at = begun
         self.cell.words[STARTED] = sequence
@@ -288,13 +286,12 @@ class SlotLoop:
     def _run_executable(self, sequence: int, begun: float, order: Tuple[Any, ...], body: memoryview) -> None:
         _, _, number, attempt, task, cores, _ = order
         if self.executables is None:
-            self.executables = Executables(self._channel.fileno(), self._control, self._sandboxes, self._children_clock)
+            self.executables = Executables(self._channel.fileno(), self._control, self.outbox, self._sandboxes, self._children_clock)
         spec = self.specs[number]
         assert isinstance(spec, ExecutableSpec)
         environment = self.surroundings.environment(number, task, attempt, cores)
         failure, parts, cpu_us, rss_kib = self.executables.run(spec, body, environment, "%d-%d" % (task, attempt))
         wall_s = perf_counter() - begun
-        spec.recent_s = max(wall_s, 0.8 * spec.recent_s)
         self.outbox.report((sequence, int(wall_s * 1e6), cpu_us, rss_kib), failure, parts)
 
     def _control(self, news: bool) -> None:

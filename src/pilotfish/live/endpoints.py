@@ -95,6 +95,8 @@ class Link(asyncio.BufferedProtocol):
         self.number = doorman.next_number()
         self.role = ""
         self.key_id = ""
+        self.near = False
+        """The peer is an agent that this master started on its own machine."""
         self.transport: asyncio.Transport | None = None
         self._inbox = Inbox()
         self._nonce = secrets.token_hex(32)

@@ -99,6 +99,9 @@ class Launcher:
         self._watch(pilot, int(pid), child=False)
         self._tell(i.PilotAccepted(pilot, job))
 
+    def watches(self, pilot: str) -> bool:
+        return pilot in self._processes
+
     def cancel(self, pilot: str) -> None:
         process = self._processes.get(pilot)
         if process is None:

@@ -206,9 +206,12 @@ class Master:
                 self._turn()
 
     def _heard(self, link: Link, message: Any, body: memoryview) -> None:
-        if isinstance(message, m.Hello) and link.key_id not in (AGENT, f"pilot:{message.pilot}"):
-            link.drop(f"key {link.key_id} does not belong to pilot {message.pilot}")
-            return
+        if isinstance(message, m.Hello):
+            its_own = link.key_id == f"pilot:{message.pilot}"
+            if not its_own and link.key_id != AGENT:
+                link.drop(f"key {link.key_id} does not belong to pilot {message.pilot}")
+                return
+            link.near = its_own and self.launcher.watches(message.pilot)
         self.links[link.number] = link
         # What will be refused for want of room must not take the rest of it.
         payloads = self.cargo.keep_all(split_body(message, body), spill=not (self._space_full and isinstance(message, m.Submit)))
@@ -249,10 +252,17 @@ class Master:
         os._exit(4)
 
     def _conclude(self, turn: Turn) -> None:
-        """The disk is at work while the messages are made; none leaves before it is done."""
+        """What is written is forgotten only if this machine stops, and agents on it stop with it: they need not wait for the disk.
+
+        For all others the disk is at work while the messages are made, and none leaves before it is done.
+        """
         if turn.facts:
             self._write_down(encode_record(Record(turn.at, turn.facts)))  # type: ignore[arg-type]
-        awaited = self._prepare(turn.effects)
+        for link in self._prepare(turn.effects, near=True).values():
+            link.flush()
+        if turn.facts:
+            self.journal.begin_sync()
+        awaited = self._prepare(turn.effects, near=False)
         self._set_timer()
         if turn.facts:
             self.journal.sync()
@@ -290,16 +300,20 @@ class Master:
         else:
             self._turn()
 
-    def _prepare(self, effects: list[e.Effect]) -> dict[int, Link]:
-        """Make the messages; returns the links on which somebody waits for one."""
+    def _prepare(self, effects: list[e.Effect], near: bool) -> dict[int, Link]:
+        """Make the messages to agents on this machine, or to all others; returns the links on which somebody waits for one.
+
+        A confirmation is given when the disk is done, to whomever.
+        """
         awaited: dict[int, Link] = {}
         load = self.cargo.load
         for effect in effects:
             if type(effect) is e.Send:
                 link = self.links.get(effect.link)
-                if link is not None:
+                confirms = type(effect.message) in CONFIRMATIONS
+                if link is not None and (link.near and not confirms) is near:
                     link.send(effect.message, [load(payload, whole=effect.whole) for payload in effect.payloads])
-                    (self._unhurried if type(effect.message) in CONFIRMATIONS else awaited)[effect.link] = link
+                    (self._unhurried if confirms else awaited)[effect.link] = link
         for link in awaited.values():
             link.seal()
         return awaited

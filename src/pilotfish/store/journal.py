@@ -51,6 +51,7 @@ class Journal:
         self._number = 0
         self._seed = 0
         self._size = 0
+        self._last_start = 0
         self._length = 0
         self._prepares = True
         self._next_sequence = 1
@@ -113,9 +114,13 @@ class Journal:
             raise self._full(error) from error
         if self._size > self._length:
             self._prepare()
-        self._disk.begin_writing(self._descriptor, start, self._size - start)
+        self._last_start = start
         self._next_sequence += len(records)
         return self._next_sequence - 1
+
+    def begin_sync(self) -> None:
+        """Lets the device begin now with what was appended last; ``sync`` will wait less."""
+        self._disk.begin_writing(self._descriptor, self._last_start, self._size - self._last_start)
 
     def sync(self) -> None:
         """Makes all that was appended durable. If that fails nothing else is accepted: stop, and start again from what is on disk."""

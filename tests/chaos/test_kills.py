@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,13 +18,19 @@ SETTINGS = {"workers": 2, "beat_s": 0.5, "lease_s": 3.0, "author_s": 3.0, "linge
 TASKS = 60
 
 
-@pytest.fixture
-def scene(pilotfish_home: Path, tmp_path: Path) -> Iterator[Scene]:
-    pool = Pool(PoolHome(pilotfish_home / "pools" / "chaos").make().directory, dict(SETTINGS))
+@contextmanager
+def a_scene(home: Path, log: Path, settings: dict[str, Any]) -> Iterator[Scene]:
+    pool = Pool(PoolHome(home / "pools" / "chaos").make().directory, settings)
     pool.revive()
-    made = Scene(pool, tmp_path / "effects.log")
+    made = Scene(pool, log)
     yield made
     made.stop()
+
+
+@pytest.fixture
+def scene(pilotfish_home: Path, tmp_path: Path) -> Iterator[Scene]:
+    with a_scene(pilotfish_home, tmp_path / "effects.log", dict(SETTINGS)) as made:
+        yield made
 
 
 def reach(scene: Scene, stage: str) -> None:
@@ -122,15 +129,25 @@ def test_stop_of_the_client_costs_nothing(scene: Scene) -> None:
     scene.assert_each_task_ended_once(row, reruns=0)
 
 
-def test_a_master_that_is_down_for_long_loses_no_running_work(scene: Scene) -> None:
-    """Tasks longer than the lease run on while there is no master, and their results count."""
-    with scene.start_client(2, 5.0) as client:
+def _work_without_a_master(scene: Scene, seconds: float) -> None:
+    with scene.start_client(2, seconds) as client:
         wait_until(lambda: scene.started() == 2, "both tasks to run")
         client.kill()
     os.kill(scene.pid_of("master"), KILL)
     wait_until(lambda: len([line for line in scene.lines() if line.startswith("end")]) == 2, "both tasks to end without a master")
     row = scene.wait_for_end(2)
     scene.assert_each_task_ended_once(row, reruns=0)
+
+
+def test_a_master_that_is_down_beyond_the_lease_loses_no_running_work(scene: Scene) -> None:
+    """Tasks longer than the lease run on while there is no master, and their results count."""
+    _work_without_a_master(scene, SETTINGS["lease_s"] + 2.0)
+
+
+def test_a_master_that_is_down_for_a_minute_loses_no_running_work(pilotfish_home: Path, tmp_path: Path) -> None:
+    """With the settings that everybody has."""
+    with a_scene(pilotfish_home, tmp_path / "effects.log", {"workers": 2}) as scene:
+        _work_without_a_master(scene, 61.0)
 
 
 def test_again_and_again(scene: Scene) -> None:

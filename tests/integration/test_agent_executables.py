@@ -269,3 +269,18 @@ def test_a_look_at_output_is_answered_before_the_slot_is_up(client: Client) -> N
     for task in tasks:
         client.master.peer.send(wire.Peek(100 + task, task, 1, 1, 0))
     assert {client.master.wait_for(wire.Peeked).query for _ in tasks} == {100 + task for task in tasks}
+
+
+def test_results_of_short_executables_do_not_wait_for_a_long_one_behind_them(client: Client, tmp_path: Path) -> None:
+    """Both slots are given some ahead; a report that lies there in company still leaves while the next one runs."""
+    spec = client.exec()
+    for task in [client.command(spec, "/bin/true") for _ in range(20)]:
+        client.outcome(task)
+    gate = tmp_path / "gate"
+    payloads = [["/bin/true"]] * 6 + [["/bin/sh", "-c", f"until test -e {gate}; do sleep 0.05; done"]] * 2
+    tasks = client.start(spec, *[parcel(json.dumps({"argv": argv}).encode(), b"") for argv in payloads])
+    for task in tasks[:6]:
+        assert client.outcome(task)["failure"] is None
+    gate.touch()
+    for task in tasks[6:]:
+        assert client.outcome(task)["failure"] is None

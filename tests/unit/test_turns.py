@@ -1,0 +1,64 @@
+"""What leaves the master before its disk is done, and what does not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
+
+from pilotfish.core.machine import Turn
+from pilotfish.live.home import PoolHome
+from pilotfish.live.master import Master
+from pilotfish.model import effects as e
+from pilotfish.model import facts as f
+from pilotfish.model import messages as m
+from pilotfish.model.settings import PoolSettings
+
+
+class Link:
+    """Stands for a connection; writes down when what leaves."""
+
+    def __init__(self, name: str, near: bool, log: list[str]) -> None:
+        self.name, self.near, self._log = name, near, log
+        self._outbox: list[str] = []
+
+    def send(self, message: m.Message, parts: Sequence[Any] = ()) -> None:
+        self._outbox.append(f"{self.name}: {type(message).__name__}")
+
+    def seal(self) -> None:
+        pass
+
+    def flush(self) -> None:
+        self._log += self._outbox
+        self._outbox = []
+
+
+def test_agents_of_this_machine_hear_when_it_is_written_all_others_and_all_confirmations_when_it_is_safe(tmp_path: Path) -> None:
+    log: list[str] = []
+    master = Master(PoolHome(tmp_path / "pool").make(), PoolSettings())
+    try:
+        master._loop = Mock()
+        journal = master.journal
+        append, sync = journal.append, journal.sync
+        journal.append = lambda records: log.append("written") or append(records)  # type: ignore[method-assign, func-returns-value]
+        journal.sync = lambda: log.append("safe") or sync()  # type: ignore[method-assign, func-returns-value]
+        links = [Link("near", True, log), Link("far", False, log), Link("client", False, log)]
+        master.links = dict(enumerate(links))  # type: ignore[arg-type]
+        messages: list[tuple[int, m.Message]] = [
+            (0, m.Acked(1, 1)),
+            (0, m.Kill([])),
+            (1, m.Acked(1, 1)),
+            (1, m.Kill([])),
+            (2, m.Accepted(1, 1)),
+            (2, m.RunFinished(1, {})),
+        ]
+        master._conclude(Turn(0.0, [f.KeyRevoked("nobody")], [e.Send(link, message) for link, message in messages]))
+        assert log[:3] == ["written", "near: Kill", "safe"]
+        assert sorted(log[3:]) == ["client: Accepted", "client: RunFinished", "far: Acked", "far: Kill"]
+        master._confirm()
+        assert log[7:] == ["near: Acked"]
+    finally:
+        master.journal.close()
+        master.cargo.close()
+        master.lock.release()

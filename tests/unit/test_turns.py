@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
+import pytest
+
 from pilotfish.core.machine import Turn
 from pilotfish.live.home import PoolHome
 from pilotfish.live.master import Master
@@ -14,6 +16,7 @@ from pilotfish.model import effects as e
 from pilotfish.model import facts as f
 from pilotfish.model import messages as m
 from pilotfish.model.settings import PoolSettings
+from pilotfish.model.task import RunOptions
 
 
 class Link:
@@ -34,7 +37,7 @@ class Link:
         self._outbox = []
 
 
-def test_agents_of_this_machine_hear_when_it_is_written_all_others_and_all_confirmations_when_it_is_safe(tmp_path: Path) -> None:
+def test_who_stops_with_this_machine_hears_when_it_is_written_all_others_and_all_confirmations_when_it_is_safe(tmp_path: Path) -> None:
     log: list[str] = []
     master = Master(PoolHome(tmp_path / "pool").make(), PoolSettings())
     try:
@@ -58,6 +61,19 @@ def test_agents_of_this_machine_hear_when_it_is_written_all_others_and_all_confi
         assert sorted(log[3:]) == ["client: Accepted", "client: RunFinished", "far: Acked", "far: Kill"]
         master._confirm()
         assert log[7:] == ["near: Acked"]
+    finally:
+        master.journal.close()
+        master.cargo.close()
+        master.lock.release()
+
+
+@pytest.mark.parametrize(("name", "near"), [("default", False), ("private-1-ab", True)])
+def test_only_the_client_of_a_private_pool_ends_with_it(tmp_path: Path, name: str, near: bool) -> None:
+    master = Master(PoolHome(tmp_path / name).make(), PoolSettings())
+    try:
+        link = Mock(role="client", number=1, near=False)
+        master._heard(link, m.Open("uid", RunOptions()), memoryview(b""))
+        assert link.near is near
     finally:
         master.journal.close()
         master.cargo.close()

@@ -76,7 +76,9 @@ def supervise(options: Dict[str, Any]) -> int:
         complain("cannot make a working directory in %s: %s" % (options["workdir"] or tempfile.gettempdir(), error.strerror))
         return USAGE_ERROR
     if not options["worker"]:
-        options["worker"] = "%s-%s" % (os.uname().nodename.partition(".")[0], os.urandom(3).hex())
+        # A pilot may have several nodes, and may be started anew by its batch system while the old agent lives on.
+        node, pilot = os.uname().nodename.partition(".")[0], options["pilot"]
+        options["worker"] = "%s.%s.%d" % (pilot, node, os.getpid()) if pilot else "%s-%s" % (node, os.urandom(3).hex())
     options.update(workdir=workdir, bundle=_unpack(workdir), supervisor=os.getpid(), started=time.monotonic())
     become_subreaper()
     life_read, life_write = os.pipe()

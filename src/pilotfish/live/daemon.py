@@ -16,7 +16,7 @@ from typing import Any
 
 from pilotfish.applications.environment import without_secrets
 from pilotfish.errors import ConnectionFailed, PilotfishError, PoolStopped
-from pilotfish.live.home import PoolHome, home, pool_home
+from pilotfish.live.home import PRIVATE, PoolHome, home, pool_home
 from pilotfish.live.keys import require_private
 from pilotfish.live.processes import processes_of
 
@@ -92,7 +92,7 @@ def ensure_pool(name: str = "default") -> Pool:
 
 def private_pool(workers: int) -> Pool:
     """A pool of one's own, gone when it is closed or its client dies."""
-    directory = home() / "pools" / f"private-{os.getpid()}-{secrets.token_hex(4)}"
+    directory = home() / "pools" / f"{PRIVATE}{os.getpid()}-{secrets.token_hex(4)}"
     pool = Pool(PoolHome(directory).make().directory, {**PRIVATE_SETTINGS, "workers": workers}, temporary=True)
     pool.revive()
     return pool
@@ -103,7 +103,7 @@ def find_pools() -> list[Pool]:
     root = home() / "pools"
     if not root.is_dir():
         return []
-    return [Pool(path, temporary=path.name.startswith("private-")) for path in sorted(root.iterdir()) if path.is_dir()]
+    return [Pool(path, temporary=PoolHome(path).private) for path in sorted(root.iterdir()) if path.is_dir()]
 
 
 def is_served(directory: Path) -> bool:

@@ -96,7 +96,7 @@ class Link(asyncio.BufferedProtocol):
         self.role = ""
         self.key_id = ""
         self.near = False
-        """The peer is an agent that this master started on its own machine."""
+        """The peer, and all that it could do about what it is told, ends with this machine."""
         self.transport: asyncio.Transport | None = None
         self._inbox = Inbox()
         self._nonce = secrets.token_hex(32)

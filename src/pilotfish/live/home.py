@@ -13,6 +13,7 @@ from typing import Any
 from pilotfish.errors import BadInput
 from pilotfish.live.keys import Keyring, require_private, write_private
 
+PRIVATE = "private-"
 MAX_SOCKET_PATH = 100
 """The kernel takes Unix socket paths of at most 107 bytes."""
 
@@ -42,6 +43,11 @@ class PoolHome:
     @property
     def name(self) -> str:
         return self.directory.name
+
+    @property
+    def private(self) -> bool:
+        """Whether it belongs to one program and ends with it: nobody ever comes back to it."""
+        return self.name.startswith(PRIVATE)
 
     @property
     def journal(self) -> Path:

@@ -212,6 +212,8 @@ class Master:
                 link.drop(f"key {link.key_id} does not belong to pilot {message.pilot}")
                 return
             link.near = its_own and self.launcher.watches(message.pilot)
+        elif link.role == CLIENT:
+            link.near = self.pool.private
         self.links[link.number] = link
         # What will be refused for want of room must not take the rest of it.
         payloads = self.cargo.keep_all(split_body(message, body), spill=not (self._space_full and isinstance(message, m.Submit)))
@@ -252,7 +254,7 @@ class Master:
         os._exit(4)
 
     def _conclude(self, turn: Turn) -> None:
-        """What is written is forgotten only if this machine stops, and agents on it stop with it: they need not wait for the disk.
+        """What is written is forgotten only if this machine stops. Whoever stops with it need not wait for the disk.
 
         For all others the disk is at work while the messages are made, and none leaves before it is done.
         """
@@ -301,7 +303,7 @@ class Master:
             self._turn()
 
     def _prepare(self, effects: list[e.Effect], near: bool) -> dict[int, Link]:
-        """Make the messages to agents on this machine, or to all others; returns the links on which somebody waits for one.
+        """Make the messages to those near, or to all others; returns the links on which somebody waits for one.
 
         A confirmation is given when the disk is done, to whomever.
         """

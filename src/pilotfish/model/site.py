@@ -1,0 +1,79 @@
+"""A site: a place where pilots can run, as a person describes it, and the size of one pilot."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+LOCAL = "local"
+"""The site that is always there: this machine."""
+
+
+class PilotSize(Struct, frozen=True, array_like=True):
+    """What one pilot asks of a site. ``cores``, ``memory`` and ``gpus`` are those of each of its nodes."""
+
+    cores: float = 1.0
+    nodes: int = 1
+    walltime_s: float = 0.0
+    memory: int = 0
+    gpus: float = 0.0
+
+
+class Site(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One table of ``sites.toml``."""
+
+    backend: str
+    """How it is spoken to: ssh, slurm, sge, pbs, lsf, htcondor, kubernetes or arc."""
+    via: str = ""
+    """The login node on which its commands are run, as one would give it to ssh; empty: they are run here."""
+    hosts: tuple[str, ...] = ()
+    """For ssh alone: the machines, as one would give them to ssh."""
+
+    max_pilots: int = 10
+    """So many pilots at a time, waiting or running."""
+    max_queued: int = 5
+    """So many of them may wait."""
+    max_cores: int = 0
+    """So many cores at a time; 0 sets no limit."""
+
+    cores: int = 0
+    """Cores of one pilot on each node; 0: as many as the tasks need (for ssh: all that the machine has)."""
+    nodes: int = 1
+    """Nodes of one pilot."""
+    memory: int = 0
+    """Bytes on each node; 0: what the site gives by itself, or what the tasks need."""
+    gpus: int = 0
+    walltime_s: float = 3600.0
+    """How long one pilot may run."""
+    queue: str = ""
+    """The queue or partition; empty: the site's own choice."""
+    account: str = ""
+    """The account or project that is charged."""
+    directives: tuple[str, ...] = ()
+    """More options for the batch system, as one would write them after ``#SBATCH`` or its like."""
+    options: dict[str, str] = {}
+    """What only this kind of backend knows, such as the image of a container."""
+
+    folder: str = "~/.pilotfish"
+    """Where the pilots' files are put at the site."""
+    scratch: str = ""
+    """Where tasks work on the nodes; empty: the node's place for temporary files."""
+    python: str = ""
+    """The Python of the nodes, 3.8 or later; empty: the first that is found."""
+    setup: tuple[str, ...] = ()
+    """Lines for the shell before the agent starts, such as ``module load python``."""
+    tags: dict[str, str] = {}
+    """What its workers are labelled with; tasks may ask for it."""
+
+    reach: str = "auto"
+    """How its agents reach the master: ``direct``, ``tunnel`` (through the login node), or whichever works."""
+    address: str = ""
+    """For ``direct``: the name under which the nodes know the master's machine."""
+    poll_s: float = 0.0
+    """0: agents stay connected; otherwise they call this often."""
+
+    period_s: float = 30.0
+    """Its queue is looked at so often, whatever is there."""
+    submissions_per_minute: float = 60.0
+    commands_at_once: int = 4
+    paused: bool = False
+    """No new pilots, until somebody resumes it."""

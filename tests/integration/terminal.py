@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pty
 import select
+import signal
 import subprocess
 import sys
 import time
@@ -97,6 +98,8 @@ class Terminal:
 
 def _make_controlling() -> None:
     """Ctrl-C is a signal only at a terminal that controls its processes."""
+    # Whoever runs the tests in the background has interrupts ignored, and all that they start with them.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     import fcntl
     import termios
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pilotfish.agent.sandbox import Sandbox, SandboxError
+from pilotfish.agent.sandbox import Sandbox, SandboxError, _open_up
 
 BAD_NAMES = [
     "",
@@ -124,3 +124,31 @@ def test_removing_does_not_follow_links(sandbox: Sandbox, tmp_path: Path) -> Non
     (Path(sandbox.path) / "link").symlink_to(tmp_path / "precious")
     sandbox.remove()
     assert (tmp_path / "precious" / "file").exists()
+
+
+def test_removing_never_touches_what_a_task_linked_to_in_the_place_of_its_directory(sandbox: Sandbox, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    (outside / "below").mkdir(parents=True)
+    outside.chmod(0o755)
+    (outside / "below").chmod(0o755)
+    os.rmdir(sandbox.path)
+    os.symlink(outside, sandbox.path)
+    sandbox.remove()
+    assert not os.path.lexists(sandbox.path)
+    assert [stat.S_IMODE(place.stat().st_mode) for place in (outside, outside / "below")] == [0o755, 0o755]
+
+
+def test_what_is_opened_up_to_be_removed_is_never_reached_through_a_link(sandbox: Sandbox, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    outside.chmod(0o755)
+    closed = Path(sandbox.path) / "closed"
+    (closed / "deeper").mkdir(parents=True)
+    (closed / "link").symlink_to(outside)
+    for place in (closed / "deeper", closed):
+        place.chmod(0o000)
+    _open_up(str(tmp_path), "box")
+    assert stat.S_IMODE(outside.stat().st_mode) == 0o755
+    assert [stat.S_IMODE(place.stat().st_mode) for place in (closed, closed / "deeper")] == [0o700, 0o700]
+    sandbox.remove()
+    assert not os.path.exists(sandbox.path) and outside.is_dir()

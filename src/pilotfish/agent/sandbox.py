@@ -17,6 +17,7 @@ from .limits import describe_limit, is_limit
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _MAGIC = frozenset("*?[")
 DEEPEST = 64
+MOST_LEVELS = 200
 
 
 class SandboxError(Exception):
@@ -112,8 +113,13 @@ class Sandbox:
         import shutil
 
         shutil.rmtree(self.path, ignore_errors=True)
-        if os.path.lexists(self.path):
-            _open_up(self.path)
+        try:
+            os.unlink(self.path)  # the task put something else in its place, such as a link
+        except FileNotFoundError:
+            return
+        except OSError:
+            parent, name = os.path.split(self.path)
+            _open_up(parent, name)
             shutil.rmtree(self.path, ignore_errors=True)
 
 
@@ -201,14 +207,33 @@ def disk_error(what: str, error: OSError) -> SandboxError:
     return SandboxError("missing-input", "user", "%s: %s" % (what, error.strerror))
 
 
-def _open_up(path: str) -> None:
-    """Make every directory below listable again."""
-    waiting = [path]
-    while waiting:
-        directory = waiting.pop()
+def _open_up(parent: str, name: str) -> None:
+    """Make every directory of a tree listable again. A link is never followed: it would open up what lies elsewhere."""
+    try:
+        above = os.open(parent, _DIRECTORY)
+    except OSError:
+        return
+    try:
+        _open_up_below(above, name, MOST_LEVELS)
+    finally:
+        os.close(above)
+
+
+def _open_up_below(above: int, name: str, levels: int) -> None:
+    try:
+        # Without reading it, because that is what may be forbidden; what is changed is what was opened, whatever has its name by then.
+        place = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=above)
+    except OSError:
+        return
+    try:
+        os.chmod("/proc/self/fd/%d" % place, 0o700)
+        directory = os.open(".", _DIRECTORY, dir_fd=place)
         try:
-            os.chmod(directory, 0o700)
-            with os.scandir(directory) as entries:
-                waiting.extend(entry.path for entry in entries if entry.is_dir(follow_symlinks=False))
-        except OSError:
-            continue
+            for below in os.listdir(directory) if levels else ():
+                _open_up_below(directory, below, levels - 1)
+        finally:
+            os.close(directory)
+    except OSError:
+        pass
+    finally:
+        os.close(place)

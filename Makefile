@@ -11,7 +11,7 @@ WORKERS ?= $(shell nproc 2>/dev/null || echo 2)
 PYTEST_ARGS ?= -n 2
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check unit bench docs format clean
+.PHONY: help run test check unit engines bench docs format clean
 
 help:
 	@sed -n '1,/^$$/s/^# \{0,1\}//p' Makefile
@@ -29,8 +29,16 @@ check: $(VENV)/dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# Real batch systems are part of the tests; PILOTFISH_ENGINES=none does without.
+ifneq ($(PILOTFISH_ENGINES),none)
+unit: $(VENV)/engines
+endif
+
 unit: $(VENV)/dev $(VENV)/tests
 	CPYTHON_LIB="$$(ls -d $(CURDIR)/$(VENV)/cpython/usr/lib/python3.* 2>/dev/null)" $(BIN)/pytest $(PYTEST_ARGS)
+
+engines:
+	@.ci/engines
 
 bench: $(VENV)/dev
 	$(BIN)/python -m benchmarks
@@ -54,6 +62,10 @@ $(VENV)/base: pyproject.toml
 
 $(VENV)/tests: $(VENV)/dev
 	@.ci/cpython-tests $(VENV)
+	@touch $@
+
+$(VENV)/engines: .ci/engines | $(VENV)/dev
+	@.ci/engines
 	@touch $@
 
 $(VENV)/dev: pyproject.toml

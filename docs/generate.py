@@ -24,7 +24,8 @@ from pilotfish.applications.wishes import KNOWN
 from pilotfish.cli.complaints import EXPLANATIONS
 from pilotfish.cli.main import SECTIONS
 from pilotfish.cli.main import pilotfish as command_group
-from pilotfish.model import settings, states
+from pilotfish.config import QUANTITIES, SITE_KEYS
+from pilotfish.model import settings, site, states
 from pilotfish.model.settings import PoolSettings
 
 HERE = Path(__file__).parent
@@ -45,7 +46,11 @@ def command_page() -> str:
         for name in commands:
             command = command_group.get_command(root, name)
             assert command is not None
-            lines += _command(command, click.Context(command, info_name=name, parent=root))
+            context = click.Context(command, info_name=name, parent=root)
+            lines += _command(command, context)
+            if isinstance(command, click.Group):
+                for part in command.list_commands(context):
+                    lines += _command(command.commands[part], click.Context(command.commands[part], info_name=part, parent=context))
     return "\n".join(lines)
 
 
@@ -53,7 +58,8 @@ def _command(command: click.Command, context: click.Context) -> list[str]:
     usage = " ".join(command.collect_usage_pieces(context))
     text = inspect.cleandoc(command.help or "").replace("\b\n", "")
     paragraphs = [_paragraph(part) for part in text.split("\n\n")]
-    lines = [f"### {command.name}\n", f"`pilotfish {command.name} {usage}`\n", "\n\n".join(paragraphs) + "\n"]
+    path = context.command_path.removeprefix("pilotfish ")
+    lines = [f"### {path}\n", f"`pilotfish {path} {usage}`\n", "\n\n".join(paragraphs) + "\n"]
     rows = [parameter for parameter in command.params if isinstance(parameter, click.Option)]
     if rows:
         lines += ["| option | |", "|---|---|"]
@@ -94,6 +100,87 @@ def settings_page() -> str:
     lines += [f"| `{name}` | {text} |" for name, text in TASK_VARIABLES.items()]
     return "\n".join(lines) + "\n"
 
+
+def site_page() -> str:
+    """The keys of a site, from the structure that holds them."""
+    lines = [
+        NOTE + "# Sites\n",
+        "One file, `sites.toml` in `PILOTFISH_HOME`, for all pools, with one table per site; its name is that of the site. Only `backend`"
+        " is needed. `pilotfish site add` and `pilotfish site set` write it, and leave alone what they do not change. You may as well edit"
+        " it: a master reads it when it starts, and whenever one of these commands or `pilotfish run --site` asks it to. A misspelt key is"
+        " an error that names the nearest. How to use it: [Use a cluster](../how-to/use-a-cluster.md).\n",
+        "```text\n" + SITE_EXAMPLE + "```\n",
+        'Durations are written like `"90s"` or `"1h30m"`, sizes like `"8G"`.\n',
+        "| key | default | meaning |",
+        "|---|---|---|",
+    ]
+    meanings = {**SITE_TEXTS, **_field_texts(site, "Site")}
+    for key, field in zip(SITE_KEYS, msgspec.structs.fields(site.Site), strict=True):
+        lines.append(f"| `{key}` | {_site_default(key, field)} | {_prose(meanings[field.name])} |")
+    lines += ["", "Under `options` is what only one kind of backend knows:\n", "| backend | option | meaning |", "|---|---|---|"]
+    lines += [f"| {backend} | `{name}` | {text} |" for backend, options in SITE_OPTIONS.items() for name, text in options.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _site_default(key: str, field: msgspec.structs.FieldInfo) -> str:
+    if field.required:
+        return "(needed)"
+    default = field.default if field.default is not msgspec.NODEFAULT else field.default_factory()
+    if key in QUANTITIES and default:
+        return f'`"{default:g}s"`'
+    return f"`{msgspec.json.encode(default).decode()}`"
+
+
+SITE_EXAMPLE = """\
+# A quarter of a node, for two hours.
+[hpc]
+backend = "slurm"
+via = "me@login.example.org"
+queue = "batch"
+cores = 16
+memory = "32G"
+walltime = "2h"
+max_pilots = 20
+setup = ["module load python"]
+
+[lab]
+backend = "ssh"
+hosts = ["node1", "node2"]
+"""
+SITE_TEXTS = {
+    "gpus": "GPUs of one pilot on each node.",
+    "submissions_per_minute": "So many submissions a minute at most, after a first few; 0 sets no limit.",
+    "commands_at_once": "So many of its commands run at the same time.",
+}
+SITE_OPTIONS = {
+    "all with `via` or `hosts`": {"ssh_config": "A configuration file for ssh instead of your own."},
+    "slurm": {"accounting": "`no`: sacct need not be asked, because no accounts are kept."},
+    "sge": {
+        "pe": "The parallel environment for several cores on one machine. Default: `smp`.",
+        "memory_resource": "What memory is called there; `none` asks for no memory. Default: `h_vmem`.",
+        "gpu_resource": "What GPUs are called there. Default: `gpu`.",
+        "account_flag": "`-A` if `account` is an account and not a project. Default: `-P`.",
+    },
+    "pbs": {"flavour": "`openpbs` or `torque`. Default: `openpbs`."},
+    "kubernetes": {
+        "image": "The image of the container. Needed; it must have a Python.",
+        "namespace": "Where Jobs and Secrets are made.",
+        "context": "The context of the configuration.",
+        "kubeconfig": "The configuration file.",
+        "pull_policy": "When the image is pulled.",
+        "service_account": "The service account of the Pods.",
+        "node_selector": "`name=value,...`: labels of the nodes.",
+        "run_as": "The number of the user in the container.",
+        "gpu": "What GPUs are called there. Default: `nvidia.com/gpu`.",
+        "pod": "A JSON object with more fields for the Pod's `spec`.",
+    },
+    "arc": {
+        "endpoint": "The address of the element, such as `https://ce.example.org:443/arex`. Needed.",
+        "proxy": "The file of the proxy certificate. Default: `$X509_USER_PROXY`, or where proxies are put.",
+        "capath": "The folder of the authorities' certificates.",
+        "cacert": "A file of them instead.",
+    },
+}
 
 VARIABLES = {
     "PILOTFISH_HOME": "Where pools, journals and settings live. Default: `$XDG_STATE_HOME/pilotfish`, or `~/.local/state/pilotfish`.",
@@ -336,6 +423,7 @@ def _picture(key: str) -> Callable[[], str]:
 GENERATED: dict[str, Callable[[], str]] = {
     "reference/cli.md": command_page,
     "reference/settings.md": settings_page,
+    "reference/sites.md": site_page,
     "reference/errors.md": error_page,
     "reference/python.md": python_page,
     "reference/states.md": state_page,

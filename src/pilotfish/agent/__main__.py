@@ -1,4 +1,5 @@
-"""Where the processes of an agent begin: the supervisor (what people start), the agent proper, and its slots.
+"""Where the processes of an agent begin: the supervisor (what people start), the agent proper, and its slots; and a relay,
+through which agents reach a master that they cannot see.
 
 Each imports no more than it needs: a node may start hundreds of slots at once.
 """
@@ -20,6 +21,10 @@ def main() -> None:
         from .host import main as run_agent
 
         run_agent(words[1])
+    elif words[:1] == ["relay"]:
+        from .relay import main as run_relay
+
+        run_relay(words[1:])
     else:
         from .supervisor import main as run_supervisor
 

@@ -13,6 +13,7 @@ from typing import Any, ParamSpec, TypeVar, Unpack
 from pilotfish.api.executor import shared_pool
 from pilotfish.api.future import ExecutableFuture, TaskFuture
 from pilotfish.api.mapping import map_by
+from pilotfish.api.places import read_place, use_places
 from pilotfish.api.session import Pool, Session
 from pilotfish.applications.function import PICKLE, PythonCalls, worker_payload, worker_spec
 from pilotfish.applications.launches import Defaults, ExecutableCalls, ExecutableWishes
@@ -61,13 +62,23 @@ class Run:
     """A run: opened at once, closed at the end of the ``with`` block, which waits for the last task.
 
     The run belongs to the pool, not to this program: when the block is left by an exception (Ctrl-C too), the tasks go on, and
-    ``pilotfish status`` shows them. ``Run(uid=…)`` finds a run again.
+    ``pilotfish status`` shows them. ``Run(uid=…)`` finds a run again. ``sites``: where its tasks may run, as in ``["hpc:4", "local"]``;
+    otherwise wherever the pool has workers.
     """
 
-    def __init__(self, name: str = "", *, pool: str | Pool = DEFAULT_POOL, uid: str = "", max_failures: int = 0) -> None:
+    def __init__(
+        self, name: str = "", *, pool: str | Pool = DEFAULT_POOL, sites: Sequence[str] = (), uid: str = "", max_failures: int = 0
+    ) -> None:
         place = shared_pool(pool) if isinstance(pool, str) else pool
-        options = RunOptions(name=name, command=shlex.join(sys.argv), cwd=os.getcwd(), max_failures=max_failures)
+        options = RunOptions(
+            name=name,
+            command=shlex.join(sys.argv),
+            cwd=os.getcwd(),
+            max_failures=max_failures,
+            sites=tuple(read_place(text)[0] for text in sites),
+        )
         self._session = Session(place, options, uid)
+        use_places(self._session.client.ask, sites)
         self._calls = PythonCalls(self._session.register)
         self._executables = ExecutableCalls(self._session.register)
         self._plain = Submitter(self._session, self._calls)

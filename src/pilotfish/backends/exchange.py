@@ -87,10 +87,16 @@ class Order:
     size: PilotSize
     folder: str
     bundle: str
+    host: str = ""
+    """For machines without a batch system: the one of the site's hosts that is to run it."""
 
 
 class Backend(Protocol):
-    """``arrays``: the most pilots that one submission can hold. ``carries_files``: the nodes need not see the files of an order."""
+    """``arrays``: the most pilots that one submission can hold. ``carries_files``: the nodes need not see the files of an order.
+
+    What returns a list makes one exchange, or one for each machine that has to be asked: what they tell adds up, and one that is unclear
+    spoils none of the others. To find an order is only clear without a result if all of them are clear.
+    """
 
     arrays: int
     carries_files: bool
@@ -98,13 +104,13 @@ class Backend(Protocol):
     def submit(self, site: Site, order: Order) -> Exchange[list[str]]:
         """The jobs' ids, one for each pilot of the order."""
 
-    def query(self, site: Site, jobs: Sequence[str]) -> Exchange[dict[str, Sighting]]:
-        """One command for all of them. What the system does not list is left out, which says nothing about it."""
+    def query(self, site: Site, jobs: Sequence[str]) -> list[Exchange[dict[str, Sighting]]]:
+        """All of them at once. What the system does not list is left out, which says nothing about it."""
 
-    def cancel(self, site: Site, jobs: Sequence[str]) -> Exchange[None]:
+    def cancel(self, site: Site, jobs: Sequence[str]) -> list[Exchange[None]]:
         """Jobs that ended already are no error."""
 
-    def find(self, site: Site, tag: str) -> Exchange[dict[int, str]]:
+    def find(self, site: Site, tag: str) -> list[Exchange[dict[int, str]]]:
         """The ids of the pilots of an order, by their numbers; empty if the system does not know it."""
 
     def past(self, site: Site, jobs: Sequence[str]) -> Exchange[dict[str, Sighting]] | None:

@@ -69,9 +69,36 @@ def complete_running_task(context: click.Context, parameter: click.Parameter, in
 
 
 def complete_subject(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Runs, tasks and workers."""
+    """Runs, tasks, workers and sites."""
     workers = [str(row["worker"]) for rows in _asked(context, _workers) for row in rows]
-    return [*complete_task()(context, parameter, incomplete), *(CompletionItem(name) for name in workers if name.startswith(incomplete))]
+    found = [*complete_task()(context, parameter, incomplete), *(CompletionItem(name) for name in workers if name.startswith(incomplete))]
+    return [*found, *complete_site(context, parameter, incomplete)]
+
+
+def complete_site(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """From what is written: nobody need be asked."""
+    from pilotfish.cli.sitefile import read_tables, sites_path
+
+    try:
+        written = read_tables(sites_path())
+    except (PilotfishError, OSError):
+        return []
+    found = {name: str(table.get("backend", "")) if isinstance(table, dict) else "" for name, table in written.items()}
+    return [CompletionItem(name, help=kind) for name, kind in found.items() if name.startswith(incomplete)]
+
+
+def complete_site_key(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    from pilotfish.config import SITE_KEYS
+
+    return [CompletionItem(f"{key}=") for key in SITE_KEYS if key.startswith(incomplete)] if "=" not in incomplete else []
+
+
+def complete_add(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """``workers add SITE``."""
+    given = context.params.get(parameter.name or "") or ()
+    if not given:
+        return [CompletionItem("add", help="ask a site for pilots")] if "add".startswith(incomplete) else []
+    return complete_site(context, parameter, incomplete) if len(given) == 1 else []
 
 
 def complete_pool(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:

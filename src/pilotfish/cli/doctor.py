@@ -15,7 +15,8 @@ from pathlib import Path
 
 import click
 
-from pilotfish.cli.options import json_option
+from pilotfish.cli.completions import complete_site
+from pilotfish.cli.options import json_option, pool_option
 from pilotfish.cli.render import Screen, clean, duration, plural, size
 from pilotfish.config import read_settings
 from pilotfish.errors import BadInput, PilotfishError
@@ -49,13 +50,22 @@ Check = Callable[[Path], Finding]
 
 
 @click.command()
+@click.argument("site", required=False, metavar="[SITE]", shell_complete=complete_site)
 @click.option("--quick", is_flag=True, help="Leave out the test pool.")
+@click.option("--no-pilot", is_flag=True, help="For a site: leave out the test pilot.")
+@click.option("--patience", metavar="DURATION", default="5m", show_default=True, help="For a site: how long to wait for the test pilot.")
+@pool_option
 @json_option
-def doctor(quick: bool, as_json: bool) -> int:
+def doctor(site: str | None, quick: bool, no_pilot: bool, patience: str, pool: str, as_json: bool) -> int:
     """Check that everything here works, and say how to cure what does not.
 
+    With SITE, check that site instead: its description, the way to it, its commands, and a pilot that starts there.
     The exit status is 0 when nothing is bad.
     """
+    if site is not None:
+        from pilotfish.cli.sitecheck import examine
+
+        return examine(site, no_pilot=no_pilot or quick, patience=patience, pool=pool, as_json=as_json)
     screen = Screen.of()
     place = home()
     findings: list[Finding] = []

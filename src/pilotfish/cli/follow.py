@@ -33,7 +33,13 @@ CANCELLED = "cancelled"
 SEEN_RUNNING = 1000
 HOPELESS = frozenset({"too-big", "tags", "walltime"})
 """Reasons that no waiting will change, only somebody's doing."""
-WORTH_TELLING = HOPELESS | {"no-workers", "held", "disk-full", "quarantine", "paused"}
+SITES_AT_FAULT = frozenset({"no-site", "site-paused", "site-trouble", "site-unused", "bootstrap"})
+QUEUED = "pending"
+QUEUE_TOLD_AFTER_S = 10.0
+"""Pilots wait in queues; that is worth a word only if it takes a while."""
+MAY_CHANGE = SITES_AT_FAULT | {QUEUED, "starting", "site-limit"}
+"""As long as one site is only late, it does not matter that another has nothing that fits."""
+WORTH_TELLING = HOPELESS | SITES_AT_FAULT | {"no-workers", "held", "disk-full", "quarantine", "paused", QUEUED}
 
 
 @dataclass(slots=True)
@@ -109,6 +115,7 @@ class Follower:
         self._master = master
         self._running: set[int] = set()
         self._told: set[str] = set()
+        self._began_at = time.monotonic()
         self._open = row["state"] == "open"
         self._recount_at = time.monotonic()
         self._ask_why_at = time.monotonic() + ASK_WHY_AFTER_S
@@ -175,11 +182,12 @@ class Follower:
         codes = {reason["code"] for reason in answer.get("reasons", ())}
         if "starting" in codes:
             self._ask_why_at = time.monotonic() + ASK_WHY_AFTER_S
-        if codes & WORTH_TELLING - self._told:
+        early = {QUEUED} if time.monotonic() < self._began_at + QUEUE_TOLD_AFTER_S else set()
+        if codes & WORTH_TELLING - self._told - early:
             self._told |= codes
             self.progress.clear()
             show_reasons(screen, answer)
-        return bool(codes & HOPELESS) and not self._more_is_coming()
+        return bool(codes & HOPELESS) and not codes & MAY_CHANGE and not self._more_is_coming()
 
     def _more_is_coming(self) -> bool:
         """Whether a worker is on its way, which may have what is missing."""

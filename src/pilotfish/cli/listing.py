@@ -7,10 +7,12 @@ from typing import Any
 
 import click
 
+from pilotfish.cli.completions import complete_add
 from pilotfish.cli.options import json_option, pool_option, run_argument
 from pilotfish.cli.pool import NoPool, all_tasks, connect, find_run
 from pilotfish.cli.recipe import with_commands
 from pilotfish.cli.render import Column, Screen, clean, duration, fits, plural, rate, size
+from pilotfish.cli.siteuse import add_workers
 from pilotfish.model.states import TASK_STATES
 
 RUN_COLUMNS = (
@@ -237,12 +239,19 @@ def failure_told(note: str, wrote: str) -> str:
 
 
 @click.command()
+@click.argument("words", nargs=-1, metavar="[add SITE [N]]", shell_complete=complete_add)
 @click.option("--all", "everything", is_flag=True, help="Those that left or were lost, too.")
 @click.option("--set", "cores", type=click.IntRange(min=0), metavar="N", help="Use so many cores of this machine from now on.")
 @pool_option
 @json_option
-def workers(everything: bool, cores: int | None, pool: str, as_json: bool) -> None:
-    """List the workers and what they do."""
+def workers(words: tuple[str, ...], everything: bool, cores: int | None, pool: str, as_json: bool) -> None:
+    """List the workers and what they do.
+
+    With add, ask a site for N pilots more, whatever there is to do.
+    """
+    if words:
+        add_workers(words, pool, as_json)
+        return
     screen = Screen.of()
     master = connect(pool, start=cores is not None, workers=cores)
     if cores is not None and not as_json:

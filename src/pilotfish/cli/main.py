@@ -25,7 +25,8 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "status": ("listing:status", "Show runs, workers and warnings on one screen."),
         "tasks": ("listing:tasks", "List the tasks of a run."),
         "workers": ("listing:workers", "List the workers and what they do."),
-        "why": ("why:why", "Say why a task, run or worker is in the state it is in."),
+        "sites": ("sitelist:sites", "Show the sites, their pilots, and how they have done."),
+        "why": ("why:why", "Say why a task, run, worker or site is in the state it is in."),
         "logs": ("output:logs", "Print what a task wrote."),
         "tail": ("output:tail", "Print the end of what a task wrote, also while it runs."),
     },
@@ -34,6 +35,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "pause": ("steer:pause", "Start no more tasks of a run; those that run go on."),
         "resume": ("steer:resume", "Go on with a paused run."),
         "stop": ("stop:stop", "Stop the master and its workers, and prove that nothing is left."),
+        "site": ("site:site", "Describe the places where pilots can run, and look after them."),
     },
     "Care": {
         "doctor": ("doctor:doctor", "Check that everything here works, and say how to cure what does not."),

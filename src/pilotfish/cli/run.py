@@ -17,6 +17,7 @@ import click
 from pilotfish.api.tables import LINE
 from pilotfish.applications.executable import executable_payload, executable_spec
 from pilotfish.applications.wishes import Wanted, read_wishes
+from pilotfish.cli.completions import complete_site
 from pilotfish.cli.follow import Outcome, exit_status_of, follow, show_outcome
 from pilotfish.cli.options import json_option, pool_option
 from pilotfish.cli.output import show_single
@@ -26,6 +27,7 @@ from pilotfish.cli.progress import Submitting
 from pilotfish.cli.render import Screen, clean, plural
 from pilotfish.cli.report import show_report
 from pilotfish.cli.results import save_results
+from pilotfish.cli.siteuse import WantedSites, read_wanted
 from pilotfish.cli.tasksource import Source, Wording, make_source
 from pilotfish.errors import BadInput, PilotfishError
 from pilotfish.model.quantities import show_bytes, show_seconds
@@ -50,6 +52,14 @@ class CommandLine(click.Command):
 @click.command(cls=CommandLine, context_settings={"allow_interspersed_args": False})
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[--] COMMAND...")
 @click.option("--workers", type=click.IntRange(min=1), metavar="N", help="How many cores of this machine to use.  [default: all]")
+@click.option(
+    "--site",
+    "sites",
+    multiple=True,
+    metavar="NAME[:N]",
+    shell_complete=complete_site,
+    help="Run it at this site only, with N pilots; local is this machine. Repeatable.  [default: wherever there is a worker]",
+)
 @click.option("--param", "parameters", multiple=True, metavar="NAME=VALUES", help="Sweep: 0.1:1.0:0.1, 1..100, a,b,c or @file. Repeatable.")
 @click.option("--params-from", "tables", multiple=True, metavar="FILE", help="Sweep over the rows of a CSV or JSON table.")
 @click.option("--each-line", metavar="FILE", help="One task per line of FILE ('-': standard input), put where {} is.")
@@ -98,6 +108,7 @@ def run(context: click.Context, /, **options: Any) -> int:
     """
     command: tuple[str, ...] = options["command"]
     check_name(options["name"])
+    options["sites"] = read_wanted(options["sites"])
     options["typed"] = shlex.join(["pilotfish", *(context.obj or ["run"])])
     if command and command[0].endswith(".py") and not context.meta["after_dashes"] and not _is_sweep(options):
         from pilotfish.cli.runfile import run_file
@@ -110,9 +121,17 @@ def run(context: click.Context, /, **options: Any) -> int:
         _show_plan(screen, source, wanted, options["as_json"])
         return 0
     options["started"] = time.monotonic()
-    master = connect(options["pool"], start=True, workers=options["workers"])
+    master = connect_for(options)
     number = submit(master, source, wanted, options)
     return _after_submission(screen, master, source, number, options)
+
+
+def connect_for(options: dict[str, Any]) -> Master:
+    """The master, told which sites the run is for."""
+    wanted: WantedSites = options["sites"]
+    master = connect(options["pool"], start=True, workers=options["workers"] or wanted.local_cores)
+    wanted.tell(master)
+    return master
 
 
 def _is_sweep(options: dict[str, Any]) -> bool:
@@ -166,7 +185,10 @@ def check_name(name: str) -> None:
 
 def submit(master: Master, source: Source, wanted: Wanted, options: dict[str, Any]) -> int:
     """Hand over all tasks."""
-    new = master.begin(RunOptions(name=options["name"], command=source.command, cwd=os.getcwd(), max_failures=options["max_failures"]))
+    sites = options["sites"].names
+    new = master.begin(
+        RunOptions(name=options["name"], command=source.command, cwd=os.getcwd(), max_failures=options["max_failures"], sites=sites)
+    )
     with handing_over(master, new, source.count, options) as submitting:
         if source.count > 1 and not (options["quiet"] or options["as_json"] or options["detach"]):
             Screen.of(sys.stderr).line(f"Run {new.number}: {plural(source.count, 'task')}: {clean(source.command.removeprefix('-- '))}")

@@ -10,11 +10,11 @@ from typing import Any
 
 from pilotfish.api.runfile import RunFile, load
 from pilotfish.cli.follow import follow, show_outcome
-from pilotfish.cli.pool import Master, connect
+from pilotfish.cli.pool import Master
 from pilotfish.cli.render import Screen, plural
 from pilotfish.cli.report import show_report
 from pilotfish.cli.results import save_results
-from pilotfish.cli.run import handing_over
+from pilotfish.cli.run import connect_for, handing_over
 from pilotfish.errors import BadInput
 from pilotfish.model.task import RunOptions
 
@@ -47,7 +47,7 @@ def run_file(path: str, arguments: Sequence[str], options: dict[str, Any]) -> in
         _show_plan(screen, loaded, options["as_json"])
         return 0
     started = time.monotonic()
-    master = connect(options["pool"], start=True, workers=options["workers"])
+    master = connect_for(options)
     number = _submit(master, loaded, arguments, options)
     if options["detach"]:
         tasks = len(loaded.tasks) if loaded.tasks is not None else None
@@ -87,6 +87,7 @@ def _submit(master: Master, loaded: RunFile, arguments: Sequence[str], options: 
         cwd=os.getcwd(),
         max_failures=options["max_failures"],
         application=str(loaded.path) if loaded.manager is not None else "",
+        sites=options["sites"].names,
     )
     new = master.begin(run_options)
     if loaded.tasks is None:

@@ -15,21 +15,24 @@ from pilotfish.cli.pool import Master, all_tasks, connect, find_run, task_name
 from pilotfish.cli.poolfiles import why_manager_failed
 from pilotfish.cli.recipe import command_of
 from pilotfish.cli.render import Screen, clean, plural
+from pilotfish.cli.sitelist import why_site
+from pilotfish.cli.siteuse import site_rows
+from pilotfish.errors import BadInput
 
 
 @click.command()
-@click.argument("subject", required=False, metavar="[TASK|RUN|WORKER]", shell_complete=complete_subject)
+@click.argument("subject", required=False, metavar="[TASK|RUN|WORKER|SITE]", shell_complete=complete_subject)
 @pool_option
 @json_option
 def why(subject: str | None, pool: str, as_json: bool) -> None:
-    """Say why a task, run or worker is in the state it is in.
+    """Say why a task, run, worker or site is in the state it is in.
 
     A task is RUN.INDEX, such as 3.17. Without a subject: the last run.
     """
     screen = Screen.of()
     master = connect(pool)
     arguments = _arguments(master, subject)
-    answer = master.ask("why", **arguments)
+    answer = why_site(master, arguments["site"]) if "site" in arguments else master.ask("why", **arguments)
     if "task" in arguments:
         answer = _with_command(master, arguments["task"], answer)
     elif "run" in arguments:
@@ -47,7 +50,12 @@ def _arguments(master: Master, subject: str | None) -> dict[str, Any]:
         return {"task": task_name(subject)}
     if any(subject == worker["worker"] for worker in master.ask("workers", all=True)):
         return {"worker": subject}
-    return {"run": find_run(master, subject)["run"]}
+    try:
+        return {"run": find_run(master, subject)["run"]}
+    except BadInput:
+        if subject.strip() and any(subject == row["site"] for row in site_rows(master)):
+            return {"site": subject}
+        raise
 
 
 def _with_command(master: Master, task: str, answer: dict[str, Any]) -> dict[str, Any]:

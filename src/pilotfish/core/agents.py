@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pilotfish.core.presence import Presence
-from pilotfish.core.state import Task, Worker
+from pilotfish.core.state import Pilot, Task, Worker
 from pilotfish.core.verdicts import judge, judge_death, should_quarantine
 from pilotfish.model import effects as e
 from pilotfish.model import facts as f
 from pilotfish.model import inputs as i
 from pilotfish.model import messages as m
-from pilotfish.model.states import ASSIGNED, DRAINING, ENDING, JOINED, RUNNING
+from pilotfish.model.states import ACTIVE, ASSIGNED, DRAINING, ENDING, JOINED, RUNNING
 from pilotfish.model.task import Payload
 
 if TYPE_CHECKING:
@@ -82,6 +82,8 @@ def _hello(machine: Machine, link: int, hello: m.Hello) -> None:
         ends_at = None if hello.ends_in_s is None else machine.now + hello.ends_in_s
         machine.record(f.WorkerJoined(hello.worker, hello.pilot, hello.capacity, hello.tags, hello.info, ends_at, hello.poll_s))
         worker = state.workers[hello.worker]
+        if pilot is not None and pilot.workers == [worker.id]:
+            _cancel_twins(machine, pilot)
     lease_at = machine.now + lease_s(machine, worker)
     if old is None:
         machine.set_timer(lease_at, "lease", worker.id)
@@ -93,6 +95,14 @@ def _hello(machine: Machine, link: int, hello: m.Hello) -> None:
     machine.stirred = True
     machine.send(link, m.Welcome(state.epoch, machine.settings.beat_s, machine.settings.orphan_s))
     _reconcile(machine, link, worker, hello.holding)
+
+
+def _cancel_twins(machine: Machine, pilot: Pilot) -> None:
+    """Of a pilot and the one that was asked for instead of it, the first to join makes the other needless."""
+    for other in list(machine.state.pilots.values()):
+        if pilot.id == other.instead_of or (pilot.instead_of == other.id) or (pilot.instead_of and pilot.instead_of == other.instead_of):
+            if other is not pilot and not other.joined and other.state <= ACTIVE:
+                machine.end_pilot(other.id, f"{pilot.id} was asked for as well, and started first")
 
 
 def _reconcile(machine: Machine, link: int, worker: Worker, holding: list[tuple[int, int, int]]) -> None:

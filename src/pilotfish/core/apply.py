@@ -10,6 +10,7 @@ from pilotfish.core import snapshot
 from pilotfish.core.moves import dequeue, enqueue, move, occupy, release
 from pilotfish.core.state import KEPT_GONE_WORKERS, UNIT, Pilot, Run, SiteRecord, State, Task, Troubles, Worker
 from pilotfish.model import facts as f
+from pilotfish.model import site as s
 from pilotfish.model.ids import INDEX_MASK, task_id
 from pilotfish.model.states import (
     ACTIVE,
@@ -294,11 +295,16 @@ def _worker_joined(state: State, fact: f.WorkerJoined, at: float) -> None:
     worker.tags, worker.info, worker.ends_at, worker.poll_s = fact.tags, fact.info, fact.ends_at, fact.poll_s
     state.workers[worker.id] = worker
     pilot = state.pilots.get(fact.pilot)
-    if pilot is not None and pilot.state < ACTIVE:
+    if pilot is None:
+        return
+    worker.site = pilot.site
+    pilot.workers.append(worker.id)
+    if pilot.state < ACTIVE:
         _move_pilot(pilot, ACTIVE)
-        pilot.worker = worker.id
-        site = state.sites.setdefault(pilot.site, SiteRecord())
-        site.bad_starts = 0
+    if not pilot.joined:
+        pilot.joined = True
+        _site(state, pilot.site).bad_starts = 0
+        _happened(state, pilot, s.JOINED, at, at - pilot.requested_at)
 
 
 def _move_worker(worker: Worker, new: int, reason: str, at: float) -> None:
@@ -322,9 +328,22 @@ def _worker_quarantined(state: State, fact: f.WorkerQuarantined, at: float) -> N
 def _worker_ended(state: State, fact: f.WorkerEnded, at: float) -> None:
     worker = state.workers.pop(fact.worker)
     _move_worker(worker, LOST if fact.lost else LEFT, fact.reason, at)
+    pilot = state.pilots.get(worker.pilot)
+    if pilot is not None and worker.id in pilot.workers:
+        pilot.workers.remove(worker.id)
     state.gone_workers[worker.id] = worker
     if len(state.gone_workers) > KEPT_GONE_WORKERS:
         state.gone_workers.popitem(last=False)
+
+
+def _site(state: State, name: str) -> SiteRecord:
+    return state.sites.setdefault(name, SiteRecord())
+
+
+def _happened(state: State, pilot: Pilot, kind: str, at: float, seconds: float = 0.0, cause: str = "") -> None:
+    record = _site(state, pilot.site)
+    record.events += 1
+    record.history.append(s.SiteEvent(at, pilot.site, kind, pilot.id, seconds, cause))
 
 
 def _move_pilot(pilot: Pilot, new: int) -> None:
@@ -332,7 +351,7 @@ def _move_pilot(pilot: Pilot, new: int) -> None:
 
 
 def _pilot_requested(state: State, fact: f.PilotRequested, at: float) -> None:
-    state.pilots[fact.pilot] = Pilot(fact.pilot, fact.site, fact.cores, at, reason=fact.reason)
+    state.pilots[fact.pilot] = Pilot(fact.pilot, fact.site, fact.size, at, reason=fact.reason, instead_of=fact.instead_of)
     state.next_pilot += 1
 
 
@@ -341,6 +360,7 @@ def _pilot_submitted(state: State, fact: f.PilotSubmitted, at: float) -> None:
     pilot.job = fact.job
     if pilot.state < SUBMITTED:
         _move_pilot(pilot, SUBMITTED)
+        _happened(state, pilot, s.SUBMITTED, at, fact.took_s)
 
 
 def _pilot_ending(state: State, fact: f.PilotEnding, at: float) -> None:
@@ -349,20 +369,36 @@ def _pilot_ending(state: State, fact: f.PilotEnding, at: float) -> None:
 
 def _pilot_ended(state: State, fact: f.PilotEnded, at: float) -> None:
     pilot = state.pilots.pop(fact.pilot)
-    site = state.sites.setdefault(pilot.site, SiteRecord())
-    if not pilot.worker and not fact.well:
+    site = _site(state, pilot.site)
+    if not pilot.joined and not fact.well:
         site.bad_starts += 1
         site.last_bad_at = at
         site.last_bad = fact.reason
+    asked_for = pilot.state == ENDING
     _move_pilot(pilot, ENDED)
     pilot.reason = fact.reason
-    pilot.ended_at = at
+    if fact.cause == s.EXPIRED:
+        _happened(state, pilot, s.EXPIRED, at)
+    elif not fact.well:
+        _happened(state, pilot, s.FAILED, at, cause=fact.cause)
+    elif pilot.joined:
+        _happened(state, pilot, s.SUCCEEDED, at)
+    elif asked_for:
+        _happened(state, pilot, s.WITHDRAWN, at, at - pilot.requested_at)
 
 
 def _site_held(state: State, fact: f.SiteHeld, at: float) -> None:
-    site = state.sites.setdefault(fact.site, SiteRecord())
+    site = _site(state, fact.site)
     site.held = fact.reason
     site.bad_starts = 0
+
+
+def _site_described(state: State, fact: f.SiteDescribed, at: float) -> None:
+    _site(state, fact.name).site = fact.site
+
+
+def _site_wanted(state: State, fact: f.SiteWanted, at: float) -> None:
+    _site(state, fact.site).wanted = fact.pilots
 
 
 def _key_revoked(state: State, fact: f.KeyRevoked, at: float) -> None:
@@ -402,6 +438,8 @@ _RULES: dict[type, Callable[[State, Any, float], None]] = {
     f.PilotEnding: _pilot_ending,
     f.PilotEnded: _pilot_ended,
     f.SiteHeld: _site_held,
+    f.SiteDescribed: _site_described,
+    f.SiteWanted: _site_wanted,
     f.KeyRevoked: _key_revoked,
     f.Restored: _restored,
 }

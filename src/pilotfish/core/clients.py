@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from pilotfish.core import commands, views
+from pilotfish.core import commands, sites, views
 from pilotfish.core.state import CLIENT_GONE, Run
 from pilotfish.core.watching import Watcher
 from pilotfish.errors import BadInput, JournalFull, PilotfishError
@@ -159,7 +159,7 @@ def _ask(machine: Machine, link: int, message: m.Ask, payloads: list[Payload]) -
     if message.kind == "tail":
         _tail(machine, link, message)
         return
-    known: dict[str, Callable[[Machine, dict[str, Any]], Any]] = {**views.QUESTIONS, **commands.COMMANDS}
+    known: dict[str, Callable[[Machine, dict[str, Any]], Any]] = {**views.QUESTIONS, **commands.COMMANDS, **sites.COMMANDS}
     if message.kind not in known:
         raise BadInput(f"unknown question {message.kind!r}", f"known are: {', '.join(sorted(known))}")
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from pilotfish.core.site_reasons import site_reasons
 from pilotfish.core.state import UNIT, Run, Task, Worker
 from pilotfish.model.ids import show_task
 from pilotfish.model.quantities import show_bytes
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from pilotfish.core.machine import Machine
 
 Reason = dict[str, Any]
+LACKS = ("no-workers", "starting", "held", "too-big", "tags", "site", "walltime")
+"""What keeps a task from every worker that is here."""
 
 
 def _reason(code: str, text: str, *commands: str) -> Reason:
@@ -88,6 +91,13 @@ def _why_ready(machine: Machine, task: Task) -> list[Reason]:
 
 
 def _fit_reasons(machine: Machine, task: Task) -> list[Reason]:
+    """If no worker that is here will ever take it, what keeps others from coming?"""
+    found = _worker_reasons(machine, task)
+    sites = site_reasons(machine, task.shape) if found and found[0]["code"] in LACKS else []
+    return [*sites, *([] if task.shape.run.options.sites else found)] if sites else found
+
+
+def _worker_reasons(machine: Machine, task: Task) -> list[Reason]:
     workers = [worker for worker in machine.state.workers.values() if worker.state < DRAINING]
     if not workers:
         return [no_workers(machine)]
@@ -95,7 +105,9 @@ def _fit_reasons(machine: Machine, task: Task) -> list[Reason]:
     able = [worker for worker in workers if worker.could_fit(shape.needs)]
     if not able:
         return [too_big(machine, shape.needs)]
-    tagged = [worker for worker in able if worker.has_tags(shape)]
+    tagged = [worker for worker in able if worker.qualifies(shape)]
+    if not tagged and shape.run.options.sites:
+        return [_reason("site", f"no worker is at {' or '.join(shape.run.options.sites)}", "pilotfish sites")]
     if not tagged:
         wanted = ", ".join(f"{name}={value}" for name, value in shape.tags)
         return [_reason("tags", f"no worker has the tags {wanted}", "pilotfish workers --json  (shows the tags)")]
@@ -203,7 +215,7 @@ def warnings(machine: Machine) -> list[Reason]:
         found.append(_reason("damaged", text, "pilotfish status  (compare how many tasks each run has with what you submitted)"))
     for name, site in state.sites.items():
         if site.held:
-            found.append(_reason("held", f"site {name} is held: {site.held}", "pilotfish doctor"))
+            found.append(_reason("held", f"site {name} is held: {site.held}", f"pilotfish doctor {name}".removesuffix(" local")))
     for worker_ in state.workers.values():
         if worker_.quarantined_until:
             found.append(_reason("quarantine", f"worker {worker_.id} is in quarantine: {worker_.reason}", f"pilotfish why {worker_.id}"))

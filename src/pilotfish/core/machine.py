@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import Any
 
-from pilotfish.core import agents, assigning, clients, commands, watching
+from pilotfish.core import agents, assigning, clients, commands, sites, watching
 from pilotfish.core.apply import apply
 from pilotfish.core.presence import Presence
-from pilotfish.core.proposals import Hold, Outlook, Policy, Proposal, Recall, Release, Strategy
+from pilotfish.core.proposals import Hold, Outlook, Policy, Proposal, Recall, Strategy
+from pilotfish.core.prospects import PilotWish, PilotWithdrawal
 from pilotfish.core.state import UNIT, State, Task, Worker
 from pilotfish.core.verdicts import judge_death
 from pilotfish.model import effects as e
@@ -60,6 +61,9 @@ class Machine:
         """Some of what was written down could not be read again."""
         self.refused_proposals = 0
         self.stale_results = 0
+        self.sightings: dict[str, sites.Sighting] = {}
+        """What the sites said last of pilots that have not joined; not written down."""
+        self.site_troubles: dict[str, str] = {}
         self.space_full = False
         self.look_again = False
         self.finish_at: float | None = None
@@ -93,8 +97,11 @@ class Machine:
                 clients.author_gone(self, run)
                 if run.options.application and not run.closed:
                     self.effects.append(e.StartApplication(run.id, run.uid, run.options.application))
+        for name, record in self.state.sites.items():
+            if record.site is not None:
+                self.effects.append(e.DescribeSite(name, record.site))
         for pilot in self.state.pilots.values():
-            self.effects.append(e.AdoptPilot(pilot.id, pilot.site, pilot.cores, pilot.job))
+            self.effects.append(e.AdoptPilot(pilot.id, pilot.site, pilot.size, pilot.job))
             if pilot.state == ENDING:
                 self.effects.append(e.CancelPilot(pilot.id))
         return self._conclude()
@@ -252,20 +259,29 @@ class Machine:
         for proposal in self.strategy.propose(self.state, self.now):
             if isinstance(proposal, Hold):
                 self.record(f.SiteHeld(proposal.site, proposal.reason))
-                continue
-            if isinstance(proposal, Release):
-                worker = self.state.workers.get(proposal.worker)
-                if worker is None:
-                    self.refused_proposals += 1
-                else:
-                    agents.drain(self, worker, proposal.reason)
-                continue
-            if not proposal.cores > 0:
+            elif isinstance(proposal, PilotWithdrawal):
+                self._withdraw(proposal)
+            elif proposal.size.cores > 0 and proposal.size.nodes > 0:
+                self.request_pilot(proposal)
+            else:
                 self.refused_proposals += 1
-                continue
-            pilot = f"{proposal.site}-{self.state.next_pilot}"
-            self.record(f.PilotRequested(pilot, proposal.site, proposal.cores, proposal.reason))
-            self.effects.append(e.SubmitPilot(pilot, proposal.site, proposal.cores))
+
+    def request_pilot(self, wish: PilotWish) -> str:
+        pilot = f"{wish.site}-{self.state.next_pilot}"
+        self.record(f.PilotRequested(pilot, wish.site, wish.size, wish.reason, wish.replaces))
+        self.effects.append(e.SubmitPilot(pilot, wish.site, wish.size))
+        return pilot
+
+    def _withdraw(self, proposal: PilotWithdrawal) -> None:
+        """One pilot less: cancelled if it waits; if it runs, its workers finish what they have, and go."""
+        pilot = self.state.pilots.get(proposal.pilot)
+        if pilot is None or pilot.state > ACTIVE:
+            self.refused_proposals += 1
+        elif pilot.workers:
+            for worker in list(pilot.workers):
+                agents.drain(self, self.state.workers[worker], proposal.reason)
+        else:
+            self.end_pilot(pilot.id, proposal.reason)
 
     def _consider_finish(self) -> None:
         """Without work, without clients and without runs that may still grow, the master may end after a while."""
@@ -318,7 +334,7 @@ class Machine:
             self.send(presence.link, m.Retire(reason))
             self.effects.append(e.HangUp(presence.link))
         pilot = self.state.pilots.get(worker.pilot)
-        if pilot is not None and pilot.state <= ACTIVE and pilot.worker == worker.id:
+        if pilot is not None and pilot.state <= ACTIVE and pilot.joined and not pilot.workers:
             self.end_pilot(pilot.id, reason)
 
     def end_pilot(self, pilot: str, reason: str) -> None:
@@ -380,25 +396,6 @@ def _link_resumed(machine: Machine, item: i.LinkResumed) -> None:
     machine.audience.paused.pop(item.link, None)
 
 
-def _pilot_accepted(machine: Machine, item: i.PilotAccepted) -> None:
-    pilot = machine.state.pilots.get(item.pilot)
-    if pilot is not None and pilot.job != item.job:
-        machine.record(f.PilotSubmitted(item.pilot, item.job))
-
-
-def _pilot_gone(machine: Machine, item: i.PilotGone) -> None:
-    pilot = machine.state.pilots.get(item.pilot)
-    if pilot is None:
-        return
-    well = item.well or pilot.state == ENDING
-    for worker in [worker for worker in machine.state.workers.values() if worker.pilot == item.pilot]:
-        if well:
-            agents.leave(machine, worker, item.reason)
-        else:
-            machine.lose_worker(worker, item.reason, died=item.witnessed)
-    machine.record(f.PilotEnded(item.pilot, well, item.reason))
-
-
 def _space_changed(machine: Machine, item: i.SpaceChanged) -> None:
     machine.space_full = item.full
     machine.stirred = True
@@ -410,8 +407,7 @@ _HEAR: dict[type, Callable[[Machine, Any], None]] = {
     i.LinkClosed: _link_closed,
     i.LinkPaused: _link_paused,
     i.LinkResumed: _link_resumed,
-    i.PilotAccepted: _pilot_accepted,
-    i.PilotGone: _pilot_gone,
+    **sites.NEWS,
     i.SpaceChanged: _space_changed,
 }
 

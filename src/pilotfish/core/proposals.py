@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from pilotfish.core.prospects import PilotWish, PilotWithdrawal
 from pilotfish.core.state import State, Task, Worker
 
 
@@ -45,23 +46,6 @@ class Policy(Protocol):
 
 
 @dataclass(slots=True)
-class Wish:
-    """One more pilot."""
-
-    site: str
-    cores: float
-    reason: str
-
-
-@dataclass(slots=True)
-class Release:
-    """One pilot less: its worker finishes what it runs and goes."""
-
-    worker: str
-    reason: str
-
-
-@dataclass(slots=True)
 class Hold:
     """No more pilots for this site until a person releases it."""
 
@@ -70,7 +54,7 @@ class Hold:
 
 
 class Strategy(Protocol):
-    def propose(self, state: State, now: float) -> Sequence[Wish | Release | Hold]: ...
+    def propose(self, state: State, now: float) -> Sequence[PilotWish | PilotWithdrawal | Hold]: ...
 
     def next_look_at(self, state: State, now: float) -> float | None:
         """When to ask again even if nothing happens."""

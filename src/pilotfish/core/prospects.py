@@ -7,24 +7,13 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from pilotfish.core.state import Pilot, State
-from pilotfish.model.site import PilotSize, Site
+from pilotfish.model.site import EXPIRED, FAILED, JOINED, SUBMITTED, SUCCEEDED, WITHDRAWN, PilotSize, Site, SiteEvent
 
-SUBMITTED, JOINED, SUCCEEDED, FAILED, EXPIRED, WITHDRAWN = "submitted", "joined", "succeeded", "failed", "expired", "withdrawn"
-"""What happens to pilots at a site. Submitted: the site took it, after so many seconds. Joined: its first agent is here, so long after it
-was requested. Succeeded: it ended in order after it had joined. Failed: it ended otherwise, or was refused. Expired: its time was over,
-which is in order too. Withdrawn: we cancelled it while it waited, after so many seconds."""
+__all__ = ["EXPIRED", "FAILED", "JOINED", "SUBMITTED", "SUCCEEDED", "WITHDRAWN", "SiteEvent"]
 
-
-@dataclass(slots=True, frozen=True)
-class SiteEvent:
-    """One thing that happened to one pilot at a site. ``cause`` tells one kind of failure from another."""
-
-    at: float
-    site: str
-    kind: str
-    pilot: str
-    seconds: float = 0.0
-    cause: str = ""
+OUTRUN, RELIEVED, OVERDUE, UNNEEDED = "outrun", "relieved", "overdue", "unneeded"
+"""Why a pilot was withdrawn while it waited. Outrun: one that was asked for later, in its stead, joined first. Relieved: one that had
+waited longer joined after all. Overdue: it waited for too long. Unneeded: there was no work for it any more, or a person wants fewer."""
 
 
 @dataclass(slots=True)
@@ -49,6 +38,11 @@ class Demand:
     cores: float = 0.0
     tasks: int = 0
     sizes: list[PilotSize] = field(default_factory=list)
+    spare: list[str] = field(default_factory=list)
+    """Pilots on their way that no waiting work needs any more."""
+    awaited: dict[str, PilotSize] = field(default_factory=dict)
+    """Pilots on their way that waiting work counts on: the least that another must have to take its place. A pilot and those that were
+    asked for in its stead count once."""
 
 
 @dataclass(slots=True)
@@ -71,10 +65,12 @@ class PilotWish:
 
 @dataclass(slots=True)
 class PilotWithdrawal:
-    """Cancel a pilot that waits at its site, or have the worker of an active one finish and go."""
+    """Cancel a pilot that waits at its site, or have the worker of an active one finish and go. ``cause``: one word, which the event says
+    again when it is done."""
 
     pilot: str
     reason: str
+    cause: str = ""
 
 
 class Factory(Protocol):

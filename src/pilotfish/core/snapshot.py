@@ -11,6 +11,7 @@ from pilotfish.core.moves import enqueue
 from pilotfish.core.state import Pilot, Run, SiteRecord, State, Task, Troubles, Worker
 from pilotfish.model import facts as f
 from pilotfish.model.ids import task_id
+from pilotfish.model.site import PilotSize, Site, SiteEvent
 from pilotfish.model.states import DONE, READY
 from pilotfish.model.task import Failure, Payload, RunOptions, TaskSpec
 
@@ -21,7 +22,7 @@ def dump(state: State) -> Iterator[f.Restored]:
     """Facts that, applied to an empty state, give an equal one."""
     yield f.Restored("pool", [state.epoch, state.next_run, state.next_pilot, state.local_cores, state.sized, list(state.revoked)])
     for name, site in state.sites.items():
-        yield f.Restored("site", [name, site.bad_starts, site.last_bad_at, site.last_bad, site.held])
+        yield f.Restored("site", [name, *(getattr(site, field) for field in _SITE), list(site.history)])
     for pilot in state.pilots.values():
         yield f.Restored("pilot", [getattr(pilot, name) for name in Pilot.__slots__])
     for run in state.runs.values():
@@ -123,6 +124,7 @@ _PLAIN = [
     "pilot",
     "capacity",
     "joined_at",
+    "site",
     "state",
     "free",
     "tags",
@@ -159,14 +161,19 @@ def _restore_pool(state: State, row: Any) -> None:
     state.revoked = dict.fromkeys(revoked)
 
 
+_SITE = ["bad_starts", "last_bad_at", "last_bad", "held", "site", "wanted", "events"]
+
+
 def _restore_site(state: State, row: Any) -> None:
-    state.sites[row[0]] = SiteRecord(*row[1:])
+    name, *plain, history = row
+    record = state.sites[name] = SiteRecord(*plain)
+    record.site = msgspec.convert(record.site, Site | None)
+    record.history.extend(msgspec.convert(history, list[SiteEvent]))
 
 
 def _restore_pilot(state: State, row: Any) -> None:
-    pilot = Pilot(*row[:4])
-    for name, value in zip(Pilot.__slots__, row, strict=True):
-        setattr(pilot, name, value)
+    pilot = Pilot(*row)
+    pilot.size = msgspec.convert(pilot.size, PilotSize)
     state.pilots[pilot.id] = pilot
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from array import array
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 from typing import Any
 
 from pilotfish.model import ids
+from pilotfish.model.site import PilotSize, Site, SiteEvent
 from pilotfish.model.states import DRAINING, JOINED, READY, REQUESTED, TASK_STATES
 from pilotfish.model.task import MEMORY, Failure, Payload, RunOptions, TaskSpec
 
@@ -16,6 +17,9 @@ UNIT = 10_000
 
 CLIENT_GONE = "its client is gone"
 """Why a run was closed that its own client did not close."""
+
+KEPT_EVENTS = 200
+"""So much of its past is kept of each site."""
 
 Needs = tuple[tuple[str, int], ...]
 
@@ -152,6 +156,8 @@ class Worker:
     def __init__(self, id: str, pilot: str, capacity: dict[str, int], at: float) -> None:
         self.id = id
         self.pilot = pilot
+        self.site = ""
+        """Where its pilot was submitted; empty for an agent that came by itself."""
         self.state = JOINED
         self.capacity = capacity
         self.free = dict(capacity)
@@ -190,14 +196,16 @@ class Worker:
     def could_fit(self, needs: Needs) -> bool:
         return all(self.capacity.get(name, 0) >= amount for name, amount in needs)
 
-    def has_tags(self, shape: Shape) -> bool:
-        return all(self.tags.get(name) == value for name, value in shape.tags)
+    def qualifies(self, shape: Shape) -> bool:
+        """Has it the tags, and is it at one of the sites, that tasks of this shape ask for?"""
+        sites = shape.run.options.sites
+        return all(self.tags.get(name) == value for name, value in shape.tags) and (not sites or self.site in sites)
 
     def suits(self, shape: Shape, now: float) -> bool:
         """May a task of this shape run here at all: enough of everything, the tags that it wants, time enough?"""
         if self.ends_at is not None and now + shape.time_s > self.ends_at:
             return False
-        return self.could_fit(shape.needs) and self.has_tags(shape)
+        return self.could_fit(shape.needs) and self.qualifies(shape)
 
     @property
     def runs_suspect(self) -> bool:
@@ -211,18 +219,24 @@ class Worker:
 class Pilot:
     id: str
     site: str
-    cores: float
+    size: PilotSize
     requested_at: float
     state: int = REQUESTED
     job: str = ""
-    worker: str = ""
     reason: str = ""
-    ended_at: float = 0.0
+    joined: bool = False
+    workers: list[str] = field(default_factory=list)
+    """Those of its agents that are here: one on each of its nodes."""
+    instead_of: str = ""
+
+    @property
+    def cores(self) -> float:
+        return self.size.all_cores
 
 
 @dataclass(slots=True)
 class SiteRecord:
-    """What a site's pilots have taught us."""
+    """A site as its person describes it, how this pool uses it, and what its pilots have taught us."""
 
     bad_starts: int = 0
     """Pilots in a row that ended without ever joining."""
@@ -230,6 +244,12 @@ class SiteRecord:
     last_bad: str = ""
     """What the last of them said."""
     held: str = ""
+    site: Site | None = None
+    wanted: int | None = None
+    """So many pilots shall be there while there is work; -1: as many as pay; None: the pool does not use it."""
+    events: int = 0
+    """How many there have been; ``history`` has the latest."""
+    history: deque[SiteEvent] = field(default_factory=lambda: deque(maxlen=KEPT_EVENTS))
 
 
 @dataclass

@@ -8,9 +8,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pilotfish.core import explain
-from pilotfish.core.state import UNIT, Run, State, Task, Worker
+from pilotfish.core.state import UNIT, Run, SiteRecord, State, Task, Worker
 from pilotfish.errors import BadInput
 from pilotfish.model.ids import INDEX_MASK, show_task, task_id
+from pilotfish.model.site import FAILED as FAILED_EVENT
+from pilotfish.model.site import JOINED as JOINED_EVENT
+from pilotfish.model.site import LOCAL
 from pilotfish.model.states import DONE, JOINED, PILOT_STATES, TASK_STATES, WORKER_STATES
 from pilotfish.model.task import Failure, Payload
 
@@ -178,7 +181,7 @@ def _pilot_row(machine: Machine, name: str) -> dict[str, Any]:
         "state": PILOT_STATES[pilot.state],
         "cores": pilot.cores,
         "job": pilot.job,
-        "worker": pilot.worker,
+        "workers": pilot.workers,
         "reason": pilot.reason,
         "requested_at": pilot.requested_at,
     }
@@ -245,6 +248,36 @@ def _why(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
     return explain.run(machine, find_run(machine.state, arguments))
 
 
+def _sites(machine: Machine, arguments: dict[str, Any]) -> list[dict[str, Any]]:
+    return [site_row(machine, name, record) for name, record in machine.state.sites.items() if record.site is not None or name == LOCAL]
+
+
+def site_row(machine: Machine, name: str, record: SiteRecord) -> dict[str, Any]:
+    """A site: what it is, what is there, and how it has done of late."""
+    pilots = [pilot for pilot in machine.state.pilots.values() if pilot.site == name]
+    waits = sorted(event.seconds for event in record.history if event.kind == JOINED_EVENT)
+    causes: dict[str, int] = {}
+    for event in record.history:
+        if event.kind == FAILED_EVENT:
+            causes[event.cause or "failed"] = causes.get(event.cause or "failed", 0) + 1
+    return {
+        "site": name,
+        "backend": record.site.backend if record.site is not None else LOCAL,
+        "via": record.site.via if record.site is not None else "",
+        "state": "held" if record.held else "paused" if record.site is not None and record.site.paused else "ready",
+        "used": record.wanted is not None or name == LOCAL,
+        "wanted": record.wanted,
+        "held": record.held,
+        "trouble": machine.site_troubles.get(name, ""),
+        "waiting": sum(not pilot.joined for pilot in pilots),
+        "active": sum(pilot.joined for pilot in pilots),
+        "workers": sum(worker.site == name for worker in machine.state.workers.values()),
+        "queue_wait_median_s": waits[len(waits) // 2] if waits else None,
+        "queue_wait_90_s": waits[len(waits) * 9 // 10] if waits else None,
+        "failures": causes,
+    }
+
+
 QUESTIONS: dict[str, Callable[[Machine, dict[str, Any]], Any]] = {
     "status": _status,
     "runs": _runs,
@@ -253,5 +286,6 @@ QUESTIONS: dict[str, Callable[[Machine, dict[str, Any]], Any]] = {
     "task": _one_task,
     "payload": _payload,
     "workers": _workers,
+    "sites": _sites,
     "why": _why,
 }

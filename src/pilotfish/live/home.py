@@ -50,6 +50,11 @@ class PoolHome:
         return self.name.startswith(PRIVATE)
 
     @property
+    def sites(self) -> Path:
+        """What the person has written about sites: for all pools the same."""
+        return self.directory.parent.parent / "sites.toml"
+
+    @property
     def journal(self) -> Path:
         return self.directory / "journal"
 
@@ -68,6 +73,17 @@ class PoolHome:
     @property
     def client_credentials(self) -> Path:
         return self.directory / "client.json"
+
+    @property
+    def port_file(self) -> Path:
+        return self.directory / "port"
+
+    def last_port(self) -> int:
+        """Where the last master of this pool listened; 0 if that is not known."""
+        try:
+            return int(self.port_file.read_text())
+        except (OSError, ValueError):
+            return 0
 
     def pilot(self, name: str) -> Path:
         return self.directory / "pilots" / name
@@ -89,10 +105,14 @@ class PoolHome:
             path.mkdir(mode=0o700, exist_ok=True)
         return self
 
-    def write_credentials(self, path: Path, keyring: Keyring, key_id: str, endpoints: list[dict[str, Any]]) -> None:
-        """What a client or an agent needs to find and convince the master, in one file that only its owner can read."""
+    @staticmethod
+    def credentials(keyring: Keyring, key_id: str, endpoints: list[dict[str, Any]]) -> bytes:
+        """What a client or an agent needs to find and convince the master; only its owner may read it."""
         content = {"key_id": key_id, "key": keyring.key(key_id).hex(), "pilot": key_id.partition(":")[2], "endpoints": endpoints}
-        write_private(path, json.dumps(content).encode())
+        return json.dumps(content).encode()
+
+    def write_credentials(self, path: Path, keyring: Keyring, key_id: str, endpoints: list[dict[str, Any]]) -> None:
+        write_private(path, self.credentials(keyring, key_id, endpoints))
 
 
 def pool_home(name: str) -> PoolHome:

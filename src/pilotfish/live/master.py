@@ -23,8 +23,9 @@ from pilotfish.live.cargo import Cargo
 from pilotfish.live.compaction import Compaction
 from pilotfish.live.endpoints import Doorman, Link, Rules
 from pilotfish.live.home import PoolHome
-from pilotfish.live.keys import AGENT, CLIENT, open_keyring
+from pilotfish.live.keys import AGENT, CLIENT, open_keyring, write_private
 from pilotfish.live.launcher import Launcher
+from pilotfish.live.places import Places
 from pilotfish.live.replay import replay, stored_payloads
 from pilotfish.model import effects as e
 from pilotfish.model import inputs as i
@@ -34,7 +35,8 @@ from pilotfish.model.settings import PoolSettings
 from pilotfish.policies.fifo import Fifo
 from pilotfish.store.journal import Journal
 from pilotfish.store.lock import PoolLock
-from pilotfish.strategies.fixed import Fixed
+from pilotfish.strategies.demand import OnDemand
+from pilotfish.strategies.everywhere import Everywhere
 
 log = logging.getLogger("pilotfish.master")
 
@@ -59,7 +61,7 @@ class Master:
         for stored in stored_payloads(state):
             self.cargo.refer(stored)
         self._wall_offset = max(time.time(), state.at) - time.monotonic()
-        self.machine = Machine(state, Fifo(), Fixed(), settings)
+        self.machine = Machine(state, Fifo(), Everywhere(OnDemand()), settings)
         self.machine.about = {"pool": pool.name, "pid": os.getpid()}
         self.doorman = Doorman(self.keyring, self._heard, self._closed)
         self.doorman.heard_all = self._heard_all
@@ -67,6 +69,8 @@ class Master:
         self.doorman.complain = self._complain
         self.doorman.revoked = state.revoked
         self.launcher = Launcher(pool, self.keyring, self._tell, settings.poll_s)
+        self.places = Places(pool, self.keyring, self.launcher, self._tell)
+        self.places.has_joined = lambda pilot: pilot in state.pilots and state.pilots[pilot].joined
         self.applications = Applications(pool)
         self.compaction = Compaction(self.journal, lambda: self.machine.state)
         self.compaction.overdue = self.machine.history_damaged = bool(recovery.salvage.damages or recovery.salvage.gaps)
@@ -93,6 +97,8 @@ class Master:
             self._loop.add_signal_handler(number, self._told_to_end)
         await self._listen()
         self._conclude(self.machine.start(self.now()))
+        if not self.pool.private and self.pool.sites.exists():
+            self.places.read(self.pool.sites)
         self.doorman.epoch = self.machine.state.epoch
         # Almost everything here lives long and is in no cycle: looking for garbage while there is work would take a fifth of the time.
         gc.disable()
@@ -110,7 +116,7 @@ class Master:
 
     async def _listen(self) -> None:
         rules = Rules((AGENT,), tuple(self.settings.subnets), self.keyring.server_context())
-        tcp = await self._loop.create_server(lambda: Link(self.doorman, rules), self.settings.host, self.settings.port, backlog=1024)
+        tcp = await self._listen_for_agents(rules)
         host, port = tcp.sockets[0].getsockname()[:2]
         path = self.pool.socket_path()
         path.unlink(missing_ok=True)
@@ -124,15 +130,28 @@ class Master:
         unix = await self._loop.create_unix_server(lambda: Link(self.doorman, local), sock=listener, backlog=256)
         self._servers = [tcp, unix]
         here = {"kind": "unix", "path": str(path)}
+        self.places.address = (host, port)
         self.launcher.endpoints = [{"kind": "tls", "host": host, "port": port, "fingerprint": self.keyring.fingerprint}]
         self.pool.write_credentials(self.pool.client_credentials, self.keyring, CLIENT, [here])
+
+    async def _listen_for_agents(self, rules: Rules) -> asyncio.Server:
+        """At the port of the last time, if nobody has taken it: agents far away know that one."""
+        for port in (self.settings.port or self.pool.last_port(), self.settings.port):
+            try:
+                server = await self._loop.create_server(lambda: Link(self.doorman, rules), self.settings.host, port, backlog=1024)
+                break
+            except OSError:
+                if port == self.settings.port:
+                    raise
+        write_private(self.pool.port_file, str(server.sockets[0].getsockname()[1]).encode())
+        return server
 
     async def _end(self) -> None:
         for server in self._servers:
             server.close()
         for link in list(self.links.values()):
             link.hang_up()
-        await self.launcher.end_all()
+        await self.places.end()
         self.applications.end_all()
         self._turn()
         self.compaction.end()
@@ -341,12 +360,10 @@ class Master:
             link = self.links.get(effect.link)
             if link is not None:
                 link.hang_up()
-        elif isinstance(effect, e.SubmitPilot):
-            self.launcher.submit(effect.pilot, effect.cores)
-        elif isinstance(effect, e.AdoptPilot):
-            self.launcher.adopt(effect.pilot, effect.cores, effect.job)
-        elif isinstance(effect, e.CancelPilot):
-            self.launcher.cancel(effect.pilot)
+        elif isinstance(effect, e.SubmitPilot | e.AdoptPilot | e.CancelPilot | e.DescribeSite):
+            self.places.perform(effect)
+        elif isinstance(effect, e.ReadSites):
+            self.places.read(self.pool.sites)
         elif isinstance(effect, e.ReleasePayload):
             self.cargo.release(effect.stored, refused=effect.refused)
         elif isinstance(effect, e.KeepPayload):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from pilotfish.model.messages import Message
+from pilotfish.model.site import PilotSize, Site
 from pilotfish.model.task import Payload, Stored
 
 
@@ -24,7 +25,7 @@ class HangUp(Struct, frozen=True):
 class SubmitPilot(Struct, frozen=True):
     pilot: str
     site: str
-    cores: float
+    size: PilotSize
 
 
 class AdoptPilot(Struct, frozen=True):
@@ -32,12 +33,23 @@ class AdoptPilot(Struct, frozen=True):
 
     pilot: str
     site: str
-    cores: float
+    size: PilotSize
     job: str
 
 
 class CancelPilot(Struct, frozen=True):
     pilot: str
+
+
+class DescribeSite(Struct, frozen=True):
+    """A site is there, is described anew, or (None) is there no longer."""
+
+    name: str
+    site: Site | None
+
+
+class ReadSites(Struct, frozen=True):
+    """Look again what the person has written about sites; the answer is SitesRead."""
 
 
 class ReleasePayload(Struct, frozen=True):
@@ -67,4 +79,16 @@ class Finish(Struct, frozen=True):
     reason: str
 
 
-Effect = Send | HangUp | SubmitPilot | AdoptPilot | CancelPilot | ReleasePayload | KeepPayload | StartApplication | Finish
+Effect = (
+    Send
+    | HangUp
+    | SubmitPilot
+    | AdoptPilot
+    | CancelPilot
+    | DescribeSite
+    | ReadSites
+    | ReleasePayload
+    | KeepPayload
+    | StartApplication
+    | Finish
+)

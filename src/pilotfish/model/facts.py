@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from pilotfish.model.site import PilotSize, Site
 from pilotfish.model.task import Failure, Payload, RunOptions, TaskSpec
 
 
@@ -179,15 +180,21 @@ class WorkerEnded(Fact, frozen=True, tag="worker-ended"):
 
 
 class PilotRequested(Fact, frozen=True, tag="pilot"):
+    """``instead_of``: a pilot that waits for too long elsewhere; whichever of the two joins first has the other cancelled."""
+
     pilot: str
     site: str
-    cores: float
+    size: PilotSize
     reason: str
+    instead_of: str = ""
 
 
 class PilotSubmitted(Fact, frozen=True, tag="pilot-submitted"):
+    """Its site took it, after so many seconds, and calls it ``job``."""
+
     pilot: str
     job: str
+    took_s: float = 0.0
 
 
 class PilotEnding(Fact, frozen=True, tag="pilot-ending"):
@@ -196,9 +203,12 @@ class PilotEnding(Fact, frozen=True, tag="pilot-ending"):
 
 
 class PilotEnded(Fact, frozen=True, tag="pilot-ended"):
+    """``cause``: one word for how it ended, to be counted: see ``model/site.py``."""
+
     pilot: str
     well: bool
     reason: str
+    cause: str = ""
 
 
 class SiteHeld(Fact, frozen=True, tag="held"):
@@ -206,6 +216,20 @@ class SiteHeld(Fact, frozen=True, tag="held"):
 
     site: str
     reason: str
+
+
+class SiteDescribed(Fact, frozen=True, tag="site"):
+    """What a person wrote about a site; None: it is no longer there."""
+
+    name: str
+    site: Site | None
+
+
+class SiteWanted(Fact, frozen=True, tag="site-wanted"):
+    """This pool uses a site: with so many pilots while there is work, or, -1, with as many as pay. None: no longer."""
+
+    site: str
+    pilots: int | None
 
 
 class KeyRevoked(Fact, frozen=True, tag="revoked"):
@@ -248,6 +272,8 @@ AnyFact = (
     | PilotEnding
     | PilotEnded
     | SiteHeld
+    | SiteDescribed
+    | SiteWanted
     | KeyRevoked
     | Restored
 )

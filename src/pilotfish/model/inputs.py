@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from pilotfish.model.messages import FromAgent, FromClient
+from pilotfish.model.site import Site
 from pilotfish.model.task import Payload
 
 
@@ -39,19 +40,44 @@ class LinkResumed(Struct, frozen=True):
 
 
 class PilotAccepted(Struct, frozen=True):
-    """A site took a pilot and calls it ``job``."""
+    """A site took a pilot, after so many seconds, and calls it ``job``."""
 
     pilot: str
     job: str
+    took_s: float = 0.0
+
+
+class PilotSeen(Struct, frozen=True):
+    """What the site says of a pilot that is there: does it run, and if not, why not, in its own words."""
+
+    pilot: str
+    runs: bool
+    reason: str
 
 
 class PilotGone(Struct, frozen=True):
-    """A pilot is no longer at its site. ``well`` tells an orderly end from a death, unless nobody saw it (not ``witnessed``)."""
+    """A pilot is no longer at its site. ``well`` tells an orderly end from a death, unless nobody saw it (not ``witnessed``).
+
+    ``cause``: one word for how it ended (see ``model/site.py``)."""
 
     pilot: str
     well: bool
     reason: str
     witnessed: bool = True
+    cause: str = ""
+
+
+class SiteSpoke(Struct, frozen=True):
+    """Whether a site can be spoken to. ``trouble``: what is in the way, in its own words; empty: nothing is."""
+
+    site: str
+    trouble: str
+
+
+class SitesRead(Struct, frozen=True):
+    """All sites that the person has described."""
+
+    sites: dict[str, Site]
 
 
 class SpaceChanged(Struct, frozen=True):
@@ -60,4 +86,16 @@ class SpaceChanged(Struct, frozen=True):
     full: bool
 
 
-Input = AgentSpoke | ClientSpoke | LinkClosed | LinkPaused | LinkResumed | PilotAccepted | PilotGone | SpaceChanged
+Input = (
+    AgentSpoke
+    | ClientSpoke
+    | LinkClosed
+    | LinkPaused
+    | LinkResumed
+    | PilotAccepted
+    | PilotSeen
+    | PilotGone
+    | SiteSpoke
+    | SitesRead
+    | SpaceChanged
+)

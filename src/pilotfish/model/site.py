@@ -4,8 +4,31 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+BACKEND_NAMES = ("ssh", "slurm", "sge", "pbs", "lsf", "htcondor", "kubernetes", "arc")
 LOCAL = "local"
 """The site that is always there: this machine."""
+
+
+REFUSED, BOOTSTRAP, EXPIRED, CANCELLED, VANISHED, DIED = "refused", "bootstrap", "expired", "cancelled", "vanished", "died"
+"""How a pilot can end other than in order. Refused: its site did not take it. Bootstrap: it ended before an agent joined. Expired: its time
+was over. Cancelled: by us, or by somebody else at the site. Vanished: the site no longer knows it. Died: it was killed, or its node was."""
+
+
+SUBMITTED, JOINED, SUCCEEDED, FAILED, WITHDRAWN = "submitted", "joined", "succeeded", "failed", "withdrawn"
+"""What happens to pilots at a site, besides that they expire. Submitted: the site took it, after so many seconds. Joined: its first agent
+is here, so long after it was requested. Succeeded: it ended in order after it had joined. Failed: it ended otherwise, or was refused.
+Withdrawn: we cancelled it while it waited, after so many seconds."""
+
+
+class SiteEvent(Struct, frozen=True, array_like=True):
+    """One thing that happened to one pilot at a site. ``cause`` tells one kind of failure from another."""
+
+    at: float
+    site: str
+    kind: str
+    pilot: str
+    seconds: float = 0.0
+    cause: str = ""
 
 
 class PilotSize(Struct, frozen=True, array_like=True):
@@ -16,6 +39,10 @@ class PilotSize(Struct, frozen=True, array_like=True):
     walltime_s: float = 0.0
     memory: int = 0
     gpus: float = 0.0
+
+    @property
+    def all_cores(self) -> float:
+        return self.cores * self.nodes
 
 
 class Site(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -52,6 +79,8 @@ class Site(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """More options for the batch system, as one would write them after ``#SBATCH`` or its like."""
     options: dict[str, str] = {}
     """What only this kind of backend knows, such as the image of a container."""
+    environment: dict[str, str] = {}
+    """For the site's own commands, such as ``SLURM_CONF`` where there are two clusters."""
 
     folder: str = "~/.pilotfish"
     """Where the pilots' files are put at the site."""

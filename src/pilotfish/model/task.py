@@ -95,3 +95,5 @@ class RunOptions(Struct, frozen=True, array_like=True):
     """Stop the run after so many failed tasks; 0 means never."""
     application: str = ""
     """The run file of an ApplicationManager that the master keeps alive for this run."""
+    sites: tuple[str, ...] = ()
+    """Its tasks run at these sites only; none: wherever there is a worker."""

@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pilotfish.core.proposals import Hold, Wish
+from pilotfish.core.proposals import Hold
+from pilotfish.core.prospects import PilotWish
 from pilotfish.core.state import State
 from pilotfish.model import inputs as i
+from pilotfish.model.site import PilotSize
 from pilotfish.sim.nodes import Node
 from pilotfish.sim.scenario import SiteShape
 
@@ -25,14 +27,14 @@ class Fleet:
     def __init__(self, sites: list[SiteShape]) -> None:
         self._sites = [site for site in sites if not site.guest]
 
-    def propose(self, state: State, now: float) -> list[Wish | Hold]:
+    def propose(self, state: State, now: float) -> list[PilotWish | Hold]:
         if not state.unfinished:
             return []
-        wishes: list[Wish | Hold] = []
+        wishes: list[PilotWish | Hold] = []
         for site in self._sites:
             present = sum(1 for pilot in state.pilots.values() if pilot.site == site.name)
             if present < site.count and now >= self._not_before(state, site.name):
-                wishes += [Wish(site.name, site.cores, "simulated") for _ in range(site.count - present)]
+                wishes += [PilotWish(site.name, PilotSize(site.cores), "simulated") for _ in range(site.count - present)]
         return wishes
 
     def next_look_at(self, state: State, now: float) -> float | None:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from pilotfish.core.proposals import Hold, Release, Wish
+from pilotfish.core.proposals import Hold
+from pilotfish.core.prospects import PilotWish, PilotWithdrawal
 from pilotfish.core.state import UNIT, State, Worker
+from pilotfish.model.site import LOCAL, PilotSize
 from pilotfish.model.states import DRAINING
 from pilotfish.model.task import CORES
 
-SITE = "local"
+SITE = LOCAL
 GIVE_UP_AFTER = 3
 """Pilots in a row that end before their agent joined."""
 
 
 class Fixed:
-    def propose(self, state: State, now: float) -> list[Wish | Release | Hold]:
+    def propose(self, state: State, now: float) -> list[PilotWish | PilotWithdrawal | Hold]:
         site = state.sites.get(SITE)
         if not _is_wanted(state) or (site and site.held):
             return []
@@ -27,7 +29,7 @@ class Fixed:
             return _release_youngest(state)
         if not missing:
             return []
-        return [Wish(SITE, missing, f"{state.unfinished} tasks to do, {present:g} of {state.local_cores:g} cores")]
+        return [PilotWish(SITE, PilotSize(missing), f"{state.unfinished} tasks to do, {present:g} of {state.local_cores:g} cores")]
 
     def next_look_at(self, state: State, now: float) -> float | None:
         site = state.sites.get(SITE)
@@ -61,16 +63,16 @@ def _needs_one_large_worker(state: State) -> bool:
         return False
     for shape in (*state.ready, *(task.shape for task in state.suspects)):
         cores = dict(shape.needs).get(CORES, 0)
-        able = [worker for worker in state.workers.values() if worker.has_tags(shape)]
+        able = [worker for worker in state.workers.values() if worker.qualifies(shape)]
         large_enough = any(worker.capacity.get(CORES, 0) >= cores for worker in able)
-        if cores <= whole and not large_enough and all(worker.has_tags(shape) for worker in local):
+        if cores <= whole and not large_enough and all(worker.qualifies(shape) for worker in local):
             return True
     return False
 
 
-def _release_youngest(state: State) -> list[Wish | Release | Hold]:
+def _release_youngest(state: State) -> list[PilotWish | PilotWithdrawal | Hold]:
     """The pool shall be smaller: one worker at a time goes, and comes back smaller if that was too much."""
     workers = _local_workers(state)
     if not workers or any(worker.state == DRAINING for worker in workers):
         return []
-    return [Release(workers[-1].id, f"the pool shall have {state.local_cores:g} cores")]
+    return [PilotWithdrawal(workers[-1].pilot, f"the pool shall have {state.local_cores:g} cores")]

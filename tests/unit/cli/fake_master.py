@@ -135,6 +135,9 @@ class FakeMaster:
         self.warnings: list[dict[str, Any]] = []
         self.running_output = b""
         self.refusal: PilotfishError | None = None
+        self.sites: list[dict[str, Any]] = []
+        self.pilots: list[dict[str, Any]] = []
+        self.workers: list[dict[str, Any]] = []
 
     def connector(self, pool: str, start: bool, workers: int | None) -> FakeMaster:
         if not self.exists and not start:
@@ -212,7 +215,7 @@ class FakeMaster:
     def _ask_status(self) -> dict[str, Any]:
         rows = [run.row() for run in self.runs.values()]
         answer = {"pool": "default", "pid": 4711, "uptime_s": 61.0, "workers": {"idle": 1}, "cores": 2, "local_cores": 2}
-        return {**answer, "runs": rows, "warnings": self.warnings, "rate_per_s": 0}
+        return {**answer, "runs": rows, "warnings": self.warnings, "rate_per_s": 0, "pilots": self.pilots}
 
     def _ask_runs(self) -> list[dict[str, Any]]:
         return [run.row() for run in self.runs.values()]
@@ -233,7 +236,26 @@ class FakeMaster:
     def _ask_workers(self, all: bool = False) -> list[dict[str, Any]]:
         worker = {"worker": "local-1", "state": "idle", "connected": True, "capacity": {"cores": 2.0}, "free": {"cores": 2.0}}
         gone = {**worker, "worker": "local-0", "state": "lost", "connected": False, "reason": "was killed by signal 9"}
-        return [{**worker, "tasks_done": 3, "tasks_failed": 1}, *([gone] if all else [])]
+        return [{**worker, "tasks_done": 3, "tasks_failed": 1}, *([gone] if all else []), *self.workers]
+
+    def _ask_sites(self) -> list[dict[str, Any]]:
+        return self.sites
+
+    def _ask_sites_reread(self) -> dict[str, Any]:
+        return {}
+
+    def _ask_site_use(self, site: str, pilots: int) -> dict[str, Any]:
+        return {"site": site, "pilots": pilots}
+
+    def _ask_site_release(self, site: str) -> dict[str, Any]:
+        return {"site": site}
+
+    def _ask_pilots_add(self, site: str, pilots: int) -> dict[str, Any]:
+        return {"pilots": [f"{site}-{number}" for number in range(1, pilots + 1)]}
+
+    def _ask_drain(self, worker: str, reason: str) -> dict[str, Any]:
+        self.pilots.clear()
+        return {"draining": worker}
 
     def _ask_why(self, **subject: Any) -> dict[str, Any]:
         name = " ".join(f"{key} {value}" for key, value in subject.items())

@@ -1,0 +1,230 @@
+"""NorduGrid ARC: a computing element of a grid, spoken to with curl through its REST interface.
+
+Known options of a site: ``endpoint`` (such as ``https://ce.example.org:443/arex``), ``proxy`` (the file of the proxy certificate; otherwise
+``X509_USER_PROXY``, or where proxies are put), ``capath`` (the folder of the authorities' certificates) or ``cacert`` (a file of them).
+Files travel with the job; its folder on the element can be entered by its owner only, and when it ended all but the log is removed.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from pilotfish.backends.exchange import ENDED, QUEUED, RUNNING, Answer, Command, Exchange, Order, Refused, Sighting, Unclear
+from pilotfish.backends.script import pilot_script
+from pilotfish.backends.shell import CANNOT, UNDONE, documents, fill
+from pilotfish.model.site import Site
+
+Result = TypeVar("Result")
+
+PHASES = {
+    QUEUED: "ACCEPTING ACCEPTED PREPARING PREPARED SUBMITTING QUEUING HELD",
+    RUNNING: "RUNNING EXITINGLRMS OTHER EXECUTED KILLING FINISHING",
+    ENDED: "FINISHED FAILED KILLED WIPED",
+}
+PHASE = {state: phase for phase, states in PHASES.items() for state in states.split()}
+NOTHING_SENT = (5, 6, 7, 35, 51, 58, 60, 77)
+"""Exit statuses of curl: it did not come to speaking with the element."""
+PASSING = re.compile(r"limit|too many|maximum|busy|exceed|temporar|not allowed to accept", re.IGNORECASE)
+EXPIRED = re.compile(r"wall ?(clock )?time|time ?limit|job expired", re.IGNORECASE)
+
+DEFAULT_PROXY = '"${X509_USER_PROXY:-/tmp/x509up_u$(id -u)}"'
+DEFAULT_CAPATH = '"${X509_CERT_DIR:-/etc/grid-security/certificates}"'
+
+ASK = """\
+proxy=@PROXY@
+[ -r "$proxy" ] || { echo "there is no proxy certificate at $proxy" >&2; exit 70; }
+ask() {
+  curl --silent --show-error --fail --fail-early --max-time 40 --cert "$proxy" @TRUST@ -H 'Accept: application/json' "$@"
+}
+tell() { ask -H 'Content-Type: application/json' --data-binary "$2" "$jobs?action=$1"; }
+jobs=@JOBS@
+"""
+
+SUBMIT = """\
+umask 077
+folder=@FOLDER@
+cat >"$folder/pilot.sh" <<'END-OF-PILOT' || exit 70
+@PILOT@END-OF-PILOT
+made=$(ask -H 'Content-Type: application/rsl' --data-binary @- "$jobs?action=new" <<'END-OF-JOBS'
+@DESCRIPTIONS@
+END-OF-JOBS
+) || exit
+number=0
+take_back() {
+  for id in $ids; do
+    one="{\\"job\\":[{\\"id\\":\\"$id\\"}]}"
+    tell kill "$one" >/dev/null && tell clean "$one" >/dev/null || exit 72
+  done
+  echo "$made"
+  exit 71
+}
+ids=$(printf '%s\\n' "$made" | tr '{}' '\\n\\n' | sed -n 's/.*"id" *: *"\\([^"]*\\)".*/\\1/p')
+[ "$(echo $ids | wc -w)" -eq @COUNT@ ] || take_back >&2
+for id in $ids; do
+  number=$((number + 1))
+  there=$jobs/$id/session
+  ask -T "$folder/start.sh" "$there/start.sh" -T "$folder/$number.json" "$there/1.json" -T "$folder/pilot.sh" "$there/pilot.sh" \\
+    -T @BUNDLE@ "$there/agent.pyz" >/dev/null || take_back >&2
+done
+echo "$made"
+"""
+
+QUERY = """\
+asked='@IDS@'
+tell status "$asked" || exit
+echo
+tell info "$asked" 2>/dev/null || :
+"""
+
+FIND = """\
+all=$(ask "$jobs") || exit
+[ -z "$all" ] || tell info "$all" || exit
+"""
+
+
+class ArcBackend:
+    """Ids are those of the computing element. The n-th pilot of an order is named after its tag and n."""
+
+    arrays = 50
+    carries_files = True
+
+    def submit(self, site: Site, order: Order) -> Exchange[list[str]]:
+        there = replace(order, folder=".", bundle="agent.pyz")
+        script = fill(
+            SUBMIT,
+            FOLDER=shlex.quote(order.folder),
+            BUNDLE=shlex.quote(order.bundle),
+            COUNT=str(order.count),
+            PILOT=pilot_script(site, there, ("exec 2>&1", "chmod 600 1.json")),
+            DESCRIPTIONS="+" + "".join(f"({describe(site, order, number)})" for number in range(1, order.count + 1)),
+        )
+
+        def read(answer: Answer) -> list[str]:
+            if answer.status == UNDONE:
+                refusals = [str(job.get("reason")) for job in _jobs(answer.stderr) if job.get("status-code") != "201"]
+                reason = refusals[0] if refusals else f"its files could not be sent: {answer.stderr.partition('{')[0].strip()}"
+                raise Refused(reason, later=not refusals or bool(PASSING.search(reason)))
+            if answer.status in (CANNOT, *NOTHING_SENT):
+                raise Refused(answer.complaint(), later=True)
+            if answer.status == 22 and re.search(r"error: 4\d\d", answer.stderr):
+                raise Refused(answer.complaint())
+            made = [str(job["id"]) for job in _jobs(_told(answer)) if job.get("id")]
+            if len(made) != order.count:
+                raise Unclear(f"{len(made)} jobs were made of {order.count}: {answer.complaint()}")
+            return made
+
+        return _exchange(site, script, read, patience_s=60.0 + 20.0 * order.count)
+
+    def query(self, site: Site, jobs: Sequence[str]) -> list[Exchange[dict[str, Sighting]]]:
+        def read(answer: Answer) -> dict[str, Sighting]:
+            states: dict[str, str] = {}
+            stories: dict[str, Mapping[str, Any]] = {}
+            for job in _jobs(_told(answer)):
+                if "state" in job:
+                    states[job["id"]] = job["state"]
+                elif job.get("info_document"):
+                    stories[job["id"]] = job["info_document"].get("ComputingActivity") or {}
+            return {job: _sighting(states[job], stories.get(job, {})) for job in jobs if states.get(job) in PHASE}
+
+        return [_exchange(site, fill(QUERY, IDS=_list(jobs)), read)]
+
+    def cancel(self, site: Site, jobs: Sequence[str]) -> list[Exchange[None]]:
+        def read(answer: Answer) -> None:
+            told = {job.get("id"): job for job in _jobs(_told(answer))}
+            for job in jobs:
+                if told.get(job, {}).get("status-code") not in ("202", "404"):
+                    raise Unclear(str(told.get(job, {}).get("reason", answer.complaint())))
+
+        return [_exchange(site, f"tell kill '{_list(jobs)}'\n", read)]
+
+    def find(self, site: Site, tag: str) -> list[Exchange[dict[int, str]]]:
+        looked = f"pilotfish: looked for {tag}"
+
+        def read(answer: Answer) -> dict[int, str]:
+            told, done, _ = _told(answer).partition(looked)
+            if not done:
+                raise Unclear(answer.complaint())
+            found: dict[int, str] = {}
+            for job in _jobs(told):
+                activity = (job.get("info_document") or {}).get("ComputingActivity") or {}
+                name, _, number = str(activity.get("Name", "")).rpartition("-")
+                if name == tag and number.isdecimal():
+                    found[int(number)] = str(job["id"])
+            return found
+
+        return [_exchange(site, f"{FIND}echo {shlex.quote(looked)}\n", read)]
+
+    def past(self, site: Site, jobs: Sequence[str]) -> None:
+        """A query tells all that is known, for as long as the element keeps ended jobs."""
+
+
+def describe(site: Site, order: Order, number: int) -> str:
+    """A job in the element's language, xRSL. Its memory is that of one core, in megabytes."""
+    size = order.size
+    cores = max(1, round(size.cores))
+    files = " ".join(f'("{name}" "")' for name in ("start.sh", "1.json", "pilot.sh", "agent.pyz"))
+    wishes = [
+        '(executable="/bin/sh")(arguments="pilot.sh")(stdout="1.log")(outputfiles=("1.log" ""))',
+        f"(jobname={_quoted(f'{order.tag}-{number}')})(inputfiles={files})(count={cores})(countpernode={cores})",
+        f'(walltime="{round(size.walltime_s)} seconds")' if size.walltime_s else "",
+        f"(memory={-(-size.memory // cores >> 20)})" if size.memory else "",
+        f"(queue={_quoted(site.queue)})" if site.queue else "",
+        f"(project={_quoted(site.account)})" if site.account else "",
+        *site.directives,
+    ]
+    return "&" + "".join(wishes)
+
+
+def _exchange(site: Site, script: str, read: Callable[[Answer], Result], patience_s: float = 120.0) -> Exchange[Result]:
+    options = site.options
+    trust = f"--cacert {shlex.quote(options['cacert'])}" if "cacert" in options else ""
+    if "capath" in options or not trust:
+        trust += " --capath " + (shlex.quote(options["capath"]) if "capath" in options else DEFAULT_CAPATH)
+    before = fill(
+        ASK,
+        PROXY=shlex.quote(options["proxy"]) if "proxy" in options else DEFAULT_PROXY,
+        TRUST=trust.strip(),
+        JOBS=shlex.quote(options.get("endpoint", "").rstrip("/") + "/rest/1.0/jobs"),
+    )
+    return Exchange(Command(("sh", "-s"), stdin=before + script, patience_s=patience_s), read)
+
+
+def _sighting(state: str, story: Mapping[str, Any]) -> Sighting:
+    error, messages = (_words(story.get(name)) for name in ("Error", "OtherMessages"))
+    phase = PHASE[state]
+    if phase == ENDED:
+        code = _words(story.get("ExitCode"))
+        reason = error or (f"exit status {code}" if code else "" if state == "FINISHED" else state.lower())
+        return Sighting(ENDED, reason, well=state == "FINISHED" and code in ("", "0"), expired=bool(EXPIRED.search(error)))
+    return Sighting(phase, f"{state.lower()}: {messages}" if messages and phase == QUEUED else state.lower() if phase == QUEUED else "")
+
+
+def _words(told: object) -> str:
+    return "; ".join(dict.fromkeys(map(str, told))) if isinstance(told, list) else str(told or "")
+
+
+def _list(jobs: Sequence[str]) -> str:
+    """Ids have letters and digits only; whatever else came in could not be one."""
+    return json.dumps({"job": [{"id": re.sub(r"[^\w.-]", "", job)} for job in jobs]})
+
+
+def _quoted(text: str) -> str:
+    return '"' + text.replace('"', '""') + '"'
+
+
+def _told(answer: Answer) -> str:
+    if answer.status != 0:
+        raise Unclear(answer.complaint())
+    return answer.stdout
+
+
+def _jobs(text: str) -> Iterator[dict[str, Any]]:
+    """The entries of all answers in a text. An element that speaks of one job leaves the list out; of none, says nothing at all."""
+    for document in documents(text):
+        entries = document.get("job")
+        yield from (entry for entry in (entries if isinstance(entries, list) else [entries]) if isinstance(entry, dict))

@@ -1,0 +1,214 @@
+"""HTCondor: condor_submit, condor_q, condor_rm and condor_history. An order is a cluster, whose n-th pilot is the job ``12.n-1``.
+
+Files travel with the job. Its directives are lines of a submit description, such as ``requirements = ...``; its account is the
+accounting group; there are no queues. A pilot has one node.
+
+A held job never leaves by itself. Where HTCondor itself held it (the program could not be started, a file could not be fetched or written,
+too much memory) it would be held again, so it counts as ended, with the reason, and its own description has it removed a little later.
+One that a person holds, waits. Jobs that are complete stay in the queue for a while, so that the question that is asked anyway tells how
+they ended; of the others the history knows.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from pilotfish.backends.exchange import ENDED, QUEUED, RUNNING, Answer, Command, Exchange, Order, Refused, Sighting, Unclear
+from pilotfish.backends.script import agent_options
+from pilotfish.model.site import Site
+
+MIB = 1 << 20
+STAY_S = 900
+"""So long does a job stay in the queue that is complete, or held."""
+TAG = "PilotfishTag"
+ATTRIBUTES = (
+    "ClusterId,ProcId,JobStatus,LastJobStatus,LastRejMatchReason,HoldReason,HoldReasonCode,LastHoldReason,RemoveReason,"
+    "ExitCode,ExitBySignal,ExitSignal"
+)
+
+IDLE, EXECUTING, REMOVED, COMPLETED, HELD, BRINGS_BACK, SUSPENDED = range(1, 8)
+BY_PERSON, SUBMITTED_HELD, SPOOLING = 1, 15, 16
+"""Reasons to be held that pass when somebody wants it, or by themselves."""
+_PASSING = (BY_PERSON, SUBMITTED_HELD, SPOOLING)
+_AGE = "time() - EnteredCurrentStatus"
+_TIME_IS_OVER = "JobCurrentStartDate"
+"""Is in the condition that ends a pilot for its time, and so in the reason that HTCondor gives for it."""
+
+_LATER = re.compile(r"would exceed|can't find address|failed to connect|connect to local queue manager|too many", re.I)
+_TROUBLE = re.compile(r"commit|timed out|timeout|communication|connection reset", re.I)
+"""The job may have been taken, or not: it is to be looked for."""
+_HARMLESS = re.compile(r"couldn't find/remove all jobs|not found|marked for removal", re.I)
+
+
+class HtcondorBackend:
+    arrays = 500
+    carries_files = True
+
+    def submit(self, site: Site, order: Order) -> Exchange[list[str]]:
+        if order.size.nodes > 1:
+            raise Refused("HTCondor gives a pilot one node, not several")
+        description = "\n".join([*_description(site, order), *site.directives, f"queue {order.count}", ""])
+        return Exchange(Command(("condor_submit", "-terse", "-"), description), lambda answer: _submitted(answer, order.count))
+
+    def query(self, site: Site, jobs: Sequence[str]) -> list[Exchange[dict[str, Sighting]]]:
+        return [Exchange(Command(("condor_q", "-json", "-attributes", ATTRIBUTES, *jobs)), lambda answer: _sightings(answer, jobs))]
+
+    def cancel(self, site: Site, jobs: Sequence[str]) -> list[Exchange[None]]:
+        return [Exchange(Command(("condor_rm", *jobs)), _cancelled)]
+
+    def find(self, site: Site, tag: str) -> list[Exchange[dict[int, str]]]:
+        def read(answer: Answer) -> dict[int, str]:
+            found: dict[int, str] = {}
+            for job in _jobs(answer):  # those in the queue come first, then the newest of the history
+                found.setdefault(job["ProcId"] + 1, _id(job))
+            return found
+
+        wanted = ("-json", "-attributes", "ClusterId,ProcId", "-constraint", f"{TAG} == {_string(tag)}")
+        both = f'condor_q "$@" && condor_history "$@" -limit {self.arrays}'
+        return [Exchange(Command(("sh", "-c", both, "find", *wanted)), read)]
+
+    def past(self, site: Site, jobs: Sequence[str]) -> Exchange[dict[str, Sighting]] | None:
+        argv = ("condor_history", "-json", "-attributes", ATTRIBUTES, "-limit", str(len(jobs)), *jobs)
+        return Exchange(Command(argv), lambda answer: _sightings(answer, jobs))
+
+
+def _description(site: Site, order: Order) -> list[str]:
+    """Its own number is known to HTCondor as that of the process, counted from 0."""
+    size, folder = order.size, _plain(order.folder)
+    held = f"(JobStatus == {HELD} && !member(HoldReasonCode, {{{', '.join(map(str, _PASSING))}}}) && {_AGE} > {STAY_S})"
+    over = f"(JobStatus == {EXECUTING} && time() - {_TIME_IS_OVER} > {math.ceil(size.walltime_s)})"
+    lines = [
+        "universe = vanilla",
+        f"batch_name = {_plain(order.tag)}",
+        f"+{TAG} = {_string(order.tag)}",
+        "number = $INT(next)",
+        "next = $(Process) + 1",
+        *_program(site, order),
+        "should_transfer_files = YES",
+        "when_to_transfer_output = ON_EXIT",
+        'transfer_output_files = ""',
+        f"output = {folder}/$(number).log",
+        f"error = {folder}/$(number).log",
+        f"log = {folder}/events.log",
+        f"leave_in_queue = JobStatus == {COMPLETED} && {_AGE} < {STAY_S}",
+        f"periodic_remove = {held}" + (f" || {over}" if size.walltime_s else ""),
+        f"request_cpus = {math.ceil(size.cores) or 1}",
+    ]
+    if size.memory:
+        lines.append(f"request_memory = {math.ceil(size.memory / MIB)}")
+    if size.gpus:
+        lines.append(f"request_gpus = {math.ceil(size.gpus)}")
+    if site.account:
+        lines.append(f"accounting_group = {_plain(site.account)}")
+    return lines
+
+
+def _program(site: Site, order: Order) -> list[str]:
+    """``start.sh``, or a shell that runs the site's lines before it."""
+    folder = _plain(order.folder)
+    files = [f"{folder}/$(number).json", _plain(order.bundle)]
+    words = [_plain(order.bundle.rpartition("/")[2]), *map(_plain, agent_options(site, order))]
+    if site.setup:
+        start = " ".join(["exec sh start.sh $(number).json", *map(shlex.quote, words)])
+        lines = ["executable = /bin/sh", "transfer_executable = False"]
+        words = ["-c", _plain('eval "$(printf "%s\\n" "$@")"'), "pilot", *map(_plain, site.setup), start]
+        files.append(f"{folder}/start.sh")
+    else:
+        lines = [f"executable = {folder}/start.sh"]
+        words = ["$(number).json", *words]
+    lines += [f"arguments = {_words(words)}", f"transfer_input_files = {', '.join(files)}"]
+    return [*lines, f"environment = {_words([f'PILOTFISH_PYTHON={_plain(site.python)}'])}"] if site.python else lines
+
+
+def _plain(text: str) -> str:
+    """What HTCondor shall not take for one of its macros."""
+    return text.replace("$", "$(DOLLAR)")
+
+
+def _words(words: Sequence[str]) -> str:
+    """As arguments and environments are written: each in single quotes, all in double ones."""
+    quoted = ["'" + word.replace("'", "''").replace('"', '""') + "'" for word in words]
+    return f'"{" ".join(quoted)}"'
+
+
+def _string(text: str) -> str:
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def _id(job: Mapping[str, Any]) -> str:
+    return f"{job['ClusterId']}.{job['ProcId']}"
+
+
+def _submitted(answer: Answer, count: int) -> list[str]:
+    said = answer.complaint()
+    if answer.status == 0:
+        ranges = re.findall(r"^(\d+)\.0 - (\d+)\.(\d+)\s*$", answer.stdout, re.M)
+        if len(ranges) != 1 or ranges[0][1:] != (ranges[0][0], str(count - 1)):
+            raise Unclear(f"condor_submit did not tell {count} ids: {said}")
+        return [f"{ranges[0][0]}.{process}" for process in range(count)]
+    if answer.status in (126, 127):
+        raise Refused(said)
+    if answer.status is None or _TROUBLE.search(said) or "ERROR: " not in answer.stderr:
+        raise Unclear(said)
+    raise Refused(said.replace("ERROR: ", ""), later=bool(_LATER.search(said)))
+
+
+def _jobs(answer: Answer) -> Iterator[Mapping[str, Any]]:
+    """Lists follow one another if several were asked for. Of no jobs, some commands print an empty list, and some nothing."""
+    text = answer.stdout.strip()
+    if answer.status is None or (answer.status != 0 and not text):
+        raise Unclear(answer.complaint())
+    while text:
+        try:
+            jobs, end = json.JSONDecoder().raw_decode(text)
+        except ValueError:
+            raise Unclear(f"it told no list of jobs: {answer.complaint()}") from None
+        text = text[end:].strip()
+        yield from (job for job in jobs if isinstance(job, dict) and "ClusterId" in job and "ProcId" in job)
+
+
+def _sightings(answer: Answer, asked: Sequence[str]) -> dict[str, Sighting]:
+    seen = {_id(job): _sighting(job) for job in _jobs(answer)}
+    return {job: sighting for job in asked if (sighting := seen.get(job)) is not None}
+
+
+def _sighting(job: Mapping[str, Any]) -> Sighting | None:
+    """None for a status that is not known here."""
+    status = job.get("JobStatus")
+    if status == IDLE:
+        return Sighting(QUEUED, (job.get("LastRejMatchReason") or "").strip())
+    if status in (EXECUTING, BRINGS_BACK, SUSPENDED):
+        return Sighting(RUNNING, "suspended" if status == SUSPENDED else "")
+    if status == HELD:
+        reason = f"held: {job.get('HoldReason') or 'no reason is told'}"
+        return Sighting(QUEUED, reason) if job.get("HoldReasonCode") in _PASSING else Sighting(ENDED, reason, well=False)
+    if status == REMOVED:
+        return _removed(job)
+    if status == COMPLETED:
+        # Of a job that was evicted, what is told of its exit is that of its former run: it is of interest only here.
+        if job.get("ExitBySignal"):
+            return Sighting(ENDED, f"killed by signal {job.get('ExitSignal')}", well=False)
+        return Sighting(ENDED, f"exit status {job.get('ExitCode')}", well=job.get("ExitCode") == 0)
+    return None
+
+
+def _removed(job: Mapping[str, Any]) -> Sighting:
+    """If its own description had it removed, the status before tells which of the two conditions it was."""
+    reason = job.get("RemoveReason") or "removed"
+    if "PeriodicRemove" in reason and job.get("LastJobStatus") == HELD:
+        return Sighting(ENDED, f"held: {job.get('HoldReason') or job.get('LastHoldReason')}", well=False)
+    if _TIME_IS_OVER in reason:
+        return Sighting(ENDED, "it ran longer than its walltime", well=False, expired=True)
+    return Sighting(ENDED, reason, well=False)
+
+
+def _cancelled(answer: Answer) -> None:
+    """HTCondor has the same words for a job that it does not know, one that ended, and one of somebody else."""
+    said = [line for line in (*answer.stdout.splitlines(), *answer.stderr.splitlines()) if line.strip()]
+    if answer.status != 0 and not (answer.status == 1 and said and all(map(_HARMLESS.search, said))):
+        raise Unclear(answer.complaint())

@@ -1,0 +1,244 @@
+"""Kubernetes, spoken to with kubectl: a pilot is a Job of one Pod, and the files of an order travel in a Secret that its Jobs own together.
+
+Each pilot is a Job of its own, not an index of one: so one can fail or be cancelled while the others go on.
+
+Known options of a site: ``image`` (needed), ``namespace``, ``context``, ``kubeconfig``, ``pull_policy``, ``service_account``,
+``node_selector`` (``name=value,...``), ``run_as`` (a user's number), ``gpu`` (the name of that resource), ``pod`` (a JSON object with more
+fields for the Pod's ``spec``). A queue is one of Kueue.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from pilotfish.backends.exchange import ENDED, QUEUED, RUNNING, Answer, Command, Exchange, Order, Refused, Sighting, Unclear
+from pilotfish.backends.script import pilot_script
+from pilotfish.backends.shell import CANNOT, UNDONE, documents, fill
+from pilotfish.model.site import Site
+
+Result = TypeVar("Result")
+
+FILES, SECRET = "/pilotfish", "/pilotfish-secret"
+"""Files of a Secret cannot be made private to any user but root, so each Pod makes its own copy, in memory."""
+COPY = f"(umask 077 && cp {SECRET}/* {FILES}/) || exit"
+KEPT_S = 3600
+"""So long ended Jobs can be looked at."""
+GRACE_S = 30
+PASSING = re.compile(
+    r"exceeded quota|connection|connect to|Unauthorized|logged in|timeout|TooManyRequests|ServiceUnavailable|InternalError|EOF"
+)
+
+SUBMIT = """\
+wrap() { kube create secret generic @TAG@ @FILES@ >/dev/null; }
+# One may be left of a submission that was cut off before it came to Jobs.
+wrap 2>/dev/null || { kube delete secret @TAG@ --ignore-not-found >/dev/null && wrap; } || exit 70
+if kube create -o name -f - <<'END-OF-JOBS'
+@JOBS@
+END-OF-JOBS
+then
+  comma=
+  owners=$(kube get jobs -l pilotfish/tag=@TAG@ -o 'jsonpath={range .items[*]}{.metadata.name} {.metadata.uid}{"\\n"}{end}' |
+    while read -r name uid; do
+      printf '%s{"apiVersion":"batch/v1","kind":"Job","name":"%s","uid":"%s"}' "$comma" "$name" "$uid"
+      comma=,
+    done)
+  kube patch secret @TAG@ --type=merge -p "{\\"metadata\\":{\\"ownerReferences\\":[$owners]}}" >/dev/null 2>&1
+  exit 0
+fi
+kube delete jobs -l pilotfish/tag=@TAG@ --wait=false >/dev/null && kube delete secret @TAG@ --wait=false >/dev/null || exit 72
+exit 71
+"""
+
+QUERY = """\
+kube get pods,jobs -l app=pilotfish -o json || exit
+kube get events --field-selector reason=FailedCreate -o json 2>/dev/null || :
+"""
+
+
+class KubernetesBackend:
+    """Ids are the names of Jobs: the order's tag and the pilot's number."""
+
+    arrays = 50
+    carries_files = True
+
+    def submit(self, site: Site, order: Order) -> Exchange[list[str]]:
+        names = [f"{order.tag}-{number}" for number in range(1, order.count + 1)]
+        files = {"start.sh": f"{order.folder}/start.sh", "agent.pyz": order.bundle}
+        files |= {f"{number}.json": f"{order.folder}/{number}.json" for number in range(1, order.count + 1)}
+        jobs = [job_of(site, order, number) for number in range(1, order.count + 1)]
+        script = fill(
+            SUBMIT,
+            TAG=shlex.quote(order.tag),
+            FILES=" ".join(f"--from-file={shlex.quote(f'{name}={path}')}" for name, path in files.items()),
+            JOBS=json.dumps({"apiVersion": "v1", "kind": "List", "items": jobs}),
+        )
+
+        def read(answer: Answer) -> list[str]:
+            if answer.status in (CANNOT, UNDONE):
+                raise Refused(answer.complaint(), later=bool(PASSING.search(answer.stderr)))
+            made = re.findall(r"^job\.batch/(\S+)", _told(answer), re.MULTILINE)
+            if made != names:
+                raise Unclear(f"{len(made)} jobs were named of {order.count}: {answer.complaint()}")
+            return names
+
+        return _exchange(site, script, read)
+
+    def query(self, site: Site, jobs: Sequence[str]) -> list[Exchange[dict[str, Sighting]]]:
+        def read(answer: Answer) -> dict[str, Sighting]:
+            pods: dict[str, Mapping[str, Any]] = {}
+            known: dict[str, Mapping[str, Any]] = {}
+            complaints: dict[str, str] = {}
+            for document in documents(_told(answer)):
+                for item in document.get("items") or [document]:
+                    about = item.get("metadata") or {}
+                    if item.get("kind") == "Job":
+                        known[about["name"]] = item
+                    elif item.get("kind") == "Pod":
+                        # Of several, such as one that was preempted and its successor, the last one counts.
+                        job = (about.get("labels") or {}).get("job-name", "")
+                        if job not in pods or pods[job]["metadata"]["creationTimestamp"] <= about["creationTimestamp"]:
+                            pods[job] = item
+                    elif item.get("kind") == "Event":
+                        complaints[(item.get("involvedObject") or {}).get("name", "")] = str(item.get("message", ""))
+            sightings = {job: _sighting(known.get(job), pods.get(job), complaints.get(job, "")) for job in jobs}
+            return {job: sighting for job, sighting in sightings.items() if sighting is not None}
+
+        return [_exchange(site, QUERY, read)]
+
+    def cancel(self, site: Site, jobs: Sequence[str]) -> list[Exchange[None]]:
+        def read(answer: Answer) -> None:
+            _told(answer)
+
+        return [_exchange(site, f"kube delete jobs --ignore-not-found --wait=false {shlex.join(jobs)}\n", read)]
+
+    def find(self, site: Site, tag: str) -> list[Exchange[dict[int, str]]]:
+        def read(answer: Answer) -> dict[int, str]:
+            names = re.findall(rf"^job\.batch/({re.escape(tag)}-(\d+))$", _told(answer), re.MULTILINE)
+            return {int(number): name for name, number in names}
+
+        return [_exchange(site, f"kube get jobs -l {shlex.quote(f'pilotfish/tag={tag}')} -o name\n", read)]
+
+    def past(self, site: Site, jobs: Sequence[str]) -> None:
+        """Nothing is remembered of Jobs that are gone."""
+
+
+def job_of(site: Site, order: Order, number: int) -> dict[str, Any]:
+    """The Job of one pilot. Its time counts from when the Pod came to a node; that of a Job itself would count while it waits."""
+    size, options = order.size, site.options
+    labels = {"app": "pilotfish", "pilotfish/tag": order.tag}
+    there = replace(order, folder=FILES, bundle=f"{FILES}/agent.pyz")
+    memory = {"memory": str(size.memory)} if size.memory else {}
+    gpus = {options.get("gpu", "nvidia.com/gpu"): f"{size.gpus:g}"} if size.gpus else {}
+    container = {
+        "name": "pilot",
+        "image": options.get("image", ""),
+        "command": ["sh", "-c", pilot_script(site, there, (COPY,))],
+        "resources": {"requests": {"cpu": f"{size.cores:g}", **memory}, "limits": {**memory, **gpus}},
+        "volumeMounts": [{"name": "files", "mountPath": FILES}, {"name": "secret", "mountPath": SECRET, "readOnly": True}],
+        # The last lines of the log become the reason that is given for the end.
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+    }
+    if "pull_policy" in options:
+        container["imagePullPolicy"] = options["pull_policy"]
+    items = [{"key": name, "path": name} for name in ("start.sh", "agent.pyz")] + [{"key": f"{number}.json", "path": "1.json"}]
+    more: dict[str, Any] = json.loads(options.get("pod", "{}"))
+    pod = {
+        "restartPolicy": "Never",
+        "automountServiceAccountToken": False,
+        "terminationGracePeriodSeconds": GRACE_S,
+        **({"activeDeadlineSeconds": max(1, round(size.walltime_s))} if size.walltime_s else {}),
+        **_chosen(options),
+        **more,
+        "containers": [container],
+        "volumes": [
+            {"name": "files", "emptyDir": {"medium": "Memory"}},
+            {"name": "secret", "secret": {"secretName": order.tag, "defaultMode": 0o400, "items": items}},
+            *more.get("volumes", []),
+        ],
+    }
+    queue = {"kueue.x-k8s.io/queue-name": site.queue} if site.queue else {}
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": f"{order.tag}-{number}", "labels": {**labels, **queue}},
+        "spec": {"backoffLimit": 0, "ttlSecondsAfterFinished": KEPT_S, "template": {"metadata": {"labels": labels}, "spec": pod}},
+    }
+
+
+def _chosen(options: Mapping[str, str]) -> dict[str, Any]:
+    """What a person chose for the Pod. Another user than root can read the files of a Secret as the volume's group only."""
+    chosen: dict[str, Any] = {}
+    if "service_account" in options:
+        chosen["serviceAccountName"] = options["service_account"]
+    if "node_selector" in options:
+        chosen["nodeSelector"] = dict(word.strip().split("=", 1) for word in options["node_selector"].split(","))
+    if "run_as" in options:
+        user = int(options["run_as"])
+        chosen["securityContext"] = {"runAsUser": user, "runAsGroup": user, "fsGroup": user}
+    return chosen
+
+
+def _exchange(site: Site, script: str, read: Callable[[Answer], Result]) -> Exchange[Result]:
+    words = [f"--{name}={site.options[name]}" for name in ("kubeconfig", "context", "namespace") if name in site.options]
+    # A silent server is asked five times, so the whole takes six times as long.
+    before = f'kube() {{ {shlex.join(["kubectl", "--request-timeout=10s", *words])} "$@"; }}\n'
+    return Exchange(Command(("sh", "-s"), stdin=before + script, patience_s=150.0), read)
+
+
+def _told(answer: Answer) -> str:
+    if answer.status != 0:
+        raise Unclear(answer.complaint())
+    return answer.stdout
+
+
+def _sighting(job: Mapping[str, Any] | None, pod: Mapping[str, Any] | None, complaint: str) -> Sighting | None:
+    status = (pod or {}).get("status") or {}
+    true = {
+        condition["type"]: condition
+        for condition in ((job or {}).get("status") or {}).get("conditions") or []
+        if condition.get("status") == "True"
+    }
+    phase = status.get("phase", "")
+    if "Complete" in true or phase == "Succeeded":
+        return Sighting(ENDED)
+    if "Failed" in true or phase == "Failed":
+        verdict = true.get("Failed", {})
+        expired = "DeadlineExceeded" in (verdict.get("reason"), status.get("reason"))
+        return Sighting(ENDED, _end(status) or _said(verdict), well=False, expired=expired)
+    if phase == "Running":
+        return Sighting(RUNNING)
+    if phase == "Pending":
+        return Sighting(QUEUED, _wait(status))
+    if job is None or phase:
+        return None
+    return Sighting(QUEUED, _said(true["Suspended"]) if "Suspended" in true else complaint)
+
+
+def _wait(status: Mapping[str, Any]) -> str:
+    for container in status.get("containerStatuses") or []:
+        if "waiting" in container.get("state", {}):
+            return _said(container["state"]["waiting"])
+    for condition in status.get("conditions") or []:
+        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
+            return _said(condition)
+    return ""
+
+
+def _end(status: Mapping[str, Any]) -> str:
+    if status.get("reason"):
+        return _said(status)
+    for container in status.get("containerStatuses") or []:
+        end = container.get("state", {}).get("terminated")
+        if end:
+            last = str(end.get("message", "")).strip().rpartition("\n")[2]
+            return ": ".join(filter(None, [str(end.get("reason", "")), f"exit status {end.get('exitCode')}", last]))
+    return ""
+
+
+def _said(told: Mapping[str, Any]) -> str:
+    return ": ".join(filter(None, [str(told.get("reason", "")), str(told.get("message", ""))]))

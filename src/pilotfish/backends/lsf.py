@@ -1,0 +1,139 @@
+"""LSF: bsub, bjobs, bkill. An order of several pilots is an array, whose elements are ``123[4]``. Written from its documentation.
+
+The site's account is the project (``-P``); a user group is given as ``-G NAME`` in the directives. Jobs that ended stay listed for an hour
+(the site's CLEAN_PERIOD), so the queue is all the memory that is asked.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+
+from pilotfish.backends.exchange import ENDED, QUEUED, RUNNING, Answer, Command, Exchange, Order, Refused, Sighting, Unclear
+from pilotfish.backends.script import pilot_script
+from pilotfish.model.site import PilotSize, Site
+
+MIB = 1 << 20
+FIELDS = "jobid jobindex stat exit_code job_name exit_reason pend_reason delimiter='|'"
+
+_PHASES = {
+    **dict.fromkeys(("PEND", "PSUSP", "WAIT", "PROV", "FWD_PEND"), QUEUED),
+    **dict.fromkeys(("RUN", "USUSP", "SSUSP"), RUNNING),
+    **dict.fromkeys(("DONE", "EXIT"), ENDED),
+}
+"""UNKWN and ZOMBI are not among them: LSF itself does not know what became of the job."""
+_EXPIRED = re.compile(r"TERM_(RUNLIMIT|DEADLINE|WINDOW)\b")
+_ROW = re.compile(r"(\d+)\|(\d+)\|(\w+)\|([^|]*)\|([^|]*)\|([^|]*)\|(.*)")
+_NONE = re.compile(r"is not found|no (matching |unfinished |finished )?job found", re.I)
+_OVER = re.compile(r"already finished|no matching job found|is not found|is being terminated", re.I)
+_LATER = re.compile(r"threshold|limit|exceed|has been closed|queue .*closed|inactiv|retry|try again|temporar", re.I)
+_TROUBLE = re.compile(r"library call|sending/receiving|communicat|connection|not respond|timed out|LSF is down", re.I)
+"""The job may have been taken, or not: it is to be looked for."""
+_REFUSED = "Job not submitted"
+
+# LSF waits for its daemon, and for a place under the user's limit, until it is told how often to try.
+_IMPATIENT = ("env", "LSB_NTRIES=1")
+# Each host once: LSB_MCPU_HOSTS has the names and numbers of slots by turns.
+_EVERYWHERE = (
+    'blaunch -z "$(set -- $LSB_MCPU_HOSTS; while [ $# -gt 0 ]; do echo "$1"; shift 2; done)"'
+    ' /usr/bin/env PATH="$PATH" LD_LIBRARY_PATH="$LD_LIBRARY_PATH" PILOTFISH_PYTHON="$PILOTFISH_PYTHON"'
+)
+
+
+class LsfBackend:
+    arrays = 1000
+    """LSF's own default for MAX_JOB_ARRAY_SIZE."""
+    carries_files = False
+
+    def submit(self, site: Site, order: Order) -> Exchange[list[str]]:
+        several = order.count > 1
+        # What is given as an argument wins over the script's lines: no directive may rename the job.
+        argv = [*_IMPATIENT, "bsub", "-J", f"{order.tag}[1-{order.count}]" if several else order.tag]
+        argv += ["-o", f"{order.folder.replace('%', '%%')}/{'%I' if several else '1'}.log"]
+        lines = [f"#BSUB {line}" for line in (*_wishes(site, order.size), *site.directives)]
+        script = pilot_script(site, order, lines, "$LSB_JOBINDEX" if several else "1", _EVERYWHERE)
+        return Exchange(Command(tuple(argv), script), lambda answer: _submitted(answer, order.count))
+
+    def query(self, site: Site, jobs: Sequence[str]) -> list[Exchange[dict[str, Sighting]]]:
+        argv = (*_IMPATIENT, "bjobs", "-a", "-noheader", "-o", FIELDS, *jobs)
+
+        def read(answer: Answer) -> dict[str, Sighting]:
+            seen = {job: _sighting(*told) for job, _, *told in _rows(answer) if job in asked}
+            return {job: sighting for job, sighting in seen.items() if sighting is not None}
+
+        asked = frozenset(jobs)
+        return [Exchange(Command(argv), read)]
+
+    def cancel(self, site: Site, jobs: Sequence[str]) -> list[Exchange[None]]:
+        return [Exchange(Command((*_IMPATIENT, "bkill", *jobs)), _cancelled)]
+
+    def find(self, site: Site, tag: str) -> list[Exchange[dict[int, str]]]:
+        # The star is for the elements of an array, whose names are TAG[1] and so on.
+        argv = (*_IMPATIENT, "bjobs", "-a", "-noheader", "-o", FIELDS, "-J", f"{tag}*")
+
+        def read(answer: Answer) -> dict[int, str]:
+            named = [job for job, name, *_ in _rows(answer) if re.sub(r"\[.*\]$", "", name) == tag]
+            return {int(job.partition("[")[2].rstrip("]") or 1): job for job in named}
+
+        return [Exchange(Command(argv), read)]
+
+    def past(self, site: Site, jobs: Sequence[str]) -> Exchange[dict[str, Sighting]] | None:
+        return None
+
+
+def _wishes(site: Site, size: PilotSize) -> list[str]:
+    cores = math.ceil(size.cores) or 1
+    lines = [f"-n {cores * size.nodes}", '-R "span[hosts=1]"' if size.nodes == 1 else f'-R "span[ptile={cores}]"']
+    if size.memory:
+        lines.append(f'-R "rusage[mem={math.ceil(size.memory / MIB)}MB]"')
+    if size.gpus:
+        lines.append(f'-gpu "num={math.ceil(size.gpus)}"')
+    if size.walltime_s:
+        lines.append(f"-W {math.ceil(size.walltime_s / 60)}")
+    if site.queue:
+        lines.append(f"-q {site.queue}")
+    if site.account:
+        lines.append(f"-P {site.account}")
+    return lines
+
+
+def _submitted(answer: Answer, count: int) -> list[str]:
+    said = answer.complaint()
+    ids = re.findall(r"^Job <(\d+)> is submitted", answer.stdout, re.M)
+    if answer.status is not None and ids:
+        return [f"{ids[-1]}[{number}]" for number in range(1, count + 1)] if count > 1 else [ids[-1]]
+    if answer.status in (126, 127) or (answer.status and _REFUSED in said and not _TROUBLE.search(said)):
+        raise Refused(said, later=bool(_LATER.search(said)))
+    raise Unclear(said if answer.status else f"bsub gave no id: {said}")
+
+
+def _rows(answer: Answer) -> Iterator[tuple[str, str, str, str, str]]:
+    """Of each job: id, name, state, how it exited, why it waits. What is printed is known, whatever is said of other jobs."""
+    if answer.status is None:
+        raise Unclear(answer.complaint())
+    rows = [row.groups() for row in map(_ROW.fullmatch, map(str.strip, answer.stdout.splitlines())) if row]
+    said = [line for line in (*answer.stdout.splitlines(), *answer.stderr.splitlines()) if line.strip()]
+    if not rows and not (answer.status == 0 and not said) and not (said and all(map(_NONE.search, said))):
+        raise Unclear(answer.complaint())
+    for job, index, state, status, name, ended, waits in rows:
+        exit_words = [words for words in (ended, f"exit status {status}" if status.strip("-0") else "") if words.strip("- ")]
+        yield (job if index == "0" else f"{job}[{index}]"), name, state, ", ".join(exit_words), waits.strip(" -;")
+
+
+def _sighting(state: str, ended: str, waits: str) -> Sighting | None:
+    """None for a state that tells nothing."""
+    phase = _PHASES.get(state)
+    if phase == QUEUED:
+        return Sighting(QUEUED, waits or ("" if state == "PEND" else state))
+    if phase == RUNNING:
+        return Sighting(RUNNING, "" if state == "RUN" else state)
+    if phase == ENDED:
+        return Sighting(ENDED, f"{state} ({ended})" if ended else state, well=state == "DONE", expired=bool(_EXPIRED.search(ended)))
+    return None
+
+
+def _cancelled(answer: Answer) -> None:
+    said = [line for line in (*answer.stdout.splitlines(), *answer.stderr.splitlines()) if line.strip()]
+    if answer.status is None or (answer.status != 0 and not (said and all(map(_OVER.search, said)))):
+        raise Unclear(answer.complaint())

@@ -1,0 +1,180 @@
+"""OpenPBS (and PBS Professional) and Torque: qsub, qstat, qdel. An order of several pilots is an array, with elements ``12[3].server``.
+
+The site's option ``flavour`` is ``openpbs``, or ``torque``. Its account is given with ``-A``; a project that is charged is ``-P NAME`` in
+the directives. Directives that name ``select=``, ``nodes=`` or ``walltime=`` replace what is asked for here. What qstat prints in full
+is read as text, which both have; as JSON, OpenPBS cuts it after the first job.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+
+from pilotfish.backends.exchange import ENDED, QUEUED, RUNNING, Answer, Command, Exchange, Order, Refused, Sighting, Unclear
+from pilotfish.backends.script import pilot_script
+from pilotfish.model.site import PilotSize, Site
+
+FLAVOUR, OPENPBS, TORQUE = "flavour", "openpbs", "torque"
+NAME_LENGTHS = {OPENPBS: 230, TORQUE: 15}
+FINISHED, UNKNOWN = 35, 153
+"""Exit statuses of qstat and qdel when one of the jobs is so; what it has to say of the others it says all the same."""
+
+_PHASES = {
+    **dict.fromkeys("QHWT", QUEUED),
+    **dict.fromkeys("RSUEB", RUNNING),
+    **dict.fromkeys("FXC", ENDED),
+}
+_STATES = {"H": "held", "W": "waits for the time at which it may start", "S": "suspended", "U": "suspended", "E": "exiting"}
+_EXPIRED = {OPENPBS: -29, TORQUE: -11}
+"""``Exit_status`` of a job that was ended by its walltime. OpenPBS has -11 for a job that went back into the queue."""
+_GUESSED = "Subjob finished"
+"""What OpenPBS says of an element whose own record is gone: the rest, exit status and all, is then that of the whole array."""
+
+_TROUBLE = re.compile(r"timed out|timeout|protocol|end of file|connection reset|communication fail|server shutting down", re.I)
+"""The server may have taken the job, or not: it is to be looked for."""
+_LATER = re.compile(r"would exceed|cannot connect|connection refused|not enabled|not started|maximum number of jobs|try again|busy", re.I)
+_HARMLESS = re.compile(r"has finished|unknown job|invalid state for job - (complete|exiting)", re.I)
+_ID = re.compile(r"^(\d+)(\[\])?(\.\S+)?\s*$", re.M)
+_ATTRIBUTE = re.compile(r"^    (\w+) = (.*)$", re.M)
+_NUMBER = re.compile(r"\[(\d+)\]")
+
+# What pbsdsh starts knows little of the environment that the script has made.
+_ENVIRONMENT = '/usr/bin/env PATH="$PATH" LD_LIBRARY_PATH="$LD_LIBRARY_PATH" PILOTFISH_PYTHON="$PILOTFISH_PYTHON"'
+_FIND = """\
+jobs=$(qselect -x -N "$1" 2>/dev/null) || jobs=$(qselect -N "$1") || exit
+[ -n "$jobs" ] || exit 0
+qstat -x -t -f $jobs 2>/dev/null || exec qstat -t -f $jobs
+"""
+"""Where no history is kept, ``-x`` is an error."""
+
+
+class PbsBackend:
+    arrays = 500
+    carries_files = False
+
+    def submit(self, site: Site, order: Order) -> Exchange[list[str]]:
+        torque = _flavour(site) == TORQUE
+        # Without -S it would be the user's own shell that reads the script, whichever that is.
+        argv = ["qsub", "-N", _name(site, order.tag), "-S", "/bin/sh", "-j", "oe", "-o", f"{order.folder}/", *_wishes(site, order.size)]
+        if order.count > 1:
+            argv += ["-t" if torque else "-J", f"1-{order.count}"]
+        number = ("${PBS_ARRAYID:-1}" if torque else "${PBS_ARRAY_INDEX:-1}") if order.count > 1 else "1"
+        # PBS brings the output only when all is over, and names it as it likes.
+        output = f"exec >>{shlex.quote(order.folder)}/{number}.log 2>&1"
+        # Torque's would start it on every core.
+        everywhere = f"pbsdsh {'-u' if torque else '--'} {_ENVIRONMENT}"
+        script = pilot_script(site, order, [*(f"#PBS {line}" for line in site.directives), output], number, everywhere)
+        return Exchange(Command(tuple(argv), script), lambda answer: _submitted(answer, order.count))
+
+    def query(self, site: Site, jobs: Sequence[str]) -> list[Exchange[dict[str, Sighting]]]:
+        return [Exchange(Command(("qstat", "-f", *jobs)), lambda answer: _sightings(answer, site, jobs))]
+
+    def cancel(self, site: Site, jobs: Sequence[str]) -> list[Exchange[None]]:
+        return [Exchange(Command(("qdel", *jobs)), _cancelled)]
+
+    def find(self, site: Site, tag: str) -> list[Exchange[dict[int, str]]]:
+        name = _name(site, tag)
+        # Torque gives the elements of an array names of their own, NAME-1 and so on, which qselect would not find.
+        argv = ("qstat", "-t", "-f") if _flavour(site) == TORQUE else ("sh", "-c", _FIND, "find", name)
+
+        def read(answer: Answer) -> dict[int, str]:
+            named = [job for job, known in _jobs(answer).items() if re.fullmatch(re.escape(name) + r"(-\d+)?", known.get("Job_Name", ""))]
+            numbers = {job: _NUMBER.search(job) for job in named if "[]" not in job}
+            return {int(number[1]) if number else 1: job for job, number in numbers.items()}
+
+        return [Exchange(Command(argv), read)]
+
+    def past(self, site: Site, jobs: Sequence[str]) -> Exchange[dict[str, Sighting]] | None:
+        if _flavour(site) == TORQUE:
+            return None
+        return Exchange(Command(("qstat", "-x", "-f", *jobs)), lambda answer: _sightings(answer, site, jobs))
+
+
+def _flavour(site: Site) -> str:
+    return TORQUE if site.options.get(FLAVOUR, OPENPBS).lower() == TORQUE else OPENPBS
+
+
+def _name(site: Site, tag: str) -> str:
+    """A tag that is too long for a name is cut, and a digest keeps it unique."""
+    most = NAME_LENGTHS[_flavour(site)]
+    if len(tag) <= most:
+        return tag
+    digest = hashlib.sha256(tag.encode()).hexdigest()[:12]
+    return f"{tag[: most - 13]}-{digest}"
+
+
+def _wishes(site: Site, size: PilotSize) -> list[str]:
+    cores, gpus, memory = math.ceil(size.cores), math.ceil(size.gpus), math.ceil(size.memory / 1024)
+    words: list[str] = []
+    if any(re.search(r"\b(select|nodes)=", line) for line in site.directives):
+        pass
+    elif _flavour(site) == TORQUE:
+        node = [str(size.nodes), *([f"ppn={cores}"] if cores else []), *([f"gpus={gpus}"] if gpus else [])]
+        words += ["-l", "nodes=" + ":".join(node), *(["-l", f"mem={memory * size.nodes}kb"] if memory else [])]
+    else:
+        chunk = [f"{size.nodes}", *([f"ncpus={cores}"] if cores else []), *([f"mem={memory}kb"] if memory else [])]
+        words += ["-l", "select=" + ":".join([*chunk, *([f"ngpus={gpus}"] if gpus else [])])]
+        words += ["-l", "place=scatter"] if size.nodes > 1 else []
+    if size.walltime_s and not any("walltime=" in line for line in site.directives):
+        minutes, seconds = divmod(math.ceil(size.walltime_s), 60)
+        words += ["-l", f"walltime={minutes // 60:02}:{minutes % 60:02}:{seconds:02}"]
+    return [*words, *(["-q", site.queue] if site.queue else []), *(["-A", site.account] if site.account else [])]
+
+
+def _submitted(answer: Answer, count: int) -> list[str]:
+    said = answer.complaint()
+    if answer.status == 0:
+        ids = _ID.findall(answer.stdout)
+        if not ids or bool(ids[-1][1]) != (count > 1):
+            raise Unclear(f"qsub gave no id: {said}")
+        job, _, server = ids[-1]
+        return [f"{job}[{number}]{server}" for number in range(1, count + 1)] if count > 1 else [job + server]
+    if answer.status is None or _TROUBLE.search(said) or not ("qsub: " in answer.stderr or answer.status in (126, 127)):
+        raise Unclear(said)
+    raise Refused(said.partition(" usage: ")[0].replace("qsub: ", ""), later=bool(_LATER.search(said)))
+
+
+def _jobs(answer: Answer) -> dict[str, dict[str, str]]:
+    """The attributes of each job, by its id. A job that is printed is known, whatever is said of others; that none is, must be clear."""
+    if answer.status is None:
+        raise Unclear(answer.complaint())
+    told = answer.stdout.replace("\n\t", "").split("\nJob Id: ")
+    told[0] = told[0].removeprefix("Job Id: ") if told[0].startswith("Job Id: ") else ""
+    jobs = {text.partition("\n")[0].strip(): dict(_ATTRIBUTE.findall(text)) for text in told if text}
+    if not jobs and (answer.status not in (0, FINISHED, UNKNOWN) or answer.stdout.strip()):
+        raise Unclear(answer.complaint())
+    return jobs
+
+
+def _sightings(answer: Answer, site: Site, asked: Sequence[str]) -> dict[str, Sighting]:
+    jobs = _jobs(answer)
+    seen = {job: _sighting(jobs[job], _EXPIRED[_flavour(site)]) for job in asked if job in jobs}
+    return {job: sighting for job, sighting in seen.items() if sighting is not None}
+
+
+def _sighting(job: Mapping[str, str], expired: int) -> Sighting | None:
+    """None for a state that is not known here."""
+    state, comment = job.get("job_state", ""), job.get("comment", "")
+    status = job.get("Exit_status", job.get("exit_status"))  # Torque writes it small
+    phase = _PHASES.get(state)
+    if phase == QUEUED and status is not None:
+        return Sighting(QUEUED, f"it was put back into the queue: {comment}")
+    if phase == QUEUED or (phase == RUNNING and state in _STATES):
+        return Sighting(phase, comment or _STATES.get(state, ""))
+    if phase == RUNNING:
+        return Sighting(RUNNING)
+    if phase == ENDED and comment == _GUESSED:
+        return Sighting(ENDED, comment)
+    if phase == ENDED:
+        reason = ", ".join(words for words in (comment, f"exit status {status}" if status else "never ran") if words)
+        return Sighting(ENDED, reason, well=status == "0", expired=status == str(expired))
+    return None
+
+
+def _cancelled(answer: Answer) -> None:
+    complaints = [line for line in answer.stderr.splitlines() if line.strip() and not _HARMLESS.search(line)]
+    if answer.status is None or (answer.status != 0 and (complaints or not answer.stderr.strip())):
+        raise Unclear(answer.complaint())

@@ -1,0 +1,196 @@
+"""Grid Engine and its kin: qsub, qstat, qdel and qacct. An order of several pilots is a job array, whose tasks are known as ``123.4``.
+
+What sites name as they like is told by options: ``pe`` (the parallel environment for several cores on one machine; smp),
+``memory_resource`` (h_vmem; "none" asks for no memory), ``gpu_resource`` (gpu) and ``account_flag`` (-P, the project; -A for an account).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+from xml.etree import ElementTree
+
+from pilotfish.backends.exchange import ENDED, QUEUED, RUNNING, Answer, Command, Exchange, Order, Refused, Sighting, Unclear
+from pilotfish.backends.script import pilot_script
+from pilotfish.model.site import PilotSize, Site
+
+MIB = 1 << 20
+
+_LIST = 'qstat -xml -g d -r -u "$(id -un)"'
+_LIST_WITH_REASONS = _LIST + ' || exit; qstat -j "$1" 2>/dev/null; exit 0'
+"""Why a job waits, or is in error, stands only in the long description. That one complains of jobs that ended, which is no news."""
+_RECALL = 'for job; do qacct -j "$job"; done'
+_RECALL_PATIENCE_S = 180.0
+"""qacct reads the whole accounting file, once for each job."""
+
+_TROUBLE = re.compile(r"commlib error|unable to (send|contact|connect)|got (send|read|select) error|timeout", re.IGNORECASE)
+"""The qmaster may have taken the job, or not: it is to be looked for."""
+_LIMIT = 25
+_TOO_MANY_TASKS = re.compile(r"more than \d+ tasks")
+_OWN_WORDS = re.compile(r"Unable to run job|Unable to read script|qsub: ")
+_HARMLESS = re.compile(r"does not exist|already in deletion|has (registered|deleted)|unable to delete .*not found", re.IGNORECASE)
+_NO_REASON = re.compile(r"^\(|no messages available|turned off|in error state", re.IGNORECASE)
+_NOT_FOUND = re.compile(r"error: job (id|name) \S+ not found")
+_RESCHEDULED = 25
+_OUT_OF_TIME = 37
+_AFTER_SIGNAL = 100
+
+
+class SgeBackend:
+    arrays = 1000
+    carries_files = False
+
+    def submit(self, site: Site, order: Order) -> Exchange[list[str]]:
+        if order.size.nodes > 1:
+            raise Refused("a pilot on Grid Engine has one node; set nodes = 1 for this site")
+        argv = ["qsub", "-terse", "-N", order.tag, "-wd", order.folder, "-S", "/bin/sh", "-j", "y", "-o"]
+        argv += [f"{order.folder}/$TASK_ID.log", "-t", f"1-{order.count}"] if order.count > 1 else [f"{order.folder}/1.log"]
+        number = "$SGE_TASK_ID" if order.count > 1 else "1"
+        script = pilot_script(site, order, [f"#$ {line}" for line in _wishes(site, order.size)], number)
+        return Exchange(Command(tuple(argv), script), lambda answer: _submitted(answer, order.count))
+
+    def query(self, site: Site, jobs: Sequence[str]) -> list[Exchange[dict[str, Sighting]]]:
+        argv = ("sh", "-c", _LIST_WITH_REASONS, "sh", ",".join(dict.fromkeys(job.split(".")[0] for job in jobs)))
+        asked = frozenset(jobs)
+        return [Exchange(Command(argv), lambda answer: {job: seen for job, seen, _ in _listed(answer) if job in asked})]
+
+    def cancel(self, site: Site, jobs: Sequence[str]) -> list[Exchange[None]]:
+        return [Exchange(Command(("qdel", *jobs)), _cancelled)]
+
+    def find(self, site: Site, tag: str) -> list[Exchange[dict[int, str]]]:
+        argv = ("sh", "-c", _LIST)
+        return [Exchange(Command(argv), lambda answer: {_number(job): job for job, _, name in _listed(answer) if name == tag})]
+
+    def past(self, site: Site, jobs: Sequence[str]) -> Exchange[dict[str, Sighting]] | None:
+        """qacct knows a job only some seconds after its end, and never one that was cancelled while it waited."""
+        command = Command(("sh", "-c", _RECALL, "sh", *dict.fromkeys(job.split(".")[0] for job in jobs)), patience_s=_RECALL_PATIENCE_S)
+        asked = frozenset(jobs)
+        return Exchange(command, lambda answer: {job: seen for job, seen in _remembered(answer) if job in asked})
+
+
+def _wishes(site: Site, size: PilotSize) -> list[str]:
+    """The lines of the script. Those of the site come last, so that they win."""
+    lines: list[str] = []
+    slots = max(1, math.ceil(size.cores))
+    if slots > 1:
+        lines.append(f"-pe {site.options.get('pe', 'smp')} {slots}")
+    if size.walltime_s:
+        lines.append(f"-l h_rt={math.ceil(size.walltime_s)}")
+    memory = site.options.get("memory_resource", "h_vmem")
+    if size.memory and memory != "none":
+        # such resources are counted for each slot
+        lines.append(f"-l {memory}={math.ceil(size.memory / slots / MIB)}M")
+    if size.gpus:
+        lines.append(f"-l {site.options.get('gpu_resource', 'gpu')}={math.ceil(size.gpus)}")
+    if site.queue:
+        lines.append(f"-q {site.queue}")
+    if site.account:
+        lines.append(f"{site.options.get('account_flag', '-P')} {site.account}")
+    return [*lines, *site.directives]
+
+
+def _submitted(answer: Answer, count: int) -> list[str]:
+    if answer.status == 0:
+        # "5", or "5.1-3:1"; warnings may come before it
+        ids = re.findall(r"^(\d+)(?:\.\d+-\d+:\d+)?\s*$", answer.stdout, re.MULTILINE)
+        if not ids:
+            raise Unclear(f"qsub gave no id: {answer.complaint()}")
+        return [ids[-1]] if count == 1 else [f"{ids[-1]}.{number}" for number in range(1, count + 1)]
+    said = answer.complaint()
+    missing = answer.status in (126, 127)
+    if answer.status is None or _TROUBLE.search(answer.stderr) or not (missing or _OWN_WORDS.search(answer.stderr)):
+        raise Unclear(said)
+    words = said.removeprefix("Unable to run job: ").removesuffix(" Exiting.")
+    raise Refused(words, later=answer.status == _LIMIT and not _TOO_MANY_TASKS.search(said))
+
+
+def _listed(answer: Answer) -> Iterator[tuple[str, Sighting, str]]:
+    """Ids, what is seen of them, and names."""
+    if answer.status != 0:
+        raise Unclear(answer.complaint())
+    table, end, rest = answer.stdout.rpartition("</job_info>")
+    try:
+        root = ElementTree.fromstring((table + end).strip())
+    except ElementTree.ParseError as error:
+        raise Unclear(f"what qstat said is no XML ({error})") from error
+    reasons = dict(_reasons(rest))
+    for job in root.iter("job_list"):
+        number, letters, tasks = job.findtext("JB_job_number", ""), job.findtext("state", ""), job.findtext("tasks", "")
+        for name in _tasks(number, tasks):
+            seen = _sighting(name, letters, job.get("state") == "running", reasons)
+            yield name, seen, job.findtext("full_job_name", job.findtext("JB_name", ""))
+
+
+def _sighting(job: str, letters: str, running: bool, reasons: dict[str, str]) -> Sighting:
+    """The letters add up: q, w, h (held), r, t, R (run again), s, S, T (suspended), d (being deleted), E (error)."""
+    if running:
+        return Sighting(RUNNING, "" if letters in ("r", "Rr") else letters)
+    number = job.partition(".")[0]
+    reason = reasons.get(job) or reasons.get(number, "")
+    if "E" in letters:
+        # It stays so for ever, until somebody clears it or deletes the job.
+        return Sighting(QUEUED, f"{letters}: {reason or f'in error; qstat -j {number} says why'}")
+    return Sighting(QUEUED, reason or ("held" if "h" in letters else ""))
+
+
+def _reasons(text: str) -> Iterator[tuple[str, str]]:
+    """By job, why it waits; by task (or by job, if it is no array), the error."""
+    number, array = "", False
+    wrong: set[str] = set()
+    for line in text.splitlines():
+        name, _, value = (part.strip() for part in line.partition(":"))
+        if name == "job_number":
+            number, array = value, False
+        elif name == "job-array tasks":
+            array = True
+        elif name == "scheduling info" and number not in wrong and not _NO_REASON.search(value):
+            yield number, value
+        elif name.startswith("error reason"):
+            # the last word of the name is the task; the value begins with date, time and process
+            wrong.add(number)
+            yield f"{number}.{name.split()[-1]}" if array else number, re.sub(r"^[\d/]+ [\d:]+ \[\S+\]: ", "", value)
+
+
+def _tasks(number: str, tasks: str) -> Iterator[str]:
+    """``4``, ``1-3:1`` or ``2,4``; nothing for a job that is no array."""
+    if not tasks:
+        yield number
+        return
+    for part in tasks.split(","):
+        match = re.fullmatch(r"(\d+)(?:-(\d+)(?::(\d+))?)?", part.strip())
+        if match is not None:
+            yield from (f"{number}.{task}" for task in range(int(match[1]), int(match[2] or match[1]) + 1, int(match[3] or 1)))
+
+
+def _remembered(answer: Answer) -> Iterator[tuple[str, Sighting]]:
+    records = re.split(r"^=+$", answer.stdout, flags=re.MULTILINE)[1:]
+    complaints = [line for line in answer.stderr.splitlines() if line.strip()]
+    unknown = bool(complaints) and all(_NOT_FOUND.match(line) for line in complaints)
+    if answer.status is None or (not records and answer.status != 0 and not unknown):
+        raise Unclear(answer.complaint())
+    for record in records:
+        fields = {words[0]: words[1].strip() for line in record.splitlines() if len(words := line.split(None, 1)) == 2}
+        failed = int("0" + fields.get("failed", "").split(" ")[0])
+        if "jobnumber" in fields and "exit_status" in fields and failed != _RESCHEDULED:
+            job, task = fields["jobnumber"], fields.get("taskid", "undefined")
+            yield job if task == "undefined" else f"{job}.{task}", _end(fields["failed"], failed, fields["exit_status"])
+
+
+def _end(words: str, failed: int, status: str) -> Sighting:
+    how = f"exit status {' '.join(status.split())}"
+    if failed not in (0, _AFTER_SIGNAL):
+        how = f"failed {' '.join(words.split())}"
+    return Sighting(ENDED, how, well=failed == 0 and status == "0", expired=failed == _OUT_OF_TIME)
+
+
+def _cancelled(answer: Answer) -> None:
+    """qdel complains on standard output."""
+    lines = [line for line in (answer.stdout + "\n" + answer.stderr).splitlines() if line.strip()]
+    others = [line for line in lines if not _HARMLESS.search(line)]
+    if answer.status is None or (answer.status != 0 and (others or not lines)):
+        raise Unclear(others[0] if others and answer.status is not None else answer.complaint())
+
+
+def _number(job: str) -> int:
+    return int(job.partition(".")[2] or 1)

@@ -1,0 +1,198 @@
+"""Slurm: sbatch, squeue, scancel and sacct. An order of several pilots is a job array, whose elements are known as ``123_4``.
+
+Whether a pilot that lost its node, or was preempted, is put back into the queue is left to the site (``--no-requeue`` in its directives
+forbids it): its place in the queue is worth more than a new submission. It is then seen to wait again, under the same id.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+
+from pilotfish.backends.exchange import ENDED, QUEUED, RUNNING, Answer, Command, Exchange, Order, Refused, Sighting, Unclear
+from pilotfish.backends.script import pilot_script
+from pilotfish.model.site import PilotSize, Site
+
+MIB = 1 << 20
+ACCOUNTING = "accounting"
+"""An option of the site: ``no`` if it keeps no accounts, so that sacct need not be asked."""
+
+_WAITING = {"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD"}
+_ALIVE = {"RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT", "RESIZING"}
+_OVER = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "DEADLINE", "NODE_FAIL", "PREEMPTED", "BOOT_FAIL", "OUT_OF_MEMORY", "LAUNCH_FAILED"}
+_EXPIRED = {"TIMEOUT", "DEADLINE"}
+_STALE = {"COMPLETED", "CANCELLED", "PREEMPTED"}
+"""Their reason is still that for which they once waited."""
+_REASONS = {"JobLaunchFailure": "JobLaunchFailure: it could not be started, or was killed by a signal"}
+_NO_OUTPUT = 53
+"""What sacct gives for a signal when the output could not be opened."""
+
+_TROUBLE = re.compile(
+    r"unable to contact|timed out|zero bytes were|unexpected message|connection (refused|reset)|(send|receive) failure|communication",
+    re.IGNORECASE,
+)
+"""The controller may have taken the job, or not: it is to be looked for."""
+_LATER = re.compile(
+    r"Submit\w*Limit|MaxJobCount|temporarily un|try again|authentication|standby mode|I/O error|inactive or drain",
+    re.IGNORECASE,
+)
+_POLICY = "violates accounting/QOS policy"
+_HARMLESS = re.compile(r"invalid job id specified|already completing or completed", re.IGNORECASE)
+_ELEMENTS = re.compile(r"(\d+)(?:_(?:(\d+)|\[([\d,:-]+)(?:%\d+)?\]))?")
+
+
+class SlurmBackend:
+    arrays = 1000
+    """Slurm's own default is that the highest number is 1000."""
+    carries_files = False
+
+    def submit(self, site: Site, order: Order) -> Exchange[list[str]]:
+        # What is given as an argument comes before the script's lines and the environment: no directive may rename the job.
+        folder = order.folder.replace("%", "%%")
+        argv = ["sbatch", "--parsable", f"--job-name={order.tag}", f"--chdir={order.folder}", "--open-mode=append"]
+        if order.count > 1:
+            argv += [f"--array=1-{order.count}", f"--output={folder}/%a.log"]
+        else:
+            argv += [f"--output={folder}/1.log"]
+        size = order.size
+        everywhere = f"srun --nodes={size.nodes} --ntasks-per-node=1 --kill-on-bad-exit=0 --wait=0"
+        if size.cores:
+            # Since 22.05 the steps of a job do not inherit it.
+            everywhere += f" --cpus-per-task={math.ceil(size.cores)}"
+        number = "$SLURM_ARRAY_TASK_ID" if order.count > 1 else "1"
+        script = pilot_script(site, order, [f"#SBATCH {line}" for line in _wishes(site, size)], number, everywhere)
+        return Exchange(Command(tuple(argv), script), lambda answer: _submitted(answer, order.count))
+
+    def query(self, site: Site, jobs: Sequence[str]) -> list[Exchange[dict[str, Sighting]]]:
+        argv = ("squeue", "--noheader", "--all", "--array", "--states=all", "--format=%i|%T|%r", f"--jobs={_jobs_of(jobs)}")
+        asked = frozenset(jobs)
+        return [Exchange(Command(argv), lambda answer: {job: seen for job, seen in _listed(answer) if job in asked})]
+
+    def cancel(self, site: Site, jobs: Sequence[str]) -> list[Exchange[None]]:
+        return [Exchange(Command(("scancel", *jobs)), _cancelled)]
+
+    def find(self, site: Site, tag: str) -> list[Exchange[dict[int, str]]]:
+        argv = ("squeue", "--noheader", "--all", "--array", "--states=all", "--format=%i|%T|%r", f"--name={tag}")
+        return [Exchange(Command(argv), lambda answer: {_number(job): job for job, _ in _listed(answer)})]
+
+    def past(self, site: Site, jobs: Sequence[str]) -> Exchange[dict[str, Sighting]] | None:
+        """Where no accounts are kept, sacct says "Slurm accounting storage is disabled", and this is unclear for ever."""
+        if site.options.get(ACCOUNTING) == "no":
+            return None
+        argv = ("sacct", "--allocations", "--noheader", "--parsable2", "--format=JobID,State,ExitCode", f"--jobs={_jobs_of(jobs)}")
+        asked = frozenset(jobs)
+        return Exchange(Command(argv), lambda answer: {job: seen for job, seen in _remembered(answer) if job in asked})
+
+
+def _wishes(site: Site, size: PilotSize) -> list[str]:
+    """The lines of the script. Those of the site come last, so that they win."""
+    lines = [f"--nodes={size.nodes}", "--ntasks-per-node=1"]
+    if size.cores:
+        lines.append(f"--cpus-per-task={math.ceil(size.cores)}")
+    if size.walltime_s:
+        lines.append(f"--time={math.ceil(size.walltime_s / 60)}")
+    if size.memory:
+        lines.append(f"--mem={math.ceil(size.memory / MIB)}M")
+    if size.gpus:
+        lines.append(f"--gres=gpu:{math.ceil(size.gpus)}")
+    if site.queue:
+        lines.append(f"--partition={site.queue}")
+    if site.account:
+        lines.append(f"--account={site.account}")
+    return [*lines, *site.directives]
+
+
+def _submitted(answer: Answer, count: int) -> list[str]:
+    if answer.status == 0:
+        # "123", or "123;cluster"; a site may have printed a greeting before it
+        ids = re.findall(r"^(\d+)(?:;\S+)?\s*$", answer.stdout, re.MULTILINE)
+        if not ids:
+            raise Unclear(f"sbatch gave no id: {answer.complaint()}")
+        return [ids[-1]] if count == 1 else [f"{ids[-1]}_{number}" for number in range(1, count + 1)]
+    said = answer.complaint()
+    missing = answer.status in (126, 127)
+    if answer.status is None or _TROUBLE.search(answer.stderr) or not (missing or "sbatch: " in answer.stderr):
+        raise Unclear(said)
+    words = said.replace("sbatch: error: ", "")
+    # Some versions tell only that a policy forbids it, not which. The number of jobs is the likeliest.
+    unnamed = _POLICY in answer.stderr and not re.search(r"\w+Limit\b", answer.stderr)
+    raise Refused(words, later=bool(_LATER.search(answer.stderr)) or unnamed)
+
+
+def _listed(answer: Answer) -> Iterator[tuple[str, Sighting]]:
+    if answer.status == 1 and "invalid job id specified" in answer.stderr.lower():
+        return  # what squeue says of a single job that it does not know; of several it says nothing
+    if answer.status != 0:
+        raise Unclear(answer.complaint())
+    for line in answer.stdout.splitlines():
+        fields = line.strip().split("|", 2)
+        if len(fields) == 3:
+            seen = _sighting(fields[1], fields[2])
+            if seen is not None:
+                yield from ((job, seen) for job in _elements(fields[0]))
+
+
+def _sighting(state: str, reason: str) -> Sighting | None:
+    """None for a state that no version known here has."""
+    reason = "" if reason in ("None", "(null)", "N/A") else _REASONS.get(reason, reason)
+    if state in _WAITING:
+        return Sighting(QUEUED, reason or ("" if state == "PENDING" else state))
+    if state in _ALIVE:
+        return Sighting(RUNNING, "" if state == "RUNNING" else state)
+    if state in _OVER:
+        words = f"{state} ({reason})" if reason and state not in _STALE else state
+        return Sighting(ENDED, words, well=state == "COMPLETED", expired=state in _EXPIRED)
+    return None
+
+
+def _remembered(answer: Answer) -> Iterator[tuple[str, Sighting]]:
+    if answer.status != 0:
+        raise Unclear(answer.complaint())
+    for line in answer.stdout.splitlines():
+        fields = line.strip().split("|")
+        state = fields[1].split(" ")[0] if len(fields) == 3 else ""
+        if state in _OVER:
+            how = _exit(fields[2])
+            words = f"{fields[1]} ({how})" if how else fields[1]
+            seen = Sighting(ENDED, words, well=state == "COMPLETED", expired=state in _EXPIRED)
+            yield from ((job, seen) for job in _elements(fields[0]))
+
+
+def _exit(code: str) -> str:
+    """sacct's ``7:0`` is an exit status, its ``0:9`` a signal."""
+    status, _, signal = code.partition(":")
+    if signal not in ("", "0"):
+        return "its output could not be written" if signal == str(_NO_OUTPUT) else f"signal {signal}"
+    return f"exit status {status}" if status not in ("", "0") else ""
+
+
+def _cancelled(answer: Answer) -> None:
+    complaints = [line for line in answer.stderr.splitlines() if "error" in line and not _HARMLESS.search(line)]
+    if answer.status is None or (answer.status != 0 and (complaints or not answer.stderr.strip())):
+        raise Unclear(answer.complaint())
+
+
+def _jobs_of(jobs: Sequence[str]) -> str:
+    """Arrays are asked for as a whole: the line stays short, however many pilots there are."""
+    return ",".join(dict.fromkeys(job.split("_")[0] for job in jobs))
+
+
+def _number(job: str) -> int:
+    return int(job.partition("_")[2] or 1)
+
+
+def _elements(text: str) -> Iterator[str]:
+    """``7``, ``7_3``, or those of an array that are told together, such as ``7_[1-3,5%2]``."""
+    match = _ELEMENTS.fullmatch(text)
+    if match is None:
+        return
+    job, element, several = match.groups()
+    if several is None:
+        yield f"{job}_{element}" if element else job
+        return
+    for part in several.split(","):
+        first, _, last = part.partition("-")
+        last, _, step = last.partition(":")
+        if first.isdigit():
+            yield from (f"{job}_{number}" for number in range(int(first), int(last or first) + 1, int(step or 1)))

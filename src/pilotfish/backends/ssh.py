@@ -1,0 +1,195 @@
+"""Machines without a batch system: a pilot is a process in a session of its own.
+
+Each process keeps a record on its machine, in a file that is named after its id and the moment it started, so that another process with the
+same id is never taken for it: first the order's tag, then, when it ended, its exit status and the last line of its output. Records outlive
+lost answers and masters. The machines need a POSIX shell and ``ps``; scripts go through standard input, so that any login shell will do.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
+
+from pilotfish.backends.exchange import ENDED, RUNNING, Answer, Command, Exchange, Order, Refused, Sighting, Unclear
+from pilotfish.backends.script import pilot_script
+from pilotfish.backends.shell import CANNOT, fill, home_path
+from pilotfish.model.site import Site
+
+Result = TypeVar("Result")
+
+GRACE_S = 10
+"""So long after TERM comes KILL."""
+DONE = "pilotfish: done"
+"""The last line of a whole answer."""
+
+RECORDS = """\
+umask 077
+records=@FOLDER@/processes/$(uname -n)
+# When process $1 began, if it lives.
+began() {
+  if [ -r /proc/self/stat ]; then
+    life=$(cat "/proc/$1/stat" 2>/dev/null) || return 1
+    set -- ${life##*) }
+    [ "$1" != Z ] && echo "${20}"
+  else
+    set -- $(LC_ALL=C TZ=UTC0 ps -o stat= -o lstart= -p "$1" | tr -d :)
+    case $1 in '' | Z*) ;; *) shift && echo "$@" | tr -d ' ' ;; esac
+  fi
+}
+lives() { [ "$(began "${1%%.*}")" = "${1#*.}" ]; }
+of_tag() { grep -lxF -e "$1" "$records"/* 2>/dev/null | sed 's|.*/|found |;q'; }
+"""
+
+PILOT = """\
+record=$$.$(began $$)
+echo @TAG@ >"$records/.$record" && mv "$records/.$record" "$records/$record" || exit 70
+trap : TERM INT
+(
+@SCRIPT@)
+status=$?
+{ echo $status; [ $status = 0 ] || tail -n 1 @LOG@; } >>"$records/$record"
+"""
+
+START = """\
+found=$(of_tag @TAG@)
+if [ -z "$found" ]; then
+  mkdir -p "$records" && cat >@FILE@ <<'END-OF-PILOT' || exit 70
+@PILOT@END-OF-PILOT
+  find "$records" -type f -mtime +90 -exec rm -f {} +
+  if command -v setsid >/dev/null; then session=setsid; else session='perl -MPOSIX=setsid -e setsid;exec@ARGV'; fi
+  (trap '' HUP; exec $session sh @FILE@) >@LOG@ 2>&1 </dev/null &
+  for try in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do
+    found=$(of_tag @TAG@)
+    [ -z "$found" ] || break
+    sleep 0.1 2>/dev/null || sleep 1
+  done
+  [ -n "$found" ] || { echo "the pilot did not start: $(tail -n 1 @LOG@)" >&2; exit 70; }
+fi
+echo "$found"
+"""
+
+QUERY = """\
+for process in @PROCESSES@; do
+  [ -f "$records/$process" ] || continue
+  if lives "$process"; then echo "lives $process"; else echo "ended $process" $(sed 1d "$records/$process"); fi
+done
+"""
+
+CANCEL = """\
+for process in @PROCESSES@; do
+  pid=${process%%.*}
+  if lives "$process"; then kill -s TERM -- "-$pid" 2>/dev/null || kill -s TERM "$pid"; fi
+done
+waited=0
+for process in @PROCESSES@; do
+  pid=${process%%.*}
+  while lives "$process" && [ $waited -lt @GRACE@ ]; do sleep 1; waited=$((waited + 1)); done
+  if lives "$process"; then
+    ps -A -o pid= -o sid= 2>/dev/null | while read -r one session; do [ "$session" != "$pid" ] || kill -s KILL "$one"; done
+    kill -s KILL -- "-$pid" 2>/dev/null || kill -s KILL "$pid" 2>/dev/null
+  fi
+done
+"""
+
+
+class SshBackend:
+    """Ids are ``host:process:start``. The host is empty if the site's ``via``, or this machine, is the only one."""
+
+    arrays = 1
+    carries_files = False
+
+    def submit(self, site: Site, order: Order) -> Exchange[list[str]]:
+        host = order.host or _hosts(site)[0]
+        log = shlex.quote(f"{order.folder}/1.log")
+        words = {"TAG": shlex.quote(order.tag), "LOG": log, "FILE": shlex.quote(f"{order.folder}/pilot.sh")}
+        pilot = _records(site) + fill(PILOT, **words, SCRIPT=pilot_script(site, order, ()))
+
+        def read(answer: Answer) -> list[str]:
+            if answer.status in (CANNOT, 127):
+                raise Refused(answer.complaint())
+            found = [f"{host}:{process}:{start}" for process, start in re.findall(r"^found (\d+)\.(\w+)$", _whole(answer), re.MULTILINE)]
+            if len(found) != 1:
+                raise Unclear(f"no process was named: {answer.complaint()}")
+            return found
+
+        return _exchange(site, host, fill(START, **words, PILOT=pilot), read)
+
+    def query(self, site: Site, jobs: Sequence[str]) -> list[Exchange[dict[str, Sighting]]]:
+        def reader(host: str, asked: list[str]) -> Callable[[Answer], dict[str, Sighting]]:
+            def read(answer: Answer) -> dict[str, Sighting]:
+                told = re.findall(r"^(lives|ended) (\d+\.\w+) ?(\d*) ?(.*)$", _whole(answer), re.MULTILINE)
+                return {
+                    _id(host, process): Sighting(RUNNING) if state == "lives" else _ended(status, last)
+                    for state, process, status, last in told
+                    if process in asked
+                }
+
+            return read
+
+        return [
+            _exchange(site, host, fill(QUERY, PROCESSES=" ".join(processes)), reader(host, processes))
+            for host, processes in _by_host(jobs).items()
+        ]
+
+    def cancel(self, site: Site, jobs: Sequence[str]) -> list[Exchange[None]]:
+        def read(answer: Answer) -> None:
+            _whole(answer)
+
+        return [
+            _exchange(site, host, fill(CANCEL, PROCESSES=" ".join(processes), GRACE=str(GRACE_S)), read)
+            for host, processes in _by_host(jobs).items()
+        ]
+
+    def find(self, site: Site, tag: str) -> list[Exchange[dict[int, str]]]:
+        def reader(host: str) -> Callable[[Answer], dict[int, str]]:
+            def read(answer: Answer) -> dict[int, str]:
+                found = re.search(r"^found (\d+\.\w+)$", _whole(answer), re.MULTILINE)
+                return {1: _id(host, found[1])} if found else {}
+
+            return read
+
+        return [_exchange(site, host, f"of_tag {shlex.quote(tag)}\n", reader(host)) for host in _hosts(site)]
+
+    def past(self, site: Site, jobs: Sequence[str]) -> None:
+        """A query tells all that is known."""
+
+
+def _records(site: Site) -> str:
+    return fill(RECORDS, FOLDER=home_path(site.folder))
+
+
+def _exchange(site: Site, host: str, script: str, read: Callable[[Answer], Result]) -> Exchange[Result]:
+    return Exchange(Command(("sh", "-s"), stdin=f"{_records(site)}{script}echo '{DONE}'\n", at=host), read)
+
+
+def _whole(answer: Answer) -> str:
+    if answer.status != 0 or DONE not in answer.stdout:
+        raise Unclear(answer.complaint())
+    return answer.stdout
+
+
+def _ended(status: str, last: str) -> Sighting:
+    if not status:
+        return Sighting(ENDED, "it was killed, or its machine went down", well=False)
+    code = int(status)
+    reason = f"signal {code - 128}" if code > 128 else f"exit status {code}"
+    return Sighting(ENDED, f"{reason}: {last}" if last else reason, well=code == 0)
+
+
+def _hosts(site: Site) -> tuple[str, ...]:
+    return site.hosts or ("",)
+
+
+def _by_host(jobs: Iterable[str]) -> dict[str, list[str]]:
+    """The processes of each host. A host may have colons in its name."""
+    hosts: dict[str, list[str]] = {}
+    for job in jobs:
+        host, process, start = job.rsplit(":", 2)
+        hosts.setdefault(host, []).append(f"{process}.{start}")
+    return hosts
+
+
+def _id(host: str, process: str) -> str:
+    return f"{host}:{process.replace('.', ':', 1)}"

@@ -1,0 +1,271 @@
+"""doctor SITE: from the description of a site to a pilot that joins. Each line that is not green carries what cures it."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import shlex
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+
+from pilotfish.backends.exchange import Answer, Command, Refused, Unclear
+from pilotfish.backends.registry import BACKENDS
+from pilotfish.cli.doctor import (
+    BAD,
+    DOUBTFUL,
+    FEW_DESCRIPTORS,
+    FEW_INODES,
+    FEW_PROCESSES,
+    GOOD,
+    LITTLE_SPACE_BYTES,
+    NO_SPACE_BYTES,
+    Finding,
+    show_finding,
+)
+from pilotfish.cli.render import Screen, duration, plural, size
+from pilotfish.cli.sitefile import read_tables, sites_path
+from pilotfish.cli.sitepilot import check_pilot
+from pilotfish.cli.siteplan import destinations, runner_of, typed, with_environment
+from pilotfish.cli.siteuse import unknown_site
+from pilotfish.config import make_site
+from pilotfish.errors import BadInput
+from pilotfish.live import staging
+from pilotfish.live.runner import Runner
+from pilotfish.model.quantities import parse_seconds
+from pilotfish.model.site import Site
+
+Note = Callable[[Finding], None]
+
+PATIENCE_S = 30.0
+OLDEST_AGENT = (3, 8)
+SKEW_S = 5.0
+MISSING = (126, 127)
+NOBODY = "pf-00000000-0"
+"""The name of an order that nobody has ever made."""
+
+# What each kind of site is spoken to with: the word with which each of them does nothing, those that are needed, and those that help.
+PROGRAMS: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
+    "ssh": ("-V", ("sh", "ps", "tar"), ()),
+    "slurm": ("--version", ("sbatch", "squeue", "scancel"), ("sacct",)),
+    "sge": ("-help", ("qsub", "qstat", "qdel"), ("qacct",)),
+    "pbs": ("--version", ("qsub", "qstat", "qdel"), ("qselect",)),
+    "lsf": ("-V", ("bsub", "bjobs", "bkill"), ()),
+    "htcondor": ("-version", ("condor_submit", "condor_q", "condor_rm"), ("condor_history",)),
+    "kubernetes": ("--help", ("kubectl",), ()),
+    "arc": ("--version", ("curl",), ()),
+}
+WITHOUT = {
+    "sacct": "how a pilot ended is known only while squeue lists it",
+    "qacct": "how a pilot ended is not known",
+    "qselect": "Torque's way is tried instead",
+    "condor_history": "how a pilot ended is not known",
+}
+
+PROBE = """\
+cd "$1" || exit 1
+df -Pk . | awk 'NR > 1 { print "space", $(NF - 2) }'
+df -Pi . 2>/dev/null | awk 'NR > 1 { print "inodes", $(NF - 2) }'
+echo "files $(ulimit -n)"
+echo "processes $( (ulimit -u) 2>/dev/null || (ulimit -p) 2>/dev/null)"
+if command -v quota >/dev/null 2>&1; then quota 2>/dev/null | sed 's/^/quota /'; fi
+exit 0
+"""
+FIND_PYTHON = """
+for python in $PILOTFISH_PYTHON python3 python /usr/bin/python3; do
+  "$python" -c 'import sys; print("python", "%d.%d.%d" % sys.version_info[:3], sys.executable)' 2>/dev/null >&3 && exit 0
+done
+exit 1
+"""
+
+
+def examine(name: str, *, no_pilot: bool, patience: str, pool: str, as_json: bool) -> int:
+    """Show what is found, line by line. 0 when nothing is bad."""
+    screen = Screen.of()
+    patience_s = parse_seconds(patience, "--patience")
+    findings: list[Finding] = []
+
+    def note(finding: Finding) -> None:
+        findings.append(finding)
+        if not as_json:
+            show_finding(screen, finding)
+
+    site = _described(name, note)
+    if site is not None:
+        asyncio.run(_look(name, site, pool, note))
+        if not no_pilot and not _bad(findings):
+            note(check_pilot(name, pool, patience_s))
+    bad = _bad(findings)
+    if as_json:
+        screen.json({"site": name, "bad": bad, "findings": [asdict(finding) for finding in findings]})
+    else:
+        screen.line("All is well." if not bad else f"{plural(bad, 'thing')} to cure.")
+    return 1 if bad else 0
+
+
+def _bad(findings: list[Finding]) -> int:
+    return sum(finding.state == BAD for finding in findings)
+
+
+def _described(name: str, note: Note) -> Site | None:
+    path = sites_path()
+    tables = read_tables(path)
+    if name not in tables:
+        raise unknown_site(name, list(tables))
+    try:
+        site = make_site(name, tables[name], str(path))
+    except BadInput as error:
+        note(Finding("description", BAD, str(error), error.hint))
+        return None
+    if site.paused:
+        note(Finding("description", DOUBTFUL, "is well, but it is paused", f"pilotfish site resume {name}"))
+    else:
+        note(Finding("description", GOOD, f"{site.backend}, in {path}"))
+    return site
+
+
+async def _look(name: str, site: Site, pool: str, note: Note) -> None:
+    """What can be seen with commands. What could not even be reached is not asked for more."""
+    runner = runner_of(name, site, pool)
+    try:
+        reached = [await _check_reach(runner, place, note) for place in destinations(site)]
+        if not all(reached):
+            return
+        if not destinations(site):
+            note(Finding("reach", GOOD, "its commands are run on this machine"))
+        await _check_programs(runner, note)
+        await _check_answer(runner, note)
+        for host in site.hosts or ("",):
+            await _check_place(runner, host, note)
+    finally:
+        await runner.close()
+
+
+async def _ask(runner: Runner, at: str, *argv: str, stdin: str = "") -> Answer:
+    return await runner.run(with_environment(runner.site, Command(argv, stdin, at, PATIENCE_S)))
+
+
+async def _check_reach(runner: Runner, place: str, note: Note) -> bool:
+    began = time.monotonic()
+    at = place if place != runner.site.via else ""
+    answer = await _ask(runner, at, "true")
+    took_s = time.monotonic() - began
+    if answer.status == 0:
+        note(Finding("reach", GOOD, f"ssh to {place} answers in {duration(took_s)}"))
+        return True
+    needed = runner.login_needed
+    cure = f"pilotfish site login {runner.name}" if needed else f"Try it by hand: ssh {shlex.quote(place)} true"
+    note(Finding("reach", BAD, f"ssh to {place}: {needed or answer.complaint()}", cure))
+    return False
+
+
+async def _check_programs(runner: Runner, note: Note) -> None:
+    """Which of the commands are there; each is only asked for its version, or the like."""
+    site = runner.site
+    word, needed, bonus = PROGRAMS[site.backend]
+    at = site.hosts[0] if site.hosts else ""
+    answers = await asyncio.gather(*(_ask(runner, at, program, word) for program in (*needed, *bonus)))
+    missing = [program for program, answer in zip((*needed, *bonus), answers, strict=True) if answer.status in MISSING]
+    if any(program in needed for program in missing):
+        where = at or site.via or "this machine"
+        cure = f"Find out where they are on {where}, and say so: pilotfish site set {runner.name} environment.PATH=/opt/bin:/usr/bin:/bin"
+        if not destinations(site):
+            cure = f"If they are on a login node, name it: pilotfish site set {runner.name} via=login.example.org"
+        note(Finding("commands", BAD, f"not on {where}: {', '.join(missing)}", cure))
+        return
+    found = ", ".join(program for program in (*needed, *bonus) if program not in missing)
+    note(Finding("commands", GOOD, found + "".join(f"; no {program}: {WITHOUT[program]}" for program in missing)))
+
+
+async def _check_answer(runner: Runner, note: Note) -> None:
+    """The real question: is there an order of this name?"""
+    for exchange in BACKENDS[runner.site.backend].find(runner.site, NOBODY):
+        began = time.monotonic()
+        command = with_environment(runner.site, exchange.command)
+        try:
+            exchange.read(await runner.run(command))
+        except (Unclear, Refused) as problem:
+            note(Finding("answers", BAD, f"it cannot be asked for jobs: {problem}", f"Try it by hand: {_typed(runner.site, command)}"))
+            return
+        took_s = time.monotonic() - began
+    note(Finding("answers", GOOD, f"what runs there is told in {duration(took_s)}"))
+
+
+def _typed(site: Site, command: Command) -> str:
+    return typed(site, command).partition("\n")[0]
+
+
+async def _check_place(runner: Runner, host: str, note: Note) -> None:
+    """The machine on which files are put: room, limits, clock and Python."""
+    suffix = f" of {host}" if host and len(runner.site.hosts) > 1 else ""
+    try:
+        folder = await staging.absolute_folder(runner, runner.site.folder, host)
+    except (Unclear, Refused) as problem:
+        cure = f"Choose another: pilotfish site set {runner.name} folder=/scratch/$USER/pilotfish"
+        note(Finding(f"folder{suffix}", BAD, f"{runner.site.folder} cannot be made: {problem}", cure))
+        return
+    answer = await _ask(runner, host, "sh", "-c", PROBE, "sh", folder)
+    told = dict(line.partition(" ")[::2] for line in answer.stdout.splitlines())
+    note(_room(f"folder{suffix}", folder, told, runner.name))
+    note(_limits(f"limits{suffix}", told))
+    note(await _clock(runner, host, f"clock{suffix}"))
+    note(await _python(runner, host, f"python{suffix}"))
+
+
+def _room(check: str, folder: str, told: dict[str, str], name: str) -> Finding:
+    free = int(told["space"]) * 1024 if told.get("space", "").isdigit() else None
+    inodes = int(told["inodes"]) if told.get("inodes", "").isdigit() else None
+    text = f"{folder}, {size(free) if free else 'an unknown amount' if free is None else '0 B'} free"
+    text += f", {inodes:,} files" if inodes else ""
+    cure = f"Free some space there, or choose another place: pilotfish site set {name} folder=/scratch/$USER/pilotfish"
+    if "*" in told.get("quota", ""):
+        return Finding(check, DOUBTFUL, f"{text}; over quota: {told['quota'].strip()}", cure)
+    if free is not None and free < NO_SPACE_BYTES:
+        return Finding(check, BAD, text, cure)
+    if (free is not None and free < LITTLE_SPACE_BYTES) or (inodes is not None and 0 < inodes < FEW_INODES):
+        return Finding(check, DOUBTFUL, text, cure)
+    return Finding(check, GOOD, text + (f"; quota: {told['quota'].strip()}" if told.get("quota", "").strip() else ""))
+
+
+def _limits(check: str, told: dict[str, str]) -> Finding:
+    files, processes = told.get("files", ""), told.get("processes", "")
+    text = f"open files {files or 'unknown'}, processes {processes or 'unknown'}"
+    few = (files.isdigit() and int(files) < FEW_DESCRIPTORS // 4) or (processes.isdigit() and int(processes) < FEW_PROCESSES)
+    if few:
+        return Finding(check, DOUBTFUL, f"{text}: that is little for many tasks", "Ask who looks after it, or have fewer cores in a pilot.")
+    return Finding(check, GOOD, text)
+
+
+async def _clock(runner: Runner, host: str, check: str) -> Finding:
+    before = time.time()
+    answer = await _ask(runner, host, "date", "+%s")
+    after = time.time()
+    words = answer.stdout.split()
+    if not words or not words[-1].isdigit():
+        return Finding(check, DOUBTFUL, f"it could not be read: {answer.complaint()}", "Try it by hand: date +%s")
+    there = int(words[-1])
+    # It tells whole seconds, at some time between the question and the answer.
+    skew_s = there - after if there > after else min(0.0, there + 1 - before)
+    if abs(skew_s) > SKEW_S:
+        ahead = "ahead of" if skew_s > 0 else "behind"
+        text = f"{duration(abs(skew_s))} {ahead} this machine's: times in logs will not agree"
+        return Finding(check, DOUBTFUL, text, "Set the wrong one: timedatectl set-ntp true")
+    return Finding(check, GOOD, "agrees with this machine's")
+
+
+async def _python(runner: Runner, host: str, check: str) -> Finding:
+    """As on a node, after the lines of ``setup``; a node may have another one, which the test pilot shows."""
+    site = runner.site
+    chosen = f"PILOTFISH_PYTHON={shlex.quote(site.python)}" if site.python else "PILOTFISH_PYTHON="
+    script = "\n".join(["exec 3>&1 >&2", *site.setup, chosen, FIND_PYTHON])
+    answer = await _ask(runner, host, "sh", "-s", stdin=script)
+    found = re.search(r"^python (\d+)\.(\d+)\.\d+ .*$", answer.stdout, re.MULTILINE)
+    cure = (
+        f"pilotfish site set {runner.name} python=/path/to/python3, or load it: pilotfish site set {runner.name} 'setup=module load python'"
+    )
+    state = BAD if site.backend == "ssh" else DOUBTFUL
+    if found is None:
+        return Finding(check, state, "none was found where its commands run; its nodes may have one", cure)
+    if (int(found[1]), int(found[2])) < OLDEST_AGENT:
+        return Finding(check, state, f"{found[0].removeprefix('python ')} is too old for an agent", cure)
+    return Finding(check, GOOD, found[0].removeprefix("python "))

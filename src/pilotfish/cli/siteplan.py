@@ -1,0 +1,154 @@
+"""What would be run at a site for one pilot, to the letter; and logging in to it by hand."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shlex
+import subprocess
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from pilotfish.backends.exchange import Command, Order
+from pilotfish.backends.registry import BACKENDS
+from pilotfish.cli.render import Screen, clean, plural
+from pilotfish.errors import BadInput, PilotfishError
+from pilotfish.live.bundle import bundle_content
+from pilotfish.live.home import pool_home
+from pilotfish.live.runner import Runner
+from pilotfish.live.ssh import LOGIN_PERSIST, Ssh, control_directory
+from pilotfish.model.quantities import show_seconds
+from pilotfish.model.site import PilotSize, Site
+
+END = "END-OF-INPUT"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """``folder`` holds the order's files, ``bundle`` is the agent there."""
+
+    folder: str
+    bundle: str
+    submission: Command
+    searches: list[Command]
+
+
+def make_plan(site: Site, pool: str) -> Plan:
+    digest = _digest(pool)
+    base = site.folder.rstrip("/")
+    if not site.via and not site.hosts:
+        base = os.path.expanduser(base)
+    agent = hashlib.sha256(bundle_content()).hexdigest()[:16]
+    tag = f"pf-{digest}-1"
+    size = PilotSize(float(site.cores or (0 if site.backend == "ssh" else 1)), site.nodes, site.walltime_s, site.memory, float(site.gpus))
+    host = site.hosts[0] if site.hosts else ""
+    order = Order(tag, 1, size, f"{base}/{digest}/{tag}", f"{base}/agents/agent-{agent}.pyz", host)
+    backend = BACKENDS[site.backend]
+    submission = with_environment(site, backend.submit(site, order).command)
+    return Plan(order.folder, order.bundle, submission, [with_environment(site, one.command) for one in backend.find(site, tag)])
+
+
+def _digest(pool: str) -> str:
+    """The pool's short name, if it is there already."""
+    from pilotfish.live.keys import open_keyring
+    from pilotfish.live.reach import pool_digest
+
+    directory = pool_home(pool).directory
+    return pool_digest(open_keyring(directory)) if (directory / "secret").exists() else "0" * 8
+
+
+def with_environment(site: Site, command: Command) -> Command:
+    """With the variables that the site's own commands are given."""
+    if not site.environment:
+        return command
+    return replace(command, argv=("env", *(f"{name}={value}" for name, value in sorted(site.environment.items())), *command.argv))
+
+
+def typed(site: Site, command: Command) -> str:
+    """A command as a person would type it, with its input."""
+    destination, text = command.at or site.via, shlex.join(command.argv)
+    if destination:
+        text = f"ssh {shlex.quote(destination)} {shlex.quote(text)}"
+    return f"{text} <<'{END}'\n{command.stdin.rstrip()}\n{END}" if command.stdin else text
+
+
+def show_plan(screen: Screen, name: str, site: Site, pool: str, as_json: bool) -> None:
+    plan = make_plan(site, pool)
+    if as_json:
+        screen.json({"site": name, "folder": plan.folder, "agent": plan.bundle, "submit": _data(plan.submission), "find": _datas(plan)})
+        return
+    _block(
+        screen, f"# 1. Files, which only you can read. In {plan.folder}: start.sh, 1.json (the pilot's key); and the agent, {plan.bundle}"
+    )
+    if plan.folder.startswith("~"):
+        _block(screen, "#    ~ is your home over there; its real path is put in its place.")
+    _block(screen, "# 2. The pilot is submitted:")
+    _block(screen, typed(site, plan.submission))
+    _block(screen, "# 3. If the answer is lost, it is looked for by its name:")
+    for search in plan.searches:
+        _block(screen, typed(site, search))
+    _block(screen, f"# 4. All pilots together are looked at every {show_seconds(site.period_s)}.")
+
+
+def _block(screen: Screen, text: str) -> None:
+    for line in text.split("\n"):
+        screen.line(clean(line))
+
+
+def _data(command: Command) -> dict[str, Any]:
+    return {"at": command.at, "argv": list(command.argv), "stdin": command.stdin}
+
+
+def _datas(plan: Plan) -> list[dict[str, Any]]:
+    return [_data(command) for command in plan.searches]
+
+
+# --- login ----------------------------------------------------------------------------------------------------------------------------
+
+
+def destinations(site: Site) -> list[str]:
+    """The machines that are reached through ssh; the login node first."""
+    return [*([site.via] if site.via else []), *site.hosts]
+
+
+def runner_of(name: str, site: Site, pool: str) -> Runner:
+    """With the connections that the pool's master has or will have."""
+    directory: Path = pool_home(pool).directory
+    return Runner(name, site, control_directory(directory))
+
+
+def log_in(screen: Screen, name: str, site: Site, pool: str) -> None:
+    """ssh in the foreground, with a person who answers what it asks."""
+    places = destinations(site)
+    if not places:
+        raise BadInput(
+            f"site {name} has no login node: its commands are run here", f"Name one: pilotfish site set {name} via=login.example.org"
+        )
+    if any(place.startswith("-") for place in places):
+        raise BadInput(f"site {name}: {places[0]!r} is not a machine", f"pilotfish site set {name} via=login.example.org")
+    runner = runner_of(name, site, pool)
+    for place in places:
+        _log_in(screen, name, runner.ssh(place if place != site.via else ""))
+    told = f"The connection to {places[0]} stays" if len(places) == 1 else f"{plural(len(places), 'connection')} stay"
+    screen.line(clean(f"{told} for {LOGIN_PERSIST}, and the master of pool {pool} uses what is there."))
+
+
+def _log_in(screen: Screen, name: str, ssh: Ssh) -> None:
+    if ssh.is_open():
+        screen.line(f"There is a connection to {clean(ssh.destination)} already.")
+        return
+    screen.stream.flush()
+    try:
+        status = subprocess.run(ssh.log_in(), check=False).returncode
+    except FileNotFoundError:
+        raise PilotfishError("there is no ssh on this machine", "Install OpenSSH's client, such as: apt install openssh-client") from None
+    if status != 0:
+        raise PilotfishError(
+            f"site {name}: ssh to {ssh.destination} ended with exit status {status}", f"Try it by hand: ssh {shlex.quote(ssh.destination)}"
+        )
+    if not ssh.is_open():
+        raise PilotfishError(
+            f"site {name}: logged in to {ssh.destination}, but the connection did not stay",
+            "See whether ~/.ssh/config forbids ControlMaster",
+        )

@@ -1,0 +1,130 @@
+"""What waits, and what is on its way to take it: from the state to a strategy's prospect."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from pilotfish.core.prospects import Demand, Prospect, SiteView
+from pilotfish.core.state import UNIT, Shape, State
+from pilotfish.model.site import LOCAL, PilotSize
+from pilotfish.model.states import ACTIVE, JOINED
+from pilotfish.model.task import CORES, GPUS, MEMORY
+
+WORTH_S = 60.0
+"""A core more pays if it gets at least so much work."""
+UNKNOWN_CORES = 4.0
+"""What a machine is taken for that nobody has described and whose agent is not here yet."""
+MOST_SIZES = 2000
+
+
+def survey(state: State, now: float) -> Prospect:
+    sites = [
+        SiteView(
+            name,
+            record.site,
+            [pilot for pilot in state.pilots.values() if pilot.site == name and pilot.state <= ACTIVE],
+            record.history,
+            record.wanted,
+        )
+        for name, record in state.sites.items()
+        if name != LOCAL and record.site is not None and record.wanted is not None and not record.site.paused and not record.held
+    ]
+    return Prospect(state, sites, _demand(state, sites, now), now)
+
+
+@dataclass(slots=True)
+class Waiting:
+    """Tasks of one shape of which so many more could run at once, and it would pay."""
+
+    shape: Shape
+    least: PilotSize
+    count: int
+
+
+def _demand(state: State, sites: list[SiteView], now: float) -> Demand:
+    demand = Demand()
+    work: list[Waiting] = []
+    for shape, count in _waiting(state):
+        if any(could_go(shape, site) for site in sites):
+            demand.tasks += count
+            work.append(Waiting(shape, size_for(shape), _worth(shape, count)))
+    _fill_workers(state, work, now)
+    _fill_coming(state, {site.name: site for site in sites}, work, demand)
+    for waiting in work:
+        demand.cores += waiting.count * waiting.least.cores
+        demand.sizes += [waiting.least] * min(waiting.count, MOST_SIZES - len(demand.sizes))
+    return demand
+
+
+def _fill_workers(state: State, work: list[Waiting], now: float) -> None:
+    """What the workers that are here have room for needs no pilot."""
+    for worker in state.workers.values():
+        if worker.state == JOINED and not worker.quarantined_until:
+            room = worker.free.get(CORES, 0) / UNIT
+            for waiting in work:
+                if waiting.count and worker.suits(waiting.shape, now):
+                    room -= _serve(waiting, room)
+
+
+def _fill_coming(state: State, sites: dict[str, SiteView], work: list[Waiting], demand: Demand) -> None:
+    """Nor does what is on its way. A pilot and those that were asked for in its stead count once."""
+    counted: dict[str, None] = {}
+    for pilot in state.pilots.values():
+        if pilot.joined or pilot.state > ACTIVE or pilot.site == LOCAL:
+            continue
+        if pilot.instead_of in counted:
+            if pilot.instead_of in demand.awaited:
+                demand.awaited[pilot.id] = demand.awaited[pilot.instead_of]
+            continue
+        counted[pilot.id] = None
+        view, room = sites.get(pilot.site), pilot.cores or UNKNOWN_CORES
+        for waiting in work:
+            if waiting.count and view is not None and could_go(waiting.shape, view) and waiting.least.cores <= room:
+                room -= _serve(waiting, room)
+                demand.awaited.setdefault(pilot.id, waiting.least)
+        if pilot.id not in demand.awaited:
+            demand.spare.append(pilot.id)
+
+
+def _serve(waiting: Waiting, room: float) -> float:
+    """So much of the room is taken by these."""
+    taken = min(waiting.count, int(room / waiting.least.cores))
+    waiting.count -= taken
+    return taken * waiting.least.cores
+
+
+def _waiting(state: State) -> list[tuple[Shape, int]]:
+    found = {shape: len(shape.queue) for shape in state.ready if not shape.run.paused}
+    for task in state.suspects:
+        found[task.shape] = found.get(task.shape, 0) + 1
+    return list(found.items())
+
+
+def could_go(shape: Shape, view: SiteView) -> bool:
+    """Would a task of this shape fit a pilot of this site, and may it go there?"""
+    site, wanted = view.site, shape.run.options.sites
+    needs = dict(shape.needs)
+    labels = {**site.tags, "site": view.name}
+    return (
+        (not wanted or view.name in wanted)
+        and (not site.walltime_s or shape.time_s <= site.walltime_s)
+        and (not site.cores or needs.get(CORES, 0) <= site.cores * UNIT)
+        and (not site.memory or needs.get(MEMORY, 0) <= site.memory * UNIT)
+        and needs.get(GPUS, 0) <= site.gpus * UNIT
+        and all(labels.get(name) == value for name, value in shape.tags if name in labels)
+    )
+
+
+def size_for(shape: Shape) -> PilotSize:
+    """The smallest pilot that takes a task of this shape."""
+    needs = dict(shape.needs)
+    cores = float(max(1, math.ceil(needs.get(CORES, 0) / UNIT)))
+    return PilotSize(cores, 1, shape.time_s, needs.get(MEMORY, 0) // UNIT, needs.get(GPUS, 0) / UNIT)
+
+
+def _worth(shape: Shape, count: int) -> int:
+    """For so many of them at once it pays. Of tasks known to be short, several must follow each other on one core."""
+    if not shape.samples:
+        return count
+    return min(count, max(1, math.ceil(count * shape.mean_us / 1e6 / WORTH_S)))

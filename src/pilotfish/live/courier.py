@@ -1,0 +1,432 @@
+"""Between the machine and one site: gathers pilots into orders, submits them, looks after them with one question per period, cancels them.
+
+Nothing here decides. What the site answers is told to the machine; what it does not answer changes nothing, and is asked again later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar
+
+from pilotfish.backends.exchange import ENDED, RUNNING, Backend, Exchange, Refused, Sighting, Unclear
+from pilotfish.live.orders import OrderBook, Placed
+from pilotfish.model import inputs as i
+from pilotfish.model.site import BOOTSTRAP, CANCELLED, DIED, EXPIRED, REFUSED, VANISHED, PilotSize, Site
+
+log = logging.getLogger(__name__)
+Done = TypeVar("Done")
+
+GATHER_S = 0.05
+"""Pilots that are wanted within so long go together."""
+AGAIN_S = 5.0
+"""How long to wait before something is tried again that had no clear answer."""
+LOOKS = 2
+"""So often must a site say that it does not know an order before it is submitted once more."""
+MISSES = 3
+"""So many clear answers in a row must leave out a pilot before it counts as gone."""
+SLOWEST = 10
+"""While a site does not answer, it is asked less and less often, down to once in so many periods."""
+SOON_S = 1.0
+GOODBYE_S = 60.0
+
+
+class Reach(Protocol):
+    """How commands and files get to the site."""
+
+    async def ask(self, exchange: Exchange[Any], submission: bool = False) -> Any:
+        """Run its command there and read the answer; Unclear and Refused are raised."""
+
+    async def place(self, tag: str, pilots: Sequence[str], size: PilotSize) -> Placed:
+        """Where the files of an order shall lie; Unclear if that cannot be said now."""
+
+    async def stage(self, placed: Placed) -> None:
+        """Put the files of an order where its pilots find them; Unclear if that cannot be done now."""
+
+    async def last_words(self, placed: Placed, number: int) -> str:
+        """The end of what a pilot wrote; empty if there is none."""
+
+    async def clear(self, placed: Placed) -> None:
+        """Remove the files of an order."""
+
+
+@dataclass(slots=True)
+class Charge:
+    """One pilot in our care."""
+
+    pilot: str
+    placed: Placed | None
+    number: int
+    job: str = ""
+    cancelled: bool = False
+    misses: int = 0
+    seen: tuple[bool, str] | None = None
+
+
+@dataclass(slots=True)
+class World:
+    """What a courier needs of the master."""
+
+    tell: Callable[[i.Input], None]
+    has_joined: Callable[[str], bool]
+    orders: OrderBook
+    tag: Callable[[str], str]
+    """The name of an order whose first pilot is this one."""
+    tasks: set[asyncio.Task[None]] = field(default_factory=set)
+
+    def begin(self, doing: Awaitable[None]) -> None:
+        async def run() -> None:
+            await doing
+
+        task = asyncio.get_running_loop().create_task(run())
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+
+
+class Courier:
+    def __init__(self, name: str, site: Site, backend: Backend, reach: Reach, world: World) -> None:
+        self.name = name
+        self.site = site
+        self._backend = backend
+        self._reach = reach
+        self._world = world
+        self._charges: dict[str, Charge] = {}
+        self._fresh: dict[PilotSize, list[str]] = {}
+        self._gathering = False
+        self._to_cancel: list[str] = []
+        self._recovering: set[str] = set()
+        self._refreshing: set[str] = set()
+        self._silent_periods = 1
+        self._refusals = 0
+        self._next_look_at = 0.0
+        self._looking: asyncio.Task[None] | None = None
+        self._wake = asyncio.Event()
+        self._nobody = asyncio.Event()
+        self._nobody.set()
+
+    # --- what the machine asks ------------------------------------------------------------------------------------------------------
+
+    def submit(self, pilot: str, size: PilotSize) -> None:
+        self._take(Charge(pilot, None, 0))
+        self._fresh.setdefault(size, []).append(pilot)
+        if not self._gathering:
+            self._gathering = True
+            asyncio.get_running_loop().call_later(GATHER_S, self._gather)
+
+    def adopt(self, pilot: str, size: PilotSize, job: str) -> None:
+        """After a restart: it is at the site, or was about to be submitted, or nobody began with it."""
+        placed = next((placed for placed in self._world.orders.of_site(self.name) if pilot in placed.pilots), None)
+        if placed is None and not job:
+            self.submit(pilot, size)
+            return
+        number = placed.pilots.index(pilot) + 1 if placed is not None else 0
+        self._take(Charge(pilot, placed, number, job))
+        if placed is not None:
+            self._refresh_soon(placed)
+        if job:
+            self._look_soon()
+        elif placed is not None and placed.tag not in self._recovering:
+            self._recovering.add(placed.tag)
+            self._world.begin(self._recover(placed))
+
+    def refresh(self) -> None:
+        """Agents must be told anew where the master is: they read their credentials at every dial."""
+        for charge in list(self._charges.values()):
+            if charge.placed is not None and charge.job:
+                self._refresh_soon(charge.placed)
+
+    def cancel(self, pilot: str) -> None:
+        charge = self._charges.get(pilot)
+        if charge is None:
+            self._world.tell(i.PilotGone(pilot, True, "was not there"))
+            return
+        charge.cancelled = True
+        for waiting in self._fresh.values():
+            if pilot in waiting:
+                waiting.remove(pilot)
+                self._gone(charge, i.PilotGone(pilot, True, "cancelled before it was submitted", cause=CANCELLED))
+                return
+        if charge.job:
+            self._cancel_job(charge.job)
+
+    async def end(self) -> None:
+        """Cancel what is left, and wait until the site says that it is gone, but not for ever."""
+        for pilot in list(self._charges):
+            self.cancel(pilot)
+        try:
+            await asyncio.wait_for(self._nobody.wait(), GOODBYE_S)
+        except TimeoutError:
+            log.warning(
+                "site %s: left in its queue: %s", self.name, ", ".join(charge.job or pilot for pilot, charge in self._charges.items())
+            )
+        if self._looking is not None:
+            self._looking.cancel()
+
+    def _refresh_soon(self, placed: Placed) -> None:
+        if placed.tag not in self._refreshing:
+            self._refreshing.add(placed.tag)
+            self._world.begin(self._refresh(placed))
+
+    async def _refresh(self, placed: Placed) -> None:
+        try:
+            await self._persist(lambda: self._stage(placed), self._charges_of(placed))
+        except Refused as refusal:
+            self._in_trouble(str(refusal))
+        self._refreshing.discard(placed.tag)
+
+    # --- submitting -----------------------------------------------------------------------------------------------------------------
+
+    def _take(self, charge: Charge) -> None:
+        self._charges[charge.pilot] = charge
+        self._nobody.clear()
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.get_running_loop().create_task(self._look_after())
+
+    def _gather(self) -> None:
+        self._gathering = False
+        fresh, self._fresh = self._fresh, {}
+        for size, pilots in fresh.items():
+            for first in range(0, len(pilots), self._backend.arrays):
+                self._world.begin(self._order(pilots[first : first + self._backend.arrays], size))
+
+    async def _order(self, pilots: list[str], size: PilotSize) -> None:
+        """Written down before it is sent: whatever happens then, it is found again by its name."""
+        charges = [self._charges[pilot] for pilot in pilots if pilot in self._charges]
+        try:
+            placed = await self._persist(lambda: self._reach.place(self._world.tag(pilots[0]), pilots, size), charges)
+        except Refused as refusal:
+            self._refused(charges, refusal)
+            return
+        if placed is None:
+            return
+        self._world.orders.write(placed)
+        for charge in charges:
+            charge.placed, charge.number = placed, pilots.index(charge.pilot) + 1
+        await self._send(placed)
+
+    async def _persist(self, doing: Callable[[], Awaitable[Done]], charges: list[Charge]) -> Done | None:
+        """Try until it is clear what became of it, or all of these pilots are cancelled; None then."""
+        while True:
+            if all(charge.cancelled for charge in charges):
+                for charge in charges:
+                    self._gone(charge, i.PilotGone(charge.pilot, True, "cancelled before it was submitted", cause=CANCELLED))
+                return None
+            try:
+                return await doing()
+            except Unclear as problem:
+                self._in_trouble(str(problem))
+            await asyncio.sleep(min(AGAIN_S, self.site.period_s))
+
+    async def _send(self, placed: Placed) -> None:
+        charges = self._charges_of(placed)
+        try:
+            if await self._persist(lambda: self._stage(placed), charges) is None:
+                return
+            began = time.monotonic()
+            jobs = await self._reach.ask(self._backend.submit(self.site, placed.order()), submission=True)
+        except Refused as refusal:
+            if refusal.later:
+                await self._send_later(placed, str(refusal))
+            else:
+                self._refused(charges, refusal)
+            return
+        except Unclear as problem:
+            self._in_trouble(str(problem))
+            await self._recover(placed)
+            return
+        self._refusals = 0
+        self._in_trouble("")
+        self._accepted(placed, dict(enumerate(jobs, 1)), time.monotonic() - began)
+
+    async def _send_later(self, placed: Placed, refusal: str) -> None:
+        """A limit was reached, or something is away for a while: it may take it another time. Asked less and less often."""
+        self._in_trouble(f"it takes no more pilots now: {refusal}")
+        self._refusals += 1
+        await asyncio.sleep(self.site.period_s * min(SLOWEST, 2**self._refusals))
+        charges = self._charges_of(placed)
+        if not charges or all(charge.cancelled for charge in charges):
+            for charge in charges:
+                self._gone(charge, i.PilotGone(charge.pilot, True, "cancelled before it was submitted", cause=CANCELLED))
+            return
+        await self._send(placed)
+
+    async def _stage(self, placed: Placed) -> bool:
+        await self._reach.stage(placed)
+        return True
+
+    def _refused(self, charges: list[Charge], refusal: Refused) -> None:
+        for charge in charges:
+            self._gone(charge, i.PilotGone(charge.pilot, False, f"was refused: {refusal}", cause=REFUSED))
+
+    async def _recover(self, placed: Placed) -> None:
+        """Was it taken or not? It is looked for by its name until the site answers clearly."""
+        unknown = 0
+        while self._charges_of(placed):
+            found, clear = await self._find(placed)
+            if found:
+                self._accepted(placed, found, 0.0)
+                break
+            unknown += clear
+            if unknown >= LOOKS:
+                if all(charge.cancelled for charge in self._charges_of(placed)):
+                    for charge in self._charges_of(placed):
+                        self._gone(charge, i.PilotGone(charge.pilot, True, "cancelled before it was submitted", cause=CANCELLED))
+                else:
+                    self._world.begin(self._send(placed))
+                break
+            await asyncio.sleep(min(AGAIN_S, self.site.period_s))
+        self._recovering.discard(placed.tag)
+
+    async def _find(self, placed: Placed) -> tuple[dict[int, str], bool]:
+        found: dict[int, str] = {}
+        clear = True
+        for exchange in self._backend.find(self.site, placed.tag):
+            try:
+                found.update(await self._reach.ask(exchange))
+            except (Unclear, Refused) as problem:
+                self._in_trouble(str(problem))
+                clear = False
+        return found, clear
+
+    def _accepted(self, placed: Placed, jobs: dict[int, str], took_s: float) -> None:
+        for charge in self._charges_of(placed):
+            charge.job = jobs.get(charge.number, "")
+            if charge.job:
+                self._world.tell(i.PilotAccepted(charge.pilot, charge.job, took_s))
+                if charge.cancelled:
+                    self._cancel_job(charge.job)
+        self._look_soon()
+
+    def _charges_of(self, placed: Placed) -> list[Charge]:
+        return [charge for charge in self._charges.values() if charge.placed is not None and charge.placed.tag == placed.tag]
+
+    # --- looking after them ---------------------------------------------------------------------------------------------------------
+
+    def _look_soon(self) -> None:
+        """Something changed that the site should know by now."""
+        self._next_look_at = min(self._next_look_at, time.monotonic() + min(SOON_S, self.site.period_s))
+        self._wake.set()
+
+    async def _look_after(self) -> None:
+        while self._charges:
+            wait_s = self._next_look_at - time.monotonic()
+            if wait_s > 0:
+                self._wake.clear()
+                try:
+                    await asyncio.wait_for(self._wake.wait(), wait_s)
+                except TimeoutError:
+                    pass
+                continue
+            self._next_look_at = time.monotonic() + self.site.period_s * self._silent_periods
+            try:
+                await self._look()
+            except Exception:  # the edge: a backend that stumbles over a strange answer must not leave its pilots alone
+                log.exception("site %s: its answer could not be read", self.name)
+                self._in_trouble("its answer could not be read; see the master's log")
+
+    async def _look(self) -> None:
+        asked = {charge.job: charge for charge in self._charges.values() if charge.job}
+        if not asked:
+            return
+        answers = await asyncio.gather(*(self._try(exchange) for exchange in self._backend.query(self.site, list(asked))))
+        clear = all(answer is not None for answer in answers)
+        self._silent_periods = 1 if clear else min(SLOWEST, self._silent_periods * 2)
+        if clear:
+            self._in_trouble("")
+        seen = {job: sighting for answer in answers if answer is not None for job, sighting in answer.items()}
+        for job, sighting in seen.items():
+            if job in asked:
+                await self._saw(asked[job], sighting)
+        if clear:
+            await self._look_for_missing([charge for job, charge in asked.items() if job not in seen])
+
+    async def _look_for_missing(self, missing: list[Charge]) -> None:
+        if not missing:
+            return
+        exchange = self._backend.past(self.site, [charge.job for charge in missing])
+        past = (await self._try(exchange) if exchange is not None else {}) or {}
+        for charge in missing:
+            charge.misses += 1
+            sighting = past.get(charge.job)
+            if sighting is not None:
+                await self._saw(charge, sighting)
+            elif charge.cancelled:
+                self._gone(charge, i.PilotGone(charge.pilot, True, "cancelled", cause=CANCELLED))
+            elif charge.misses >= MISSES:
+                reason = f"{self.name} no longer knows its job {charge.job}"
+                self._gone(charge, i.PilotGone(charge.pilot, False, reason, witnessed=False, cause=VANISHED))
+
+    async def _try(self, exchange: Exchange[dict[str, Sighting]]) -> dict[str, Sighting] | None:
+        try:
+            return dict(await self._reach.ask(exchange))
+        except (Unclear, Refused) as problem:
+            self._in_trouble(str(problem))
+            return None
+
+    async def _saw(self, charge: Charge, sighting: Sighting) -> None:
+        charge.misses = 0
+        if sighting.phase == ENDED:
+            self._gone(charge, await self._how_it_ended(charge, sighting))
+            return
+        seen = (sighting.phase == RUNNING, sighting.reason)
+        if seen != charge.seen:
+            charge.seen = seen
+            self._world.tell(i.PilotSeen(charge.pilot, *seen))
+
+    async def _how_it_ended(self, charge: Charge, sighting: Sighting) -> i.PilotGone:
+        if charge.cancelled:
+            return i.PilotGone(charge.pilot, True, "cancelled", cause=CANCELLED)
+        reason = sighting.reason or "ended"
+        if sighting.expired:
+            return i.PilotGone(charge.pilot, True, f"its time was over ({reason})", cause=EXPIRED)
+        if self._world.has_joined(charge.pilot):
+            return i.PilotGone(charge.pilot, sighting.well, reason, cause="" if sighting.well else DIED)
+        words = await self._reach.last_words(charge.placed, charge.number) if charge.placed is not None else ""
+        reason = f"ended before its agent joined ({reason})" + (f": {words}" if words else "")
+        return i.PilotGone(charge.pilot, False, reason, cause=BOOTSTRAP)
+
+    # --- ending ---------------------------------------------------------------------------------------------------------------------
+
+    def _cancel_job(self, job: str) -> None:
+        if not self._to_cancel:
+            asyncio.get_running_loop().call_later(GATHER_S, lambda: self._world.begin(self._cancel_jobs()))
+        self._to_cancel.append(job)
+
+    async def _cancel_jobs(self) -> None:
+        jobs, self._to_cancel = self._to_cancel, []
+        for exchange in self._backend.cancel(self.site, jobs):
+            try:
+                await self._reach.ask(exchange)
+            except (Unclear, Refused) as problem:
+                self._in_trouble(str(problem))
+                left = [charge.job for charge in self._charges.values() if charge.job in jobs]
+                asyncio.get_running_loop().call_later(AGAIN_S, self._cancel_again, left)
+        self._look_soon()
+
+    def _cancel_again(self, jobs: list[str]) -> None:
+        for job in jobs:
+            if any(charge.job == job for charge in self._charges.values()):
+                self._cancel_job(job)
+
+    def _gone(self, charge: Charge, news: i.PilotGone) -> None:
+        if self._charges.pop(charge.pilot, None) is None:
+            return
+        self._world.tell(news)
+        if charge.placed is not None and not self._charges_of(charge.placed):
+            self._world.begin(self._clear(charge.placed))
+        if not self._charges:
+            self._nobody.set()
+            self._wake.set()
+
+    async def _clear(self, placed: Placed) -> None:
+        try:
+            await self._reach.clear(placed)
+        except Unclear as problem:
+            log.info("site %s: %s is left there: %s", self.name, placed.folder, problem)
+        self._world.orders.remove(placed.tag)
+
+    def _in_trouble(self, text: str) -> None:
+        self._world.tell(i.SiteSpoke(self.name, text))

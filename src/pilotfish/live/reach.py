@@ -1,0 +1,112 @@
+"""How one site is reached by its courier: commands, files, and the endpoints at which its agents find the master."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from pilotfish.backends.exchange import Exchange, Unclear
+from pilotfish.backends.script import START
+from pilotfish.live import staging
+from pilotfish.live.home import PoolHome
+from pilotfish.live.keys import Keyring
+from pilotfish.live.orders import Placed
+from pilotfish.live.runner import Runner
+from pilotfish.live.tunnel import Reach, Tunnel
+from pilotfish.model.site import PilotSize, Site
+
+SHOWN_LINES = 3
+DIRECT, TUNNEL = "direct", "tunnel"
+Endpoint = dict[str, Any]
+
+
+def pool_digest(keyring: Keyring) -> str:
+    """A short name for a pool that no other pool has, here or elsewhere."""
+    return hashlib.sha256(b"pilotfish-pool|" + keyring.secret).hexdigest()[:8]
+
+
+class SiteReach:
+    """``master``: where it listens, seen from here."""
+
+    def __init__(self, name: str, site: Site, runner: Runner, pool: PoolHome, keyring: Keyring) -> None:
+        self.name = name
+        self.site = site
+        self.runner = runner
+        self.master: tuple[str, int] = ("127.0.0.1", 0)
+        self.moved: Callable[[], None] = lambda: None
+        """Called when agents have to be told of other endpoints."""
+        self._pool = pool
+        self._keyring = keyring
+        self._folders: dict[str, str] = {}
+        self._loads: Counter[str] = Counter()
+        self._tunnel: Tunnel | None = None
+
+    async def ask(self, exchange: Exchange[Any], submission: bool = False) -> Any:
+        command = exchange.command
+        if self.site.environment:
+            variables = [f"{name}={value}" for name, value in sorted(self.site.environment.items())]
+            command = replace(command, argv=("env", *variables, *command.argv))
+        return exchange.read(await self.runner.run(command, submission))
+
+    # --- files ------------------------------------------------------------------------------------------------------------------------
+
+    async def place(self, tag: str, pilots: Sequence[str], size: PilotSize) -> Placed:
+        """Where an order shall lie, and, for machines without a batch system, which of them it is for."""
+        host = min(self.site.hosts, key=lambda host: self._loads[host], default="")
+        self._loads[host] += len(pilots)
+        folder = await self._folder(host)
+        bundle = await staging.stage_bundle(self.runner, folder, host)
+        return Placed(self.name, tag, list(pilots), size, f"{folder}/{pool_digest(self._keyring)}/{tag}", bundle, host)
+
+    async def _folder(self, host: str) -> str:
+        if host not in self._folders:
+            self._folders[host] = await staging.absolute_folder(self.runner, self.site.folder, host)
+        return self._folders[host]
+
+    async def stage(self, placed: Placed) -> None:
+        endpoints = await self._endpoints(placed)
+        files = {"start.sh": (START.encode(), 0o700)}
+        for number, pilot in enumerate(placed.pilots, 1):
+            files[f"{number}.json"] = (self._pool.credentials(self._keyring, f"pilot:{pilot}", endpoints), 0o600)
+        await staging.stage(self.runner, placed.folder, files, placed.host)
+
+    async def last_words(self, placed: Placed, number: int) -> str:
+        try:
+            text = await staging.read_tail(self.runner, f"{placed.folder}/{number}.log", at=placed.host)
+        except Exception:  # noqa: BLE001  whatever is in the way, it is only a courtesy
+            return ""
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        return " / ".join(lines[-SHOWN_LINES:])
+
+    async def clear(self, placed: Placed) -> None:
+        self._loads[placed.host] -= len(placed.pilots)
+        await staging.remove(self.runner, placed.folder, placed.host)
+
+    # --- endpoints --------------------------------------------------------------------------------------------------------------------
+
+    async def _endpoints(self, placed: Placed) -> list[Endpoint]:
+        """Where the agents of this order find the master. Not clear as long as a tunnel is not up."""
+        if not self._wants_tunnel():
+            host, port = self.master
+            hosts = [self.site.address] if self.site.address else []
+            return [{"kind": "tls", "host": name, "port": port, "fingerprint": self._keyring.fingerprint} for name in [*hosts, host]]
+        if self._tunnel is None:
+            reach = Reach(placed.bundle, self.master, self._keyring.fingerprint, host=self.site.address, python=self.site.python)
+            self._tunnel = Tunnel(self.runner.ssh(placed.host), reach, self.moved)
+            self._tunnel.start()
+        if not self._tunnel.endpoints:
+            raise Unclear(f"the tunnel to {self.site.via or placed.host} is not up: {self._tunnel.trouble or 'it is being opened'}")
+        return list(self._tunnel.endpoints)
+
+    def _wants_tunnel(self) -> bool:
+        if self.site.reach == "auto":
+            return bool(self.site.via or self.site.hosts) and not self.site.address
+        return self.site.reach == TUNNEL
+
+    async def close(self) -> None:
+        if self._tunnel is not None:
+            await self._tunnel.close()
+        await self.runner.close()

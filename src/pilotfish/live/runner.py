@@ -1,0 +1,133 @@
+"""Runs the commands of one site: here, or on another machine through ssh. Not too many at once, and submissions not too often.
+
+Every command is remembered for a while, as a person would type it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+import time
+from collections import deque
+from dataclasses import dataclass
+from pathlib import Path
+
+from pilotfish.backends.exchange import Answer, Command
+from pilotfish.live.child import run_child
+from pilotfish.live.ssh import MISSING, Connection, Ssh
+from pilotfish.model.site import Site
+
+REMEMBERED = 200
+SESSIONS = 8
+"""So many commands at once over one connection: servers allow ten, and a tunnel may need one."""
+BURST_S = 5.0
+"""As many submissions may go at once as would otherwise take so long."""
+NOT_PERMITTED = 126
+HANDS_ON = ("slurm", "sge", "pbs", "lsf")
+"""Systems that may hand the environment of a submission on to its jobs. Others, and ssh, may need secrets in it to let us in."""
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A command that was run: ``typed`` is what a person would type for it, ``at`` the wall clock's time when it began."""
+
+    typed: str
+    at: float
+    took_s: float
+    status: int | None
+    complaint: str
+
+
+class Pace:
+    """A bucket of tokens, as the time from which on it is not empty."""
+
+    def __init__(self, per_minute: float) -> None:
+        self._each_s = 60.0 / per_minute if per_minute > 0 else 0.0
+        self._spare_s = max(0.0, BURST_S - self._each_s)
+        self._due = 0.0
+
+    def take(self, now: float) -> float:
+        """How long to wait before the next one."""
+        self._due = max(self._due, now - self._spare_s)
+        wait_s = max(0.0, self._due - now)
+        self._due += self._each_s
+        return wait_s
+
+
+class Runner:
+    """``sockets``: a private directory for the shared connections, see ``control_directory``."""
+
+    def __init__(self, name: str, site: Site, sockets: Path) -> None:
+        self.name = name
+        self.site = site
+        self.recent: deque[Ran] = deque(maxlen=REMEMBERED)
+        self.under_way = 0
+        self._sockets = sockets
+        self._room = asyncio.Semaphore(max(1, min(site.commands_at_once, SESSIONS) if site.via else site.commands_at_once))
+        self._pace = Pace(site.submissions_per_minute)
+        self._connections: dict[str, Connection] = {}
+
+    @property
+    def login_needed(self) -> str:
+        """What ssh said where only a person can help, by ``pilotfish site login``; empty if nothing of that kind stands in the way."""
+        return next((one.login_needed for one in self._connections.values() if one.login_needed), "")
+
+    def ssh(self, at: str = "") -> Ssh:
+        """How a machine of this site is reached; without a name, its login node."""
+        jump = self.site.via if at and at != self.site.via else ""
+        return Ssh(self.name, at or self.site.via, self._sockets, self.site.options.get("ssh_config", ""), jump)
+
+    async def run(self, command: Command, submission: bool = False) -> Answer:
+        """Never raises for what a command does. Its patience begins when it is its turn."""
+        if submission:
+            await asyncio.sleep(self._pace.take(asyncio.get_running_loop().time()))
+        async with self._room:
+            began, clock = time.time(), time.monotonic()
+            self.under_way += 1
+            try:
+                answer = await self._run(command)
+            finally:
+                self.under_way -= 1
+            complaint = answer.complaint() if answer.status != 0 else ""
+            self.recent.append(Ran(self._typed(command), began, time.monotonic() - clock, answer.status, complaint))
+            return answer
+
+    async def _run(self, command: Command) -> Answer:
+        stdin = command.stdin.encode("utf-8", "surrogateescape")
+        destination = command.at or self.site.via
+        if destination.startswith("-") or not command.argv:
+            return Answer(NOT_PERMITTED, stderr=f"not a command for a machine: {destination} {command.argv}")
+        if not destination:
+            return await _run_here(command.argv, stdin, command.patience_s, self.site.backend in HANDS_ON)
+        if destination not in self._connections:
+            self._connections[destination] = Connection(self.ssh(command.at))
+        try:
+            return await self._connections[destination].run(command.argv, stdin, command.patience_s)
+        except OSError as problem:
+            return Answer(None, stderr=f"ssh could not be started: {problem}")
+
+    def _typed(self, command: Command) -> str:
+        destination = command.at or self.site.via
+        text = shlex.join(command.argv)
+        if destination:
+            # Over there a shell reads it again, which matters only if there is something to quote.
+            text = f"ssh {destination} {text if text == ' '.join(command.argv) else shlex.quote(text)}"
+        return f"{text}  # {len(command.stdin)} characters of input" if command.stdin else text
+
+    async def close(self) -> None:
+        """Leave no connection behind."""
+        await asyncio.gather(*(connection.close() for connection in self._connections.values()))
+
+
+async def _run_here(argv: tuple[str, ...], stdin: bytes, patience_s: float, public: bool) -> Answer:
+    try:
+        outcome = await run_child(argv, stdin, patience_s, public)
+    except FileNotFoundError:
+        return Answer(MISSING, stderr=f"{argv[0]}: there is no such command on this machine")
+    except (PermissionError, ValueError) as problem:
+        return Answer(NOT_PERMITTED, stderr=f"{argv[0]}: {problem}")
+    except OSError as problem:
+        return Answer(None, stderr=f"{argv[0]} could not be started: {problem}")
+    if outcome.flooded:
+        return Answer(None, "", "it wrote more than anybody could read")
+    return Answer(outcome.status, outcome.stdout, outcome.stderr)

@@ -1,0 +1,79 @@
+"""What every factory does before it chooses: numbers that a person fixed are kept, and pilots that lost or that nobody needs go."""
+
+from __future__ import annotations
+
+from pilotfish.core.prospects import FAILED, SUCCEEDED, UNNEEDED, SiteView
+from pilotfish.strategies.limits import Round, active_at, is_queued, queued_at
+from pilotfish.strategies.record import PROVEN_S
+from pilotfish.strategies.replication import cancel_the_others
+
+GRACE_S = 60.0
+"""A pilot must have been unneeded for so long before it is withdrawn, or a pause between two runs would cost its place in the queue."""
+PERIOD_S = 10.0
+MANY = 10
+"""Of pilots that failed: from here on it is asked less often."""
+
+
+class Duties:
+    def __init__(self, grace_s: float = GRACE_S, period_s: float = PERIOD_S) -> None:
+        self._grace_s = grace_s
+        self._period_s = period_s
+        self._spare_since: dict[str, float] = {}
+        self._last_wishes_at = float("-inf")
+
+    def perform(self, round_: Round) -> None:
+        cancel_the_others(round_)
+        for view in round_.prospect.sites:
+            if view.wanted >= 0 and round_.has_work:
+                _keep_number(round_, view)
+        self._withdraw_spare(round_)
+
+    def is_time(self, round_: Round) -> bool:
+        """For factories that look from time to time: not sooner than a period after they last asked for pilots, and less and less often
+        where all that they ask for comes to nothing."""
+        due = self._last_wishes_at + self._period_s * max(1.0, count_futile(round_) / MANY)
+        if round_.needs:
+            round_.look_again(due)
+        return round_.now >= due
+
+    def note_wishes(self, round_: Round) -> None:
+        self._last_wishes_at = round_.now
+
+    def withdraw_rest(self, round_: Round, active: int, workers: int) -> None:
+        """More may wait than are missing, because some of them never start; but no more than were asked for shall work."""
+        for pilot in queued_at(round_.free_sites()):
+            round_.withdraw(pilot.id, f"there are {active} workers, and {workers} shall be", UNNEEDED)
+
+    def _withdraw_spare(self, round_: Round) -> None:
+        fixed = {pilot.id for view in round_.prospect.sites if view.wanted >= 0 and round_.has_work for pilot in view.pilots}
+        present = {pilot.id: pilot for view in round_.prospect.sites for pilot in view.pilots if is_queued(pilot)}
+        spare = [pilot for pilot in round_.prospect.demand.spare if pilot in present and pilot not in fixed]
+        self._spare_since = {pilot: self._spare_since.get(pilot, round_.now) for pilot in spare}
+        for pilot, since in self._spare_since.items():
+            if round_.now - since < self._grace_s:
+                round_.look_again(since + self._grace_s)
+            else:
+                waited = round_.now - present[pilot].requested_at
+                round_.withdraw(pilot, f"no task has needed it for {round_.now - since:.0f} s; it had waited {waited:.0f} s", UNNEEDED)
+
+
+def count_futile(round_: Round) -> int:
+    """How many pilots have failed at all sites together since one of them was of use; 0 while one is."""
+    views = round_.free_sites()
+    if any(round_.now - pilot.requested_at >= PROVEN_S for pilot in active_at(views)):
+        return 0
+    useful_at = max((event.at for view in views for event in view.history if event.kind == SUCCEEDED), default=0.0)
+    return sum(1 for view in views for event in view.history if event.kind == FAILED and event.at > useful_at)
+
+
+def _keep_number(round_: Round, view: SiteView) -> None:
+    """As many as a person wants there: the ones that wait go first when there are too many, and of those the youngest."""
+    present = len(view.pilots)
+    for number in range(present, view.wanted):
+        if not round_.wish_whatever(view.name, f"{number} of the {view.wanted} pilots that are wanted there"):
+            return
+    surplus = present - view.wanted
+    if surplus > 0:
+        by_use = sorted(view.pilots, key=lambda pilot: (not is_queued(pilot), -pilot.requested_at))
+        for pilot in by_use[:surplus]:
+            round_.withdraw(pilot.id, f"{view.wanted} pilots are wanted there, not {present}", UNNEEDED)

@@ -1,0 +1,94 @@
+"""The heuristic agent factory (HAF): a site is drawn by its fitness, the share of its recent pilots that came to something."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pilotfish.core.prospects import PilotWish, PilotWithdrawal, Prospect, SiteEvent, SiteView
+from pilotfish.strategies.duties import PERIOD_S, Duties
+from pilotfish.strategies.limits import Round
+from pilotfish.strategies.record import Record, read_record
+from pilotfish.strategies.replication import sort_out
+
+GENERIC_FITNESS = 1.0
+"""Of the slot that stands for any site: it never goes away, so that new sites are found and bad ones that were mended."""
+
+
+@dataclass(slots=True, frozen=True)
+class HeuristicSettings:
+    workers: int = 10
+    """The pool shall have so many."""
+    max_pending: int = 10
+    """So many pilots may wait, at all sites together."""
+    surplus: int = 2
+    """So many more may be on their way than are missing, in case that some never start."""
+    window_s: float = 4 * 3600.0
+    """What happened longer ago is forgotten."""
+    patience_s: float = 3600.0
+    """Who has waited so long, where waits are not known to be long, is not counted on any more."""
+    period_s: float = PERIOD_S
+
+
+class Heuristic:
+    def __init__(self, settings: HeuristicSettings, dice: random.Random) -> None:
+        self._settings = settings
+        self._dice = dice
+        self._duties = Duties(period_s=settings.period_s)
+        self._moments: list[float] = []
+
+    def hear(self, event: SiteEvent) -> None:
+        """It needs no memory of its own: all is in what it sees."""
+
+    def propose(self, prospect: Prospect) -> Sequence[PilotWish | PilotWithdrawal]:
+        round_ = Round(prospect)
+        self._duties.perform(round_)
+        if self._duties.is_time(round_) and self._fill_up(round_):
+            self._duties.note_wishes(round_)
+        self._moments = round_.moments
+        return round_.proposals
+
+    def next_look_at(self, prospect: Prospect) -> float | None:
+        return min((moment for moment in self._moments if moment > prospect.now), default=None)
+
+    def fitness(self, view: SiteView, record: Record) -> float:
+        return (record.running + record.well) / record.all if record.all else 0.0
+
+    def _fill_up(self, round_: Round) -> bool:
+        settings = self._settings
+        outlook = sort_out(round_, settings.patience_s)
+        if outlook.active >= settings.workers:
+            self._duties.withdraw_rest(round_, outlook.active, settings.workers)
+        records = {view.name: read_record(view, round_.now, settings.window_s) for view in round_.free_sites()}
+        hopeless = list(outlook.hopeless)
+        wished = 0
+        missing = settings.workers + settings.surplus - outlook.hopeful if outlook.active < settings.workers else 0
+        while wished < missing and outlook.pending + wished < settings.max_pending:
+            so_far = f"{outlook.active} of {settings.workers} workers"
+            if open_sites := round_.open_sites():
+                name, how = self._draw(open_sites, records)
+                round_.wish(name, f"{so_far}; {how}")
+            elif hopeless:
+                members = hopeless.pop(0)
+                if not (others := round_.sites_instead(members)):
+                    continue
+                name, how = self._draw(others, records)
+                round_.wish_instead(name, members[0], f"{so_far}; {members[0].id} waits for too long; {how}")
+            else:
+                break
+            wished += 1
+        return bool(wished)
+
+    def _draw(self, sites: list[SiteView], records: dict[str, Record]) -> tuple[str, str]:
+        """A site's own slot, or the generic one, which stands for any of them."""
+        fitness = {view.name: self.fitness(view, records[view.name]) for view in sites}
+        total = GENERIC_FITNESS + sum(fitness.values())
+        mark = self._dice.random() * total
+        for name, value in fitness.items():
+            mark -= value
+            if mark < 0:
+                record = records[name]
+                past = f"{record.running} running and {record.well} ended well of {record.all}"
+                return name, f"fitness {value:.2f} of {total:.2f} in all: {past}"
+        return self._dice.choice(sites).name, f"drawn to find out, fitness {GENERIC_FITNESS:.2f} of {total:.2f} in all"

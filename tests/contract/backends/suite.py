@@ -1,0 +1,222 @@
+"""What every backend must hold to, whichever system it speaks to. To run it, give it samples of what the system says:
+
+    class TestMine(BackendContract):
+        samples = Samples(backend=MyBackend(), kind="mine", submitted=Answer(0, "7.1\\n7.2\\n"), jobs=("7.1", "7.2"), ...)
+
+An answer is what the command that the backend itself made would get from a real system, so take it from one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import pytest
+
+from pilotfish.backends.exchange import ENDED, Answer, Backend, Exchange, Order, Refused, Sighting, Unclear
+from pilotfish.model.site import PilotSize, Site
+
+SIZE = PilotSize(cores=4.0, nodes=1, walltime_s=5430.0, memory=6 << 30, gpus=2.0)
+"""What the pilots of the suite ask for: 1 h 30 min 30 s, 6 GiB."""
+QUEUE, ACCOUNT, DIRECTIVE = "long", "physics", "--nice=17"
+FOLDER, BUNDLE = "/shared/pf/o 1", "/shared/pf/agent.pyz"
+WISHES = ("queue", "account", "walltime", "cores", "memory", "gpus", "directives")
+
+HUNG = Answer(None, "", "")
+STRANGE = [
+    Answer(1, "", "the system is not what it was"),
+    Answer(255, "", "Connection closed by remote host"),
+    Answer(127, "", "sh: 1: not found"),
+    Answer(137, "", ""),
+    Answer(1, "", ""),
+]
+MUMBLED = [Answer(0, "Welcome to the cluster!\n", ""), Answer(0, "<xml", ""), Answer(0, "{", "")]
+
+
+@dataclass(frozen=True)
+class Samples:
+    """What one system says, as answers to the commands that its backend makes."""
+
+    backend: Backend
+    kind: str
+    """What ``Site.backend`` reads for it."""
+    submitted: Answer
+    """An order of ``len(jobs)`` pilots was accepted."""
+    jobs: tuple[str, ...]
+    """The ids that are read from it, those of the pilots 1, 2, ... Not more than the backend's ``arrays``."""
+    listed: tuple[Answer, Mapping[str, int]]
+    """An answer to a query, and the phases that it tells, by id. At least two jobs."""
+    nothing: tuple[Answer, ...]
+    """Answers to a query, none of which lists the jobs that it was asked for, though the system works."""
+    down: tuple[Answer, ...]
+    """Answers to a query while the system is down."""
+    refused: tuple[Answer, ...]
+    """Submissions that will never be accepted."""
+    cancelled: tuple[Answer, ...]
+    """Answers to a cancellation that are no error, among them those about jobs that ended or are unknown."""
+    found: tuple[str, Answer, Mapping[int, str]]
+    """A tag, the answer when one looks for it, and the ids by number."""
+    unfound: tuple[Answer, ...]
+    """Answers when one looks for a tag that the system does not know."""
+    words: Mapping[str, str]
+    """For each of WISHES: what the submission says for it. Empty: the system has no such notion, or is not told."""
+    down_at_submission: tuple[Answer, ...] = ()
+    limits: tuple[Answer, ...] = ()
+    """Submissions that may be accepted another time: too many jobs of this user, and the like."""
+    past: tuple[tuple[Answer, Mapping[str, Sighting]], ...] = ()
+    """How jobs ended that are no longer listed."""
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    def site(self) -> Site:
+        return Site(backend=self.kind, queue=QUEUE, account=ACCOUNT, directives=(DIRECTIVE,), hosts=("n1",), options=dict(self.options))
+
+    def order(self, tag: str = "pf-tag-1", count: int = 0) -> Order:
+        return Order(tag, count or len(self.jobs), SIZE, FOLDER, BUNDLE, "n1")
+
+
+Told = TypeVar("Told")
+
+
+def one(exchanges: list[Exchange[Told]]) -> Exchange[Told]:
+    """All is asked with one command: the sites of the suite have one login node, or one host."""
+    assert len(exchanges) == 1
+    return exchanges[0]
+
+
+def said(exchange: Exchange[object]) -> str:
+    """All that a command tells the system."""
+    return "\n".join([*exchange.command.argv, exchange.command.stdin])
+
+
+class BackendContract:
+    """Give it ``samples`` in a class whose name begins with Test."""
+
+    samples: Samples
+
+    def questions(self) -> list[Callable[[Answer], Mapping[str, Sighting] | Mapping[int, str]]]:
+        """All that reads what the system knows."""
+        backend, site, jobs = self.samples.backend, self.samples.site(), self.samples.jobs
+        past = backend.past(site, jobs)
+        asked: list[Callable[[Answer], Mapping[str, Sighting] | Mapping[int, str]]] = [one(backend.query(site, jobs)).read]
+        return [*asked, one(backend.find(site, "pf-tag-1")).read, *([past.read] if past is not None else [])]
+
+    def test_who_does_not_answer_tells_nothing(self) -> None:
+        backend, site, jobs = self.samples.backend, self.samples.site(), self.samples.jobs
+        reads: list[Callable[[Answer], object]] = [*self.questions(), one(backend.cancel(site, jobs)).read]
+        reads.append(backend.submit(site, self.samples.order()).read)
+        for read in reads:
+            with pytest.raises(Unclear):
+                read(HUNG)
+
+    @pytest.mark.parametrize("answer", STRANGE)
+    def test_a_command_that_failed_strangely_tells_nothing(self, answer: Answer) -> None:
+        for read in self.questions():
+            with pytest.raises(Unclear):
+                read(answer)
+
+    @pytest.mark.parametrize("answer", MUMBLED)
+    def test_what_cannot_be_understood_never_means_that_a_job_ended(self, answer: Answer) -> None:
+        for read in self.questions():
+            try:
+                known = read(answer)
+            except Unclear:
+                continue
+            assert not known
+
+    def test_a_submission_that_succeeded_without_an_id_is_unclear(self) -> None:
+        with pytest.raises(Unclear):
+            self.samples.backend.submit(self.samples.site(), self.samples.order()).read(Answer(0, "", ""))
+
+    def test_a_system_that_is_down_tells_nothing(self) -> None:
+        exchange = one(self.samples.backend.query(self.samples.site(), self.samples.jobs))
+        for answer in self.samples.down:
+            with pytest.raises(Unclear) as caught:
+                exchange.read(answer)
+            assert str(caught.value)
+
+    def test_a_submission_while_it_is_down_may_be_tried_again(self) -> None:
+        exchange = self.samples.backend.submit(self.samples.site(), self.samples.order())
+        for answer in self.samples.down_at_submission:
+            with pytest.raises((Unclear, Refused)) as caught:
+                exchange.read(answer)
+            assert not isinstance(caught.value, Refused) or caught.value.later, answer
+
+    def test_a_refusal_is_told_in_the_systems_words(self) -> None:
+        exchange = self.samples.backend.submit(self.samples.site(), self.samples.order())
+        for answer in self.samples.refused:
+            with pytest.raises(Refused) as caught:
+                exchange.read(answer)
+            assert str(caught.value) and not caught.value.later, answer
+
+    def test_a_limit_is_a_refusal_for_now(self) -> None:
+        exchange = self.samples.backend.submit(self.samples.site(), self.samples.order())
+        for answer in self.samples.limits:
+            with pytest.raises(Refused) as caught:
+                exchange.read(answer)
+            assert str(caught.value) and caught.value.later, answer
+
+    def test_each_pilot_of_an_order_has_an_id_of_its_own(self) -> None:
+        jobs = self.samples.backend.submit(self.samples.site(), self.samples.order()).read(self.samples.submitted)
+        assert tuple(jobs) == self.samples.jobs
+        assert len(set(jobs)) == len(jobs) <= self.samples.backend.arrays
+
+    def test_all_jobs_are_asked_for_with_one_command_and_known_by_the_ids_of_their_submission(self) -> None:
+        answer, phases = self.samples.listed
+        seen = one(self.samples.backend.query(self.samples.site(), list(phases))).read(answer)
+        assert {job: sighting.phase for job, sighting in seen.items()} == dict(phases)
+
+    def test_jobs_that_were_not_asked_for_are_not_told(self) -> None:
+        answer, phases = self.samples.listed
+        first = next(iter(phases))
+        assert list(one(self.samples.backend.query(self.samples.site(), [first])).read(answer)) == [first]
+
+    def test_a_job_that_is_not_listed_is_left_out(self) -> None:
+        answer, phases = self.samples.listed
+        stranger = re.sub(r"\d+", lambda found: "9" + found[0], self.samples.jobs[0], count=1)
+        assert stranger not in phases
+        assert stranger not in one(self.samples.backend.query(self.samples.site(), [*phases, stranger])).read(answer)
+        for nothing in self.samples.nothing:
+            assert one(self.samples.backend.query(self.samples.site(), self.samples.jobs)).read(nothing) == {}
+
+    def test_cancelling_what_ended_is_no_error(self) -> None:
+        exchange = one(self.samples.backend.cancel(self.samples.site(), self.samples.jobs))
+        for answer in self.samples.cancelled:
+            exchange.read(answer)
+
+    def test_a_lost_submission_is_found_by_its_tag(self) -> None:
+        tag, answer, jobs = self.samples.found
+        assert one(self.samples.backend.find(self.samples.site(), tag)).read(answer) == dict(jobs)
+        assert sorted(jobs) == list(range(1, len(jobs) + 1))
+
+    def test_a_tag_that_is_not_known_is_not_found(self) -> None:
+        for answer in self.samples.unfound:
+            assert one(self.samples.backend.find(self.samples.site(), "pf-tag-1")).read(answer) == {}
+
+    def test_how_jobs_ended_is_remembered_as_far_as_the_system_does(self) -> None:
+        for answer, ends in self.samples.past:
+            exchange = self.samples.backend.past(self.samples.site(), list(ends))
+            assert exchange is not None
+            known = exchange.read(answer)
+            assert known == dict(ends)
+            assert all(sighting.phase == ENDED for sighting in known.values())
+
+    @pytest.mark.parametrize("wish", WISHES)
+    def test_a_submission_asks_for_what_the_site_says(self, wish: str) -> None:
+        assert self.samples.words[wish] in said(self.samples.backend.submit(self.samples.site(), self.samples.order()))
+
+    def test_a_submission_carries_its_tag_and_no_key(self) -> None:
+        text = said(self.samples.backend.submit(self.samples.site(), self.samples.order(tag="pf-unmistakable")))
+        assert "pf-unmistakable" in text
+        assert not re.search(r"--key|PILOTFISH_KEY|BEGIN [A-Z ]*PRIVATE|password", text)
+
+    def test_an_order_of_one_pilot_and_one_of_as_many_as_it_can_take_are_made(self) -> None:
+        for count in {1, min(3, self.samples.backend.arrays)}:
+            assert said(self.samples.backend.submit(self.samples.site(), self.samples.order(count=count)))
+
+    def test_commands_do_not_wait_for_ever(self) -> None:
+        backend, site, jobs = self.samples.backend, self.samples.site(), self.samples.jobs
+        asked: list[Exchange[object]] = [backend.submit(site, self.samples.order()), *backend.query(site, jobs)]
+        for exchange in [*asked, *backend.cancel(site, jobs), *backend.find(site, "t")]:
+            assert 0 < exchange.command.patience_s <= 600

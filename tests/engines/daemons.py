@@ -1,0 +1,119 @@
+"""What every engine has in common: a place, programs in the foreground, a log for each, and an end that leaves nothing."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar
+
+from tests.engines import places, processes
+
+SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+@dataclass
+class Engine:
+    """All of it lies below ``place``, which is made when it starts and goes away when it stops."""
+
+    needs: ClassVar[str]
+    """What has to be on the machine: a name in ``requirements``."""
+
+    place: Path = field(init=False)
+    ports: list[int] = field(default_factory=list, init=False)
+    daemons: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict, init=False)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What a person needs to speak to it."""
+        return {"PATH": SYSTEM_PATH}
+
+    def start(self) -> None:
+        """Until it takes jobs."""
+        self.place = places.new_place(self.needs)
+        try:
+            self._set_up()
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """Jobs end with it, whatever they were doing."""
+        places.clear_away(self.place)
+        for name in list(self.daemons):
+            self._kill(name)
+
+    def kill_daemon(self) -> None:
+        """The one that people speak to dies without a word; jobs go on."""
+        raise NotImplementedError
+
+    def restart_daemon(self) -> None:
+        raise NotImplementedError
+
+    def leftovers(self) -> list[str]:
+        """Jobs that are still in its queue."""
+        return []
+
+    def ask(self, *command: str, stdin: str = "") -> str:
+        """As root, who manages it."""
+        said = subprocess.run(
+            command,
+            env=self.environment | {"HOME": "/root", "USER": "root", "LOGNAME": "root"},
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=processes.PATIENCE_S,
+        )
+        if said.returncode:
+            raise processes.EngineFailed(f"{' '.join(command)}: exit status {said.returncode}: {said.stderr or said.stdout}")
+        return said.stdout
+
+    def _set_up(self) -> None:
+        """Files below the place first, then the daemons."""
+        raise NotImplementedError
+
+    def _run(self, name: str, *command: str, **environment: str) -> None:
+        """In the foreground, as a child of ours: then its death is seen at once."""
+        with (self.place / f"{name}.out").open("ab") as out:
+            self.daemons[name] = subprocess.Popen(
+                command,
+                env=self.environment | environment,
+                cwd=self.place,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                start_new_session=True,
+            )
+
+    def _kill(self, name: str, gently: bool = False) -> None:
+        daemon = self.daemons.pop(name)
+        daemon.send_signal(signal.SIGTERM if gently else signal.SIGKILL)
+        try:
+            daemon.wait(processes.PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            daemon.kill()
+            daemon.wait()
+
+    def _wait_until_up(self, what: str, is_up: Callable[[], bool]) -> None:
+        """A daemon that ended meanwhile will not come up any more."""
+
+        def happened() -> bool:
+            for name, daemon in self.daemons.items():
+                if daemon.poll() is not None:
+                    raise processes.EngineFailed(f"{name} ended with {daemon.returncode} before {what}")
+            try:
+                return is_up()
+            except processes.EngineFailed:
+                return False
+
+        try:
+            processes.wait_until(happened, what)
+        except processes.EngineFailed as failed:
+            raise processes.EngineFailed(f"{failed}\n{self._last_words()}") from None
+
+    def _last_words(self) -> str:
+        logs = sorted([*self.place.rglob("*.out"), *self.place.rglob("*.log")], key=os.path.getmtime)
+        return "\n".join(f"--- {log}\n" + "\n".join(log.read_text(errors="replace").splitlines()[-8:]) for log in logs)

@@ -1,0 +1,40 @@
+"""What an engine needs of this machine. The engines are required: who does without them has to say so."""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+from tests.engines import htcondor
+
+SWITCH = "PILOTFISH_ENGINES"
+INSTEAD = f"or set {SWITCH}=none to leave these tests out"
+PROGRAMS = {
+    "slurm": ("munged", "slurmctld", "slurmd", "sbatch", "scontrol"),
+    "gridengine": ("sge_qmaster", "sge_execd", "qconf", "qsub"),
+    "htcondor": (str(htcondor.prefix() / "sbin" / "condor_master"), str(htcondor.prefix() / "bin" / "condor_submit")),
+    "openssh": ("sshd", "ssh", "ssh-keygen"),
+    "people": ("useradd", "usermod", "userdel"),
+}
+PACKAGES = {
+    "slurm": "the packages slurm-wlm and munge",
+    "gridengine": "the packages gridengine-master, gridengine-exec and gridengine-client",
+    "htcondor": f"HTCondor in {htcondor.prefix()}",
+    "openssh": "the packages openssh-server and openssh-client",
+    "people": "the package passwd",
+}
+
+
+def are_left_out() -> bool:
+    return os.environ.get(SWITCH) == "none"
+
+
+def what_is_missing(what: str) -> str:
+    """A sentence that says what to do, or nothing."""
+    path = os.pathsep.join((os.environ.get("PATH", ""), "/usr/local/sbin", "/usr/sbin", "/sbin"))
+    missing = [program for program in PROGRAMS[what] if shutil.which(program, path=path) is None]
+    if missing:
+        return f"{', '.join(missing)} cannot be found: install {PACKAGES[what]} (as root, .ci/engines does it), {INSTEAD}"
+    if os.geteuid() != 0:
+        return f"Jobs run here as somebody else, which only root can arrange: run the tests as root, {INSTEAD}"
+    return ""

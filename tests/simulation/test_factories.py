@@ -1,0 +1,127 @@
+"""Factories on hostile grids: who learns is ahead of who does not, nobody breaks a limit, nobody is stuck."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import random
+from collections.abc import Sequence
+
+import pytest
+
+from pilotfish.core.prospects import Factory, PilotWish, PilotWithdrawal, Prospect, SiteEvent
+from pilotfish.sim.grid import LATEST_S, Grid
+from pilotfish.sim.grid_experiment import FIGURES, MAKERS, Spread, compare, gains
+from pilotfish.sim.gridsites import BAD, DEAD, GOOD, draw_grid, draw_site, draw_uneven_grid
+from pilotfish.strategies.limits import is_queued
+
+SEEDS = range(200)
+NAIVE, LEARNING = ("by turns", "at random"), ("heuristic", "swift")
+
+
+AHEAD = {"makespan, min": -6.0, "workers held": 0.9, "wasted": -2.0}
+"""By so much at least, on average: less time, more workers, fewer pilots for nothing. About half of what was measured."""
+LATER_AT_MOST_S = 40.0
+"""When the first worker is there is no merit of theirs: nobody knows anything yet, and the heuristic one sends fewer pilots at first."""
+
+
+def test_who_learns_is_ahead_of_who_does_not() -> None:
+    results = compare(SEEDS, (*NAIVE, *LEARNING))
+    behind = []
+    for learning, naive in itertools.product(LEARNING, NAIVE):
+        for figure, least in AHEAD.items():
+            gain = gains(results[naive], results[learning], FIGURES[figure])
+            if gain.mean / least < 1 or abs(gain.mean) < 2.5 * gain.error:
+                behind.append(f"{learning} against {naive}, {figure}: {gain.mean:.2f}, with an error of {gain.error:.2f}")
+        late = gains(results[naive], results[learning], FIGURES["first worker, s"])
+        if late.mean > LATER_AT_MOST_S:
+            behind.append(f"{learning} has its first worker {late.mean:.0f} s later than {naive}")
+    assert not behind, "\n".join(behind)
+    assert not [name for name, measured in results.items() if any(one.makespan_s >= LATEST_S for one in measured)], "somebody was stuck"
+
+
+def test_the_same_seed_gives_the_same_figures() -> None:
+    one, two = (compare(range(3), MAKERS) for _ in range(2))
+    assert one == two
+
+
+class Watched:
+    """A factory whose every proposal is checked against what it saw."""
+
+    def __init__(self, inner: Factory) -> None:
+        self.inner = inner
+        self.proposals = 0
+
+    def hear(self, event: SiteEvent) -> None:
+        self.inner.hear(event)
+
+    def next_look_at(self, prospect: Prospect) -> float | None:
+        moment = self.inner.next_look_at(prospect)
+        assert moment is None or moment > prospect.now
+        return moment
+
+    def propose(self, prospect: Prospect) -> Sequence[PilotWish | PilotWithdrawal]:
+        proposals = self.inner.propose(prospect)
+        wishes = [one for one in proposals if isinstance(one, PilotWish)]
+        assert sum(1 for wish in wishes if not wish.replaces) <= len(prospect.demand.sizes)
+        for view in prospect.sites:
+            there = sum(1 for wish in wishes if wish.site == view.name)
+            assert not there or len(view.pilots) + there <= view.site.max_pilots
+            assert not there or sum(1 for pilot in view.pilots if is_queued(pilot)) + there <= view.site.max_queued
+        withdrawn = [one.pilot for one in proposals if isinstance(one, PilotWithdrawal)]
+        assert len(withdrawn) == len({*withdrawn}) and all(pilot in prospect.state.pilots for pilot in withdrawn)
+        assert all(one.reason for one in proposals)
+        self.proposals += len(proposals)
+        return proposals
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_no_factory_ever_breaks_a_limit(name: str) -> None:
+    for seed in range(12):
+        sites = draw_grid(seed)
+        watched = Watched(MAKERS[name](random.Random(seed), sites))
+        assert Grid(sites, watched, seed).run().makespan_s < LATEST_S
+        assert watched.proposals
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_a_master_that_dies_every_few_minutes_costs_little(name: str) -> None:
+    """A new factory hears the latest events again, and goes on."""
+    steady, shaken = [], []
+    for seed in range(12):
+        sites = draw_grid(seed)
+        make = functools.partial(MAKERS[name], random.Random(seed), sites)
+        steady.append(Grid(sites, make(), seed).run())
+        grid = Grid(sites, make(), seed)
+        for number in range(1, 100):
+            grid.after(number * 500.0, grid.restart, make)
+        shaken.append(grid.run())
+    assert all(one.makespan_s < LATEST_S for one in shaken)
+    assert Spread.of(one.makespan_s for one in shaken).mean < 1.3 * Spread.of(one.makespan_s for one in steady).mean
+    assert Spread.of(one.wasted for one in shaken).mean < 1.6 * Spread.of(one.wasted for one in steady).mean + 5
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_one_good_site_among_dead_ones_is_found(name: str) -> None:
+    for seed in range(5):
+        dice = random.Random(f"dead {seed}")
+        sites = [draw_site(f"site{number}", GOOD if number == 5 else DEAD, dice) for number in range(8)]
+        assert Grid(sites, MAKERS[name](random.Random(seed), sites), seed).run().makespan_s < LATEST_S
+
+
+@pytest.mark.parametrize("name", MAKERS)
+@pytest.mark.parametrize("kind", BAD)
+def test_where_all_sites_are_bad_nobody_is_flooded(name: str, kind: str) -> None:
+    """Three hours of work and nowhere to do it well. The limits of these sites alone would let some ten thousand pilots through."""
+    dice = random.Random(f"all {kind}")
+    sites = [draw_site(f"site{number}", kind, dice) for number in range(6)]
+    grid = Grid(sites, MAKERS[name](random.Random(1), sites), 1)
+    grid.after(3 * 3600.0, grid.stop)
+    assert grid.run().submissions < 600
+
+
+def test_the_hybrid_prefers_fast_sites() -> None:
+    """Where all sites work, speed is what is left to choose by."""
+    measured = compare(range(60), ("heuristic", "hybrid"), draw_uneven_grid)
+    gain = gains(measured["hybrid"], measured["heuristic"], FIGURES["makespan, min"])
+    assert gain.mean > 0, gain

@@ -33,7 +33,7 @@ def show_table(title: str, results: dict[str, list[Measured]]) -> None:
     print("|---" * (len(FIGURES) + 1) + "|")
     for name, measured in results.items():
         spreads = [Spread.of(figure(one) for one in measured) for figure in FIGURES.values()]
-        print(f"| {name} | " + " | ".join(f"{spread.mean:.4g} ± {spread.deviation:.3g}" for spread in spreads) + " |")
+        print(f"| {name} | " + " | ".join(f"{spread.mean:.1f} ± {spread.deviation:.1f}" for spread in spreads) + " |")
 
 
 def show_gains(results: dict[str, list[Measured]]) -> None:

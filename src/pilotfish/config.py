@@ -13,7 +13,7 @@ import msgspec
 
 from pilotfish.errors import BadInput
 from pilotfish.model.quantities import parse_bytes, parse_seconds
-from pilotfish.model.settings import PoolSettings
+from pilotfish.model.settings import FACTORY_NAMES, PoolSettings
 from pilotfish.model.site import BACKEND_NAMES, LOCAL, Site
 
 
@@ -27,6 +27,8 @@ def read_settings(path: Path, overrides: dict[str, Any] | None = None) -> PoolSe
         settings = msgspec.convert({**table, **(overrides or {})}, PoolSettings)
         for subnet in settings.subnets:
             ip_network(subnet)
+        if settings.factory not in FACTORY_NAMES:
+            raise ValueError(f"factory = {settings.factory!r}; known are {', '.join(FACTORY_NAMES)}")
     except ValueError as problem:  # msgspec's ValidationError is one
         raise BadInput(f"{path}: {problem}", "docs/reference/settings.md lists the settings and their types") from None
     for name, value in msgspec.structs.asdict(settings).items():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -93,11 +93,11 @@ def toml(value: Any) -> str:
 
 
 @contextmanager
-def campus_at(home: Path, openssh: OpenSSH, person: Person) -> Iterator[Campus]:
+def campus_at(home: Path, openssh: OpenSSH, person: Person, make_pool: Callable[[Path, dict[str, Any]], Pool] = Pool) -> Iterator[Campus]:
     before = os.environ.get("PILOTFISH_HOME")
     os.environ["PILOTFISH_HOME"] = str(home)
     made = Campus(home, openssh, person)
-    made.pool = Pool(PoolHome(home / "pools" / "campus").make().directory, dict(SETTINGS))
+    made.pool = make_pool(PoolHome(home / "pools" / "campus").make().directory, dict(SETTINGS))
     made.pool.revive()
     made.client = Client.connect(made.pool.directory, made.pool.revive)
     made.ask("workers_set", local=0)

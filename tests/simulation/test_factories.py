@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import functools
 import itertools
+import os
 import random
+import subprocess
+import sys
 from collections.abc import Sequence
 
 import pytest
 
-from pilotfish.core.prospects import Factory, PilotWish, PilotWithdrawal, Prospect, SiteEvent
+from pilotfish.core.prospects import Factory, PilotWish, PilotWithdrawal, Prospect, SiteEvent, SiteView
 from pilotfish.sim.grid import LATEST_S, Grid
 from pilotfish.sim.grid_experiment import FIGURES, MAKERS, Spread, compare, gains
 from pilotfish.sim.gridsites import BAD, DEAD, GOOD, draw_grid, draw_site, draw_uneven_grid
@@ -19,7 +22,7 @@ SEEDS = range(200)
 NAIVE, LEARNING = ("by turns", "at random"), ("heuristic", "swift")
 
 
-AHEAD = {"makespan, min": -6.0, "workers held": 0.9, "wasted": -2.0}
+AHEAD = {"makespan, min": -4.0, "workers held": 0.4, "wasted": -3.0}
 """By so much at least, on average: less time, more workers, fewer pilots for nothing. About half of what was measured."""
 LATER_AT_MOST_S = 40.0
 """When the first worker is there is no merit of theirs: nobody knows anything yet, and the heuristic one sends fewer pilots at first."""
@@ -54,6 +57,9 @@ class Watched:
 
     def hear(self, event: SiteEvent) -> None:
         self.inner.hear(event)
+
+    def standing(self, view: SiteView, now: float) -> dict[str, object]:
+        return self.inner.standing(view, now)
 
     def next_look_at(self, prospect: Prospect) -> float | None:
         moment = self.inner.next_look_at(prospect)
@@ -125,3 +131,12 @@ def test_the_hybrid_prefers_fast_sites() -> None:
     measured = compare(range(60), ("heuristic", "hybrid"), draw_uneven_grid)
     gain = gains(measured["hybrid"], measured["heuristic"], FIGURES["makespan, min"])
     assert gain.mean > 0, gain
+
+
+def test_the_order_of_sets_and_hashes_plays_no_part() -> None:
+    said = set()
+    for hash_seed in ("1", "2"):
+        command = [sys.executable, "-m", "pilotfish.sim.grid_experiment", "2"]
+        environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
+        said.add(subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout)
+    assert len(said) == 1, said

@@ -48,6 +48,9 @@ EXPLANATIONS: dict[str, Explanation] = {
     "P3100": Explanation("No master could be reached, or it refused this client.", ("pilotfish doctor", "pilotfish gc")),
     "P3101": Explanation("Nothing was ever run in this pool.", ("pilotfish run -- COMMAND",), says_more=False),
     "P3102": Explanation("The pool was stopped while this command watched it; unfinished work is kept.", ("pilotfish attach",)),
+    "P3200": Explanation(
+        "A machine of a site could not be reached through ssh, or let nobody in.", ("pilotfish site list", "pilotfish sites")
+    ),
     "P4100": Explanation("A task ended badly and its retries are used up.", ("pilotfish tasks --state failed", "pilotfish rerun --failed")),
     "P4101": Explanation(
         "An Executor cannot run anything any more, because its initializer failed or its master is gone.", ("pilotfish doctor",)

@@ -27,7 +27,7 @@ from pilotfish.cli.render import Screen, duration, plural, size
 from pilotfish.cli.sitefile import read_tables, sites_path
 from pilotfish.cli.sitepilot import check_pilot
 from pilotfish.cli.siteplan import destinations, runner_of, typed, with_environment
-from pilotfish.cli.siteuse import unknown_site
+from pilotfish.cli.siteuse import served, unknown_site
 from pilotfish.config import make_site
 from pilotfish.errors import BadInput
 from pilotfish.live import staging
@@ -138,7 +138,9 @@ async def _look(name: str, site: Site, pool: str, note: Note) -> None:
         for host in site.hosts or ("",):
             await _check_place(runner, host, note)
     finally:
-        await runner.close()
+        # What was opened here may be used by the master meanwhile; it ends by itself when nobody does.
+        if served(pool) is None:
+            await runner.close()
 
 
 async def _ask(runner: Runner, at: str, *argv: str, stdin: str = "") -> Answer:

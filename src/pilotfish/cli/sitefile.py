@@ -99,7 +99,7 @@ class Statement:
 
     text: str
     header: tuple[str, ...] = ()
-    key: str = ""
+    key: str | None = None
 
     @property
     def is_comment(self) -> bool:
@@ -119,7 +119,7 @@ def statements(text: str) -> list[Statement]:
         if waiting.lstrip().startswith("["):
             found.append(Statement(waiting, header=_path_of(says)))
         else:
-            found.append(Statement(waiting, key=next(iter(says), "")))
+            found.append(Statement(waiting, key=next(iter(says), None)))
         waiting = ""
     return [*found, *([Statement(waiting)] if waiting else [])]
 
@@ -153,14 +153,14 @@ def with_changes(text: str, name: str, before: Table, table: Table) -> str:
         # A part of a key that is changed, in a table of its own, is written anew as a whole.
         if inside[:1] == (name,) and len(inside) > 1 and inside[1] in changed:
             continue
-        if inside == (name,) and one.key in changed:
+        if inside == (name,) and one.key is not None and one.key in changed:
             if one.key in pending:
                 value = f"{show_key(one.key)} = {show_value(pending.pop(one.key))}"
                 lines.append(Statement(f"{value}{_remark(one.text)}\n"))
                 last = len(lines)
             continue
         lines.append(one)
-        if inside == (name,) and (one.header or one.key):
+        if inside == (name,) and (one.header or one.key is not None):
             last = len(lines)
     if lines and not lines[last - 1].text.endswith("\n"):
         lines[last - 1].text += "\n"

@@ -12,7 +12,7 @@ from typing import Any
 
 from pilotfish.backends.exchange import Command, Order
 from pilotfish.backends.registry import BACKENDS
-from pilotfish.cli.render import Screen, clean, plural
+from pilotfish.cli.render import Screen, clean
 from pilotfish.errors import BadInput, PilotfishError
 from pilotfish.live.bundle import bundle_content
 from pilotfish.live.home import pool_home
@@ -22,6 +22,12 @@ from pilotfish.model.quantities import show_seconds
 from pilotfish.model.site import PilotSize, Site
 
 END = "END-OF-INPUT"
+
+
+class NoWayIn(PilotfishError):
+    """A machine of a site could not be reached through ssh, or let nobody in."""
+
+    code = "P3200"
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,26 +135,26 @@ def log_in(screen: Screen, name: str, site: Site, pool: str) -> None:
         raise BadInput(f"site {name}: {places[0]!r} is not a machine", f"pilotfish site set {name} via=login.example.org")
     runner = runner_of(name, site, pool)
     for place in places:
-        _log_in(screen, name, runner.ssh(place if place != site.via else ""))
-    told = f"The connection to {places[0]} stays" if len(places) == 1 else f"{plural(len(places), 'connection')} stay"
-    screen.line(clean(f"{told} for {LOGIN_PERSIST}, and the master of pool {pool} uses what is there."))
+        ssh = runner.ssh(place if place != site.via else "")
+        if ssh.is_open():
+            screen.line(f"There is a connection to {clean(place)} already.")
+        else:
+            _log_in(name, ssh)
+            screen.line(clean(f"The connection to {place} stays for {LOGIN_PERSIST}; the master of pool {pool} uses it."))
+        screen.stream.flush()
 
 
-def _log_in(screen: Screen, name: str, ssh: Ssh) -> None:
-    if ssh.is_open():
-        screen.line(f"There is a connection to {clean(ssh.destination)} already.")
-        return
-    screen.stream.flush()
+def _log_in(name: str, ssh: Ssh) -> None:
     try:
         status = subprocess.run(ssh.log_in(), check=False).returncode
     except FileNotFoundError:
-        raise PilotfishError("there is no ssh on this machine", "Install OpenSSH's client, such as: apt install openssh-client") from None
+        raise NoWayIn("there is no ssh on this machine", "Install OpenSSH's client, such as: apt install openssh-client") from None
     if status != 0:
-        raise PilotfishError(
+        raise NoWayIn(
             f"site {name}: ssh to {ssh.destination} ended with exit status {status}", f"Try it by hand: ssh {shlex.quote(ssh.destination)}"
         )
     if not ssh.is_open():
-        raise PilotfishError(
+        raise NoWayIn(
             f"site {name}: logged in to {ssh.destination}, but the connection did not stay",
             "See whether ~/.ssh/config forbids ControlMaster",
         )

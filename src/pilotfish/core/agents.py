@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pilotfish.core.presence import Presence
+from pilotfish.core.prospects import OUTRUN, RELIEVED
 from pilotfish.core.state import Pilot, Task, Worker
 from pilotfish.core.verdicts import judge, judge_death, should_quarantine
 from pilotfish.model import effects as e
@@ -98,11 +99,12 @@ def _hello(machine: Machine, link: int, hello: m.Hello) -> None:
 
 
 def _cancel_twins(machine: Machine, pilot: Pilot) -> None:
-    """Of a pilot and the one that was asked for instead of it, the first to join makes the other needless."""
+    """Of a pilot and those that were asked for in its stead, the first to join makes the others needless."""
+    first = pilot.instead_of or pilot.id
     for other in list(machine.state.pilots.values()):
-        if pilot.id == other.instead_of or (pilot.instead_of == other.id) or (pilot.instead_of and pilot.instead_of == other.instead_of):
-            if other is not pilot and not other.joined and other.state <= ACTIVE:
-                machine.end_pilot(other.id, f"{pilot.id} was asked for as well, and started first")
+        if other is not pilot and first in (other.id, other.instead_of) and not other.joined and other.state <= ACTIVE:
+            cause = OUTRUN if other.requested_at <= pilot.requested_at else RELIEVED
+            machine.end_pilot(other.id, f"{pilot.id} was asked for as well, and started first", cause)
 
 
 def _reconcile(machine: Machine, link: int, worker: Worker, holding: list[tuple[int, int, int]]) -> None:

@@ -364,7 +364,9 @@ def _pilot_submitted(state: State, fact: f.PilotSubmitted, at: float) -> None:
 
 
 def _pilot_ending(state: State, fact: f.PilotEnding, at: float) -> None:
-    _move_pilot(state.pilots[fact.pilot], ENDING)
+    pilot = state.pilots[fact.pilot]
+    pilot.withdrawn = fact.cause
+    _move_pilot(pilot, ENDING)
 
 
 def _pilot_ended(state: State, fact: f.PilotEnded, at: float) -> None:
@@ -384,7 +386,7 @@ def _pilot_ended(state: State, fact: f.PilotEnded, at: float) -> None:
     elif pilot.joined:
         _happened(state, pilot, s.SUCCEEDED, at)
     elif asked_for:
-        _happened(state, pilot, s.WITHDRAWN, at, at - pilot.requested_at)
+        _happened(state, pilot, s.WITHDRAWN, at, at - pilot.requested_at, pilot.withdrawn)
 
 
 def _site_held(state: State, fact: f.SiteHeld, at: float) -> None:

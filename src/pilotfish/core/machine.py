@@ -261,7 +261,7 @@ class Machine:
                 self.record(f.SiteHeld(proposal.site, proposal.reason))
             elif isinstance(proposal, PilotWithdrawal):
                 self._withdraw(proposal)
-            elif proposal.size.cores > 0 and proposal.size.nodes > 0:
+            elif proposal.size.cores >= 0 and proposal.size.nodes > 0:
                 self.request_pilot(proposal)
             else:
                 self.refused_proposals += 1
@@ -281,7 +281,7 @@ class Machine:
             for worker in list(pilot.workers):
                 agents.drain(self, self.state.workers[worker], proposal.reason)
         else:
-            self.end_pilot(pilot.id, proposal.reason)
+            self.end_pilot(pilot.id, proposal.reason, proposal.cause)
 
     def _consider_finish(self) -> None:
         """Without work, without clients and without runs that may still grow, the master may end after a while."""
@@ -337,8 +337,8 @@ class Machine:
         if pilot is not None and pilot.state <= ACTIVE and pilot.joined and not pilot.workers:
             self.end_pilot(pilot.id, reason)
 
-    def end_pilot(self, pilot: str, reason: str) -> None:
-        self.record(f.PilotEnding(pilot, reason))
+    def end_pilot(self, pilot: str, reason: str, cause: str = "") -> None:
+        self.record(f.PilotEnding(pilot, reason, cause))
         self.effects.append(e.CancelPilot(pilot))
 
     def fail_attempt(self, fact: f.AttemptFailed) -> None:

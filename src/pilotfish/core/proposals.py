@@ -58,3 +58,6 @@ class Strategy(Protocol):
 
     def next_look_at(self, state: State, now: float) -> float | None:
         """When to ask again even if nothing happens."""
+
+    def standings(self, state: State, now: float) -> dict[str, dict[str, object]]:
+        """What it thinks of each site, for people."""

@@ -80,5 +80,8 @@ class Factory(Protocol):
 
     def propose(self, prospect: Prospect) -> Sequence[PilotWish | PilotWithdrawal]: ...
 
+    def standing(self, view: SiteView, now: float) -> dict[str, object]:
+        """What it thinks of a site, for people: its fitness, score or set, if it has such."""
+
     def next_look_at(self, prospect: Prospect) -> float | None:
         """When to ask again even if nothing happens."""

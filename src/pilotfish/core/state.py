@@ -228,6 +228,8 @@ class Pilot:
     workers: list[str] = field(default_factory=list)
     """Those of its agents that are here: one on each of its nodes."""
     instead_of: str = ""
+    withdrawn: str = ""
+    """Why it was withdrawn, in one word."""
 
     @property
     def cores(self) -> float:

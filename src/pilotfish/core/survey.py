@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from pilotfish.core.prospects import Demand, Prospect, SiteView
-from pilotfish.core.state import UNIT, Shape, State
+from pilotfish.core.state import UNIT, Pilot, Shape, State
 from pilotfish.model.site import LOCAL, PilotSize
 from pilotfish.model.states import ACTIVE, JOINED
 from pilotfish.model.task import CORES, GPUS, MEMORY
@@ -69,22 +69,23 @@ def _fill_workers(state: State, work: list[Waiting], now: float) -> None:
 
 def _fill_coming(state: State, sites: dict[str, SiteView], work: list[Waiting], demand: Demand) -> None:
     """Nor does what is on its way. A pilot and those that were asked for in its stead count once."""
-    counted: dict[str, None] = {}
+    groups: dict[str, list[Pilot]] = {}
     for pilot in state.pilots.values():
-        if pilot.joined or pilot.state > ACTIVE or pilot.site == LOCAL:
-            continue
-        if pilot.instead_of in counted:
-            if pilot.instead_of in demand.awaited:
-                demand.awaited[pilot.id] = demand.awaited[pilot.instead_of]
-            continue
-        counted[pilot.id] = None
+        if not pilot.joined and pilot.state <= ACTIVE and pilot.site != LOCAL:
+            groups.setdefault(pilot.instead_of or pilot.id, []).append(pilot)
+    for members in groups.values():
+        pilot = members[0]
         view, room = sites.get(pilot.site), pilot.cores or UNKNOWN_CORES
+        least: PilotSize | None = None
         for waiting in work:
             if waiting.count and view is not None and could_go(waiting.shape, view) and waiting.least.cores <= room:
                 room -= _serve(waiting, room)
-                demand.awaited.setdefault(pilot.id, waiting.least)
-        if pilot.id not in demand.awaited:
-            demand.spare.append(pilot.id)
+                least = least or waiting.least
+        for member in members:
+            if least is None:
+                demand.spare.append(member.id)
+            else:
+                demand.awaited[member.id] = least
 
 
 def _serve(waiting: Waiting, room: float) -> float:

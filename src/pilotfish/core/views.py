@@ -249,7 +249,12 @@ def _why(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def _sites(machine: Machine, arguments: dict[str, Any]) -> list[dict[str, Any]]:
-    return [site_row(machine, name, record) for name, record in machine.state.sites.items() if record.site is not None or name == LOCAL]
+    standings = machine.strategy.standings(machine.state, machine.now)
+    return [
+        {**site_row(machine, name, record), **standings.get(name, {})}
+        for name, record in machine.state.sites.items()
+        if record.site is not None or name == LOCAL
+    ]
 
 
 def site_row(machine: Machine, name: str, record: SiteRecord) -> dict[str, Any]:

@@ -28,6 +28,8 @@ LOOKS = 2
 """So often must a site say that it does not know an order before it is submitted once more."""
 MISSES = 3
 """So many clear answers in a row must leave out a pilot before it counts as gone."""
+CANCEL_AGAIN = 5
+"""Whoever is seen so often after it was cancelled is cancelled once more."""
 SLOWEST = 10
 """While a site does not answer, it is asked less and less often, down to once in so many periods."""
 SOON_S = 1.0
@@ -63,6 +65,8 @@ class Charge:
     job: str = ""
     cancelled: bool = False
     misses: int = 0
+    lingers: int = 0
+    """So often was it seen since it was cancelled."""
     seen: tuple[bool, str] | None = None
 
 
@@ -371,6 +375,11 @@ class Courier:
         if sighting.phase == ENDED:
             self._gone(charge, await self._how_it_ended(charge, sighting))
             return
+        if charge.cancelled:
+            charge.lingers += 1
+            if charge.lingers % CANCEL_AGAIN == 0:
+                # It was told so, and is still there: a daemon that had just been restarted may have forgotten it.
+                self._cancel_job(charge.job)
         seen = (sighting.phase == RUNNING, sighting.reason)
         if seen != charge.seen:
             charge.seen = seen

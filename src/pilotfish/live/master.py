@@ -9,6 +9,8 @@ import asyncio
 import gc
 import logging
 import os
+import random
+import secrets
 import shutil
 import signal
 import socket
@@ -35,8 +37,8 @@ from pilotfish.model.settings import PoolSettings
 from pilotfish.policies.fifo import Fifo
 from pilotfish.store.journal import Journal
 from pilotfish.store.lock import PoolLock
-from pilotfish.strategies.demand import OnDemand
 from pilotfish.strategies.everywhere import Everywhere
+from pilotfish.strategies.factories import FACTORIES
 
 log = logging.getLogger("pilotfish.master")
 
@@ -61,7 +63,8 @@ class Master:
         for stored in stored_payloads(state):
             self.cargo.refer(stored)
         self._wall_offset = max(time.time(), state.at) - time.monotonic()
-        self.machine = Machine(state, Fifo(), Everywhere(OnDemand()), settings)
+        factory = FACTORIES[settings.factory](settings.pilots, random.Random(secrets.randbits(64)))
+        self.machine = Machine(state, Fifo(), Everywhere(factory), settings)
         self.machine.about = {"pool": pool.name, "pid": os.getpid()}
         self.doorman = Doorman(self.keyring, self._heard, self._closed)
         self.doorman.heard_all = self._heard_all

@@ -198,8 +198,11 @@ class PilotSubmitted(Fact, frozen=True, tag="pilot-submitted"):
 
 
 class PilotEnding(Fact, frozen=True, tag="pilot-ending"):
+    """``cause``: one word for why it was withdrawn, if a strategy did that."""
+
     pilot: str
     reason: str
+    cause: str = ""
 
 
 class PilotEnded(Fact, frozen=True, tag="pilot-ended"):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+FACTORY_NAMES = ("demand", "simple", "heuristic", "hybrid", "swift")
+
 
 class PoolSettings(Struct, frozen=True, forbid_unknown_fields=True):
     workers: int = 0
@@ -34,3 +36,7 @@ class PoolSettings(Struct, frozen=True, forbid_unknown_fields=True):
     """Agents may come from these networks."""
     poll_s: float = 0.0
     """0 keeps the connections of agents open; otherwise they connect, exchange, hang up, and call again after so long."""
+    factory: str = "demand"
+    """Who decides which sites get pilots: demand, simple, heuristic, hybrid or swift."""
+    pilots: int = 0
+    """The most pilots at all sites together; 0: as many as the work can use (10 for simple, heuristic and hybrid)."""

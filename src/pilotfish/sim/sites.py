@@ -37,6 +37,9 @@ class Fleet:
                 wishes += [PilotWish(site.name, PilotSize(site.cores), "simulated") for _ in range(site.count - present)]
         return wishes
 
+    def standings(self, state: State, now: float) -> dict[str, dict[str, object]]:
+        return {}
+
     def next_look_at(self, state: State, now: float) -> float | None:
         if not state.unfinished:
             return None

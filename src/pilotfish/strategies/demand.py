@@ -47,6 +47,9 @@ class OnDemand:
         self._moments = round_.moments
         return round_.proposals
 
+    def standing(self, view: SiteView, now: float) -> dict[str, object]:
+        return {}
+
     def next_look_at(self, prospect: Prospect) -> float | None:
         return min((moment for moment in self._moments if moment > prospect.now), default=None)
 
@@ -92,7 +95,7 @@ class OnDemand:
         return False
 
     def _explain(self, round_: Round, record: Record, usual: float) -> str:
-        work = f"{round_.prospect.demand.tasks} tasks wait for which no worker is here or on its way"
+        work = f"{round_.prospect.demand.tasks} tasks wait, {round_.prospect.demand.cores:g} cores are missing"
         wait = _expected_wait(record, usual)
         known = "nothing is known of its waits" if not record.waits else f"pilots there wait {wait:.0f} s"
         return f"{work}; {known}, {record.running + record.well} of {record.all} did well"

@@ -44,6 +44,12 @@ class Everywhere:
         moments = [moment for moment in (self._local.next_look_at(state, now), self._asked_at) if moment is not None]
         return min(moments, default=None)
 
+    def standings(self, state: State, now: float) -> dict[str, dict[str, object]]:
+        """How the factory thinks of each site that the pool uses."""
+        prospect = survey(state, now)
+        self._listen(state)
+        return {view.name: self._factory.standing(view, now) for view in prospect.sites}
+
     def _listen(self, state: State) -> None:
         """Tell the factory what has happened since it was asked last; after a restart, all that is remembered."""
         news = []

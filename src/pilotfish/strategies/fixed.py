@@ -31,6 +31,9 @@ class Fixed:
             return []
         return [PilotWish(SITE, PilotSize(missing), f"{state.unfinished} tasks to do, {present:g} of {state.local_cores:g} cores")]
 
+    def standings(self, state: State, now: float) -> dict[str, dict[str, object]]:
+        return {}
+
     def next_look_at(self, state: State, now: float) -> float | None:
         site = state.sites.get(SITE)
         waiting = site is not None and site.bad_starts and not site.held and state.unfinished

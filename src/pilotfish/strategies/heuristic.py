@@ -49,6 +49,9 @@ class Heuristic:
         self._moments = round_.moments
         return round_.proposals
 
+    def standing(self, view: SiteView, now: float) -> dict[str, object]:
+        return {"fitness": round(self.fitness(view, read_record(view, now, self._settings.window_s)), 3)}
+
     def next_look_at(self, prospect: Prospect) -> float | None:
         return min((moment for moment in self._moments if moment > prospect.now), default=None)
 

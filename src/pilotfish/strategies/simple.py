@@ -39,6 +39,9 @@ class Simple:
         self._moments = round_.moments
         return round_.proposals
 
+    def standing(self, view: SiteView, now: float) -> dict[str, object]:
+        return {}
+
     def next_look_at(self, prospect: Prospect) -> float | None:
         return min((moment for moment in self._moments if moment > prospect.now), default=None)
 

@@ -44,6 +44,9 @@ class Swift:
         self._moments = round_.moments
         return round_.proposals
 
+    def standing(self, view: SiteView, now: float) -> dict[str, object]:
+        return {"score": round(self.score(view, now), 3), "set": self.status(view, now)}
+
     def next_look_at(self, prospect: Prospect) -> float | None:
         return min((moment for moment in self._moments if moment > prospect.now), default=None)
 

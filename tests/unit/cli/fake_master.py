@@ -234,7 +234,14 @@ class FakeMaster:
         return self._task_row(self.runs[run], index)
 
     def _ask_workers(self, all: bool = False) -> list[dict[str, Any]]:
-        worker = {"worker": "local-1", "state": "idle", "connected": True, "capacity": {"cores": 2.0}, "free": {"cores": 2.0}}
+        worker = {
+            "worker": "local-1",
+            "pilot": "local-1",
+            "state": "idle",
+            "connected": True,
+            "capacity": {"cores": 2.0},
+            "free": {"cores": 2.0},
+        }
         gone = {**worker, "worker": "local-0", "state": "lost", "connected": False, "reason": "was killed by signal 9"}
         return [{**worker, "tasks_done": 3, "tasks_failed": 1}, *([gone] if all else []), *self.workers]
 

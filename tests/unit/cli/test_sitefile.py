@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pilotfish.cli.sitefile import read_tables, show_value, statements, with_changes, with_table, without_table, write_site
+from pilotfish.cli.sitefile import Table, read_tables, show_value, statements, with_changes, with_table, without_table, write_site
 from pilotfish.errors import BadInput
 
-WRITTEN = '''\
+WRITTEN = """\
 # My clusters.
 
 # The big one.
@@ -35,7 +35,7 @@ SLURM_CONF = "/etc/slurm.conf"
 hosts = ["a", "b"]
 backend = "ssh"
 # the end
-'''
+"""
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def test_a_value_is_replaced_in_its_place_and_its_remark_stays(path: Path) -> No
 
 def test_a_new_key_comes_below_the_last_one_of_its_table(path: Path) -> None:
     write_site(path, "hpc", {**read_tables(path)["hpc"], "paused": True})
-    assert path.read_text() == WRITTEN.replace(']\n\n[hpc.env', ']\npaused = true\n\n[hpc.env')
+    assert path.read_text() == WRITTEN.replace("]\n\n[hpc.env", "]\npaused = true\n\n[hpc.env")
 
 
 def test_a_key_that_goes_over_several_lines_is_replaced_as_a_whole(path: Path) -> None:
@@ -120,12 +120,13 @@ def test_statements_are_all_of_the_text() -> None:
 
 
 words = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
-values = st.one_of(st.booleans(), st.integers(-(2**40), 2**40), words, st.lists(words, max_size=3), st.dictionaries(words, words, max_size=2))
-tables: st.SearchStrategy[dict[str, Any]] = st.dictionaries(st.sampled_from(["a", "b", "c", "d e", "f.g", ""]), values, max_size=5)
+numbers = st.integers(-(2**40), 2**40)
+values = st.one_of(st.booleans(), numbers, words, st.lists(words, max_size=3), st.dictionaries(words, words, max_size=2))
+tables: st.SearchStrategy[Table] = st.dictionaries(st.sampled_from(["a", "b", "c", "d e", "f.g", ""]), values, max_size=5)
 
 
 @given(tables, tables, tables)
-def test_whatever_is_written_is_read_again_and_others_are_untouched(other: dict[str, Any], before: dict[str, Any], after: dict[str, Any]) -> None:
+def test_what_is_written_is_read_again_and_others_are_untouched(other: Table, before: Table, after: Table) -> None:
     text = with_table(with_table(with_table("", "x", before), "other", other), "last", {})
     assert tomllib.loads(text) == {"x": before, "other": other, "last": {}}
     assert tomllib.loads(with_changes(text, "x", before, after)) == {"x": after, "other": other, "last": {}}

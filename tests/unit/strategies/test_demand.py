@@ -24,6 +24,10 @@ def test_pilots_go_where_they_start_soonest() -> None:
     assert counts == {"quick": 10}
 
 
+def test_sites_that_are_alike_share_the_pilots() -> None:
+    assert count_by_site(OnDemand().propose(prospect([good("a", 60), good("b", 60)], 10))) == {"a": 5, "b": 5}
+
+
 def test_what_does_not_fit_the_best_site_goes_to_the_next() -> None:
     counts = count_by_site(OnDemand().propose(prospect([good("slow", 900), good("quick", 30, max_queued=4)], 10)))
     assert counts == {"quick": 4, "slow": 6}

@@ -1,0 +1,147 @@
+"""A laptop behind a router that hides it: it reaches ssh servers on this machine and nothing else, and nobody can call it.
+
+Both are network namespaces with names of the session's own, and whose session is gone is cleared away by the next.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from pilotfish.live.daemon import Pool, is_served
+from tests.engines import processes
+from tests.engines.openssh import OpenSSH
+
+NAMES = Path("/run/netns")
+PATTERN = re.compile(r"pf-(\d+x\d+)-(\w+)")
+REVIVE = (
+    "import json, pathlib, sys; from pilotfish.live.daemon import Pool; Pool(pathlib.Path(sys.argv[1]), json.loads(sys.argv[2])).revive()"
+)
+
+
+@dataclass(frozen=True)
+class Laptop:
+    """``server``: the address of this machine that it sees."""
+
+    name: str
+    router: str
+    wire: str
+    server: str
+
+    def enter(self, *command: str) -> list[str]:
+        # not "ip netns exec", which hides some of what is mounted
+        return ["nsenter", f"--net={NAMES / self.name}", "--", *command]
+
+    def cut(self) -> None:
+        """Packets are lost both ways; nobody is told."""
+        _nft(self.router, "add rule ip wan weather drop")
+
+    def heal(self) -> None:
+        _nft(self.router, "flush chain ip wan weather")
+
+    def pool(self, directory: Path, settings: dict[str, object]) -> Pool:
+        """Its master lives on the laptop. The socket for clients is a file, which can be seen from everywhere."""
+        laptop = self
+
+        class PoolThere(Pool):
+            def revive(self) -> None:
+                if not is_served(self.directory):
+                    command = laptop.enter(sys.executable, "-c", REVIVE, str(self.directory), json.dumps(self.settings))
+                    subprocess.run(command, check=True, timeout=processes.PATIENCE_S)
+
+        return PoolThere(directory, dict(settings))
+
+
+@dataclass
+class OpenSSHFromOutside(OpenSSH):
+    """Listens where the laptop can see it too."""
+
+    needs: ClassVar[str] = "openssh"
+
+    address: str = "127.0.0.1"
+
+    def _set_up(self) -> None:
+        super()._set_up()
+        for path in (self.place / "known_hosts", *(self.configuration(account) for account in self.accounts)):
+            path.write_text(path.read_text().replace("127.0.0.1", self.address))
+
+    def _settings(self) -> list[str]:
+        return [*super()._settings(), f"ListenAddress {self.address}"]
+
+
+@contextmanager
+def laptop_behind_a_router() -> Iterator[Laptop]:
+    clear_away_after_the_dead()
+    life = processes.life_of(os.getpid())
+    dice = random.Random()
+    net, wire = f"10.{dice.randrange(100, 255)}.{dice.randrange(255)}", f"pf{dice.randrange(16**8):08x}"
+    made = Laptop(f"pf-{life}-laptop", f"pf-{life}-router", wire, f"{net}.65")
+    try:
+        _connect(made, net)
+        yield made
+    finally:
+        _remove(made.name)
+        _remove(made.router)
+        subprocess.run(["ip", "link", "delete", wire], capture_output=True)
+
+
+def _connect(laptop: Laptop, net: str) -> None:
+    """Its own network is the lower part of ``net``, which this machine has no way to; the upper part is between router and us."""
+    for name in (laptop.name, laptop.router):
+        _ip("netns", "add", name)
+        _ip("-n", name, "link", "set", "lo", "up")
+    _ip("-n", laptop.router, "link", "add", "inside", "type", "veth", "peer", "name", "uplink", "netns", laptop.name)
+    _ip("link", "add", laptop.wire, "type", "veth", "peer", "name", "outside", "netns", laptop.router)
+    for namespace, link, address in (
+        (["-n", laptop.name], "uplink", f"{net}.2/26"),
+        (["-n", laptop.router], "inside", f"{net}.1/26"),
+        (["-n", laptop.router], "outside", f"{net}.66/26"),
+        ([], laptop.wire, f"{laptop.server}/26"),
+    ):
+        _ip(*namespace, "address", "add", address, "dev", link)
+        _ip(*namespace, "link", "set", link, "up")
+    _ip("-n", laptop.name, "route", "add", "default", "via", f"{net}.1")
+    subprocess.run(["nsenter", f"--net={NAMES / laptop.router}", "--", "sysctl", "--quiet", "--write", "net.ipv4.ip_forward=1"], check=True)
+    _nft(
+        laptop.router,
+        "add table ip wan\n"
+        "add chain ip wan weather { type filter hook forward priority -10; }\n"
+        "add chain ip wan inbound { type filter hook forward priority 0; policy drop; }\n"
+        "add rule ip wan inbound ct state established,related accept\n"
+        "add rule ip wan inbound iifname inside tcp dport 20000-32000 accept\n"
+        "add chain ip wan hide { type nat hook postrouting priority 100; }\n"
+        "add rule ip wan hide oifname outside masquerade\n",
+    )
+
+
+def clear_away_after_the_dead() -> None:
+    """The wire to this machine goes with the namespace at its other end."""
+    for path in NAMES.iterdir() if NAMES.is_dir() else ():
+        found = PATTERN.fullmatch(path.name)
+        if found and processes.is_over(found[1]):
+            _remove(path.name)
+
+
+def _remove(name: str) -> None:
+    """With everybody who lives there: they would keep it alive without a name."""
+    if (NAMES / name).exists():
+        said = subprocess.run(["ip", "netns", "pids", name], capture_output=True, text=True)
+        processes.end(int(pid) for pid in said.stdout.split())
+        subprocess.run(["ip", "netns", "delete", name], check=True)
+
+
+def _ip(*words: str) -> None:
+    subprocess.run(["ip", *words], check=True)
+
+
+def _nft(namespace: str, rules: str) -> None:
+    subprocess.run(["nsenter", f"--net={NAMES / namespace}", "--", "nft", "-f", "-"], input=rules + "\n", text=True, check=True)

@@ -1,0 +1,102 @@
+"""The master is on a laptop behind a router: nobody can call it, and its agents reach it through a tunnel that it dug itself."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.engines import network, processes
+from tests.engines.campus import Campus, campus_at
+from tests.engines.network import Laptop, OpenSSHFromOutside
+from tests.engines.people import Person
+from tests.engines.slurm import Slurm
+
+TASKS = 200
+
+
+@pytest.fixture
+def laptop() -> Iterator[Laptop]:
+    with network.laptop_behind_a_router() as made:
+        yield made
+
+
+@pytest.fixture
+def campus(
+    laptop: Laptop,
+    pilotfish_home: Path,
+    person: Person,
+    start_engine: Callable[[OpenSSHFromOutside], OpenSSHFromOutside],
+) -> Iterator[Campus]:
+    openssh = start_engine(OpenSSHFromOutside(accounts=("root", person.name), address=laptop.server))
+    with campus_at(pilotfish_home, openssh, person, laptop.pool) as made:
+        yield made
+
+
+def tunnels(campus: Campus) -> list[int]:
+    """The processes of ssh that hold one."""
+    place = os.fsencode(campus.openssh.place)
+    found = []
+    for pid in processes.everybody():
+        try:
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if b"-R" in words and any(word.startswith(place) for word in words):
+            found.append(pid)
+    return found
+
+
+def ended_well(campus: Campus, run: int) -> bool:
+    counts = campus.ask("run", run=run)["counts"]
+    return bool(counts["done"] == TASKS and sum(counts.values()) == TASKS)
+
+
+@pytest.mark.parametrize(("reach", "backend"), [("tunnel", "slurm"), ("auto", "ssh")])
+def test_agents_find_a_master_that_nobody_can_call(campus: Campus, slurm: Slurm, reach: str, backend: str) -> None:
+    site = campus.add("far", backend, slurm if backend == "slurm" else None, cores=2, reach=reach)
+    with campus.run(f"{site}:2") as run:
+        futures = [run.executable(["sh", "-c", "id -un; sleep 0.02"]) for _ in range(TASKS)]
+        said = [future.result(timeout=processes.PATIENCE_S).stdout.decode().strip() for future in futures]
+        assert len(tunnels(campus)) == 1
+    assert said == [campus.person.name] * TASKS
+    assert ended_well(campus, run.id) and campus.ask("run", run=run.id)["attempts"] == TASKS
+
+
+def test_there_is_no_other_way_than_ssh(laptop: Laptop, campus: Campus) -> None:
+    """Otherwise the other tests would show nothing."""
+    with socket.socket() as trial:
+        trial.settimeout(1.0)
+        assert trial.connect_ex((laptop.server.rpartition(".")[0] + ".2", 22)) != 0
+
+
+def test_a_tunnel_whose_ssh_is_killed_is_dug_again_and_no_task_is_lost(campus: Campus, slurm: Slurm) -> None:
+    site = campus.add("far", "slurm", slurm, cores=2, reach="tunnel")
+    with campus.run(f"{site}:2") as run:
+        futures = [run.executable(["sh", "-c", "sleep 0.2"]) for _ in range(TASKS)]
+        campus.wait_for_workers(site, 2)
+        for _ in range(3):
+            processes.wait_until(lambda: len(tunnels(campus)) == 1, "there is a tunnel")
+            (ssh,) = tunnels(campus)
+            wanted = campus.ask("run", run=run.id)["counts"]["done"] + 20
+            os.kill(ssh, signal.SIGKILL)
+            processes.wait_until(lambda wanted=wanted: campus.ask("run", run=run.id)["counts"]["done"] >= wanted, "work goes on")
+        assert [future.result(timeout=processes.PATIENCE_S).exit for future in futures] == [0] * TASKS
+    assert ended_well(campus, run.id) and campus.ask("run", run=run.id)["attempts"] == TASKS
+
+
+def test_a_network_that_is_away_for_a_while_costs_no_task(laptop: Laptop, campus: Campus, slurm: Slurm) -> None:
+    """Away for longer than workers may be silent: they are given up, and come back."""
+    site = campus.add("far", "slurm", slurm, cores=2, reach="tunnel")
+    with campus.run(f"{site}:2") as run:
+        futures = [run.executable(["sh", "-c", "sleep 0.2"]) for _ in range(TASKS)]
+        campus.wait_for_workers(site, 2)
+        laptop.cut()
+        processes.wait_until(lambda: campus.row(site)["workers"] == 0, "the workers are given up")
+        laptop.heal()
+        assert [future.result(timeout=2 * processes.PATIENCE_S).exit for future in futures] == [0] * TASKS
+    assert ended_well(campus, run.id)

@@ -14,7 +14,7 @@ import msgspec
 from pilotfish.errors import BadInput
 from pilotfish.model.quantities import parse_bytes, parse_seconds
 from pilotfish.model.settings import FACTORY_NAMES, PoolSettings
-from pilotfish.model.site import BACKEND_NAMES, LOCAL, Site
+from pilotfish.model.site import BACKEND_NAMES, CREDENTIAL_KINDS, LOCAL, Site
 
 
 def read_settings(path: Path, overrides: dict[str, Any] | None = None) -> PoolSettings:
@@ -105,6 +105,13 @@ def _refuse_nonsense(name: str, site: Site, where: str) -> None:
         raise BadInput(f"{where}: site {name}: period = {site.period_s:g} s", "its queue must be looked at now and then: 30s is polite")
     if site.reach not in ("auto", "direct", "tunnel"):
         raise BadInput(f"{where}: site {name}: reach = {site.reach!r}", "known are: auto, direct, tunnel")
+    for credential in site.credentials:
+        kind, _, path = credential.partition(":")
+        if kind not in CREDENTIAL_KINDS or "\n" in path or "\0" in path:
+            known = f"known are: {', '.join(CREDENTIAL_KINDS)}; a file follows after a colon, as in x509:/tmp/x509up_u1000"
+            raise BadInput(f"{where}: site {name}: credentials: {credential!r} is of no kind that can be watched", known)
+        if kind == "ssh-certificate" and not path:
+            raise BadInput(f"{where}: site {name}: credentials: {credential!r} names no file", "ssh-certificate:~/.ssh/id_ed25519-cert.pub")
     if site.hosts and site.backend != "ssh":
         raise BadInput(
             f"{where}: site {name}: hosts are for the backend ssh", f"for {site.backend}, name its login node: via = {site.hosts[0]!r}"

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from pilotfish.live.daemon import Pool, is_served
+from pilotfish.errors import PoolStopped
+from pilotfish.live.daemon import Pool, is_served, stop_marker
 from tests.engines import processes
 from tests.engines.openssh import OpenSSH
 
@@ -54,6 +55,8 @@ class Laptop:
 
         class PoolThere(Pool):
             def revive(self) -> None:
+                if stop_marker(self.directory).exists():
+                    raise PoolStopped("the pool was stopped", "")
                 if not is_served(self.directory):
                     command = laptop.enter(sys.executable, "-c", REVIVE, str(self.directory), json.dumps(self.settings))
                     subprocess.run(command, check=True, timeout=processes.PATIENCE_S)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -69,9 +71,13 @@ def test_agents_find_a_master_that_nobody_can_call(campus: Campus, slurm: Slurm,
 
 def test_there_is_no_other_way_than_ssh(laptop: Laptop, campus: Campus) -> None:
     """Otherwise the other tests would show nothing."""
-    with socket.socket() as trial:
-        trial.settimeout(1.0)
-        assert trial.connect_ex((laptop.server.rpartition(".")[0] + ".2", 22)) != 0
+    there = laptop.server.rpartition(".")[0] + ".2"
+    assert laptop.wire not in subprocess.run(["ip", "route", "get", there], capture_output=True, text=True).stdout
+    with socket.create_server((laptop.server, 0)) as listener:
+        call = f"import socket; socket.create_connection(('{laptop.server}', {{}}), 1.0)"
+        for port, answers in ((campus.openssh.ports[0], True), (listener.getsockname()[1], False)):
+            said = subprocess.run(laptop.enter(sys.executable, "-c", call.format(port)), capture_output=True)
+            assert (said.returncode == 0) is answers
 
 
 def test_a_tunnel_whose_ssh_is_killed_is_dug_again_and_no_task_is_lost(campus: Campus, slurm: Slurm) -> None:

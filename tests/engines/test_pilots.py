@@ -57,3 +57,15 @@ def test_htcondor_runs_200_tasks(campus: Campus, htcondor: HTCondor) -> None:
 def test_a_host_without_a_batch_system_runs_200_tasks(campus: Campus) -> None:
     campus.add("desk", "ssh", cores=2)
     run_200_tasks(campus, "desk")
+
+
+def test_one_pilot_serves_several_nodes(campus: Campus, slurm: Slurm) -> None:
+    """One job, one agent on each of its nodes; the pilot ends when the last of them has gone."""
+    campus.add("pond", "slurm", slurm, cores=2, nodes=2)
+    with campus.run("pond:1") as run:
+        futures = [run.executable(["sh", "-c", "echo $SLURMD_NODENAME; sleep 0.2"]) for _ in range(40)]
+        campus.wait_for_workers("pond", 2)
+        nodes = {future.result(timeout=processes.PATIENCE_S).text.strip() for future in futures}
+    assert nodes == {"n1", "n2"}
+    (pilot,) = campus.pilots("pond")
+    assert len(pilot["workers"]) == 2

@@ -45,7 +45,9 @@ class Answer:
 
 
 class Unclear(Exception):
-    """The answer tells nothing about any pilot. The argument is why."""
+    """The answer tells nothing about any pilot. The argument is why. ``unfinished``: the command may still be at work over there."""
+
+    unfinished = False
 
 
 class Refused(Exception):

@@ -8,7 +8,7 @@ import click
 
 from pilotfish.cli.options import json_option, pool_option
 from pilotfish.cli.pool import Master
-from pilotfish.cli.render import Column, Screen, clean, duration
+from pilotfish.cli.render import Column, Screen, clean, duration, plural
 from pilotfish.cli.sitefile import sites_path
 from pilotfish.cli.siteuse import served, site_rows, unknown_site
 from pilotfish.config import read_sites
@@ -71,7 +71,8 @@ def rows_as_written() -> list[Row]:
 
 
 def _row(name: str, backend: str, state: str, via: str = "") -> Row:
-    nothing = {"used": False, "wanted": None, "held": "", TROUBLE: "", "waiting": 0, "active": 0, "workers": 0}
+    nothing = {"used": False, "wanted": None, "held": "", TROUBLE: "", "renew": [], "credentials": []}
+    nothing |= {"waiting": 0, "active": 0, "workers": 0}
     return {"site": name, "backend": backend, "via": via, "state": state, **nothing, **dict.fromkeys(_WAITS), "failures": {}}
 
 
@@ -102,18 +103,18 @@ def reason_of(row: Row) -> Reason:
         return _reason("held", f"held back: {row['held']}", *_cures(name))
     if state == "paused":
         return _reason("site-paused", "it gets no new pilots until somebody resumes it", f"pilotfish site resume {name}")
+    if state == TROUBLE and row.get("renew"):
+        return _reason("site-trouble", f"its pilots wait: {row[TROUBLE]}", *row["renew"])
     if state == TROUBLE:
         login = f"{LOGIN} {name}"
         return _reason(
             "site-trouble", f"it does not answer: {row[TROUBLE]}", *([login] if login in row[TROUBLE] else []), f"pilotfish doctor {name}"
         )
     if not row["used"]:
-        return _reason(
-            "site-unused", "this pool does not use it", f"pilotfish run --site {name} -- COMMAND", f"pilotfish workers add {name} 1"
-        )
-    return _reason(
-        "ready", f"{row['waiting']} pilots wait there, {row['active']} are active, with {row['workers']} workers", "pilotfish sites"
-    )
+        commands = (f"pilotfish run --site {name} -- COMMAND", f"pilotfish workers add {name} 1")
+        return _reason("site-unused", "this pool does not use it", *commands)
+    told = f"{plural(row['waiting'], 'pilot')} waiting there, {row['active']} active, with {plural(row['workers'], 'worker')}"
+    return _reason("ready", told, "pilotfish sites")
 
 
 def _cures(name: str) -> list[str]:
@@ -141,10 +142,11 @@ def why_site(master: Master, name: str) -> dict[str, Any]:
         _reason("failures", f"{count} of its pilots failed lately: {cause}", f"pilotfish doctor {name}".removesuffix(" local"))
         for cause, count in row["failures"].items()
     ]
+    state = "in trouble" if row["state"] == TROUBLE else row["state"]
     return {
         "subject": f"site {name}",
         "state": row["state"],
-        "sentence": f"site {name} is {row['state']}: {reasons[0]['text']}",
+        "sentence": f"site {name} is {state}: {reasons[0]['text']}",
         "reasons": reasons,
     }
 

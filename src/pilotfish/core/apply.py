@@ -351,7 +351,9 @@ def _move_pilot(pilot: Pilot, new: int) -> None:
 
 
 def _pilot_requested(state: State, fact: f.PilotRequested, at: float) -> None:
-    state.pilots[fact.pilot] = Pilot(fact.pilot, fact.site, fact.size, at, reason=fact.reason, instead_of=fact.instead_of)
+    state.pilots[fact.pilot] = Pilot(
+        fact.pilot, fact.site, fact.size, at, reason=fact.reason, instead_of=fact.instead_of, by_hand=fact.by_hand
+    )
     state.next_pilot += 1
 
 

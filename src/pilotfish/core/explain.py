@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from pilotfish.core import credentials
 from pilotfish.core.site_reasons import site_reasons
 from pilotfish.core.state import UNIT, Run, Task, Worker
 from pilotfish.model.ids import show_task
@@ -216,6 +217,8 @@ def warnings(machine: Machine) -> list[Reason]:
     for name, site in state.sites.items():
         if site.held:
             found.append(_reason("held", f"site {name} is held: {site.held}", f"pilotfish doctor {name}".removesuffix(" local")))
+        rows = [row for row in credentials.of_site(machine, name) if row["warn"] or not row["usable"]]
+        found += [_reason("credential", f"site {name}: {row['text']}", row["renew"]) for row in rows]
     for worker_ in state.workers.values():
         if worker_.quarantined_until:
             found.append(_reason("quarantine", f"worker {worker_.id} is in quarantine: {worker_.reason}", f"pilotfish why {worker_.id}"))

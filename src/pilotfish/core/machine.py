@@ -64,6 +64,8 @@ class Machine:
         self.sightings: dict[str, sites.Sighting] = {}
         """What the sites said last of pilots that have not joined; not written down."""
         self.site_troubles: dict[str, str] = {}
+        self.credentials: dict[str, tuple[float, tuple[i.CredentialSeen, ...]]] = {}
+        """What sites want to see of us, and when it was looked at."""
         self.space_full = False
         self.look_again = False
         self.finish_at: float | None = None
@@ -266,9 +268,9 @@ class Machine:
             else:
                 self.refused_proposals += 1
 
-    def request_pilot(self, wish: PilotWish) -> str:
+    def request_pilot(self, wish: PilotWish, by_hand: bool = False) -> str:
         pilot = f"{wish.site}-{self.state.next_pilot}"
-        self.record(f.PilotRequested(pilot, wish.site, wish.size, wish.reason, wish.replaces))
+        self.record(f.PilotRequested(pilot, wish.site, wish.size, wish.reason, wish.replaces, by_hand))
         self.effects.append(e.SubmitPilot(pilot, wish.site, wish.size))
         return pilot
 

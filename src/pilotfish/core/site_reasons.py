@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from pilotfish.core.credentials import unusable
 from pilotfish.core.prospects import SiteView
 from pilotfish.core.state import UNIT, Pilot, Shape, SiteRecord
 from pilotfish.core.survey import could_go
@@ -70,6 +71,10 @@ def _of_pilots(machine: Machine, name: str, record: SiteRecord) -> Reason:
     assert record.site is not None
     pilots = [pilot for pilot in machine.state.pilots.values() if pilot.site == name and pilot.state <= ACTIVE]
     coming = [pilot for pilot in pilots if not pilot.joined]
+    missing = unusable(machine, name)
+    if missing:
+        text = f"pilots for site {name} wait: {'; '.join(row['text'] for row in missing)}"
+        return _reason("site-trouble", text, *(row["renew"] for row in missing))
     trouble = machine.site_troubles.get(name)
     if trouble:
         return _reason("site-trouble", f"site {name} does not answer: {trouble}", f"pilotfish doctor {name}")

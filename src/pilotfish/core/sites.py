@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pilotfish.core import agents
+from pilotfish.core import agents, credentials
 from pilotfish.core.prospects import PilotWish
 from pilotfish.core.state import SiteRecord
 from pilotfish.errors import BadInput
@@ -84,6 +84,7 @@ NEWS: dict[type, Callable[[Machine, Any], None]] = {
     i.PilotSeen: pilot_seen,
     i.PilotGone: pilot_gone,
     i.SiteSpoke: site_spoke,
+    i.CredentialsSeen: credentials.credentials_seen,
     i.SitesRead: sites_read,
 }
 
@@ -121,7 +122,7 @@ def _add_pilots(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
     if site is None or not 1 <= count <= MOST_PILOTS:
         raise BadInput(f"site {name}: {count} pilots", f"pilotfish workers add {name} 1")
     size = PilotSize(float(site.cores or 1), site.nodes, site.walltime_s, site.memory, float(site.gpus))
-    return {"pilots": [machine.request_pilot(PilotWish(name, size, "somebody asked for it")) for _ in range(count)]}
+    return {"pilots": [machine.request_pilot(PilotWish(name, size, "somebody asked for it"), by_hand=True) for _ in range(count)]}
 
 
 def _reread(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:

@@ -228,6 +228,7 @@ class Pilot:
     workers: list[str] = field(default_factory=list)
     """Those of its agents that are here: one on each of its nodes."""
     instead_of: str = ""
+    by_hand: bool = False
     withdrawn: str = ""
     """Why it was withdrawn, in one word."""
 

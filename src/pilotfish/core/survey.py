@@ -82,9 +82,9 @@ def _fill_coming(state: State, sites: dict[str, SiteView], work: list[Waiting], 
                 room -= _serve(waiting, room)
                 least = least or waiting.least
         for member in members:
-            if least is None:
+            if least is None and not member.by_hand:
                 demand.spare.append(member.id)
-            else:
+            elif least is not None:
                 demand.awaited[member.id] = least
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pilotfish.core import explain
+from pilotfish.core import credentials, explain
 from pilotfish.core.state import UNIT, Run, SiteRecord, State, Task, Worker
 from pilotfish.errors import BadInput
 from pilotfish.model.ids import INDEX_MASK, show_task, task_id
@@ -265,6 +265,7 @@ def site_row(machine: Machine, name: str, record: SiteRecord) -> dict[str, Any]:
     for event in record.history:
         if event.kind == FAILED_EVENT:
             causes[event.cause or "failed"] = causes.get(event.cause or "failed", 0) + 1
+    missing = credentials.unusable(machine, name)
     return {
         "site": name,
         "backend": record.site.backend if record.site is not None else LOCAL,
@@ -273,7 +274,9 @@ def site_row(machine: Machine, name: str, record: SiteRecord) -> dict[str, Any]:
         "used": record.wanted is not None or name == LOCAL,
         "wanted": record.wanted,
         "held": record.held,
-        "trouble": machine.site_troubles.get(name, ""),
+        "trouble": "; ".join(row["text"] for row in missing) or machine.site_troubles.get(name, ""),
+        "renew": [row["renew"] for row in missing],
+        "credentials": credentials.of_site(machine, name),
         "waiting": sum(not pilot.joined for pilot in pilots),
         "active": sum(pilot.joined for pilot in pilots),
         "workers": sum(worker.site == name for worker in machine.state.workers.values()),

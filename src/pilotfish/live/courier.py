@@ -12,8 +12,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
-from pilotfish.backends.exchange import ENDED, RUNNING, Backend, Exchange, Refused, Sighting, Unclear
+from pilotfish.backends.exchange import ENDED, PATIENCE_S, RUNNING, Backend, Exchange, Refused, Sighting, Unclear
 from pilotfish.live.orders import OrderBook, Placed
+from pilotfish.live.wallet import Wallet
 from pilotfish.model import inputs as i
 from pilotfish.model.site import BOOTSTRAP, CANCELLED, DIED, EXPIRED, REFUSED, VANISHED, PilotSize, Site
 
@@ -26,6 +27,8 @@ AGAIN_S = 5.0
 """How long to wait before something is tried again that had no clear answer."""
 LOOKS = 2
 """So often must a site say that it does not know an order before it is submitted once more."""
+LATE_S = PATIENCE_S + 10.0
+"""A submission whose end nobody saw may still arrive for so long: until then it is looked for, and not sent again."""
 MISSES = 3
 """So many clear answers in a row must leave out a pilot before it counts as gone."""
 CANCEL_AGAIN = 5
@@ -97,6 +100,7 @@ class Courier:
         self._backend = backend
         self._reach = reach
         self._world = world
+        self._wallet = Wallet(name, lambda: self.site, reach, world.tell)
         self._charges: dict[str, Charge] = {}
         self._fresh: dict[PilotSize, list[str]] = {}
         self._gathering = False
@@ -134,7 +138,7 @@ class Courier:
             self._look_soon()
         elif placed is not None and placed.tag not in self._recovering:
             self._recovering.add(placed.tag)
-            self._world.begin(self._recover(placed))
+            self._world.begin(self._recover(placed, LATE_S) if placed.sent else self._resume(placed))
 
     def refresh(self) -> None:
         """Agents must be told anew where the master is: they read their credentials at every dial."""
@@ -166,6 +170,7 @@ class Courier:
             log.warning(
                 "site %s: left in its queue: %s", self.name, ", ".join(charge.job or pilot for pilot, charge in self._charges.items())
             )
+        self._wallet.rest()
         if self._looking is not None:
             self._looking.cancel()
 
@@ -186,6 +191,7 @@ class Courier:
     def _take(self, charge: Charge) -> None:
         self._charges[charge.pilot] = charge
         self._nobody.clear()
+        self._wallet.watch()
         if self._looking is None or self._looking.done():
             self._looking = asyncio.get_running_loop().create_task(self._look_after())
 
@@ -200,12 +206,18 @@ class Courier:
         """Written down before it is sent: whatever happens then, it is found again by its name."""
         charges = [self._charges[pilot] for pilot in pilots if pilot in self._charges]
         try:
+            if await self._persist(self._wallet.usable, charges) is None:
+                return
             placed = await self._persist(lambda: self._reach.place(self._world.tag(pilots[0]), pilots, size), charges)
         except Refused as refusal:
-            self._refused(charges, refusal)
+            if await self._wallet.look():
+                self._refused(charges, refusal)
+            else:
+                await self._order(pilots, size)
             return
         if placed is None:
             return
+        placed.sent = False
         self._world.orders.write(placed)
         for charge in charges:
             charge.placed, charge.number = placed, pilots.index(charge.pilot) + 1
@@ -227,19 +239,24 @@ class Courier:
     async def _send(self, placed: Placed) -> None:
         charges = self._charges_of(placed)
         try:
+            if await self._persist(self._wallet.usable, charges) is None:
+                return
             if await self._persist(lambda: self._stage(placed), charges) is None:
                 return
+            placed.sent = True
+            self._world.orders.write(placed)
             began = time.monotonic()
             jobs = await self._reach.ask(self._backend.submit(self.site, placed.order()), submission=True)
         except Refused as refusal:
-            if refusal.later:
+            # Without a ticket a site may say anything.
+            if refusal.later or not await self._wallet.look():
                 await self._send_later(placed, str(refusal))
             else:
                 self._refused(charges, refusal)
             return
         except Unclear as problem:
             self._in_trouble(str(problem))
-            await self._recover(placed)
+            await self._recover(placed, LATE_S if problem.unfinished else 0.0)
             return
         self._refusals = 0
         self._in_trouble("")
@@ -265,16 +282,23 @@ class Courier:
         for charge in charges:
             self._gone(charge, i.PilotGone(charge.pilot, False, f"was refused: {refusal}", cause=REFUSED))
 
-    async def _recover(self, placed: Placed) -> None:
-        """Was it taken or not? It is looked for by its name until the site answers clearly."""
+    async def _resume(self, placed: Placed) -> None:
+        """The last master had not yet sent it."""
+        await asyncio.sleep(0)  # the others of this order are being adopted too
+        self._recovering.discard(placed.tag)
+        await self._send(placed)
+
+    async def _recover(self, placed: Placed, late_s: float) -> None:
+        """Was it taken or not? It is looked for by its name until the site answers clearly, and for ``late_s`` at least."""
         unknown = 0
+        arrives_until = time.monotonic() + late_s
         while self._charges_of(placed):
             found, clear = await self._find(placed)
             if found:
                 self._accepted(placed, found, 0.0)
                 break
             unknown += clear
-            if unknown >= LOOKS:
+            if unknown >= LOOKS and time.monotonic() >= arrives_until:
                 if all(charge.cancelled for charge in self._charges_of(placed)):
                     for charge in self._charges_of(placed):
                         self._gone(charge, i.PilotGone(charge.pilot, True, "cancelled before it was submitted", cause=CANCELLED))
@@ -428,6 +452,7 @@ class Courier:
             self._world.begin(self._clear(charge.placed))
         if not self._charges:
             self._nobody.set()
+            self._wallet.rest()
             self._wake.set()
 
     async def _clear(self, placed: Placed) -> None:

@@ -23,6 +23,8 @@ class Placed(msgspec.Struct):
     folder: str
     bundle: str
     host: str = ""
+    sent: bool = True
+    """Whether the site may know it. As long as nobody began to submit it, it need not be looked for."""
 
     def order(self) -> Order:
         return Order(self.tag, len(self.pilots), self.size, self.folder, self.bundle, self.host)

@@ -49,7 +49,12 @@ class SiteReach:
         if self.site.environment:
             variables = [f"{name}={value}" for name, value in sorted(self.site.environment.items())]
             command = replace(command, argv=("env", *variables, *command.argv))
-        return exchange.read(await self.runner.run(command, submission))
+        answer = await self.runner.run(command, submission)
+        try:
+            return exchange.read(answer)
+        except Unclear as problem:
+            problem.unfinished = answer.status is None
+            raise
 
     # --- files ------------------------------------------------------------------------------------------------------------------------
 

@@ -187,6 +187,8 @@ class PilotRequested(Fact, frozen=True, tag="pilot"):
     size: PilotSize
     reason: str
     instead_of: str = ""
+    by_hand: bool = False
+    """A person asked for this very one: it is kept, whether there is work for it or not."""
 
 
 class PilotSubmitted(Fact, frozen=True, tag="pilot-submitted"):

@@ -74,6 +74,25 @@ class SiteSpoke(Struct, frozen=True):
     trouble: str
 
 
+class CredentialSeen(Struct, frozen=True):
+    """How long a credential is still good: infinite if it has no end or nobody knows, minus infinite if there is none.
+
+    ``warn_s``: when less is left, a person should know. ``problem``: why it is missing, or could not be looked at."""
+
+    name: str
+    left_s: float
+    warn_s: float
+    renew: str
+    problem: str = ""
+
+
+class CredentialsSeen(Struct, frozen=True):
+    """All credentials that a site wants to see, as they are now; none: they are no longer watched."""
+
+    site: str
+    credentials: tuple[CredentialSeen, ...]
+
+
 class SitesRead(Struct, frozen=True):
     """All sites that the person has described."""
 
@@ -96,6 +115,7 @@ Input = (
     | PilotSeen
     | PilotGone
     | SiteSpoke
+    | CredentialsSeen
     | SitesRead
     | SpaceChanged
 )

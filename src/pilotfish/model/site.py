@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 BACKEND_NAMES = ("ssh", "slurm", "sge", "pbs", "lsf", "htcondor", "kubernetes", "arc")
+CREDENTIAL_KINDS = ("kerberos", "x509", "ssh-certificate", "token")
 LOCAL = "local"
 """The site that is always there: this machine."""
 
@@ -81,6 +82,10 @@ class Site(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What only this kind of backend knows, such as the image of a container."""
     environment: dict[str, str] = {}
     """For the site's own commands, such as ``SLURM_CONF`` where there are two clusters."""
+
+    credentials: tuple[str, ...] = ()
+    """What must not have ended for its commands to work, such as ``kerberos``, ``x509:FILE``, ``ssh-certificate:FILE`` or ``token:FILE``:
+    its end is watched, you are warned in time, and pilots wait for a new one."""
 
     folder: str = "~/.pilotfish"
     """Where the pilots' files are put at the site."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pilotfish.core.proposals import Hold
 from pilotfish.core.prospects import PilotWish, PilotWithdrawal
-from pilotfish.core.state import UNIT, State, Worker
+from pilotfish.core.state import UNIT, Run, State, Worker
 from pilotfish.model.site import LOCAL, PilotSize
 from pilotfish.model.states import DRAINING
 from pilotfish.model.task import CORES
@@ -47,11 +47,15 @@ class Fixed:
 
 
 def _is_wanted(state: State) -> bool:
-    """Does work wait, or will it as soon as the client of a run that was just opened has sent it?"""
-    if state.ready or state.suspects:
+    """Does work wait that may be done here, or will it as soon as the client of a run that was just opened has sent it?"""
+    if any(_may_come(shape.run) for shape in state.ready) or any(_may_come(task.shape.run) for task in state.suspects):
         return True
     youngest = max((worker.joined_at for worker in (*state.workers.values(), *state.gone_workers.values())), default=0.0)
-    return any(not run.closed and not run.tasks and run.opened_at > youngest for run in state.runs.values())
+    return any(not run.closed and not run.tasks and run.opened_at > youngest and _may_come(run) for run in state.runs.values())
+
+
+def _may_come(run: Run) -> bool:
+    return not run.options.sites or SITE in run.options.sites
 
 
 def _local_workers(state: State) -> list[Worker]:
@@ -65,6 +69,8 @@ def _needs_one_large_worker(state: State) -> bool:
     if any(worker.capacity.get(CORES, 0) >= whole for worker in local):
         return False
     for shape in (*state.ready, *(task.shape for task in state.suspects)):
+        if not _may_come(shape.run):
+            continue
         cores = dict(shape.needs).get(CORES, 0)
         able = [worker for worker in state.workers.values() if worker.qualifies(shape)]
         large_enough = any(worker.capacity.get(CORES, 0) >= cores for worker in able)

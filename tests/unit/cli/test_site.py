@@ -217,6 +217,8 @@ def test_why_answers_for_a_site(pilotfish: CommandLine, hpc: Path, master: FakeM
         "text": "it has 3 pilots, as many as it may",
         "commands": ["pilotfish site set hpc max_pilots=6"],
     }
+    master.sites = [row(trouble="it is down")]
+    assert pilotfish("why", "hpc").out.startswith("site hpc is in trouble: it does not answer: it is down\n")
     assert pilotfish("why", "hpd").status == 2
 
 
@@ -258,6 +260,7 @@ def test_a_login_needs_somewhere_to_log_in(pilotfish: CommandLine, hpc: Path) ->
 
 
 def test_a_login_is_an_ssh_in_the_foreground(pilotfish: CommandLine, hpc: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     ssh = tmp_path / "bin" / "ssh"
     ssh.parent.mkdir()
     ssh.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" >{tmp_path}/words\nexit 5\n')

@@ -20,6 +20,7 @@ def programs(pilotfish: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyP
     """A directory of commands that come before all others; a site that uses them."""
     (tmp_path / ".pilotfish").chmod(0o700)
     monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     directory = tmp_path / "bin"
     directory.mkdir()
     monkeypatch.setenv("PATH", f"{directory}{os.pathsep}{os.environ['PATH']}")

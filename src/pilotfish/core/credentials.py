@@ -1,0 +1,54 @@
+"""What is known of the credentials that sites want to see. Not written down: it is asked again soon enough."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from pilotfish.model import inputs as i
+from pilotfish.model.quantities import show_seconds
+
+if TYPE_CHECKING:
+    from pilotfish.core.machine import Machine
+
+
+def credentials_seen(machine: Machine, item: i.CredentialsSeen) -> None:
+    if item.credentials:
+        machine.credentials[item.site] = (machine.now, item.credentials)
+    else:
+        machine.credentials.pop(item.site, None)
+
+
+def say(name: str, left_s: float, problem: str) -> str:
+    """How one of them is."""
+    if left_s == math.inf:
+        return f"nobody can say how long its {name} is good: {problem}" if problem else f"its {name} has no end"
+    if left_s == -math.inf:
+        return f"its {name} is missing ({problem})"
+    if left_s <= 0:
+        return f"its {name} ended {show_seconds(math.ceil(-left_s))} ago" if left_s < -1 else f"its {name} has ended"
+    return f"its {name} ends in {show_seconds(math.ceil(left_s))}"
+
+
+def of_site(machine: Machine, site: str) -> list[dict[str, Any]]:
+    """As rows; ``left_s`` is None if it has no end, or nobody knows it, and 0 if it cannot be used any more."""
+    at, known = machine.credentials.get(site, (0.0, ()))
+    rows = []
+    for one in known:
+        left_s = one.left_s - (machine.now - at)
+        rows.append(
+            {
+                "name": one.name,
+                "left_s": None if left_s == math.inf else max(0.0, left_s),
+                "usable": left_s > 0,
+                "warn": left_s < one.warn_s or bool(one.problem),
+                "text": say(one.name, left_s, one.problem),
+                "renew": one.renew,
+            }
+        )
+    return rows
+
+
+def unusable(machine: Machine, site: str) -> list[dict[str, Any]]:
+    """Those that pilots for this site wait for."""
+    return [row for row in of_site(machine, site) if not row["usable"]]

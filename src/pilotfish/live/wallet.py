@@ -1,0 +1,136 @@
+"""Watches what a site wants to see of us: how long its tickets, proxies, certificates and tokens are still good."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from pilotfish.backends.credentials import Credential, Lifetime, credential
+from pilotfish.backends.exchange import Answer, Exchange, Refused, Unclear
+from pilotfish.core.credentials import say
+from pilotfish.live.child import run_child
+from pilotfish.model import inputs as i
+from pilotfish.model.site import Site
+
+log = logging.getLogger(__name__)
+
+EVERY_S = 300.0
+SOON_S = 15.0
+"""So often it is asked at most: near the end, and while somebody waits for a new one."""
+WARN_S = 3600.0
+WARN_SHARE = 0.25
+"""Whoever has tickets for ten minutes does not want to be warned of each from its first moment."""
+
+
+class Asks(Protocol):
+    async def ask(self, exchange: Exchange[Any]) -> Any:
+        """Run its command where the site's commands run; Unclear and Refused are raised."""
+
+
+@dataclass(slots=True)
+class Known:
+    """What is known of one of them. ``ends_at`` is a time of the wall clock, which goes on while this machine sleeps."""
+
+    credential: Credential
+    ends_at: float
+    warn_s: float = 0.0
+    problem: str = ""
+
+    def left_s(self) -> float:
+        return self.ends_at - time.time()
+
+
+class Wallet:
+    """Asked only while there are pilots, so that nobody logs in for a site that nobody uses. ``pace_s``: how often, usually and at most."""
+
+    def __init__(self, name: str, site: Callable[[], Site], reach: Asks, tell: Callable[[i.Input], None]) -> None:
+        self.name = name
+        self.pace_s = (EVERY_S, SOON_S)
+        self._site = site
+        self._reach = reach
+        self._tell = tell
+        self._known: dict[str, Known] = {}
+        self._looked = asyncio.Event()
+        self._watching: asyncio.Task[None] | None = None
+
+    def watch(self) -> None:
+        if self._site().credentials and (self._watching is None or self._watching.done()):
+            self._watching = asyncio.get_running_loop().create_task(self._watch())
+
+    def rest(self) -> None:
+        """Nobody needs them for now; what was known of them will not be true when somebody does."""
+        if self._watching is not None:
+            self._watching.cancel()
+            self._watching = None
+            self._known.clear()
+            self._looked.clear()
+            self._tell(i.CredentialsSeen(self.name, ()))
+
+    async def usable(self) -> bool:
+        """True, or Unclear with what is in the way. What cannot be found out is not in the way: the site will tell."""
+        if self._site().credentials:
+            self.watch()
+            await self._looked.wait()
+            trouble = self.trouble()
+            if trouble:
+                raise Unclear(trouble)
+        return True
+
+    def trouble(self) -> str:
+        """What is missing or has ended, and what to do about it."""
+        return "; ".join(
+            f"{say(known.credential.name, known.left_s(), known.problem)}: {known.credential.renew}"
+            for known in self._known.values()
+            if known.left_s() <= 0
+        )
+
+    async def look(self) -> bool:
+        """Ask for all of them; whether all can be used."""
+        site = self._site()
+        wanted = {text: credential(text, site) for text in site.credentials}
+        await asyncio.gather(*(self._ask(text, one) for text, one in wanted.items()))
+        self._known = {text: self._known[text] for text in wanted if text in self._known}
+        if wanted:
+            self._tell(i.CredentialsSeen(self.name, tuple(_seen(known) for known in self._known.values())))
+        return not self.trouble()
+
+    async def _ask(self, text: str, one: Credential) -> None:
+        try:
+            lifetime: Lifetime = await (_ask_here(one.exchange) if one.here else self._reach.ask(one.exchange))
+        except Refused as absence:
+            self._known[text] = Known(one, -math.inf, problem=str(absence))
+        except Unclear as problem:
+            # What was known before stays true.
+            self._known.setdefault(text, Known(one, math.inf)).problem = str(problem)
+        else:
+            warn_s = min(WARN_S, lifetime.whole_s * WARN_SHARE) if lifetime.whole_s > 0 else WARN_S
+            self._known[text] = Known(one, time.time() + lifetime.left_s, warn_s)
+
+    async def _watch(self) -> None:
+        while True:
+            try:
+                await self.look()
+            except Exception:  # the edge: a tool that says something strange must not keep pilots waiting for ever
+                log.exception("site %s: its credentials could not be looked at", self.name)
+            self._looked.set()
+            await asyncio.sleep(self._pause_s())
+
+    def _pause_s(self) -> float:
+        usual_s, soon_s = self.pace_s
+        least_s = min((known.left_s() for known in self._known.values()), default=math.inf)
+        return max(soon_s, min(usual_s, least_s / 4))
+
+
+def _seen(known: Known) -> i.CredentialSeen:
+    return i.CredentialSeen(known.credential.name, known.left_s(), known.warn_s, known.credential.renew, known.problem)
+
+
+async def _ask_here(exchange: Exchange[Lifetime]) -> Lifetime:
+    command = exchange.command
+    outcome = await run_child(command.argv, command.stdin.encode(), command.patience_s)
+    return exchange.read(Answer(outcome.status, outcome.stdout, outcome.stderr))

@@ -71,7 +71,7 @@ def rows_as_written() -> list[Row]:
 
 
 def _row(name: str, backend: str, state: str, via: str = "") -> Row:
-    nothing = {"used": False, "wanted": None, "held": "", TROUBLE: "", "renew": [], "credentials": []}
+    nothing: Row = {"used": False, "wanted": None, "held": "", TROUBLE: "", "renew": [], "credentials": []}
     nothing |= {"waiting": 0, "active": 0, "workers": 0}
     return {"site": name, "backend": backend, "via": via, "state": state, **nothing, **dict.fromkeys(_WAITS), "failures": {}}
 

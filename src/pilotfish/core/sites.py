@@ -14,7 +14,7 @@ from pilotfish.model import effects as e
 from pilotfish.model import facts as f
 from pilotfish.model import inputs as i
 from pilotfish.model.site import LOCAL, VANISHED, PilotSize
-from pilotfish.model.states import ENDING
+from pilotfish.model.states import ACTIVE, ENDING
 
 if TYPE_CHECKING:
     from pilotfish.core.machine import Machine
@@ -77,6 +77,17 @@ def sites_read(machine: Machine, item: i.SitesRead) -> None:
             machine.record(f.SiteDescribed(name, site))
             machine.effects.append(e.DescribeSite(name, site))
             machine.stirred = True
+            if site is None:
+                _send_home(machine, name)
+
+
+def _send_home(machine: Machine, name: str) -> None:
+    """A site is no longer there: who waits is cancelled, who works finishes what it has."""
+    for pilot in [pilot for pilot in machine.state.pilots.values() if pilot.site == name and pilot.state <= ACTIVE]:
+        if not pilot.joined:
+            machine.end_pilot(pilot.id, f"site {name} was removed")
+        for worker in list(pilot.workers):
+            agents.drain(machine, machine.state.workers[worker], f"site {name} was removed")
 
 
 NEWS: dict[type, Callable[[Machine, Any], None]] = {

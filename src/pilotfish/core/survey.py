@@ -40,20 +40,24 @@ class Waiting:
     shape: Shape
     least: PilotSize
     count: int
+    places: tuple[str, ...]
 
 
 def _demand(state: State, sites: list[SiteView], now: float) -> Demand:
     demand = Demand()
     work: list[Waiting] = []
     for shape, count in _waiting(state):
-        if any(could_go(shape, site) for site in sites):
+        places = tuple(site.name for site in sites if could_go(shape, site))
+        if places:
             demand.tasks += count
-            work.append(Waiting(shape, size_for(shape), _worth(shape, count)))
+            work.append(Waiting(shape, size_for(shape), _worth(shape, count), places))
     _fill_workers(state, work, now)
     _fill_coming(state, {site.name: site for site in sites}, work, demand)
     for waiting in work:
         demand.cores += waiting.count * waiting.least.cores
-        demand.sizes += [waiting.least] * min(waiting.count, MOST_SIZES - len(demand.sizes))
+        count = min(waiting.count, MOST_SIZES - len(demand.sizes))
+        demand.sizes += [waiting.least] * count
+        demand.places += [waiting.places] * count
     return demand
 
 

@@ -283,6 +283,7 @@ def site_row(machine: Machine, name: str, record: SiteRecord) -> dict[str, Any]:
         "queue_wait_median_s": waits[len(waits) // 2] if waits else None,
         "queue_wait_90_s": waits[len(waits) * 9 // 10] if waits else None,
         "failures": causes,
+        "last_bad": record.last_bad,
     }
 
 

@@ -284,7 +284,6 @@ class Courier:
 
     async def _resume(self, placed: Placed) -> None:
         """The last master had not yet sent it."""
-        await asyncio.sleep(0)  # the others of this order are being adopted too
         self._recovering.discard(placed.tag)
         await self._send(placed)
 

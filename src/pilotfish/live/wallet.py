@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import math
 import time
@@ -46,16 +47,15 @@ class Known:
 
 
 class Wallet:
-    """Asked only while there are pilots, so that nobody logs in for a site that nobody uses. ``pace_s``: how often, usually and at most."""
+    """Asked only while there are pilots, so that nobody logs in for a site that nobody uses."""
 
     def __init__(self, name: str, site: Callable[[], Site], reach: Asks, tell: Callable[[i.Input], None]) -> None:
         self.name = name
-        self.pace_s = (EVERY_S, SOON_S)
         self._site = site
         self._reach = reach
         self._tell = tell
         self._known: dict[str, Known] = {}
-        self._looked = asyncio.Event()
+        self._looked, self._wake = asyncio.Event(), asyncio.Event()
         self._watching: asyncio.Task[None] | None = None
 
     def watch(self) -> None:
@@ -97,6 +97,9 @@ class Wallet:
         self._known = {text: self._known[text] for text in wanted if text in self._known}
         if wanted:
             self._tell(i.CredentialsSeen(self.name, tuple(_seen(known) for known in self._known.values())))
+        if self.trouble():
+            # Somebody waits for a new one from now on.
+            self._wake.set()
         return not self.trouble()
 
     async def _ask(self, text: str, one: Credential) -> None:
@@ -118,12 +121,13 @@ class Wallet:
             except Exception:  # the edge: a tool that says something strange must not keep pilots waiting for ever
                 log.exception("site %s: its credentials could not be looked at", self.name)
             self._looked.set()
-            await asyncio.sleep(self._pause_s())
+            self._wake.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._wake.wait(), self.pause_s())
 
-    def _pause_s(self) -> float:
-        usual_s, soon_s = self.pace_s
+    def pause_s(self) -> float:
         least_s = min((known.left_s() for known in self._known.values()), default=math.inf)
-        return max(soon_s, min(usual_s, least_s / 4))
+        return max(SOON_S, min(EVERY_S, least_s / 4))
 
 
 def _seen(known: Known) -> i.CredentialSeen:

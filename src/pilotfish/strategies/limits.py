@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from pilotfish.core.prospects import PilotWish, PilotWithdrawal, Prospect, SiteView
 from pilotfish.core.state import Pilot
@@ -64,35 +64,39 @@ class Room:
 class Needs:
     """The pilots that the waiting work could use, alike ones counted together. Each that is asked for takes out what it would serve."""
 
-    def __init__(self, sizes: Iterable[PilotSize]) -> None:
-        self._counts: dict[PilotSize, int] = {}
-        for size in sizes:
-            self._counts[size] = self._counts.get(size, 0) + 1
+    def __init__(self, sizes: Sequence[PilotSize], places: Sequence[tuple[str, ...]] = ()) -> None:
+        self._counts: dict[tuple[PilotSize, tuple[str, ...]], int] = {}
+        for kind in zip(sizes, places or [()] * len(sizes), strict=True):
+            self._counts[kind] = self._counts.get(kind, 0) + 1
 
     def __bool__(self) -> bool:
         return bool(self._counts)
 
-    def kinds(self) -> list[PilotSize]:
-        return list(self._counts)
+    def kinds(self, site: str = "") -> list[PilotSize]:
+        """Those that a pilot of this site may serve; without a name, all."""
+        return [size for size, places in self._counts if not site or not places or site in places]
 
-    def serve(self, size: PilotSize, least: PilotSize) -> None:
+    def serve(self, size: PilotSize, least: PilotSize, site: str = "") -> None:
         """A pilot of this size was asked for, for ``least``; what else has room in it needs no other one."""
         room = [
             size.all_cores - least.all_cores,
             size.memory * size.nodes - least.memory * least.nodes,
             size.gpus * size.nodes - least.gpus,
         ]
-        self._reduce(least, 1)
-        for other in self.kinds():
+        allowed = [kind for kind in self._counts if not site or not kind[1] or site in kind[1]]
+        self._reduce(next(kind for kind in allowed if kind[0] == least), 1)
+        for kind in allowed:
+            other = kind[0]
             if other.cores > size.cores or other.memory > size.memory or other.gpus > size.gpus or other.nodes > size.nodes:
                 continue
             asked = (other.all_cores, float(other.memory * other.nodes), other.gpus * other.nodes)
-            more = min([self._counts[other], *(int(left / part) for left, part in zip(room, asked, strict=True) if part > 0)])
+            left = self._counts.get(kind, 0)
+            more = min([left, *(int(spare / part) for spare, part in zip(room, asked, strict=True) if part > 0)])
             if more > 0 and other.all_cores > 0:
-                room = [left - more * part for left, part in zip(room, asked, strict=True)]
-                self._reduce(other, more)
+                room = [spare - more * part for spare, part in zip(room, asked, strict=True)]
+                self._reduce(kind, more)
 
-    def _reduce(self, kind: PilotSize, by: int) -> None:
+    def _reduce(self, kind: tuple[PilotSize, tuple[str, ...]], by: int) -> None:
         self._counts[kind] -= by
         if not self._counts[kind]:
             del self._counts[kind]
@@ -105,7 +109,7 @@ class Round:
         self.prospect = prospect
         self.now = prospect.now
         self.rooms = {view.name: Room(view) for view in prospect.sites}
-        self.needs = Needs(prospect.demand.sizes)
+        self.needs = Needs(prospect.demand.sizes, prospect.demand.places)
         self.proposals: list[PilotWish | PilotWithdrawal] = []
         self.moments: list[float] = []
         self._withdrawn: dict[str, None] = {}
@@ -127,7 +131,7 @@ class Round:
         if match is None:
             return False
         size, least = match
-        self.needs.serve(size, least)
+        self.needs.serve(size, least, site)
         self._ask(site, size, reason)
         return True
 
@@ -173,7 +177,7 @@ class Round:
         self.proposals.append(PilotWish(site, size, reason, replaces))
 
     def _match(self, site: str) -> tuple[PilotSize, PilotSize] | None:
-        for least in self.needs.kinds():
+        for least in self.needs.kinds(site):
             size = self.rooms[site].size_for(least)
             if size is not None:
                 return size, least

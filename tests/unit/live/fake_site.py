@@ -1,0 +1,247 @@
+"""A batch system that is made up, the way to it, and a desk where a courier tells its news. Answers can be lost, refused or garbled."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pilotfish.backends.exchange import QUEUED, Answer, Command, Exchange, Order, Sighting, Unclear
+from pilotfish.live.courier import Courier, World
+from pilotfish.live.orders import OrderBook, Placed
+from pilotfish.model import inputs as i
+from pilotfish.model.site import PilotSize, Site
+
+PERIOD_S = 0.02
+PATIENCE_S = 30.0
+"""A limit for hangs, never a measure."""
+ONE = PilotSize()
+Kind = TypeVar("Kind")
+
+
+@dataclass
+class Job:
+    tag: str
+    number: int
+    sighting: Sighting = field(default_factory=lambda: Sighting(QUEUED, "no reason"))
+    listed: bool = True
+
+
+class FakeSite:
+    """Backend and Reach in one. ``faults``: what the next commands of a kind come to, None being nothing; ``down`` holds for all."""
+
+    carries_files = True
+
+    def __init__(self, arrays: int = 1) -> None:
+        self.arrays = arrays
+        self.jobs: dict[str, Job] = {}
+        self.past_jobs: dict[str, Sighting] | None = {}
+        self.commands: list[tuple[str, ...]] = []
+        self.times: dict[str, list[float]] = {}
+        self.faults: dict[str, list[Exception | None]] = {}
+        self.down: Exception | None = None
+        self.lost_replies = 0
+        """So many submissions are taken, and nobody hears of it."""
+        self.garbled: dict[str, int] = {}
+        """So many answers to commands of this kind cannot be read by anybody."""
+        self.hears_cancel = True
+        self.takes_s = 0.0
+        self.under_way = self.most_under_way = 0
+        self.open: asyncio.Event = asyncio.Event()
+        """While it is not set, submissions hang."""
+        self.open.set()
+        self.staged: list[str] = []
+        self.cleared: list[str] = []
+        self.words: dict[tuple[str, int], str] = {}
+
+    def asked(self, kind: str) -> list[tuple[str, ...]]:
+        return [argv[1:] for argv in self.commands if argv[0] == kind]
+
+    def job_of(self, tag: str, number: int = 1) -> str:
+        return next(name for name, job in self.jobs.items() if (job.tag, job.number) == (tag, number))
+
+    def show(self, *jobs: str, **sighting: Any) -> None:
+        """From now on, this is what it says of these, or of all."""
+        for name in jobs or list(self.jobs):
+            self.jobs[name].sighting = Sighting(**sighting)
+
+    # --- Backend ------------------------------------------------------------------------------------------------------------------------
+
+    def submit(self, site: Site, order: Order) -> Exchange[list[str]]:
+        return Exchange(Command(("submit", order.tag, str(order.count))), lambda answer: list(json.loads(answer.stdout)))
+
+    def query(self, site: Site, jobs: Sequence[str]) -> list[Exchange[dict[str, Sighting]]]:
+        return [Exchange(Command(("query", *jobs)), _read_sightings)]
+
+    def past(self, site: Site, jobs: Sequence[str]) -> Exchange[dict[str, Sighting]] | None:
+        return Exchange(Command(("past", *jobs)), _read_sightings) if self.past_jobs is not None else None
+
+    def cancel(self, site: Site, jobs: Sequence[str]) -> list[Exchange[None]]:
+        return [Exchange(Command(("cancel", *jobs)), lambda answer: None)]
+
+    def find(self, site: Site, tag: str) -> list[Exchange[dict[int, str]]]:
+        return [Exchange(Command(("find", tag)), lambda answer: {int(n): job for n, job in json.loads(answer.stdout).items()})]
+
+    # --- Reach --------------------------------------------------------------------------------------------------------------------------
+
+    async def ask(self, exchange: Exchange[Any], submission: bool = False) -> Any:
+        kind = exchange.command.argv[0]
+        assert submission == (kind == "submit")
+        self.under_way += 1
+        self.most_under_way = max(self.most_under_way, self.under_way)
+        try:
+            return exchange.read(await self._run(exchange.command.argv))
+        finally:
+            self.under_way -= 1
+
+    async def place(self, tag: str, pilots: Sequence[str], size: PilotSize) -> Placed:
+        self._stumble("place")
+        return Placed("pond", tag, list(pilots), size, f"/site/{tag}", "/site/agent")
+
+    async def stage(self, placed: Placed) -> None:
+        self._stumble("stage")
+        self.staged.append(placed.tag)
+
+    async def last_words(self, placed: Placed, number: int) -> str:
+        return self.words.get((placed.tag, number), "")
+
+    async def clear(self, placed: Placed) -> None:
+        self._stumble("clear")
+        self.cleared.append(placed.tag)
+
+    # --- the system itself --------------------------------------------------------------------------------------------------------------
+
+    def _stumble(self, kind: str) -> None:
+        fault = self.faults[kind].pop(0) if self.faults.get(kind) else self.down
+        if fault is not None:
+            raise fault
+
+    async def _run(self, argv: tuple[str, ...]) -> Answer:
+        kind, *words = argv
+        self.commands.append(argv)
+        self.times.setdefault(kind, []).append(time.monotonic())
+        await asyncio.sleep(self.takes_s)
+        if kind == "submit":
+            await self.open.wait()
+        self._stumble(kind)
+        said = getattr(self, f"_run_{kind}")(*words)
+        if self.garbled.get(kind):
+            self.garbled[kind] -= 1
+            return Answer(0, "<html>")
+        return Answer(0, json.dumps(said))
+
+    def _run_submit(self, tag: str, count: str) -> list[str]:
+        made = {f"{len(self.jobs) + n}": Job(tag, n) for n in range(1, int(count) + 1)}
+        self.jobs.update(made)
+        if self.lost_replies:
+            self.lost_replies -= 1
+            raise Unclear("the connection broke")
+        return list(made)
+
+    def _run_query(self, *jobs: str) -> dict[str, Any]:
+        shown = {name: self.jobs[name] for name in jobs if name in self.jobs and self.jobs[name].listed}
+        return {name: _row(job.sighting) for name, job in shown.items()}
+
+    def _run_past(self, *jobs: str) -> dict[str, Any]:
+        assert self.past_jobs is not None
+        return {name: _row(self.past_jobs[name]) for name in jobs if name in self.past_jobs}
+
+    def _run_cancel(self, *jobs: str) -> None:
+        for name in jobs:
+            if self.hears_cancel and name in self.jobs:
+                self.jobs[name].listed = False
+
+    def _run_find(self, tag: str) -> dict[int, str]:
+        return {job.number: name for name, job in self.jobs.items() if job.tag == tag and job.listed}
+
+
+def _row(sighting: Sighting) -> list[Any]:
+    return [sighting.phase, sighting.reason, sighting.well, sighting.expired]
+
+
+def _read_sightings(answer: Answer) -> dict[str, Sighting]:
+    return {name: Sighting(*row) for name, row in json.loads(answer.stdout).items()}
+
+
+class Desk:
+    """A courier of site ``pond``, what it told, and who has joined."""
+
+    def __init__(self, directory: Path, arrays: int = 1, **about: Any) -> None:
+        self.directory = directory
+        self.site = FakeSite(arrays)
+        self.about = Site(backend="slurm", **{"period_s": PERIOD_S, **about})
+        self.told: list[i.Input] = []
+        self.joined: set[str] = set()
+        self.restart()
+
+    def restart(self) -> None:
+        """Another courier, which knows only what is written down."""
+        orders = OrderBook(self.directory / "orders")
+        self.world = World(self.told.append, self.joined.__contains__, orders, lambda pilot: f"pf-{pilot}")
+        self.courier = Courier("pond", self.about, self.site, self.site, self.world)
+
+    def order_files(self) -> list[str]:
+        return sorted(path.stem for path in (self.directory / "orders").glob("*.json"))
+
+    def submit(self, *pilots: str, size: PilotSize = ONE) -> None:
+        for pilot in pilots:
+            self.courier.submit(pilot, size)
+
+    def heard(self, kind: type[Kind]) -> list[Kind]:
+        return [item for item in self.told if isinstance(item, kind)]
+
+    def gone(self) -> dict[str, i.PilotGone]:
+        found = self.heard(i.PilotGone)
+        assert len({item.pilot for item in found}) == len(found), f"told twice: {found}"
+        return {item.pilot: item for item in found}
+
+    def jobs(self) -> dict[str, str]:
+        return {item.pilot: item.job for item in self.heard(i.PilotAccepted)}
+
+    def trouble(self) -> str:
+        troubles = self.heard(i.SiteSpoke)
+        return troubles[-1].trouble if troubles else ""
+
+    async def until(self, condition: Callable[[], object]) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while not condition():
+            assert time.monotonic() < deadline, (self.told[-5:], self.site.commands[-5:])
+            await asyncio.sleep(0.002)
+
+    async def looked(self, times: int) -> None:
+        """Until it has asked so often again, and heard the answer to the last but one."""
+        before = len(self.site.times.get("query", []))
+        await self.until(lambda: len(self.site.times.get("query", [])) >= before + times + 1)
+
+
+def story(tell: Callable[[Desk], Coroutine[Any, Any, None]]) -> Callable[[Path], None]:
+    return story_at()(tell)
+
+
+def story_at(**desk: Any) -> Callable[[Callable[[Desk], Coroutine[Any, Any, None]]], Callable[[Path], None]]:
+    """A test that is played on an event loop; at its end, nothing of the courier may be under way but what ``end`` would end."""
+
+    def wrap(tell: Callable[[Desk], Coroutine[Any, Any, None]]) -> Callable[[Path], None]:
+        def test(tmp_path: Path) -> None:
+            async def whole() -> None:
+                strange: list[dict[str, Any]] = []
+                asyncio.get_running_loop().set_exception_handler(lambda loop, context: strange.append(context))
+                made = Desk(tmp_path, **desk)
+                await tell(made)
+                made.site.faults, made.site.down, made.site.hears_cancel = {}, None, True
+                made.site.open.set()
+                await made.courier.end()
+                if made.world.tasks:
+                    await asyncio.wait(made.world.tasks, timeout=PATIENCE_S)
+                assert not made.world.tasks and not strange, strange
+
+            asyncio.run(whole())
+
+        test.__name__, test.__doc__ = tell.__name__, tell.__doc__
+        return test
+
+    return wrap

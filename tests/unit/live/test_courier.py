@@ -1,0 +1,595 @@
+"""A courier submits once, asks once per period, believes only clear answers, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pilotfish.backends.exchange import ENDED, QUEUED, RUNNING, Command, Exchange, Refused, Sighting, Unclear
+from pilotfish.live import courier as courier_module
+from pilotfish.live.runner import Runner
+from pilotfish.live.ssh import control_directory
+from pilotfish.model import inputs as i
+from pilotfish.model.site import BOOTSTRAP, CANCELLED, DIED, EXPIRED, REFUSED, VANISHED, PilotSize, Site
+from tests.unit.live.fake_site import PERIOD_S, Desk, FakeSite, story, story_at
+
+SILENCE = Unclear("slurmctld does not answer")
+HUNDRED = [f"pond-{number}" for number in range(100)]
+
+
+@pytest.fixture(autouse=True)
+def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What waits for seconds in life does so for a period here."""
+    monkeypatch.setattr(courier_module, "AGAIN_S", PERIOD_S)
+    monkeypatch.setattr(courier_module, "GATHER_S", 0.005)
+
+
+# --- submitting -----------------------------------------------------------------------------------------------------------------------
+
+
+@story_at(arrays=1)
+async def test_a_hundred_pilots_are_not_submitted_one_after_another(desk: Desk) -> None:
+    desk.site.takes_s = 0.05
+    began = time.monotonic()
+    desk.submit(*HUNDRED)
+    await desk.until(lambda: len(desk.jobs()) == 100)
+    took_s = time.monotonic() - began
+    assert len(desk.site.asked("submit")) == 100 and desk.site.most_under_way > 25
+    assert took_s < 100 * desk.site.takes_s / 4
+
+
+class RunnerSite(FakeSite):
+    """Its submissions are real commands, which go through a real runner."""
+
+    def __init__(self, runner: Runner) -> None:
+        super().__init__()
+        self.runner = runner
+        self.most_running = 0
+
+    async def ask(self, exchange: Exchange[Any], submission: bool = False) -> Any:
+        if submission:
+            await self.runner.run(Command(("sh", "-c", "sleep 0.05")), submission)
+            self.most_running = max(self.most_running, self.runner.under_way + 1)
+        return await super().ask(exchange, submission)
+
+
+@pytest.mark.parametrize("at_once", [4, 10])
+def test_no_more_commands_run_at_once_than_the_site_allows(tmp_path: Path, at_once: int) -> None:
+    async def whole() -> None:
+        desk = Desk(tmp_path, commands_at_once=at_once, submissions_per_minute=0)
+        runner = Runner("pond", desk.about, control_directory(tmp_path))
+        desk.site = site = RunnerSite(runner)
+        desk.restart()
+        began = time.monotonic()
+        desk.submit(*HUNDRED)
+        await desk.until(lambda: len(desk.jobs()) == 100)
+        took_s = time.monotonic() - began
+        one_by_one_s = sum(ran.took_s for ran in runner.recent)
+        assert len(runner.recent) == 100 and at_once - 1 <= site.most_running <= at_once
+        assert one_by_one_s / at_once <= took_s < one_by_one_s / 2
+        await desk.courier.end()
+        await runner.close()
+
+    asyncio.run(whole())
+
+
+@story_at(arrays=100)
+async def test_equal_pilots_are_gathered_into_arrays(desk: Desk) -> None:
+    large = PilotSize(8.0)
+    desk.submit(*HUNDRED, *(f"pond-1{number}" for number in range(50, 80)))
+    desk.submit("pond-9998", "pond-9999", size=large)
+    await desk.until(lambda: len(desk.jobs()) == 132)
+    assert sorted(int(count) for _, count in desk.site.asked("submit")) == [2, 30, 100]
+    for pilot, job in desk.jobs().items():
+        assert desk.world.orders is not None
+        taken = desk.site.jobs[job]
+        assert (HUNDRED[taken.number - 1] == pilot) == (taken.tag == "pf-pond-0")
+
+
+@story_at(arrays=50, period_s=0.05)
+async def test_a_thousand_pilots_cost_one_query_per_period(desk: Desk) -> None:
+    desk.submit(*(f"pond-{number}" for number in range(1000)))
+    await desk.until(lambda: len(desk.jobs()) == 1000)
+    assert len(desk.site.asked("submit")) == 20
+    await desk.looked(1)
+    began, before = time.monotonic(), len(desk.site.asked("query"))
+    await desk.until(lambda: len(desk.site.asked("query")) >= before + 6)
+    queries = desk.site.asked("query")[before:]
+    assert all(sorted(query) == sorted(desk.site.jobs) for query in queries[:6])
+    assert len(queries) <= (time.monotonic() - began) / desk.about.period_s + 1
+
+
+@story_at(arrays=1, period_s=0.2)
+async def test_pilots_that_come_one_after_another_are_not_asked_for_one_after_another(desk: Desk) -> None:
+    began = time.monotonic()
+    for number in range(40):
+        desk.submit(f"pond-{number}")
+        await desk.until(lambda number=number: len(desk.jobs()) == number + 1)  # type: ignore[misc]
+    periods = (time.monotonic() - began) / desk.about.period_s
+    assert len(desk.site.asked("query")) <= 2 * periods + 2
+
+
+@story
+async def test_an_order_is_written_down_before_it_is_sent(desk: Desk) -> None:
+    desk.site.open.clear()
+    desk.submit("pond-1")
+    await desk.until(lambda: desk.site.asked("submit"))
+    assert desk.order_files() == ["pf-pond-1"] and desk.site.staged == ["pf-pond-1"]
+
+
+@story_at(arrays=10)
+async def test_a_lost_reply_is_found_again_and_nothing_is_submitted_twice(desk: Desk) -> None:
+    desk.site.lost_replies = 1
+    desk.submit("pond-1", "pond-2")
+    await desk.until(lambda: len(desk.jobs()) == 2)
+    assert len(desk.site.asked("submit")) == 1 and set(desk.jobs().values()) == set(desk.site.jobs)
+    assert desk.site.jobs[desk.jobs()["pond-2"]].number == 2
+
+
+@story
+async def test_what_nobody_knows_twice_is_submitted_once_more(desk: Desk) -> None:
+    desk.site.faults["submit"] = [SILENCE]
+    desk.submit("pond-1")
+    await desk.until(desk.jobs)
+    assert len(desk.site.asked("submit")) == 2 and len(desk.site.asked("find")) == 2 and len(desk.site.jobs) == 1
+
+
+@story
+async def test_a_silent_site_is_no_proof_that_an_order_was_not_taken(desk: Desk) -> None:
+    desk.site.lost_replies = 1
+    desk.site.faults["find"] = [SILENCE, SILENCE, SILENCE, SILENCE]
+    desk.submit("pond-1")
+    await desk.until(desk.jobs)
+    assert len(desk.site.asked("submit")) == 1 and len(desk.site.asked("find")) == 5
+
+
+@story_at(arrays=10)
+async def test_of_an_order_that_is_found_in_part_the_rest_counts_as_gone(desk: Desk) -> None:
+    """It may have ended before anybody looked. To submit the order again would start the others twice."""
+    desk.site.lost_replies = 1
+    desk.site.faults["find"] = [SILENCE]
+    desk.submit("pond-1", "pond-2")
+    await desk.until(lambda: desk.site.asked("find"))
+    desk.site.jobs[desk.site.job_of("pf-pond-1", 2)].listed = False
+    await desk.until(desk.gone)
+    assert desk.gone()["pond-2"].cause == VANISHED and not desk.gone()["pond-2"].witnessed
+    assert list(desk.jobs()) == ["pond-1"] and len(desk.site.asked("submit")) == 1
+
+
+@pytest.mark.parametrize("kind", ["submit", "find"])
+def test_an_answer_that_nobody_can_read_is_as_good_as_none(tmp_path: Path, kind: str) -> None:
+    @story
+    async def play(desk: Desk) -> None:
+        desk.site.garbled[kind] = 1
+        desk.site.lost_replies = int(kind == "find")
+        desk.submit("pond-1")
+        await desk.until(desk.jobs)
+        assert len(desk.site.asked("submit")) == 1
+
+    play(tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["place", "stage"])
+@pytest.mark.parametrize("fault", [Unclear("the tunnel is not up"), Refused("Disk quota exceeded", later=True), ValueError("strange")])
+def test_files_that_cannot_be_put_there_now_are_put_there_later(tmp_path: Path, kind: str, fault: Exception) -> None:
+    @story
+    async def play(desk: Desk) -> None:
+        desk.site.faults[kind] = [fault, fault]
+        desk.submit("pond-1")
+        await desk.until(desk.jobs)
+        assert any(item.trouble for item in desk.heard(i.SiteSpoke)) and not desk.gone()
+
+    play(tmp_path)
+
+
+@story
+async def test_a_limit_is_tried_again_more_and_more_seldom_and_is_no_bad_start(desk: Desk) -> None:
+    desk.site.faults["submit"] = [Refused("QOSMaxSubmitJobPerUserLimit", later=True)] * 5
+    desk.submit("pond-1")
+    await desk.until(lambda: "QOSMaxSubmitJobPerUserLimit" in desk.trouble())
+    await desk.until(desk.jobs)
+    assert not desk.gone() and len(desk.site.asked("submit")) == 6
+    moments = desk.site.times["submit"]
+    pauses = [later - earlier for earlier, later in zip(moments, moments[1:], strict=False)]
+    assert all(pause >= PERIOD_S * times for pause, times in zip(pauses, (2, 4, 8, 10, 10), strict=True))
+    assert desk.trouble() == ""
+
+
+@story
+async def test_a_limit_that_lasts_for_days_is_borne(desk: Desk) -> None:
+    desk.about = desk.courier.site = Site(backend="slurm", period_s=1e-6)
+    desk.site.faults["submit"] = [Refused("no more today", later=True)] * 600
+    desk.submit("pond-1")
+    await desk.until(desk.jobs)
+
+
+@story
+async def test_a_refusal_is_told_in_the_words_of_the_site(desk: Desk) -> None:
+    desk.site.faults["submit"] = [Refused("invalid partition specified: shrot")]
+    desk.submit("pond-1")
+    await desk.until(desk.gone)
+    gone = desk.gone()["pond-1"]
+    assert (gone.well, gone.cause) == (False, REFUSED) and "invalid partition specified: shrot" in gone.reason
+    await desk.until(lambda: not desk.order_files())
+    assert desk.site.cleared == ["pf-pond-1"]
+
+
+# --- looking after them ---------------------------------------------------------------------------------------------------------------
+
+
+@story_at(arrays=10)
+async def test_why_a_pilot_waits_is_told_when_it_changes(desk: Desk) -> None:
+    desk.submit("pond-1")
+    await desk.until(lambda: desk.heard(i.PilotSeen))
+    desk.site.show(phase=QUEUED, reason="Priority")
+    await desk.looked(3)
+    desk.site.show(phase=RUNNING)
+    await desk.looked(3)
+    said = [(item.runs, item.reason) for item in desk.heard(i.PilotSeen)]
+    assert said == [(False, "no reason"), (False, "Priority"), (True, "")]
+
+
+@story
+async def test_a_site_that_does_not_answer_ends_nobody_and_is_asked_less_and_less_often(desk: Desk) -> None:
+    desk.submit("pond-1")
+    await desk.until(lambda: desk.heard(i.PilotSeen))
+    desk.site.down = SILENCE
+    await desk.until(lambda: desk.trouble() == str(SILENCE))
+    begun = len(desk.site.times["query"]) - 1
+    await desk.looked(8)
+    moments = desk.site.times["query"][begun:]
+    pauses = [later - earlier for earlier, later in zip(moments, moments[1:], strict=False)]
+    assert all(pause >= PERIOD_S * times * 0.99 for pause, times in zip(pauses[:7], (1, 2, 4, 8, 10, 10, 10), strict=True))
+    assert desk.trouble() == str(SILENCE) and not desk.gone()
+    desk.site.down = None
+    await desk.until(lambda: not desk.trouble())
+    await desk.looked(2)
+    assert not desk.gone()
+
+
+@story
+async def test_a_job_that_is_not_listed_three_times_and_that_nobody_remembers_has_vanished(desk: Desk) -> None:
+    desk.submit("pond-1")
+    await desk.until(lambda: desk.heard(i.PilotSeen))
+    desk.site.jobs[desk.jobs()["pond-1"]].listed = False
+    await desk.until(desk.gone)
+    gone = desk.gone()["pond-1"]
+    assert (gone.well, gone.witnessed, gone.cause) == (False, False, VANISHED)
+    assert len(desk.site.asked("past")) == courier_module.MISSES
+
+
+@story
+async def test_a_job_that_is_listed_again_has_not_vanished(desk: Desk) -> None:
+    desk.submit("pond-1")
+    await desk.until(lambda: desk.heard(i.PilotSeen))
+    job = desk.site.jobs[desk.jobs()["pond-1"]]
+    for _ in range(3):
+        job.listed, before = False, len(desk.site.asked("past"))
+        await desk.until(lambda before=before: len(desk.site.asked("past")) > before)  # type: ignore[misc]
+        job.listed = True
+        await desk.looked(2)
+    assert not desk.gone()
+
+
+@story
+async def test_silence_in_between_does_not_count_as_not_listed(desk: Desk) -> None:
+    desk.submit("pond-1")
+    await desk.until(lambda: desk.heard(i.PilotSeen))
+    desk.site.jobs[desk.jobs()["pond-1"]].listed = False
+    desk.site.faults["query"] = [None, SILENCE, SILENCE, SILENCE, None, None]
+    await desk.until(desk.gone)
+    assert desk.gone()["pond-1"].cause == VANISHED and len(desk.site.asked("past")) == 3
+
+
+@story
+async def test_a_system_that_has_no_memory_forgets_as_well(desk: Desk) -> None:
+    desk.site.past_jobs = None
+    desk.submit("pond-1")
+    await desk.until(lambda: desk.heard(i.PilotSeen))
+    desk.site.jobs[desk.jobs()["pond-1"]].listed = False
+    await desk.until(desk.gone)
+    assert desk.gone()["pond-1"].cause == VANISHED
+
+
+@story
+async def test_what_the_system_remembers_of_a_job_is_how_it_ended(desk: Desk) -> None:
+    desk.submit("pond-1", "pond-2", "pond-3")
+    await desk.until(lambda: len(desk.heard(i.PilotSeen)) == 3)
+    desk.joined |= {"pond-1", "pond-2", "pond-3"}
+    jobs = desk.jobs()
+    desk.site.past_jobs = {
+        jobs["pond-1"]: Sighting(ENDED, "COMPLETED"),
+        jobs["pond-2"]: Sighting(ENDED, "NODE_FAIL", well=False),
+        jobs["pond-3"]: Sighting(ENDED, "TIMEOUT", well=False, expired=True),
+    }
+    for job in desk.site.jobs.values():
+        job.listed = False
+    await desk.until(lambda: len(desk.gone()) == 3)
+    told = {pilot: (gone.well, gone.cause) for pilot, gone in desk.gone().items()}
+    assert told == {"pond-1": (True, ""), "pond-2": (False, DIED), "pond-3": (True, EXPIRED)}
+    assert "NODE_FAIL" in desk.gone()["pond-2"].reason
+
+
+@story_at(arrays=10)
+async def test_the_end_of_a_pilot_that_never_joined_carries_its_last_words(desk: Desk) -> None:
+    desk.submit("pond-1", "pond-2")
+    await desk.until(lambda: len(desk.jobs()) == 2)
+    desk.site.words["pf-pond-1", 2] = "pilotfish: no python3 of 3.8 or later on n07"
+    desk.site.show(phase=ENDED, reason="FAILED, exit status 43", well=False)
+    await desk.until(lambda: len(desk.gone()) == 2)
+    first, second = desk.gone()["pond-1"], desk.gone()["pond-2"]
+    assert (second.well, second.cause) == (first.well, first.cause) == (False, BOOTSTRAP)
+    assert "exit status 43" in second.reason and "no python3" in second.reason and "no python3" not in first.reason
+
+
+@story
+async def test_a_pilot_whose_time_was_over_before_it_joined_is_a_bad_start(desk: Desk) -> None:
+    """Or a site from which nobody can reach the master would be paid for, for ever."""
+    desk.submit("pond-1")
+    await desk.until(desk.jobs)
+    desk.site.words["pf-pond-1", 1] = "cannot reach the master"
+    desk.site.show(phase=ENDED, reason="TIMEOUT", well=False, expired=True)
+    await desk.until(desk.gone)
+    gone = desk.gone()["pond-1"]
+    assert (gone.well, gone.cause) == (False, EXPIRED) and "cannot reach the master" in gone.reason
+
+
+@pytest.mark.parametrize("kind", ["query", "past", "cancel"])
+def test_a_backend_that_stumbles_does_not_leave_its_pilots_alone(tmp_path: Path, kind: str) -> None:
+    @story
+    async def play(desk: Desk) -> None:
+        desk.submit("pond-1")
+        await desk.until(lambda: desk.heard(i.PilotSeen))
+        desk.site.faults[kind] = [IndexError("list index out of range")] * 2
+        desk.site.jobs[desk.jobs()["pond-1"]].listed = kind != "past"
+        if kind == "cancel":
+            desk.courier.cancel("pond-1")
+        else:
+            await desk.until(lambda: "could not be read" in desk.trouble())
+            desk.site.show(phase=ENDED, reason="it ended")
+        await desk.until(desk.gone)
+        assert len(desk.site.asked(kind)) >= 3
+
+    play(tmp_path)
+
+
+# --- cancelling -----------------------------------------------------------------------------------------------------------------------
+
+
+def assert_cancelled(desk: Desk, pilot: str = "pond-1") -> None:
+    gone = desk.gone()[pilot]
+    assert (gone.well, gone.cause) == (True, CANCELLED)
+
+
+@story
+async def test_what_is_cancelled_before_it_was_submitted_never_is(desk: Desk) -> None:
+    desk.submit("pond-1", "pond-2")
+    desk.courier.cancel("pond-1")
+    assert_cancelled(desk)
+    await desk.until(desk.jobs)
+    assert list(desk.jobs()) == ["pond-2"] and len(desk.site.jobs) == 1
+
+
+@story_at(arrays=10)
+async def test_what_is_cancelled_while_it_is_submitted_is_cancelled_there(desk: Desk) -> None:
+    desk.site.open.clear()
+    desk.submit("pond-1", "pond-2")
+    await desk.until(lambda: desk.site.asked("submit"))
+    desk.courier.cancel("pond-1")
+    assert not desk.gone()
+    desk.site.open.set()
+    await desk.until(desk.gone)
+    assert_cancelled(desk)
+    assert desk.site.asked("cancel") == [(desk.jobs()["pond-1"],)]
+    await desk.looked(3)
+    assert list(desk.gone()) == ["pond-1"]
+
+
+@story
+async def test_what_is_cancelled_while_its_reply_is_lost_is_found_and_cancelled(desk: Desk) -> None:
+    desk.site.lost_replies = 1
+    desk.site.faults["find"] = [SILENCE] * 3
+    desk.submit("pond-1")
+    await desk.until(lambda: desk.site.asked("find"))
+    desk.courier.cancel("pond-1")
+    await desk.until(desk.gone)
+    assert_cancelled(desk)
+    assert len(desk.site.asked("submit")) == 1 and desk.site.asked("cancel") == [(desk.jobs()["pond-1"],)]
+
+
+@story
+async def test_what_is_cancelled_while_the_site_takes_no_more_goes_soon(desk: Desk) -> None:
+    desk.courier.site = Site(backend="slurm", period_s=1000.0)
+    desk.site.faults["submit"] = [Refused("no more", later=True)]
+    desk.submit("pond-1")
+    await desk.until(lambda: "no more" in desk.trouble())
+    desk.courier.cancel("pond-1")
+    await desk.until(desk.gone)
+    assert_cancelled(desk)
+
+
+@story_at(arrays=10)
+async def test_those_that_wait_are_cancelled_together(desk: Desk) -> None:
+    desk.submit("pond-1", "pond-2", "pond-3")
+    await desk.until(lambda: len(desk.jobs()) == 3)
+    desk.courier.cancel("pond-1")
+    desk.courier.cancel("pond-2")
+    desk.courier.cancel("pond-1")
+    await desk.until(lambda: len(desk.gone()) == 2)
+    assert_cancelled(desk)
+    assert desk.site.asked("cancel") == [(desk.jobs()["pond-1"], desk.jobs()["pond-2"])]
+    assert desk.site.cleared == [] and desk.order_files() == ["pf-pond-1"]
+    desk.courier.cancel("pond-3")
+    await desk.until(lambda: desk.site.cleared == ["pf-pond-1"] and not desk.order_files())
+
+
+@story
+async def test_who_lingers_is_cancelled_again(desk: Desk) -> None:
+    desk.site.hears_cancel = False
+    desk.submit("pond-1")
+    await desk.until(desk.jobs)
+    desk.courier.cancel("pond-1")
+    await desk.until(lambda: len(desk.site.asked("cancel")) == 3)
+    assert not desk.gone()
+    desk.site.hears_cancel = True
+    await desk.until(desk.gone)
+    assert_cancelled(desk)
+
+
+@story
+async def test_a_cancel_that_had_no_answer_is_sent_again(desk: Desk) -> None:
+    desk.submit("pond-1")
+    await desk.until(desk.jobs)
+    desk.site.faults["cancel"] = [SILENCE, SILENCE]
+    desk.courier.cancel("pond-1")
+    await desk.until(desk.gone)
+    assert_cancelled(desk)
+    assert len(desk.site.asked("cancel")) == 3
+
+
+@story
+async def test_not_listed_once_is_no_proof_that_a_cancel_was_heard(desk: Desk) -> None:
+    desk.submit("pond-1")
+    await desk.until(desk.jobs)
+    job = desk.site.jobs[desk.jobs()["pond-1"]]
+    desk.site.faults["cancel"] = [SILENCE]
+    job.listed = False
+    desk.courier.cancel("pond-1")
+    await desk.until(lambda: desk.site.asked("past"))
+    job.listed = True
+    await desk.until(lambda: len(desk.site.asked("cancel")) == 2)
+    await desk.until(desk.gone)
+    assert_cancelled(desk)
+
+
+@story
+async def test_an_unknown_pilot_is_gone_at_once(desk: Desk) -> None:
+    desk.courier.cancel("pond-77")
+    assert desk.gone()["pond-77"].well
+
+
+# --- restarts -------------------------------------------------------------------------------------------------------------------------
+
+
+@story_at(arrays=10)
+async def test_after_a_restart_pilots_with_jobs_are_looked_after_and_have_fresh_credentials(desk: Desk) -> None:
+    desk.submit("pond-1", "pond-2")
+    await desk.until(lambda: len(desk.jobs()) == 2)
+    jobs = desk.jobs()
+    desk.restart()
+    for pilot in jobs:
+        desk.courier.adopt(pilot, PilotSize(), jobs[pilot])
+    await desk.until(lambda: desk.site.staged == ["pf-pond-1", "pf-pond-1"])
+    desk.site.show(phase=ENDED, reason="FAILED", well=False)
+    desk.site.words["pf-pond-1", 2] = "no space left"
+    await desk.until(lambda: len(desk.gone()) == 2)
+    assert "no space left" in desk.gone()["pond-2"].reason and len(desk.site.asked("submit")) == 1
+    await desk.until(lambda: not desk.order_files())
+
+
+@story
+async def test_after_a_restart_an_order_without_a_job_is_found_by_its_name(desk: Desk) -> None:
+    desk.site.lost_replies = 1
+    desk.site.faults["find"] = [SILENCE] * 1000
+    desk.submit("pond-1")
+    await desk.until(lambda: desk.site.asked("find"))
+    desk.restart()
+    desk.site.faults.clear()
+    desk.courier.adopt("pond-1", PilotSize(), "")
+    await desk.until(desk.jobs)
+    assert len(desk.site.asked("submit")) == 1
+
+
+@story
+async def test_after_a_restart_what_was_never_begun_is_submitted(desk: Desk) -> None:
+    desk.courier.adopt("pond-1", PilotSize(), "")
+    await desk.until(desk.jobs)
+    assert len(desk.site.asked("submit")) == 1 and not desk.site.asked("find")
+
+
+@story
+async def test_after_a_restart_a_job_without_an_order_is_looked_after_all_the_same(desk: Desk) -> None:
+    desk.site.jobs = {}
+    desk.courier.adopt("pond-1", PilotSize(), "17")
+    await desk.until(desk.gone)
+    assert desk.gone()["pond-1"].cause == VANISHED and desk.site.asked("query")[0] == ("17",)
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_after_a_restart_what_is_cancelled_at_once_is_cancelled_at_the_site(tmp_path: Path, known: bool) -> None:
+    """Whether or not its job is known: nothing may be left in the queue because somebody wanted to tell it where the master is."""
+
+    @story
+    async def play(desk: Desk) -> None:
+        desk.submit("pond-1")
+        await desk.until(desk.jobs)
+        job = desk.jobs()["pond-1"]
+        desk.restart()
+        desk.told.clear()
+        desk.site.faults["cancel"] = [SILENCE] * 3
+        desk.courier.adopt("pond-1", PilotSize(), job if known else "")
+        desk.courier.cancel("pond-1")
+        await desk.until(lambda: len(desk.site.asked("cancel")) == 4)
+        await desk.until(desk.gone)
+        assert_cancelled(desk)
+        assert not desk.site.jobs[job].listed
+
+    play(tmp_path)
+
+
+@story
+async def test_agents_are_told_anew_where_the_master_is_until_it_works(desk: Desk) -> None:
+    desk.submit("pond-1")
+    await desk.until(desk.jobs)
+    for fault in (Unclear("the tunnel is not up"), Refused("Permission denied"), OSError("strange")):
+        desk.site.faults["stage"] = [fault]
+        before = len(desk.site.staged)
+        desk.courier.refresh()
+        desk.courier.refresh()
+        if isinstance(fault, Refused):
+            await desk.until(lambda: not desk.site.faults["stage"])
+            await desk.until(lambda: not desk.world.tasks)
+        else:
+            await desk.until(lambda before=before: len(desk.site.staged) == before + 1)  # type: ignore[misc]
+
+
+# --- ending ---------------------------------------------------------------------------------------------------------------------------
+
+
+@story_at(arrays=2)
+async def test_the_end_leaves_nothing(desk: Desk) -> None:
+    desk.submit("pond-1", "pond-2", "pond-3")
+    await desk.until(lambda: len(desk.jobs()) == 3)
+    desk.submit("pond-4")
+    await desk.courier.end()
+    assert len(desk.gone()) == 4 and not any(job.listed for job in desk.site.jobs.values())
+    await desk.until(lambda: not desk.world.tasks)
+    assert desk.order_files() == [] and len(desk.site.cleared) == 2
+
+
+def test_the_end_is_not_waited_for_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(courier_module, "GOODBYE_S", 0.1)
+
+    @story
+    async def play(desk: Desk) -> None:
+        desk.submit("pond-1")
+        await desk.until(desk.jobs)
+        desk.site.down = SILENCE
+        await desk.courier.end()
+        assert not desk.gone() and desk.order_files() == ["pf-pond-1"]
+
+    play(tmp_path)
+    assert "left in its queue: 1" in caplog.text
+
+
+@story
+async def test_files_that_cannot_be_removed_are_no_reason_to_stop(desk: Desk) -> None:
+    desk.site.faults["clear"] = [Refused("Permission denied"), Unclear("no route"), ValueError("strange")]
+    desk.submit("pond-1", "pond-2", "pond-3")
+    await desk.until(lambda: len(desk.jobs()) == 3)
+    desk.site.show(phase=ENDED)
+    await desk.until(lambda: len(desk.gone()) == 3 and not desk.order_files())

@@ -192,6 +192,7 @@ TASK_VARIABLES = {
     "PILOTFISH_ATTEMPT": "Which try this is, from 1.",
     "PILOTFISH_CORES": "How many cores it was given. `OMP_NUM_THREADS` is the same unless it was set.",
     "PILOTFISH_DEADLINE": "When its time is up, in seconds since 1970; only with a time limit.",
+    "PILOTFISH_ENDS_AT": "When its worker ends, in seconds since 1970; only where that is known, as in a batch job.",
     "PILOTFISH_WORKER": "The worker it runs on.",
 }
 
@@ -336,6 +337,7 @@ EXECUTABLE_OPTIONS = {
     "sandbox": "`True`: in a fresh directory; the default with `inputs` or `outputs`",
     "shell": "`True`: the first word is a script for `sh`, the others are its arguments",
     "output_cap": 'how much of what it writes is kept, head and tail, such as `"1 MiB"`; default 16 MiB',
+    "warn_signal": 'sent to it shortly before its worker ends, such as `"USR1"`; default: none, for it ends who does not expect it',
 }
 
 

@@ -26,6 +26,7 @@ EXAMPLES: list[Any] = [
     wire.Beat([]),
     wire.Results(12, [wire.ResultItem(1 << 52, 3, FAILURE, 1, 2, 3, 0), wire.ResultItem(2, 1, None, 10**12, 0, 0, 1 << 20)]),
     wire.Returned([(4, 1)]),
+    wire.Draining("nearly over"),
     wire.Leave("drained"),
     wire.Gone("w", "signal 9"),
     wire.Peeked(3, True, 1024),

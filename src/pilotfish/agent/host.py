@@ -205,6 +205,8 @@ class Host:
                 slots.take_back(effect[1], now)
             elif kind == "terminate":
                 slots.terminate(effect[1], now)
+            elif kind == "warn":
+                slots.warn(effect[1], effect[2])
             elif kind == "kill":
                 slots.kill(effect[1], now)
             elif kind == "peek":
@@ -254,8 +256,11 @@ def main(options_text: str) -> NoReturn:
     offer.info = describe(options["workdir"], gpus)
     offer.info["shares"] = bool(options["share"])
     offer.poll_s = options["poll"]
+    os.environ.pop("PILOTFISH_ENDS_AT", None)
     if options["ends_in"] is not None:
         offer.ends_at = options["started"] + options["ends_in"]
+        # For the tasks: slots have the environment from here.
+        os.environ["PILOTFISH_ENDS_AT"] = "%.3f" % (time.time() + offer.ends_at - time.monotonic())
     settings = {name: options[name] for name in ("workdir", "bundle", "worker", "life", "share")}
     settings["stopped_s"] = options["stopped_after"]
     try:

@@ -35,6 +35,7 @@ Effects (tuples)
     ("terminate", slot)         ask the one attempt in this slot to end (TERM to its whole tree); slot_finished or slot_died may follow
     ("kill", slot)              stop it with force, whole tree; slot_finished or slot_died must follow. This one and terminate come only
                                 when the slot holds a single attempt.
+    ("warn", slot, number)      send this signal to the one attempt in this slot, which asked to be warned before the end of the pilot
     ("peek", query, slot, stream, offset)   send Peeked with output of what runs in the slot
     ("exit", reason, code)      send what is still to be sent, kill everything, end. Nothing follows; later inputs are ignored.
 
@@ -65,6 +66,10 @@ SILENT_BEATS = 3
 STALL_S = 1.0
 LINGER_S = 0.05
 RESULTS_APART_S = 0.02
+WARN_S = 60.0
+"""So long before its end an agent takes no more work, and warns what still runs,"""
+WARN_SHARE = 0.2
+"""but not before the last part of its time has begun."""
 
 
 class Offer:
@@ -93,6 +98,9 @@ class AgentMachine:
         self.link = DOWN
         self.draining = ""
         self.exited = False
+        self.ending = False
+        """Its end is near: nothing is begun any more, and what runs is warned."""
+        self.warn_at = NEVER if offer.ends_at is None else offer.ends_at - min(WARN_S, WARN_SHARE * max(0.0, offer.ends_at - now))
         self.results = Results()
         self._random = random.Random(seed)
         self._effects: List[Effect] = []
@@ -190,6 +198,8 @@ class AgentMachine:
         self._last_contact = now
         self._pulsed = False
         self.results.send_all_again()
+        if self.ending:
+            self._effects.append(("send", ["draining", self.draining], []))
         # A beat after the first results asks for a pulse, which tells a calling agent that all was received.
         self._last_beat = -NEVER if self.offer.poll_s > 0 else now
 
@@ -299,7 +309,7 @@ class AgentMachine:
         if self.exited or held is None or not held.asked_back:
             return
         self.work.taken_back(held, count)
-        if held.condemned:
+        if held.condemned or self.ending:
             self.work.next_look = 0.0
         if self.draining:
             self._returned.extend(self.work.hand_back_all())
@@ -361,12 +371,24 @@ class AgentMachine:
         ends_at = self.offer.ends_at
         if ends_at is not None and now >= ends_at:
             self.stop("the time of this pilot is over", now)
-        elif now >= self._last_contact + self.orphan_s:
+            return
+        if now >= self.warn_at and not self.ending:
+            self._approach_end()
+        if now >= self._last_contact + self.orphan_s:
             self._exit("no contact with the master for %g s" % self.orphan_s, 4)
         elif self.link == DIALLING and now >= self._last_dial + DIAL_TIMEOUT_S:
             self._hang_up("the dial led to nothing", now)
         elif self.link >= LINKED and now >= self._last_heard + SILENT_BEATS * self.beat_s:
             self._hang_up("the master is silent", now)
+
+    def _approach_end(self) -> None:
+        """What has not begun goes back to the master, who shall send nothing more."""
+        self.ending = True
+        self.draining = self.draining or "the time of this pilot is nearly over"
+        self._returned.extend(self.work.hand_back_all())
+        self.work.next_look = 0.0
+        if self.link == WELCOMED:
+            self._effects.append(("send", ["draining", self.draining], []))
 
     def _look_at_slots(self, now: float) -> None:
         """Long runners: tell of them, free those behind them, stop those over their time, press on with those condemned."""
@@ -382,11 +404,21 @@ class AgentMachine:
             elif now >= begun + REPORT_START_S and not slot.reported:
                 slot.reported = True
                 self._started.append([head.task, head.attempt])
+            if self.ending:
+                self._warn(slot)
             if not slot.condemned and len(slot.attempts) > 1 and not slot.slow and now >= begun + HELD_UP_S:
                 slot.slow = True
                 self._ask_back(slot)
             due = min(due, slot.next_look())
         self.work.next_look = due
+
+    def _warn(self, slot: Slot) -> None:
+        """Only who asked for it: a signal ends a program that does not expect it."""
+        if not (slot.warned or slot.condemned) and len(slot.attempts) == 1:
+            slot.warned = True
+            number = int(slot.attempts[0].spec.launch.get("warn_signal") or 0)
+            if number:
+                self._effects.append(("warn", slot.number, number))
 
     def _ask_back(self, slot: Slot) -> None:
         if not slot.asked_back:
@@ -451,7 +483,7 @@ class AgentMachine:
     def _next_deadline(self) -> float:
         due = min(self._last_contact + self.orphan_s, self.work.next_look)
         if self.offer.ends_at is not None:
-            due = min(due, self.offer.ends_at)
+            due = min(due, self.offer.ends_at if self.ending else self.warn_at)
         if self.link == DOWN:
             return min(due, self._dial_at)
         if self.link == DIALLING:

@@ -314,6 +314,11 @@ class SlotProcess:
             signal_all([self.pid()], TIME_IS_UP)
             signal_all(descendants_of(self.pid()), signal.SIGTERM)
 
+    def warn(self, number: int) -> None:
+        """The program that was started gets it, and nobody below it: it knows whom to tell."""
+        if self.runs_executable() and self.running():
+            signal_all(children_of(self.pid()), number)
+
     def kill_task(self) -> None:
         """With force. An executable dies alone; a call takes its slot with it, which the keeper sees to."""
         if self.runs_executable():

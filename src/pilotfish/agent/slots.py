@@ -116,6 +116,11 @@ class Slots:
             process.terminate()
             self._watch_writing(process)
 
+    def warn(self, slot: int, number: int) -> None:
+        process = self.processes.get(slot)
+        if process is not None:
+            process.warn(number)
+
     def kill(self, slot: int, now: float) -> None:
         process = self.processes.get(slot)
         if process is not None:

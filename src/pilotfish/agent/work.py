@@ -108,6 +108,7 @@ class Slot:
         "verdict",
         "gently",
         "kill_at",
+        "warned",
     )
 
     def __init__(self, number: int) -> None:
@@ -127,6 +128,7 @@ class Slot:
         self.verdict: Optional[Failure] = None
         self.gently = False
         self.kill_at = NEVER
+        self.warned = False
 
     def condemn(self, verdict: Optional[Failure], gently: bool = False) -> None:
         """``gently``: it is asked to end, and has a while to do so."""

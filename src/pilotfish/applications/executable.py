@@ -183,6 +183,8 @@ class Launch(Struct, frozen=True, kw_only=True):
     output_cap: int = 0
     """How much of stdout and of stderr is kept; 0: as much as agents keep of any task."""
     shell: bool = False
+    warn_signal: int = 0
+    """Sent to it shortly before its pilot ends; 0: none."""
 
 
 def executable_spec(name: str, launch: Launch, wanted: Wanted = NOTHING_SPECIAL) -> tuple[TaskSpec, bytes]:
@@ -195,6 +197,7 @@ def executable_spec(name: str, launch: Launch, wanted: Wanted = NOTHING_SPECIAL)
         "outputs": list(launch.outputs),
         "output_cap": launch.output_cap,
         "shell": launch.shell,
+        **({"warn_signal": launch.warn_signal} if launch.warn_signal else {}),
     }
     return wanted.spec("exec", name, described), (pack(contents) if contents else b"")
 

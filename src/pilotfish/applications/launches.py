@@ -14,6 +14,7 @@ from pilotfish.applications.executable import (
     check_environment,
     check_inputs,
     check_outputs,
+    check_signal,
     executable_payload,
     executable_spec,
     program_beside,
@@ -35,6 +36,7 @@ class ExecutableWishes(Wishes, total=False):
     sandbox: bool | None
     shell: bool
     output_cap: int | str
+    warn_signal: int | str
 
 
 EXECUTABLE_KNOWN = (*KNOWN, *(name for name in ExecutableWishes.__annotations__ if name not in KNOWN))
@@ -123,6 +125,7 @@ class ExecutableCalls:
             outputs=outputs,
             output_cap=parse_bytes(shared.get("output_cap", 0), "output_cap"),
             shell=bool(shared.get("shell", False)),
+            warn_signal=check_signal(shared.get("warn_signal", 0)),
         )
         wanted = read_wishes({name: value for name, value in shared.items() if name in KNOWN}, "executable")
         return executable_spec(os.path.basename(task.argv[0]), launch, wanted)

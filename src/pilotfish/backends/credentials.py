@@ -42,12 +42,12 @@ class Credential:
 def credential(text: str, site: Site) -> Credential:
     """From what stands in ``sites.toml``: a kind, and after a colon the file, if it is not where the tools look by themselves."""
     kind, _, path = text.partition(":")
-    name, script, read, renew, here = _KINDS[kind]
-    command = renew(path, site)
-    if site.via and not here:
-        command = f"ssh -t {site.via} {command}"
-    exchange = Exchange(Command(("sh", "-c", script, "sh", path)), lambda answer: read(_good(answer)))
-    return Credential(f"{name} {path}".strip(), command, exchange, here)
+    name, script, read = _KINDS[kind]
+    # The ssh that shows a certificate runs here.
+    here, renew = kind == "ssh-certificate", _renew(kind, path, site.backend)
+    command = Command(("sh", "-c", script, "sh", path))
+    renew = f"ssh -t {site.via} {renew}" if site.via and not here else renew
+    return Credential(f"{name} {path}".strip(), renew, Exchange(command, lambda answer: read(*_good(answer))), here)
 
 
 # In one line each: csh as a login shell takes no more. $1: the file, or nothing. Times are told as if we lived in Greenwich.
@@ -94,16 +94,14 @@ def _seconds(text: str, form: str) -> float:
         raise Unclear(f"this is not a time: {text}") from None
 
 
-# --- Kerberos: MIT's klist writes 11/15/26 13:44:26, Heimdal's Nov 15 13:44:26 2026 ---------------------------------------------------
-
+# MIT's klist writes 11/15/26 13:44:26, Heimdal's Nov 15 13:44:26 2026.
 _MIT = (re.compile(r"^(\d\d/\d\d/\d\d \S+) +(\d\d/\d\d/\d\d \S+) +krbtgt/(\S+)@\3$", re.MULTILINE), "%m/%d/%y %H:%M:%S")
 _HEIMDAL = (re.compile(r"^([A-Z]\w\w .{16}) +([A-Z]\w\w .{16}) +krbtgt/(\S+)@\3$", re.MULTILINE), "%b %d %H:%M:%S %Y")
 _HEIMDAL_EXPIRED = re.compile(r">>>Expired<<< +krbtgt/(\S+)@\1$", re.MULTILINE)
 
 
-def _read_kerberos(told: tuple[float, str]) -> Lifetime:
+def _read_kerberos(now: float, said: str) -> Lifetime:
     """The ticket for tickets: all others are made from it."""
-    now, said = told
     found = [_until(now, row[1], row[2], form) for rows, form in (_MIT, _HEIMDAL) for row in rows.finditer(said)]
     found += [Lifetime(0.0) for _ in _HEIMDAL_EXPIRED.finditer(said)]
     if not found:
@@ -111,13 +109,10 @@ def _read_kerberos(told: tuple[float, str]) -> Lifetime:
     return max(found, key=lambda lifetime: lifetime.left_s)
 
 
-# --- X.509 ----------------------------------------------------------------------------------------------------------------------------
-
 _DATES = re.compile(r"notBefore=(.+)\s+notAfter=(.+)")
 
 
-def _read_x509(told: tuple[float, str]) -> Lifetime:
-    now, said = told
+def _read_x509(now: float, said: str) -> Lifetime:
     dates = _DATES.search(said)
     if dates is not None:
         return _until(now, dates[1], dates[2], "%b %d %H:%M:%S %Y GMT")
@@ -127,67 +122,42 @@ def _read_x509(told: tuple[float, str]) -> Lifetime:
     return Lifetime(float(last[0]))
 
 
-# --- ssh certificates -----------------------------------------------------------------------------------------------------------------
-
 _VALID = re.compile(r"^\s*Valid: (forever|after \S+|(?:from (?P<start>\S+) to|before) (?P<end>\S+))$", re.MULTILINE)
 
 
-def _read_ssh_certificate(told: tuple[float, str]) -> Lifetime:
-    now, said = told
-    found = [
-        _until(now, valid["start"], valid["end"], "%Y-%m-%dT%H:%M:%S") if valid["end"] else Lifetime(math.inf)
-        for valid in _VALID.finditer(said)
-    ]
-    if not found:
+def _read_ssh_certificate(now: float, said: str) -> Lifetime:
+    valid = _VALID.search(said)
+    if valid is None:
         raise Unclear(f"ssh-keygen says nothing of its validity: {' '.join(said.split())[:200]}")
-    return max(found, key=lambda lifetime: lifetime.left_s)
+    return _until(now, valid["start"], valid["end"], "%Y-%m-%dT%H:%M:%S") if valid["end"] else Lifetime(math.inf)
 
 
-# --- tokens ---------------------------------------------------------------------------------------------------------------------------
-
-
-def _read_token(told: tuple[float, str]) -> Lifetime:
+def _read_token(now: float, said: str) -> Lifetime:
     """One that is not a JSON Web Token, or has no end in it, keeps to itself how long it lasts."""
-    now, said = told
-    claims_text = said.strip()
-    if not claims_text:
-        return Lifetime(math.inf)
+    text = said.strip()
     try:
-        claims = json.loads(base64.urlsafe_b64decode(claims_text + "=" * (-len(claims_text) % 4)))
-        end = claims.get("exp")
-        start = claims.get("nbf", claims.get("iat"))
-        return Lifetime(math.inf) if end is None else Lifetime(float(end) - now, float(end) - float(start) if start else 0.0)
+        claims = json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)) or "{}")
+        end = float(claims.get("exp", math.inf))
+        return Lifetime(end - now, end - float(claims.get("iat", end)) if math.isfinite(end) else 0.0)
     except (ValueError, TypeError, AttributeError):
         raise Unclear("its claims cannot be read: it is not a JSON Web Token") from None
 
 
-# --- what to do about them ------------------------------------------------------------------------------------------------------------
+def _renew(kind: str, path: str, backend: str) -> str:
+    """What a person does about it."""
+    if kind == "kerberos":
+        return f"kinit -c {path}" if path else "kinit"
+    if kind == "x509":
+        tool, flag = ("arcproxy", "-P") if backend == "arc" else ("voms-proxy-init", "-out")
+        return f"{tool} {flag} {path}" if path else tool
+    if kind == "token":
+        return f"htgettoken{f' -o {path}' if path else ''}  (or whatever gives you tokens)"
+    return f"ssh-keygen -s CA -I NAME -V +12h {path.removesuffix('-cert.pub')}.pub  (or whatever signs keys for you: vault, step)"
 
 
-def _renew_kerberos(path: str, site: Site) -> str:
-    return f"kinit -c {path}" if path else "kinit"
-
-
-def _renew_x509(path: str, site: Site) -> str:
-    tool, flag = ("arcproxy", "-P") if site.backend == "arc" else ("voms-proxy-init", "-out")
-    return f"{tool} {flag} {path}" if path else tool
-
-
-def _renew_ssh_certificate(path: str, site: Site) -> str:
-    key = path.removesuffix("-cert.pub") + ".pub"
-    return f"ssh-keygen -s CA -I NAME -V +12h {key}  (or whatever signs keys for you, such as vault or step)"
-
-
-def _renew_token(path: str, site: Site) -> str:
-    return f"htgettoken -o {path}  (or whatever gives you tokens)" if path else "htgettoken  (or whatever gives you tokens)"
-
-
-_Read = Callable[[tuple[float, str]], Lifetime]
-_Renew = Callable[[str, Site], str]
-_KINDS: dict[str, tuple[str, str, _Read, _Renew, bool]] = {
-    "kerberos": ("Kerberos ticket", _KERBEROS, _read_kerberos, _renew_kerberos, False),
-    "x509": ("X.509 proxy", _X509, _read_x509, _renew_x509, False),
-    # The ssh that shows it runs here.
-    "ssh-certificate": ("ssh certificate", _SSH, _read_ssh_certificate, _renew_ssh_certificate, True),
-    "token": ("token", _TOKEN, _read_token, _renew_token, False),
+_KINDS: dict[str, tuple[str, str, Callable[[float, str], Lifetime]]] = {
+    "kerberos": ("Kerberos ticket", _KERBEROS, _read_kerberos),
+    "x509": ("X.509 proxy", _X509, _read_x509),
+    "ssh-certificate": ("ssh certificate", _SSH, _read_ssh_certificate),
+    "token": ("token", _TOKEN, _read_token),
 }

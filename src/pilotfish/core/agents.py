@@ -46,6 +46,8 @@ def hear(machine: Machine, spoke: i.AgentSpoke) -> None:
         machine.send(link, m.Pulse())
     elif isinstance(message, m.Returned):
         _returned(machine, worker, message.items)
+    elif isinstance(message, m.Draining):
+        drain(machine, worker, message.reason)
     elif isinstance(message, m.Leave):
         leave(machine, worker, message.reason)
     elif isinstance(message, m.Peeked):

@@ -38,13 +38,13 @@ class Demand:
     cores: float = 0.0
     tasks: int = 0
     sizes: list[PilotSize] = field(default_factory=list)
-    places: list[tuple[str, ...]] = field(default_factory=list)
-    """For each of the sizes, the sites that would do. None: any."""
     spare: list[str] = field(default_factory=list)
     """Pilots on their way that no waiting work needs any more."""
     awaited: dict[str, PilotSize] = field(default_factory=dict)
     """Pilots on their way that waiting work counts on: the least that another must have to take its place. A pilot and those that were
     asked for in its stead count once."""
+    places: list[tuple[str, ...]] = field(default_factory=list)
+    """For each of the sizes, the sites that would do. None: any."""
 
 
 @dataclass(slots=True)

@@ -101,6 +101,12 @@ class Returned(Message, frozen=True, tag="returned"):
     items: list[tuple[int, int]]
 
 
+class Draining(Message, frozen=True, tag="draining"):
+    """I shall end soon: send no more work. What runs goes on."""
+
+    reason: str
+
+
 class Leave(Message, frozen=True, tag="leave"):
     reason: str
 
@@ -329,7 +335,7 @@ class Problem(Message, frozen=True, tag="problem"):
     hint: str
 
 
-FromAgent = Prove | Hello | Beat | Results | Returned | Leave | Gone | Peeked
+FromAgent = Prove | Hello | Beat | Results | Returned | Draining | Leave | Gone | Peeked
 FromClient = Prove | Open | Submit | Close | Watch | Taken | Ask
 ToAgent = Banner | Proved | Refused | Welcome | Assign | Acked | Kill | Recall | Pulse | Drain | Retire | Peek
 ToClient = Banner | Proved | Refused | Opened | Accepted | Ended | Began | RunFinished | Answer | Problem

@@ -236,7 +236,10 @@ def test_pilots_wait_for_a_ticket_and_go_when_it_is_there(tmp_path: Path, monkey
         desk.left_s = -300.0
         courier = courier_of(desk, told, tmp_path)
         courier.submit("hpc-1", PilotSize())
-        await eventually(lambda: any(isinstance(item, i.SiteSpoke) and "its Kerberos ticket ended 5 min" in item.trouble for item in told), "it says why it waits")
+        await eventually(
+            lambda: any(isinstance(item, i.SiteSpoke) and "its Kerberos ticket ended 5 min" in item.trouble for item in told),
+            "it says why it waits",
+        )
         await eventually(lambda: desk.asked > 2, "it is asked again and again")
         assert desk.places == desk.submitted == 0
         desk.left_s = 3600.0

@@ -101,6 +101,19 @@ def settings_page() -> str:
     return "\n".join(lines) + "\n"
 
 
+SITE_TESTS = {
+    "slurm": "A real Slurm of several nodes in `make test`, through ssh as an ordinary user; recorded answers of 22.05.",
+    "sge": "A real Grid Engine 8.1.9 in `make test`, likewise; recorded answers.",
+    "htcondor": "A real HTCondor 23.9 pool in `make test`, likewise; recorded answers.",
+    "ssh": "A real OpenSSH server and an ordinary user in `make test`.",
+    "arc": "Recorded answers in `make test`; tried by hand against a real ARC 6.17 element.",
+    "pbs": "Recorded answers of OpenPBS 23.06 only; Torque from its documentation. Neither runs where the tests run.",
+    "kubernetes": "Recorded answers of Kubernetes 1.34 only: no cluster runs where the tests run.",
+    "lsf": "Answers written from its documentation only: it cannot be had where the tests run.",
+}
+"""What is claimed of a backend is what was seen."""
+
+
 def site_page() -> str:
     """The keys of a site, from the structure that holds them."""
     lines = [
@@ -119,6 +132,8 @@ def site_page() -> str:
         lines.append(f"| `{key}` | {_site_default(key, field)} | {_prose(meanings[field.name])} |")
     lines += ["", "Under `options` is what only one kind of backend knows:\n", "| backend | option | meaning |", "|---|---|---|"]
     lines += [f"| {backend} | `{name}` | {text} |" for backend, options in SITE_OPTIONS.items() for name, text in options.items()]
+    lines += ["", "## How each backend is tested\n", "| backend | against |", "|---|---|"]
+    lines += [f"| {backend} | {text} |" for backend, text in SITE_TESTS.items()]
     return "\n".join(lines) + "\n"
 
 

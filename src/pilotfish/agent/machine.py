@@ -67,9 +67,8 @@ STALL_S = 1.0
 LINGER_S = 0.05
 RESULTS_APART_S = 0.02
 WARN_S = 60.0
-"""So long before its end an agent takes no more work, and warns what still runs,"""
+"""So long before its end an agent takes no more work, and warns what runs; but not before the last part of its time."""
 WARN_SHARE = 0.2
-"""but not before the last part of its time has begun."""
 
 
 class Offer:
@@ -404,21 +403,14 @@ class AgentMachine:
             elif now >= begun + REPORT_START_S and not slot.reported:
                 slot.reported = True
                 self._started.append([head.task, head.attempt])
-            if self.ending:
-                self._warn(slot)
+            warning = slot.take_warning() if self.ending else 0
+            if warning:
+                self._effects.append(("warn", slot.number, warning))
             if not slot.condemned and len(slot.attempts) > 1 and not slot.slow and now >= begun + HELD_UP_S:
                 slot.slow = True
                 self._ask_back(slot)
             due = min(due, slot.next_look())
         self.work.next_look = due
-
-    def _warn(self, slot: Slot) -> None:
-        """Only who asked for it: a signal ends a program that does not expect it."""
-        if not (slot.warned or slot.condemned) and len(slot.attempts) == 1:
-            slot.warned = True
-            number = int(slot.attempts[0].spec.launch.get("warn_signal") or 0)
-            if number:
-                self._effects.append(("warn", slot.number, number))
 
     def _ask_back(self, slot: Slot) -> None:
         if not slot.asked_back:

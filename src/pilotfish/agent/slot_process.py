@@ -37,7 +37,7 @@ from .cell import (
 from .failure import Failure
 from .frames import MAX_BODY
 from .parcels import pack
-from .process_tree import descendants_of, resident_bytes, signal_all
+from .process_tree import children_of, descendants_of, resident_bytes, signal_all
 from .results import Item
 from .work import Attempt, Spec
 

@@ -137,6 +137,13 @@ class Slot:
             self.verdict = verdict
             self.gently = gently
 
+    def take_warning(self) -> int:
+        """The signal of which the running attempt is to hear before its pilot ends, given once; 0: it did not ask for one."""
+        if self.warned or self.condemned or len(self.attempts) > 1:
+            return 0
+        self.warned = True
+        return int(self.attempts[0].spec.launch.get("warn_signal") or 0)
+
     def next_look(self) -> float:
         """When there will be something to do about the running attempt."""
         if self.condemned:

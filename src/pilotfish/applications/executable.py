@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import json
 import os
+import signal
 import stat
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -142,6 +143,15 @@ def check_environment(env: Mapping[str, str]) -> dict[str, str]:
         if not name or "=" in name or "\0" in name + value:
             raise BadInput(f"env[{name!r}]: cannot be the name and value of a variable", "use letters, digits and _")
     return dict(env)
+
+
+def check_signal(value: int | str) -> int:
+    """By its name or its number; 0 for none. Those that nobody can catch warn nobody."""
+    names = {one.name.removeprefix("SIG"): int(one) for one in signal.Signals}
+    number = names.get(value.upper().removeprefix("SIG"), -1) if isinstance(value, str) else value
+    if number and (number not in names.values() or number in (signal.SIGKILL, signal.SIGSTOP)):
+        raise BadInput(f"warn_signal: {value!r} cannot be sent as a warning", 'name a signal that the program handles, such as "USR1"')
+    return int(number)
 
 
 def program_beside(argv: Sequence[str]) -> dict[str, Source]:

@@ -264,3 +264,23 @@ def test(name: str, **options: Any) -> int:
     from pilotfish.cli.sitecheck import examine
 
     return examine(name, **options)
+
+
+@site.command("log")
+@name_argument
+@click.option("--lines", "-n", type=click.IntRange(1), default=20, show_default=True, help="So many of the last lines.")
+@pool_option
+def log_(name: str, lines: int, pool: str) -> None:
+    """Show the commands that were run for a site, as you would type them.
+
+    With each: when, how long it took, how it ended, and what it complained about.
+    """
+    from pilotfish.live.home import pool_home
+
+    find_site(name)
+    path = pool_home(pool).diary(name)
+    if not path.exists():
+        Screen.of().line(f"No command has been run for {name} yet. Try: pilotfish site test {name}")
+        return
+    for line in path.read_text(errors="replace").splitlines()[-lines:]:
+        Screen.of().line(clean(line))

@@ -74,6 +74,10 @@ class PoolHome:
     def client_credentials(self) -> Path:
         return self.directory / "client.json"
 
+    def diary(self, site: str) -> Path:
+        """Every command that was run for a site, as a person would type it."""
+        return self.directory / f"site-{site}.log"
+
     @property
     def port_file(self) -> Path:
         return self.directory / "port"

@@ -86,7 +86,7 @@ class Places:
             digest = pool_digest(self._keyring)
             orders = OrderBook(self._pool.directory / "orders")
             self._world = World(self._tell, self.has_joined, orders, lambda pilot: f"pf-{digest}-{pilot.rpartition('-')[2]}")
-        runner = Runner(name, site, control_directory(self._pool.directory))
+        runner = Runner(name, site, control_directory(self._pool.directory), self._pool.diary(name))
         reach = self._reaches[name] = SiteReach(name, site, runner, self._pool, self._keyring)
         reach.master = self.address
         courier = self._couriers[name] = Courier(name, site, BACKENDS[site.backend], reach, self._world)

@@ -6,9 +6,11 @@ Every command is remembered for a while, as a person would type it.
 from __future__ import annotations
 
 import asyncio
+import os
 import shlex
 import time
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +22,7 @@ from pilotfish.model.site import Site
 REMEMBERED = 200
 SESSIONS = 8
 """So many commands at once over one connection: servers allow ten, and a tunnel may need one."""
+MOST_DIARY = 1 << 20
 BURST_S = 5.0
 """As many submissions may go at once as would otherwise take so long."""
 NOT_PERMITTED = 126
@@ -55,10 +58,11 @@ class Pace:
 
 
 class Runner:
-    """``sockets``: a private directory for the shared connections, see ``control_directory``."""
+    """``sockets``: a private directory for the shared connections, see ``control_directory``. ``diary``: a file that has every command."""
 
-    def __init__(self, name: str, site: Site, sockets: Path) -> None:
+    def __init__(self, name: str, site: Site, sockets: Path, diary: Path | None = None) -> None:
         self.name = name
+        self._diary = diary
         self.site = site
         self.recent: deque[Ran] = deque(maxlen=REMEMBERED)
         self.under_way = 0
@@ -89,8 +93,14 @@ class Runner:
             finally:
                 self.under_way -= 1
             complaint = answer.complaint() if answer.status != 0 else ""
-            self.recent.append(Ran(self._typed(command), began, time.monotonic() - clock, answer.status, complaint))
+            self._remember(Ran(self._typed(command), began, time.monotonic() - clock, answer.status, complaint))
             return answer
+
+    def _remember(self, ran: Ran) -> None:
+        self.recent.append(ran)
+        if self._diary is not None:
+            with suppress(OSError):
+                write_diary(self._diary, ran)
 
     async def _run(self, command: Command) -> Answer:
         stdin = command.stdin.encode("utf-8", "surrogateescape")
@@ -117,6 +127,22 @@ class Runner:
     async def close(self) -> None:
         """Leave no connection behind."""
         await asyncio.gather(*(connection.close() for connection in self._connections.values()))
+
+
+def write_diary(path: Path, ran: Ran) -> None:
+    """One line for a command, and one for its complaint. When it is long, the older half goes."""
+    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(ran.at))
+    ending = "no answer" if ran.status is None else f"exit {ran.status}"
+    lines = [f"{when}  {ran.took_s:6.2f} s  {ending:9}  {ran.typed}"]
+    lines += [f"{'':21}{ran.complaint}"] if ran.complaint else []
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    with open(descriptor, "r+", encoding="utf-8", errors="surrogateescape") as file:
+        file.write("".join(f"{line}\n" for line in lines))
+        if file.tell() > MOST_DIARY:
+            file.seek(0)
+            kept = file.read().splitlines(keepends=True)
+            file.truncate(0)
+            file.writelines(kept[len(kept) // 2 :])
 
 
 async def _run_here(argv: tuple[str, ...], stdin: bytes, patience_s: float, public: bool) -> Answer:

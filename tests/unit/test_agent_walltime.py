@@ -1,0 +1,104 @@
+"""The agent's machine near the end of its pilot: it takes no more work, warns who asked for it, and is charged with nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.unit.test_agent_machine import WELCOME, assign, joined, of, ok, sent, starts
+
+END = 100.0
+WARNING = 80.0
+
+
+def with_signal(*tasks: tuple[int, int], spec: int = 1) -> list[Any]:
+    header = assign(*tasks, spec=spec, kind="exec")
+    header[1][0][4] = {"warn_signal": 10}
+    return header
+
+
+def test_near_the_end_what_has_not_begun_goes_back_and_the_master_is_told() -> None:
+    machine = joined(cores=1.0, ends_at=END)
+    machine.heard(assign((1, 1), (2, 1)), b"", 70.0)
+    machine.turn(70.0)
+    effects = machine.turn(WARNING)
+    assert sent(effects, "returned") == [["returned", [[2, 1]]]]
+    assert [header[0] for header in sent(effects, "draining")] == ["draining"]
+    assert not of(effects, "warn") and not of(effects, "kill")
+    machine.heard(assign((3, 1)), b"", WARNING + 1)
+    effects = machine.turn(WARNING + 1)
+    assert sent(effects, "returned") == [["returned", [[3, 1]]]] and not starts(effects)
+
+
+def test_it_wakes_for_the_warning() -> None:
+    machine = joined(ends_at=END)
+    for beat in range(1, 16):
+        machine.heard(["pulse"], b"", 5.0 * beat)
+        machine.turn(5.0 * beat)
+    machine.heard(["pulse"], b"", 79.0)
+    assert machine.deadline <= WARNING and not machine.ending
+
+
+def test_who_asked_for_a_signal_gets_it_once_and_nobody_else_does() -> None:
+    machine = joined(ends_at=END)
+    machine.heard(with_signal((1, 1)), b"", 70.0)
+    machine.heard(assign((2, 1), spec=2, kind="exec"), b"", 70.0)
+    assert starts(machine.turn(70.0)) == {0: [1], 1: [2]}
+    assert of(machine.turn(WARNING), "warn") == [("warn", 0, 10)]
+    assert not of(machine.turn(WARNING + 1), "warn")
+
+
+def test_one_that_was_sent_ahead_and_begins_late_is_warned_too() -> None:
+    machine = joined(cores=1.0, ends_at=END)
+    machine.heard(with_signal(*[(task, 1) for task in range(4)]), b"", 79.0)
+    machine.turn(79.0)
+    machine.slot_finished(0, [ok(wall_us=100)], 79.99)
+    assert starts(machine.turn(79.99)) == {0: [1, 2, 3]}
+    assert not of(machine.turn(WARNING), "warn")
+    machine.slot_finished(0, [ok(), ok()], WARNING + 0.001)
+    warned = [of(machine.turn(WARNING + late), "warn") for late in (0.001, 0.06, 0.2)]
+    assert [effect for effects in warned for effect in effects] == [("warn", 0, 10)]
+
+
+def test_an_agent_without_work_leaves_before_its_end() -> None:
+    machine = joined(ends_at=END)
+    machine.heard(["pulse"], b"", WARNING)
+    effects = machine.turn(WARNING)
+    assert sent(effects, "leave") and of(effects, "exit")[0][2] == 0
+
+
+def test_one_that_works_leaves_when_it_has_done_so() -> None:
+    machine = joined(ends_at=END)
+    machine.heard(assign((1, 1)), b"", 79.0)
+    machine.turn(79.0)
+    assert not of(machine.turn(WARNING), "exit")
+    machine.slot_finished(0, [ok()], 85.0)
+    assert not of(machine.turn(85.0), "exit")
+    machine.heard(["acked", 0, 0], b"", 85.1)
+    assert of(machine.turn(85.1), "exit")
+
+
+def test_at_the_end_it_leaves_what_still_runs_uncharged() -> None:
+    machine = joined(ends_at=END)
+    machine.heard(assign((1, 1)), b"", 79.0)
+    machine.turn(79.0)
+    machine.turn(WARNING)
+    machine.heard(["pulse"], b"", 99.0)
+    effects = machine.turn(END)
+    assert sent(effects, "leave") and not sent(effects, "results")
+
+
+def test_a_master_that_was_away_at_the_warning_hears_of_it_later() -> None:
+    machine = joined(ends_at=END)
+    machine.heard(assign((1, 1)), b"", 79.0)
+    machine.turn(79.0)
+    machine.unlinked(79.5)
+    assert not sent(machine.turn(WARNING), "draining")
+    machine.linked(1, 81.0)
+    machine.turn(81.0)
+    machine.heard(WELCOME, b"", 81.1)
+    assert len(sent(machine.turn(81.1), "draining")) == 1
+
+
+def test_a_long_pilot_warns_a_minute_before_its_end() -> None:
+    assert joined(ends_at=3600.0).warn_at == 3540.0
+    assert joined().warn_at == float("inf")

@@ -135,7 +135,8 @@ def test_everything_the_machine_sends_is_understood_by_the_master() -> None:
     tell(wire.Peek(1, 7, 1, 1, 0))
     machine.slot_finished(0, [(["exit", "task", "status 1"], 5, 6, 7, b"payload")], 0.1)
     turn(0.1)
-    machine.stop("enough", 0.2)
-    turn(0.2)
+    turn(0.4)
+    machine.stop("enough", 0.5)
+    turn(0.5)
     kinds = {type(wire.decode_from_agent(json.dumps(header).encode())) for header in headers}
     assert kinds == {wire.Hello, wire.Beat, wire.Returned, wire.Peeked, wire.Results, wire.Leave}

@@ -42,6 +42,10 @@ class Laptop:
         # not "ip netns exec", which hides some of what is mounted
         return ["nsenter", f"--net={NAMES / self.name}", "--", *command]
 
+    def let_out_to(self, port: int) -> None:
+        """The router lets through what goes there, and the answers."""
+        _nft(self.router, f"add rule ip wan inbound iifname inside tcp dport {port} accept")
+
     def cut(self) -> None:
         """Packets are lost both ways; nobody is told."""
         _nft(self.router, "add rule ip wan weather drop")
@@ -120,7 +124,6 @@ def _connect(laptop: Laptop, net: str) -> None:
         "add chain ip wan weather { type filter hook forward priority -10; }\n"
         "add chain ip wan inbound { type filter hook forward priority 0; policy drop; }\n"
         "add rule ip wan inbound ct state established,related accept\n"
-        "add rule ip wan inbound iifname inside tcp dport 20000-32000 accept\n"
         "add chain ip wan hide { type nat hook postrouting priority 100; }\n"
         "add rule ip wan hide oifname outside masquerade\n",
     )

@@ -35,6 +35,7 @@ def campus(
     start_engine: Callable[[OpenSSHFromOutside], OpenSSHFromOutside],
 ) -> Iterator[Campus]:
     openssh = start_engine(OpenSSHFromOutside(accounts=("root", person.name), address=laptop.server))
+    laptop.let_out_to(openssh.ports[0])
     with campus_at(pilotfish_home, openssh, person, laptop.pool) as made:
         yield made
 
@@ -58,13 +59,22 @@ def ended_well(campus: Campus, run: int) -> bool:
     return bool(counts["done"] == TASKS and sum(counts.values()) == TASKS)
 
 
-@pytest.mark.parametrize(("reach", "backend"), [("tunnel", "slurm"), ("auto", "ssh")])
-def test_agents_find_a_master_that_nobody_can_call(campus: Campus, slurm: Slurm, reach: str, backend: str) -> None:
-    site = campus.add("far", backend, slurm if backend == "slurm" else None, cores=2, reach=reach)
+def wait_for_more(campus: Campus, run: int, more: int) -> None:
+    """More tasks than were done already, and on their way."""
+    before = campus.ask("run", run=run)["counts"]["done"]
+    processes.wait_until(lambda: campus.ask("run", run=run)["counts"]["done"] >= before + more, "work goes on")
+
+
+@pytest.mark.parametrize(("reach", "hosts"), [("tunnel", ()), ("auto", ("desk", "attic"))])
+def test_agents_find_a_master_that_nobody_can_call(campus: Campus, slurm: Slurm, reach: str, hosts: tuple[str, ...]) -> None:
+    if hosts:
+        site = campus.add("far", "ssh", cores=2, reach=reach, hosts=[f"{campus.person.name}@{host}" for host in hosts])
+    else:
+        site = campus.add("far", "slurm", slurm, cores=2, reach=reach)
     with campus.run(f"{site}:2") as run:
         futures = [run.executable(["sh", "-c", "id -un; sleep 0.02"]) for _ in range(TASKS)]
         said = [future.result(timeout=processes.PATIENCE_S).stdout.decode().strip() for future in futures]
-        assert len(tunnels(campus)) == 1
+        assert len(tunnels(campus)) == max(1, len(hosts)), "one to the login node, or to each host"
     assert said == [campus.person.name] * TASKS
     assert ended_well(campus, run.id) and campus.ask("run", run=run.id)["attempts"] == TASKS
 
@@ -88,11 +98,21 @@ def test_a_tunnel_whose_ssh_is_killed_is_dug_again_and_no_task_is_lost(campus: C
         for _ in range(3):
             processes.wait_until(lambda: len(tunnels(campus)) == 1, "there is a tunnel")
             (ssh,) = tunnels(campus)
-            wanted = campus.ask("run", run=run.id)["counts"]["done"] + 20
             os.kill(ssh, signal.SIGKILL)
-            processes.wait_until(lambda wanted=wanted: campus.ask("run", run=run.id)["counts"]["done"] >= wanted, "work goes on")
+            wait_for_more(campus, run.id, 20)
         assert [future.result(timeout=processes.PATIENCE_S).exit for future in futures] == [0] * TASKS
     assert ended_well(campus, run.id) and campus.ask("run", run=run.id)["attempts"] == TASKS
+
+
+def test_a_master_that_is_killed_digs_a_new_tunnel_for_the_agents_of_the_old_one(campus: Campus, slurm: Slurm) -> None:
+    site = campus.add("far", "slurm", slurm, cores=2, reach="tunnel")
+    with campus.run(f"{site}:2") as run:
+        futures = [run.executable(["sh", "-c", "sleep 0.2; echo $PILOTFISH_WORKER"]) for _ in range(TASKS)]
+        campus.wait_for_workers(site, 2)
+        campus.kill_master()
+        wait_for_more(campus, run.id, 20)
+        workers = {future.result(timeout=processes.PATIENCE_S).stdout for future in futures}
+    assert len(workers) == 2 and ended_well(campus, run.id)
 
 
 def test_a_network_that_is_away_for_a_while_costs_no_task(laptop: Laptop, campus: Campus, slurm: Slurm) -> None:

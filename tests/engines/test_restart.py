@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -26,12 +25,6 @@ SAY = "echo $PILOTFISH_WORKER; sleep 0.3"
 def campus(pilotfish_home: Path, openssh: OpenSSH, person: Person) -> Iterator[Campus]:
     with campus_at(pilotfish_home, openssh, person) as made:
         yield made
-
-
-def kill_master(campus: Campus) -> None:
-    """Whoever asks next brings another one to life."""
-    lock = max(campus.pool.directory.glob("lock-*"))
-    processes.end([int(json.loads(lock.read_text())["pid"])])
 
 
 def jobs_so_far(engine: Engine, person: Person) -> int:
@@ -60,7 +53,7 @@ def test_pilots_that_wait_and_that_run_are_taken_over(
         campus.wait_for_workers(site, 2)
         processes.wait_until(lambda: len([p for p in campus.pilots(site) if p["job"]]) == 3, "three are accepted")
         pilots = {pilot["pilot"]: pilot["job"] for pilot in campus.pilots(site)}
-        kill_master(campus)
+        campus.kill_master()
         assert {pilot["pilot"]: pilot["job"] for pilot in campus.pilots(site)} == pilots
         said = Counter(future.result(timeout=processes.PATIENCE_S).stdout.decode().strip() for future in futures)
         assert long_one.result(timeout=processes.PATIENCE_S).stdout == b"once\n"
@@ -114,7 +107,7 @@ def run_with_a_death(campus: Campus, slurm: Slurm, sluggish: Sluggish, moment: C
     with campus.run(f"{site}:2") as run:
         futures = [run.executable(["sh", "-c", SAY]) for _ in range(20)]
         processes.wait_until(moment, "the moment for the master to die")
-        kill_master(campus)
+        campus.kill_master()
         campus.wait_for_workers(site, 2)
         assert [future.result(timeout=2 * processes.PATIENCE_S).exit for future in futures] == [0] * 20
         processes.wait_until(sluggish.is_over, "the first sbatch has ended")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from tests.engines.slurm import Slurm
 
 PATIENCE_S = 3 * processes.PATIENCE_S
 """Several pilots after each other."""
+WAVES = 3
 
 
 @pytest.fixture
@@ -25,7 +28,7 @@ def campus(pilotfish_home: Path, openssh: OpenSSH, person: Person) -> Iterator[C
 
 
 def tasks_of(campus: Campus, run: int) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = campus.ask("tasks", run=run)["tasks"]
+    rows: list[dict[str, Any]] = campus.ask("tasks", run=run, limit=1000)
     assert [row for row in rows if row["state"] != "done" or row["failures"] or row["losses"]] == []
     return rows
 
@@ -49,22 +52,25 @@ def test_pilots_end_in_time_and_are_replaced_and_no_task_pays_for_it(campus: Cam
     assert len(workers) > 2
     attempts = {row["index"]: row["attempt"] for row in tasks_of(campus, run.id)}
     assert attempts.pop(0) == 2 and set(attempts.values()) == {1}, attempts
-    states = {line for line in slurm.ask("squeue", "--noheader", "--states=all", "--partition=short", "--format=%T").split()}
+    states = set(slurm.ask("squeue", "--noheader", "--states=all", "--partition=short", "--format=%T").split())
     assert states <= {"COMPLETED", "RUNNING", "CANCELLED", "COMPLETING", "PENDING"}, "no pilot was ended by Slurm for its time"
     assert campus.row(site)["failures"] == {}
 
 
 def test_pilots_that_are_thrown_out_cost_no_task(campus: Campus, slurm: Slurm) -> None:
-    """Slurm puts them back into the queue; they may come back as new workers."""
+    """Slurm signals the agent and the tasks alike, and puts the job back into the queue, from which it is taken if others are there."""
     site = campus.add("pond", "slurm", slurm, cores=4, queue="batch")
+    urgent = ["sbatch", "--partition=urgent", "--cpus-per-task=4", "--array=1-2", "--output=/dev/null", "--wrap=sleep 1"]
     with campus.run(f"{site}:2") as run:
-        futures = [run.executable(["sleep", "0.5"]) for _ in range(200)]
-        campus.wait_for_workers(site, 2)
-        urgent = ["sbatch", "--parsable", "--partition=urgent", "--cpus-per-task=4", "--output=/dev/null", "--wrap=sleep 3"]
-        said = campus.person.run(*urgent, environment=slurm.environment)
-        assert said.returncode == 0, said.stderr
-        processes.wait_until(lambda: campus.row(site)["workers"] < 2, "one is thrown out")
-        assert [future.result(timeout=PATIENCE_S).exit for future in futures] == [0] * 200
+        futures: list[Future[Any]] = []
+        for _ in range(70):
+            futures += [run.executable(["sleep", "0.5"]), run.submit(time.sleep, 0.5)]
+            futures.append(run.executable(["sh", "-c", "trap 'exit 7' TERM; sleep 0.5 & wait"]))
+        for _ in range(WAVES):
+            campus.wait_for_workers(site, 2)
+            assert campus.person.run(*urgent, environment=slurm.environment).returncode == 0
+            processes.wait_until(lambda: campus.row(site)["workers"] == 0, "both are thrown out")
+        for future in futures:
+            future.result(timeout=PATIENCE_S)
     tasks_of(campus, run.id)
-    jobs = slurm.ask("squeue", "--noheader", "--array", "--states=all", "--partition=batch", "--format=%i|%T")
-    assert len(campus.pilots(site)) <= 2, jobs
+    assert len(campus.pilots(site)) <= 2

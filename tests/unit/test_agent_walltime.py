@@ -1,4 +1,4 @@
-"""The agent's machine near the end of its pilot: it takes no more work, warns who asked for it, and is charged with nothing."""
+"""The agent's machine near the end of its pilot: it takes no more work, warns who asked for it, and charges no task with the end."""
 
 from __future__ import annotations
 
@@ -102,3 +102,45 @@ def test_a_master_that_was_away_at_the_warning_hears_of_it_later() -> None:
 def test_a_long_pilot_warns_a_minute_before_its_end() -> None:
     assert joined(ends_at=3600.0).warn_at == 3540.0
     assert joined().warn_at == float("inf")
+
+
+TERMINATED = (["signal", "task", "it was ended by SIGTERM"], 5, 0, 0, b"")
+
+
+def test_a_signal_that_hits_a_task_and_then_its_agent_is_no_failure_of_the_task() -> None:
+    machine = joined()
+    machine.heard(assign((1, 1), (2, 1)), b"", 1.0)
+    machine.turn(1.0)
+    machine.slot_finished(0, [TERMINATED], 2.0)
+    machine.slot_finished(1, [ok()], 2.0)
+    assert [row[0] for row in sent(machine.turn(2.0), "results")[0][2]] == [2]
+    machine.stop("it was told to end (SIGTERM)", 2.1)
+    effects = machine.turn(2.1)
+    assert not sent(effects, "results") and sent(effects, "leave")
+
+
+def test_a_signal_that_hits_a_task_alone_is_told_a_little_later() -> None:
+    machine = joined()
+    machine.heard(assign((1, 1)), b"", 1.0)
+    machine.turn(1.0)
+    machine.slot_finished(0, [TERMINATED], 2.0)
+    assert not sent(machine.turn(2.0), "results")
+    told: list[Any] = []
+    while not told:
+        assert machine.deadline < 2.3
+        told = sent(machine.turn(machine.deadline), "results")
+    assert told[0][2][0][:3] == [1, 1, TERMINATED[0]]
+    machine.heard(["acked", 0, 0], b"", 2.3)
+    assert not machine.results.kept
+
+
+def test_a_doubtful_failure_is_held_as_finished_by_an_agent_that_calls_again() -> None:
+    machine = joined()
+    machine.heard(assign((1, 1)), b"", 1.0)
+    machine.turn(1.0)
+    machine.slot_finished(0, [TERMINATED], 2.0)
+    machine.turn(2.0)
+    machine.unlinked(2.01)
+    machine.turn(2.01)
+    machine.linked(1, 2.02)
+    assert sent(machine.turn(2.02), "hello")[0][-1] == [[1, 1, 2]]

@@ -232,7 +232,7 @@ class AgentMachine:
     def _refuse(self, task: int, number: int, payload: Any, reason: str) -> None:
         self.work.drop(task)
         attempt = Attempt(task, number, Spec(-1, "", 0.0, {}, {}, b""), payload, ())
-        self._keep(attempt, (["spawn", "worker", "this worker cannot run it: " + reason], 0, 0, 0, b""))
+        self._keep(attempt, (["spawn", "worker", "this worker cannot run it: " + reason], 0, 0, 0, b""), self._last_heard)
 
     def _on_acked(self, header: Sequence[Any], body: Any, now: float) -> None:
         self.results.acknowledge(header[1], header[2])
@@ -288,7 +288,7 @@ class AgentMachine:
             attempt.spec.measured(item[1] * 1e-6)
             if verdict is not None:
                 item = (verdict, *item[1:])
-            self._keep(attempt, item)
+            self._keep(attempt, item, now)
 
     def slot_died(self, slot: int, begun: int, failure: Failure, usage: Tuple[Any, ...], now: float) -> None:
         held = self.work.slots.get(slot)
@@ -297,9 +297,9 @@ class AgentMachine:
         last = held.verdict or failure
         gone = self.work.lost(held, begun)
         for attempt in gone[:-1]:
-            self._keep(attempt, (["slot-lost", "worker", "its slot died before it had handed over the result"], 0, 0, 0, b""))
+            self._keep(attempt, (["slot-lost", "worker", "its slot died before it had handed over the result"], 0, 0, 0, b""), now)
         for attempt in gone[-1:]:
-            self._keep(attempt, (last, *usage[:3], usage[3] if len(usage) > 3 else b""))
+            self._keep(attempt, (last, *usage[:3], usage[3] if len(usage) > 3 else b""), now)
         if self.draining:
             self._returned.extend(self.work.hand_back_all())
 
@@ -325,10 +325,10 @@ class AgentMachine:
             held.condemn(failure)
             self.work.next_look = 0.0
 
-    def _keep(self, attempt: Attempt, item: Item) -> None:
+    def _keep(self, attempt: Attempt, item: Item, now: float) -> None:
         """Number a result and keep it until it is acknowledged."""
         if not attempt.forgotten:
-            self.results.keep(attempt, item)
+            self.results.keep(attempt, item, now)
 
     # --- the turn -----------------------------------------------------------------------------------------------------------------
 
@@ -337,6 +337,7 @@ class AgentMachine:
             return
         if self.link >= LINKED:
             self._returned.extend(self.work.hand_back_all())
+            self.results.forget_doubtful(now)
             self._send_news(now)
             self._effects.append(("send", ["leave", reason], []))
         self._exit(reason, 0)
@@ -455,7 +456,7 @@ class AgentMachine:
         # While more is queued, frames are kept a moment apart: then one carries many results, and nobody waits for a slot in the meantime.
         if self.results.unsent and (not self.work.queue or now >= self._last_results + RESULTS_APART_S):
             self._last_results = now
-            self._effects.extend(("send", header, parts) for header, parts in self.results.frames())
+            self._effects.extend(("send", header, parts) for header, parts in self.results.frames(now))
         if self._started or now >= self._last_beat + self.beat_s:
             self._effects.append(("send", ["beat", self._started], []))
             self._started = []

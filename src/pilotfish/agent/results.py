@@ -13,17 +13,23 @@ Item = Tuple[Optional[Failure], int, int, int, Any]
 
 FRAME_BYTES = 1 << 20
 FRAME_ITEMS = 2048
+DOUBTFUL = ("exit", "killed", "slot-lost")
+DOUBT_S = 0.2
+"""A batch system that ends a pilot sends the signal to its agent and to the tasks alike: a failure of that kind is kept for so long before
+it is told. If by then the agent was told to end, it is not the task's failure, and is never told."""
 
 
 class Finished:
     """One result, as it is kept."""
 
-    __slots__ = ("task", "attempt", "failure", "wall_us", "cpu_us", "rss_kib", "payload")
+    __slots__ = ("task", "attempt", "failure", "wall_us", "cpu_us", "rss_kib", "payload", "told_from")
 
-    def __init__(self, attempt: Attempt, item: Item) -> None:
+    def __init__(self, attempt: Attempt, item: Item, now: float) -> None:
         self.task = attempt.task
         self.attempt = attempt.attempt
         self.failure, self.wall_us, self.cpu_us, self.rss_kib, self.payload = item
+        doubtful = self.failure is not None and (self.failure[0] in DOUBTFUL or "SIGTERM" in self.failure[2])
+        self.told_from = now + DOUBT_S if doubtful else now
 
     def row(self) -> List[Any]:
         return [self.task, self.attempt, self.failure, self.wall_us, self.cpu_us, self.rss_kib, len(self.payload)]
@@ -37,8 +43,8 @@ class Results:
         self.unsent: Deque[int] = deque()
         self._next_number = 0
 
-    def keep(self, attempt: Attempt, item: Item) -> None:
-        self.kept[self._next_number] = Finished(attempt, item)
+    def keep(self, attempt: Attempt, item: Item, now: float) -> None:
+        self.kept[self._next_number] = Finished(attempt, item, now)
         self.unsent.append(self._next_number)
         self._next_number += 1
 
@@ -46,20 +52,28 @@ class Results:
         for number in range(max(0, first), min(last, self._next_number - 1) + 1):
             self.kept.pop(number, None)
 
+    def forget_doubtful(self, now: float) -> None:
+        for number in [number for number, done in self.kept.items() if done.told_from > now]:
+            del self.kept[number]
+
     def send_all_again(self) -> None:
         self.unsent = deque(self.kept)
 
     def holding(self) -> List[List[int]]:
         return [[done.task, done.attempt, FINISHED] for done in self.kept.values()]
 
-    def frames(self) -> Iterator[Tuple[List[Any], List[Any]]]:
-        """(header, body parts) of all that is unsent: consecutive numbers, and small enough that a beat never waits long behind one."""
+    def frames(self, now: float) -> Iterator[Tuple[List[Any], List[Any]]]:
+        """(header, body parts) of all that is to be sent: consecutive numbers, and small enough that a beat never waits long behind one."""
+        later: List[int] = []
         rows: List[List[Any]] = []
         parts: List[Any] = []
         size = first = following = 0
         for number in self.unsent:
             done = self.kept.get(number)
             if done is None:
+                continue
+            if done.told_from > now:
+                later.append(number)
                 continue
             length = len(done.payload)
             # A message counts with the most that JSON may make of it.
@@ -76,4 +90,4 @@ class Results:
             following = number + 1
         if rows:
             yield ["results", first, rows], parts
-        self.unsent.clear()
+        self.unsent = deque(later)

@@ -113,11 +113,17 @@ def find_site(machine: Machine, arguments: dict[str, Any]) -> tuple[str, SiteRec
     return name, record
 
 
+def _number(pilots: Any) -> int | None:
+    if pilots is not None and type(pilots) is not int:
+        raise BadInput(f"{pilots!r} is not a number of pilots", "write it in digits, as in 2")
+    return pilots
+
+
 def _use(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
     """Have this pool use a site: with ``pilots`` pilots, or (-1) with as many as pay; None: no longer."""
     name, record = find_site(machine, arguments)
-    pilots = arguments.get("pilots", -1)
-    if pilots is not None and not -1 <= int(pilots) <= MOST_PILOTS:
+    pilots = _number(arguments.get("pilots", -1))
+    if pilots is not None and not -1 <= pilots <= MOST_PILOTS:
         raise BadInput(f"site {name}: {pilots} pilots", f"ask for at most {MOST_PILOTS}")
     if record.wanted != pilots:
         machine.record(f.SiteWanted(name, pilots))
@@ -128,11 +134,12 @@ def _use(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
 def _add_pilots(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
     """So many pilots more, at once, whatever there is to do."""
     name, record = find_site(machine, arguments)
-    count = int(arguments.get("pilots", 1))
+    count = _number(arguments.get("pilots", 1))
     site = record.site
-    if site is None or not 1 <= count <= MOST_PILOTS:
+    if site is None or count is None or not 1 <= count <= MOST_PILOTS:
         raise BadInput(f"site {name}: {count} pilots", f"pilotfish workers add {name} 1")
-    size = PilotSize(float(site.cores or 1), site.nodes, site.walltime_s, site.memory, float(site.gpus))
+    cores = site.cores or (0 if site.backend == "ssh" else 1)
+    size = PilotSize(float(cores), site.nodes, site.walltime_s, site.memory, float(site.gpus))
     return {"pilots": [machine.request_pilot(PilotWish(name, size, "somebody asked for it"), by_hand=True) for _ in range(count)]}
 
 

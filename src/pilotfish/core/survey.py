@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from pilotfish.core.prospects import Demand, Prospect, SiteView
 from pilotfish.core.state import UNIT, Pilot, Shape, State
-from pilotfish.model.site import LOCAL, PilotSize
+from pilotfish.model.site import LOCAL, PilotSize, Site
 from pilotfish.model.states import ACTIVE, JOINED
 from pilotfish.model.task import CORES, GPUS, MEMORY
 
@@ -15,7 +15,11 @@ WORTH_S = 60.0
 """A core more pays if it gets at least so much work."""
 UNKNOWN_CORES = 4.0
 """What a machine is taken for that nobody has described and whose agent is not here yet."""
+UNKNOWN = 1 << 62
+"""More than anybody asks for: what is not known stands in nobody's way."""
 MOST_SIZES = 2000
+START_S = 30.0
+"""So much of its time a pilot needs to start, and to go before the batch system ends it."""
 
 
 def survey(state: State, now: float) -> Prospect:
@@ -52,7 +56,7 @@ def _demand(state: State, sites: list[SiteView], now: float) -> Demand:
             demand.tasks += count
             work.append(Waiting(shape, size_for(shape), _worth(shape, count), places))
     _fill_workers(state, work, now)
-    _fill_coming(state, {site.name: site for site in sites}, work, demand)
+    _fill_coming(state, work, demand)
     for waiting in work:
         demand.cores += waiting.count * waiting.least.cores
         count = min(waiting.count, MOST_SIZES - len(demand.sizes))
@@ -65,26 +69,20 @@ def _fill_workers(state: State, work: list[Waiting], now: float) -> None:
     """What the workers that are here have room for needs no pilot."""
     for worker in state.workers.values():
         if worker.state == JOINED and not worker.quarantined_until:
-            room = worker.free.get(CORES, 0) / UNIT
+            room = dict(worker.free)
             for waiting in work:
                 if waiting.count and worker.suits(waiting.shape, now):
-                    room -= _serve(waiting, room)
+                    _serve(waiting, room)
 
 
-def _fill_coming(state: State, sites: dict[str, SiteView], work: list[Waiting], demand: Demand) -> None:
+def _fill_coming(state: State, work: list[Waiting], demand: Demand) -> None:
     """Nor does what is on its way. A pilot and those that were asked for in its stead count once."""
     groups: dict[str, list[Pilot]] = {}
     for pilot in state.pilots.values():
         if not pilot.joined and pilot.state <= ACTIVE and pilot.site != LOCAL:
             groups.setdefault(pilot.instead_of or pilot.id, []).append(pilot)
     for members in groups.values():
-        pilot = members[0]
-        view, room = sites.get(pilot.site), pilot.cores or UNKNOWN_CORES
-        least: PilotSize | None = None
-        for waiting in work:
-            if waiting.count and view is not None and could_go(waiting.shape, view) and waiting.least.cores <= room:
-                room -= _serve(waiting, room)
-                least = least or waiting.least
+        least = _fill_pilot(state, members[0], work)
         for member in members:
             if least is None and not member.by_hand:
                 demand.spare.append(member.id)
@@ -92,16 +90,40 @@ def _fill_coming(state: State, sites: dict[str, SiteView], work: list[Waiting], 
                 demand.awaited[member.id] = least
 
 
-def _serve(waiting: Waiting, room: float) -> float:
-    """So much of the room is taken by these."""
-    taken = min(waiting.count, int(room / waiting.least.cores))
+def _fill_pilot(state: State, pilot: Pilot, work: list[Waiting]) -> PilotSize | None:
+    """What will fit this pilot; the least that the first of it needs, None if nothing will. Nobody counts on a site that is held."""
+    record, size = state.sites.get(pilot.site), pilot.size
+    if record is None or record.site is None or record.held:
+        return None
+    view = SiteView(pilot.site, record.site, [])
+    able = [
+        waiting for waiting in work if could_go(waiting.shape, view) and (not size.walltime_s or waiting.shape.time_s <= size.walltime_s)
+    ]
+    least: PilotSize | None = None
+    for _ in range(size.nodes):
+        room = {
+            CORES: round((size.cores or UNKNOWN_CORES) * UNIT),
+            MEMORY: size.memory * UNIT if size.memory or size.cores else UNKNOWN,
+            GPUS: round(size.gpus * UNIT),
+        }
+        for waiting in able:
+            if waiting.count and _serve(waiting, room):
+                least = least or waiting.least
+    return least
+
+
+def _serve(waiting: Waiting, room: dict[str, int]) -> int:
+    """So many of them have room there, and take it."""
+    taken = min([waiting.count, *(room.get(name, 0) // amount for name, amount in waiting.shape.needs)])
+    for name, amount in waiting.shape.needs:
+        room[name] = room.get(name, 0) - taken * amount
     waiting.count -= taken
-    return taken * waiting.least.cores
+    return taken
 
 
 def _waiting(state: State) -> list[tuple[Shape, int]]:
     found = {shape: len(shape.queue) for shape in state.ready if not shape.run.paused}
-    for task in state.suspects:
+    for task in (task for task in state.suspects if not task.shape.run.paused):
         found[task.shape] = found.get(task.shape, 0) + 1
     return list(found.items())
 
@@ -110,22 +132,33 @@ def could_go(shape: Shape, view: SiteView) -> bool:
     """Would a task of this shape fit a pilot of this site, and may it go there?"""
     site, wanted = view.site, shape.run.options.sites
     needs = dict(shape.needs)
-    labels = {**site.tags, "site": view.name}
     return (
         (not wanted or view.name in wanted)
-        and (not site.walltime_s or shape.time_s <= site.walltime_s)
+        and is_long_enough(shape, site)
+        and (not site.max_cores or cores_of_pilot(shape, site) <= site.max_cores)
         and (not site.cores or needs.get(CORES, 0) <= site.cores * UNIT)
         and (not site.memory or needs.get(MEMORY, 0) <= site.memory * UNIT)
         and needs.get(GPUS, 0) <= site.gpus * UNIT
-        and all(labels.get(name) == value for name, value in shape.tags if name in labels)
+        and all(name in (CORES, MEMORY, GPUS) for name in needs)
+        and all(site.tags.get(name) == value for name, value in shape.tags)
     )
+
+
+def is_long_enough(shape: Shape, site: Site) -> bool:
+    return not site.walltime_s or not shape.time_s or shape.time_s + START_S <= site.walltime_s
+
+
+def cores_of_pilot(shape: Shape, site: Site) -> int:
+    """As far as it is known: whole machines count for nothing."""
+    if site.backend == "ssh" and not site.cores:
+        return 0
+    return (site.cores or math.ceil(size_for(shape).cores)) * site.nodes
 
 
 def size_for(shape: Shape) -> PilotSize:
     """The smallest pilot that takes a task of this shape."""
     needs = dict(shape.needs)
-    cores = float(max(1, math.ceil(needs.get(CORES, 0) / UNIT)))
-    return PilotSize(cores, 1, shape.time_s, needs.get(MEMORY, 0) // UNIT, needs.get(GPUS, 0) / UNIT)
+    return PilotSize(needs.get(CORES, 0) / UNIT or 1.0, 1, shape.time_s, needs.get(MEMORY, 0) // UNIT, needs.get(GPUS, 0) / UNIT)
 
 
 def _worth(shape: Shape, count: int) -> int:

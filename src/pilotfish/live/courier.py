@@ -8,11 +8,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from functools import partial
+from typing import Any, TypeVar
 
 from pilotfish.backends.exchange import ENDED, PATIENCE_S, RUNNING, Backend, Exchange, Refused, Sighting, Unclear
+from pilotfish.live.charges import Charge, Reach
 from pilotfish.live.orders import OrderBook, Placed
 from pilotfish.live.wallet import Wallet
 from pilotfish.model import inputs as i
@@ -37,40 +40,6 @@ SLOWEST = 10
 """While a site does not answer, it is asked less and less often, down to once in so many periods."""
 SOON_S = 1.0
 GOODBYE_S = 60.0
-
-
-class Reach(Protocol):
-    """How commands and files get to the site."""
-
-    async def ask(self, exchange: Exchange[Any], submission: bool = False) -> Any:
-        """Run its command there and read the answer; Unclear and Refused are raised."""
-
-    async def place(self, tag: str, pilots: Sequence[str], size: PilotSize) -> Placed:
-        """Where the files of an order shall lie; Unclear if that cannot be said now."""
-
-    async def stage(self, placed: Placed) -> None:
-        """Put the files of an order where its pilots find them; Unclear if that cannot be done now."""
-
-    async def last_words(self, placed: Placed, number: int) -> str:
-        """The end of what a pilot wrote; empty if there is none."""
-
-    async def clear(self, placed: Placed) -> None:
-        """Remove the files of an order."""
-
-
-@dataclass(slots=True)
-class Charge:
-    """One pilot in our care."""
-
-    pilot: str
-    placed: Placed | None
-    number: int
-    job: str = ""
-    cancelled: bool = False
-    misses: int = 0
-    lingers: int = 0
-    """So often was it seen since it was cancelled."""
-    seen: tuple[bool, str] | None = None
 
 
 @dataclass(slots=True)
@@ -110,6 +79,7 @@ class Courier:
         self._silent_periods = 1
         self._refusals = 0
         self._next_look_at = 0.0
+        self._next_glance_at = 0.0
         self._looking: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
         self._nobody = asyncio.Event()
@@ -126,7 +96,7 @@ class Courier:
 
     def adopt(self, pilot: str, size: PilotSize, job: str) -> None:
         """After a restart: it is at the site, or was about to be submitted, or nobody began with it."""
-        placed = next((placed for placed in self._world.orders.of_site(self.name) if pilot in placed.pilots), None)
+        placed = self._world.orders.find(self.name, pilot)
         if placed is None and not job:
             self.submit(pilot, size)
             return
@@ -167,9 +137,8 @@ class Courier:
         try:
             await asyncio.wait_for(self._nobody.wait(), GOODBYE_S)
         except TimeoutError:
-            log.warning(
-                "site %s: left in its queue: %s", self.name, ", ".join(charge.job or pilot for pilot, charge in self._charges.items())
-            )
+            left = ", ".join(charge.job or pilot for pilot, charge in self._charges.items())
+            log.warning("site %s: left in its queue: %s", self.name, left)
         self._wallet.rest()
         if self._looking is not None:
             self._looking.cancel()
@@ -184,7 +153,8 @@ class Courier:
             await self._persist(lambda: self._stage(placed), self._charges_of(placed))
         except Refused as refusal:
             self._in_trouble(str(refusal))
-        self._refreshing.discard(placed.tag)
+        finally:
+            self._refreshing.discard(placed.tag)
 
     # --- submitting -----------------------------------------------------------------------------------------------------------------
 
@@ -205,17 +175,21 @@ class Courier:
     async def _order(self, pilots: list[str], size: PilotSize) -> None:
         """Written down before it is sent: whatever happens then, it is found again by its name."""
         charges = [self._charges[pilot] for pilot in pilots if pilot in self._charges]
+
+        async def place() -> Placed:
+            await self._wallet.usable()
+            return await self._reach.place(self._world.tag(pilots[0]), pilots, size)
+
         try:
-            if await self._persist(self._wallet.usable, charges) is None:
-                return
-            placed = await self._persist(lambda: self._reach.place(self._world.tag(pilots[0]), pilots, size), charges)
+            placed = await self._persist(place, charges)
         except Refused as refusal:
             if await self._wallet.look():
                 self._refused(charges, refusal)
             else:
-                await self._order(pilots, size)
+                self._world.begin(self._order(pilots, size))
             return
         if placed is None:
+            self._never_sent(charges)
             return
         placed.sent = False
         self._world.orders.write(placed)
@@ -224,29 +198,48 @@ class Courier:
         await self._send(placed)
 
     async def _persist(self, doing: Callable[[], Awaitable[Done]], charges: list[Charge]) -> Done | None:
-        """Try until it is clear what became of it, or all of these pilots are cancelled; None then."""
-        while True:
-            if all(charge.cancelled for charge in charges):
-                for charge in charges:
-                    self._gone(charge, i.PilotGone(charge.pilot, True, "cancelled before it was submitted", cause=CANCELLED))
-                return None
+        """Try until it is clear what became of it; None if nobody wants these pilots any more."""
+        while self._wanted(charges):
             try:
-                return await doing()
+                return await self._clearly(doing)
             except Unclear as problem:
                 self._in_trouble(str(problem))
-            await asyncio.sleep(min(AGAIN_S, self.site.period_s))
+            except Refused as refusal:
+                if not refusal.later:
+                    raise
+                self._in_trouble(str(refusal))
+            await self._pause(min(AGAIN_S, self.site.period_s), charges)
+        return None
+
+    async def _clearly(self, doing: Callable[[], Awaitable[Done]]) -> Done:
+        """A backend that stumbles over a strange answer has not understood it, and must not leave its pilots alone."""
+        try:
+            return await doing()
+        except (Unclear, Refused):
+            raise
+        except Exception as problem:
+            log.exception("site %s: its answer could not be read", self.name)
+            raise Unclear("its answer could not be read; see the master's log") from problem
+
+    def _wanted(self, charges: list[Charge]) -> bool:
+        return any(not charge.cancelled and charge.pilot in self._charges for charge in charges)
+
+    async def _pause(self, seconds: float, charges: list[Charge]) -> None:
+        """Wait, but not for pilots that nobody wants any more."""
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0 and self._wanted(charges):
+            await asyncio.sleep(min(left, SOON_S))
 
     async def _send(self, placed: Placed) -> None:
         charges = self._charges_of(placed)
         try:
-            if await self._persist(self._wallet.usable, charges) is None:
-                return
             if await self._persist(lambda: self._stage(placed), charges) is None:
+                self._never_sent(self._charges_of(placed))
                 return
             placed.sent = True
             self._world.orders.write(placed)
             began = time.monotonic()
-            jobs = await self._reach.ask(self._backend.submit(self.site, placed.order()), submission=True)
+            jobs = await self._clearly(lambda: self._reach.ask(self._backend.submit(self.site, placed.order()), submission=True))
         except Refused as refusal:
             # Without a ticket a site may say anything.
             if refusal.later or not await self._wallet.look():
@@ -261,20 +254,17 @@ class Courier:
         self._refusals = 0
         self._in_trouble("")
         self._accepted(placed, dict(enumerate(jobs, 1)), time.monotonic() - began)
+        await self._recover(placed, 0.0)
 
     async def _send_later(self, placed: Placed, refusal: str) -> None:
         """A limit was reached, or something is away for a while: it may take it another time. Asked less and less often."""
         self._in_trouble(f"it takes no more pilots now: {refusal}")
         self._refusals += 1
-        await asyncio.sleep(self.site.period_s * min(SLOWEST, 2**self._refusals))
-        charges = self._charges_of(placed)
-        if not charges or all(charge.cancelled for charge in charges):
-            for charge in charges:
-                self._gone(charge, i.PilotGone(charge.pilot, True, "cancelled before it was submitted", cause=CANCELLED))
-            return
-        await self._send(placed)
+        await self._pause(self.site.period_s * min(SLOWEST, 2**self._refusals), self._charges_of(placed))
+        self._world.begin(self._send(placed))
 
     async def _stage(self, placed: Placed) -> bool:
+        await self._wallet.usable()
         await self._reach.stage(placed)
         return True
 
@@ -282,50 +272,61 @@ class Courier:
         for charge in charges:
             self._gone(charge, i.PilotGone(charge.pilot, False, f"was refused: {refusal}", cause=REFUSED))
 
+    def _never_sent(self, charges: list[Charge]) -> None:
+        for charge in charges:
+            self._gone(charge, i.PilotGone(charge.pilot, True, "cancelled before it was submitted", cause=CANCELLED))
+
     async def _resume(self, placed: Placed) -> None:
         """The last master had not yet sent it."""
         self._recovering.discard(placed.tag)
         await self._send(placed)
 
     async def _recover(self, placed: Placed, late_s: float) -> None:
-        """Was it taken or not? It is looked for by its name until the site answers clearly, and for ``late_s`` at least."""
+        """Was it taken or not? Who has no job is looked for by the order's name until the answer is clear, and for ``late_s`` at least."""
         unknown = 0
         arrives_until = time.monotonic() + late_s
-        while self._charges_of(placed):
-            found, clear = await self._find(placed)
-            if found:
-                self._accepted(placed, found, 0.0)
-                break
-            unknown += clear
+        while missing := [charge for charge in self._charges_of(placed) if not charge.job]:
             if unknown >= LOOKS and time.monotonic() >= arrives_until:
-                if all(charge.cancelled for charge in self._charges_of(placed)):
-                    for charge in self._charges_of(placed):
-                        self._gone(charge, i.PilotGone(charge.pilot, True, "cancelled before it was submitted", cause=CANCELLED))
-                else:
-                    self._world.begin(self._send(placed))
+                self._not_found(placed, missing)
                 break
-            await asyncio.sleep(min(AGAIN_S, self.site.period_s))
+            found, clear = await self._find(placed)
+            unknown += clear
+            self._accepted(placed, found, 0.0)
+            if not all(charge.job for charge in missing):
+                await asyncio.sleep(min(AGAIN_S, self.site.period_s))
         self._recovering.discard(placed.tag)
+
+    def _not_found(self, placed: Placed, missing: list[Charge]) -> None:
+        if len(missing) < len(self._charges_of(placed)):
+            # The others of its order are there, so it was there too.
+            for charge in missing:
+                reason = f"{self.name} does not know it, though it knows others that were submitted with it"
+                self._gone(charge, i.PilotGone(charge.pilot, False, reason, witnessed=False, cause=VANISHED))
+        elif self._wanted(missing):
+            self._world.begin(self._send(placed))
+        else:
+            self._never_sent(missing)
 
     async def _find(self, placed: Placed) -> tuple[dict[int, str], bool]:
         found: dict[int, str] = {}
         clear = True
         for exchange in self._backend.find(self.site, placed.tag):
-            try:
-                found.update(await self._reach.ask(exchange))
-            except (Unclear, Refused) as problem:
-                self._in_trouble(str(problem))
-                clear = False
+            part = await self._try(exchange)
+            found.update(part or {})
+            clear = clear and part is not None
         return found, clear
 
     def _accepted(self, placed: Placed, jobs: dict[int, str], took_s: float) -> None:
         for charge in self._charges_of(placed):
-            charge.job = jobs.get(charge.number, "")
-            if charge.job:
+            if not charge.job and jobs.get(charge.number):
+                charge.job = jobs[charge.number]
                 self._world.tell(i.PilotAccepted(charge.pilot, charge.job, took_s))
                 if charge.cancelled:
                     self._cancel_job(charge.job)
-        self._look_soon()
+        if time.monotonic() >= self._next_glance_at:
+            # Whoever comes one after the other is not looked at one after the other.
+            self._next_glance_at = time.monotonic() + self.site.period_s
+            self._look_soon()
 
     def _charges_of(self, placed: Placed) -> list[Charge]:
         return [charge for charge in self._charges.values() if charge.placed is not None and charge.placed.tag == placed.tag]
@@ -342,10 +343,8 @@ class Courier:
             wait_s = self._next_look_at - time.monotonic()
             if wait_s > 0:
                 self._wake.clear()
-                try:
+                with suppress(TimeoutError):
                     await asyncio.wait_for(self._wake.wait(), wait_s)
-                except TimeoutError:
-                    pass
                 continue
             self._next_look_at = time.monotonic() + self.site.period_s * self._silent_periods
             try:
@@ -363,62 +362,71 @@ class Courier:
         self._silent_periods = 1 if clear else min(SLOWEST, self._silent_periods * 2)
         if clear:
             self._in_trouble("")
-        seen = {job: sighting for answer in answers if answer is not None for job, sighting in answer.items()}
-        for job, sighting in seen.items():
-            if job in asked:
-                await self._saw(asked[job], sighting)
+        seen = {job: sighting for answer in answers if answer is not None for job, sighting in answer.items() if job in asked}
+        await self._saw({asked[job].pilot: sighting for job, sighting in seen.items()})
         if clear:
             await self._look_for_missing([charge for job, charge in asked.items() if job not in seen])
 
     async def _look_for_missing(self, missing: list[Charge]) -> None:
+        """Some systems keep no memory, whatever they say when asked for it: what is not told from there is as good as not known."""
         if not missing:
             return
         exchange = self._backend.past(self.site, [charge.job for charge in missing])
         past = (await self._try(exchange) if exchange is not None else {}) or {}
+        await self._saw({charge.pilot: past[charge.job] for charge in missing if charge.job in past})
         for charge in missing:
+            if charge.job in past:
+                continue
             charge.misses += 1
-            sighting = past.get(charge.job)
-            if sighting is not None:
-                await self._saw(charge, sighting)
-            elif charge.cancelled:
+            if charge.told or (charge.cancelled and charge.misses >= MISSES):
                 self._gone(charge, i.PilotGone(charge.pilot, True, "cancelled", cause=CANCELLED))
             elif charge.misses >= MISSES:
                 reason = f"{self.name} no longer knows its job {charge.job}"
                 self._gone(charge, i.PilotGone(charge.pilot, False, reason, witnessed=False, cause=VANISHED))
 
-    async def _try(self, exchange: Exchange[dict[str, Sighting]]) -> dict[str, Sighting] | None:
+    async def _try(self, exchange: Exchange[dict[Any, Done]]) -> dict[Any, Done] | None:
         try:
-            return dict(await self._reach.ask(exchange))
+            return dict(await self._clearly(lambda: self._reach.ask(exchange)))
         except (Unclear, Refused) as problem:
             self._in_trouble(str(problem))
             return None
 
-    async def _saw(self, charge: Charge, sighting: Sighting) -> None:
-        charge.misses = 0
-        if sighting.phase == ENDED:
-            self._gone(charge, await self._how_it_ended(charge, sighting))
-            return
-        if charge.cancelled:
-            charge.lingers += 1
-            if charge.lingers % CANCEL_AGAIN == 0:
-                # It was told so, and is still there: a daemon that had just been restarted may have forgotten it.
-                self._cancel_job(charge.job)
-        seen = (sighting.phase == RUNNING, sighting.reason)
-        if seen != charge.seen:
-            charge.seen = seen
-            self._world.tell(i.PilotSeen(charge.pilot, *seen))
+    async def _saw(self, sightings: dict[str, Sighting]) -> None:
+        ended = []
+        for pilot, sighting in sightings.items():
+            charge = self._charges.get(pilot)
+            if charge is None:
+                continue
+            charge.misses = 0
+            if sighting.phase == ENDED:
+                ended.append(self._ended(charge, sighting))
+                continue
+            if charge.cancelled:
+                charge.lingers += 1
+                if charge.lingers % CANCEL_AGAIN == 0:
+                    # It was told so, and is still there: a daemon that had just been restarted may have forgotten it.
+                    self._cancel_job(charge.job)
+            seen = (sighting.phase == RUNNING, sighting.reason)
+            if seen != charge.seen:
+                charge.seen = seen
+                self._world.tell(i.PilotSeen(charge.pilot, *seen))
+        await asyncio.gather(*ended)
+
+    async def _ended(self, charge: Charge, sighting: Sighting) -> None:
+        self._gone(charge, await self._how_it_ended(charge, sighting))
 
     async def _how_it_ended(self, charge: Charge, sighting: Sighting) -> i.PilotGone:
         if charge.cancelled:
             return i.PilotGone(charge.pilot, True, "cancelled", cause=CANCELLED)
         reason = sighting.reason or "ended"
-        if sighting.expired:
+        joined = self._world.has_joined(charge.pilot)
+        if joined and sighting.expired:
             return i.PilotGone(charge.pilot, True, f"its time was over ({reason})", cause=EXPIRED)
-        if self._world.has_joined(charge.pilot):
+        if joined:
             return i.PilotGone(charge.pilot, sighting.well, reason, cause="" if sighting.well else DIED)
         words = await self._reach.last_words(charge.placed, charge.number) if charge.placed is not None else ""
         reason = f"ended before its agent joined ({reason})" + (f": {words}" if words else "")
-        return i.PilotGone(charge.pilot, False, reason, cause=BOOTSTRAP)
+        return i.PilotGone(charge.pilot, False, reason, cause=EXPIRED if sighting.expired else BOOTSTRAP)
 
     # --- ending ---------------------------------------------------------------------------------------------------------------------
 
@@ -428,14 +436,19 @@ class Courier:
         self._to_cancel.append(job)
 
     async def _cancel_jobs(self) -> None:
-        jobs, self._to_cancel = self._to_cancel, []
-        for exchange in self._backend.cancel(self.site, jobs):
+        jobs, self._to_cancel = dict.fromkeys(self._to_cancel), []
+        clear = True
+        for exchange in self._backend.cancel(self.site, list(jobs)):
             try:
-                await self._reach.ask(exchange)
+                await self._clearly(partial(self._reach.ask, exchange))
             except (Unclear, Refused) as problem:
                 self._in_trouble(str(problem))
-                left = [charge.job for charge in self._charges.values() if charge.job in jobs]
-                asyncio.get_running_loop().call_later(AGAIN_S, self._cancel_again, left)
+                clear = False
+        left = [charge for charge in self._charges.values() if charge.job in jobs]
+        for charge in left:
+            charge.told = charge.told or clear
+        if left and not clear:
+            asyncio.get_running_loop().call_later(AGAIN_S * self._silent_periods, self._cancel_again, [charge.job for charge in left])
         self._look_soon()
 
     def _cancel_again(self, jobs: list[str]) -> None:
@@ -456,10 +469,10 @@ class Courier:
 
     async def _clear(self, placed: Placed) -> None:
         try:
-            await self._reach.clear(placed)
-        except Unclear as problem:
+            await self._clearly(lambda: self._reach.clear(placed))
+        except (Unclear, Refused) as problem:
             log.info("site %s: %s is left there: %s", self.name, placed.folder, problem)
-        self._world.orders.remove(placed.tag)
+        self._world.orders.remove(placed)
 
     def _in_trouble(self, text: str) -> None:
         self._world.tell(i.SiteSpoke(self.name, text))

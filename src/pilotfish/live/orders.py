@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -14,7 +14,7 @@ from pilotfish.model.site import PilotSize
 
 
 class Placed(msgspec.Struct):
-    """An order and the pilots it is for, in order; those that are gone are left out of ``present``."""
+    """An order and the pilots it is for, in order."""
 
     site: str
     tag: str
@@ -31,22 +31,26 @@ class Placed(msgspec.Struct):
 
 
 class OrderBook:
-    """The orders of all sites of a pool."""
+    """The orders of all sites of a pool. They are read once: after a restart, every pilot is looked up."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = make_private_directory(directory)
+        self._by_pilot: dict[tuple[str, str], Placed] = {}
+        for path in sorted(self._directory.glob("*.json")):
+            with suppress(OSError, msgspec.DecodeError):
+                self._note(msgspec.json.decode(path.read_bytes(), type=Placed))
+
+    def _note(self, placed: Placed) -> None:
+        self._by_pilot.update({(placed.site, pilot): placed for pilot in placed.pilots})
 
     def write(self, placed: Placed) -> None:
         write_private(self._directory / f"{placed.tag}.json", msgspec.json.encode(placed))
+        self._note(placed)
 
-    def of_site(self, site: str) -> Iterator[Placed]:
-        for path in sorted(self._directory.glob("*.json")):
-            try:
-                placed = msgspec.json.decode(path.read_bytes(), type=Placed)
-            except (OSError, msgspec.DecodeError):
-                continue
-            if placed.site == site:
-                yield placed
+    def find(self, site: str, pilot: str) -> Placed | None:
+        return self._by_pilot.get((site, pilot))
 
-    def remove(self, tag: str) -> None:
-        (self._directory / f"{tag}.json").unlink(missing_ok=True)
+    def remove(self, placed: Placed) -> None:
+        (self._directory / f"{placed.tag}.json").unlink(missing_ok=True)
+        for pilot in placed.pilots:
+            self._by_pilot.pop((placed.site, pilot), None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -42,7 +43,8 @@ class SiteReach:
         self._keyring = keyring
         self._folders: dict[str, str] = {}
         self._loads: Counter[str] = Counter()
-        self._tunnel: Tunnel | None = None
+        self._tunnels: dict[str, Tunnel] = {}
+        """By the machine that they lead to: its login node, or each of its hosts."""
 
     async def ask(self, exchange: Exchange[Any], submission: bool = False) -> Any:
         command = exchange.command
@@ -98,13 +100,14 @@ class SiteReach:
             host, port = self.master
             hosts = [self.site.address] if self.site.address else []
             return [{"kind": "tls", "host": name, "port": port, "fingerprint": self._keyring.fingerprint} for name in [*hosts, host]]
-        if self._tunnel is None:
+        tunnel = self._tunnels.get(placed.host)
+        if tunnel is None:
             reach = Reach(placed.bundle, self.master, self._keyring.fingerprint, host=self.site.address, python=self.site.python)
-            self._tunnel = Tunnel(self.runner.ssh(placed.host), reach, self.moved)
-            self._tunnel.start()
-        if not self._tunnel.endpoints:
-            raise Unclear(f"the tunnel to {self.site.via or placed.host} is not up: {self._tunnel.trouble or 'it is being opened'}")
-        return list(self._tunnel.endpoints)
+            tunnel = self._tunnels[placed.host] = Tunnel(self.runner.ssh(placed.host), reach, self.moved)
+            tunnel.start()
+        if not tunnel.endpoints:
+            raise Unclear(f"the tunnel to {placed.host or self.site.via} is not up: {tunnel.trouble or 'it is being opened'}")
+        return list(tunnel.endpoints)
 
     def _wants_tunnel(self) -> bool:
         if self.site.reach == "auto":
@@ -112,6 +115,5 @@ class SiteReach:
         return self.site.reach == TUNNEL
 
     async def close(self) -> None:
-        if self._tunnel is not None:
-            await self._tunnel.close()
+        await asyncio.gather(*(tunnel.close() for tunnel in self._tunnels.values()))
         await self.runner.close()

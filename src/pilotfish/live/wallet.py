@@ -68,7 +68,8 @@ class Wallet:
             self._watching.cancel()
             self._watching = None
             self._known.clear()
-            self._looked.clear()
+            self._looked.set()  # nobody shall wait for an answer that will not come
+            self._looked = asyncio.Event()
             self._tell(i.CredentialsSeen(self.name, ()))
 
     async def usable(self) -> bool:

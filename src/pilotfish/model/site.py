@@ -107,7 +107,7 @@ class Site(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     period_s: float = 30.0
     """Its queue is looked at so often, whatever is there."""
-    submissions_per_minute: float = 60.0
+    submissions_per_minute: float = 300.0
     commands_at_once: int = 4
     paused: bool = False
     """No new pilots, until somebody resumes it."""

@@ -33,7 +33,11 @@ class Everywhere:
                 self._asked_at = self._next_at
                 return proposals
             self._next_at = now + APART_S
-            proposals += _give_up(state)
+            holds = _give_up(state)
+            if holds:
+                # Who is given up must not be asked in the same breath.
+                self._asked_at = self._next_at
+                return [*proposals, *holds]
             prospect = survey(state, now)
             self._listen(state)
             proposals += self._factory.propose(prospect)

@@ -9,19 +9,14 @@ import os
 import shutil
 import subprocess
 import time
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding
-from cryptography.x509.oid import NameOID
 
 from pilotfish.backends.credentials import Lifetime, credential
 from pilotfish.backends.exchange import Answer, Refused, Unclear
 from pilotfish.model.site import CREDENTIAL_KINDS, Site
+from tests.certificates import make_certificate
 from tests.contract.backends.transcripts import answer
 
 SITE = Site(backend="slurm")
@@ -50,7 +45,7 @@ def test_silence_and_a_missing_tool_say_nothing_about_a_credential(kind: str) ->
             read(f"{kind}:/somewhere", told)
 
 
-@pytest.mark.parametrize("kind", ("x509", "ssh-certificate", "token"))
+@pytest.mark.parametrize("kind", ["x509", "ssh-certificate", "token"])
 def test_a_file_that_is_not_there_is_named(kind: str, tmp_path: Path) -> None:
     with pytest.raises(Refused, match="nowhere cannot be read"):
         ask(f"{kind}:{tmp_path}/nowhere")
@@ -70,7 +65,7 @@ def test_what_renews_it_is_done_where_it_is_needed() -> None:
 # --- Kerberos -------------------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("engine", ("mit-kerberos-1.20.1", "heimdal-7.8"))
+@pytest.mark.parametrize("engine", ["mit-kerberos-1.20.1", "heimdal-7.8"])
 def test_the_end_of_a_ticket_is_told_by_klist(engine: str) -> None:
     assert read("kerberos", answer(engine, "ticket")) == Lifetime(35784.0, 36000.0)
     assert read("kerberos", answer(engine, "service-ticket-too")) == Lifetime(1200.0, 1200.0)
@@ -96,24 +91,16 @@ def test_only_an_answer_without_tickets_says_that_there_is_none(tmp_path: Path) 
 # --- X.509 ----------------------------------------------------------------------------------------------------------------------------
 
 
-def make_certificate(path: Path, starts_in_s: float, ends_in_s: float) -> None:
-    key, now = ec.generate_private_key(ec.SECP256R1()), datetime.now(UTC)
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "ada")])
-    builder = x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key()).serial_number(1)
-    builder = builder.not_valid_before(now + timedelta(seconds=starts_in_s)).not_valid_after(now + timedelta(seconds=ends_in_s))
-    path.write_bytes(builder.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM))
-
-
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="there is no openssl")
 def test_openssl_tells_the_end_of_a_proxy(tmp_path: Path) -> None:
     proxy = tmp_path / "a proxy.pem"
-    make_certificate(proxy, -HOUR, HOUR)
+    proxy.write_text(make_certificate(-HOUR, HOUR))
     told = ask(f"x509:{proxy}")
     assert told.left_s == pytest.approx(HOUR, abs=60)
     assert told.whole_s == pytest.approx(2 * HOUR)
     assert ask("x509", X509_USER_PROXY=str(proxy)).whole_s == told.whole_s
     assert ask("x509:~/a proxy.pem", HOME=str(tmp_path)).whole_s == told.whole_s
-    make_certificate(proxy, -2 * HOUR, -HOUR)
+    proxy.write_text(make_certificate(-2 * HOUR, -HOUR))
     assert ask(f"x509:{proxy}").left_s == pytest.approx(-HOUR, abs=60)
     proxy.write_text("nonsense")
     with pytest.raises(Unclear):

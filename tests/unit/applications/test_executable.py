@@ -166,3 +166,16 @@ def test_a_link_in_the_way_is_not_followed(tmp_path: Path) -> None:
 def test_setuid_bits_do_not_survive(tmp_path: Path) -> None:
     (path,) = Completed(0, None, b"", b"", {"tool": File(b"", 0o6777)}).save(tmp_path / "results")
     assert os.stat(path).st_mode & 0o7777 == 0o755
+
+
+@pytest.mark.parametrize(("given", "number"), [("USR1", 10), ("SIGTERM", 15), ("usr2", 12), (10, 10), (0, 0)])
+def test_a_signal_that_warns_is_given_by_name_or_number(given: int | str, number: int) -> None:
+    register = Register()
+    ExecutableCalls(register).encode(["true"], {"warn_signal": given}, Defaults())
+    assert register.specs[0][0].launch.get("warn_signal", 0) == number
+
+
+@pytest.mark.parametrize("given", ["KILL", "STOP", "SOON", 9, 4711, -1])
+def test_a_signal_that_cannot_warn_is_refused(given: int | str) -> None:
+    with pytest.raises(BadInput, match="warn_signal"):
+        ExecutableCalls(Register()).encode(["true"], {"warn_signal": given}, Defaults())

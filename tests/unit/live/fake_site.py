@@ -9,8 +9,10 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
+from unittest.mock import patch
 
 from pilotfish.backends.exchange import QUEUED, Answer, Command, Exchange, Order, Sighting, Unclear
+from pilotfish.live import courier as courier_module
 from pilotfish.live.courier import Courier, World
 from pilotfish.live.orders import OrderBook, Placed
 from pilotfish.model import inputs as i
@@ -20,6 +22,7 @@ PERIOD_S = 0.02
 PATIENCE_S = 30.0
 """A limit for hangs, never a measure."""
 ONE = PilotSize()
+SILENCE = Unclear("slurmctld does not answer")
 Kind = TypeVar("Kind")
 
 
@@ -49,11 +52,17 @@ class FakeSite:
         self.garbled: dict[str, int] = {}
         """So many answers to commands of this kind cannot be read by anybody."""
         self.hears_cancel = True
+        self.machines = 1
+        """So many have to be asked, each for jobs of its own."""
         self.takes_s = 0.0
         self.under_way = self.most_under_way = 0
         self.open: asyncio.Event = asyncio.Event()
         """While it is not set, submissions hang."""
         self.open.set()
+        self.quiet: asyncio.Event = asyncio.Event()
+        """While it is not set, last words cannot be read; so many are asked for."""
+        self.quiet.set()
+        self.listening = 0
         self.staged: list[str] = []
         self.cleared: list[str] = []
         self.words: dict[tuple[str, int], str] = {}
@@ -75,7 +84,7 @@ class FakeSite:
         return Exchange(Command(("submit", order.tag, str(order.count))), lambda answer: list(json.loads(answer.stdout)))
 
     def query(self, site: Site, jobs: Sequence[str]) -> list[Exchange[dict[str, Sighting]]]:
-        return [Exchange(Command(("query", *jobs)), _read_sightings)]
+        return [Exchange(Command(("query", *jobs[n :: self.machines])), _read_sightings) for n in range(self.machines)]
 
     def past(self, site: Site, jobs: Sequence[str]) -> Exchange[dict[str, Sighting]] | None:
         return Exchange(Command(("past", *jobs)), _read_sightings) if self.past_jobs is not None else None
@@ -107,6 +116,8 @@ class FakeSite:
         self.staged.append(placed.tag)
 
     async def last_words(self, placed: Placed, number: int) -> str:
+        self.listening += 1
+        await self.quiet.wait()
         return self.words.get((placed.tag, number), "")
 
     async def clear(self, placed: Placed) -> None:
@@ -239,7 +250,9 @@ def story_at(**desk: Any) -> Callable[[Callable[[Desk], Coroutine[Any, Any, None
                     await asyncio.wait(made.world.tasks, timeout=PATIENCE_S)
                 assert not made.world.tasks and not strange, strange
 
-            asyncio.run(whole())
+            # What waits for seconds in life does so for a period here.
+            with patch.multiple(courier_module, AGAIN_S=PERIOD_S, GATHER_S=0.005):
+                asyncio.run(whole())
 
         test.__name__, test.__doc__ = tell.__name__, tell.__doc__
         return test

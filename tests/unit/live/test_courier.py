@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from pathlib import Path
 from typing import Any
@@ -14,18 +15,10 @@ from pilotfish.live import courier as courier_module
 from pilotfish.live.runner import Runner
 from pilotfish.live.ssh import control_directory
 from pilotfish.model import inputs as i
-from pilotfish.model.site import BOOTSTRAP, CANCELLED, DIED, EXPIRED, REFUSED, VANISHED, PilotSize, Site
-from tests.unit.live.fake_site import PERIOD_S, Desk, FakeSite, story, story_at
+from pilotfish.model.site import BOOTSTRAP, DIED, EXPIRED, REFUSED, VANISHED, PilotSize, Site
+from tests.unit.live.fake_site import PERIOD_S, SILENCE, Desk, FakeSite, story, story_at
 
-SILENCE = Unclear("slurmctld does not answer")
 HUNDRED = [f"pond-{number}" for number in range(100)]
-
-
-@pytest.fixture(autouse=True)
-def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What waits for seconds in life does so for a period here."""
-    monkeypatch.setattr(courier_module, "AGAIN_S", PERIOD_S)
-    monkeypatch.setattr(courier_module, "GATHER_S", 0.005)
 
 
 # --- submitting -----------------------------------------------------------------------------------------------------------------------
@@ -85,7 +78,6 @@ async def test_equal_pilots_are_gathered_into_arrays(desk: Desk) -> None:
     await desk.until(lambda: len(desk.jobs()) == 132)
     assert sorted(int(count) for _, count in desk.site.asked("submit")) == [2, 30, 100]
     for pilot, job in desk.jobs().items():
-        assert desk.world.orders is not None
         taken = desk.site.jobs[job]
         assert (HUNDRED[taken.number - 1] == pilot) == (taken.tag == "pf-pond-0")
 
@@ -103,14 +95,19 @@ async def test_a_thousand_pilots_cost_one_query_per_period(desk: Desk) -> None:
     assert len(queries) <= (time.monotonic() - began) / desk.about.period_s + 1
 
 
-@story_at(arrays=1, period_s=0.2)
-async def test_pilots_that_come_one_after_another_are_not_asked_for_one_after_another(desk: Desk) -> None:
-    began = time.monotonic()
-    for number in range(40):
-        desk.submit(f"pond-{number}")
-        await desk.until(lambda number=number: len(desk.jobs()) == number + 1)  # type: ignore[misc]
-    periods = (time.monotonic() - began) / desk.about.period_s
-    assert len(desk.site.asked("query")) <= 2 * periods + 2
+def test_pilots_that_come_one_after_another_are_not_asked_for_one_after_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(courier_module, "SOON_S", 0.001)
+
+    @story_at(period_s=0.3)
+    async def play(desk: Desk) -> None:
+        began = time.monotonic()
+        for number in range(40):
+            desk.submit(f"pond-{number}")
+            await desk.until(lambda number=number: len(desk.jobs()) == number + 1)  # type: ignore[misc]
+        periods = (time.monotonic() - began) / desk.about.period_s
+        assert len(desk.site.asked("query")) <= 2 * periods + 2
+
+    play(tmp_path)
 
 
 @story
@@ -145,6 +142,24 @@ async def test_a_silent_site_is_no_proof_that_an_order_was_not_taken(desk: Desk)
     desk.submit("pond-1")
     await desk.until(desk.jobs)
     assert len(desk.site.asked("submit")) == 1 and len(desk.site.asked("find")) == 5
+
+
+def test_a_submission_that_may_still_be_at_work_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(courier_module, "LATE_S", 20 * PERIOD_S)
+    late = Unclear("it did not answer in time")
+    late.unfinished = True
+
+    @story
+    async def play(desk: Desk) -> None:
+        desk.site.faults["submit"] = [late]
+        desk.submit("pond-1")
+        await desk.until(lambda: len(desk.site.asked("find")) > courier_module.LOOKS + 1)
+        assert len(desk.site.asked("submit")) == 1
+        await desk.until(desk.jobs)
+        first, second = desk.site.times["submit"]
+        assert second - first >= 20 * PERIOD_S
+
+    play(tmp_path)
 
 
 @story_at(arrays=10)
@@ -194,7 +209,7 @@ async def test_a_limit_is_tried_again_more_and_more_seldom_and_is_no_bad_start(d
     await desk.until(desk.jobs)
     assert not desk.gone() and len(desk.site.asked("submit")) == 6
     moments = desk.site.times["submit"]
-    pauses = [later - earlier for earlier, later in zip(moments, moments[1:], strict=False)]
+    pauses = [later - earlier for earlier, later in itertools.pairwise(moments)]
     assert all(pause >= PERIOD_S * times for pause, times in zip(pauses, (2, 4, 8, 10, 10), strict=True))
     assert desk.trouble() == ""
 
@@ -242,7 +257,7 @@ async def test_a_site_that_does_not_answer_ends_nobody_and_is_asked_less_and_les
     begun = len(desk.site.times["query"]) - 1
     await desk.looked(8)
     moments = desk.site.times["query"][begun:]
-    pauses = [later - earlier for earlier, later in zip(moments, moments[1:], strict=False)]
+    pauses = [later - earlier for earlier, later in itertools.pairwise(moments)]
     assert all(pause >= PERIOD_S * times * 0.99 for pause, times in zip(pauses[:7], (1, 2, 4, 8, 10, 10, 10), strict=True))
     assert desk.trouble() == str(SILENCE) and not desk.gone()
     desk.site.down = None
@@ -293,6 +308,33 @@ async def test_a_system_that_has_no_memory_forgets_as_well(desk: Desk) -> None:
     desk.site.jobs[desk.jobs()["pond-1"]].listed = False
     await desk.until(desk.gone)
     assert desk.gone()["pond-1"].cause == VANISHED
+
+
+@story
+async def test_one_machine_that_does_not_answer_spoils_none_of_the_others(desk: Desk) -> None:
+    desk.site.machines = 2
+    desk.submit("pond-1", "pond-2")
+    await desk.until(lambda: len(desk.heard(i.PilotSeen)) == 2)
+    desk.site.faults["query"] = [None, SILENCE] * 1000
+    desk.site.show(phase=RUNNING)
+    desk.site.jobs[desk.jobs()["pond-2"]].listed = False
+    await desk.until(lambda: i.PilotSeen("pond-1", True, "") in desk.told)
+    assert desk.trouble() == str(SILENCE)
+    desk.site.show(desk.jobs()["pond-1"], phase=ENDED, reason="it ended")
+    await desk.until(desk.gone)
+    assert list(desk.gone()) == ["pond-1"], "of the other one nobody could say anything"
+
+
+@story
+async def test_the_last_words_of_many_are_read_together(desk: Desk) -> None:
+    """One after the other, the rest of the site would wait for them."""
+    desk.submit(*HUNDRED)
+    await desk.until(lambda: len(desk.jobs()) == 100)
+    desk.site.quiet.clear()
+    desk.site.show(phase=ENDED, reason="FAILED", well=False)
+    await desk.until(lambda: desk.site.listening == 100)
+    desk.site.quiet.set()
+    await desk.until(lambda: len(desk.gone()) == 100)
 
 
 @story
@@ -355,241 +397,3 @@ def test_a_backend_that_stumbles_does_not_leave_its_pilots_alone(tmp_path: Path,
         assert len(desk.site.asked(kind)) >= 3
 
     play(tmp_path)
-
-
-# --- cancelling -----------------------------------------------------------------------------------------------------------------------
-
-
-def assert_cancelled(desk: Desk, pilot: str = "pond-1") -> None:
-    gone = desk.gone()[pilot]
-    assert (gone.well, gone.cause) == (True, CANCELLED)
-
-
-@story
-async def test_what_is_cancelled_before_it_was_submitted_never_is(desk: Desk) -> None:
-    desk.submit("pond-1", "pond-2")
-    desk.courier.cancel("pond-1")
-    assert_cancelled(desk)
-    await desk.until(desk.jobs)
-    assert list(desk.jobs()) == ["pond-2"] and len(desk.site.jobs) == 1
-
-
-@story_at(arrays=10)
-async def test_what_is_cancelled_while_it_is_submitted_is_cancelled_there(desk: Desk) -> None:
-    desk.site.open.clear()
-    desk.submit("pond-1", "pond-2")
-    await desk.until(lambda: desk.site.asked("submit"))
-    desk.courier.cancel("pond-1")
-    assert not desk.gone()
-    desk.site.open.set()
-    await desk.until(desk.gone)
-    assert_cancelled(desk)
-    assert desk.site.asked("cancel") == [(desk.jobs()["pond-1"],)]
-    await desk.looked(3)
-    assert list(desk.gone()) == ["pond-1"]
-
-
-@story
-async def test_what_is_cancelled_while_its_reply_is_lost_is_found_and_cancelled(desk: Desk) -> None:
-    desk.site.lost_replies = 1
-    desk.site.faults["find"] = [SILENCE] * 3
-    desk.submit("pond-1")
-    await desk.until(lambda: desk.site.asked("find"))
-    desk.courier.cancel("pond-1")
-    await desk.until(desk.gone)
-    assert_cancelled(desk)
-    assert len(desk.site.asked("submit")) == 1 and desk.site.asked("cancel") == [(desk.jobs()["pond-1"],)]
-
-
-@story
-async def test_what_is_cancelled_while_the_site_takes_no_more_goes_soon(desk: Desk) -> None:
-    desk.courier.site = Site(backend="slurm", period_s=1000.0)
-    desk.site.faults["submit"] = [Refused("no more", later=True)]
-    desk.submit("pond-1")
-    await desk.until(lambda: "no more" in desk.trouble())
-    desk.courier.cancel("pond-1")
-    await desk.until(desk.gone)
-    assert_cancelled(desk)
-
-
-@story_at(arrays=10)
-async def test_those_that_wait_are_cancelled_together(desk: Desk) -> None:
-    desk.submit("pond-1", "pond-2", "pond-3")
-    await desk.until(lambda: len(desk.jobs()) == 3)
-    desk.courier.cancel("pond-1")
-    desk.courier.cancel("pond-2")
-    desk.courier.cancel("pond-1")
-    await desk.until(lambda: len(desk.gone()) == 2)
-    assert_cancelled(desk)
-    assert desk.site.asked("cancel") == [(desk.jobs()["pond-1"], desk.jobs()["pond-2"])]
-    assert desk.site.cleared == [] and desk.order_files() == ["pf-pond-1"]
-    desk.courier.cancel("pond-3")
-    await desk.until(lambda: desk.site.cleared == ["pf-pond-1"] and not desk.order_files())
-
-
-@story
-async def test_who_lingers_is_cancelled_again(desk: Desk) -> None:
-    desk.site.hears_cancel = False
-    desk.submit("pond-1")
-    await desk.until(desk.jobs)
-    desk.courier.cancel("pond-1")
-    await desk.until(lambda: len(desk.site.asked("cancel")) == 3)
-    assert not desk.gone()
-    desk.site.hears_cancel = True
-    await desk.until(desk.gone)
-    assert_cancelled(desk)
-
-
-@story
-async def test_a_cancel_that_had_no_answer_is_sent_again(desk: Desk) -> None:
-    desk.submit("pond-1")
-    await desk.until(desk.jobs)
-    desk.site.faults["cancel"] = [SILENCE, SILENCE]
-    desk.courier.cancel("pond-1")
-    await desk.until(desk.gone)
-    assert_cancelled(desk)
-    assert len(desk.site.asked("cancel")) == 3
-
-
-@story
-async def test_not_listed_once_is_no_proof_that_a_cancel_was_heard(desk: Desk) -> None:
-    desk.submit("pond-1")
-    await desk.until(desk.jobs)
-    job = desk.site.jobs[desk.jobs()["pond-1"]]
-    desk.site.faults["cancel"] = [SILENCE]
-    job.listed = False
-    desk.courier.cancel("pond-1")
-    await desk.until(lambda: desk.site.asked("past"))
-    job.listed = True
-    await desk.until(lambda: len(desk.site.asked("cancel")) == 2)
-    await desk.until(desk.gone)
-    assert_cancelled(desk)
-
-
-@story
-async def test_an_unknown_pilot_is_gone_at_once(desk: Desk) -> None:
-    desk.courier.cancel("pond-77")
-    assert desk.gone()["pond-77"].well
-
-
-# --- restarts -------------------------------------------------------------------------------------------------------------------------
-
-
-@story_at(arrays=10)
-async def test_after_a_restart_pilots_with_jobs_are_looked_after_and_have_fresh_credentials(desk: Desk) -> None:
-    desk.submit("pond-1", "pond-2")
-    await desk.until(lambda: len(desk.jobs()) == 2)
-    jobs = desk.jobs()
-    desk.restart()
-    for pilot in jobs:
-        desk.courier.adopt(pilot, PilotSize(), jobs[pilot])
-    await desk.until(lambda: desk.site.staged == ["pf-pond-1", "pf-pond-1"])
-    desk.site.show(phase=ENDED, reason="FAILED", well=False)
-    desk.site.words["pf-pond-1", 2] = "no space left"
-    await desk.until(lambda: len(desk.gone()) == 2)
-    assert "no space left" in desk.gone()["pond-2"].reason and len(desk.site.asked("submit")) == 1
-    await desk.until(lambda: not desk.order_files())
-
-
-@story
-async def test_after_a_restart_an_order_without_a_job_is_found_by_its_name(desk: Desk) -> None:
-    desk.site.lost_replies = 1
-    desk.site.faults["find"] = [SILENCE] * 1000
-    desk.submit("pond-1")
-    await desk.until(lambda: desk.site.asked("find"))
-    desk.restart()
-    desk.site.faults.clear()
-    desk.courier.adopt("pond-1", PilotSize(), "")
-    await desk.until(desk.jobs)
-    assert len(desk.site.asked("submit")) == 1
-
-
-@story
-async def test_after_a_restart_what_was_never_begun_is_submitted(desk: Desk) -> None:
-    desk.courier.adopt("pond-1", PilotSize(), "")
-    await desk.until(desk.jobs)
-    assert len(desk.site.asked("submit")) == 1 and not desk.site.asked("find")
-
-
-@story
-async def test_after_a_restart_a_job_without_an_order_is_looked_after_all_the_same(desk: Desk) -> None:
-    desk.site.jobs = {}
-    desk.courier.adopt("pond-1", PilotSize(), "17")
-    await desk.until(desk.gone)
-    assert desk.gone()["pond-1"].cause == VANISHED and desk.site.asked("query")[0] == ("17",)
-
-
-@pytest.mark.parametrize("known", [True, False])
-def test_after_a_restart_what_is_cancelled_at_once_is_cancelled_at_the_site(tmp_path: Path, known: bool) -> None:
-    """Whether or not its job is known: nothing may be left in the queue because somebody wanted to tell it where the master is."""
-
-    @story
-    async def play(desk: Desk) -> None:
-        desk.submit("pond-1")
-        await desk.until(desk.jobs)
-        job = desk.jobs()["pond-1"]
-        desk.restart()
-        desk.told.clear()
-        desk.site.faults["cancel"] = [SILENCE] * 3
-        desk.courier.adopt("pond-1", PilotSize(), job if known else "")
-        desk.courier.cancel("pond-1")
-        await desk.until(lambda: len(desk.site.asked("cancel")) == 4)
-        await desk.until(desk.gone)
-        assert_cancelled(desk)
-        assert not desk.site.jobs[job].listed
-
-    play(tmp_path)
-
-
-@story
-async def test_agents_are_told_anew_where_the_master_is_until_it_works(desk: Desk) -> None:
-    desk.submit("pond-1")
-    await desk.until(desk.jobs)
-    for fault in (Unclear("the tunnel is not up"), Refused("Permission denied"), OSError("strange")):
-        desk.site.faults["stage"] = [fault]
-        before = len(desk.site.staged)
-        desk.courier.refresh()
-        desk.courier.refresh()
-        if isinstance(fault, Refused):
-            await desk.until(lambda: not desk.site.faults["stage"])
-            await desk.until(lambda: not desk.world.tasks)
-        else:
-            await desk.until(lambda before=before: len(desk.site.staged) == before + 1)  # type: ignore[misc]
-
-
-# --- ending ---------------------------------------------------------------------------------------------------------------------------
-
-
-@story_at(arrays=2)
-async def test_the_end_leaves_nothing(desk: Desk) -> None:
-    desk.submit("pond-1", "pond-2", "pond-3")
-    await desk.until(lambda: len(desk.jobs()) == 3)
-    desk.submit("pond-4")
-    await desk.courier.end()
-    assert len(desk.gone()) == 4 and not any(job.listed for job in desk.site.jobs.values())
-    await desk.until(lambda: not desk.world.tasks)
-    assert desk.order_files() == [] and len(desk.site.cleared) == 2
-
-
-def test_the_end_is_not_waited_for_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr(courier_module, "GOODBYE_S", 0.1)
-
-    @story
-    async def play(desk: Desk) -> None:
-        desk.submit("pond-1")
-        await desk.until(desk.jobs)
-        desk.site.down = SILENCE
-        await desk.courier.end()
-        assert not desk.gone() and desk.order_files() == ["pf-pond-1"]
-
-    play(tmp_path)
-    assert "left in its queue: 1" in caplog.text
-
-
-@story
-async def test_files_that_cannot_be_removed_are_no_reason_to_stop(desk: Desk) -> None:
-    desk.site.faults["clear"] = [Refused("Permission denied"), Unclear("no route"), ValueError("strange")]
-    desk.submit("pond-1", "pond-2", "pond-3")
-    await desk.until(lambda: len(desk.jobs()) == 3)
-    desk.site.show(phase=ENDED)
-    await desk.until(lambda: len(desk.gone()) == 3 and not desk.order_files())

@@ -128,7 +128,7 @@ def test_a_ticket_that_is_good_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPa
         told: list[i.Input] = []
         wallet = wallet_of(Desk(), told)
         assert await wallet.usable()
-        (seen,) = [item for item in told if isinstance(item, i.CredentialsSeen)][0].credentials
+        (seen,) = next(item for item in told if isinstance(item, i.CredentialsSeen)).credentials
         assert (seen.name, seen.renew, seen.warn_s, seen.problem) == ("Kerberos ticket", "kinit", 3600.0, "")
         assert seen.left_s == pytest.approx(8 * 3600, abs=60)
         wallet.rest()

@@ -1,0 +1,49 @@
+"""Credentials that end, at a real cluster behind ssh: pilots wait for a new one, and everybody is told how to get it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.certificates import make_certificate
+from tests.engines import processes
+from tests.engines.campus import Campus, campus_at
+from tests.engines.openssh import OpenSSH
+from tests.engines.people import Person
+from tests.engines.slurm import Slurm
+
+
+@pytest.fixture
+def campus(pilotfish_home: Path, openssh: OpenSSH, person: Person) -> Iterator[Campus]:
+    with campus_at(pilotfish_home, openssh, person) as made:
+        yield made
+
+
+def put_proxy(person: Person, ends_in_s: float) -> None:
+    """By the person, on the login node."""
+    made = person.run("sh", "-c", "cat >proxy.new && mv proxy.new proxy", stdin=make_certificate(-86400.0, ends_in_s))
+    assert made.returncode == 0, made.stderr
+
+
+def test_pilots_wait_for_a_proxy_that_has_ended(campus: Campus, slurm: Slurm, person: Person) -> None:
+    put_proxy(person, -300.0)
+    site = campus.add("pond", "slurm", slurm, cores=2, credentials=["x509:~/proxy"])
+    renew = f"ssh -t {person.name}@pond voms-proxy-init -out ~/proxy"
+    with campus.run("pond:1") as run:
+        future = run.executable(["echo", "hello"])
+        processes.wait_until(lambda: campus.row(site)["renew"] == [renew], "what is in the way is known")
+        assert "its X.509 proxy ~/proxy ended 5 min" in campus.row(site)["trouble"]
+        why: dict[str, Any] = campus.ask("why", task=f"{run.id}.0")
+        assert renew in [command for reason in why["reasons"] for command in reason["commands"]]
+        assert [one["commands"] for one in campus.ask("status")["warnings"] if one["code"] == "credential"] == [[renew]]
+        assert [pilot["job"] for pilot in campus.pilots(site)] == [""]
+        put_proxy(person, 43200.0)
+        assert future.result(timeout=processes.PATIENCE_S).text == "hello\n"
+    (row,) = campus.row(site)["credentials"]
+    assert row["usable"] and 0 < row["left_s"] <= 43200
+    assert campus.row(site)["failures"] == {}
+    (pilot,) = campus.pilots(site)
+    assert pilot["job"]

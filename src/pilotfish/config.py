@@ -59,6 +59,10 @@ def _read(path: Path) -> dict[str, Any]:
 QUANTITIES = {"walltime": "walltime_s", "period": "period_s", "poll": "poll_s"}
 """Durations are written like "2h"; how a Site calls them."""
 SITE_KEYS = [next((key for key, name in QUANTITIES.items() if name == field), field) for field in Site.__struct_fields__]
+MOST_COUNT = 1_000_000
+MOST_BYTES = 10**15
+MOST_SECONDS = 10 * 365 * 86400.0
+LEAST_WALLTIME_S = 30.0
 SITE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,39}")
 
 
@@ -101,6 +105,18 @@ def _refuse_nonsense(name: str, site: Site, where: str) -> None:
             raise BadInput(
                 f"{where}: site {name}: {field} = {getattr(site, field)} is negative", f"set {field} to 0 or more, or leave it out"
             )
+    for field in ("max_pilots", "max_queued", "max_cores", "cores", "nodes", "gpus", "commands_at_once", "submissions_per_minute"):
+        if not getattr(site, field) <= MOST_COUNT:
+            raise BadInput(f"{where}: site {name}: {field} = {getattr(site, field)}", f"choose a number up to {MOST_COUNT}")
+    if site.memory > MOST_BYTES:
+        raise BadInput(f"{where}: site {name}: memory = {site.memory} bytes", f"choose at most {MOST_BYTES} bytes")
+    for key, field in QUANTITIES.items():
+        if not getattr(site, field) <= MOST_SECONDS:
+            raise BadInput(f"{where}: site {name}: {key} = {getattr(site, field):g} s", "choose at most 10 years")
+    if 0 < site.walltime_s < LEAST_WALLTIME_S:
+        raise BadInput(f"{where}: site {name}: walltime = {site.walltime_s:g} s", f"a pilot needs {LEAST_WALLTIME_S:g} s to be of use")
+    if not site.folder.strip("/. "):
+        raise BadInput(f"{where}: site {name}: folder = {site.folder!r}", "name a folder of your own, such as ~/.pilotfish")
     if site.period_s <= 0:
         raise BadInput(f"{where}: site {name}: period = {site.period_s:g} s", "its queue must be looked at now and then: 30s is polite")
     if site.reach not in ("auto", "direct", "tunnel"):

@@ -21,7 +21,7 @@ START = """\
 # Starts a Pilotfish agent. Arguments: credentials, agent, and then what the agent is to be told.
 credentials=$1; agent=$2; shift 2
 good='import sys; sys.exit(sys.version_info < (3, 8))'
-for python in $PILOTFISH_PYTHON python3 /usr/bin/python3 python3.13 python3.12 python3.11 python3.10 python3.9 python3.8 python \\
+for python in "$PILOTFISH_PYTHON" python3 /usr/bin/python3 python3.13 python3.12 python3.11 python3.10 python3.9 python3.8 python \\
     /usr/local/bin/python3 /opt/*/bin/python3; do
   if "$python" -c "$good" 2>/dev/null; then
     exec "$python" "$agent" --credentials "$credentials" "$@"

@@ -11,7 +11,8 @@ from pilotfish.cli.render import Screen, clean, cut, plural
 from pilotfish.live.daemon import Pool, is_served, stop_marker
 from pilotfish.live.home import pool_home
 
-GOODBYE_S = 30.0
+GOODBYE_S = 75.0
+"""Longer than a master takes that waits for a site which does not answer."""
 SHOWN_CELLS = 100
 
 
@@ -25,6 +26,11 @@ def stop(now: bool, pool: str, as_json: bool) -> int:
     found = Pool(pool_home(pool).directory)
     answer: dict[str, int] = {}
     was_running = is_served(found.directory)
+    if not was_running and any((found.directory / "orders").glob("*.json")):
+        # Pilots of a master that died may be at their sites: only a master can take them out.
+        stop_marker(found.directory).unlink(missing_ok=True)
+        found.revive()
+        was_running = True
     if was_running:
         stop_marker(found.directory).touch()
         master = connect_to_stop(found)

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from pilotfish.core import agents, credentials
 from pilotfish.core.prospects import PilotWish
 from pilotfish.core.state import SiteRecord
@@ -59,6 +61,10 @@ def pilot_gone(machine: Machine, item: i.PilotGone) -> None:
             machine.lose_worker(worker, item.reason, died=item.witnessed)
     machine.sightings.pop(item.pilot, None)
     machine.record(f.PilotEnded(item.pilot, well, item.reason, item.cause))
+    record = machine.state.sites.get(pilot.site)
+    if record is not None and record.site is not None and record.site.paused:
+        # It may have been removed, and only waited for this.
+        machine.effects.append(e.ReadSites())
 
 
 def site_spoke(machine: Machine, item: i.SiteSpoke) -> None:
@@ -72,22 +78,25 @@ def sites_read(machine: Machine, item: i.SitesRead) -> None:
     """What a person changed is written down, and told to whoever speaks to the site."""
     known = {name: record.site for name, record in machine.state.sites.items() if record.site is not None}
     for name in [*item.sites, *(name for name in known if name not in item.sites)]:
-        site = item.sites.get(name)
-        if site != known.get(name):
+        site, before = item.sites.get(name), known.get(name)
+        if site is None and before is not None and _send_home(machine, name):
+            # Until the last of its pilots is gone somebody has to know how to speak to it.
+            site = msgspec.structs.replace(before, paused=True)
+        if site != before:
             machine.record(f.SiteDescribed(name, site))
             machine.effects.append(e.DescribeSite(name, site))
             machine.stirred = True
-            if site is None:
-                _send_home(machine, name)
 
 
-def _send_home(machine: Machine, name: str) -> None:
-    """A site is no longer there: who waits is cancelled, who works finishes what it has."""
-    for pilot in [pilot for pilot in machine.state.pilots.values() if pilot.site == name and pilot.state <= ACTIVE]:
-        if not pilot.joined:
+def _send_home(machine: Machine, name: str) -> bool:
+    """A site is no longer there: who waits is cancelled, who works finishes what it has. Whether any are left."""
+    pilots = [pilot for pilot in machine.state.pilots.values() if pilot.site == name]
+    for pilot in pilots:
+        if not pilot.joined and pilot.state <= ACTIVE:
             machine.end_pilot(pilot.id, f"site {name} was removed")
         for worker in list(pilot.workers):
             agents.drain(machine, machine.state.workers[worker], f"site {name} was removed")
+    return bool(pilots)
 
 
 NEWS: dict[type, Callable[[Machine, Any], None]] = {

@@ -372,7 +372,7 @@ class Courier:
         if not missing:
             return
         exchange = self._backend.past(self.site, [charge.job for charge in missing])
-        past = (await self._try(exchange) if exchange is not None else {}) or {}
+        past = (await self._try(exchange, quietly=True) if exchange is not None else {}) or {}
         await self._saw({charge.pilot: past[charge.job] for charge in missing if charge.job in past})
         for charge in missing:
             if charge.job in past:
@@ -382,13 +382,16 @@ class Courier:
                 self._gone(charge, i.PilotGone(charge.pilot, True, "cancelled", cause=CANCELLED))
             elif charge.misses >= MISSES:
                 reason = f"{self.name} no longer knows its job {charge.job}"
+                # If it is there after all, nobody else will ever take it out.
+                self._cancel_job(charge.job)
                 self._gone(charge, i.PilotGone(charge.pilot, False, reason, witnessed=False, cause=VANISHED))
 
-    async def _try(self, exchange: Exchange[dict[Any, Done]]) -> dict[Any, Done] | None:
+    async def _try(self, exchange: Exchange[dict[Any, Done]], quietly: bool = False) -> dict[Any, Done] | None:
         try:
             return dict(await self._clearly(lambda: self._reach.ask(exchange)))
         except (Unclear, Refused) as problem:
-            self._in_trouble(str(problem))
+            if not quietly:
+                self._in_trouble(str(problem))
             return None
 
     async def _saw(self, sightings: dict[str, Sighting]) -> None:

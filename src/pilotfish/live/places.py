@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 GOODBYE_S = 10.0
+SPOKEN = ("backend", "via", "hosts", "folder", "options", "environment", "commands_at_once", "submissions_per_minute", "reach", "address")
+"""What a courier is made for: when it changes, another one is made for the pilots to come."""
 
 
 class Places:
@@ -37,16 +39,18 @@ class Places:
         """Where the master listens."""
         self._couriers: dict[str, Courier] = {}
         self._reaches: dict[str, SiteReach] = {}
-        self._where: dict[str, str] = {}
+        self._where: dict[str, Courier] = {}
+        """Who looks after each pilot: whoever sent it, also when its site is spoken to in another way since."""
+        self._former: list[tuple[Courier, SiteReach]] = []
         self._world: World | None = None
 
     def perform(self, effect: e.SubmitPilot | e.AdoptPilot | e.CancelPilot | e.DescribeSite) -> None:
         if isinstance(effect, e.DescribeSite):
             self._describe(effect.name, effect.site)
         elif isinstance(effect, e.CancelPilot):
-            site = self._where.get(effect.pilot, LOCAL)
-            if site in self._couriers:
-                self._couriers[site].cancel(effect.pilot)
+            courier = self._where.get(effect.pilot)
+            if courier is not None:
+                courier.cancel(effect.pilot)
             else:
                 self._launcher.cancel(effect.pilot)
         elif effect.site == LOCAL:
@@ -58,20 +62,27 @@ class Places:
             self._send(effect)
 
     def _send(self, effect: e.SubmitPilot | e.AdoptPilot) -> None:
-        self._where[effect.pilot] = effect.site
         courier = self._couriers.get(effect.site)
         if courier is None:
             self._tell(i.PilotGone(effect.pilot, False, f"there is no site {effect.site}", witnessed=False, cause=REFUSED))
-        elif isinstance(effect, e.SubmitPilot):
+            return
+        self._where[effect.pilot] = courier
+        if isinstance(effect, e.SubmitPilot):
             courier.submit(effect.pilot, effect.size)
         else:
             courier.adopt(effect.pilot, effect.size, effect.job)
 
     def _describe(self, name: str, site: Site | None) -> None:
-        if name in self._couriers and site is not None:
-            self._couriers[name].site = self._reaches[name].site = self._reaches[name].runner.site = site
-        elif site is not None:
+        courier = self._couriers.get(name)
+        if site is None:
+            return
+        if courier is not None and any(getattr(courier.site, field) != getattr(site, field) for field in SPOKEN):
+            self._former.append((self._couriers.pop(name), self._reaches.pop(name)))
+            courier = None
+        if courier is None:
             self._open(name, site)
+        else:
+            courier.site = self._reaches[name].site = self._reaches[name].runner.site = site
 
     def _open(self, name: str, site: Site) -> None:
         # Imported here: most pools have no sites, and all start the quicker for it.
@@ -102,8 +113,9 @@ class Places:
             log.error("%s (%s)", problem, problem.hint)
 
     async def end(self) -> None:
-        await asyncio.gather(self._launcher.end_all(), *(courier.end() for courier in self._couriers.values()))
+        everybody = [*((courier, self._reaches[name]) for name, courier in self._couriers.items()), *self._former]
+        await asyncio.gather(self._launcher.end_all(), *(courier.end() for courier, _ in everybody))
         if self._world is not None and self._world.tasks:
             # Some of them still clear away.
             await asyncio.wait(self._world.tasks, timeout=GOODBYE_S)
-        await asyncio.gather(*(reach.close() for reach in self._reaches.values()))
+        await asyncio.gather(*(reach.close() for _, reach in everybody))

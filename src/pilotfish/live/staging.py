@@ -20,7 +20,9 @@ from pilotfish.live.bundle import bundle_content
 from pilotfish.live.runner import Runner
 
 PATIENCE_S = 120.0
-_LATER = re.compile(r"quota|no space left|read-only file system|stale file handle|input/output error|resource temporarily", re.IGNORECASE)
+_LATER = re.compile(
+    r"quota|no space left|wrote only|read-only file system|stale file handle|input/output error|resource temporarily", re.IGNORECASE
+)
 
 # In one piece and in one line: csh as a login shell takes no more. $1: the folder, $2: a name for what is not complete yet.
 # Names that begin with a dot are ours, so that "*" finds all others. A folder of somebody else's cannot be made ours by chmod.

@@ -24,7 +24,7 @@ class Duties:
     def perform(self, round_: Round) -> None:
         cancel_the_others(round_)
         for view in round_.prospect.sites:
-            if view.wanted >= 0 and round_.has_work:
+            if view.wanted >= 0 and round_.has_work_for(view.name):
                 _keep_number(round_, view)
         self._withdraw_spare(round_)
 
@@ -45,7 +45,7 @@ class Duties:
             round_.withdraw(pilot.id, f"there are {active} workers, and {workers} shall be", UNNEEDED)
 
     def _withdraw_spare(self, round_: Round) -> None:
-        fixed = {pilot.id for view in round_.prospect.sites if view.wanted >= 0 and round_.has_work for pilot in view.pilots}
+        fixed = {pilot.id for view in round_.prospect.sites if view.wanted >= 0 and round_.has_work_for(view.name) for pilot in view.pilots}
         present = {pilot.id: pilot for view in round_.prospect.sites for pilot in view.pilots if is_queued(pilot)}
         spare = [pilot for pilot in round_.prospect.demand.spare if pilot in present and pilot not in fixed]
         self._spare_since = {pilot: self._spare_since.get(pilot, round_.now) for pilot in spare}

@@ -114,9 +114,12 @@ class Round:
         self.moments: list[float] = []
         self._withdrawn: dict[str, None] = {}
 
-    @property
-    def has_work(self) -> bool:
-        return bool(self.prospect.demand.tasks or self.prospect.state.unfinished)
+    def has_work_for(self, site: str) -> bool:
+        """Is there anything to do that may be done there? Where work is only a number, as on simulated grids, all of it may."""
+        state = self.prospect.state
+        if not state.runs:
+            return bool(self.prospect.demand.tasks or state.unfinished)
+        return any(run.unfinished and (not run.options.sites or site in run.options.sites) for run in state.runs.values())
 
     def free_sites(self) -> list[SiteView]:
         """Those that a factory may choose from: no person has fixed their number."""

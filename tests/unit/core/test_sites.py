@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from pilotfish.core.check import check, fingerprint
@@ -113,7 +114,8 @@ def test_what_is_known_of_sites_survives_a_restart_and_a_snapshot() -> None:
     check(again)
     assert fingerprint(again) == fingerprint(stage.machine.state)
     assert again.sites["pond"].site == full and again.sites["pond"].held == "its pilots fail" and again.sites["pond"].wanted == -1
-    assert again.sites["reef"].site is None and again.sites["reef"].wanted == 3
+    assert again.sites["reef"].site == msgspec.structs.replace(REEF, paused=True), "until the last of its pilots is gone"
+    assert again.sites["reef"].wanted == 3
     assert list(again.sites["pond"].history) == list(stage.machine.state.sites["pond"].history)
     assert again.pilots == stage.machine.state.pilots
 
@@ -241,6 +243,12 @@ def test_a_removed_site_sends_its_pilots_home() -> None:
     link = stage.join("w", pilot=working, cores=2.0)
     stage.tell(i.SitesRead({}))
     assert cancelled(stage.effects) == [waiting] and stage.sent(m.Drain, link)
+    assert stage.machine.state.sites["pond"].site is not None, "somebody has to know how to cancel them"
+    for pilot in (waiting, working):
+        stage.tell(i.PilotGone(pilot, True, "cancelled"))
+    assert e.ReadSites() in stage.effects
+    stage.tell(i.SitesRead({}))
+    assert stage.machine.state.sites["pond"].site is None
 
 
 # --- bad starts -------------------------------------------------------------------------------------------------------------------------

@@ -390,7 +390,7 @@ def test_a_backend_that_stumbles_does_not_leave_its_pilots_alone(tmp_path: Path,
         desk.site.jobs[desk.jobs()["pond-1"]].listed = kind != "past"
         if kind == "cancel":
             desk.courier.cancel("pond-1")
-        else:
+        elif kind == "query":
             await desk.until(lambda: "could not be read" in desk.trouble())
             desk.site.show(phase=ENDED, reason="it ended")
         await desk.until(desk.gone)

@@ -106,8 +106,6 @@ def test_a_tunnel_whose_ssh_is_killed_is_dug_again_and_every_task_runs_once(camp
     assert sorted(ran.read_text().split()) == sorted(f"{run.id}.{index}" for index in range(TASKS))
     rows = campus.ask("tasks", run=run.id)
     assert ended_well(campus, run.id) and not any(row["failures"] or row["losses"] for row in rows)
-    attempts = campus.ask("run", run=run.id)["attempts"]
-    print("attempts", attempts)
 
 
 def test_a_master_that_is_killed_digs_a_new_tunnel_for_the_agents_of_the_old_one(campus: Campus, slurm: Slurm) -> None:

@@ -32,13 +32,16 @@ class Engine:
         return {"PATH": SYSTEM_PATH}
 
     def start(self) -> None:
-        """Until it takes jobs."""
-        self.place = places.new_place(self.needs)
-        try:
-            self._set_up()
-        except BaseException:
-            self.stop()
-            raise
+        """Until it takes jobs. Once more with other ports if somebody was quicker to take one of them."""
+        for tries_left in (1, 0):
+            self.place = places.new_place(self.needs)
+            try:
+                self._set_up()
+                return
+            except BaseException as problem:
+                self.stop()
+                if not tries_left or not isinstance(problem, processes.EngineFailed):
+                    raise
 
     def stop(self) -> None:
         """Jobs end with it, whatever they were doing."""

@@ -14,7 +14,7 @@ PATIENCE_S = 60.0
 """A limit for hangs on a slow machine, never a measure."""
 
 PORTS = range(20000, 32000)
-"""Below those that the kernel gives to connections, so that nobody takes one between our look and the daemon's."""
+"""On most machines below those that the kernel gives to connections. Where not, somebody may take one between our look and the daemon's."""
 
 
 class EngineFailed(Exception):

@@ -245,3 +245,9 @@ def test_a_machine_without_slurm_is_a_refusal_and_a_lost_connection_is_not() -> 
         BACKEND.submit(SITE, order()).read(Answer(127, "", "sh: 1: sbatch: not found\n"))
     with pytest.raises(Unclear):
         BACKEND.submit(SITE, order()).read(Answer(255, "", "Connection to login closed by remote host.\n"))
+
+
+def test_no_line_of_a_queue_can_keep_us_busy() -> None:
+    (exchange,) = SlurmBackend().query(Site(backend="slurm"), ["7_1", "9"])
+    answer = Answer(0, "999999_[1-99999999999]|PENDING|x\n7_[1-3]|PENDING|Priority\n9|RUNNING|None\n")
+    assert sorted(exchange.read(answer)) == ["7_1", "9"]

@@ -137,6 +137,7 @@ class MasterProcess:
         """Sleep is over. Timers may well be looked at before the sockets are."""
         if not self.alive or self.blocked:
             return
+        self.idle_turns = 0  # many sleeps may end in one moment; that is no master that spins
         if self.backlog and self.world.dice.random() < 0.5:
             self._run_turn([])
         self._drain_backlog()

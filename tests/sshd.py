@@ -16,10 +16,9 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 from pilotfish.live.ssh import Ssh
 from pilotfish.model.site import Site
+from tests.engines import requirements
 from tests.master_for_agents import alive, children, eventually
 
 USER = "pilotfish-test"
@@ -158,8 +157,7 @@ def ordinary_user() -> str:
 @contextlib.contextmanager
 def running_sshd(more: str = "") -> Iterator[Sshd]:
     """Below a directory that every user can enter, which the one of pytest is not. ``more``: lines for its configuration."""
-    if not os.path.exists("/usr/sbin/sshd"):
-        pytest.skip("there is no sshd on this machine; on Debian and Ubuntu: apt install openssh-server")
+    requirements.require("openssh")
     if os.geteuid() == 0:
         os.makedirs("/run/sshd", exist_ok=True)
     directory = Path(tempfile.mkdtemp(prefix="pf-sshd-"))

@@ -24,7 +24,7 @@ SETTINGS = {"workers": 2, "beat_s": 0.5, "lease_s": 10.0, "linger_s": 600.0}
 
 @dataclass
 class Campus:
-    """``login``: the account whose ssh reaches every site's login node."""
+    """Everything of one person. Sites are reached by root's ssh, as that person."""
 
     home: Path
     openssh: OpenSSH

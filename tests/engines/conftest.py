@@ -37,15 +37,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.xdist_group(wanted[0]))
 
 
-def demand(what: str) -> None:
-    if requirements.are_left_out():
-        pytest.skip(f"{requirements.SWITCH}=none")
-    if missing := requirements.what_is_missing(what):
-        pytest.fail(missing, pytrace=False)
-
-
 def run(engine: SomeEngine) -> Iterator[SomeEngine]:
-    demand(engine.needs)
+    requirements.require(engine.needs)
     engine.start()
     yield engine
     engine.stop()
@@ -59,7 +52,7 @@ def clean_machine() -> None:
 @pytest.fixture(scope="session")
 def person(clean_machine: None) -> Iterator[Person]:
     """Somebody without any rights, who submits jobs."""
-    demand("people")
+    requirements.require("people")
     somebody = people.new_person()
     yield somebody
     somebody.leave()
@@ -81,7 +74,7 @@ def start_engine(clean_machine: None) -> Iterator[Callable[[SomeEngine], SomeEng
     with ExitStack() as stack:
 
         def start(engine: SomeEngine) -> SomeEngine:
-            demand(engine.needs)
+            requirements.require(engine.needs)
             engine.start()
             stack.callback(engine.stop)
             return engine

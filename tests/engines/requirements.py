@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 
+import pytest
+
 from tests.engines import htcondor
 
 SWITCH = "PILOTFISH_ENGINES"
@@ -15,6 +17,8 @@ PROGRAMS = {
     "htcondor": (str(htcondor.prefix() / "sbin" / "condor_master"), str(htcondor.prefix() / "bin" / "condor_submit")),
     "openssh": ("sshd", "ssh", "ssh-keygen"),
     "people": ("useradd", "usermod", "userdel"),
+    "openssl": ("openssl",),
+    "csh": ("tcsh",),
 }
 PACKAGES = {
     "slurm": "the packages slurm-wlm and munge",
@@ -22,7 +26,11 @@ PACKAGES = {
     "htcondor": f"HTCondor in {htcondor.prefix()}",
     "openssh": "the packages openssh-server and openssh-client",
     "people": "the package passwd",
+    "openssl": "the package openssl",
+    "csh": "the package tcsh",
 }
+FOR_ANYBODY = ("openssl", "csh")
+"""What needs no root."""
 
 
 def are_left_out() -> bool:
@@ -35,6 +43,14 @@ def what_is_missing(what: str) -> str:
     missing = [program for program in PROGRAMS[what] if shutil.which(program, path=path) is None]
     if missing:
         return f"{', '.join(missing)} cannot be found: install {PACKAGES[what]} (as root, .ci/engines does it), {INSTEAD}"
-    if os.geteuid() != 0:
+    if os.geteuid() != 0 and what not in FOR_ANYBODY:
         return f"Jobs run here as somebody else, which only root can arrange: run the tests as root, {INSTEAD}"
     return ""
+
+
+def require(what: str) -> None:
+    """Nobody shall believe that something was tested because a program was not there."""
+    if are_left_out():
+        pytest.skip(f"{SWITCH}=none")
+    if missing := what_is_missing(what):
+        pytest.fail(missing, pytrace=False)

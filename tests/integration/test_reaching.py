@@ -20,6 +20,7 @@ from pilotfish.live.runner import Pace, Runner
 from pilotfish.live.ssh import control_directory, remote_line
 from pilotfish.live.staging import absolute_folder, read_tail, remove, stage, stage_bundle
 from pilotfish.model.site import Site
+from tests.engines import requirements
 from tests.master_for_agents import alive, eventually
 from tests.sshd import Sshd, running_sshd, words_of
 
@@ -146,8 +147,7 @@ def test_commands_are_run_on_the_login_node_word_for_word(server: Sshd) -> None:
 
 
 def test_words_pass_unharmed_through_csh() -> None:
-    if shutil.which("tcsh") is None:
-        pytest.skip("there is no tcsh on this machine")
+    requirements.require("csh")
     line = remote_line(["sh", "-c", 'printf "%s|" "$@"', "sh", *ODD])
     said = subprocess.run(["tcsh", "-f", "-c", line], capture_output=True, text=True)
     assert said.stdout == "".join(f"{word}|" for word in ODD), said.stderr

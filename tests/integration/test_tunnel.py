@@ -21,7 +21,7 @@ from pilotfish.live.bundle import build_bundle
 from pilotfish.live.runner import Runner
 from pilotfish.live.ssh import Ssh
 from pilotfish.live.staging import absolute_folder, stage_bundle
-from pilotfish.live.tunnel import Reach, Tunnel
+from pilotfish.live.tunnel import Destination, Tunnel
 from pilotfish.model import messages as wire
 from tests.master_for_agents import Client, FakeMaster, alive, eventually, running_agent
 from tests.sshd import Sshd, running_sshd
@@ -75,7 +75,7 @@ class Watched:
     async def __aenter__(self) -> Watched:
         bundle = await bundle_at(self.server)
         endpoint = self.master.endpoint
-        reach = Reach(bundle, (endpoint["host"], endpoint["port"]), endpoint["fingerprint"], **self.fields)
+        reach = Destination(bundle, (endpoint["host"], endpoint["port"]), endpoint["fingerprint"], **self.fields)
         self.tunnel = Tunnel(self.ssh, reach, self.changed)
         self.tunnel.start()
         return self

@@ -9,14 +9,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from pilotfish.backends.exchange import Exchange, Unclear
+from pilotfish.backends.exchange import Exchange, Refused, Unclear
 from pilotfish.backends.script import START
 from pilotfish.live import staging
 from pilotfish.live.home import PoolHome
 from pilotfish.live.keys import Keyring
 from pilotfish.live.orders import Placed
 from pilotfish.live.runner import Runner
-from pilotfish.live.tunnel import Reach, Tunnel
+from pilotfish.live.tunnel import Destination, Tunnel
 from pilotfish.model.site import PilotSize, Site
 
 SHOWN_LINES = 3
@@ -83,7 +83,7 @@ class SiteReach:
     async def last_words(self, placed: Placed, number: int) -> str:
         try:
             text = await staging.read_tail(self.runner, f"{placed.folder}/{number}.log", at=placed.host)
-        except Exception:  # noqa: BLE001  whatever is in the way, it is only a courtesy
+        except (Unclear, Refused):  # it is only a courtesy
             return ""
         lines = [line.strip() for line in text.splitlines() if line.strip()]
         return " / ".join(lines[-SHOWN_LINES:])
@@ -102,7 +102,7 @@ class SiteReach:
             return [{"kind": "tls", "host": name, "port": port, "fingerprint": self._keyring.fingerprint} for name in [*hosts, host]]
         tunnel = self._tunnels.get(placed.host)
         if tunnel is None:
-            reach = Reach(placed.bundle, self.master, self._keyring.fingerprint, host=self.site.address, python=self.site.python)
+            reach = Destination(placed.bundle, self.master, self._keyring.fingerprint, host=self.site.address, python=self.site.python)
             tunnel = self._tunnels[placed.host] = Tunnel(self.runner.ssh(placed.host), reach, self.moved)
             tunnel.start()
         if not tunnel.endpoints:

@@ -46,7 +46,7 @@ _FIND_PYTHON = (
 
 
 @dataclass(frozen=True)
-class Reach:
+class Destination:
     """What a tunnel leads to, and how agents shall find it."""
 
     bundle: str
@@ -69,7 +69,7 @@ class Reach:
 class Tunnel:
     """``changed`` is called when agents have to be told of other endpoints."""
 
-    def __init__(self, ssh: Ssh, reach: Reach, changed: Callable[[], None]) -> None:
+    def __init__(self, ssh: Ssh, reach: Destination, changed: Callable[[], None]) -> None:
         self.ssh = ssh
         self.reach = reach
         self.endpoints: list[dict[str, Any]] = []

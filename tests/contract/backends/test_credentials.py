@@ -18,6 +18,7 @@ from pilotfish.backends.exchange import Answer, Refused, Unclear
 from pilotfish.model.site import CREDENTIAL_KINDS, Site
 from tests.certificates import make_certificate
 from tests.contract.backends.transcripts import answer
+from tests.engines import requirements
 
 SITE = Site(backend="slurm")
 HOUR = 3600.0
@@ -91,8 +92,8 @@ def test_only_an_answer_without_tickets_says_that_there_is_none(tmp_path: Path) 
 # --- X.509 ----------------------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="there is no openssl")
 def test_openssl_tells_the_end_of_a_proxy(tmp_path: Path) -> None:
+    requirements.require("openssl")
     proxy = tmp_path / "a proxy.pem"
     proxy.write_text(make_certificate(-HOUR, HOUR))
     told = ask(f"x509:{proxy}")

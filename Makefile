@@ -1,5 +1,6 @@
 # make run    a real parameter sweep on this machine: progress, results, and where the time went
 # make test   everything a change must pass
+# make test-all  that, and what takes longer: pilots at a computing element of a grid
 # make bench  benchmarks
 # make docs   the documentation as HTML, in site/
 #
@@ -11,7 +12,7 @@ WORKERS ?= $(shell nproc 2>/dev/null || echo 2)
 PYTEST_ARGS ?= -n 2 --dist loadgroup
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check unit engines bench docs format clean
+.PHONY: help run test test-all check unit engines bench docs format clean
 
 help:
 	@sed -n '1,/^$$/s/^# \{0,1\}//p' Makefile
@@ -22,6 +23,9 @@ run: $(VENV)/base
 	@echo "Next:  . $(VENV)/bin/activate && pilotfish demo"
 
 test: check unit
+
+test-all: $(VENV)/all-engines
+	@PILOTFISH_ENGINES=all $(MAKE) --no-print-directory test
 
 check: $(VENV)/dev
 	$(BIN)/ruff check .
@@ -66,6 +70,10 @@ $(VENV)/tests: $(VENV)/dev
 
 $(VENV)/engines: .ci/engines | $(VENV)/dev
 	@.ci/engines
+	@touch $@
+
+$(VENV)/all-engines: .ci/engines | $(VENV)/dev
+	@.ci/engines arc
 	@touch $@
 
 $(VENV)/dev: pyproject.toml

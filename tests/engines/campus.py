@@ -12,8 +12,9 @@ from typing import Any
 
 import pilotfish
 from pilotfish.live.client import Client
-from pilotfish.live.daemon import Pool, stop_marker
+from pilotfish.live.daemon import Pool
 from pilotfish.live.home import PoolHome
+from pilotfish.live.stopping import stop_marker
 from tests.engines import processes
 from tests.engines.daemons import Engine
 from tests.engines.openssh import OpenSSH

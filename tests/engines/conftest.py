@@ -7,11 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import TypeVar
 
 import pytest
 
 from tests.engines import people, places, requirements
+from tests.engines.arc import ARC
+from tests.engines.campus import Campus, campus_at
 from tests.engines.daemons import Engine
 from tests.engines.gridengine import GridEngine
 from tests.engines.htcondor import HTCondor
@@ -25,6 +28,7 @@ GROUPS = {
     "second_slurm": "slurm",
     "gridengine": "gridengine",
     "htcondor": "htcondor",
+    "arc": "arc",
     "openssh": "openssh",
 }
 
@@ -95,3 +99,17 @@ def htcondor(clean_machine: None) -> Iterator[HTCondor]:
 @pytest.fixture(scope="session")
 def openssh(person: Person) -> Iterator[OpenSSH]:
     yield from run(OpenSSH(accounts=("root", person.name)))
+
+
+@pytest.fixture(scope="session")
+def arc(person: Person) -> Iterator[ARC]:
+    """With a proxy of that person, who may use it."""
+    for engine in run(ARC(person)):
+        engine.make_proxy()
+        yield engine
+
+
+@pytest.fixture
+def campus(pilotfish_home: Path, openssh: OpenSSH, person: Person) -> Iterator[Campus]:
+    with campus_at(pilotfish_home, openssh, person) as made:
+        yield made

@@ -40,6 +40,8 @@ class GridEngine(Engine):
     slots: int = 8
     notice_s: int = 5
     """So long before the end a job hears of it that was submitted with -notify."""
+    has_urgent_queue: bool = False
+    """One called urgent.q: while a job runs there, those of all.q are suspended."""
 
     @property
     def environment(self) -> dict[str, str]:
@@ -154,6 +156,8 @@ class GridEngine(Engine):
             notify=f"00:00:{self.notice_s:02}",
         )
         self._add("-Aq", queue)
+        if self.has_urgent_queue:
+            self._add("-Aq", changed(queue, qname="urgent.q", subordinate_list="all.q=1"))
         scheduler = self.ask("qconf", "-ssconf")
         quick = changed(scheduler, schedule_interval="0:0:1", flush_submit_sec=1, flush_finish_sec=1, job_load_adjustments="NONE")
         self._add("-Msconf", quick)

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import ClassVar
 
 from pilotfish.errors import PoolStopped
-from pilotfish.live.daemon import Pool, is_served, stop_marker
+from pilotfish.live.daemon import Pool, is_served
+from pilotfish.live.stopping import stop_marker
 from tests.engines import processes
 from tests.engines.openssh import OpenSSH
 

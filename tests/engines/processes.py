@@ -80,6 +80,11 @@ def belonging_to(place: Path) -> list[int]:
     return sorted(found)
 
 
+def mentioning(words: str) -> list[int]:
+    """Whoever was started with these words in its arguments or its environment. Of no use for words that we were started with ourselves."""
+    return [pid for pid in everybody() if words.encode() in _said_at_start(pid)]
+
+
 def with_descendants(pids: Iterable[int]) -> set[int]:
     parents = {pid: parent_of(pid) for pid in everybody()}
     found = set(pids)

@@ -10,12 +10,15 @@ import pytest
 from tests.engines import htcondor
 
 SWITCH = "PILOTFISH_ENGINES"
+EXTRA = ("arc",)
+"""What only ``make test-all`` asks for, because it takes long."""
 INSTEAD = f"or set {SWITCH}=none to leave these tests out"
 PROGRAMS = {
     "slurm": ("munged", "slurmctld", "slurmd", "sbatch", "scontrol"),
     "gridengine": ("sge_qmaster", "sge_execd", "qconf", "qsub"),
     "htcondor": (str(htcondor.prefix() / "sbin" / "condor_master"), str(htcondor.prefix() / "bin" / "condor_submit")),
     "openssh": ("sshd", "ssh", "ssh-keygen"),
+    "arc": ("arched", "arcproxy", "curl", "openssl"),
     "people": ("useradd", "usermod", "userdel"),
     "openssl": ("openssl",),
     "csh": ("tcsh",),
@@ -25,6 +28,7 @@ PACKAGES = {
     "gridengine": "the packages gridengine-master, gridengine-exec and gridengine-client",
     "htcondor": f"HTCondor in {htcondor.prefix()}",
     "openssh": "the packages openssh-server and openssh-client",
+    "arc": "the packages nordugrid-arc-arex, nordugrid-arc-client and curl",
     "people": "the package passwd",
     "openssl": "the package openssl",
     "csh": "the package tcsh",
@@ -42,7 +46,8 @@ def what_is_missing(what: str) -> str:
     path = os.pathsep.join((os.environ.get("PATH", ""), "/usr/local/sbin", "/usr/sbin", "/sbin"))
     missing = [program for program in PROGRAMS[what] if shutil.which(program, path=path) is None]
     if missing:
-        return f"{', '.join(missing)} cannot be found: install {PACKAGES[what]} (as root, .ci/engines does it), {INSTEAD}"
+        installer = f".ci/engines {what}" if what in EXTRA else ".ci/engines"
+        return f"{', '.join(missing)} cannot be found: install {PACKAGES[what]} (as root, {installer} does it), {INSTEAD}"
     if os.geteuid() != 0 and what not in FOR_ANYBODY:
         return f"Jobs run here as somebody else, which only root can arrange: run the tests as root, {INSTEAD}"
     return ""
@@ -52,5 +57,7 @@ def require(what: str) -> None:
     """Nobody shall believe that something was tested because a program was not there."""
     if are_left_out():
         pytest.skip(f"{SWITCH}=none")
+    if what in EXTRA and os.environ.get(SWITCH) != "all":
+        pytest.skip(f"make test-all runs it, or {SWITCH}=all")
     if missing := what_is_missing(what):
         pytest.fail(missing, pytrace=False)

@@ -2,24 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
-
-import pytest
 
 from tests.certificates import make_certificate
 from tests.engines import processes
-from tests.engines.campus import Campus, campus_at
-from tests.engines.openssh import OpenSSH
+from tests.engines.campus import Campus
 from tests.engines.people import Person
 from tests.engines.slurm import Slurm
-
-
-@pytest.fixture
-def campus(pilotfish_home: Path, openssh: OpenSSH, person: Person) -> Iterator[Campus]:
-    with campus_at(pilotfish_home, openssh, person) as made:
-        yield made
 
 
 def put_proxy(person: Person, ends_in_s: float) -> None:
@@ -34,7 +23,7 @@ def test_pilots_wait_for_a_proxy_that_has_ended(campus: Campus, slurm: Slurm, pe
     renew = f"ssh -t {person.name}@pond voms-proxy-init -out ~/proxy"
     with campus.run("pond:1") as run:
         future = run.executable(["echo", "hello"])
-        processes.wait_until(lambda: campus.row(site)["renew"] == [renew], "what is in the way is known")
+        processes.wait_until(lambda: campus.row(site)["reason"]["commands"] == [renew], "what is in the way is known")
         assert "its X.509 proxy ~/proxy ended 5 min" in campus.row(site)["trouble"]
         why: dict[str, Any] = campus.ask("why", task=f"{run.id}.0")
         assert renew in [command for reason in why["reasons"] for command in reason["commands"]]

@@ -2,61 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
-import pytest
-
-from tests.engines import processes
-from tests.engines.campus import Campus, campus_at
+from tests.engines import processes, scenes
+from tests.engines.campus import Campus
 from tests.engines.gridengine import GridEngine
 from tests.engines.htcondor import HTCondor
-from tests.engines.openssh import OpenSSH
-from tests.engines.people import Person
 from tests.engines.slurm import Slurm
-
-TASKS = 200
-
-
-@pytest.fixture
-def campus(pilotfish_home: Path, openssh: OpenSSH, person: Person) -> Iterator[Campus]:
-    with campus_at(pilotfish_home, openssh, person) as made:
-        yield made
-
-
-def run_200_tasks(campus: Campus, site: str) -> None:
-    """All of them end, once, as the person, in pilots of that site."""
-    with campus.run(f"{site}:2") as run:
-        futures = [run.executable(["sh", "-c", "id -un; sleep 0.02"]) for _ in range(TASKS)]
-        said = [future.result(timeout=processes.PATIENCE_S).stdout.decode().strip() for future in futures]
-    assert said == [campus.person.name] * TASKS
-    row = campus.ask("run", run=run.id)
-    assert row["counts"]["done"] == TASKS and row["attempts"] == TASKS
-    assert campus.row(site)["workers"] >= 1
 
 
 def test_slurm_runs_200_tasks(campus: Campus, slurm: Slurm) -> None:
     campus.add("pond", "slurm", slurm, cores=2)
-    run_200_tasks(campus, "pond")
+    scenes.run_200_tasks(campus, "pond")
     jobs = [pilot["job"] for pilot in campus.pilots("pond")]
     assert len({job.partition("_")[0] for job in jobs}) == 1, f"one array was asked for: {jobs}"
 
 
 def test_grid_engine_runs_200_tasks(campus: Campus, gridengine: GridEngine) -> None:
     campus.add("reef", "sge", gridengine, cores=2)
-    run_200_tasks(campus, "reef")
+    scenes.run_200_tasks(campus, "reef")
     assert len({pilot["job"].partition(".")[0] for pilot in campus.pilots("reef")}) == 1
 
 
 def test_htcondor_runs_200_tasks(campus: Campus, htcondor: HTCondor) -> None:
     campus.add("sky", "htcondor", htcondor, cores=2)
-    run_200_tasks(campus, "sky")
+    scenes.run_200_tasks(campus, "sky")
     assert len({pilot["job"].partition(".")[0] for pilot in campus.pilots("sky")}) == 1
 
 
 def test_a_host_without_a_batch_system_runs_200_tasks(campus: Campus) -> None:
     campus.add("desk", "ssh", cores=2)
-    run_200_tasks(campus, "desk")
+    scenes.run_200_tasks(campus, "desk")
 
 
 def test_one_pilot_serves_several_nodes(campus: Campus, slurm: Slurm) -> None:

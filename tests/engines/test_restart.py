@@ -3,28 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from tests.engines import processes
-from tests.engines.campus import Campus, campus_at
+from tests.engines.campus import Campus
 from tests.engines.daemons import Engine
 from tests.engines.gridengine import GridEngine
-from tests.engines.openssh import OpenSSH
 from tests.engines.people import Person
 from tests.engines.slurm import Slurm
 
 TASKS = 60
 SAY = "echo $PILOTFISH_WORKER; sleep 0.3"
-
-
-@pytest.fixture
-def campus(pilotfish_home: Path, openssh: OpenSSH, person: Person) -> Iterator[Campus]:
-    with campus_at(pilotfish_home, openssh, person) as made:
-        yield made
 
 
 def jobs_so_far(engine: Engine, person: Person) -> int:

@@ -2,25 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
-from tests.engines import processes
-from tests.engines.campus import Campus, campus_at
+from tests.engines import processes, scenes
+from tests.engines.campus import Campus
 from tests.engines.daemons import Engine
 from tests.engines.gridengine import GridEngine
 from tests.engines.htcondor import HTCondor
-from tests.engines.openssh import OpenSSH
-from tests.engines.people import Person
 from tests.engines.slurm import Slurm
-
-
-@pytest.fixture
-def campus(pilotfish_home: Path, openssh: OpenSSH, person: Person) -> Iterator[Campus]:
-    with campus_at(pilotfish_home, openssh, person) as made:
-        yield made
 
 
 def reasons(campus: Campus, run: int) -> dict[str, dict[str, object]]:
@@ -61,19 +50,9 @@ def test_a_pilot_that_somebody_cancels_is_replaced(campus: Campus, slurm: Slurm)
 
 @pytest.mark.parametrize(("backend", "fixture"), [("slurm", "slurm"), ("sge", "gridengine"), ("htcondor", "htcondor")])
 def test_the_queue_dies_and_comes_back_under_load(campus: Campus, backend: str, fixture: str, request: pytest.FixtureRequest) -> None:
-    """Running pilots go on; what was not heard of them in the meantime counts for nothing."""
     engine: Engine = request.getfixturevalue(fixture)
     site = campus.add("here", backend, engine, cores=2)
-    with campus.run(f"{site}:2") as run:
-        futures = [run.executable(["sleep", "0.2"]) for _ in range(100)]
-        campus.wait_for_workers(site, 1)
-        engine.kill_daemon()
-        processes.wait_until(lambda: bool(campus.row(site)["trouble"]), "the outage is noticed")
-        engine.restart_daemon()
-        assert [future.result(timeout=processes.PATIENCE_S).exit for future in futures] == [0] * 100
-        processes.wait_until(lambda: not campus.row(site)["trouble"], "the site answers again")
-    assert campus.ask("run", run=run.id)["attempts"] == 100
-    assert campus.row(site)["failures"] == {}
+    scenes.let_the_queue_die_and_come_back(campus, site, engine)
 
 
 def test_a_pilot_waits_for_the_reason_that_the_queue_gives_and_leaves_it_when_it_is_not_wanted(campus: Campus, slurm: Slurm) -> None:

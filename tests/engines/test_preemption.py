@@ -1,0 +1,67 @@
+"""Pilots that are thrown out by somebody more urgent: what they ran goes on elsewhere, and is charged for nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tests.engines import processes, scenes
+from tests.engines.campus import Campus
+from tests.engines.gridengine import GridEngine
+from tests.engines.htcondor import HTCondor
+from tests.engines.slurm import Slurm
+
+
+def test_slurm_throws_pilots_out_for_urgent_jobs(campus: Campus, slurm: Slurm) -> None:
+    """It signals the agent and the tasks alike, and puts the job back into the queue, from which it is taken if others are there."""
+    site = campus.add("pond", "slurm", slurm, cores=4, queue="batch")
+    urgent = ["sbatch", "--partition=urgent", "--cpus-per-task=4", "--array=1-2", "--output=/dev/null", "--wrap=sleep 1"]
+
+    def throw_out() -> None:
+        assert campus.person.run(*urgent, environment=slurm.environment).returncode == 0
+
+    scenes.throw_pilots_out(campus, site, throw_out)
+
+
+def test_grid_engine_reschedules_pilots(campus: Campus, gridengine: GridEngine) -> None:
+    """Their jobs go back into the queue, if they may run again. One of which its host has not told yet that it runs would not be ended,
+    nor one that is started again before its host was told to end it: so they are waited for, and the queue is closed meanwhile."""
+    site = campus.add("reef", "sge", gridengine, cores=4, directives=["-r y"])
+
+    def throw_out() -> None:
+        there, reports = scenes.workers_at(campus, site), set()
+
+        def has_reported_twice() -> bool:
+            reports.add(gridengine.ask("qhost", "-F", "cpu,mem_used"))
+            return len(reports) > 2
+
+        processes.wait_until(has_reported_twice, "their host tells that they run")
+        gridengine.ask("qmod", "-d", "all.q")
+        for pilot in campus.pilots(site):
+            assert "Pushed rescheduling" in gridengine.ask("qmod", "-rj", pilot["job"])
+        processes.wait_until(lambda: not there & scenes.workers_at(campus, site), "the host has told them")
+        gridengine.ask("qmod", "-e", "all.q")
+
+    scenes.throw_pilots_out(campus, site, throw_out, rounds=250)
+
+
+def test_grid_engine_suspends_pilots_for_urgent_jobs(start_engine: Callable[[GridEngine], GridEngine], campus: Campus) -> None:
+    """They hear of it before and go, rather than to sit on tasks that nobody runs."""
+    engine = start_engine(GridEngine(has_urgent_queue=True))
+    site = campus.add("reef", "sge", engine, cores=4, queue="all.q")
+    urgent = ["qsub", "-b", "y", "-q", "urgent.q", "-o", "/dev/null", "-j", "y", "sleep", "8"]
+
+    def throw_out() -> None:
+        assert campus.person.run(*urgent, environment=engine.environment).returncode == 0
+
+    scenes.throw_pilots_out(campus, site, throw_out)
+
+
+def test_htcondor_evicts_pilots(campus: Campus, htcondor: HTCondor) -> None:
+    """Their jobs go back into the queue."""
+    site = campus.add("sky", "htcondor", htcondor, cores=4)
+
+    def throw_out() -> None:
+        jobs = [pilot["job"] for pilot in campus.pilots(site)]
+        assert campus.person.run("condor_vacate_job", *jobs, environment=htcondor.environment).returncode == 0
+
+    scenes.throw_pilots_out(campus, site, throw_out)

@@ -5,16 +5,18 @@ from __future__ import annotations
 import difflib
 import re
 import tomllib
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from ipaddress import ip_network
 from pathlib import Path
-from typing import Any
+from typing import Any, get_origin, get_type_hints
 
 import msgspec
 
 from pilotfish.errors import BadInput
-from pilotfish.model.quantities import parse_bytes, parse_seconds
+from pilotfish.model.quantities import DURATION_FIX, SIZE_FIX, parse_bytes, parse_seconds
 from pilotfish.model.settings import FACTORY_NAMES, PoolSettings
-from pilotfish.model.site import BACKEND_NAMES, CREDENTIAL_KINDS, LOCAL, Site
+from pilotfish.model.site import CREDENTIAL_KINDS, LOCAL, Site
+from pilotfish.model.sitekinds import ANY_OPTIONS, BACKEND_NAMES, KINDS
 
 
 def read_settings(path: Path, overrides: dict[str, Any] | None = None) -> PoolSettings:
@@ -40,35 +42,77 @@ def read_settings(path: Path, overrides: dict[str, Any] | None = None) -> PoolSe
 def _refuse_unknown(path: Path, table: dict[str, Any], known: list[str], what: str = "") -> None:
     for key in table:
         if key not in known:
-            near = difflib.get_close_matches(key, known, 1)
-            hint = f"did you mean {near[0]}?" if near else f"known are: {', '.join(known)}"
-            raise BadInput(f"{path}: unknown setting {key!r}{what}", hint)
+            raise BadInput(f"{path}: unknown setting {_shown(key)}{what}", _known(key, known))
 
 
 def _read(path: Path) -> dict[str, Any]:
-    if not path.exists():
-        return {}
+    return parse_toml(path, read_toml(path))
+
+
+def read_toml(path: Path) -> str:
+    """The text of a file; empty if there is none."""
     try:
-        return tomllib.loads(path.read_text())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
-        raise BadInput(f"{path} is not valid TOML: {problem}", f"correct it, or move it away: mv {path} {path}.bad") from None
+        return path.read_text()
+    except FileNotFoundError:
+        return ""
+    except UnicodeDecodeError as problem:
+        raise _not_toml(path, problem) from None
+    except OSError as problem:
+        raise BadInput(f"{path} cannot be read: {problem.strerror}", f"look what it is: ls -ld {path}") from None
+
+
+def parse_toml(path: Path, text: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except (ValueError, RecursionError) as problem:  # the first also for numbers that nobody could have meant
+        raise _not_toml(path, problem) from None
+
+
+def _not_toml(path: Path, problem: Exception) -> BadInput:
+    return BadInput(f"{path} is not valid TOML: {problem}", f"correct it, or move it away: mv {path} {path}.bad")
 
 
 # --- sites --------------------------------------------------------------------------------------------------------------------------
 
-QUANTITIES = {"walltime": "walltime_s", "period": "period_s", "poll": "poll_s"}
+QUANTITIES = {"walltime": "walltime_s", "idle": "idle_s", "period": "period_s", "poll": "poll_s"}
 """Durations are written like "2h"; how a Site calls them."""
 SITE_KEYS = [next((key for key, name in QUANTITIES.items() if name == field), field) for field in Site.__struct_fields__]
 MOST_COUNT = 1_000_000
 MOST_BYTES = 10**15
 MOST_SECONDS = 10 * 365 * 86400.0
 LEAST_WALLTIME_S = 30.0
+LEAST_PERIOD_S = 1.0
 SITE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,39}")
+KIND_OF = {key: get_origin(hint) or hint for key, hint in zip(SITE_KEYS, get_type_hints(Site).values(), strict=True)}
+"""The type of each key's value: bool, int, float, str, tuple or dict."""
+MOST_SHOWN = 80
+HIDDEN = "..."
+"""Stands for the value of a variable, which may be a secret."""
 
 
-def read_sites(path: Path) -> dict[str, Site]:
-    """All sites of ``sites.toml``, one table each."""
-    return {name: make_site(name, table, str(path)) for name, table in _read(path).items()}
+class Sites(dict[str, Site]):
+    """By their names. One that is described badly is known all the same: ``in`` finds it, and whoever takes it hears what is wrong."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bad: dict[str, BadInput] = {}
+
+    def __contains__(self, name: object) -> bool:
+        return super().__contains__(name) or name in self.bad
+
+    def __missing__(self, name: str) -> Site:
+        raise self.bad.get(name) or KeyError(name)
+
+
+def read_sites(path: Path) -> Sites:
+    """All sites of ``sites.toml``, one table each. What is wrong with one of them spoils none of the others."""
+    sites = Sites()
+    for name, table in _read(path).items():
+        try:
+            sites[name] = make_site(name, table, str(path))
+        except BadInput as problem:
+            sites.bad[name] = problem
+    return sites
 
 
 def make_site(name: str, table: Any, where: str) -> Site:
@@ -76,59 +120,183 @@ def make_site(name: str, table: Any, where: str) -> Site:
     if not SITE_NAME.fullmatch(name) or name == LOCAL:
         raise BadInput(f"{where}: {name!r} cannot be the name of a site", "use letters, digits, dots and dashes; local is this machine")
     if not isinstance(table, dict):
-        raise BadInput(f"{where}: {name} = {table!r} is not a site", f"write a table: [{name}]")
+        raise BadInput(f"{where}: {name} = {_shown(table)} is not a site", f"write a table: [{name}]")
     _refuse_unknown(Path(where), table, SITE_KEYS, f" of site {name}")
-    values = dict(table)
-    if values.get("backend") not in BACKEND_NAMES:
-        near = difflib.get_close_matches(str(values.get("backend")), BACKEND_NAMES, 1)
-        hint = f"did you mean {near[0]}?" if near else f"known are: {', '.join(BACKEND_NAMES)}"
-        raise BadInput(f"{where}: site {name}: there is no backend {values.get('backend')!r}", hint)
-    for key, field in QUANTITIES.items():
-        if key in values:
-            values[field] = parse_seconds(values.pop(key), f"site {name}: {key}")
-    if "memory" in values:
-        values["memory"] = parse_bytes(values["memory"], f"site {name}: memory")
-    try:
-        site = msgspec.convert(values, Site)
-    except ValueError as problem:
-        raise BadInput(f"{where}: site {name}: {problem}", "docs/reference/sites.md lists the keys and their types") from None
-    _refuse_nonsense(name, site, where)
+    backend = table.get("backend")
+    if backend not in BACKEND_NAMES:
+        raise BadInput(f"{where}: site {name}: there is no backend {_shown(backend)}", _known(backend, BACKEND_NAMES))
+    place = f"{where}: site {name}: "
+    values: dict[str, Any] = {key: _read_value(place, key, value) for key, value in table.items()}
+    for key, value in values.items():
+        _refuse_broken(place, key, table[key], value)
+    site = msgspec.convert({QUANTITIES.get(key, key): value for key, value in values.items()}, Site)
+    for what, fix in _clashes(site):
+        raise BadInput(place + what, fix)
     return site
 
 
-def _refuse_nonsense(name: str, site: Site, where: str) -> None:
-    for field in ("max_pilots", "nodes", "commands_at_once"):
-        if getattr(site, field) < 1:
-            raise BadInput(f"{where}: site {name}: {field} = {getattr(site, field)}", f"set {field} to 1 or more, or leave it out")
-    for field in ("max_queued", "max_cores", "cores", "memory", "gpus", "submissions_per_minute"):
-        if getattr(site, field) < 0:
-            raise BadInput(
-                f"{where}: site {name}: {field} = {getattr(site, field)} is negative", f"set {field} to 0 or more, or leave it out"
-            )
-    for field in ("max_pilots", "max_queued", "max_cores", "cores", "nodes", "gpus", "commands_at_once", "submissions_per_minute"):
-        if not getattr(site, field) <= MOST_COUNT:
-            raise BadInput(f"{where}: site {name}: {field} = {getattr(site, field)}", f"choose a number up to {MOST_COUNT}")
-    if site.memory > MOST_BYTES:
-        raise BadInput(f"{where}: site {name}: memory = {site.memory} bytes", f"choose at most {MOST_BYTES} bytes")
-    for key, field in QUANTITIES.items():
-        if not getattr(site, field) <= MOST_SECONDS:
-            raise BadInput(f"{where}: site {name}: {key} = {getattr(site, field):g} s", "choose at most 10 years")
-    if 0 < site.walltime_s < LEAST_WALLTIME_S:
-        raise BadInput(f"{where}: site {name}: walltime = {site.walltime_s:g} s", f"a pilot needs {LEAST_WALLTIME_S:g} s to be of use")
-    if not site.folder.strip("/. "):
-        raise BadInput(f"{where}: site {name}: folder = {site.folder!r}", "name a folder of your own, such as ~/.pilotfish")
-    if site.period_s <= 0:
-        raise BadInput(f"{where}: site {name}: period = {site.period_s:g} s", "its queue must be looked at now and then: 30s is polite")
-    if site.reach not in ("auto", "direct", "tunnel"):
-        raise BadInput(f"{where}: site {name}: reach = {site.reach!r}", "known are: auto, direct, tunnel")
-    for credential in site.credentials:
-        kind, _, path = credential.partition(":")
-        if kind not in CREDENTIAL_KINDS or "\n" in path or "\0" in path:
-            known = f"known are: {', '.join(CREDENTIAL_KINDS)}; a file follows after a colon, as in x509:/tmp/x509up_u1000"
-            raise BadInput(f"{where}: site {name}: credentials: {credential!r} is of no kind that can be watched", known)
-        if kind == "ssh-certificate" and not path:
-            raise BadInput(f"{where}: site {name}: credentials: {credential!r} names no file", "ssh-certificate:~/.ssh/id_ed25519-cert.pub")
-    if site.hosts and site.backend != "ssh":
-        raise BadInput(
-            f"{where}: site {name}: hosts are for the backend ssh", f"for {site.backend}, name its login node: via = {site.hosts[0]!r}"
-        )
+def _known(given: object, names: Sequence[str]) -> str:
+    near = difflib.get_close_matches(str(given)[:MOST_SHOWN], names, 1) if isinstance(given, str) else []
+    return f"did you mean {near[0]}?" if near else f"known are: {', '.join(names)}"
+
+
+def _shown(value: object, key: str = "") -> str:
+    """In one line, and not a long one."""
+    if key == "environment":
+        return HIDDEN
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # a number of very many digits, or tables in tables
+        return "(too much to show)"
+    return text if len(text) <= MOST_SHOWN else text[:MOST_SHOWN] + "..."
+
+
+def _part(key: str, name: str) -> str:
+    return f"{key}.{_shown(name)[1:-1]}"
+
+
+# --- types --------------------------------------------------------------------------------------------------------------------------
+
+WORDS: dict[Any, tuple[tuple[type, ...], str]] = {
+    bool: ((bool,), "write true or false"),
+    int: ((int,), "write a whole number, without quotes, such as {key} = 8"),
+    float: ((int, float), "write a number, without quotes, such as {key} = 8"),
+    str: ((str,), 'write a text in quotes: {key} = "..."'),
+    tuple: ((list, tuple), 'write a list of texts: {key} = ["...", "..."]'),
+    dict: ((dict,), 'write a table of texts: {key} = {{ NAME = "..." }}'),
+}
+"""What TOML has for the types of a Site, and what a person is told."""
+
+
+def read_quantity(key: str, value: Any, field: str) -> Any:
+    """A size or a duration as people write them, in bytes or seconds."""
+    try:
+        return parse_bytes(value, field) if key == "memory" else parse_seconds(value, field)
+    except (ValueError, OverflowError):
+        raise BadInput(f"{field} = {_shown(value)} is too large", SIZE_FIX if key == "memory" else DURATION_FIX) from None
+
+
+def _read_value(place: str, key: str, value: Any) -> Any:
+    kind = KIND_OF[key]
+    if key in QUANTITIES or key == "memory":
+        if type(value) not in (str, int, float) or len(_shown(value)) > MOST_SHOWN:
+            fix = SIZE_FIX if key == "memory" else DURATION_FIX
+            raise BadInput(f"{place}{key} = {_shown(value)} is not a {'size' if key == 'memory' else 'duration'}", fix)
+        return read_quantity(key, value, place + key)
+    types, fix = WORDS[kind]
+    if type(value) not in types:
+        raise BadInput(f"{place}{key} = {_shown(value, key)}", fix.format(key=key))
+    for label, text in _texts(key, value) if kind in (tuple, dict) else ():
+        if type(text) is not str:
+            raise BadInput(f"{place}{label} = {_shown(text, key)} is not a text", WORDS[str][1].format(key=label))
+    return tuple(value) if kind is tuple else value
+
+
+def _texts(key: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """The texts of a value, and what they are called."""
+    if isinstance(value, dict):
+        yield from ((_part(key, name), text) for name, text in value.items())
+    else:
+        yield from ((key, text) for text in (value if isinstance(value, list | tuple) else [value]))
+
+
+# --- rules --------------------------------------------------------------------------------------------------------------------------
+
+COUNTS = "max_pilots max_queued max_cores cores nodes gpus commands_at_once submissions_per_minute"
+LINES = "queue account directives environment credentials folder scratch python setup tags"
+Rule = tuple[str, Callable[[Any], object], str, str]
+NUMBER_RULES: tuple[Rule, ...] = (
+    (f"{COUNTS} memory", lambda number: number >= 0, " is negative", "set {key} to 0 or more, or leave it out"),
+    ("max_pilots nodes commands_at_once", lambda number: number >= 1, "", "set {key} to 1 or more, or leave it out"),
+    (COUNTS, lambda number: number <= MOST_COUNT, " is too much", f"choose a number up to {MOST_COUNT}"),
+    ("memory", lambda size: size <= MOST_BYTES, " is too much", f"choose at most {MOST_BYTES} bytes"),
+    (" ".join(QUANTITIES), lambda seconds: seconds <= MOST_SECONDS, " is too long", "choose at most 10 years"),
+    ("walltime", lambda seconds: seconds == 0 or seconds >= LEAST_WALLTIME_S, "", f"a pilot needs {LEAST_WALLTIME_S:g} s to be of use"),
+    ("period", lambda seconds: seconds >= LEAST_PERIOD_S, " is too often", f"30s is polite; the least is {LEAST_PERIOD_S:g}s"),
+    ("poll", lambda seconds: seconds == 0 or seconds >= LEAST_PERIOD_S, " is too often", f"choose {LEAST_PERIOD_S:g}s or more, or 0"),
+)
+"""Keys, what holds for their values, what is said of one for which it does not, and what to do. What is not a number holds to nothing."""
+TEXT_RULES: tuple[Rule, ...] = (
+    (LINES, re.compile(r"[^\x00-\x08\x0a-\x1f\x7f]*").fullmatch, " is not one line", "leave newlines and control characters out"),
+    (
+        "via hosts address",
+        re.compile(r"(?!-|.*@-)[^\s\x00-\x1f\x7f'\"`;&<>|(){}$*?!#]+").fullmatch,
+        " is not a machine",
+        "name it as for ssh, such as me@login.example.org",
+    ),
+    ("queue account", re.compile(r"[^\s-]\S*").fullmatch, " is not a name", "write one word; more is for directives"),
+    ("directives", lambda text: not text.startswith("#"), "", "leave out the # and the word after it: they are put there"),
+    ("folder", lambda text: text.strip("/. "), "", "name a folder of your own, such as ~/.pilotfish"),
+    ("python scratch folder", lambda text: not text.startswith("-"), " is not a path", "begin it with / or ~"),
+    ("reach", ("auto", "direct", "tunnel").__contains__, "", "known are: auto, direct, tunnel"),
+    (
+        "credentials",
+        lambda text: text.partition(":")[0] in CREDENTIAL_KINDS,
+        " is of no kind that can be watched",
+        f"known are: {', '.join(CREDENTIAL_KINDS)}; a file follows after a colon, as in x509:/tmp/x509up_u1000",
+    ),
+    ("credentials", re.compile(r"(?!ssh-certificate:?$).*").fullmatch, " names no file", "ssh-certificate:~/.ssh/id_ed25519-cert.pub"),
+)
+NAME_RULES: tuple[Rule, ...] = (
+    ("environment", re.compile(r"[A-Za-z_][A-Za-z0-9_]*").fullmatch, " is not a variable", "use letters, digits and underscores"),
+    ("tags", re.compile(r"[\w.-]+").fullmatch, " is not the name of a tag", "use letters, digits, dots and dashes"),
+    (
+        "tags",
+        lambda name: name != "site",
+        " has a meaning of its own",
+        "name it otherwise; a run chooses sites with: pilotfish run --site NAME",
+    ),
+)
+
+
+def _refuse_broken(place: str, key: str, written: Any, value: Any) -> None:
+    """``written``: by the person; ``value``: what was understood."""
+
+    def hold(rules: Iterable[Rule], label: str, tested: Any, shown: str) -> None:
+        for keys, holds, verdict, fix in rules:
+            if key in keys.split() and not holds(tested):
+                raise BadInput(f"{place}{label}{shown}{verdict}", fix.format(key=key))
+
+    if isinstance(value, int | float):
+        hold(NUMBER_RULES, key, value, f" = {_shown(written)}")
+    elif value or key == "folder":  # other texts may be left empty
+        for name in value if isinstance(value, dict) else ():
+            hold(NAME_RULES, _part(key, name), name, "")
+        for label, text in _texts(key, value):
+            hold(TEXT_RULES, label, text, f" = {_shown(text, key)}")
+
+
+_PLAIN = Site(backend="")
+IGNORED = {
+    "nodes": "gives a pilot one node",
+    "queue": "has no queues",
+    "account": "knows no accounts",
+    "directives": "takes no directives",
+}
+
+
+def _clashes(site: Site) -> Iterator[tuple[str, str]]:
+    """What is wrong with keys together."""
+    kind, backend = KINDS[site.backend], site.backend
+    if site.hosts and backend != "ssh":
+        yield "hosts are for the backend ssh", f"for {backend}, name its login node: via = {site.hosts[0]!r}"
+    for key in kind.ignores:
+        value = getattr(site, key)
+        if value != getattr(_PLAIN, key):
+            yield f"{key} = {_shown(value)}", f"{backend} {IGNORED[key]}: leave {key} out"
+    known = {**kind.options, **ANY_OPTIONS}
+    for name, text in site.options.items():
+        if name not in known:
+            yield f"{_part('options', name)} = {_shown(text)} is no option of {backend}", _known(name, list(known))
+        elif not known[name][0](text):
+            yield f"options.{name} = {_shown(text)}", f"write {known[name][1]}"
+    for name in kind.needs:
+        if name not in site.options:
+            yield f"{backend} needs options.{name}", f'add options = {{ {name} = "..." }}: {known[name][1]}; or --option {name}=...'
+    for line in site.directives if kind.multiplies else ():
+        if re.search(kind.multiplies, line):
+            yield f"directives = {_shown(line)} changes how many jobs there are", "leave it out: max_pilots says how many there may be"
+    if site.reach == "tunnel" and not (site.via or site.hosts):
+        yield "reach = 'tunnel' leads nowhere", "name the login node, via, or leave reach out"
+    if 0 < site.max_cores < site.cores * site.nodes:
+        yield f"max_cores = {site.max_cores} is less than one pilot has", f"set it to {site.cores * site.nodes} or more"

@@ -91,7 +91,6 @@ class ArcBackend:
     """Ids are those of the computing element. The n-th pilot of an order is named after its tag and n."""
 
     arrays = 50
-    carries_files = True
 
     def submit(self, site: Site, order: Order) -> Exchange[list[str]]:
         there = replace(order, folder=".", bundle="agent.pyz")

@@ -21,12 +21,14 @@ PATIENCE_S = 60.0
 
 @dataclass(frozen=True)
 class Command:
-    """What to run at a site: on its login node, or here if it has none. ``at``: on this machine instead, as one would give it to ssh."""
+    """What to run at a site: on its login node, or here if it has none. ``at``: on this machine instead, as one would give it to ssh.
+    ``bare``: without the variables that the site's own commands are given."""
 
     argv: tuple[str, ...]
     stdin: str = ""
     at: str = ""
     patience_s: float = PATIENCE_S
+    bare: bool = False
 
 
 @dataclass(frozen=True)
@@ -94,14 +96,13 @@ class Order:
 
 
 class Backend(Protocol):
-    """``arrays``: the most pilots that one submission can hold. ``carries_files``: the nodes need not see the files of an order.
+    """``arrays``: the most pilots that one submission can hold.
 
     What returns a list makes one exchange, or one for each machine that has to be asked: what they tell adds up, and one that is unclear
     spoils none of the others. To find an order is only clear without a result if all of them are clear.
     """
 
     arrays: int
-    carries_files: bool
 
     def submit(self, site: Site, order: Order) -> Exchange[list[str]]:
         """The jobs' ids, one for each pilot of the order."""

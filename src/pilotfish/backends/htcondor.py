@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pilotfish.backends.exchange import ENDED, QUEUED, RUNNING, Answer, Command, Exchange, Order, Refused, Sighting, Unclear
-from pilotfish.backends.script import agent_options
+from pilotfish.backends.script import NOTE_START, agent_options
 from pilotfish.model.site import Site
 
 MIB = 1 << 20
@@ -35,6 +35,8 @@ IDLE, EXECUTING, REMOVED, COMPLETED, HELD, BRINGS_BACK, SUSPENDED = range(1, 8)
 BY_PERSON, SUBMITTED_HELD, SPOOLING = 1, 15, 16
 """Reasons to be held that pass when somebody wants it, or by themselves."""
 _PASSING = (BY_PERSON, SUBMITTED_HELD, SPOOLING)
+_TOO_LONG = (46, 47)
+"""Reasons to be held: the job took longer than its ``allowed_job_duration`` or ``allowed_execute_duration``."""
 _AGE = "time() - EnteredCurrentStatus"
 _TIME_IS_OVER = "JobCurrentStartDate"
 """Is in the condition that ends a pilot for its time, and so in the reason that HTCondor gives for it."""
@@ -47,7 +49,6 @@ _HARMLESS = re.compile(r"couldn't find/remove all jobs|not found|marked for remo
 
 class HtcondorBackend:
     arrays = 500
-    carries_files = True
 
     def submit(self, site: Site, order: Order) -> Exchange[list[str]]:
         if order.size.nodes > 1:
@@ -116,7 +117,7 @@ def _program(site: Site, order: Order) -> list[str]:
     if site.setup:
         start = " ".join(["exec sh start.sh $(number).json", *map(shlex.quote, words)])
         lines = ["executable = /bin/sh", "transfer_executable = False"]
-        words = ["-c", _plain('eval "$(printf "%s\\n" "$@")"'), "pilot", *map(_plain, site.setup), start]
+        words = ["-c", _plain('eval "$(printf "%s\\n" "$@")"'), "pilot", *map(_plain, (NOTE_START, *site.setup)), start]
         files.append(f"{folder}/start.sh")
     else:
         lines = [f"executable = {folder}/start.sh"]
@@ -186,7 +187,8 @@ def _sighting(job: Mapping[str, Any]) -> Sighting | None:
         return Sighting(RUNNING, "suspended" if status == SUSPENDED else "")
     if status == HELD:
         reason = f"held: {job.get('HoldReason') or 'no reason is told'}"
-        return Sighting(QUEUED, reason) if job.get("HoldReasonCode") in _PASSING else Sighting(ENDED, reason, well=False)
+        code = job.get("HoldReasonCode")
+        return Sighting(QUEUED, reason) if code in _PASSING else Sighting(ENDED, reason, well=False, expired=code in _TOO_LONG)
     if status == REMOVED:
         return _removed(job)
     if status == COMPLETED:

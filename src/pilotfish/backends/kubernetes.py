@@ -64,7 +64,6 @@ class KubernetesBackend:
     """Ids are the names of Jobs: the order's tag and the pilot's number."""
 
     arrays = 50
-    carries_files = True
 
     def submit(self, site: Site, order: Order) -> Exchange[list[str]]:
         names = [f"{order.tag}-{number}" for number in range(1, order.count + 1)]

@@ -44,7 +44,6 @@ _EVERYWHERE = (
 class LsfBackend:
     arrays = 1000
     """LSF's own default for MAX_JOB_ARRAY_SIZE."""
-    carries_files = False
 
     def submit(self, site: Site, order: Order) -> Exchange[list[str]]:
         several = order.count > 1

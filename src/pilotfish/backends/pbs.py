@@ -53,7 +53,6 @@ qstat -x -t -f $jobs 2>/dev/null || exec qstat -t -f $jobs
 
 class PbsBackend:
     arrays = 500
-    carries_files = False
 
     def submit(self, site: Site, order: Order) -> Exchange[list[str]]:
         torque = _flavour(site) == TORQUE

@@ -27,7 +27,6 @@ _RECALL_PATIENCE_S = 180.0
 _TROUBLE = re.compile(r"commlib error|unable to (send|contact|connect)|got (send|read|select) error|timeout", re.IGNORECASE)
 """The qmaster may have taken the job, or not: it is to be looked for."""
 _LIMIT = 25
-_TOO_MANY_TASKS = re.compile(r"more than \d+ tasks")
 _OWN_WORDS = re.compile(r"Unable to run job|Unable to read script|qsub: ")
 _HARMLESS = re.compile(r"does not exist|already in deletion|has (registered|deleted)|unable to delete .*not found", re.IGNORECASE)
 _NO_REASON = re.compile(r"^\(|no messages available|turned off|in error state", re.IGNORECASE)
@@ -39,12 +38,12 @@ _AFTER_SIGNAL = 100
 
 class SgeBackend:
     arrays = 1000
-    carries_files = False
 
     def submit(self, site: Site, order: Order) -> Exchange[list[str]]:
         if order.size.nodes > 1:
             raise Refused("a pilot on Grid Engine has one node; set nodes = 1 for this site")
-        argv = ["qsub", "-terse", "-N", order.tag, "-wd", order.folder, "-S", "/bin/sh", "-j", "y", "-o"]
+        # Without -notify an agent hears first of SIGKILL or SIGSTOP; with it, of SIGUSR2 or SIGUSR1, as long before as its queue says.
+        argv = ["qsub", "-terse", "-notify", "-N", order.tag, "-wd", order.folder, "-S", "/bin/sh", "-j", "y", "-o"]
         argv += [f"{order.folder}/$TASK_ID.log", "-t", f"1-{order.count}"] if order.count > 1 else [f"{order.folder}/1.log"]
         number = "$SGE_TASK_ID" if order.count > 1 else "1"
         script = pilot_script(site, order, [f"#$ {line}" for line in _wishes(site, order.size)], number)
@@ -102,7 +101,7 @@ def _submitted(answer: Answer, count: int) -> list[str]:
     if answer.status is None or _TROUBLE.search(answer.stderr) or not (missing or _OWN_WORDS.search(answer.stderr)):
         raise Unclear(said)
     words = said.removeprefix("Unable to run job: ").removesuffix(" Exiting.")
-    raise Refused(words, later=answer.status == _LIMIT and not _TOO_MANY_TASKS.search(said))
+    raise Refused(words, later=answer.status == _LIMIT)
 
 
 def _listed(answer: Answer) -> Iterator[tuple[str, Sighting, str]]:

@@ -34,7 +34,7 @@ _TROUBLE = re.compile(
 )
 """The controller may have taken the job, or not: it is to be looked for."""
 _LATER = re.compile(
-    r"Submit\w*Limit|MaxJobCount|temporarily un|try again|authentication|standby mode|I/O error|inactive or drain",
+    r"Submit\w*Limit|MaxJobCount|temporarily un|try again|authentication|standby mode|I/O error|inactive or drain|job array specification",
     re.IGNORECASE,
 )
 _POLICY = "violates accounting/QOS policy"
@@ -45,7 +45,6 @@ _ELEMENTS = re.compile(r"(\d+)(?:_(?:(\d+)|\[([\d,:-]+)(?:%\d+)?\]))?")
 class SlurmBackend:
     arrays = 1000
     """Slurm's own default is that the highest number is 1000."""
-    carries_files = False
 
     def submit(self, site: Site, order: Order) -> Exchange[list[str]]:
         # What is given as an argument comes before the script's lines and the environment: no directive may rename the job.

@@ -98,7 +98,6 @@ class SshBackend:
     """Ids are ``host:process:start``. The host is empty if the site's ``via``, or this machine, is the only one."""
 
     arrays = 1
-    carries_files = False
 
     def submit(self, site: Site, order: Order) -> Exchange[list[str]]:
         host = order.host or _hosts(site)[0]

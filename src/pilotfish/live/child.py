@@ -7,28 +7,30 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 import signal
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+from pilotfish.model.environment import without_secrets
 
 READ_BYTES = 64 * 1024
 MOST_OUTPUT_BYTES = 16 * 1024 * 1024
 MOST_COMPLAINT_BYTES = 1024 * 1024
+FLOODED = "it wrote more than anybody could read, and was stopped"
 HEIRS_S = 0.5
 """What it left in the background may hold its pipes open; so long is listened to that."""
 KILL_S = 2.0
 """So long it may take to die; who is caught in a broken file system is not waited for."""
-_SECRET = re.compile(r"TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|API_?KEY|ACCESS_KEY", re.IGNORECASE)
 
 
-def environment(public: bool = False) -> dict[str, str]:
+def environment(public: bool = False, more: Mapping[str, str] | None = None) -> dict[str, str]:
     """Ours, with texts that are the same everywhere. ``public``: others will see it, so without what looks like a secret."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PILOTFISH_") and name != "LANGUAGE"}
     if public:
-        kept = {name: value for name, value in kept.items() if not _SECRET.search(name)}
-    return {**kept, "LC_ALL": "C"}
+        kept = without_secrets(kept)
+    return {**kept, "LC_ALL": "C", **(more or {})}
 
 
 Hear = Callable[[bytes], None]
@@ -37,7 +39,7 @@ Hear = Callable[[bytes], None]
 class Child:
     """To be made in a running loop. ``ended`` has its exit status, as a shell would give it; ``silent``: its pipes are closed."""
 
-    def __init__(self, words: Sequence[str], stdin: int, hear: Hear, hear_complaint: Hear, public: bool = False) -> None:
+    def __init__(self, words: Sequence[str], stdin: int, hear: Hear, hear_complaint: Hear, env: Mapping[str, str] | None = None) -> None:
         self._loop = asyncio.get_running_loop()
         output, its_output = os.pipe()
         complaints, its_complaints = os.pipe()
@@ -49,7 +51,7 @@ class Child:
                 stderr=its_complaints,
                 start_new_session=True,
                 cwd=_home(),
-                env=environment(public),
+                env=environment() if env is None else env,
             )
         except BaseException:
             os.close(output)
@@ -104,18 +106,21 @@ class Child:
 
 
 class _Text:
-    """What a pipe says, up to a limit; the rest is heard and forgotten."""
+    """What a pipe says, up to a limit; the rest is heard and forgotten. ``flood``: done when it is too much even for that."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, flood: asyncio.Future[None]) -> None:
         self.most = most
         self.pieces: list[bytes] = []
         self.length = 0
+        self._flood = flood
 
     def hear(self, data: bytes) -> None:
         room = self.most - self.length
         self.length += len(data)
         if room > 0:
             self.pieces.append(data[:room])
+        if self.length > MOST_OUTPUT_BYTES and not self._flood.done():
+            self._flood.set_result(None)
 
     def decoded(self) -> str:
         return b"".join(self.pieces).decode("utf-8", "replace")
@@ -123,7 +128,7 @@ class _Text:
 
 @dataclass(frozen=True)
 class Outcome:
-    """``status`` is None if it did not end in time. ``flooded``: it said more than anybody wants to know."""
+    """``status`` is None if it did not end in time. ``flooded``: it said more than anybody wants to know, and was killed for it."""
 
     status: int | None
     stdout: str
@@ -131,22 +136,24 @@ class Outcome:
     flooded: bool = False
 
 
-async def run_child(words: Sequence[str], stdin: bytes, patience_s: float, public: bool = False) -> Outcome:
-    """Run it to its end, or to the end of our patience. ``public``: its environment will be seen by others."""
+async def run_child(words: Sequence[str], stdin: bytes, patience_s: float, env: Mapping[str, str] | None = None) -> Outcome:
+    """Run it to its end, or to the end of our patience. ``env``: instead of ours."""
     # A file in memory needs nobody who feeds it.
     source = os.memfd_create("stdin", os.MFD_CLOEXEC) if stdin else subprocess.DEVNULL
-    output, complaints = _Text(MOST_OUTPUT_BYTES), _Text(MOST_COMPLAINT_BYTES)
+    flood: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    output, complaints = _Text(MOST_OUTPUT_BYTES, flood), _Text(MOST_COMPLAINT_BYTES, flood)
     try:
         if stdin:
             with os.fdopen(os.dup(source), "wb") as file:
                 file.write(stdin)
             os.lseek(source, 0, os.SEEK_SET)
-        child = Child(words, source, output.hear, complaints.hear, public)
+        child = Child(words, source, output.hear, complaints.hear, env)
     finally:
         if stdin:
             os.close(source)
     try:
-        await asyncio.wait([child.ended], timeout=patience_s)
+        over: list[asyncio.Future[Any]] = [child.ended, flood]
+        await asyncio.wait(over, timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)
         status = child.ended.result() if child.ended.done() else None
         if status is None:
             child.kill()
@@ -155,7 +162,7 @@ async def run_child(words: Sequence[str], stdin: bytes, patience_s: float, publi
             await asyncio.wait([child.silent], timeout=HEIRS_S)
     finally:
         child.let_go()
-    return Outcome(status, output.decoded(), complaints.decoded(), output.length > output.most)
+    return Outcome(status, output.decoded(), complaints.decoded(), flood.done())
 
 
 def _home() -> str:

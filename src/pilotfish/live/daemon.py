@@ -14,11 +14,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pilotfish.applications.environment import without_secrets
 from pilotfish.errors import ConnectionFailed, PilotfishError, PoolStopped
 from pilotfish.live.home import PRIVATE, PoolHome, home, pool_home
 from pilotfish.live.keys import require_private
 from pilotfish.live.processes import processes_of
+from pilotfish.live.stopping import stop_marker
+from pilotfish.model.environment import without_secrets
 
 START_S = 60.0
 """A master that has a long journal to read may take a while."""
@@ -46,6 +47,10 @@ class Pool:
         """Have a master serve this pool; harmless if one does. Not against the will of somebody who stopped it."""
         if stop_marker(self.directory).exists():
             raise PoolStopped("the pool was stopped; what is unfinished is kept", "go on with it: pilotfish attach")
+        self.start()
+
+    def start(self) -> None:
+        """The same for a pool that was stopped, too: as long as the marker is there, its master leaves the work alone."""
         deadline = time.monotonic() + START_S
         while not is_served(self.directory):
             answer = _start(self)
@@ -77,16 +82,14 @@ class Pool:
         return left
 
 
-def stop_marker(directory: Path) -> Path:
-    """A file that says that somebody stopped the pool on purpose: clients that still watch must not bring its master back."""
-    return directory / "stopped"
-
-
-def ensure_pool(name: str = "default") -> Pool:
-    """The person's pool of that name, with a master that serves it."""
+def ensure_pool(name: str = "default", looking: bool = False) -> Pool:
+    """The person's pool of that name, with a master that serves it. Only ``looking``, what somebody stopped stays as it is."""
     pool = Pool(pool_home(name).make().directory)
-    stop_marker(pool.directory).unlink(missing_ok=True)
-    pool.revive()
+    if looking:
+        pool.start()
+    else:
+        stop_marker(pool.directory).unlink(missing_ok=True)
+        pool.revive()
     return pool
 
 

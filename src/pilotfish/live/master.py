@@ -17,6 +17,7 @@ import socket
 import time
 from typing import Any
 
+from pilotfish.core import views
 from pilotfish.core.machine import Machine, Turn
 from pilotfish.errors import AlreadyRunning, JournalError, JournalFull
 from pilotfish.live.applications import Applications
@@ -29,6 +30,7 @@ from pilotfish.live.keys import AGENT, CLIENT, open_keyring, write_private
 from pilotfish.live.launcher import Launcher
 from pilotfish.live.places import Places
 from pilotfish.live.replay import replay, stored_payloads
+from pilotfish.live.stopping import note_stop, stop_marker
 from pilotfish.model import effects as e
 from pilotfish.model import inputs as i
 from pilotfish.model import messages as m
@@ -65,6 +67,7 @@ class Master:
         self._wall_offset = max(time.time(), state.at) - time.monotonic()
         factory = FACTORIES[settings.factory](settings.pilots, random.Random(secrets.randbits(64)))
         self.machine = Machine(state, Fifo(), Everywhere(factory), settings)
+        self.machine.resting = stop_marker(pool.directory).exists()
         self.machine.about = {"pool": pool.name, "pid": os.getpid()}
         self.doorman = Doorman(self.keyring, self._heard, self._closed)
         self.doorman.heard_all = self._heard_all
@@ -73,7 +76,7 @@ class Master:
         self.doorman.revoked = state.revoked
         self.launcher = Launcher(pool, self.keyring, self._tell, settings.poll_s)
         self.places = Places(pool, self.keyring, self.launcher, self._tell)
-        self.places.has_joined = lambda pilot: pilot in state.pilots and state.pilots[pilot].joined
+        self.places.known = state.pilots.get
         self.applications = Applications(pool)
         self.compaction = Compaction(self.journal, lambda: self.machine.state)
         self.compaction.overdue = self.machine.history_damaged = bool(recovery.salvage.damages or recovery.salvage.gaps)
@@ -157,6 +160,8 @@ class Master:
         await self.places.end()
         self.applications.end_all()
         self._turn()
+        # Whoever asks after a pool that was stopped shall not need us for the answer.
+        note_stop(self.pool.directory, views.QUESTIONS["runs"](self.machine, {}))
         self.compaction.end()
         self.pool.socket_path().unlink(missing_ok=True)
         self.journal.close()
@@ -236,6 +241,8 @@ class Master:
             link.near = its_own and self.launcher.watches(message.pilot)
         elif link.role == CLIENT:
             link.near = self.pool.private
+            if self.machine.resting and not stop_marker(self.pool.directory).exists():
+                self._inbox.append(i.WorkWanted())
         self.links[link.number] = link
         # What will be refused for want of room must not take the rest of it.
         payloads = self.cargo.keep_all(split_body(message, body), spill=not (self._space_full and isinstance(message, m.Submit)))

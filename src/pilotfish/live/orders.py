@@ -25,6 +25,8 @@ class Placed(msgspec.Struct):
     host: str = ""
     sent: bool = True
     """Whether the site may know it. As long as nobody began to submit it, it need not be looked for."""
+    sent_at: float = 0.0
+    """By the wall clock: whoever finds it after a restart knows how late it may still arrive."""
 
     def order(self) -> Order:
         return Order(self.tag, len(self.pilots), self.size, self.folder, self.bundle, self.host)
@@ -35,12 +37,14 @@ class OrderBook:
 
     def __init__(self, directory: Path) -> None:
         self._directory = make_private_directory(directory)
+        self._by_tag: dict[str, Placed] = {}
         self._by_pilot: dict[tuple[str, str], Placed] = {}
         for path in sorted(self._directory.glob("*.json")):
             with suppress(OSError, msgspec.DecodeError):
                 self._note(msgspec.json.decode(path.read_bytes(), type=Placed))
 
     def _note(self, placed: Placed) -> None:
+        self._by_tag[placed.tag] = placed
         self._by_pilot.update({(placed.site, pilot): placed for pilot in placed.pilots})
 
     def write(self, placed: Placed) -> None:
@@ -50,7 +54,11 @@ class OrderBook:
     def find(self, site: str, pilot: str) -> Placed | None:
         return self._by_pilot.get((site, pilot))
 
+    def all(self) -> list[Placed]:
+        return list(self._by_tag.values())
+
     def remove(self, placed: Placed) -> None:
         (self._directory / f"{placed.tag}.json").unlink(missing_ok=True)
+        self._by_tag.pop(placed.tag, None)
         for pilot in placed.pilots:
             self._by_pilot.pop((placed.site, pilot), None)

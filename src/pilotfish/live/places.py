@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pilotfish.errors import BadInput
+from pilotfish.errors import BadInput, PilotfishError
 from pilotfish.live.home import PoolHome
 from pilotfish.live.keys import Keyring
 from pilotfish.live.launcher import Launcher
@@ -17,11 +17,13 @@ from pilotfish.model import inputs as i
 from pilotfish.model.site import LOCAL, REFUSED, Site
 
 if TYPE_CHECKING:
-    from pilotfish.live.courier import Courier, World
+    from pilotfish.core.state import Pilot
+    from pilotfish.live.charges import World
+    from pilotfish.live.courier import Courier
+    from pilotfish.live.orders import OrderBook
     from pilotfish.live.reach import SiteReach
 
 log = logging.getLogger(__name__)
-GOODBYE_S = 10.0
 SPOKEN = ("backend", "via", "hosts", "folder", "options", "environment", "commands_at_once", "submissions_per_minute", "reach", "address")
 """What a courier is made for: when it changes, another one is made for the pilots to come."""
 
@@ -34,14 +36,16 @@ class Places:
         self._keyring = keyring
         self._launcher = launcher
         self._tell = tell
-        self.has_joined: Callable[[str], bool] = lambda pilot: False
+        self.known: Callable[[str], Pilot | None] = lambda pilot: None
         self.address = ("127.0.0.1", 0)
         """Where the master listens."""
-        self._couriers: dict[str, Courier] = {}
-        self._reaches: dict[str, SiteReach] = {}
+        self._couriers: dict[str, tuple[Courier, SiteReach]] = {}
         self._where: dict[str, Courier] = {}
         """Who looks after each pilot: whoever sent it, also when its site is spoken to in another way since."""
         self._former: list[tuple[Courier, SiteReach]] = []
+        self._retiring: set[asyncio.Task[None]] = set()
+        self._speechless: dict[str, str] = {}
+        """Sites for which no courier could be made, and why."""
         self._world: World | None = None
 
     def perform(self, effect: e.SubmitPilot | e.AdoptPilot | e.CancelPilot | e.DescribeSite) -> None:
@@ -62,9 +66,11 @@ class Places:
             self._send(effect)
 
     def _send(self, effect: e.SubmitPilot | e.AdoptPilot) -> None:
-        courier = self._couriers.get(effect.site)
+        courier, _ = self._couriers.get(effect.site, (None, None))
         if courier is None:
-            self._tell(i.PilotGone(effect.pilot, False, f"there is no site {effect.site}", witnessed=False, cause=REFUSED))
+            if isinstance(effect, e.SubmitPilot) or effect.site not in self._speechless:
+                reason = self._speechless.get(effect.site, f"there is no site {effect.site}")
+                self._tell(i.PilotGone(effect.pilot, False, reason, witnessed=False, cause=REFUSED))
             return
         self._where[effect.pilot] = courier
         if isinstance(effect, e.SubmitPilot):
@@ -72,50 +78,109 @@ class Places:
         else:
             courier.adopt(effect.pilot, effect.size, effect.job)
 
-    def _describe(self, name: str, site: Site | None) -> None:
-        courier = self._couriers.get(name)
-        if site is None:
-            return
-        if courier is not None and any(getattr(courier.site, field) != getattr(site, field) for field in SPOKEN):
-            self._former.append((self._couriers.pop(name), self._reaches.pop(name)))
-            courier = None
-        if courier is None:
-            self._open(name, site)
-        else:
-            courier.site = self._reaches[name].site = self._reaches[name].runner.site = site
+    def _hear(self, item: i.Input) -> None:
+        """What a courier tells."""
+        if isinstance(item, i.PilotGone):
+            self._where.pop(item.pilot, None)
+            self._retire_former()
+        self._tell(item)
 
-    def _open(self, name: str, site: Site) -> None:
+    # --- couriers -------------------------------------------------------------------------------------------------------------------
+
+    def _describe(self, name: str, site: Site | None) -> None:
+        courier, reach = self._couriers.get(name, (None, None))
+        if courier is not None and reach is not None:
+            if site is not None and all(getattr(courier.site, field) == getattr(site, field) for field in SPOKEN):
+                courier.site = reach.site = reach.runner.site = site
+                return
+            self._former.append(self._couriers.pop(name))
+            self._retire_former()
+        self._speechless.pop(name, None)
+        if site is not None:
+            try:
+                self._couriers[name] = self._open(name, site)
+            except (OSError, PilotfishError) as problem:
+                # That one site cannot be spoken to must not end the master.
+                self._speechless[name] = f"it cannot be spoken to: {problem}"
+                log.error("site %s: %s", name, self._speechless[name])
+                self._tell(i.SiteSpoke(name, self._speechless[name]))
+
+    def _open(self, name: str, site: Site) -> tuple[Courier, SiteReach]:
         # Imported here: most pools have no sites, and all start the quicker for it.
         from pilotfish.backends.registry import BACKENDS
-        from pilotfish.live.courier import Courier, World
-        from pilotfish.live.orders import OrderBook
+        from pilotfish.live.charges import World
+        from pilotfish.live.courier import Courier
         from pilotfish.live.reach import SiteReach, pool_digest
         from pilotfish.live.runner import Runner
         from pilotfish.live.ssh import control_directory
 
         if self._world is None:
             digest = pool_digest(self._keyring)
-            orders = OrderBook(self._pool.directory / "orders")
-            self._world = World(self._tell, self.has_joined, orders, lambda pilot: f"pf-{digest}-{pilot.rpartition('-')[2]}")
+            self._world = World(self._hear, self.known, self._orders(), lambda pilot: f"pf-{digest}-{pilot.rpartition('-')[2]}")
+            # When all pilots have been adopted that are still known.
+            asyncio.get_running_loop().call_soon(self._tidy)
         runner = Runner(name, site, control_directory(self._pool.directory), self._pool.diary(name))
-        reach = self._reaches[name] = SiteReach(name, site, runner, self._pool, self._keyring)
+        reach = SiteReach(name, site, runner, self._pool, self._keyring)
         reach.master = self.address
-        courier = self._couriers[name] = Courier(name, site, BACKENDS[site.backend], reach, self._world)
+        courier = Courier(name, site, BACKENDS[site.backend], reach, self._world)
         reach.moved = courier.refresh
+        return courier, reach
+
+    def _orders(self) -> OrderBook:
+        from pilotfish.live.orders import OrderBook
+
+        return self._world.orders if self._world is not None else OrderBook(self._pool.directory / "orders")
+
+    def _tidy(self) -> None:
+        """A master that died may have left orders whose pilots are gone."""
+        for placed in self._orders().all():
+            courier, _ = self._couriers.get(placed.site, (None, None))
+            if courier is not None and not any(pilot in self._where for pilot in placed.pilots):
+                courier.tidy(placed)
+
+    def _retire_former(self) -> None:
+        """Who was replaced, and has nobody left to look after, holds connections that nobody needs."""
+        busy = list(self._where.values())
+        for courier, reach in [pair for pair in self._former if pair[0] not in busy]:
+            self._former.remove((courier, reach))
+            task = asyncio.get_running_loop().create_task(_retire(courier, reach))
+            self._retiring.add(task)
+            task.add_done_callback(self._retiring.discard)
 
     def read(self, path: Path) -> None:
         """What the person has written about sites. What cannot be read changes nothing, and is said in the log."""
         from pilotfish.config import read_sites
 
         try:
-            self._tell(i.SitesRead(read_sites(path)))
+            found = read_sites(path)
         except BadInput as problem:
             log.error("%s (%s)", problem, problem.hint)
+            return
+        for name, bad in found.bad.items():
+            log.error("site %s stays as it was: %s (%s)", name, bad, bad.hint)
+        self._tell(i.SitesRead(dict(found), tuple(found.bad)))
 
     async def end(self) -> None:
-        everybody = [*((courier, self._reaches[name]) for name, courier in self._couriers.items()), *self._former]
-        await asyncio.gather(self._launcher.end_all(), *(courier.end() for courier, _ in everybody))
-        if self._world is not None and self._world.tasks:
-            # Some of them still clear away.
-            await asyncio.wait(self._world.tasks, timeout=GOODBYE_S)
-        await asyncio.gather(*(reach.close() for _, reach in everybody))
+        everybody = [*self._couriers.values(), *self._former]
+        await asyncio.gather(self._launcher.end_all(), *self._retiring, *(_retire(*pair) for pair in everybody))
+        self._forget_strangers()
+        if self._world is not None:
+            from pilotfish.live.ssh import leave_directory
+
+            leave_directory(self._pool.directory)
+
+    def _forget_strangers(self) -> None:
+        """Orders for sites that nobody describes any more: there is no way to them, now or later."""
+        if (self._pool.directory / "orders").is_dir():
+            orders = self._orders()
+            for placed in orders.all():
+                if placed.site not in self._couriers and placed.site not in self._speechless:
+                    log.warning("there is no site %s any more; left there: %s", placed.site, placed.folder)
+                    orders.remove(placed)
+
+
+async def _retire(courier: Courier, reach: SiteReach) -> None:
+    try:
+        await courier.end()
+    finally:
+        await reach.close()

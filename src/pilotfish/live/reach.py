@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from contextlib import suppress
 from typing import Any
 
 from pilotfish.backends.exchange import Exchange, Refused, Unclear
@@ -20,7 +19,8 @@ from pilotfish.live.tunnel import Destination, Tunnel
 from pilotfish.model.site import PilotSize, Site
 
 SHOWN_LINES = 3
-DIRECT, TUNNEL = "direct", "tunnel"
+OPENING_S = 15.0
+"""So long is waited for a tunnel before it counts as trouble that it is not up."""
 Endpoint = dict[str, Any]
 
 
@@ -42,16 +42,11 @@ class SiteReach:
         self._pool = pool
         self._keyring = keyring
         self._folders: dict[str, str] = {}
-        self._loads: Counter[str] = Counter()
         self._tunnels: dict[str, Tunnel] = {}
         """By the machine that they lead to: its login node, or each of its hosts."""
 
     async def ask(self, exchange: Exchange[Any], submission: bool = False) -> Any:
-        command = exchange.command
-        if self.site.environment:
-            variables = [f"{name}={value}" for name, value in sorted(self.site.environment.items())]
-            command = replace(command, argv=("env", *variables, *command.argv))
-        answer = await self.runner.run(command, submission)
+        answer = await self.runner.run(exchange.command, submission)
         try:
             return exchange.read(answer)
         except Unclear as problem:
@@ -60,10 +55,8 @@ class SiteReach:
 
     # --- files ------------------------------------------------------------------------------------------------------------------------
 
-    async def place(self, tag: str, pilots: Sequence[str], size: PilotSize) -> Placed:
-        """Where an order shall lie, and, for machines without a batch system, which of them it is for."""
-        host = min(self.site.hosts, key=lambda host: self._loads[host], default="")
-        self._loads[host] += len(pilots)
+    async def place(self, tag: str, pilots: Sequence[str], size: PilotSize, host: str) -> Placed:
+        """Where an order shall lie: on its host, if it is for one of several machines."""
         folder = await self._folder(host)
         bundle = await staging.stage_bundle(self.runner, folder, host)
         return Placed(self.name, tag, list(pilots), size, f"{folder}/{pool_digest(self._keyring)}/{tag}", bundle, host)
@@ -89,14 +82,13 @@ class SiteReach:
         return " / ".join(lines[-SHOWN_LINES:])
 
     async def clear(self, placed: Placed) -> None:
-        self._loads[placed.host] -= len(placed.pilots)
         await staging.remove(self.runner, placed.folder, placed.host)
 
     # --- endpoints --------------------------------------------------------------------------------------------------------------------
 
     async def _endpoints(self, placed: Placed) -> list[Endpoint]:
         """Where the agents of this order find the master. Not clear as long as a tunnel is not up."""
-        if not self._wants_tunnel():
+        if not self.site.is_tunnelled:
             host, port = self.master
             hosts = [self.site.address] if self.site.address else []
             return [{"kind": "tls", "host": name, "port": port, "fingerprint": self._keyring.fingerprint} for name in [*hosts, host]]
@@ -105,14 +97,13 @@ class SiteReach:
             reach = Destination(placed.bundle, self.master, self._keyring.fingerprint, host=self.site.address, python=self.site.python)
             tunnel = self._tunnels[placed.host] = Tunnel(self.runner.ssh(placed.host), reach, self.moved)
             tunnel.start()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(OPENING_S):
+                while not tunnel.endpoints and not tunnel.trouble:
+                    await asyncio.sleep(0.1)
         if not tunnel.endpoints:
             raise Unclear(f"the tunnel to {placed.host or self.site.via} is not up: {tunnel.trouble or 'it is being opened'}")
         return list(tunnel.endpoints)
-
-    def _wants_tunnel(self) -> bool:
-        if self.site.reach == "auto":
-            return bool(self.site.via or self.site.hosts) and not self.site.address
-        return self.site.reach == TUNNEL
 
     async def close(self) -> None:
         await asyncio.gather(*(tunnel.close() for tunnel in self._tunnels.values()))

@@ -10,14 +10,17 @@ import os
 import shlex
 import time
 from collections import deque
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from pilotfish.backends.exchange import Answer, Command
-from pilotfish.live.child import run_child
+from pilotfish.config import HIDDEN
+from pilotfish.live.child import FLOODED, environment, run_child
 from pilotfish.live.ssh import MISSING, Connection, Ssh
 from pilotfish.model.site import Site
+from pilotfish.model.sitekinds import kind_of
 
 REMEMBERED = 200
 SESSIONS = 8
@@ -26,8 +29,9 @@ MOST_DIARY = 1 << 20
 BURST_S = 5.0
 """As many submissions may go at once as would otherwise take so long."""
 NOT_PERMITTED = 126
-HANDS_ON = ("slurm", "sge", "pbs", "lsf")
-"""Systems that may hand the environment of a submission on to its jobs. Others, and ssh, may need secrets in it to let us in."""
+_TAKE_ON = 'IFS= read -r variables && eval "$variables" && exec "$@"'
+"""Runs a command with the variables in the first line of its input: on a command line everybody could read them. A shell reads no further
+than that line. One line of script: csh as a login shell takes no more."""
 
 
 @dataclass(frozen=True)
@@ -105,28 +109,40 @@ class Runner:
     async def _run(self, command: Command) -> Answer:
         stdin = command.stdin.encode("utf-8", "surrogateescape")
         destination = command.at or self.site.via
-        if destination.startswith("-") or not command.argv:
-            return Answer(NOT_PERMITTED, stderr=f"not a command for a machine: {destination} {command.argv}")
+        argv, variables = command.argv, {} if command.bare else self.site.environment
+        if destination.startswith("-") or not argv:
+            return Answer(NOT_PERMITTED, stderr=f"not a command for a machine: {destination} {shlex.join(argv)}")
         if not destination:
-            return await _run_here(command.argv, stdin, command.patience_s, self.site.backend in HANDS_ON)
+            return await _run_here(argv, stdin, command.patience_s, environment(kind_of(self.site.backend).hands_on, variables))
+        if variables:
+            argv, stdin = ("sh", "-c", _TAKE_ON, "sh", *argv), _exports(variables) + stdin
         if destination not in self._connections:
             self._connections[destination] = Connection(self.ssh(command.at))
         try:
-            return await self._connections[destination].run(command.argv, stdin, command.patience_s)
+            return await self._connections[destination].run(argv, stdin, command.patience_s)
         except OSError as problem:
             return Answer(None, stderr=f"ssh could not be started: {problem}")
 
     def _typed(self, command: Command) -> str:
         destination = command.at or self.site.via
-        text = shlex.join(command.argv)
+        argv = command.argv
+        if self.site.environment and not command.bare:
+            argv = ("env", *(f"{name}={HIDDEN}" for name in self.site.environment), *argv)
+        text = shlex.join(argv)
         if destination:
             # Over there a shell reads it again, which matters only if there is something to quote.
-            text = f"ssh {destination} {text if text == ' '.join(command.argv) else shlex.quote(text)}"
+            text = f"ssh {destination} {text if text == ' '.join(argv) else shlex.quote(text)}"
         return f"{text}  # {len(command.stdin)} characters of input" if command.stdin else text
 
     async def close(self) -> None:
         """Leave no connection behind."""
         await asyncio.gather(*(connection.close() for connection in self._connections.values()))
+
+
+def _exports(variables: dict[str, str]) -> bytes:
+    """One line for a shell."""
+    words = (f"{name}={shlex.quote(value)}" for name, value in variables.items())
+    return f"export {' '.join(words)}\n".encode("utf-8", "surrogateescape")
 
 
 def write_diary(path: Path, ran: Ran) -> None:
@@ -145,9 +161,9 @@ def write_diary(path: Path, ran: Ran) -> None:
             file.writelines(kept[len(kept) // 2 :])
 
 
-async def _run_here(argv: tuple[str, ...], stdin: bytes, patience_s: float, public: bool) -> Answer:
+async def _run_here(argv: tuple[str, ...], stdin: bytes, patience_s: float, env: Mapping[str, str]) -> Answer:
     try:
-        outcome = await run_child(argv, stdin, patience_s, public)
+        outcome = await run_child(argv, stdin, patience_s, env)
     except FileNotFoundError:
         return Answer(MISSING, stderr=f"{argv[0]}: there is no such command on this machine")
     except (PermissionError, ValueError) as problem:
@@ -155,5 +171,5 @@ async def _run_here(argv: tuple[str, ...], stdin: bytes, patience_s: float, publ
     except OSError as problem:
         return Answer(None, stderr=f"{argv[0]} could not be started: {problem}")
     if outcome.flooded:
-        return Answer(None, "", "it wrote more than anybody could read")
+        return Answer(None, "", FLOODED)
     return Answer(outcome.status, outcome.stdout, outcome.stderr)

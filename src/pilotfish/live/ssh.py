@@ -14,12 +14,14 @@ import secrets
 import shlex
 import socket
 import tempfile
+import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from pilotfish.backends.exchange import Answer
-from pilotfish.live.child import Outcome, run_child
+from pilotfish.live.child import FLOODED, Outcome, run_child
 from pilotfish.live.home import make_private_directory
 
 CONNECT_S = 20
@@ -33,6 +35,7 @@ LEAVE_S = 5.0
 LOST_LINK = 255
 """What ssh ends with when it has something to say itself."""
 MISSING = 127
+FORGOTTEN_S = 3600.0
 MAX_TOP = 32
 """The kernel takes paths of sockets of at most 107 bytes, and ssh adds some to them for a moment."""
 RETRY_S = (2.0, 60.0)
@@ -64,10 +67,26 @@ _WRAP = (
 
 def control_directory(pool: Path) -> Path:
     """Where the control sockets of a pool are: their paths must be short. The same for the command line and for the master."""
+    place = _control_place(pool)
+    make_private_directory(place.parent)
+    for other in place.parent.glob("ssh-*"):
+        # Of masters that were killed; whoever needs one after all makes it again.
+        with suppress(OSError):
+            if time.time() - other.stat().st_mtime > FORGOTTEN_S:
+                other.rmdir()
+    return make_private_directory(place)
+
+
+def leave_directory(pool: Path) -> None:
+    """Nobody needs it any more, unless a person is logged in."""
+    with suppress(OSError):
+        _control_place(pool).rmdir()
+
+
+def _control_place(pool: Path) -> Path:
     digest = hashlib.sha256(os.fsencode(pool)).hexdigest()[:16]
     top = tempfile.gettempdir()
-    made = make_private_directory(Path(top if len(top) <= MAX_TOP else "/tmp") / f"pilotfish-{os.geteuid()}")
-    return make_private_directory(made / f"ssh-{digest}")
+    return Path(top if len(top) <= MAX_TOP else "/tmp") / f"pilotfish-{os.geteuid()}" / f"ssh-{digest}"
 
 
 def needs_person(words: str) -> bool:
@@ -192,10 +211,10 @@ class Connection:
         marked, _, after = outcome.stderr.rpartition(f"{mark}\n")
         itself = outcome.status == LOST_LINK and outcome.stderr.endswith(f"{mark}\n")
         stderr = marked + after if itself else outcome.stderr
+        if outcome.flooded:
+            return Answer(None, "", FLOODED)
         if outcome.status is None:
             return Answer(None, stdout, stderr if not found else "")
-        if outcome.flooded:
-            return Answer(None, "", "it wrote more than anybody could read")
         if found and (itself or outcome.status != LOST_LINK):
             return Answer(outcome.status, stdout, stderr)
         if outcome.status == LOST_LINK:
@@ -215,6 +234,8 @@ class Connection:
 
     async def _dial(self) -> str:
         try:
+            # Somebody else may have left it as the last one.
+            make_private_directory(self.ssh.sockets)
             outcome = await run_child(self.ssh.open(), b"", OPEN_S)
         finally:
             self._opening = None
@@ -245,7 +266,8 @@ class Connection:
             self._opening.cancel()
             await asyncio.wait([self._opening])
         if self._opened and self.ssh.is_open():
-            await run_child(self.ssh.control("exit"), b"", LEAVE_S)
+            # Not "exit": somebody else, such as the master while a person looks at a site, may be in the middle of something.
+            await run_child(self.ssh.control("stop"), b"", LEAVE_S)
 
 
 def _last_words(text: str) -> str:

@@ -101,7 +101,7 @@ async def remove(runner: Runner, folder: str, at: str = "") -> None:
 
 async def _run(runner: Runner, at: str, *argv: str, stdin: bytes = b"") -> Answer:
     # Bytes go through text unharmed this way; the runner knows.
-    return await runner.run(Command(argv, stdin.decode("utf-8", "surrogateescape"), at, PATIENCE_S))
+    return await runner.run(Command(argv, stdin.decode("utf-8", "surrogateescape"), at, PATIENCE_S, bare=True))
 
 
 def _checked(folder: str) -> str:

@@ -124,7 +124,8 @@ class Wallet:
             self._looked.set()
             self._wake.clear()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), self.pause_s())
+                async with asyncio.timeout(self.pause_s()):  # wait_for may overhear that we are told to rest
+                    await self._wake.wait()
 
     def pause_s(self) -> float:
         least_s = min((known.left_s() for known in self._known.values()), default=math.inf)

@@ -111,6 +111,8 @@ class TasksReturned(Fact, frozen=True, tag="returned"):
     worker: str
     tasks: list[int]
     reason: str
+    least_s: dict[int, float] = {}
+    """Of those that were cut off by the end of their worker's time: how long another one must have for them."""
 
 
 class AttemptFailed(Fact, frozen=True, tag="failed"):
@@ -224,10 +226,12 @@ class SiteHeld(Fact, frozen=True, tag="held"):
 
 
 class SiteDescribed(Fact, frozen=True, tag="site"):
-    """What a person wrote about a site; None: it is no longer there."""
+    """What a person wrote about a site; None: it is no longer there. ``leaving``: they took it out, and its last pilots are on their way
+    home."""
 
     name: str
     site: Site | None
+    leaving: bool = False
 
 
 class SiteWanted(Fact, frozen=True, tag="site-wanted"):

@@ -94,15 +94,20 @@ class CredentialsSeen(Struct, frozen=True):
 
 
 class SitesRead(Struct, frozen=True):
-    """All sites that the person has described."""
+    """All sites that the person has described. ``unread``: those whose descriptions make no sense; they stay as they were."""
 
     sites: dict[str, Site]
+    unread: tuple[str, ...] = ()
 
 
 class SpaceChanged(Struct, frozen=True):
     """The journal's disk ran full, or has room again."""
 
     full: bool
+
+
+class WorkWanted(Struct, frozen=True):
+    """Somebody came to a pool that was stopped, and not only to look."""
 
 
 Input = (
@@ -118,4 +123,5 @@ Input = (
     | CredentialsSeen
     | SitesRead
     | SpaceChanged
+    | WorkWanted
 )

@@ -108,7 +108,10 @@ class Draining(Message, frozen=True, tag="draining"):
 
 
 class Leave(Message, frozen=True, tag="leave"):
+    """``cut_off``: (task, attempt, seconds) of what ran so long and did not end before the time of the pilot was over."""
+
     reason: str
+    cut_off: list[tuple[int, int, float]] = []
 
 
 class Gone(Message, frozen=True, tag="gone"):

@@ -119,6 +119,14 @@ def _digits(amount: float) -> str:
     return f"{amount:.3g}" if amount < 99.5 else f"{amount:.0f}"
 
 
+def enough_seconds(seconds: float) -> str:
+    """At least so long, as a person would type it: ``90s``, ``20m``, ``4h``."""
+    if seconds < 120:
+        return f"{math.ceil(seconds)}s"
+    minutes = math.ceil(seconds / 60)
+    return f"{minutes}m" if minutes % 60 else f"{minutes // 60}h"
+
+
 def show_seconds(seconds: float) -> str:
     """A duration as a person reads it: ``1 h 30 min``."""
     if seconds < 1:

@@ -75,6 +75,10 @@ class Usage(Struct, frozen=True, array_like=True):
     rss_kib: int = 0
 
 
+NO_DIRECTORY = "no-directory"
+"""The cause of failure if a worker has not got the directory in which an executable shall run."""
+
+
 class Failure(Struct, frozen=True, array_like=True):
     """Why an attempt did not succeed, and whose fault that was. ``blame``: task, worker, site or user."""
 

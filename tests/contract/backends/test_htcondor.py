@@ -125,7 +125,6 @@ def test_the_files_of_each_pilot_travel_with_it_and_no_other_come_back() -> None
     assert line("transfer_input_files") == "/home/ann/o 1/$(number).json, /home/ann/agent.pyz"
     assert line("arguments").startswith("\"'$(number).json' 'agent.pyz' ")
     assert line("transfer_output_files") == '""'
-    assert CONDOR.carries_files
 
 
 def test_the_lines_of_the_site_are_run_before_the_agent() -> None:

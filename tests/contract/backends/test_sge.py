@@ -53,7 +53,7 @@ class TestSge(BackendContract):
         refused=tuple(
             answer(FOLDER, f"submit-refused-{case}")
             for case in (
-                *("array-over-limit", "bad-name", "bad-option", "bad-value", "impossible-w-e", "root", "script-missing"),
+                *("bad-name", "bad-option", "bad-value", "impossible-w-e", "root", "script-missing"),
                 *("unknown-pe", "unknown-project", "unknown-queue", "unknown-resource"),
             )
         ),
@@ -73,7 +73,7 @@ class TestSge(BackendContract):
             "directives": "\n#$ --nice=17\n",
         },
         down_at_submission=(answer(FOLDER, "down-submit"),),
-        limits=(answer(FOLDER, "submit-refused-over-user-limit"),),
+        limits=(answer(FOLDER, "submit-refused-over-user-limit"), answer(FOLDER, "submit-refused-array-over-limit")),
         past=(
             (
                 history("array"),
@@ -96,7 +96,7 @@ def order(count: int = 1, size: PilotSize | None = None) -> Order:
 def test_the_script_goes_in_on_standard_input_and_each_task_has_its_own_output() -> None:
     command = BACKEND.submit(SITE, order(3)).command
     words = " ".join(command.argv)
-    assert words == "qsub -terse -N pf-a-1 -wd /home/me/o 1 -S /bin/sh -j y -o /home/me/o 1/$TASK_ID.log -t 1-3"
+    assert words == "qsub -terse -notify -N pf-a-1 -wd /home/me/o 1 -S /bin/sh -j y -o /home/me/o 1/$TASK_ID.log -t 1-3"
     assert "'/home/me/o 1'/$SGE_TASK_ID.json" in command.stdin
 
 

@@ -43,8 +43,6 @@ OVER = dict.fromkeys(("10", "2", "4_1", "4_2", "4_3", "7", "8", "17"), ENDED)
 WAIT = dict.fromkeys(("13", "14", "15", "18", "19", "20", "21", "12"), QUEUED)
 LIVE = dict.fromkeys(("1", "4_4", "9", "11", "16"), RUNNING)
 REFUSALS = [
-    "array-too-large",
-    "bad-array",
     "bad-memory",
     "bad-option",
     "bad-reservation",
@@ -91,7 +89,11 @@ class TestSlurm(BackendContract):
             "directives": "\n#SBATCH --nice=17\n",
         },
         down_at_submission=(answer(PLAIN, "down-submit"), answer(PLAIN, "down-munge-submit")),
-        limits=(answer(ACCOUNTS, "submit-refused-over-submit-limit"), answer(ACCOUNTS, "submit-refused-over-submit-limit-array")),
+        limits=(
+            answer(ACCOUNTS, "submit-refused-over-submit-limit"),
+            answer(ACCOUNTS, "submit-refused-over-submit-limit-array"),
+            *(answer(PLAIN, f"submit-refused-{case}") for case in ("bad-array", "array-too-large")),
+        ),
         past=(
             (
                 accounts("history-sacct-array"),

@@ -5,16 +5,20 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 from unittest.mock import patch
 
-from pilotfish.backends.exchange import QUEUED, Answer, Command, Exchange, Order, Sighting, Unclear
-from pilotfish.live import courier as courier_module
-from pilotfish.live.courier import Courier, World
+from pilotfish.backends.exchange import QUEUED, Answer, Command, Exchange, Order, Refused, Sighting, Unclear
+from pilotfish.core.state import Pilot
+from pilotfish.live import charges, courier, dispatch, watch
+from pilotfish.live.charges import World
+from pilotfish.live.courier import Courier
 from pilotfish.live.orders import OrderBook, Placed
+from pilotfish.live.runner import Runner
 from pilotfish.model import inputs as i
 from pilotfish.model.site import PilotSize, Site
 
@@ -30,14 +34,13 @@ Kind = TypeVar("Kind")
 class Job:
     tag: str
     number: int
+    host: str = ""
     sighting: Sighting = field(default_factory=lambda: Sighting(QUEUED, "no reason"))
     listed: bool = True
 
 
 class FakeSite:
     """Backend and Reach in one. ``faults``: what the next commands of a kind come to, None being nothing; ``down`` holds for all."""
-
-    carries_files = True
 
     def __init__(self, arrays: int = 1) -> None:
         self.arrays = arrays
@@ -51,9 +54,15 @@ class FakeSite:
         """So many submissions are taken, and nobody hears of it."""
         self.garbled: dict[str, int] = {}
         """So many answers to commands of this kind cannot be read by anybody."""
+        self.room: float = float("inf")
+        """So many jobs it takes; one order is taken as a whole or not at all."""
         self.hears_cancel = True
         self.machines = 1
         """So many have to be asked, each for jobs of its own."""
+        self.places: list[str] = []
+        """The hosts that orders were to be put on."""
+        self.deaf: set[str] = set()
+        """Hosts that do not answer."""
         self.takes_s = 0.0
         self.under_way = self.most_under_way = 0
         self.open: asyncio.Event = asyncio.Event()
@@ -81,19 +90,27 @@ class FakeSite:
     # --- Backend ------------------------------------------------------------------------------------------------------------------------
 
     def submit(self, site: Site, order: Order) -> Exchange[list[str]]:
-        return Exchange(Command(("submit", order.tag, str(order.count))), lambda answer: list(json.loads(answer.stdout)))
+        return Exchange(Command(("submit", order.tag, str(order.count)), at=order.host), lambda answer: list(json.loads(answer.stdout)))
 
     def query(self, site: Site, jobs: Sequence[str]) -> list[Exchange[dict[str, Sighting]]]:
+        if site.hosts:
+            return [Exchange(Command(("query", *mine), at=host), _read_sightings) for host, mine in self._by_host(jobs).items()]
         return [Exchange(Command(("query", *jobs[n :: self.machines])), _read_sightings) for n in range(self.machines)]
 
     def past(self, site: Site, jobs: Sequence[str]) -> Exchange[dict[str, Sighting]] | None:
         return Exchange(Command(("past", *jobs)), _read_sightings) if self.past_jobs is not None else None
 
     def cancel(self, site: Site, jobs: Sequence[str]) -> list[Exchange[None]]:
-        return [Exchange(Command(("cancel", *jobs)), lambda answer: None)]
+        return [Exchange(Command(("cancel", *mine), at=host), lambda answer: None) for host, mine in self._by_host(jobs).items()]
 
     def find(self, site: Site, tag: str) -> list[Exchange[dict[int, str]]]:
-        return [Exchange(Command(("find", tag)), lambda answer: {int(n): job for n, job in json.loads(answer.stdout).items()})]
+        return [Exchange(Command(("find", tag), at=host), _read_numbers) for host in site.hosts or ("",)]
+
+    def _by_host(self, jobs: Sequence[str]) -> dict[str, list[str]]:
+        hosts: dict[str, list[str]] = {}
+        for job in jobs:
+            hosts.setdefault(self.jobs[job].host if job in self.jobs else "", []).append(job)
+        return hosts
 
     # --- Reach --------------------------------------------------------------------------------------------------------------------------
 
@@ -103,13 +120,16 @@ class FakeSite:
         self.under_way += 1
         self.most_under_way = max(self.most_under_way, self.under_way)
         try:
-            return exchange.read(await self._run(exchange.command.argv))
+            return exchange.read(await self._run(exchange.command.argv, exchange.command.at))
         finally:
             self.under_way -= 1
 
-    async def place(self, tag: str, pilots: Sequence[str], size: PilotSize) -> Placed:
+    async def place(self, tag: str, pilots: Sequence[str], size: PilotSize, host: str) -> Placed:
+        self.places.append(host)
         self._stumble("place")
-        return Placed("pond", tag, list(pilots), size, f"/site/{tag}", "/site/agent")
+        if host in self.deaf:
+            raise SILENCE
+        return Placed("pond", tag, list(pilots), size, f"/site/{tag}", "/site/agent", host)
 
     async def stage(self, placed: Placed) -> None:
         self._stumble("stage")
@@ -117,6 +137,8 @@ class FakeSite:
 
     async def last_words(self, placed: Placed, number: int) -> str:
         self.listening += 1
+        if self.faults.get("words"):
+            self._stumble("words")
         await self.quiet.wait()
         return self.words.get((placed.tag, number), "")
 
@@ -131,7 +153,7 @@ class FakeSite:
         if fault is not None:
             raise fault
 
-    async def _run(self, argv: tuple[str, ...]) -> Answer:
+    async def _run(self, argv: tuple[str, ...], host: str) -> Answer:
         kind, *words = argv
         self.commands.append(argv)
         self.times.setdefault(kind, []).append(time.monotonic())
@@ -139,14 +161,18 @@ class FakeSite:
         if kind == "submit":
             await self.open.wait()
         self._stumble(kind)
-        said = getattr(self, f"_run_{kind}")(*words)
+        if host in self.deaf:
+            raise SILENCE
+        said = self._run_submit(words[0], words[1], host) if kind == "submit" else getattr(self, f"_run_{kind}")(*words)
         if self.garbled.get(kind):
             self.garbled[kind] -= 1
             return Answer(0, "<html>")
         return Answer(0, json.dumps(said))
 
-    def _run_submit(self, tag: str, count: str) -> list[str]:
-        made = {f"{len(self.jobs) + n}": Job(tag, n) for n in range(1, int(count) + 1)}
+    def _run_submit(self, tag: str, count: str, host: str) -> list[str]:
+        if sum(job.listed for job in self.jobs.values()) + int(count) > self.room:
+            raise Refused("AssocMaxSubmitJobLimit", later=True)
+        made = {f"{len(self.jobs) + n}": Job(tag, n, host) for n in range(1, int(count) + 1)}
         self.jobs.update(made)
         if self.lost_replies:
             self.lost_replies -= 1
@@ -174,8 +200,27 @@ def _row(sighting: Sighting) -> list[Any]:
     return [sighting.phase, sighting.reason, sighting.well, sighting.expired]
 
 
+def _read_numbers(answer: Answer) -> dict[int, str]:
+    return {int(number): job for number, job in json.loads(answer.stdout).items()}
+
+
 def _read_sightings(answer: Answer) -> dict[str, Sighting]:
     return {name: Sighting(*row) for name, row in json.loads(answer.stdout).items()}
+
+
+class RunnerSite(FakeSite):
+    """Its commands are real, and go through a real runner: submissions are a script, all others do nothing."""
+
+    def __init__(self, runner: Runner, script: str) -> None:
+        super().__init__()
+        self.runner = runner
+        self.script = script
+        self.most_running = 0
+
+    async def ask(self, exchange: Exchange[Any], submission: bool = False) -> Any:
+        await self.runner.run(Command(("sh", "-c", self.script if submission else "true")), submission)
+        self.most_running = max(self.most_running, self.runner.under_way + 1)
+        return await super().ask(exchange, submission)
 
 
 class Desk:
@@ -187,13 +232,21 @@ class Desk:
         self.about = Site(backend="slurm", **{"period_s": PERIOD_S, **about})
         self.told: list[i.Input] = []
         self.joined: set[str] = set()
+        self.beating: set[str] = set()
         self.restart()
 
     def restart(self) -> None:
-        """Another courier, which knows only what is written down."""
+        """The courier dies with all that it does; another one knows only what is written down."""
+        for task in asyncio.all_tasks() - {asyncio.current_task()}:
+            task.cancel()
         orders = OrderBook(self.directory / "orders")
-        self.world = World(self.told.append, self.joined.__contains__, orders, lambda pilot: f"pf-{pilot}")
+        self.world = World(self.told.append, self._known, orders, lambda pilot: f"pf-{pilot}")
         self.courier = Courier("pond", self.about, self.site, self.site, self.world)
+
+    def _known(self, pilot: str) -> Pilot:
+        known = Pilot(pilot, "pond", ONE, 0.0, joined=int(pilot in self.joined))
+        known.workers = [f"{pilot}.1"] if pilot in self.beating else []
+        return known
 
     def order_files(self) -> list[str]:
         return sorted(path.stem for path in (self.directory / "orders").glob("*.json"))
@@ -229,6 +282,17 @@ class Desk:
         await self.until(lambda: len(self.site.times.get("query", [])) >= before + times + 1)
 
 
+@contextmanager
+def hasty() -> Iterator[None]:
+    """What waits for seconds in life does so for a period here."""
+    with ExitStack() as stack:
+        for module in (charges, dispatch, watch, courier):
+            for name, value in {"AGAIN_S": PERIOD_S, "GATHER_S": 0.005}.items():
+                if hasattr(module, name):
+                    stack.enter_context(patch.object(module, name, value))
+        yield
+
+
 def story(tell: Callable[[Desk], Coroutine[Any, Any, None]]) -> Callable[[Path], None]:
     return story_at()(tell)
 
@@ -245,13 +309,12 @@ def story_at(**desk: Any) -> Callable[[Callable[[Desk], Coroutine[Any, Any, None
                 await tell(made)
                 made.site.faults, made.site.down, made.site.hears_cancel = {}, None, True
                 made.site.open.set()
+                made.site.deaf.clear()
                 await made.courier.end()
-                if made.world.tasks:
-                    await asyncio.wait(made.world.tasks, timeout=PATIENCE_S)
-                assert not made.world.tasks and not strange, strange
+                await made.until(lambda: asyncio.all_tasks() == {asyncio.current_task()})
+                assert not strange, strange
 
-            # What waits for seconds in life does so for a period here.
-            with patch.multiple(courier_module, AGAIN_S=PERIOD_S, GATHER_S=0.005):
+            with hasty():
                 asyncio.run(whole())
 
         test.__name__, test.__doc__ = tell.__name__, tell.__doc__

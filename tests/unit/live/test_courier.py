@@ -6,17 +6,16 @@ import asyncio
 import itertools
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from pilotfish.backends.exchange import ENDED, QUEUED, RUNNING, Command, Exchange, Refused, Sighting, Unclear
-from pilotfish.live import courier as courier_module
+from pilotfish.backends.exchange import ENDED, QUEUED, RUNNING, Refused, Sighting, Unclear
+from pilotfish.live import dispatch, watch
 from pilotfish.live.runner import Runner
 from pilotfish.live.ssh import control_directory
 from pilotfish.model import inputs as i
 from pilotfish.model.site import BOOTSTRAP, DIED, EXPIRED, REFUSED, VANISHED, PilotSize, Site
-from tests.unit.live.fake_site import PERIOD_S, SILENCE, Desk, FakeSite, story, story_at
+from tests.unit.live.fake_site import PERIOD_S, SILENCE, Desk, RunnerSite, story, story_at
 
 HUNDRED = [f"pond-{number}" for number in range(100)]
 
@@ -35,34 +34,20 @@ async def test_a_hundred_pilots_are_not_submitted_one_after_another(desk: Desk) 
     assert took_s < 100 * desk.site.takes_s / 4
 
 
-class RunnerSite(FakeSite):
-    """Its submissions are real commands, which go through a real runner."""
-
-    def __init__(self, runner: Runner) -> None:
-        super().__init__()
-        self.runner = runner
-        self.most_running = 0
-
-    async def ask(self, exchange: Exchange[Any], submission: bool = False) -> Any:
-        if submission:
-            await self.runner.run(Command(("sh", "-c", "sleep 0.05")), submission)
-            self.most_running = max(self.most_running, self.runner.under_way + 1)
-        return await super().ask(exchange, submission)
-
-
 @pytest.mark.parametrize("at_once", [4, 10])
 def test_no_more_commands_run_at_once_than_the_site_allows(tmp_path: Path, at_once: int) -> None:
     async def whole() -> None:
         desk = Desk(tmp_path, commands_at_once=at_once, submissions_per_minute=0)
         runner = Runner("pond", desk.about, control_directory(tmp_path))
-        desk.site = site = RunnerSite(runner)
+        desk.site = site = RunnerSite(runner, "sleep 0.05")
         desk.restart()
         began = time.monotonic()
         desk.submit(*HUNDRED)
         await desk.until(lambda: len(desk.jobs()) == 100)
         took_s = time.monotonic() - began
-        one_by_one_s = sum(ran.took_s for ran in runner.recent)
-        assert len(runner.recent) == 100 and at_once - 1 <= site.most_running <= at_once
+        submissions = [ran for ran in runner.recent if "sleep" in ran.typed]
+        one_by_one_s = sum(ran.took_s for ran in submissions)
+        assert len(submissions) == 100 and at_once - 1 <= site.most_running <= at_once
         assert one_by_one_s / at_once <= took_s < one_by_one_s / 2
         await desk.courier.end()
         await runner.close()
@@ -96,7 +81,7 @@ async def test_a_thousand_pilots_cost_one_query_per_period(desk: Desk) -> None:
 
 
 def test_pilots_that_come_one_after_another_are_not_asked_for_one_after_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(courier_module, "SOON_S", 0.001)
+    monkeypatch.setattr(watch, "SOON_S", 0.001)
 
     @story_at(period_s=0.3)
     async def play(desk: Desk) -> None:
@@ -145,7 +130,7 @@ async def test_a_silent_site_is_no_proof_that_an_order_was_not_taken(desk: Desk)
 
 
 def test_a_submission_that_may_still_be_at_work_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(courier_module, "LATE_S", 20 * PERIOD_S)
+    monkeypatch.setattr(dispatch, "LATE_S", 20 * PERIOD_S)
     late = Unclear("it did not answer in time")
     late.unfinished = True
 
@@ -153,7 +138,7 @@ def test_a_submission_that_may_still_be_at_work_is_waited_for(tmp_path: Path, mo
     async def play(desk: Desk) -> None:
         desk.site.faults["submit"] = [late]
         desk.submit("pond-1")
-        await desk.until(lambda: len(desk.site.asked("find")) > courier_module.LOOKS + 1)
+        await desk.until(lambda: len(desk.site.asked("find")) > dispatch.LOOKS + 1)
         assert len(desk.site.asked("submit")) == 1
         await desk.until(desk.jobs)
         first, second = desk.site.times["submit"]
@@ -212,6 +197,59 @@ async def test_a_limit_is_tried_again_more_and_more_seldom_and_is_no_bad_start(d
     pauses = [later - earlier for earlier, later in itertools.pairwise(moments)]
     assert all(pause >= PERIOD_S * times for pause, times in zip(pauses, (2, 4, 8, 10, 10), strict=True))
     assert desk.trouble() == ""
+
+
+@story_at(arrays=100)
+async def test_an_array_that_is_larger_than_a_limit_is_sent_in_parts(desk: Desk) -> None:
+    desk.site.room = 3
+    pilots = [f"pond-{number}" for number in range(1, 6)]
+    desk.submit(*pilots)
+    await desk.until(lambda: len(desk.jobs()) == 3)
+    assert not desk.gone() and "AssocMaxSubmitJobLimit" in desk.trouble()
+    desk.site.room = 5
+    await desk.until(lambda: len(desk.jobs()) == 5 and not desk.trouble())
+    assert sorted(desk.jobs()) == pilots and len(desk.site.jobs) == 5
+
+
+@story_at(arrays=100)
+async def test_what_is_cancelled_before_a_limit_lets_it_in_is_never_sent_and_leaves_no_files(desk: Desk) -> None:
+    desk.site.room = 1
+    desk.submit("pond-1", "pond-2", "pond-3")
+    await desk.until(desk.trouble)
+    desk.courier.cancel("pond-1")
+    await desk.until(desk.jobs)
+    desk.site.room = 3
+    await desk.until(lambda: len(desk.jobs()) == 2)
+    assert sorted(desk.jobs()) == ["pond-2", "pond-3"] and list(desk.gone()) == ["pond-1"]
+    await desk.until(lambda: "pf-pond-1" in desk.site.cleared)
+    assert desk.order_files() == ["pf-pond-2", "pf-pond-3"]
+
+
+@story
+async def test_a_limit_is_told_until_a_submission_is_taken_however_well_the_site_answers(desk: Desk) -> None:
+    desk.submit("pond-1")
+    await desk.until(desk.jobs)
+    desk.site.faults["submit"] = [Refused("QOSMaxSubmitJobPerUserLimit", later=True)] * 1000
+    desk.submit("pond-2")
+    await desk.until(lambda: "QOSMaxSubmitJobPerUserLimit" in desk.trouble())
+    before = len(desk.told)
+    desk.site.faults["query"] = [None, SILENCE]
+    await desk.looked(5)
+    said = {item.trouble for item in desk.told[before:] if isinstance(item, i.SiteSpoke)}
+    assert said <= {"it takes no more pilots now: QOSMaxSubmitJobPerUserLimit"}
+    desk.site.faults.clear()
+    await desk.until(lambda: len(desk.jobs()) == 2 and not desk.trouble())
+
+
+@story
+async def test_a_site_without_pilots_is_in_no_trouble(desk: Desk) -> None:
+    """Nothing is tried there that could fail, or show that it works again."""
+    desk.site.faults["submit"] = [Refused("no more", later=True)] * 1000
+    desk.submit("pond-1")
+    await desk.until(lambda: "no more" in desk.trouble())
+    desk.courier.cancel("pond-1")
+    await desk.until(desk.gone)
+    assert not desk.trouble()
 
 
 @story
@@ -274,7 +312,7 @@ async def test_a_job_that_is_not_listed_three_times_and_that_nobody_remembers_ha
     await desk.until(desk.gone)
     gone = desk.gone()["pond-1"]
     assert (gone.well, gone.witnessed, gone.cause) == (False, False, VANISHED)
-    assert len(desk.site.asked("past")) == courier_module.MISSES
+    assert len(desk.site.asked("past")) == watch.MISSES
 
 
 @story
@@ -306,6 +344,20 @@ async def test_a_system_that_has_no_memory_forgets_as_well(desk: Desk) -> None:
     desk.submit("pond-1")
     await desk.until(lambda: desk.heard(i.PilotSeen))
     desk.site.jobs[desk.jobs()["pond-1"]].listed = False
+    await desk.until(desk.gone)
+    assert desk.gone()["pond-1"].cause == VANISHED
+
+
+@story
+async def test_a_pilot_whose_agents_beat_is_not_taken_out_because_its_site_forgot_it(desk: Desk) -> None:
+    desk.submit("pond-1")
+    await desk.until(lambda: desk.heard(i.PilotSeen))
+    desk.joined.add("pond-1")
+    desk.beating.add("pond-1")
+    desk.site.jobs[desk.jobs()["pond-1"]].listed = False
+    await desk.looked(2 * watch.MISSES)
+    assert not desk.gone() and not desk.site.asked("cancel")
+    desk.beating.clear()
     await desk.until(desk.gone)
     assert desk.gone()["pond-1"].cause == VANISHED
 
@@ -378,6 +430,15 @@ async def test_a_pilot_whose_time_was_over_before_it_joined_is_a_bad_start(desk:
     await desk.until(desk.gone)
     gone = desk.gone()["pond-1"]
     assert (gone.well, gone.cause) == (False, EXPIRED) and "cannot reach the master" in gone.reason
+
+
+@story
+async def test_last_words_that_nobody_can_read_leave_nobody_alone(desk: Desk) -> None:
+    desk.site.faults["words"] = [ValueError("strange")]
+    desk.submit("pond-1", "pond-2")
+    await desk.until(lambda: len(desk.jobs()) == 2)
+    desk.site.show(phase=ENDED, reason="FAILED", well=False)
+    await desk.until(lambda: len(desk.gone()) == 2)
 
 
 @pytest.mark.parametrize("kind", ["query", "past", "cancel"])

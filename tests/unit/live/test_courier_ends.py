@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from pathlib import Path
 
 import pytest
 
 from pilotfish.backends.exchange import ENDED, Refused, Unclear
-from pilotfish.live import courier as courier_module
+from pilotfish.live import courier, dispatch
 from pilotfish.live.orders import OrderBook
+from pilotfish.live.runner import Runner
 from pilotfish.model.site import CANCELLED, VANISHED, PilotSize, Site
-from tests.unit.live.fake_site import SILENCE, Desk, story, story_at
+from tests.master_for_agents import alive
+from tests.unit.live.fake_site import SILENCE, Desk, Job, RunnerSite, hasty, story, story_at
 
 # --- cancelling -----------------------------------------------------------------------------------------------------------------------
 
@@ -96,6 +100,20 @@ async def test_who_lingers_is_cancelled_again(desk: Desk) -> None:
 
 
 @story
+async def test_the_end_of_who_was_cancelled_is_told_in_the_words_of_the_site(desk: Desk) -> None:
+    """It may have died before, and been cancelled because it was silent."""
+    desk.submit("pond-1")
+    await desk.until(desk.jobs)
+    desk.joined.add("pond-1")
+    desk.site.hears_cancel = False
+    desk.courier.cancel("pond-1")
+    desk.site.show(phase=ENDED, reason="NODE_FAIL", well=False)
+    await desk.until(desk.gone)
+    assert_cancelled(desk)
+    assert "NODE_FAIL" in desk.gone()["pond-1"].reason
+
+
+@story
 async def test_a_cancel_that_had_no_answer_is_sent_again(desk: Desk) -> None:
     desk.submit("pond-1")
     await desk.until(desk.jobs)
@@ -175,6 +193,27 @@ async def test_after_a_restart_an_order_that_was_not_sent_is_sent(desk: Desk) ->
     assert len(desk.site.asked("submit")) == 1 and not desk.site.asked("find")
 
 
+@pytest.mark.parametrize("long_ago", [True, False])
+def test_after_a_restart_it_is_known_how_late_an_order_may_still_arrive(tmp_path: Path, long_ago: bool) -> None:
+    @story
+    async def play(desk: Desk) -> None:
+        desk.site.open.clear()
+        desk.submit("pond-1")
+        await desk.until(lambda: desk.site.asked("submit"))
+        desk.restart()
+        desk.site.open.set()
+        (placed,) = desk.world.orders.all()
+        assert placed.sent and time.time() - placed.sent_at < dispatch.LATE_S / 2
+        placed.sent_at -= dispatch.LATE_S * long_ago
+        desk.courier.adopt("pond-1", PilotSize(), "")
+        await desk.until(lambda: desk.jobs() or len(desk.site.asked("find")) > 10 * dispatch.LOOKS)
+        assert len(desk.site.asked("submit")) == 1 + long_ago
+        # Let it end: it arrived after all.
+        desk.site.jobs.setdefault("1", Job("pf-pond-1", 1))
+
+    play(tmp_path)
+
+
 @story
 async def test_after_a_restart_what_was_never_begun_is_submitted(desk: Desk) -> None:
     desk.courier.adopt("pond-1", PilotSize(), "")
@@ -236,8 +275,7 @@ async def test_agents_are_told_anew_where_the_master_is_until_it_works(desk: Des
         desk.courier.refresh()
         desk.courier.refresh()
         if isinstance(fault, Refused):
-            await desk.until(lambda: not desk.site.faults["stage"])
-            await desk.until(lambda: not desk.world.tasks)
+            await desk.until(lambda: "Permission denied" in desk.trouble())
         else:
             await desk.until(lambda before=before: len(desk.site.staged) == before + 1)  # type: ignore[misc]
 
@@ -252,12 +290,11 @@ async def test_the_end_leaves_nothing(desk: Desk) -> None:
     desk.submit("pond-4")
     await desk.courier.end()
     assert len(desk.gone()) == 4 and not any(job.listed for job in desk.site.jobs.values())
-    await desk.until(lambda: not desk.world.tasks)
     assert desk.order_files() == [] and len(desk.site.cleared) == 2
 
 
 def test_the_end_is_not_waited_for_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr(courier_module, "GOODBYE_S", 0.1)
+    monkeypatch.setattr(courier, "GOODBYE_S", 0.1)
 
     @story
     async def play(desk: Desk) -> None:
@@ -268,13 +305,93 @@ def test_the_end_is_not_waited_for_for_ever(tmp_path: Path, monkeypatch: pytest.
         assert not desk.gone() and desk.order_files() == ["pf-pond-1"]
 
     play(tmp_path)
-    assert "left in its queue: 1" in caplog.text
+    assert "left there: 1" in caplog.text
+
+
+@pytest.mark.parametrize("arrived", [True, False])
+def test_the_end_does_not_wait_for_a_submission_that_hangs_and_the_next_courier_looks_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arrived: bool
+) -> None:
+    monkeypatch.setattr(courier, "SUBMITTED_S", 0.1)
+    monkeypatch.setattr(dispatch, "LATE_S", 0.1)
+
+    @story
+    async def play(desk: Desk) -> None:
+        desk.site.open.clear()
+        desk.submit("pond-1")
+        await desk.until(lambda: desk.site.asked("submit"))
+        await asyncio.wait_for(desk.courier.end(), courier.GOODBYE_S / 2)
+        assert not desk.gone() and desk.order_files() == ["pf-pond-1"]
+        if arrived:
+            desk.site.jobs["1"] = Job("pf-pond-1", 1)
+        desk.restart()
+        desk.courier.adopt("pond-1", PilotSize(), "")
+        desk.courier.cancel("pond-1")
+        await desk.until(desk.gone)
+        assert_cancelled(desk)
+        assert len(desk.site.asked("submit")) == 1 and not any(job.listed for job in desk.site.jobs.values())
+        await desk.until(lambda: not desk.order_files())
+
+    play(tmp_path)
+
+
+def test_a_submission_that_hangs_does_not_keep_others_from_being_cancelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only one command may be run at a time, and that one never ends by itself."""
+    monkeypatch.setattr(courier, "SUBMITTED_S", 0.1)
+
+    async def whole() -> None:
+        desk = Desk(tmp_path, commands_at_once=1)
+        runner = Runner("pond", desk.about, tmp_path)
+        desk.site = RunnerSite(runner, "true")
+        desk.restart()
+        desk.submit("pond-1")
+        await desk.until(desk.jobs)
+        desk.site.script = f"echo $$ > {tmp_path}/pid; exec sleep 1000"
+        desk.submit("pond-2")
+        await desk.until((tmp_path / "pid").exists)
+        await asyncio.wait_for(desk.courier.end(), courier.GOODBYE_S / 2)
+        assert list(desk.gone()) == ["pond-1"] and desk.order_files() == ["pf-pond-2"]
+        await desk.until(lambda: not alive(int((tmp_path / "pid").read_text())))
+        await runner.close()
+
+    with hasty():
+        asyncio.run(whole())
 
 
 @story
-async def test_files_that_cannot_be_removed_are_no_reason_to_stop(desk: Desk) -> None:
-    desk.site.faults["clear"] = [Refused("Permission denied"), Unclear("no route"), ValueError("strange")]
-    desk.submit("pond-1", "pond-2", "pond-3")
-    await desk.until(lambda: len(desk.jobs()) == 3)
+async def test_files_that_cannot_be_removed_now_are_removed_later(desk: Desk) -> None:
+    desk.site.faults["clear"] = [Unclear("no route"), ValueError("strange"), Unclear("no route"), Refused("Permission denied")]
+    desk.submit("pond-1", "pond-2")
+    await desk.until(lambda: len(desk.jobs()) == 2)
     desk.site.show(phase=ENDED)
-    await desk.until(lambda: len(desk.gone()) == 3 and not desk.order_files())
+    await desk.until(lambda: len(desk.gone()) == 2 and not desk.order_files())
+    assert len(desk.site.cleared) == 1, "what is not ours to remove is given up"
+
+
+@story
+async def test_files_that_could_not_be_removed_are_left_to_the_next_master(desk: Desk) -> None:
+    desk.submit("pond-1")
+    await desk.until(desk.jobs)
+    desk.site.down = SILENCE
+    desk.site.faults["query"] = [None] * 1000
+    desk.site.show(phase=ENDED)
+    await desk.until(desk.gone)
+    desk.restart()
+    assert desk.order_files() == ["pf-pond-1"]
+    (left,) = desk.world.orders.all()
+    desk.courier.tidy(left)
+    desk.site.down = None
+    await desk.until(lambda: desk.site.cleared == ["pf-pond-1"] and not desk.order_files())
+
+
+@story_at(arrays=2)
+async def test_jobs_of_pilots_that_nobody_knows_any_more_are_taken_out_with_their_files(desk: Desk) -> None:
+    desk.submit("pond-1", "pond-2")
+    await desk.until(lambda: len(desk.jobs()) == 2)
+    desk.restart()
+    desk.site.faults["find"] = [SILENCE]
+    (left,) = desk.world.orders.all()
+    desk.courier.tidy(left)
+    await desk.until(lambda: not desk.order_files())
+    await desk.until(lambda: not any(job.listed for job in desk.site.jobs.values()))
+    assert desk.site.cleared == ["pf-pond-1"] and not desk.trouble()

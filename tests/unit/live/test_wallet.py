@@ -15,11 +15,12 @@ from pilotfish.config import make_site
 from pilotfish.core import explain, views
 from pilotfish.errors import BadInput
 from pilotfish.live import wallet as wallets
-from pilotfish.live.courier import Courier, World
+from pilotfish.live.charges import World
+from pilotfish.live.courier import Courier
 from pilotfish.live.orders import OrderBook, Placed
 from pilotfish.live.wallet import Wallet
 from pilotfish.model import inputs as i
-from pilotfish.model.site import CANCELLED, PilotSize, Site
+from pilotfish.model.site import CANCELLED, REFUSED, PilotSize, Site
 from tests.core_stage import Stage
 
 FORM = "%m/%d/%y %H:%M:%S"
@@ -56,7 +57,7 @@ class Desk:
         start, end = (time.strftime(FORM, time.gmtime(at)) for at in (now + self.left_s - self.life_s, now + self.left_s))
         return Answer(0, f"{now:.0f}\n{start}  {end}  krbtgt/HERE@HERE\n")
 
-    async def place(self, tag: str, pilots: Sequence[str], size: PilotSize) -> Placed:
+    async def place(self, tag: str, pilots: Sequence[str], size: PilotSize, host: str) -> Placed:
         self.places += 1
         return Placed("hpc", tag, list(pilots), size, f"/folder/{tag}", "/bundle", "")
 
@@ -72,7 +73,6 @@ class Queue:
     """A batch system that says no to whoever has no ticket."""
 
     arrays = 10
-    carries_files = False
 
     def __init__(self, desk: Desk) -> None:
         self.desk = desk
@@ -116,7 +116,7 @@ def wallet_of(desk: Desk, told: list[i.Input], site: Site = SITE) -> Wallet:
 
 
 def courier_of(desk: Desk, told: list[i.Input], tmp_path: Path) -> Courier:
-    world = World(told.append, lambda pilot: False, OrderBook(tmp_path / "orders"), lambda pilot: f"pf-{pilot}")
+    world = World(told.append, lambda pilot: None, OrderBook(tmp_path / "orders"), lambda pilot: f"pf-{pilot}")
     return Courier("hpc", SITE, Queue(desk), desk, world)
 
 
@@ -135,6 +135,20 @@ def test_a_ticket_that_is_good_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPa
         assert told[-1] == i.CredentialsSeen("hpc", ())
 
     run(test, monkeypatch)
+
+
+@pytest.mark.parametrize("steps", range(4))
+def test_who_is_told_to_rest_rests_whatever_happens_just_then(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
+    async def test() -> None:
+        wallet = wallet_of(Desk(), [])
+        assert await wallet.usable()
+        wallet._wake.set()
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        wallet.rest()
+        await eventually(lambda: asyncio.all_tasks() == {asyncio.current_task()}, "nobody asks any more")
+
+    asyncio.run(test())
 
 
 def test_a_site_without_credentials_is_asked_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -269,6 +283,20 @@ def test_a_refusal_for_want_of_a_ticket_is_no_refusal(tmp_path: Path, monkeypatc
     run(test, monkeypatch)
 
 
+def test_a_refusal_is_told_even_if_nobody_can_look_at_tickets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def look(wallet: Wallet) -> bool:
+        raise OSError("too many open files")
+
+    async def test() -> None:
+        monkeypatch.setattr(Wallet, "look", look)
+        desk, told = Desk(), list[i.Input]()
+        desk.needs_ticket, desk.left_s = True, None
+        courier_of(desk, told, tmp_path).submit("hpc-1", PilotSize())
+        await eventually(lambda: any(isinstance(item, i.PilotGone) and item.cause == REFUSED for item in told), "it is refused")
+
+    run(test, monkeypatch)
+
+
 def test_a_pilot_that_waits_for_a_ticket_can_be_cancelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def test() -> None:
         desk, told = Desk(), list[i.Input]()
@@ -303,7 +331,7 @@ def test_status_warns_in_time_and_why_names_the_command() -> None:
     assert views.QUESTIONS["sites"](stage.machine, {})[-1]["trouble"] == ""
     stage.tell(after_s=2700.0)
     row = views.QUESTIONS["sites"](stage.machine, {})[-1]
-    assert (row["trouble"], row["renew"]) == ("its Kerberos ticket ended 5 min ago", ["kinit"])
+    assert (row["trouble"], row["reason"]["commands"]) == ("its Kerberos ticket ended 5 min ago", ["kinit"])
     reasons = explain.task(stage.machine, task)["reasons"]
     assert ("site-trouble", ["kinit"]) in [(reason["code"], reason["commands"]) for reason in reasons]
     assert see() == []

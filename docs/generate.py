@@ -106,7 +106,7 @@ SITE_TESTS = {
     "sge": "A real Grid Engine 8.1.9 in `make test`, likewise; recorded answers.",
     "htcondor": "A real HTCondor 23.9 pool in `make test`, likewise; recorded answers.",
     "ssh": "A real OpenSSH server and an ordinary user in `make test`.",
-    "arc": "Recorded answers in `make test`; tried by hand against a real ARC 6.17 element.",
+    "arc": "Recorded answers in `make test`; a real ARC 6.17 computing element in `make test-all`.",
     "pbs": "Recorded answers of OpenPBS 23.06 only; Torque from its documentation. Neither runs where the tests run.",
     "kubernetes": "Recorded answers of Kubernetes 1.34 only: no cluster runs where the tests run.",
     "lsf": "Answers written from its documentation only: it cannot be had where the tests run.",
@@ -341,7 +341,7 @@ TASK_OPTIONS = {
     "retries": "how often it is tried again when it fails; default 0",
     "losses": "how often it is tried again when its worker dies; default 10",
     "priority": "higher goes first; default 0",
-    "tags": 'which workers it may go to: `{"site": "home"}`',
+    "tags": 'which workers it may go to: `{"disk": "fast"}`',
 }
 EXECUTABLE_OPTIONS = {
     "inputs": "files to bring along: a list, or a table of names and paths",

@@ -145,6 +145,16 @@ def test_a_message_that_is_no_proper_text_does_no_harm(client: Client) -> None:
     assert cause == "exception" and message.startswith("ValueError: half a pair: ") and message.endswith("end")
 
 
+def test_a_call_whose_directory_is_not_on_this_node_runs_in_a_directory_of_the_worker(client: Client, tmp_path: Path) -> None:
+    absent, file = tmp_path / "absent", tmp_path / "file"
+    file.touch()
+    places = [client.value(client.call(client.python(os.getcwd, launch={"cwd": str(place)}))) for place in (absent, file)]
+    assert not any(place.startswith(str(tmp_path)) for place in places) and all("slot-" in place for place in places)
+    spec = client.python(os.getcwd, launch={"cwd": str(absent)})
+    assert all("slot-" in client.value(client.call(spec)) for _ in range(2))
+    assert client.value(client.call(client.python(os.getcwd, launch={"cwd": str(tmp_path)}))) == str(tmp_path)
+
+
 def test_a_kind_of_task_that_is_not_known_is_said_to_be_so(client: Client) -> None:
     cause, blame, message = client.failure(client.call(client.spec("music", {})))
     assert (cause, blame) == ("spawn", "worker") and "music" in message

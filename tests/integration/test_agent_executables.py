@@ -75,8 +75,17 @@ def test_without_a_sandbox_it_runs_where_it_is_told(client: Client, tmp_path: Pa
     assert outcome["failure"] is None and outcome["stdout"].decode().strip() == str(tmp_path)
     (tmp_path / "made").unlink()
     assert client.failure(client.command(spec, "/bin/true"))[0] == "missing-output"
-    absent = client.exec(launch={"sandbox": False, "cwd": str(tmp_path / "absent")})
-    assert client.failure(client.command(absent, "/bin/true"))[:2] == ("spawn", "worker")
+
+
+@pytest.mark.parametrize(("name", "said"), [("absent", "there is no directory"), ("file", "cannot be entered")])
+def test_a_directory_that_this_node_has_not_got_is_named_with_what_helps(client: Client, tmp_path: Path, name: str, said: str) -> None:
+    (tmp_path / "file").touch()
+    spec = client.exec(launch={"sandbox": False, "cwd": str(tmp_path / name)})
+    task = client.command(spec, "/bin/echo", "ran")
+    cause, blame, message = client.failure(task)
+    assert (cause, blame) == ("no-directory", "site") and said in message
+    assert all(word in message for word in (repr(str(tmp_path / name)), os.uname().nodename, "--sandbox", "--input", "cwd="))
+    assert client.outcome(task)["stdout"] == b""
 
 
 def test_a_shell_line_is_run_by_the_shell(client: Client) -> None:

@@ -57,6 +57,17 @@ def test_a_signal_that_comes_to_the_tasks_of_a_pilot_first_and_then_to_itself_fa
     assert not master.results
 
 
+@pytest.mark.parametrize("notice", [signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU])
+def test_an_agent_goes_in_order_whatever_notice_its_batch_system_gives(master: FakeMaster, notice: signal.Signals) -> None:
+    """To all processes in the group of the job, which tasks have left."""
+    with running_agent(master, "--cores", "1") as agent:
+        master.wait_for(wire.Hello)
+        for pid in (agent.process.pid, agent.pid):
+            os.kill(pid, notice)
+        assert "told to end" in master.wait_for(wire.Leave).reason
+        assert agent.wait()[0] == 0
+
+
 def without_tasks(agent: Agent) -> list[int]:
     return [agent.process.pid, agent.pid, *children(agent.pid), *agent.slots()]
 

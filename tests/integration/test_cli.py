@@ -133,6 +133,26 @@ def test_stopping_a_pool_is_told_to_whoever_watches_and_keeps_the_work(typist: T
     assert typist.type("attach").status == 0
 
 
+def test_looking_at_a_stopped_pool_does_not_set_its_work_going(typist: Typist) -> None:
+    ran = typist.directory / "ran"
+    typist.type("run", "--", "echo", "before")
+    typist.type("run", "--detach", "--cores", "1000", "--", "touch", str(ran))
+    typist.type("stop")
+    told = typist.type("status").out
+    assert "with 1 task unfinished in run 2. Go on: pilotfish attach 2\n" in told
+    assert json.loads(typist.type("status", "--json").out)["pid"] is None, "nobody had to be started for that"
+    assert typist.type("logs", "1.0").out == "before\n"
+    assert json.loads(typist.type("why", "2", "--json").out)["reasons"][-1]["code"] == "stopped"
+    resting = json.loads(typist.type("status", "--json").out)
+    assert resting["pid"] and not resting["workers"] and not resting["pilots"]
+    assert typist.type("cancel", "2").out.startswith("Cancelled run 2: 1 task")
+    assert typist.type("stop").out.startswith("Stopped: 0 processes and 0 sockets left")
+    assert "stopped" in typist.type("status").out and "unfinished" not in typist.type("status").out
+    typist.type("logs", "1.0")
+    assert typist.type("run", "--", "touch", str(ran)).status == 0, "also by a master that rests"
+    assert ran.exists()
+
+
 def test_a_killed_master_comes_back_while_somebody_watches(typist: Typist) -> None:
     gate = typist.directory / "gate"
     script = f"while ! test -e {gate}; do sleep 0.02; done; echo {{x}}"

@@ -191,6 +191,40 @@ def test_executables_in_sandboxes_bring_their_files_back(pool: Pool, tmp_path: P
         assert "done" in second.why()
 
 
+def test_an_executable_whose_directory_no_worker_has_fails_at_once_and_says_what_helps(pool: Pool) -> None:
+    with Run(pool=pool, sites="local") as run:
+        lost = run.executable(["echo", "1"], cwd="/no/such/place")
+        error = lost.exception(WAIT_S)
+        assert isinstance(error, TaskFailed) and error.cause == "no-directory" and "sandbox=True" in error.hint
+        assert "'/no/such/place'" in str(error) and "--sandbox" in str(error)
+        assert run.executable(["echo", "1"], cwd="/no/such/place", sandbox=True).result(WAIT_S).text == "1\n"
+        assert run.status()["attempts"] == 2
+
+
+def test_a_module_of_the_program_that_the_workers_lack_can_be_sent_along(tmp_path: Path) -> None:
+    (tmp_path / "helper_of_program.py").write_text("class Box:\n    full = True\n\ndef look(box):\n    return box.full\n")
+    done = run_script(
+        """
+import os
+import cloudpickle, pilotfish, helper_of_program
+os.remove(helper_of_program.__file__)
+
+def look(box=None):
+    return helper_of_program.look(box or helper_of_program.Box())
+
+with pilotfish.Executor(max_workers=1) as executor:
+    error = executor.submit(look).exception()
+    print(error.hint.split(": ")[-1])
+with pilotfish.Executor(max_workers=1) as executor:
+    eval(error.hint.split(": ")[-1])
+    print(executor.submit(look).result(), executor.submit(look, helper_of_program.Box()).result())
+""",
+        tmp_path,
+    )
+    assert done.stderr == ""
+    assert done.stdout.splitlines() == ["cloudpickle.register_pickle_by_value(helper_of_program)", "True True"]
+
+
 def test_a_run_goes_on_without_its_program(pool: Pool, tmp_path: Path) -> None:
     run = Run("left alone", pool=pool)
     futures = [run.executable(["sh", "-c", f"echo {i} >> {tmp_path}/log"]) for i in range(10)]

@@ -8,6 +8,7 @@ import shutil
 import signal
 import stat
 import subprocess
+import tempfile
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ import pytest
 from pilotfish.backends.exchange import Answer, Command, Refused, Unclear
 from pilotfish.live.bundle import bundle_content
 from pilotfish.live.runner import Pace, Runner
-from pilotfish.live.ssh import control_directory, remote_line
+from pilotfish.live.ssh import control_directory, leave_directory, remote_line
 from pilotfish.live.staging import absolute_folder, read_tail, remove, stage, stage_bundle
 from pilotfish.model.site import Site
 from tests.engines import requirements
@@ -115,6 +116,19 @@ def test_a_command_that_says_too_much_has_said_nothing(tmp_path: Path) -> None:
     async def story(runner: Runner) -> None:
         answer = await runner.run(Command(("head", "-c", "20000000", "/dev/zero")))
         assert answer.status is None and not answer.stdout and "more than" in answer.complaint()
+
+    play(story, Site(backend="slurm"), tmp_path)
+
+
+@pytest.mark.parametrize("pipe", ["1", "2"])
+def test_a_command_that_never_stops_talking_is_stopped(tmp_path: Path, pipe: str) -> None:
+    """Long before our patience ends: to listen costs more than anything that it could say is worth."""
+
+    async def story(runner: Runner) -> None:
+        command = Command(("sh", "-c", f"echo $$ > {tmp_path}/pid; exec yes >&{pipe}"), patience_s=1000.0)
+        answer = await asyncio.wait_for(runner.run(command), 100.0)
+        assert answer.status is None and not answer.stdout and "more than anybody could read" in answer.complaint()
+        await asyncio.to_thread(until_dead, int((tmp_path / "pid").read_text()))
 
     play(story, Site(backend="slurm"), tmp_path)
 
@@ -247,6 +261,15 @@ def test_a_command_that_hangs_there_harms_no_other(server: Sshd) -> None:
     play(story, server.site(), server.sockets)
 
 
+def test_a_command_that_never_stops_talking_there_is_stopped(server: Sshd) -> None:
+    async def story(runner: Runner) -> None:
+        answer = await asyncio.wait_for(runner.run(Command(("yes",), patience_s=1000.0)), 100.0)
+        assert answer.status is None and not answer.stdout and "more than anybody could read" in answer.complaint()
+        assert (await runner.run(Command(("echo", "well")))).stdout == "well\n"
+
+    play(story, server.site(), server.sockets)
+
+
 def test_a_broken_connection_is_opened_again(server: Sshd) -> None:
     async def story(runner: Runner) -> None:
         for _ in range(2):
@@ -271,6 +294,29 @@ def test_the_place_for_connections_is_private_and_short(tmp_path: Path) -> None:
     place = control_directory(tmp_path / ("deep" * 50))
     assert stat.S_IMODE(place.stat().st_mode) == 0o700 and len(str(place)) < 70
     assert place == control_directory(tmp_path / ("deep" * 50)) != control_directory(tmp_path)
+
+
+def test_places_for_connections_that_nobody_uses_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", tempfile.mkdtemp(dir="/tmp"))
+    left, used, young = (control_directory(tmp_path / name) for name in ("left", "used", "young"))
+    (used / "socket").touch()
+    for place in (left, used):
+        os.utime(place, (0, 0))
+    mine = control_directory(tmp_path)
+    assert (left.exists(), used.exists(), young.exists(), mine.exists()) == (False, True, True, True)
+    leave_directory(tmp_path)
+    leave_directory(tmp_path / "used")
+    assert used.exists() and not mine.exists()
+    shutil.rmtree(tempfile.gettempdir())
+
+
+def test_a_place_for_connections_that_somebody_removed_is_made_again(server: Sshd) -> None:
+    async def story(runner: Runner) -> None:
+        server.sockets.rmdir()
+        assert (await runner.run(Command(("echo", "well")))).stdout == "well\n"
+        assert stat.S_IMODE(server.sockets.stat().st_mode) == 0o700 and runner.ssh().is_open()
+
+    play(story, server.site(), server.sockets)
 
 
 # --- files --------------------------------------------------------------------------------------------------------------------------

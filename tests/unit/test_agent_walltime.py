@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import time
 from typing import Any
 
+import pytest
+
+from pilotfish.agent import supervisor
 from tests.unit.test_agent_machine import WELCOME, assign, joined, of, ok, sent, starts
 
 END = 100.0
@@ -144,3 +149,37 @@ def test_a_doubtful_failure_is_held_as_finished_by_an_agent_that_calls_again() -
     machine.turn(2.01)
     machine.linked(1, 2.02)
     assert sent(machine.turn(2.02), "hello")[0][-1] == [[1, 1, 2]]
+
+
+def test_at_the_end_it_says_how_long_what_is_cut_off_had_run_unless_it_was_prepared() -> None:
+    machine = joined(cores=3.0, ends_at=END)
+    machine.heard(with_signal((1, 1)), b"", 60.0)
+    machine.heard(assign((2, 1), spec=2, kind="exec"), b"", 60.0)
+    machine.turn(60.0)
+    machine.heard(assign((3, 1), spec=2, kind="exec"), b"", 75.0)
+    machine.turn(75.0)
+    machine.turn(WARNING)
+    (leave,) = sent(machine.turn(END), "leave")
+    assert leave[2] == [[2, 1, 40.0], [3, 1, 25.0]]
+
+
+def test_who_is_thrown_out_before_its_end_says_nothing_of_time() -> None:
+    machine = joined(ends_at=END)
+    machine.heard(assign((1, 1)), b"", 10.0)
+    machine.turn(10.0)
+    machine.stop("terminated", 20.0)
+    (leave,) = sent(machine.turn(20.0), "leave")
+    assert leave[2] == []
+
+
+def test_the_time_of_a_pilot_runs_from_the_start_of_its_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    for said, least, most in (
+        (f"{time.time() - 30:.0f}", 29.0, 60.0),
+        ("", 0.0, 0.0),
+        ("soon", 0.0, 0.0),
+        ("0", 0.0, 0.0),
+        ("9e12", 0.0, 0.0),
+    ):
+        monkeypatch.setenv("PILOTFISH_STARTED", said)
+        assert least <= supervisor._late_s() <= most, said
+        assert "PILOTFISH_STARTED" not in os.environ, "tasks have no use for it"

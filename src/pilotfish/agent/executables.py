@@ -24,6 +24,10 @@ LARGEST_OUTPUT_CAP = 32 * 1024 * 1024
 ROOM_FOR_FILES = MAX_BODY - 2 * LARGEST_OUTPUT_CAP - (1 << 20)
 MISLEADING_PEAK_KIB = 64 * 1024
 REAP_MS = 5000
+OTHER_DIRECTORIES = (
+    "run it in a fresh one with --sandbox (sandbox=True in Python) and bring its files with --input (inputs=[...]), "
+    "or run it in one that the nodes share (cwd=...)"
+)
 FLUSH_MS = 5
 PIPE_READ = 256 * 1024
 # Python ignores these two; what we spawn must not inherit that.
@@ -162,20 +166,13 @@ class Executables:
         self, spec: ExecutableSpec, task: Dict[str, Any], stdin: Any, environment: Dict[str, str], sandbox: Optional[Sandbox]
     ) -> Outcome:
         launch = spec.launch
-        directory = sandbox.path if sandbox else launch.get("cwd") or self._sandboxes
+        asked_for = "" if sandbox else str(launch.get("cwd") or "")
         try:
-            try:
-                os.chdir(directory)
-            except FileNotFoundError:
-                if directory != self._sandboxes:
-                    raise
-                # Some task may have removed it.
-                os.makedirs(directory, 0o700, exist_ok=True)
-                os.chdir(directory)
+            self._enter(asked_for or (sandbox.path if sandbox else self._sandboxes))
         except OSError as error:
             if is_limit(error):
                 raise
-            return ["spawn", "worker", "cannot enter the directory %r: %s" % (directory, error.strerror)], self._payload({}, ()), 0, 0
+            return _not_entered(asked_for, error), self._payload({}, ()), 0, 0
         if task.get("env"):
             environment = {**environment, **task["env"]}
         argv = [str(word) for word in task["argv"]]
@@ -198,6 +195,16 @@ class Executables:
             except SandboxError as error:
                 failure = error.failure
         return failure, self._payload(facts, files), cpu_us, _own_peak_kib(usage.ru_maxrss)
+
+    def _enter(self, directory: str) -> None:
+        try:
+            os.chdir(directory)
+        except FileNotFoundError:
+            if directory != self._sandboxes:
+                raise
+            # Some task may have removed it.
+            os.makedirs(directory, 0o700, exist_ok=True)
+            os.chdir(directory)
 
     @staticmethod
     def _collect(sandbox: Optional[Sandbox], wanted: Sequence[str]) -> Tuple[List[List[Any]], List[bytes]]:
@@ -308,6 +315,18 @@ def _which(name: str, path: str) -> str:
         if os.access(candidate, os.X_OK) and not os.path.isdir(candidate):
             return candidate
     raise OSError(errno.ENOENT, os.strerror(errno.ENOENT))
+
+
+def _not_entered(asked_for: str, error: OSError) -> Failure:
+    """What to do about a directory that the person has, and this node has not, or not for us. Trouble with our own is the worker's."""
+    if not asked_for:
+        return ["spawn", "worker", "cannot enter its directory %r: %s" % (error.filename, error.strerror)]
+    node = os.uname().nodename
+    if error.errno == errno.ENOENT:
+        what = "there is no directory %r on node %s" % (asked_for, node)
+    else:
+        what = "the directory %r cannot be entered on node %s (%s)" % (asked_for, node, error.strerror)
+    return ["no-directory", "site", what + ": " + OTHER_DIRECTORIES]
 
 
 def _own_peak_kib(reported_kib: int) -> int:

@@ -16,7 +16,7 @@ from typing import Any, Deque, Dict, List, NoReturn, Optional, Tuple
 from .frames import FrameError
 from .link import BadCredentials, Credentials, Link, LinkLost, Refused, dial
 from .machine import AgentMachine, Offer
-from .process_tree import become_subreaper, keep_freed_memory, kill_descendants, signal_on_parent_death
+from .process_tree import NOTICES, become_subreaper, keep_freed_memory, kill_descendants, signal_on_parent_death
 from .slot_process import SlotProcess
 from .slots import Slots
 from .system_information import describe, gpu_names, readable, usable_cores, usable_memory
@@ -51,7 +51,7 @@ class Host:
         """Until the end: why, and with which exit status."""
         become_subreaper()
         keep_freed_memory(KEPT_MEMORY)
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
+        for number in (*NOTICES, signal.SIGINT, signal.SIGCHLD):
             signal.signal(number, self._on_signal)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)

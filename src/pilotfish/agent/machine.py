@@ -339,7 +339,7 @@ class AgentMachine:
             self._returned.extend(self.work.hand_back_all())
             self.results.forget_doubtful(now)
             self._send_news(now)
-            self._effects.append(("send", ["leave", reason], []))
+            self._effects.append(("send", ["leave", reason, self.work.cut_off(now) if self.ending else []], []))
         self._exit(reason, 0)
 
     def turn(self, now: float) -> List[Effect]:

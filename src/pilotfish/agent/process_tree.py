@@ -13,6 +13,8 @@ PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 M_TRIM_THRESHOLD = -1
 M_MMAP_THRESHOLD = -3
+NOTICES = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU)
+"""How batch systems tell a job that it is about to be ended or suspended: each of them means, go now."""
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 _libc: Optional[ctypes.CDLL] = None

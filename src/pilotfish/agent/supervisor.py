@@ -18,10 +18,11 @@ from typing import Any, Dict, List, NoReturn
 from . import VERSION
 from .limits import describe_limit, is_limit
 from .link import BadCredentials, Credentials
-from .process_tree import become_subreaper, kill_descendants
+from .process_tree import NOTICES, become_subreaper, kill_descendants
 
 USAGE_ERROR = 2
 GONE_TIMEOUT_S = 5.0
+MOST_LATE_S = 86400.0
 
 
 def main(words: List[str]) -> NoReturn:
@@ -79,7 +80,7 @@ def supervise(options: Dict[str, Any]) -> int:
         # A pilot may have several nodes, and may be started anew by its batch system while the old agent lives on.
         node, pilot = os.uname().nodename.partition(".")[0], options["pilot"]
         options["worker"] = "%s.%s.%d" % (pilot, node, os.getpid()) if pilot else "%s-%s" % (node, os.urandom(3).hex())
-    options.update(workdir=workdir, bundle=_unpack(workdir), supervisor=os.getpid(), started=time.monotonic())
+    options.update(workdir=workdir, bundle=_unpack(workdir), supervisor=os.getpid(), started=time.monotonic() - _late_s())
     become_subreaper()
     life_read, life_write = os.pipe()
     options["life"] = life_read
@@ -91,7 +92,7 @@ def supervise(options: Dict[str, Any]) -> int:
         _remove(workdir)
         return 1
     os.close(life_read)
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    for number in (*NOTICES, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda number, frame: agent.send_signal(signal.SIGTERM))
     try:
         status = agent.wait()
@@ -105,6 +106,15 @@ def supervise(options: Dict[str, Any]) -> int:
         _tell_gone(options, reason)
         return 1
     return status
+
+
+def _late_s() -> float:
+    """How long ago the job began that started us: its lines before us may have taken a while of its time."""
+    try:
+        late = time.time() - float(os.environ.pop("PILOTFISH_STARTED", "nan"))
+    except ValueError:
+        return 0.0
+    return late if 0.0 < late < MOST_LATE_S else 0.0
 
 
 def _unpack(workdir: str) -> str:

@@ -8,6 +8,7 @@ import sys
 import time
 from typing import Any, Dict, List
 
+from .limits import is_limit
 from .process_tree import libc
 
 VARIABLE_BYTES = 128
@@ -103,6 +104,19 @@ class Surroundings:
         except OSError:
             return False
 
+    def _go_to(self, directory: str) -> None:
+        """Where the caller is; in our own scratch directory if this node has not got that, or not for us: most calls do not care."""
+        try:
+            if directory != self._scratch:
+                os.chdir(directory)
+                return
+        except OSError as error:
+            if is_limit(error):
+                raise
+        # Some task may have removed it.
+        os.makedirs(self._scratch, 0o700, exist_ok=True)
+        os.chdir(self._scratch)
+
     def _enter(self, number: int, cores: float) -> str:
         wanted = self._steady(number, cores)
         for name in [name for name in os.environ if name not in wanted]:
@@ -112,13 +126,10 @@ class Surroundings:
             for name, value in wanted.items():
                 if os.environ.get(name) != value:
                     os.environ[name] = value
-            if directory == self._scratch:
-                # Some task may have removed it.
-                os.makedirs(directory, 0o700, exist_ok=True)
-            os.chdir(directory)
+            self._go_to(directory)
             self._directory = os.getcwd()
         except OSError as error:
-            return "cannot enter the directory %r: %s" % (directory, error.strerror)
+            return "cannot enter the directory %r: %s" % (error.filename or directory, error.strerror)
         except ValueError as error:
             return "cannot set the environment: %s" % error
         if self._added_paths != self._paths[number]:

@@ -408,6 +408,11 @@ class Work:
                 return slot
         return None
 
+    def cut_off(self, now: float) -> List[List[Any]]:
+        """What runs and must end now because the time is over, and for how long it ran. Who asked to be warned was prepared for it."""
+        heads = [(slot.attempts[0], now - slot.begun) for slot in self.busy.values() if not slot.condemned]
+        return [[head.task, head.attempt, ran_s] for head, ran_s in heads if not head.spec.launch.get("warn_signal")]
+
     def holding(self) -> List[List[int]]:
         """[task, attempt, QUEUED|STARTED] of everything not finished; what was sent ahead counts as started."""
         held = [[a.task, a.attempt, STARTED] for slot in self.busy.values() for a in slot.attempts if not a.forgotten]

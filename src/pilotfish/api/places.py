@@ -19,6 +19,11 @@ def read_place(text: str) -> tuple[str, int]:
     return name, int(count) if colon else AS_MANY_AS_PAY
 
 
+def list_places(sites: str | Sequence[str]) -> tuple[str, ...]:
+    """One place is as good as a list of one."""
+    return (sites,) if isinstance(sites, str) else tuple(sites)
+
+
 def use_places(ask: Callable[..., Any], places: Sequence[str]) -> tuple[str, ...]:
     """Have the pool use these sites; their names. Unknown ones are an error."""
     wanted = [read_place(text) for text in places]

@@ -13,7 +13,7 @@ from typing import Any, ParamSpec, TypeVar, Unpack
 from pilotfish.api.executor import shared_pool
 from pilotfish.api.future import ExecutableFuture, TaskFuture
 from pilotfish.api.mapping import map_by
-from pilotfish.api.places import read_place, use_places
+from pilotfish.api.places import list_places, read_place, use_places
 from pilotfish.api.session import Pool, Session
 from pilotfish.applications.function import PICKLE, PythonCalls, worker_payload, worker_spec
 from pilotfish.applications.launches import Defaults, ExecutableCalls, ExecutableWishes
@@ -62,12 +62,13 @@ class Run:
     """A run: opened at once, closed at the end of the ``with`` block, which waits for the last task.
 
     The run belongs to the pool, not to this program: when the block is left by an exception (Ctrl-C too), the tasks go on, and
-    ``pilotfish status`` shows them. ``Run(uid=…)`` finds a run again. ``sites``: where its tasks may run, as in ``["hpc:4", "local"]``;
-    otherwise wherever the pool has workers.
+    ``pilotfish status`` shows them. ``Run(uid=…)`` finds a run again. ``sites``: where its tasks may run, as in ``"hpc"`` or
+    ``["hpc:4", "local"]``; otherwise wherever the pool has workers. A Python call runs in this program's current directory, or in a
+    directory of the worker's own on a node that has not got it.
     """
 
     def __init__(
-        self, name: str = "", *, pool: str | Pool = DEFAULT_POOL, sites: Sequence[str] = (), uid: str = "", max_failures: int = 0
+        self, name: str = "", *, pool: str | Pool = DEFAULT_POOL, sites: str | Sequence[str] = (), uid: str = "", max_failures: int = 0
     ) -> None:
         place = shared_pool(pool) if isinstance(pool, str) else pool
         options = RunOptions(
@@ -75,10 +76,10 @@ class Run:
             command=shlex.join(sys.argv),
             cwd=os.getcwd(),
             max_failures=max_failures,
-            sites=tuple(read_place(text)[0] for text in sites),
+            sites=tuple(read_place(text)[0] for text in list_places(sites)),
         )
         self._session = Session(place, options, uid)
-        use_places(self._session.client.ask, sites)
+        use_places(self._session.client.ask, list_places(sites))
         self._calls = PythonCalls(self._session.register)
         self._executables = ExecutableCalls(self._session.register)
         self._plain = Submitter(self._session, self._calls)
@@ -117,7 +118,8 @@ class Run:
     ) -> ExecutableFuture:
         """An executable as a task; the result is a ``Completed``.
 
-        With inputs or outputs it runs in a fresh directory of its own, else in this program's current directory.
+        With inputs or outputs it runs in a fresh directory of its own, else in this program's current directory, and only where
+        that is; ``sandbox=True`` gives it a fresh one without files.
         """
         spec, payload = self._executables.encode(argv, options, self.defaults)
         return self._session.submit(ExecutableFuture(self._session), spec, payload, self._indices(after))

@@ -150,7 +150,7 @@ def check_signal(value: int | str) -> int:
     names = {one.name.removeprefix("SIG"): int(one) for one in signal.Signals}
     number = names.get(value.upper().removeprefix("SIG"), -1) if isinstance(value, str) else value
     if number and (number not in names.values() or number in (signal.SIGKILL, signal.SIGSTOP)):
-        raise BadInput(f"warn_signal: {value!r} cannot be sent as a warning", 'name a signal that the program handles, such as "USR1"')
+        raise BadInput(f"warn signal: {value!r} cannot be sent as a warning", 'name a signal that the program handles, such as "USR1"')
     return int(number)
 
 

@@ -74,14 +74,14 @@ def dump(value: object) -> tuple[bytes, list[pickle.PickleBuffer]]:
     """A value and its large buffers, pickled by the standard library where that is enough.
 
     What was defined in ``__main__`` is only known here, so the standard pickle's reference to it would lead nowhere: cloudpickle
-    takes such things by value.
+    takes such things by value, and those of modules that the person told it to send along.
     """
     buffers: list[pickle.PickleBuffer] = []
     try:
         data = pickle.dumps(value, 5, buffer_callback=buffers.append)
     except _NOT_PICKLABLE:
         data = _FROM_MAIN
-    if _FROM_MAIN in data:
+    if _FROM_MAIN in data or cloudpickle.list_registry_pickle_by_value():
         buffers.clear()
         data = cloudpickle.dumps(value, 5, buffer_callback=buffers.append)
     return data, buffers

@@ -115,8 +115,9 @@ class ExecutableCalls:
         if sandbox:
             inputs = {**program_beside(task.argv), **inputs}
         cwd = shared.get("cwd")
-        if cwd is not None and not os.path.isdir(cwd):
-            raise BadInput(f"cwd: {os.fspath(cwd)!r} is not a directory here", "create it, or name another")
+        # What is named in full may well be known only to the nodes.
+        if cwd is not None and not os.path.isabs(cwd) and not os.path.isdir(cwd):
+            raise BadInput(f"cwd: {os.fspath(cwd)!r} is not a directory here", "create it, or name one of the nodes in full")
         launch = Launch(
             cwd=os.path.abspath(cwd) if cwd is not None else None,
             sandbox=bool(sandbox),

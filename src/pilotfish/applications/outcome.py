@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import mmap
 import pickle
+import re
 import struct
+import sys
 import threading
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -15,6 +18,7 @@ from pilotfish.errors import TaskFailed
 from pilotfish.model.task import Failure
 
 _FOUR = struct.Struct("!I4Q")
+_MISSING_MODULE = re.compile(r"No module named '([\w.]+)'")
 
 HINTS = {
     "exit": "its output says more: pilotfish logs TASK",
@@ -31,6 +35,7 @@ HINTS = {
     "version": 'use the same Python on both sides, or form="source"',
     "unpickle": "the worker cannot import what the function or its arguments refer to: install it there, or define it beside the function",
     "result": "return something that can be pickled",
+    "no-directory": 'sandbox=True gives it a fresh directory, inputs=["file"] brings its files, cwd="/path" names a directory of the nodes',
     "disk": "the worker's disk is full; it is tried elsewhere as long as its losses allow",
 }
 
@@ -59,7 +64,27 @@ class Outcome(NamedTuple):
 def failed(failure: Failure, remote_traceback: str = "") -> TaskFailed:
     """The error for an attempt that ended badly without an exception of its own."""
     message = failure.message or f"the task failed ({failure.cause})"
-    return TaskFailed(message, HINTS.get(failure.cause, ""), failure.cause, remote_traceback)
+    missing = _MISSING_MODULE.search(message) if failure.cause == "unpickle" else None
+    hint = _bring_module(missing[1]) if missing else HINTS.get(failure.cause, "")
+    return TaskFailed(message, hint, failure.cause, remote_traceback)
+
+
+def _bring_module(name: str) -> str:
+    """What helps against a module that is here and not there. Those that are installed here have more than can be pickled."""
+    top = name.partition(".")[0]
+    if "-packages" in (getattr(sys.modules.get(top), "__file__", None) or ""):
+        return f"the worker has no module {top}: install it for the Python there"
+    return (
+        f"the worker has no module {top}: install it there; or, if it is your own, import it at the top of your program and send it along: "
+        f"cloudpickle.register_pickle_by_value({top})"
+    )
+
+
+def _is_here(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except (ImportError, ValueError):
+        return False
 
 
 def result_gone() -> TaskFailed:
@@ -142,6 +167,8 @@ def decode_failure(payload: Buffer, failure: Failure) -> Outcome:
             traceback += f"\n(the exception itself cannot be unpickled here: {_described(reason)})"
     if error_there is None:
         error_there = failed(failure, traceback)
+    elif isinstance(error_there, ModuleNotFoundError) and error_there.name and _is_here(error_there.name.partition(".")[0]):
+        error_there.add_note(_bring_module(error_there.name))
     if traceback:
         error_there.__cause__ = RemoteTraceback(traceback)
     return Outcome(None, error_there, bytes(stdout), bytes(stderr))

@@ -14,7 +14,8 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from pilotfish.cli.pool import DEFAULT_POOL, Master, connect_if_served
+from pilotfish.cli.hints import DEFAULT_POOL
+from pilotfish.cli.pool import Master, connect_if_served
 from pilotfish.errors import PilotfishError
 
 ANSWER_S = 2.0

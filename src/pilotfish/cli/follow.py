@@ -22,6 +22,7 @@ from pilotfish.cli.render import Column, Screen, clean, duration, plural
 from pilotfish.cli.why import show_reasons
 from pilotfish.errors import PilotfishError
 from pilotfish.model.states import FAILED
+from pilotfish.model.task import NO_DIRECTORY
 
 LISTEN_S = 0.1
 ASK_WHY_AFTER_S = 0.3
@@ -33,7 +34,7 @@ CANCELLED = "cancelled"
 SEEN_RUNNING = 1000
 HOPELESS = frozenset({"too-big", "tags", "walltime"})
 """Reasons that no waiting will change, only somebody's doing."""
-SITES_AT_FAULT = frozenset({"no-site", "site-paused", "site-trouble", "site-unused", "bootstrap"})
+SITES_AT_FAULT = frozenset({"no-site", "site-paused", "site-trouble", "batch-limit", "site-unused", "bootstrap"})
 QUEUED = "pending"
 QUEUE_TOLD_AFTER_S = 10.0
 """Pilots wait in queues; that is worth a word only if it takes a while."""
@@ -89,7 +90,7 @@ class Outcome:
     left: str = ""
     """Empty when the run ended; else why we stopped watching: ``interrupted`` or ``hopeless``."""
     failures: list[dict[str, str]] = field(default_factory=list)
-    """The first few failed tasks: ``task``, ``command``, ``message``, and the last line that it ``wrote`` about it."""
+    """The first few failed tasks: ``task``, ``command``, ``cause``, ``message``, and the last line that it ``wrote`` about it."""
     parameters: list[str] = field(default_factory=list)
     """The values of the parameters of these, for a terminal on which the whole commands have no room."""
     manager_wrote: str = ""
@@ -171,7 +172,9 @@ class Follower:
         wrote = ""
         with suppress(PilotfishError):
             wrote = fetch_output(self._master, row).last_words()
-        return {"task": row["id"], "command": command, "message": failure_note(row.get("failure") or {}), "wrote": wrote}
+        failure = row.get("failure") or {}
+        cause = failure.get("cause", "")
+        return {"task": row["id"], "command": command, "cause": cause, "message": failure_note(failure), "wrote": wrote}
 
     def look_for_trouble(self, screen: Screen) -> bool:
         """When nothing moves, say why; True when waiting is of no use."""
@@ -277,8 +280,12 @@ def _show_end(screen: Screen, outcome: Outcome) -> None:
         cells = [[one["task"], one["command"], failure_told(one["message"], one["wrote"])] for one in outcome.failures]
         screen.table(*with_parameters(screen, columns, cells, outcome.parameters))
         screen.line(f"All of them:   pilotfish tasks {run} --state failed")
-        screen.line(f"What it wrote: pilotfish logs {outcome.failures[0]['task']}")
-        screen.line(f"Once more:     pilotfish rerun {run} --failed")
+        if all(one.get("cause") == NO_DIRECTORY for one in outcome.failures):
+            # It wrote nothing, and would fail so once more.
+            screen.line("What helps:    --sandbox (sandbox=True in Python), and --input FILE (inputs=[...]) for each file that it needs")
+        else:
+            screen.line(f"What it wrote: pilotfish logs {outcome.failures[0]['task']}")
+            screen.line(f"Once more:     pilotfish rerun {run} --failed")
 
 
 def show_left(screen: Screen, outcome: Outcome) -> None:

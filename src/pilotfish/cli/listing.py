@@ -9,10 +9,12 @@ import click
 
 from pilotfish.cli.completions import complete_add
 from pilotfish.cli.options import json_option, pool_option, run_argument
-from pilotfish.cli.pool import NoPool, all_tasks, connect, find_run
+from pilotfish.cli.pool import NoPool, all_tasks, connect, find_run, look
 from pilotfish.cli.recipe import with_commands
 from pilotfish.cli.render import Column, Screen, clean, duration, fits, plural, rate, size
 from pilotfish.cli.siteuse import add_workers
+from pilotfish.cli.stopped import last_stop, sentence, status_at_stop
+from pilotfish.model.site import LOCAL
 from pilotfish.model.states import TASK_STATES
 
 RUN_COLUMNS = (
@@ -41,6 +43,7 @@ TASK_COLUMNS = (
 )
 WORKER_COLUMNS = (
     Column("WORKER", elastic=True),
+    Column("SITE"),
     Column("STATE"),
     Column("CORES", right=True),
     Column("BUSY", right=True),
@@ -63,19 +66,23 @@ AHEAD = ("waiting", "ready")
 def status(everything: bool, pool: str, as_json: bool) -> None:
     """Show runs, workers and warnings on one screen."""
     screen = Screen.of()
+    stop = last_stop(pool)
     try:
-        master = connect(pool)
+        answer = status_at_stop(pool, stop) or look(pool).ask("status")
     except NoPool:
         if as_json:
             screen.json({"pool": pool, "pid": None, "workers": {}, "runs": [], "warnings": []})
         else:
             screen.line(f"Nothing has been run in the pool {clean(pool)} yet. Start: pilotfish run -- COMMAND")
         return
-    answer = master.ask("status")
     if as_json:
-        screen.json({**answer, "runs": [{**row, "state": state_of_run(row)} for row in answer.get("runs", ())]})
+        told = [{**row, "state": state_of_run(row)} for row in answer.get("runs", ())]
+        screen.json({**answer, "stopped_at": stop.at if stop is not None else None, "runs": told})
         return
-    screen.line(_pool_sentence({"pool": pool, **answer}))
+    if answer.get("pid"):
+        screen.line(_pool_sentence({"pool": pool, **answer}))
+    if stop is not None:
+        screen.line(sentence(pool, stop, answer["runs"]))
     rows = sorted(answer.get("runs", ()), key=lambda row: int(row["run"]))
     shown = rows if everything else rows[-SHOWN_RUNS:]
     if shown:
@@ -94,11 +101,10 @@ def _pool_sentence(answer: dict[str, Any]) -> str:
     told = ", ".join(f"{count} {state}" for state, count in workers.items() if count) or "none"
     parts = [
         f"pool {clean(answer.get('pool', ''))}",
+        f"master {answer['pid']} up {duration(answer.get('uptime_s'))}",
         f"workers: {clean(told)}",
         plural(int(answer.get("cores", 0)), "core"),
     ]
-    if answer.get("pid"):
-        parts.insert(1, f"master {answer['pid']} up {duration(answer.get('uptime_s'))}")
     if answer.get("rate_per_s"):
         parts.append(rate(answer["rate_per_s"]))
     return " · ".join(parts)
@@ -177,7 +183,7 @@ def tasks(run: str | None, state: str | None, limit: int | None, offset: int, **
     RUN is its number or name; by default the last run.
     """
     screen = Screen.of()
-    master = connect(options["pool"])
+    master = look(options["pool"])
     row = find_run(master, run)
     if options["as_json"]:
         found = with_commands(master, row, all_tasks(master, row["run"], state, offset, limit), ask=False)
@@ -253,17 +259,36 @@ def workers(words: tuple[str, ...], everything: bool, cores: int | None, pool: s
         add_workers(words, pool, as_json)
         return
     screen = Screen.of()
-    master = connect(pool, start=cores is not None, workers=cores)
-    if cores is not None and not as_json:
-        screen.line(f"From now on {plural(cores, 'core')} of this machine {'works' if cores == 1 else 'work'} for the pool {clean(pool)}.")
+    if cores is not None:
+        _set_cores(screen, pool, cores, as_json)
         return
-    found = master.ask("workers", all=everything)
+    stop = last_stop(pool)
+    all_went = status_at_stop(pool, stop) is not None and not everything
+    found = [] if all_went else look(pool).ask("workers", all=everything)
     if as_json:
         screen.json(found)
-    elif not found:
-        screen.line("There are no workers. They come with the work: pilotfish run --workers 4 -- COMMAND")
+    elif found:
+        _show_workers(screen, found)
+    elif stop is not None:
+        screen.line(sentence(pool, stop))
     else:
-        screen.table(WORKER_COLUMNS, (worker_cells(worker) for worker in found))
+        screen.line("There are no workers. They come with the work: pilotfish run --workers 4 -- COMMAND")
+
+
+def _set_cores(screen: Screen, pool: str, cores: int, as_json: bool) -> None:
+    master = connect(pool, start=True, workers=cores)
+    if as_json:
+        screen.json(master.ask("workers", all=False))
+    else:
+        screen.line(f"From now on {plural(cores, 'core')} of this machine {'works' if cores == 1 else 'work'} for the pool {clean(pool)}.")
+
+
+def _show_workers(screen: Screen, workers: Sequence[dict[str, Any]]) -> None:
+    """A line per worker. Where it is matters only if they are not all here."""
+    elsewhere = any(worker.get("site", LOCAL) not in ("", LOCAL) for worker in workers)
+    kept = [place for place, column in enumerate(WORKER_COLUMNS) if elsewhere or column.title != "SITE"]
+    lines = (worker_cells(worker) for worker in workers)
+    screen.table([WORKER_COLUMNS[place] for place in kept], ([cells[place] for place in kept] for cells in lines))
 
 
 def worker_cells(worker: dict[str, Any]) -> list[object]:
@@ -271,6 +296,7 @@ def worker_cells(worker: dict[str, Any]) -> list[object]:
     cores = capacity.get("cores", 0)
     return [
         worker["worker"],
+        worker.get("site") or "-",
         worker["state"] if worker.get("connected", True) or worker["state"] in ("left", "lost") else f"{worker['state']}, silent",
         f"{cores:g}",
         f"{cores - free.get('cores', cores):g}",

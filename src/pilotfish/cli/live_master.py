@@ -132,14 +132,25 @@ class LiveMaster:
 
 
 def connect_live(pool: str, start: bool, workers: int | None) -> LiveMaster:
-    directory = pool_home(pool).directory
-    if not start and not directory.is_dir():
-        raise NoPool(f"nothing has been run in the pool {pool!r} yet", "Start: pilotfish run -- COMMAND")
+    if not start:
+        _require(pool)
     found = ensure_pool(pool)
     master = LiveMaster(Client.connect(found.directory, found.revive))
     if start and workers is not None:
         master.ask("workers_set", local=workers)
     return master
+
+
+def connect_to_look(pool: str) -> LiveMaster:
+    """A client of a master that is started if need be. If somebody stopped it, it leaves the work alone."""
+    _require(pool)
+    found = ensure_pool(pool, looking=True)
+    return LiveMaster(Client.connect(found.directory, found.revive))
+
+
+def _require(pool: str) -> None:
+    if not pool_home(pool).directory.is_dir():
+        raise NoPool(f"nothing has been run in the pool {pool!r} yet", "Start: pilotfish run -- COMMAND")
 
 
 def connect_if_served(pool: str) -> LiveMaster | None:

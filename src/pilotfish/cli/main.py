@@ -11,6 +11,7 @@ import click
 
 from pilotfish.api.nearest import did_you_mean
 from pilotfish.cli.complaints import CANNOT, complain, exit_status
+from pilotfish.cli.hints import mean
 from pilotfish.errors import PilotfishError
 
 # section -> command -> (module:attribute, what it does); the text is the first line of the command's own help, a test compares them
@@ -26,7 +27,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "tasks": ("listing:tasks", "List the tasks of a run."),
         "workers": ("listing:workers", "List the workers and what they do."),
         "sites": ("sitelist:sites", "Show the sites, their pilots, and how they have done."),
-        "why": ("why:why", "Say why a task, run, worker or site is in the state it is in."),
+        "why": ("why:why", "Say why a task, run, worker, pilot or site is in the state it is in."),
         "logs": ("output:logs", "Print what a task wrote."),
         "tail": ("output:tail", "Print the end of what a task wrote, also while it runs."),
     },
@@ -115,6 +116,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def invoke(words: list[str]) -> int:
+    mean(None)
     as_json = "--json" in (words[: words.index("--")] if "--" in words else words)
     try:
         # Not by way of click's own main, which would print errors its own way and take a closed pipe for a failure.

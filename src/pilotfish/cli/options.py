@@ -8,9 +8,14 @@ from typing import Any, TypeVar
 import click
 
 from pilotfish.cli import completions
-from pilotfish.cli.pool import DEFAULT_POOL
+from pilotfish.cli.hints import DEFAULT_POOL, POOL_VARIABLE, mean
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+
+
+def _mean(context: click.Context, parameter: click.Parameter, pool: str) -> str:
+    mean(pool)
+    return pool
 
 
 def pool_option(function: Decorated) -> Decorated:
@@ -18,7 +23,8 @@ def pool_option(function: Decorated) -> Decorated:
         "--pool",
         metavar="NAME",
         default=DEFAULT_POOL,
-        envvar="PILOTFISH_POOL",
+        envvar=POOL_VARIABLE,
+        callback=_mean,
         show_default=True,
         shell_complete=completions.complete_pool,
         help="Which pool is meant.",

@@ -20,7 +20,7 @@ from pilotfish.cli.complaints import SOME_FAILED
 from pilotfish.cli.completions import complete_running_task, complete_task
 from pilotfish.cli.listing import failure_note, failure_told
 from pilotfish.cli.options import pool_option
-from pilotfish.cli.pool import Master, all_tasks, connect, find_run, task_name
+from pilotfish.cli.pool import Master, all_tasks, find_run, look, task_name
 from pilotfish.cli.poolfiles import manager_log
 from pilotfish.cli.recipe import with_commands
 from pilotfish.cli.render import Screen, clean
@@ -130,7 +130,7 @@ def logs(subject: str | None, only: str | None, failed: bool, raw: bool, pool: s
     A task is RUN.INDEX, such as 3.17. Of a whole run the outputs come one after the other, each below its name; that of an
     application manager comes first.
     """
-    master = connect(pool)
+    master = look(pool)
     if subject is not None and "." in subject:
         row = master.ask("task", task=task_name(subject))
         if not _print_log(master, row, only, raw):
@@ -200,7 +200,7 @@ def show_single(master: Master, task: str) -> int:
 @pool_option
 def tail(task: str, follow: bool, lines: int, stream: str | None, raw: bool, pool: str) -> None:
     """Print the end of what a task wrote, also while it runs."""
-    master = connect(pool)
+    master = look(pool)
     name, stream = task_name(task), stream or "stdout"
     seen = _tail_once(master, name, stream, lines, raw)
     while follow:

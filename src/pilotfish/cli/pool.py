@@ -15,7 +15,6 @@ from pilotfish.errors import BadInput, PilotfishError
 from pilotfish.model.messages import EndedItem
 from pilotfish.model.task import RunOptions, TaskSpec
 
-DEFAULT_POOL = "default"
 PAGE = 10_000
 """So many rows a master gives in one answer."""
 
@@ -83,6 +82,15 @@ Connector = Callable[[str, bool, int | None], Master]
 def connect(pool: str, start: bool = False, workers: int | None = None) -> Master:
     """The master of a pool, started again if it ended; with ``start`` the pool is made if there is none."""
     return _connector(pool, start, workers)
+
+
+def look(pool: str) -> Master:
+    """The same for whoever only asks: what somebody stopped is not set going by that."""
+    if _connector is not _connect_live:
+        return _connector(pool, False, None)
+    from pilotfish.cli.live_master import connect_to_look
+
+    return connect_to_look(pool)
 
 
 def connect_if_served(pool: str) -> Master | None:

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TextIO
 
+from pilotfish.cli.hints import aimed, aimed_data
 from pilotfish.model.quantities import show_bytes, show_seconds
 
 ELLIPSIS = "…"
@@ -94,7 +95,11 @@ class Screen:
         return cls(stream, is_terminal, coloured, shutil.get_terminal_size((100, 24)).columns if is_terminal else 0)
 
     def line(self, text: str = "") -> None:
-        """One line; characters that the stream's encoding lacks are replaced rather than fatal."""
+        """One line of our own words; the commands in it name the pool."""
+        self._write(aimed(text))
+
+    def _write(self, text: str) -> None:
+        """Characters that the stream's encoding lacks are replaced rather than fatal."""
         encoding = self.stream.encoding or "utf-8"
         if not text.isascii() and encoding.lower().replace("-", "") != "utf8":
             text = text.encode(encoding, "replace").decode(encoding)
@@ -107,7 +112,7 @@ class Screen:
 
     def table(self, columns: Sequence[Column], rows: Iterable[Sequence[object]]) -> None:
         for line in lay_out(columns, [[clean(cell) for cell in row] for row in rows], self.width):
-            self.line(self._painted_states(line))
+            self._write(self._painted_states(line))
 
     def _painted_states(self, line: str) -> str:
         if not self.coloured:
@@ -120,11 +125,11 @@ class Screen:
         listed = [(name, clean(value)) for name, value in pairs]
         longest = max((len(name) for name, _ in listed), default=0)
         for name, value in listed:
-            self.line(f"{self.paint(name.ljust(longest), 'dim')}  {value}")
+            self._write(f"{self.paint(name.ljust(longest), 'dim')}  {value}")
 
     def json(self, data: Any) -> None:
         """One JSON document; ASCII, so that it is safe on any terminal."""
-        self.line(json.dumps(data, indent=2 if self.is_terminal else None, default=str))
+        self._write(json.dumps(aimed_data(data), indent=2 if self.is_terminal else None, default=str))
 
     def csv(self, rows: Iterable[Sequence[object]]) -> None:
         """Lines of CSV. A program gets every text as it is; a terminal gets none that could drive it."""
@@ -132,7 +137,7 @@ class Screen:
         writer = csv.writer(line, lineterminator="")
         for row in rows:
             writer.writerow([clean(cell) if self.is_terminal and isinstance(cell, str) else cell for cell in row])
-            self.line(line.getvalue().encode("utf-8", "backslashreplace").decode())
+            self._write(line.getvalue().encode("utf-8", "backslashreplace").decode())
             line.seek(0)
             line.truncate()
 

@@ -14,7 +14,7 @@ from pilotfish.applications.below import write_below
 from pilotfish.cli.listing import shown_command, with_parameters
 from pilotfish.cli.options import json_option, pool_option, run_argument
 from pilotfish.cli.output import fetch_output
-from pilotfish.cli.pool import Master, all_tasks, connect, find_run
+from pilotfish.cli.pool import Master, all_tasks, find_run, look
 from pilotfish.cli.recipe import Described, Tasks, describe
 from pilotfish.cli.render import Column, Screen, duration, plural
 from pilotfish.errors import BadInput
@@ -51,7 +51,7 @@ def results(run: str | None, as_csv: bool, directory: str | None, limit: int | N
     if len(forms) > 1:
         raise BadInput(f"{' and '.join(forms)} do not go together", "Give one of them, and the other in a second command.")
     screen = Screen.of()
-    master = connect(pool)
+    master = look(pool)
     row = find_run(master, run)
     if directory is not None:
         saved = save_results(master, row["run"], directory, streams=True)

@@ -10,6 +10,7 @@ import time
 import unicodedata
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import fields
 from typing import Any
 
 import click
@@ -71,6 +72,12 @@ class CommandLine(click.Command):
 @click.option("--gpus", type=click.FloatRange(min=0), metavar="N", help="GPUs per task.")
 @click.option("--resource", "resources", multiple=True, metavar="NAME=AMOUNT", help="Anything else that a worker must have. Repeatable.")
 @click.option("--time", "time_limit", metavar="DURATION", help="Time limit per task, such as 90s or 1h30m.")
+@click.option(
+    "--warn",
+    "warn_signal",
+    metavar="SIGNAL",
+    help="Sent to a task shortly before its worker's time is over, such as USR1.",
+)
 @click.option(
     "--retries", type=click.IntRange(min=0), metavar="N", default=0, show_default=True, help="How often a failed task is tried again."
 )
@@ -139,8 +146,7 @@ def _is_sweep(options: dict[str, Any]) -> bool:
 
 
 def _wording(options: dict[str, Any]) -> Wording:
-    names = ("command", "task_list", "parameters", "tables", "each_line", "zipped", "inputs", "outputs", "stdin", "environment", "sandbox")
-    return Wording(**{name: options[name] for name in names})
+    return Wording(**{field.name: options[field.name] for field in fields(Wording)})
 
 
 def _wishes(options: dict[str, Any], command: tuple[str, ...]) -> dict[str, Any]:

@@ -24,6 +24,7 @@ BELONGS_INSIDE = {
     "gpus": "--gpus",
     "resources": "--resource",
     "time_limit": "--time",
+    "warn_signal": "--warn",
     "retries": "--retries",
     "priority": "--priority",
     "inputs": "--input",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import click
@@ -17,7 +18,8 @@ from pilotfish.cli.siteuse import find_site, tell_masters, unknown_site
 from pilotfish.config import SITE_KEYS, make_site, read_sites
 from pilotfish.errors import BadInput
 from pilotfish.model.quantities import show_seconds
-from pilotfish.model.site import BACKEND_NAMES, Site
+from pilotfish.model.site import Site
+from pilotfish.model.sitekinds import BACKEND_NAMES
 
 LIST_COLUMNS = (
     Column("SITE"),
@@ -86,6 +88,7 @@ def name_argument(function: Any) -> Any:
 @click.option("--env", "environment", multiple=True, metavar="NAME=VALUE", help="A variable for its own commands. Repeatable.")
 @click.option("--reach", metavar="HOW", help="How its agents reach the master: direct, tunnel or auto.  [default: auto]")
 @click.option("--address", metavar="HOST", help="For direct: the name under which its nodes know this machine.")
+@click.option("--idle", metavar="DURATION", help="A pilot goes home after so long without work; 0: it stays.  [default: 5m]")
 @click.option("--period", metavar="DURATION", help="How often its queue is looked at.  [default: 30s]")
 def add(name: str, **given: Any) -> None:
     """Describe a new site."""
@@ -202,10 +205,14 @@ def list_sites(as_json: bool) -> None:
     found = read_sites(sites_path())
     if as_json:
         screen.json([sitewords.as_data(name, one) for name, one in found.items()])
-    elif not found:
+    elif not found and not found.bad:
         screen.line("No sites are described. Add one: pilotfish site add NAME --backend slurm")
-    else:
+    elif found:
         screen.table(LIST_COLUMNS, (_cells(name, one) for name, one in found.items()))
+    for problem in found.bad.values():
+        told = Screen.of(sys.stderr)
+        told.line(f"error: {clean(problem)}")
+        told.line(f"  do: {clean(problem.hint)}")
 
 
 def _cells(name: str, one: Site) -> list[object]:
@@ -223,11 +230,11 @@ def _cells(name: str, one: Site) -> list[object]:
 
 @site.command()
 @name_argument
-@click.option("--dry-run", is_flag=True, help="What would be run there for one pilot: its script and the commands.")
+@click.option("--dry-run", is_flag=True, help="What would be run there for one pilot, to the letter, with the values of variables.")
 @pool_option
 @json_option
 def show(name: str, dry_run: bool, pool: str, as_json: bool) -> None:
-    """Show all that is written about a site."""
+    """Show all that is written about a site, but for the values of its variables, which may be secrets."""
     screen = Screen.of()
     described = find_site(name)
     if dry_run:
@@ -251,6 +258,24 @@ def login(name: str, pool: str) -> None:
     from pilotfish.cli.siteplan import log_in
 
     log_in(Screen.of(), name, find_site(name), pool)
+
+
+@site.command("exec", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@name_argument
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="[--] COMMAND...")
+@pool_option
+def exec_(name: str, command: tuple[str, ...], pool: str) -> int:
+    """Run a command of a site's batch system as the master would: on its login node, and with its variables.
+
+    \b
+    pilotfish site exec hpc -- squeue --me
+    """
+    from pilotfish.cli.siteplan import execute
+
+    words = command[1:] if command[0] == "--" else command
+    if not words:
+        raise BadInput("site exec: there is no command", f"Write: pilotfish site exec {name} -- squeue --me")
+    return execute(name, find_site(name), words, pool)
 
 
 @site.command()

@@ -11,6 +11,7 @@ from dataclasses import asdict
 
 from pilotfish.backends.exchange import Answer, Command, Refused, Unclear
 from pilotfish.backends.registry import BACKENDS
+from pilotfish.backends.script import PYTHONS
 from pilotfish.cli.doctor import (
     BAD,
     DOUBTFUL,
@@ -23,17 +24,20 @@ from pilotfish.cli.doctor import (
     Finding,
     show_finding,
 )
-from pilotfish.cli.render import Screen, duration, plural, size
+from pilotfish.cli.render import Screen, clean, duration, plural, size
 from pilotfish.cli.sitefile import read_tables, sites_path
-from pilotfish.cli.sitepilot import check_pilot
+from pilotfish.cli.sitepilot import CHECK, check_pilot
 from pilotfish.cli.siteplan import destinations, runner_of, typed, with_environment
 from pilotfish.cli.siteuse import served, unknown_site
+from pilotfish.cli.sitewords import discreet
+from pilotfish.cli.waiting import Waiting
 from pilotfish.config import make_site
 from pilotfish.errors import BadInput
 from pilotfish.live import staging
 from pilotfish.live.runner import Runner
 from pilotfish.model.quantities import parse_seconds
 from pilotfish.model.site import Site
+from pilotfish.model.sitekinds import kind_of
 
 Note = Callable[[Finding], None]
 
@@ -44,24 +48,6 @@ MISSING = (126, 127)
 NOBODY = "pf-00000000-0"
 """The name of an order that nobody has ever made."""
 
-# What each kind of site is spoken to with: the word with which each of them does nothing, those that are needed, and those that help.
-PROGRAMS: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
-    "ssh": ("-V", ("sh", "ps", "tar"), ()),
-    "slurm": ("--version", ("sbatch", "squeue", "scancel"), ("sacct",)),
-    "sge": ("-help", ("qsub", "qstat", "qdel"), ("qacct",)),
-    "pbs": ("--version", ("qsub", "qstat", "qdel"), ("qselect",)),
-    "lsf": ("-V", ("bsub", "bjobs", "bkill"), ()),
-    "htcondor": ("-version", ("condor_submit", "condor_q", "condor_rm"), ("condor_history",)),
-    "kubernetes": ("--help", ("kubectl",), ()),
-    "arc": ("--version", ("curl",), ()),
-}
-WITHOUT = {
-    "sacct": "how a pilot ended is known only while squeue lists it",
-    "qacct": "how a pilot ended is not known",
-    "qselect": "Torque's way is tried instead",
-    "condor_history": "how a pilot ended is not known",
-}
-
 PROBE = """\
 cd "$1" || exit 1
 df -Pk . | awk 'NR > 1 { print "space", $(NF - 2) }'
@@ -71,12 +57,18 @@ echo "processes $( (ulimit -u) 2>/dev/null || (ulimit -p) 2>/dev/null)"
 if command -v quota >/dev/null 2>&1; then quota 2>/dev/null | sed 's/^/quota /'; fi
 exit 0
 """
-FIND_PYTHON = """
-for python in $PILOTFISH_PYTHON python3 python /usr/bin/python3; do
-  "$python" -c 'import sys; print("python", "%d.%d.%d" % sys.version_info[:3], sys.executable)' 2>/dev/null >&3 && exit 0
+FIND_PYTHON = f"""
+good='import sys; print("python", "%d.%d.%d" % sys.version_info[:3], sys.executable); sys.exit(sys.version_info < (3, 8))'
+if [ -n "$PILOTFISH_PYTHON" ]; then
+  "$PILOTFISH_PYTHON" -c "$good" 2>/dev/null >&3 && exit 0
+  echo "not $PILOTFISH_PYTHON" >&3
+fi
+for python in {PYTHONS}; do
+  "$python" -c "$good" 2>/dev/null >&3 && exit 0
 done
 exit 1
 """
+"""As ``start.sh`` does it; tells of each that was tried and is one."""
 
 
 def examine(name: str, *, no_pilot: bool, patience: str, pool: str, as_json: bool) -> int:
@@ -91,20 +83,32 @@ def examine(name: str, *, no_pilot: bool, patience: str, pool: str, as_json: boo
             show_finding(screen, finding)
 
     site = _described(name, note)
+    waiting = Waiting(quiet=as_json)
     if site is not None:
         asyncio.run(_look(name, site, pool, note))
         if not no_pilot and not _bad(findings):
-            note(check_pilot(name, pool, patience_s))
+            with waiting:
+                note(check_pilot(name, site, pool, patience_s, waiting))
     bad = _bad(findings)
     if as_json:
         screen.json({"site": name, "bad": bad, "findings": [asdict(finding) for finding in findings]})
     else:
-        screen.line("All is well." if not bad else f"{plural(bad, 'thing')} to cure.")
-    return 1 if bad else 0
+        screen.line(_in_all(name, findings))
+    return waiting.status or (1 if bad else 0)
 
 
 def _bad(findings: list[Finding]) -> int:
     return sum(finding.state == BAD for finding in findings)
+
+
+def _in_all(name: str, findings: list[Finding]) -> str:
+    """Only what was seen to work is well."""
+    doubtful = [finding.check for finding in findings if finding.state == DOUBTFUL]
+    if _bad(findings):
+        return f"{plural(_bad(findings), 'thing')} to cure."
+    if CHECK in doubtful:
+        return f"Nothing is bad so far, but whether pilots work at {clean(name)} is not known."
+    return f"Nothing is bad, but there is doubt about: {', '.join(doubtful)}." if doubtful else "All is well."
 
 
 def _described(name: str, note: Note) -> Site | None:
@@ -117,7 +121,10 @@ def _described(name: str, note: Note) -> Site | None:
     except BadInput as error:
         note(Finding("description", BAD, str(error), error.hint))
         return None
-    if site.paused:
+    real = path.resolve()  # some people keep such files elsewhere
+    if site.environment and real.stat().st_mode & 0o044 and real.parent.stat().st_mode & 0o011:
+        note(Finding("description", DOUBTFUL, f"others may read {real}, and what its variables are set to", f"chmod 600 {real}"))
+    elif site.paused:
         note(Finding("description", DOUBTFUL, "is well, but it is paused", f"pilotfish site resume {name}"))
     else:
         note(Finding("description", GOOD, f"{site.backend}, in {path}"))
@@ -144,7 +151,7 @@ async def _look(name: str, site: Site, pool: str, note: Note) -> None:
 
 
 async def _ask(runner: Runner, at: str, *argv: str, stdin: str = "") -> Answer:
-    return await runner.run(with_environment(runner.site, Command(argv, stdin, at, PATIENCE_S)))
+    return await runner.run(Command(argv, stdin, at, PATIENCE_S))
 
 
 async def _check_reach(runner: Runner, place: str, note: Note) -> bool:
@@ -164,29 +171,30 @@ async def _check_reach(runner: Runner, place: str, note: Note) -> bool:
 async def _check_programs(runner: Runner, note: Note) -> None:
     """Which of the commands are there; each is only asked for its version, or the like."""
     site = runner.site
-    word, needed, bonus = PROGRAMS[site.backend]
+    kind = kind_of(site.backend)
+    programs = (*kind.programs, *kind.helpers)
     at = site.hosts[0] if site.hosts else ""
-    answers = await asyncio.gather(*(_ask(runner, at, program, word) for program in (*needed, *bonus)))
-    missing = [program for program, answer in zip((*needed, *bonus), answers, strict=True) if answer.status in MISSING]
-    if any(program in needed for program in missing):
+    answers = await asyncio.gather(*(_ask(runner, at, program, kind.harmless_word) for program in programs))
+    missing = [program for program, answer in zip(programs, answers, strict=True) if answer.status in MISSING]
+    if any(program in kind.programs for program in missing):
         where = at or site.via or "this machine"
         cure = f"Find out where they are on {where}, and say so: pilotfish site set {runner.name} environment.PATH=/opt/bin:/usr/bin:/bin"
         if not destinations(site):
             cure = f"If they are on a login node, name it: pilotfish site set {runner.name} via=login.example.org"
         note(Finding("commands", BAD, f"not on {where}: {', '.join(missing)}", cure))
         return
-    found = ", ".join(program for program in (*needed, *bonus) if program not in missing)
-    note(Finding("commands", GOOD, found + "".join(f"; no {program}: {WITHOUT[program]}" for program in missing)))
+    found = ", ".join(program for program in programs if program not in missing)
+    note(Finding("commands", GOOD, found + "".join(f"; no {program}: {kind.helpers[program]}" for program in missing)))
 
 
 async def _check_answer(runner: Runner, note: Note) -> None:
     """The real question: is there an order of this name?"""
     for exchange in BACKENDS[runner.site.backend].find(runner.site, NOBODY):
         began = time.monotonic()
-        command = with_environment(runner.site, exchange.command)
         try:
-            exchange.read(await runner.run(command))
+            exchange.read(await runner.run(exchange.command))
         except (Unclear, Refused) as problem:
+            command = with_environment(discreet(runner.site), exchange.command)
             note(Finding("answers", BAD, f"it cannot be asked for jobs: {problem}", f"Try it by hand: {_typed(runner.site, command)}"))
             return
         took_s = time.monotonic() - began
@@ -218,7 +226,7 @@ def _room(check: str, folder: str, told: dict[str, str], name: str) -> Finding:
     free = int(told["space"]) * 1024 if told.get("space", "").isdigit() else None
     inodes = int(told["inodes"]) if told.get("inodes", "").isdigit() else None
     text = f"{folder}, {size(free) if free else 'an unknown amount' if free is None else '0 B'} free"
-    text += f", {inodes:,} files" if inodes else ""
+    text += f", {inodes:,} inodes free" if inodes else ""
     cure = f"Free some space there, or choose another place: pilotfish site set {name} folder=/scratch/$USER/pilotfish"
     if "*" in told.get("quota", ""):
         return Finding(check, DOUBTFUL, f"{text}; over quota: {told['quota'].strip()}", cure)
@@ -258,16 +266,24 @@ async def _clock(runner: Runner, host: str, check: str) -> Finding:
 async def _python(runner: Runner, host: str, check: str) -> Finding:
     """As on a node, after the lines of ``setup``; a node may have another one, which the test pilot shows."""
     site = runner.site
-    chosen = f"PILOTFISH_PYTHON={shlex.quote(site.python)}" if site.python else "PILOTFISH_PYTHON="
-    script = "\n".join(["exec 3>&1 >&2", *site.setup, chosen, FIND_PYTHON])
-    answer = await _ask(runner, host, "sh", "-s", stdin=script)
-    found = re.search(r"^python (\d+)\.(\d+)\.\d+ .*$", answer.stdout, re.MULTILINE)
+    chosen = [f"PILOTFISH_PYTHON={shlex.quote(site.python)}"] if site.python else []
+    answer = await _ask(runner, host, "sh", "-s", stdin="\n".join(["exec 3>&1 >&2", *site.setup, *chosen, FIND_PYTHON]))
+    tried = re.findall(r"^python ((\d+)\.(\d+)\.\d+ .*)$", answer.stdout, re.MULTILINE)
+    found = next((one[0] for one in tried if (int(one[1]), int(one[2])) >= OLDEST_AGENT), "")
+    refused = re.search(r"^not (.*)$", answer.stdout, re.MULTILINE)
     cure = (
         f"pilotfish site set {runner.name} python=/path/to/python3, or load it: pilotfish site set {runner.name} 'setup=module load python'"
     )
     state = BAD if site.backend == "ssh" else DOUBTFUL
-    if found is None:
-        return Finding(check, state, "none was found where its commands run; its nodes may have one", cure)
-    if (int(found[1]), int(found[2])) < OLDEST_AGENT:
-        return Finding(check, state, f"{found[0].removeprefix('python ')} is too old for an agent", cure)
-    return Finding(check, GOOD, found[0].removeprefix("python "))
+    if not tried:
+        told = f"neither {refused[1]}, which was named, nor another one" if refused else "none"
+        return Finding(check, state, f"{told} was found where its commands run; its nodes may have one", cure)
+    if not found:
+        return Finding(check, state, f"{tried[0][0]} is too old for an agent", cure)
+    if refused:
+        change = f"pilotfish site set {runner.name} python="
+        cure = f"Name another one: {change}/path/to/python3; or let one be found: {change}"
+        elsewhere = "" if site.backend == "ssh" else " where its commands run; its nodes may have it"
+        text = f"{refused[1]}, which was named, does not work{elsewhere}; otherwise {found} is used"
+        return Finding(check, DOUBTFUL, text, cure)
+    return Finding(check, GOOD, found)

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pilotfish.config import parse_toml, read_toml
 from pilotfish.errors import BadInput
 from pilotfish.live.home import home, make_private_directory
 from pilotfish.live.keys import write_private
@@ -31,31 +32,13 @@ def sites_path() -> Path:
 
 def read_tables(path: Path) -> dict[str, Table]:
     """What is written, as it is written; nothing of it is checked but that it is TOML."""
-    return _parsed(path, read_text(path))
-
-
-def read_text(path: Path) -> str:
-    try:
-        return path.read_text() if path.exists() else ""
-    except UnicodeDecodeError as problem:
-        raise _unreadable(path, problem) from None
-
-
-def _parsed(path: Path, text: str) -> dict[str, Table]:
-    try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as problem:
-        raise _unreadable(path, problem) from None
-
-
-def _unreadable(path: Path, problem: Exception) -> BadInput:
-    return BadInput(f"{path} is not valid TOML: {problem}", f"correct it, or move it away: mv {path} {path}.bad")
+    return parse_toml(path, read_toml(path))
 
 
 def write_site(path: Path, name: str, table: Table | None) -> None:
     """Have the file say this of a site, and of all others what it said before. None: nothing any more."""
-    text = read_text(path)
-    before = _parsed(path, text)
+    text = read_toml(path)
+    before = parse_toml(path, text)
     wanted = {key: value for key, value in before.items() if key != name} | ({name: table} if table is not None else {})
     if table is None:
         after = without_table(text, name)
@@ -65,7 +48,7 @@ def write_site(path: Path, name: str, table: Table | None) -> None:
         after = with_table(text, name, table)
     try:
         understood = tomllib.loads(after) == wanted
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         understood = False
     if not understood:
         raise BadInput(

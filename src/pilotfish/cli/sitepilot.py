@@ -1,90 +1,217 @@
-"""A test pilot: does one start at a site, and does its agent find the way back to the master?"""
+"""A test pilot: does one start at a site, and does its agent find the way back to the master? Whatever comes of it, it does not stay."""
 
 from __future__ import annotations
 
+import asyncio
+import os.path
+import shlex
 import time
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from pilotfish.backends.exchange import QUEUED, Refused, Sighting, Unclear
+from pilotfish.backends.registry import BACKENDS
 from pilotfish.cli.doctor import BAD, DOUBTFUL, GOOD, Finding
 from pilotfish.cli.pool import Master, connect
-from pilotfish.cli.render import duration
+from pilotfish.cli.render import duration, plural
+from pilotfish.cli.siteplan import runner_of
 from pilotfish.cli.siteuse import site_rows
-from pilotfish.errors import PilotfishError
+from pilotfish.cli.sitevariables import cure_for_other_variables
+from pilotfish.cli.waiting import Waiting
+from pilotfish.core.remedies import HELD, LATE_S, for_bad_start, for_cause, for_wait, is_hopeless
+from pilotfish.errors import BadInput, PilotfishError
+from pilotfish.model.site import EXPIRED, FAILED, REFUSED, SUCCEEDED, Site
 
 LOOK_S = 0.2
+SELDOM_S = 1.0
 GOODBYE_S = 10.0
+CERTAIN_S = 5.0
+"""A reason that stays for so long is not one of the moment."""
+LOOK_ONESELF_S = 3.0
+LOOK_PATIENCE_S = 10.0
+ENDING = "ending"
 CHECK = "test pilot"
+REASON = "it was only a test"
 
 
-def check_pilot(name: str, pool: str, patience_s: float) -> Finding:
-    """Ask the master for one, wait for its worker, and send it home."""
+def check_pilot(name: str, site: Site, pool: str, patience_s: float, waiting: Waiting) -> Finding:
+    """Ask the master for one, wait for its worker, and send it home; or withdraw it, if none comes."""
     try:
         master = connect(pool, start=True)
         master.ask("sites_reread")
-        failed_before = dict(_row(master, name)["failures"])
-        began = time.monotonic()
+        before = _row(master, name)
+        there = before.get("waiting", 0) + before.get("active", 0)
+        if there >= site.max_pilots:
+            text = f"there is no room for one: {name} may have {plural(site.max_pilots, 'pilot')} at a time, and has {there}"
+            return Finding(CHECK, DOUBTFUL, text, f"pilotfish site set {name} max_pilots={there + 1}")
+        if waiting.is_over:
+            return Finding(CHECK, DOUBTFUL, "was not asked for any more", f"Once more: pilotfish doctor {name}")
         (pilot,) = master.ask("pilots_add", site=name, pilots=1)["pilots"]
-        return _wait(master, name, pilot, failed_before, began + patience_s)
     except PilotfishError as error:
         return Finding(CHECK, BAD, f"could not be asked for: {error}", error.hint or "pilotfish doctor")
+    trial = Trial(master, name, site, pool, pilot)
+    try:
+        try:
+            return trial.judge(patience_s, waiting)
+        finally:
+            waiting.clear()
+            trial.withdraw()
+    except PilotfishError as error:
+        return Finding(CHECK, BAD, f"{pilot} was lost sight of: {error}", error.hint or "pilotfish sites")
 
 
-def _wait(master: Master, name: str, pilot: str, failed_before: dict[str, int], deadline: float) -> Finding:
-    began = time.monotonic()
-    while True:
-        workers = [worker for worker in master.ask("workers", all=False) if worker["pilot"] == pilot]
-        took_s = time.monotonic() - began
-        if workers:
-            return _send_home(master, pilot, workers, took_s)
-        row = next((row for row in master.ask("status")["pilots"] if row["pilot"] == pilot), None)
-        if row is None:
-            return _gone(master, name, pilot, failed_before, took_s)
-        if time.monotonic() > deadline:
-            return _still_waiting(master, name, row, took_s)
-        time.sleep(LOOK_S)
+@dataclass(slots=True)
+class Trial:
+    """One test pilot. ``said`` is what a person is told of it, ``seen`` what its queue says."""
 
+    master: Master
+    name: str
+    site: Site
+    pool: str
+    pilot: str
+    began: float = field(default_factory=time.monotonic)
+    look_at: float = field(default_factory=lambda: time.monotonic() + LOOK_ONESELF_S)
+    sighting: Sighting | None = None
+    said: str = ""
+    seen: dict[str, Any] | None = None
+    commands: list[str] = field(default_factory=list)
+    since: float = 0.0
+    """When that was heard first."""
 
-def _send_home(master: Master, pilot: str, workers: list[dict[str, Any]], took_s: float) -> Finding:
-    where = (workers[0].get("info") or {}).get("hostname") or workers[0]["worker"]
-    for worker in workers:
-        master.ask("drain", worker=worker["worker"], reason="it was only a test")
-    deadline = time.monotonic() + GOODBYE_S
-    while time.monotonic() < deadline and any(row["pilot"] == pilot for row in master.ask("status")["pilots"]):
-        time.sleep(LOOK_S)
-    return Finding(CHECK, GOOD, f"{pilot} started on {where}, reached the master after {duration(took_s)}, and was sent home")
+    def judge(self, patience_s: float, waiting: Waiting) -> Finding:
+        while True:
+            workers = [worker for worker in self.master.ask("workers", all=False) if worker["pilot"] == self.pilot]
+            if workers:
+                return self._joined(workers)
+            row = self._pilot_row()
+            if row is None:
+                return self._gone()
+            job, is_late = str(row["job"]), self._took_s > patience_s
+            self._listen(at_once=is_late)
+            if waiting.is_over or is_late or (is_hopeless(self._waits_for) and self._for_s > CERTAIN_S):
+                return self._in_vain(job)
+            waiting.show(f"test pilot: {self.said}, {duration(max(1, int(self._took_s)))} of {duration(patience_s)}")
+            time.sleep(min(SELDOM_S, LOOK_S + self._took_s / 50))
 
+    def withdraw(self) -> None:
+        """It is nobody's: who waits is cancelled, who works goes home. One that is gone is none of this."""
+        self.master.ask("pilots_withdraw", pilots=[self.pilot], reason=REASON)
 
-def _gone(master: Master, name: str, pilot: str, before: dict[str, int], took_s: float) -> Finding:
-    """It is no longer known: it failed, or it was withdrawn while it waited, because no work needs it."""
-    row = _row(master, name)
-    causes = [cause for cause, count in row["failures"].items() if count > before.get(cause, 0)]
-    if not causes:
-        return _queued(row, f"{pilot} waited for {duration(took_s)} and was withdrawn: no work waits for it")
-    told = f"it {row['last_bad']}" if row.get("last_bad") else f"{pilot} did not work ({causes[0]})"
-    cure = CURES.get(causes[0], "See what would be run there: pilotfish site show NAME --dry-run").replace("NAME", name)
-    return Finding(CHECK, BAD, told, cure)
+    @property
+    def _took_s(self) -> float:
+        return time.monotonic() - self.began
 
+    @property
+    def _for_s(self) -> float:
+        return time.monotonic() - self.since
 
-CURES = {
-    "refused": "See what it is asked: pilotfish site show NAME --dry-run; and change it: pilotfish site set NAME KEY=VALUE",
-    "bootstrap": "Name a Python of its nodes: pilotfish site set NAME python=/path/to/python3; or another way back: reach=tunnel",
-    "expired": "It needs more time: pilotfish site set NAME walltime=1h",
-}
+    @property
+    def _runs(self) -> bool:
+        return self.seen is not None and bool(self.seen["runs"])
 
+    @property
+    def _waits_for(self) -> str:
+        return "" if self.seen is None or self._runs else str(self.seen["reason"])
 
-def _still_waiting(master: Master, name: str, pilot: dict[str, Any], took_s: float) -> Finding:
-    row = _row(master, name)
-    if row.get("trouble"):
-        return Finding(CHECK, BAD, f"{pilot['pilot']} could not be sent for {duration(took_s)}: {row['trouble']}", f"pilotfish why {name}")
-    where = f"is job {pilot['job']} there" if pilot["job"] else "is not submitted yet"
-    return _queued(row, f"{pilot['pilot']} {where}, and no worker of it came for {duration(took_s)}")
+    def _pilot_row(self) -> dict[str, Any] | None:
+        return next((row for row in self.master.ask("status")["pilots"] if row["pilot"] == self.pilot), None)
 
+    def _listen(self, *, at_once: bool = False) -> None:
+        """What the master knows; it looks at the queue only now and then, so that who waits here may have to ask for themselves."""
+        try:
+            answer = self.master.ask("why", pilot=self.pilot)
+        except BadInput:
+            return
+        reason, job, seen = answer["reasons"][0], str(answer["job"]), answer["seen"]
+        said, commands = str(reason["text"]).removeprefix("pilot "), list(reason["commands"])
+        if job and seen is None and reason["code"] == "pending":
+            if at_once or time.monotonic() >= self.look_at:
+                self.sighting = asyncio.run(_see(self.name, self.site, self.pool, job)) or self.sighting
+                self.look_at = time.monotonic() + LOOK_ONESELF_S
+            if self.sighting is not None and self.sighting.phase == QUEUED and self.sighting.reason:
+                said, seen = f"{said}: {self.sighting.reason}", {"runs": False, "reason": self.sighting.reason}
+                commands = for_wait(self.name, self.site, job, self.sighting.reason)
+        if said != self.said:
+            self.said, self.since = said, time.monotonic()
+        self.commands, self.seen = commands, seen
 
-def _queued(row: dict[str, Any], text: str) -> Finding:
-    if row["active"]:
-        return Finding(CHECK, GOOD, f"{text}; but other pilots of {row['site']} are active")
-    return Finding(CHECK, DOUBTFUL, text, f"Its queue may be long: pilotfish doctor {row['site']} --patience 1h")
+    # --- what came of it --------------------------------------------------------------------------------------------------------------
+
+    def _joined(self, workers: list[dict[str, Any]]) -> Finding:
+        took_s = self._took_s
+        info = workers[0].get("info") or {}
+        where = info.get("hostname") or workers[0]["worker"]
+        self.withdraw()
+        deadline = time.monotonic() + GOODBYE_S
+        while time.monotonic() < deadline and (self._pilot_row() or {"state": ENDING})["state"] != ENDING:
+            time.sleep(LOOK_S)  # that its queue has forgotten it, too, is known only later
+        text = f"{self.pilot} started on {where}{self._other_python(info)}, reached the master after {duration(took_s)}, and was sent home"
+        return Finding(CHECK, GOOD, text)
+
+    def _other_python(self, info: dict[str, Any]) -> str:
+        """A path that was named may be that of a script which starts another one; that is why this is only told."""
+        wanted, used = self.site.python, str(info.get("executable", ""))
+        if not wanted.startswith("/") or not used or os.path.normpath(wanted) == os.path.normpath(used):
+            return ""
+        return f" (with Python {info.get('python', '')} {used}, not {wanted})"
+
+    def _gone(self) -> Finding:
+        """It is no longer known: it failed, or somebody took it out of the queue."""
+        took = duration(self._took_s)
+        try:
+            end = self.master.ask("why", pilot=self.pilot)["end"] or {}
+        except BadInput:  # so much happened at its site since then that it is forgotten
+            end = {}
+        if end.get("kind") == SUCCEEDED:
+            return Finding(CHECK, GOOD, f"{self.pilot} started, reached the master, and is home already after {took}")
+        if end.get("kind") not in (FAILED, EXPIRED):
+            text = f"{self.pilot} is gone after {took}, and no worker of it came; somebody may have cancelled it"
+            return Finding(CHECK, DOUBTFUL, text, f"Once more: pilotfish doctor {self.name}")
+        cause, told = end["cause"], f"it {end['reason']}" if end["reason"] else f"{self.pilot} did not work ({end['cause']})"
+        cure = cure_for_other_variables(self.master, self.name, self.site, told) if cause == REFUSED else ""
+        changes = self._ways_out(for_bad_start(self.name, self.site, told), "")
+        return Finding(CHECK, BAD, told, cure or "; ".join(changes) or for_cause(self.name, cause))
+
+    def _in_vain(self, job: str) -> Finding:
+        row = _row(self.master, self.name)
+        took = duration(self._took_s)
+        if row.get("trouble"):
+            return self._in_trouble(row, job, took)
+        text = f"{self.said}; no worker of it came for {took}, and it was withdrawn"
+        if is_hopeless(self._waits_for) or (self._runs and self._for_s > LATE_S):
+            ways = [] if HELD.search(self._waits_for) else self._ways_out(self.commands, job)
+            ways = ways or [f"See with what it is submitted: pilotfish site show {self.name} --dry-run"]
+            return Finding(CHECK, BAD, text, f"{'; '.join(ways)}; then once more: pilotfish doctor {self.name}")
+        ways = [f"It may take longer: pilotfish doctor {self.name} --patience 1h", *self._ways_out(self.commands, job)]
+        return Finding(CHECK, DOUBTFUL, text, "; or: ".join(ways))
+
+    def _in_trouble(self, row: dict[str, Any], job: str, took: str) -> Finding:
+        """The master cannot speak to the site, although all went well from here; or it takes no more for a while."""
+        reason = row.get("reason") or {}
+        sent = f"{self.pilot} (job {job}) was not heard of" if job else f"{self.pilot} could not be sent"
+        ways = "; ".join(self._ways_out(reason.get("commands", ()), job)) or f"pilotfish site log {self.name}"
+        cure = cure_for_other_variables(self.master, self.name, self.site, row["trouble"]) or ways
+        state = DOUBTFUL if reason.get("code") == "batch-limit" else BAD
+        return Finding(CHECK, state, f"{sent} for {took}: {row['trouble']}; it was withdrawn", cure)
+
+    def _ways_out(self, commands: Any, job: str) -> list[str]:
+        """What to type, but for what looks again, and for what is about a job that is withdrawn."""
+        idle = ("pilotfish sites", f"pilotfish doctor {self.name}", f"pilotfish workers add {self.name} 1")
+        return [command for command in commands if command not in idle and not (job and shlex.quote(job) in command.split())]
 
 
 def _row(master: Master, name: str) -> dict[str, Any]:
-    return next((row for row in site_rows(master) if row["site"] == name), {"site": name, "active": 0, "failures": {}})
+    return next((row for row in site_rows(master) if row["site"] == name), {"site": name, "failures": {}})
+
+
+async def _see(name: str, site: Site, pool: str, job: str) -> Sighting | None:
+    """What the queue says of a job; the connection is the master's, and stays."""
+    runner = runner_of(name, site, pool)
+    for exchange in BACKENDS[site.backend].query(site, [job]):
+        command = replace(exchange.command, patience_s=LOOK_PATIENCE_S)
+        with suppress(Unclear, Refused):
+            seen = exchange.read(await runner.run(command))
+            if job in seen:
+                return seen[job]
+    return None

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import os
 import shlex
 import subprocess
+import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pilotfish.backends.exchange import Command, Order
+from pilotfish.backends.exchange import Answer, Command, Order
 from pilotfish.backends.registry import BACKENDS
 from pilotfish.cli.render import Screen, clean
 from pilotfish.errors import BadInput, PilotfishError
@@ -19,9 +22,10 @@ from pilotfish.live.home import pool_home
 from pilotfish.live.runner import Runner
 from pilotfish.live.ssh import LOGIN_PERSIST, Ssh, control_directory
 from pilotfish.model.quantities import show_seconds
-from pilotfish.model.site import PilotSize, Site
+from pilotfish.model.site import Site
 
 END = "END-OF-INPUT"
+PATIENCE_S = 60.0
 
 
 class NoWayIn(PilotfishError):
@@ -47,9 +51,8 @@ def make_plan(site: Site, pool: str) -> Plan:
         base = os.path.expanduser(base)
     agent = hashlib.sha256(bundle_content()).hexdigest()[:16]
     tag = f"pf-{digest}-1"
-    size = PilotSize(float(site.cores or (0 if site.backend == "ssh" else 1)), site.nodes, site.walltime_s, site.memory, float(site.gpus))
     host = site.hosts[0] if site.hosts else ""
-    order = Order(tag, 1, size, f"{base}/{digest}/{tag}", f"{base}/agents/agent-{agent}.pyz", host)
+    order = Order(tag, 1, site.pilot_size, f"{base}/{digest}/{tag}", f"{base}/agents/agent-{agent}.pyz", host)
     backend = BACKENDS[site.backend]
     submission = with_environment(site, backend.submit(site, order).command)
     return Plan(order.folder, order.bundle, submission, [with_environment(site, one.command) for one in backend.find(site, tag)])
@@ -89,6 +92,10 @@ def show_plan(screen: Screen, name: str, site: Site, pool: str, as_json: bool) -
     )
     if plan.folder.startswith("~"):
         _block(screen, "#    ~ is your home over there; its real path is put in its place.")
+    if site.environment:
+        _block(
+            screen, "#    Of variables, the values are shown here only; they go to a command in front of its input, where nobody sees them."
+        )
     _block(screen, "# 2. The pilot is submitted:")
     _block(screen, typed(site, plan.submission))
     _block(screen, "# 3. If the answer is lost, it is looked for by its name:")
@@ -110,7 +117,24 @@ def _datas(plan: Plan) -> list[dict[str, Any]]:
     return [_data(command) for command in plan.searches]
 
 
-# --- login ----------------------------------------------------------------------------------------------------------------------------
+# --- by hand --------------------------------------------------------------------------------------------------------------------------
+
+
+def execute(name: str, site: Site, words: Sequence[str], pool: str) -> int:
+    """Run a command there, say what it said, and end as it did."""
+    answer = asyncio.run(_execute(runner_of(name, site, pool), Command(tuple(words), patience_s=PATIENCE_S)))
+    sys.stdout.write(answer.stdout)
+    sys.stderr.write(answer.stderr if answer.stderr.endswith("\n") or not answer.stderr else answer.stderr + "\n")
+    if answer.status is None:
+        raise NoWayIn(f"site {name}: {shlex.join(words)} did not end in order", f"Look: pilotfish doctor {name}")
+    return answer.status
+
+
+async def _execute(runner: Runner, command: Command) -> Answer:
+    try:
+        return await runner.run(command)
+    finally:
+        await runner.close()
 
 
 def destinations(site: Site) -> list[str]:

@@ -97,8 +97,11 @@ def read_wanted(words: Sequence[str]) -> WantedSites:
     if any(name != LOCAL for name in wanted.names):
         known = read_sites(sites_path())
         for name in wanted.names:
-            if name not in known and name != LOCAL:
+            if name == LOCAL:
+                continue
+            if name not in known:
                 raise unknown_site(name, [*known, LOCAL])
+            known[name]  # one that is described badly says so here
     return wanted
 
 

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterable, Mapping
-from typing import Any, get_origin, get_type_hints
+from typing import Any
 
 import msgspec
 
 from pilotfish.api.nearest import did_you_mean
-from pilotfish.config import QUANTITIES, SITE_KEYS
+from pilotfish.config import HIDDEN, KIND_OF, QUANTITIES, SITE_KEYS, read_quantity
 from pilotfish.errors import BadInput
-from pilotfish.model.quantities import parse_bytes, parse_seconds, show_bytes, show_seconds
+from pilotfish.model.quantities import show_bytes, show_seconds
 from pilotfish.model.site import Site
 
 Table = dict[str, Any]
 YES, NO = ("true", "yes", "on"), ("false", "no", "off")
-TYPES: dict[str, Any] = get_type_hints(Site)
 SEVERAL = ("hosts",)
 """Names without commas in them, so that several may be written with commas between."""
 
@@ -24,12 +23,6 @@ SEVERAL = ("hosts",)
 def field_of(key: str) -> str:
     """What a Site calls it."""
     return QUANTITIES.get(key, key)
-
-
-def kind_of(key: str) -> Any:
-    """The type of its value: bool, int, float, str, tuple or dict."""
-    hint = TYPES[field_of(key)]
-    return get_origin(hint) or hint
 
 
 def changed(name: str, table: Table, words: Iterable[str]) -> Table:
@@ -40,11 +33,15 @@ def changed(name: str, table: Table, words: Iterable[str]) -> Table:
         key, part = key.strip().partition(".")[::2]
         if not equals or not key:
             raise BadInput(f"{word!r} is not KEY=VALUE", f"write it like this: pilotfish site set {name} max_pilots=8")
+        if key in after and not part and not text:
+            # Also one that is no key at all: how else would it be got rid of?
+            del after[key]
+            continue
         key = key.replace("-", "_")
         if key not in SITE_KEYS:
             hint = did_you_mean(key, SITE_KEYS) or f"Known are: {', '.join(SITE_KEYS)}"
             raise BadInput(f"site {name}: there is no key {key!r}", hint)
-        if part and kind_of(key) is not dict:
+        if part and KIND_OF[key] is not dict:
             raise BadInput(f"site {name}: {key} has no parts, so that {key}.{part} cannot be set", f"pilotfish site set {name} {key}=VALUE")
         value = _with_part(after.get(key, {}), part, text) if part else read_value(name, key, text)
         if value in ("", None, {}, []):
@@ -61,14 +58,11 @@ def _with_part(before: Any, part: str, text: str) -> Table:
 
 def read_value(name: str, key: str, text: str) -> Any:
     """A value of the kind that the key has, in the words of the person: sizes and durations stay as they were typed."""
-    kind, field = kind_of(key), f"site {name}: {key}"
+    kind, field = KIND_OF[key], f"site {name}: {key}"
     if not text:
         return None
-    if key == "memory":
-        parse_bytes(text, field)
-        return int(text) if text.isdigit() else text
-    if key in QUANTITIES:
-        parse_seconds(text, field)
+    if key in QUANTITIES or key == "memory":
+        read_quantity(key, text, field)
         return _number(text, text)
     if kind in (int, float):
         value = _number(text, None)
@@ -96,7 +90,7 @@ def _several(field: str, kind: Any, key: str, text: str) -> Any:
     if text[0] in "[{":
         try:
             return tomllib.loads(f"value = {text}")["value"]
-        except tomllib.TOMLDecodeError as problem:
+        except (ValueError, RecursionError) as problem:
             raise BadInput(f"{field} = {text!r} is not TOML: {problem}", f"write it like {_example(kind, key)}") from None
     if kind is dict:
         raise BadInput(f"{field} = {text!r} is not a table", f"write it like {_example(kind, key)}")
@@ -118,9 +112,14 @@ def pairs(option: str, words: Iterable[str]) -> dict[str, str]:
     return found
 
 
+def discreet(site: Site) -> Site:
+    """Without the values of its variables, which may be secrets: what is shown ends up in logs and in letters to others."""
+    return msgspec.structs.replace(site, environment=dict.fromkeys(site.environment, HIDDEN))
+
+
 def shown(site: Site) -> dict[str, object]:
     """All keys with their values, as a person reads them."""
-    return {key: _shown_value(key, getattr(site, field_of(key))) for key in SITE_KEYS}
+    return {key: _shown_value(key, getattr(discreet(site), field_of(key))) for key in SITE_KEYS}
 
 
 def _shown_value(key: str, value: Any) -> object:
@@ -139,5 +138,5 @@ def _shown_value(key: str, value: Any) -> object:
 
 def as_data(name: str, site: Site) -> Table:
     """A site for programs: numbers are seconds and bytes."""
-    data: Table = msgspec.to_builtins(site)
+    data: Table = msgspec.to_builtins(discreet(site))
     return {"site": name, **data}

@@ -12,7 +12,7 @@ from pilotfish.cli import completions
 from pilotfish.cli.follow import follow, show_outcome
 from pilotfish.cli.listing import shown_command, state_of_run
 from pilotfish.cli.options import json_option, pool_option, run_argument
-from pilotfish.cli.pool import connect, find_run, task_name
+from pilotfish.cli.pool import connect, find_run, look, task_name
 from pilotfish.cli.recipe import name_rerun
 from pilotfish.cli.render import Screen, plural
 from pilotfish.errors import BadInput
@@ -31,7 +31,7 @@ def cancel(subjects: tuple[str, ...], pool: str) -> None:
     Tasks are RUN.INDEX, such as 3.17. Tasks that run are stopped with all they started.
     """
     screen = Screen.of()
-    master = connect(pool)
+    master = look(pool)
     named = [task_name(subject) for subject in subjects if TASK.fullmatch(subject)]
     rows = [find_run(master, subject) for subject in subjects if not TASK.fullmatch(subject)]
     if named:
@@ -56,7 +56,7 @@ def _has_ended(row: dict[str, Any]) -> str:
 @pool_option
 def pause(run: str | None, pool: str) -> None:
     """Start no more tasks of a run; those that run go on."""
-    master = connect(pool)
+    master = look(pool)
     row = find_run(master, run)
     if row["state"] == "done":
         Screen.of().line(_has_ended(row))

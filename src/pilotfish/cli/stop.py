@@ -8,8 +8,10 @@ from pilotfish.cli.complaints import CANNOT
 from pilotfish.cli.live_master import connect_to_stop
 from pilotfish.cli.options import json_option, pool_option
 from pilotfish.cli.render import Screen, clean, cut, plural
-from pilotfish.live.daemon import Pool, is_served, stop_marker
+from pilotfish.live.daemon import Pool, is_served
 from pilotfish.live.home import pool_home
+from pilotfish.live.orders import OrderBook
+from pilotfish.live.stopping import stop_marker
 
 GOODBYE_S = 75.0
 """Longer than a master takes that waits for a site which does not answer."""
@@ -17,7 +19,7 @@ SHOWN_CELLS = 100
 
 
 @click.command()
-@click.option("--now", is_flag=True, help="Cancel what is unfinished; otherwise it is kept and goes on at the next start.")
+@click.option("--now", is_flag=True, help="Cancel what is unfinished; otherwise it is kept until somebody goes on with it.")
 @pool_option
 @json_option
 def stop(now: bool, pool: str, as_json: bool) -> int:
@@ -25,21 +27,19 @@ def stop(now: bool, pool: str, as_json: bool) -> int:
     screen = Screen.of()
     found = Pool(pool_home(pool).directory)
     answer: dict[str, int] = {}
-    was_running = is_served(found.directory)
-    if not was_running and any((found.directory / "orders").glob("*.json")):
-        # Pilots of a master that died may be at their sites: only a master can take them out.
-        stop_marker(found.directory).unlink(missing_ok=True)
-        found.revive()
-        was_running = True
+    # Pilots of a master that died may be at their sites: only a master can take them out.
+    was_running = is_served(found.directory) or any((found.directory / "orders").glob("*.json"))
     if was_running:
         stop_marker(found.directory).touch()
+        found.start()
         master = connect_to_stop(found)
         answer = master.ask("stop", now=now)
         master.close()
     left = found.wait_until_gone(GOODBYE_S) if was_running else found.leftovers()
+    orders = OrderBook(found.directory / "orders").all() if (found.directory / "orders").is_dir() else []
     if as_json:
-        screen.json({"pool": pool, "was_running": was_running, "left": left, **answer})
-        return CANNOT if left else 0
+        screen.json({"pool": pool, "was_running": was_running, "left": left, "orders": [placed.tag for placed in orders], **answer})
+        return CANNOT if left or orders else 0
     if not was_running and not left:
         screen.line(f"No master runs for the pool {clean(pool)}.")
         return 0
@@ -47,6 +47,11 @@ def stop(now: bool, pool: str, as_json: bool) -> int:
         for what in left:
             screen.line(f"still there: {cut(clean(what), SHOWN_CELLS)}")
         screen.line("  remove them   pilotfish gc --remove")
+        return CANNOT
+    for placed in orders:
+        screen.line(f"perhaps still at site {clean(placed.site)}: {plural(len(placed.pilots), 'job')} named {clean(placed.tag)}")
+    if orders:
+        screen.line("  try again       pilotfish stop")
         return CANNOT
     kept, cancelled = answer.get("unfinished", 0), answer.get("cancelled", 0)
     told = f"; {plural(cancelled, 'task')} cancelled" if cancelled else f"; {plural(kept, 'unfinished task')} kept" if kept else ""

@@ -15,17 +15,18 @@ from pilotfish.api.nearest import did_you_mean
 from pilotfish.api.placeholders import Template, check_all_used, make_template
 from pilotfish.api.sweep import Sweep, make_sweep
 from pilotfish.api.taskfile import ListedTask, TaskFile, read_task_file
-from pilotfish.applications.environment import without_secrets
 from pilotfish.applications.executable import (
     Executable,
     Launch,
     check_environment,
     check_inputs,
     check_outputs,
+    check_signal,
     expand_inputs,
     program_beside,
 )
 from pilotfish.errors import BadInput
+from pilotfish.model.environment import without_secrets
 
 PLAIN_WORD = re.compile(r"[\w@%+=:,./{}#-]+")
 MOST_STDIN_BYTES = 64 << 20
@@ -48,6 +49,7 @@ class Wording:
     stdin: str | None = None
     environment: tuple[str, ...] = ()
     sandbox: bool | None = None
+    warn_signal: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +137,7 @@ def make_source(wording: Wording, environ: Mapping[str, str]) -> Source:
         sandbox=sandbox,
         env=_passed_on(environ) | {name: value for name, value in env.items() if name not in varying},
         inputs=shared,
+        warn_signal=check_signal(wording.warn_signal or 0),
     )
     return Source(len(sweep), launch, _recipe(wording), sweep, templates)
 
@@ -179,6 +182,7 @@ def _from_list(wording: Wording, env: dict[str, str], environ: Mapping[str, str]
         env=_passed_on(environ) | env,
         inputs=check_inputs(expand_inputs(wording.inputs)),
         outputs=check_outputs(wording.outputs),
+        warn_signal=check_signal(wording.warn_signal or 0),
     )
     return Source(len(listed), launch, f"--tasks {wording.task_list}", listed=listed)
 

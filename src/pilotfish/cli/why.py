@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import suppress
 from typing import Any
 
 import click
@@ -11,28 +12,27 @@ from pilotfish.cli.completions import complete_subject
 from pilotfish.cli.listing import state_of_run
 from pilotfish.cli.options import json_option, pool_option
 from pilotfish.cli.output import fetch_output, last_line
-from pilotfish.cli.pool import Master, all_tasks, connect, find_run, task_name
+from pilotfish.cli.pool import Master, all_tasks, find_run, look, task_name
 from pilotfish.cli.poolfiles import why_manager_failed
 from pilotfish.cli.recipe import command_of
 from pilotfish.cli.render import Screen, clean, plural
-from pilotfish.cli.sitelist import why_site
 from pilotfish.cli.siteuse import site_rows
 from pilotfish.errors import BadInput
 
 
 @click.command()
-@click.argument("subject", required=False, metavar="[TASK|RUN|WORKER|SITE]", shell_complete=complete_subject)
+@click.argument("subject", required=False, metavar="[TASK|RUN|WORKER|PILOT|SITE]", shell_complete=complete_subject)
 @pool_option
 @json_option
 def why(subject: str | None, pool: str, as_json: bool) -> None:
-    """Say why a task, run, worker or site is in the state it is in.
+    """Say why a task, run, worker, pilot or site is in the state it is in.
 
     A task is RUN.INDEX, such as 3.17. Without a subject: the last run.
     """
     screen = Screen.of()
-    master = connect(pool)
+    master = look(pool)
     arguments = _arguments(master, subject)
-    answer = why_site(master, arguments["site"]) if "site" in arguments else master.ask("why", **arguments)
+    answer = master.ask("why", **arguments)
     if "task" in arguments:
         answer = _with_command(master, arguments["task"], answer)
     elif "run" in arguments:
@@ -50,11 +50,16 @@ def _arguments(master: Master, subject: str | None) -> dict[str, Any]:
         return {"task": task_name(subject)}
     if any(subject == worker["worker"] for worker in master.ask("workers", all=True)):
         return {"worker": subject}
+    if any(subject == pilot["pilot"] for pilot in master.ask("status")["pilots"]):
+        return {"pilot": subject}
     try:
         return {"run": find_run(master, subject)["run"]}
     except BadInput:
         if subject.strip() and any(subject == row["site"] for row in site_rows(master)):
             return {"site": subject}
+        with suppress(BadInput):  # a pilot that is gone is remembered for a while
+            master.ask("why", pilot=subject)
+            return {"pilot": subject}
         raise
 
 

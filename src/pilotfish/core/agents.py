@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pilotfish.core.presence import Presence
 from pilotfish.core.prospects import OUTRUN, RELIEVED
 from pilotfish.core.state import Pilot, Task, Worker
-from pilotfish.core.verdicts import judge, judge_death, should_quarantine
+from pilotfish.core.verdicts import judge, judge_death, should_quarantine, time_to_ask_for
 from pilotfish.model import effects as e
 from pilotfish.model import facts as f
 from pilotfish.model import inputs as i
@@ -49,7 +50,7 @@ def hear(machine: Machine, spoke: i.AgentSpoke) -> None:
     elif isinstance(message, m.Draining):
         drain(machine, worker, message.reason)
     elif isinstance(message, m.Leave):
-        leave(machine, worker, message.reason)
+        leave(machine, worker, message.reason, message.cut_off)
     elif isinstance(message, m.Peeked):
         machine.peeked(message, payloads)
 
@@ -195,7 +196,8 @@ def _failed(machine: Machine, worker: Worker, item: m.ResultItem, payload: Paylo
     machine.fail_attempt(fact)
     if should_quarantine(machine.state, worker, machine.settings.quarantine_after):
         until = machine.now + machine.settings.quarantine_s
-        reason = f"{len(worker.streak)} different tasks failed there in a row while other workers do well"
+        last = item.failure.message or item.failure.cause
+        reason = f"{len(worker.streak)} different tasks failed there in a row while other workers do well; the last one: {last}"
         machine.record(f.WorkerQuarantined(worker.id, until, reason))
         machine.set_timer(until, "quarantine", worker.id)
 
@@ -209,11 +211,15 @@ def _returned(machine: Machine, worker: Worker, items: list[tuple[int, int]]) ->
         machine.record(f.TasksReturned(worker.id, list(tasks), "handed back"))
 
 
-def leave(machine: Machine, worker: Worker, reason: str) -> None:
+def leave(machine: Machine, worker: Worker, reason: str, cut_off: Sequence[tuple[int, int, float]] = ()) -> None:
     """An orderly goodbye: what the worker still holds is charged to nobody."""
     held = [task.id for task in (*worker.active, *worker.ahead)]
     if held:
-        machine.record(f.TasksReturned(worker.id, held, f"worker {worker.id} left: {reason}"))
+        pilot = machine.state.pilots.get(worker.pilot)
+        pilot_s = pilot.size.walltime_s if pilot else 0.0
+        current = ((number, ran_s) for number, attempt, ran_s in cut_off if _current(machine, worker, number, attempt))
+        least_s = {number: needed for number, ran_s in current if (needed := time_to_ask_for(worker, pilot_s, ran_s))}
+        machine.record(f.TasksReturned(worker.id, held, f"worker {worker.id} left: {reason}", least_s))
     machine.end_worker(worker, lost=False, reason=reason)
 
 

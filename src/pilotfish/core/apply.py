@@ -33,7 +33,13 @@ from pilotfish.model.states import (
     WORKER_STEPS,
     step,
 )
-from pilotfish.model.task import CORES, Failure
+from pilotfish.model.task import CORES, NO_DIRECTORY, Failure
+
+FORGETTING = 0.8
+"""One slow start is remembered for some quick ones."""
+TOGETHER_S = 1.0
+MOST_LOST_S, MOST_LOST = 30.0, 0.1
+"""So long, and so much of its time: a start that took longer was an accident."""
 
 
 def apply(state: State, fact: f.Fact, at: float) -> None:
@@ -159,6 +165,8 @@ def _tasks_done(state: State, fact: f.TasksDone, at: float) -> None:
         task.failure = None
         _measured(task, wall_us, cpu_us, rss_kib)
         task.shape.learn(wall_us)
+        if worker.site not in task.shape.served:
+            task.shape.served[worker.site] = None
         _end(state, task, DONE, at)
     worker.done += len(fact.tasks)
     worker.streak.clear()
@@ -183,8 +191,17 @@ def _tasks_returned(state: State, fact: f.TasksReturned, at: float) -> None:
     for number in reversed(fact.tasks):
         task = state.task(number)
         _take_away(worker, task, at)
+        if number in fact.least_s:
+            troubles = task.troubles = task.troubles or Troubles()
+            troubles.least_s = max(troubles.least_s, fact.least_s[number])
+            _reshape(task, troubles)
         move(task, READY)
         enqueue(state, task, front=True)
+
+
+def _reshape(task: Task, troubles: Troubles) -> None:
+    """It needs more than its spec says."""
+    task.shape = task.shape.run.shape_for(task.spec, troubles.memory, troubles.least_s)
 
 
 def _take_away(worker: Worker, task: Task, at: float) -> None:
@@ -204,11 +221,14 @@ def _attempt_failed(state: State, fact: f.AttemptFailed, at: float) -> None:
     task.output = fact.output
     _measured(task, *fact.usage)
     worker.failed += 1
-    worker.streak[fact.task] = None
     worker.progress_at = at
     if fact.memory:
         troubles.memory = fact.memory
-        task.shape = task.shape.run.shape_for(task.spec, fact.memory)
+        _reshape(task, troubles)
+    if fact.failure.cause != NO_DIRECTORY or fact.avoid:
+        worker.streak[fact.task] = None
+    elif not fact.final:
+        task.shape.lacking[worker.site] = None  # which says nothing about how its workers do with other tasks
     troubles.avoid = worker.id if fact.avoid else ""
     troubles.suspect = fact.suspect
     if fact.final:
@@ -301,9 +321,13 @@ def _worker_joined(state: State, fact: f.WorkerJoined, at: float) -> None:
     pilot.workers.append(worker.id)
     if pilot.state < ACTIVE:
         _move_pilot(pilot, ACTIVE)
-    if not pilot.joined:
-        pilot.joined = True
-        _site(state, pilot.site).bad_starts = 0
+    pilot.joined += 1
+    if pilot.joined == 1:
+        record = _site(state, pilot.site)
+        record.bad_starts = 0
+        if worker.ends_at is not None and pilot.size.walltime_s:
+            lost_s = min(pilot.size.walltime_s - (worker.ends_at - at), MOST_LOST_S + MOST_LOST * pilot.size.walltime_s)
+            record.lost_s = max(lost_s, FORGETTING * record.lost_s)
         _happened(state, pilot, s.JOINED, at, at - pilot.requested_at)
 
 
@@ -343,7 +367,8 @@ def _site(state: State, name: str) -> SiteRecord:
 def _happened(state: State, pilot: Pilot, kind: str, at: float, seconds: float = 0.0, cause: str = "") -> None:
     record = _site(state, pilot.site)
     record.events += 1
-    record.history.append(s.SiteEvent(at, pilot.site, kind, pilot.id, seconds, cause))
+    said = pilot.reason if pilot.state == ENDED else ""  # until then it is why it was asked for
+    record.history.append(s.SiteEvent(at, pilot.site, kind, pilot.id, seconds, cause, said))
 
 
 def _move_pilot(pilot: Pilot, new: int) -> None:
@@ -359,10 +384,11 @@ def _pilot_requested(state: State, fact: f.PilotRequested, at: float) -> None:
 
 def _pilot_submitted(state: State, fact: f.PilotSubmitted, at: float) -> None:
     pilot = state.pilots[fact.pilot]
-    pilot.job = fact.job
-    if pilot.state < SUBMITTED:
-        _move_pilot(pilot, SUBMITTED)
+    if not pilot.job:
         _happened(state, pilot, s.SUBMITTED, at, fact.took_s)
+    pilot.job = fact.job
+    if pilot.state < SUBMITTED:  # its agent may have been quicker than the answer of the site
+        _move_pilot(pilot, SUBMITTED)
 
 
 def _pilot_ending(state: State, fact: f.PilotEnding, at: float) -> None:
@@ -375,7 +401,8 @@ def _pilot_ended(state: State, fact: f.PilotEnded, at: float) -> None:
     pilot = state.pilots.pop(fact.pilot)
     site = _site(state, pilot.site)
     if not pilot.joined and not fact.well:
-        site.bad_starts += 1
+        # What was submitted together and is refused together is one try.
+        site.bad_starts += not site.bad_starts or at - site.last_bad_at > TOGETHER_S
         site.last_bad_at = at
         site.last_bad = fact.reason
     asked_for = pilot.state == ENDING
@@ -383,8 +410,9 @@ def _pilot_ended(state: State, fact: f.PilotEnded, at: float) -> None:
     pilot.reason = fact.reason
     if fact.cause == s.EXPIRED:
         _happened(state, pilot, s.EXPIRED, at)
-    elif not fact.well:
-        _happened(state, pilot, s.FAILED, at, cause=fact.cause)
+    elif not fact.well or pilot.withdrawn == s.DIED:
+        died = pilot.withdrawn == s.DIED  # cancelling it was only tidying up
+        _happened(state, pilot, s.FAILED, at, cause=s.DIED if died else fact.cause)
     elif pilot.joined:
         _happened(state, pilot, s.SUCCEEDED, at)
     elif asked_for:
@@ -395,10 +423,14 @@ def _site_held(state: State, fact: f.SiteHeld, at: float) -> None:
     site = _site(state, fact.site)
     site.held = fact.reason
     site.bad_starts = 0
+    if not fact.reason:
+        site.events += 1
+        site.history.append(s.SiteEvent(at, fact.site, s.RELEASED, ""))
 
 
 def _site_described(state: State, fact: f.SiteDescribed, at: float) -> None:
-    _site(state, fact.name).site = fact.site
+    record = _site(state, fact.name)
+    record.site, record.leaving = fact.site, fact.leaving
 
 
 def _site_wanted(state: State, fact: f.SiteWanted, at: float) -> None:

@@ -109,7 +109,7 @@ def _forget(machine: Machine, arguments: dict[str, Any]) -> dict[str, int]:
 
 
 def _stop(machine: Machine, arguments: dict[str, Any]) -> dict[str, int]:
-    """End the master. ``now`` cancels what is unfinished; otherwise it stays in the journal and goes on at the next start."""
+    """End the master. ``now`` cancels what is unfinished; otherwise it stays in the journal until somebody goes on with it."""
     cancelled = 0
     if arguments.get("now"):
         for run in list(machine.state.runs.values()):

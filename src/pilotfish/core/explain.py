@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pilotfish.core import credentials
-from pilotfish.core.site_reasons import site_reasons
+from pilotfish.core.site_reasons import never_long_enough, site_reasons
 from pilotfish.core.state import UNIT, Run, Task, Worker
 from pilotfish.model.ids import show_task
 from pilotfish.model.quantities import show_bytes
+from pilotfish.model.site import LOCAL
 from pilotfish.model.states import (
     ASSIGNED,
     CANCELLED,
@@ -22,13 +23,15 @@ from pilotfish.model.states import (
     WAITING,
     WORKER_STATES,
 )
-from pilotfish.model.task import CORES, MEMORY
+from pilotfish.model.task import CORES, MEMORY, NO_DIRECTORY
 
 if TYPE_CHECKING:
     from pilotfish.core.machine import Machine
 
 Reason = dict[str, Any]
-LACKS = ("no-workers", "starting", "held", "too-big", "tags", "site", "walltime")
+MANY_TIMES = 4
+SHOWN_CUT_OFF = 3
+LACKS = ("no-workers", "starting", "held", "too-big", "tags", "site", "walltime", NO_DIRECTORY)
 """What keeps a task from every worker that is here."""
 
 
@@ -56,6 +59,8 @@ def task(machine: Machine, task: Task) -> dict[str, Any]:
     elif task.state in (ASSIGNED, RUNNING):
         assert task.worker is not None
         reasons = [_reason("placed", f"attempt {task.attempt} is at worker {task.worker.id}", f"pilotfish tail -f {name}")]
+        if (cut := cut_off(task)) is not None:
+            reasons.insert(0, cut)
         presence = machine.presence.get(task.worker.id)
         if presence is None or presence.link is None:
             text = f"worker {task.worker.id} is out of reach; after {machine.settings.lease_s:g} s of silence the task runs elsewhere"
@@ -63,7 +68,9 @@ def task(machine: Machine, task: Task) -> dict[str, Any]:
     elif task.state == FAILED:
         assert task.failure is not None
         text = f"{task.failure.message or task.failure.cause} [{task.failure.cause}, blame: {task.failure.blame}]"
-        reasons = [_reason(task.failure.cause, text, f"pilotfish logs {name}", f"pilotfish rerun {run.id} --failed")]
+        again = "run it anew with --sandbox, and --input for its files"
+        ways = [again] if task.failure.cause == NO_DIRECTORY else [f"pilotfish logs {name}", f"pilotfish rerun {run.id} --failed"]
+        reasons = [_reason(task.failure.cause, text, *ways)]
     elif task.state == CANCELLED:
         reasons = [_reason("cancelled", task.failure.message if task.failure else "asked for")]
     else:
@@ -75,6 +82,8 @@ def _why_ready(machine: Machine, task: Task) -> list[Reason]:
     """It could run now. What keeps it?"""
     run, state = task.shape.run, machine.state
     reasons: list[Reason] = []
+    if machine.resting:
+        return [_reason("stopped", "the pool was stopped, and nobody has gone on with it since", f"pilotfish attach {run.id}")]
     if machine.space_full:
         reasons.append(_reason("disk-full", "the disk of the journal is full, so that nothing new is started", "pilotfish doctor"))
     if run.paused:
@@ -107,16 +116,18 @@ def _worker_reasons(machine: Machine, task: Task) -> list[Reason]:
     if not able:
         return [too_big(machine, shape.needs)]
     tagged = [worker for worker in able if worker.qualifies(shape)]
+    if not tagged and any(worker.site in shape.lacking for worker in able):
+        return [_reason(NO_DIRECTORY, "no worker that is here has its directory", "run it anew with --sandbox, and --input for its files")]
     if not tagged and shape.run.options.sites:
         return [_reason("site", f"no worker is at {' or '.join(shape.run.options.sites)}", "pilotfish sites")]
     if not tagged:
         wanted = ", ".join(f"{name}={value}" for name, value in shape.tags)
         return [_reason("tags", f"no worker has the tags {wanted}", "pilotfish workers --json  (shows the tags)")]
-    in_time = [worker for worker in tagged if worker.ends_at is None or machine.now + shape.time_s <= worker.ends_at]
+    in_time = [worker for worker in tagged if worker.has_time(shape, machine.now)]
     if not in_time:
-        return [
-            _reason("walltime", f"every worker that fits ends before the {shape.time_s:g} s that it may take", "ask for less with --time")
-        ]
+        may_take = f"the {shape.time_s:g} s that it may take"
+        text = f"every worker that fits ends before {'what it needs: it was cut off once' if shape.least_s > shape.time_s else may_take}"
+        return [_reason("walltime", text, "ask for less with --time" if shape.time_s else "pilotfish workers")]
     usable = [worker for worker in in_time if not worker.quarantined_until]
     if not usable:
         return [_reason("quarantine", f"all fitting workers are in quarantine: {in_time[0].reason}", "pilotfish workers")]
@@ -161,6 +172,10 @@ def _count(number: int, what: str) -> str:
     return f"{number} {what}{'' if number == 1 else 's'}"
 
 
+def _at_workers(number: int) -> str:
+    return f"{_count(number, 'task')} {'is' if number == 1 else 'are'} at workers"
+
+
 def _show(name: str, amount: int) -> str:
     if name == MEMORY:
         return f"{show_bytes(amount / UNIT)} of memory"
@@ -185,7 +200,7 @@ def run(machine: Machine, run: Run) -> dict[str, Any]:
             return _answer(subject, "not finished", [_reason("tasks", found["sentence"]), *found["reasons"]])
     if not run.unfinished:
         return _answer(subject, "open", [_reason("open", "all its tasks have ended, and its client may still add some")])
-    return _answer(subject, "running", [_reason("running", f"{run.unfinished} tasks are at workers", "pilotfish workers")])
+    return _answer(subject, "running", [_reason("running", _at_workers(run.unfinished), "pilotfish workers")])
 
 
 def worker(machine: Machine, worker: Worker) -> dict[str, Any]:
@@ -205,6 +220,16 @@ def worker(machine: Machine, worker: Worker) -> dict[str, Any]:
     return _answer(f"worker {worker.id}", WORKER_STATES[worker.state], reasons)
 
 
+def cut_off(task: Task) -> Reason | None:
+    """One that is begun again and again because its workers end before it does, which it is not charged for."""
+    troubles = task.troubles
+    charged = sum((troubles.failures, troubles.losses, troubles.deaths, troubles.crashes, troubles.ooms)) if troubles else 0
+    if task.attempt - charged <= MANY_TIMES:
+        return None
+    text = f"task {show_task(task.id)} was begun {task.attempt} times: each time its worker ended first, or gave it back"
+    return _reason("cut-off", text, "pilotfish sites", "give pilots more time: pilotfish site set NAME walltime=DURATION")
+
+
 def warnings(machine: Machine) -> list[Reason]:
     """What a person should know without asking."""
     state = machine.state
@@ -222,8 +247,16 @@ def warnings(machine: Machine) -> list[Reason]:
     for worker_ in state.workers.values():
         if worker_.quarantined_until:
             found.append(_reason("quarantine", f"worker {worker_.id} is in quarantine: {worker_.reason}", f"pilotfish why {worker_.id}"))
+    cut = [reason for worker_ in state.workers.values() for task in worker_.active if (reason := cut_off(task))]
+    found += cut[:SHOWN_CUT_OFF]
+    for shape in state.ready:
+        if shape.lasts_s and (reason := never_long_enough(machine, shape)):
+            text = f"{_count(len(shape.queue), 'task')} of run {shape.run.id}: {reason['text']}"
+            found.append(_reason("walltime", text, *reason["commands"]))
     if state.workers:
         for shape in state.ready:
+            if shape.run.options.sites and LOCAL not in shape.run.options.sites:
+                continue  # its sites say more about it, when asked
             if not any(worker_.could_fit(shape.needs) for worker_ in state.workers.values()):
                 reason = too_big(machine, shape.needs)
                 text = f"{_count(len(shape.queue), 'task')} of run {shape.run.id}: no worker fits: {reason['text']}"

@@ -24,6 +24,7 @@ from pilotfish.model import inputs as i
 from pilotfish.model import messages as m
 from pilotfish.model.ids import INDEX_MASK
 from pilotfish.model.settings import PoolSettings
+from pilotfish.model.site import DIED
 from pilotfish.model.states import ACTIVE, ASSIGNED, DONE, ENDING, FAILED, JOINED, READY, RUNNING
 from pilotfish.model.task import Failure, Stored
 
@@ -71,6 +72,8 @@ class Machine:
         self.finish_at: float | None = None
         self.finishing = False
         """Somebody asked us to end: no new pilots, however much there is to do."""
+        self.resting = False
+        """The pool was stopped, and so far people only look: nothing is started. Set before ``start``."""
         self.stirred = True
         """Something changed that no fact tells of, such as who can be reached: decide anew."""
         self._look_at: float | None = None
@@ -94,11 +97,8 @@ class Machine:
         for name in [name for name, site in self.state.sites.items() if site.held]:
             # Whoever starts a master again may have mended what was wrong.
             self.record(f.SiteHeld(name, ""))
-        for run in self.state.runs.values():
-            if not run.finished:
-                clients.author_gone(self, run)
-                if run.options.application and not run.closed:
-                    self.effects.append(e.StartApplication(run.id, run.uid, run.options.application))
+        if not self.resting:
+            self._call_authors()
         for name, record in self.state.sites.items():
             if record.site is not None:
                 self.effects.append(e.DescribeSite(name, record.site))
@@ -107,6 +107,19 @@ class Machine:
             if pilot.state == ENDING:
                 self.effects.append(e.CancelPilot(pilot.id))
         return self._conclude()
+
+    def _call_authors(self) -> None:
+        for run in self.state.runs.values():
+            if not run.finished:
+                clients.author_gone(self, run)
+                if run.options.application and not run.closed:
+                    self.effects.append(e.StartApplication(run.id, run.uid, run.options.application))
+
+    def go_on(self) -> None:
+        """Somebody wants the work of a pool that was stopped."""
+        if self.resting:
+            self.resting, self.stirred = False, True
+            self._call_authors()
 
     def handle(self, inputs: Sequence[i.Input], now: float) -> Turn:
         """All news first, then one decision."""
@@ -190,7 +203,7 @@ class Machine:
         self._decide_pilots()
         outlook = self._outlook()
         moments = [self.strategy.next_look_at(self.state, self.now)]
-        if not self.space_full:
+        if not self.space_full and not self.resting:
             self._decide_tasks(outlook)
             moments.append(self.policy.next_look_at(outlook))
         moments.append(self._retire_idle(outlook))
@@ -256,7 +269,7 @@ class Machine:
         self.send(presence.link, m.Recall([(task.id, task.attempt) for task in tasks]))
 
     def _decide_pilots(self) -> None:
-        if self.finishing:
+        if self.finishing or self.resting:
             return
         for proposal in self.strategy.propose(self.state, self.now):
             if isinstance(proposal, Hold):
@@ -287,8 +300,8 @@ class Machine:
 
     def _consider_finish(self) -> None:
         """Without work, without clients and without runs that may still grow, the master may end after a while."""
-        busy = self.state.unfinished or self.audience.links or any(not run.closed for run in self.state.runs.values())
-        if busy:
+        work = self.state.unfinished or any(not run.closed for run in self.state.runs.values())
+        if self.audience.links or (work and not self.resting):
             self.finish_at = None
         elif self.finish_at is None:
             self.finish_at = self.now + self.settings.linger_s
@@ -314,6 +327,9 @@ class Machine:
         What had room there may have begun, and so may as many of those that waited there, if results were lost with it. They are charged:
         a task that fells its worker before anybody knew that it ran would otherwise do so for ever. Those further back are believed to be
         untouched only the first time: quick ones before such a task would otherwise hide it, again and again."""
+        if worker.ends_at is not None and self.now >= worker.ends_at:
+            agents.leave(self, worker, f"{reason}, and its time was over")
+            return
         started: list[Task] = list(worker.active)
         untouched: list[Task] = []
         places = len(started)
@@ -337,7 +353,7 @@ class Machine:
             self.effects.append(e.HangUp(presence.link))
         pilot = self.state.pilots.get(worker.pilot)
         if pilot is not None and pilot.state <= ACTIVE and pilot.joined and not pilot.workers:
-            self.end_pilot(pilot.id, reason)
+            self.end_pilot(pilot.id, reason, DIED if lost else "")
 
     def end_pilot(self, pilot: str, reason: str, cause: str = "") -> None:
         self.record(f.PilotEnding(pilot, reason, cause))
@@ -403,6 +419,10 @@ def _space_changed(machine: Machine, item: i.SpaceChanged) -> None:
     machine.stirred = True
 
 
+def _work_wanted(machine: Machine, item: i.WorkWanted) -> None:
+    machine.go_on()
+
+
 _HEAR: dict[type, Callable[[Machine, Any], None]] = {
     i.AgentSpoke: _agent_spoke,
     i.ClientSpoke: _client_spoke,
@@ -411,6 +431,7 @@ _HEAR: dict[type, Callable[[Machine, Any], None]] = {
     i.LinkResumed: _link_resumed,
     **sites.NEWS,
     i.SpaceChanged: _space_changed,
+    i.WorkWanted: _work_wanted,
 }
 
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from pilotfish.core.state import Pilot, State
-from pilotfish.model.site import EXPIRED, FAILED, JOINED, SUBMITTED, SUCCEEDED, WITHDRAWN, PilotSize, Site, SiteEvent
+from pilotfish.model.site import EXPIRED, FAILED, JOINED, RELEASED, SUBMITTED, SUCCEEDED, WITHDRAWN, PilotSize, Site, SiteEvent
 
-__all__ = ["EXPIRED", "FAILED", "JOINED", "SUBMITTED", "SUCCEEDED", "WITHDRAWN", "SiteEvent"]
+__all__ = ["EXPIRED", "FAILED", "JOINED", "RELEASED", "SUBMITTED", "SUCCEEDED", "WITHDRAWN", "SiteEvent"]
 
 OUTRUN, RELIEVED, OVERDUE, UNNEEDED = "outrun", "relieved", "overdue", "unneeded"
 """Why a pilot was withdrawn while it waited. Outrun: one that was asked for later, in its stead, joined first. Relieved: one that had
@@ -28,6 +28,8 @@ class SiteView:
     """The latest of its events, oldest first."""
     wanted: int = -1
     """So many pilots shall be kept there, because a person said so; -1: as many as pay."""
+    lost_s: float = 0.0
+    """So much of its time a pilot there cannot use."""
 
 
 @dataclass(slots=True)
@@ -43,8 +45,10 @@ class Demand:
     awaited: dict[str, PilotSize] = field(default_factory=dict)
     """Pilots on their way that waiting work counts on: the least that another must have to take its place. A pilot and those that were
     asked for in its stead count once."""
+    awaited_at: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """For each of these, the sites that would do. None: any."""
     places: list[tuple[str, ...]] = field(default_factory=list)
-    """For each of the sizes, the sites that would do. None: any."""
+    """For each of the sizes, the sites that would do. Empty: any."""
 
 
 @dataclass(slots=True)

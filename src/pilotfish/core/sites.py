@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from pilotfish.core import agents, credentials
-from pilotfish.core.prospects import PilotWish
+from pilotfish.core.prospects import UNNEEDED, PilotWish
 from pilotfish.core.state import SiteRecord
 from pilotfish.errors import BadInput
 from pilotfish.model import effects as e
 from pilotfish.model import facts as f
 from pilotfish.model import inputs as i
-from pilotfish.model.site import LOCAL, VANISHED, PilotSize
+from pilotfish.model.site import LOCAL, VANISHED, Site
 from pilotfish.model.states import ACTIVE, ENDING
 
 if TYPE_CHECKING:
@@ -26,11 +26,11 @@ MOST_PILOTS = 10_000
 
 @dataclass(slots=True)
 class Sighting:
-    """What a site said of a pilot when it was asked last."""
+    """What a site says of a pilot, and since when."""
 
     runs: bool
     reason: str
-    at: float
+    since: float
 
 
 # --- news ---------------------------------------------------------------------------------------------------------------------------
@@ -77,25 +77,44 @@ def site_spoke(machine: Machine, item: i.SiteSpoke) -> None:
 def sites_read(machine: Machine, item: i.SitesRead) -> None:
     """What a person changed is written down, and told to whoever speaks to the site."""
     known = {name: record.site for name, record in machine.state.sites.items() if record.site is not None}
-    for name in [*item.sites, *(name for name in known if name not in item.sites)]:
+    for name in [*item.sites, *(name for name in known if name not in item.sites and name not in item.unread)]:
         site, before = item.sites.get(name), known.get(name)
-        if site is None and before is not None and _send_home(machine, name):
+        leaving = site is None and before is not None and _send_home(machine, name, f"site {name} was removed")
+        if leaving and before is not None:
             # Until the last of its pilots is gone somebody has to know how to speak to it.
             site = msgspec.structs.replace(before, paused=True)
-        if site != before:
-            machine.record(f.SiteDescribed(name, site))
+        if site != before or (before is not None and leaving != machine.state.sites[name].leaving):
+            machine.record(f.SiteDescribed(name, site, leaving))
             machine.effects.append(e.DescribeSite(name, site))
             machine.stirred = True
+            if site is not None and before is not None:
+                machine.record(f.SiteHeld(name, ""))  # its person may have done something about what was wrong
+                _replace_outdated(machine, name, before, site)
 
 
-def _send_home(machine: Machine, name: str) -> bool:
-    """A site is no longer there: who waits is cancelled, who works finishes what it has. Whether any are left."""
+SUBMITTED_WITH = ("queue", "account", "directives", "cores", "nodes", "memory", "gpus", "walltime_s", "python", "setup", "options")
+"""What a pilot takes along when it is submitted."""
+
+
+def _replace_outdated(machine: Machine, name: str, before: Site, site: Site) -> None:
+    """Pilots keep what they were submitted with. Those that still wait make room for others that are as their person wants them now."""
+    if all(getattr(before, field) == getattr(site, field) for field in SUBMITTED_WITH):
+        return
+    for pilot in list(machine.state.pilots.values()):
+        if pilot.site == name and not pilot.joined and pilot.state <= ACTIVE:
+            machine.end_pilot(pilot.id, f"site {name} is described anew")
+            if pilot.by_hand and not site.paused:
+                machine.request_pilot(PilotWish(name, site.pilot_size, pilot.reason), by_hand=True)
+
+
+def _send_home(machine: Machine, name: str, reason: str) -> bool:
+    """A site is not to be used any more: who waits is cancelled, who works finishes what it has. Whether any are left."""
     pilots = [pilot for pilot in machine.state.pilots.values() if pilot.site == name]
     for pilot in pilots:
         if not pilot.joined and pilot.state <= ACTIVE:
-            machine.end_pilot(pilot.id, f"site {name} was removed")
+            machine.end_pilot(pilot.id, reason)
         for worker in list(pilot.workers):
-            agents.drain(machine, machine.state.workers[worker], f"site {name} was removed")
+            agents.drain(machine, machine.state.workers[worker], reason)
     return bool(pilots)
 
 
@@ -137,6 +156,8 @@ def _use(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
     if record.wanted != pilots:
         machine.record(f.SiteWanted(name, pilots))
         machine.stirred = True
+        if pilots is None:
+            _send_home(machine, name, f"the pool no longer uses site {name}")
     return {"site": name, "pilots": pilots}
 
 
@@ -147,9 +168,29 @@ def _add_pilots(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
     site = record.site
     if site is None or count is None or not 1 <= count <= MOST_PILOTS:
         raise BadInput(f"site {name}: {count} pilots", f"pilotfish workers add {name} 1")
-    cores = site.cores or (0 if site.backend == "ssh" else 1)
-    size = PilotSize(float(cores), site.nodes, site.walltime_s, site.memory, float(site.gpus))
-    return {"pilots": [machine.request_pilot(PilotWish(name, size, "somebody asked for it"), by_hand=True) for _ in range(count)]}
+    if site.paused:
+        raise BadInput(f"site {name} is paused", f"pilotfish site resume {name}")
+    there = sum(1 for pilot in machine.state.pilots.values() if pilot.site == name and pilot.state <= ACTIVE)
+    if there + count > site.max_pilots:
+        text = f"site {name} may have {site.max_pilots} pilots at a time, and {there} are there"
+        raise BadInput(text, f"pilotfish site set {name} max_pilots={there + count}")
+    wish = PilotWish(name, site.pilot_size, "somebody asked for it")
+    return {"pilots": [machine.request_pilot(wish, by_hand=True) for _ in range(count)]}
+
+
+def _withdraw_pilots(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Pilots that somebody asked for are no longer wanted: who waits is cancelled, who works finishes what it has. Those meant, if they
+    are still there."""
+    names, reason = arguments.get("pilots"), str(arguments.get("reason") or "somebody no longer wants it")
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise BadInput(f"{names!r} are not names of pilots", "pilotfish sites")
+    found = [pilot for name in dict.fromkeys(names) if (pilot := machine.state.pilots.get(name)) is not None and pilot.by_hand]
+    for pilot in found:
+        if not pilot.joined and pilot.state <= ACTIVE:
+            machine.end_pilot(pilot.id, reason, UNNEEDED)
+        for worker in list(pilot.workers):
+            agents.drain(machine, machine.state.workers[worker], reason)
+    return {"pilots": [pilot.id for pilot in found]}
 
 
 def _reread(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -159,11 +200,10 @@ def _reread(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def _release(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Try a site again that was held back because its pilots failed."""
-    name, record = find_site(machine, arguments)
-    if record.held:
-        machine.record(f.SiteHeld(name, ""))
-        machine.stirred = True
+    """Try a site again at once, whatever became of its last pilots."""
+    name, _ = find_site(machine, arguments)
+    machine.record(f.SiteHeld(name, ""))
+    machine.stirred = True
     return {"site": name}
 
 
@@ -172,4 +212,5 @@ COMMANDS: dict[str, Callable[[Machine, dict[str, Any]], Any]] = {
     "site_release": _release,
     "sites_reread": _reread,
     "pilots_add": _add_pilots,
+    "pilots_withdraw": _withdraw_pilots,
 }

@@ -41,7 +41,7 @@ def restore(state: State, kind: str, row: Any) -> None:
 
 
 def _run_row(run: Run) -> list[Any]:
-    shapes = [[*shape.made_from, shape.mean_us, shape.samples] for shape in run.shapes.values()]
+    shapes = [[*shape.made_from, list(shape.lacking), list(shape.served), shape.mean_us, shape.samples] for shape in run.shapes.values()]
     times = [run.opened_at, run.first_started_at, run.ended_at]
     columns = [run.ended.tolist(), run.wall_us.tolist(), run.cpu_us.tolist(), run.rss_kib.tolist()]
     return [
@@ -66,8 +66,9 @@ def _restore_run(state: State, row: Any) -> None:
     _, run.first_started_at, run.ended_at = times
     run.closed, run.paused, run.advanced, run.taken, run.attempts = closed, paused, advanced, taken, attempts
     run.specs = msgspec.convert(specs, list[TaskSpec])
-    for spec, memory, mean, samples in shapes:
-        shape = run.shape_for(spec, memory)
+    for spec, memory, least_s, lacking, served, mean, samples in shapes:
+        shape = run.shape_for(spec, memory, least_s)
+        shape.lacking, shape.served = dict.fromkeys(lacking), dict.fromkeys(served)
         shape.mean_us, shape.samples = mean, samples
     run.spec_shapes = [run.shape_for(spec) for spec in range(len(run.specs))]
     for column, values in zip((run.ended, run.wall_us, run.cpu_us, run.rss_kib), columns, strict=True):
@@ -109,8 +110,7 @@ def _restore_rest(run: Run, task: Task, failure: Any, troubles: Any, waits_for: 
         task.troubles = Troubles()
         for name, value in zip(Troubles.__slots__, troubles, strict=True):
             setattr(task.troubles, name, value)
-        if task.troubles.memory:
-            task.shape = run.shape_for(task.spec, task.troubles.memory)
+        task.shape = run.shape_for(task.spec, task.troubles.memory, task.troubles.least_s)
 
 
 def _worker_row(worker: Worker) -> list[Any]:
@@ -161,7 +161,7 @@ def _restore_pool(state: State, row: Any) -> None:
     state.revoked = dict.fromkeys(revoked)
 
 
-_SITE = ["bad_starts", "last_bad_at", "last_bad", "held", "site", "wanted", "events"]
+_SITE = ["bad_starts", "last_bad_at", "last_bad", "held", "site", "wanted", "events", "leaving", "lost_s"]
 
 
 def _restore_site(state: State, row: Any) -> None:

@@ -21,6 +21,9 @@ CLIENT_GONE = "its client is gone"
 KEPT_EVENTS = 200
 """So much of its past is kept of each site."""
 
+GROWTH, FRESH = 1.5, 0.9
+"""A task that was cut off by the end of a pilot's time next wants so many times as long as it had, or a worker that has just begun."""
+
 Needs = tuple[tuple[str, int], ...]
 
 
@@ -31,23 +34,48 @@ def in_units(amounts: tuple[tuple[str, float], ...]) -> Needs:
 class Shape:
     """Tasks of one run that are alike to a policy: same priority, needs, time limit and wanted tags. Holds those that are ready."""
 
-    __slots__ = ("cores_max", "made_from", "mean_us", "needs", "priority", "queue", "run", "samples", "tags", "time_s")
+    __slots__ = (
+        "cores_max",
+        "lacking",
+        "least_s",
+        "made_from",
+        "mean_us",
+        "needs",
+        "priority",
+        "queue",
+        "run",
+        "samples",
+        "served",
+        "tags",
+        "time_s",
+    )
 
-    def __init__(self, run: Run, number: int, memory: int) -> None:
+    def __init__(self, run: Run, number: int, memory: int, least_s: float) -> None:
         spec = run.specs[number]
         needs = dict(in_units(spec.request.amounts()))
         if memory:
             needs[MEMORY] = memory * UNIT
         self.run = run
-        self.made_from = number, memory
+        self.made_from = number, memory, least_s
         self.priority = spec.priority
         self.needs: Needs = tuple(needs.items())
         self.cores_max = round(spec.request.cores_max * UNIT)
         self.time_s = spec.time_s
+        self.least_s = least_s
+        """They take longer than this: so long they ran, and were cut off."""
+        self.lacking: dict[str, None] = {}
+        """Sites that have not got the directory in which they run."""
+        self.served: dict[str, None] = {}
+        """Sites where one of them has ended well."""
         self.tags = tuple(sorted(spec.tags.items()))
         self.queue: OrderedDict[Task, None] = OrderedDict()
         self.mean_us = 0.0
         self.samples = 0
+
+    @property
+    def lasts_s(self) -> float:
+        """A worker needs so much time for one of them, as far as is known."""
+        return max(self.time_s, self.least_s)
 
     def learn(self, wall_us: int) -> None:
         """Keep a running mean of how long tasks of this shape take, quick to follow a change."""
@@ -58,7 +86,7 @@ class Shape:
 class Troubles:
     """What went wrong with one task so far. Most tasks never have one of these."""
 
-    __slots__ = ("avoid", "crashes", "deaths", "failures", "losses", "memory", "ooms", "second_opinions", "suspect")
+    __slots__ = ("avoid", "crashes", "deaths", "failures", "least_s", "losses", "memory", "ooms", "second_opinions", "suspect")
 
     def __init__(self) -> None:
         self.failures = 0
@@ -70,6 +98,7 @@ class Troubles:
         self.suspect = False
         self.avoid = ""
         self.memory = 0
+        self.least_s = 0.0
 
     def as_row(self) -> list[Any]:
         return [getattr(self, name) for name in self.__slots__]
@@ -139,14 +168,16 @@ class Run:
         """Its client went away before it had said that all tasks were sent."""
         return self.closed == CLIENT_GONE
 
-    def shape_for(self, number: int, memory: int = 0) -> Shape:
+    def shape_for(self, number: int, memory: int = 0, least_s: float = 0.0) -> Shape:
         """The shape of tasks of the spec with this number; ``memory``: granted instead of what it asked for."""
         spec = self.specs[number]
         request = spec.request
-        key = (spec.priority, request.amounts(), request.cores_max, spec.time_s, tuple(sorted(spec.tags.items())), memory)
+        wishes = (spec.priority, request.amounts(), request.cores_max, spec.time_s, tuple(sorted(spec.tags.items())))
+        directory = "" if spec.launch.get("sandbox") else spec.launch.get("cwd")
+        key = (*wishes, directory, memory, least_s)
         shape = self.shapes.get(key)
         if shape is None:
-            shape = self.shapes[key] = Shape(self, number, memory)
+            shape = self.shapes[key] = Shape(self, number, memory, least_s)
         return shape
 
 
@@ -199,13 +230,20 @@ class Worker:
     def qualifies(self, shape: Shape) -> bool:
         """Has it the tags, and is it at one of the sites, that tasks of this shape ask for?"""
         sites = shape.run.options.sites
+        if self.site in shape.lacking:
+            return False
         return all(self.tags.get(name) == value for name, value in shape.tags) and (not sites or self.site in sites)
 
     def suits(self, shape: Shape, now: float) -> bool:
         """May a task of this shape run here at all: enough of everything, the tags that it wants, time enough?"""
-        if self.ends_at is not None and now + shape.time_s > self.ends_at:
-            return False
-        return self.could_fit(shape.needs) and self.qualifies(shape)
+        return self.has_time(shape, now) and self.could_fit(shape.needs) and self.qualifies(shape)
+
+    def has_time(self, shape: Shape, now: float) -> bool:
+        """Long enough for its limit; and for one that was cut off before, worth another try."""
+        if self.ends_at is None:
+            return True
+        left = self.ends_at - now
+        return left >= shape.lasts_s and left >= min(GROWTH * shape.least_s, FRESH * (self.ends_at - self.joined_at))
 
     @property
     def runs_suspect(self) -> bool:
@@ -224,9 +262,10 @@ class Pilot:
     state: int = REQUESTED
     job: str = ""
     reason: str = ""
-    joined: bool = False
+    joined: int = 0
+    """How many of its agents have come so far, one on each of its nodes."""
     workers: list[str] = field(default_factory=list)
-    """Those of its agents that are here: one on each of its nodes."""
+    """Those of them that are here."""
     instead_of: str = ""
     by_hand: bool = False
     withdrawn: str = ""
@@ -252,6 +291,10 @@ class SiteRecord:
     """So many pilots shall be there while there is work; -1: as many as pay; None: the pool does not use it."""
     events: int = 0
     """How many there have been; ``history`` has the latest."""
+    leaving: bool = False
+    """It was taken out, and its last pilots are on their way home."""
+    lost_s: float = 0.0
+    """So much of their time pilots there have lost, of late, before their agents could use it, or must keep for the end."""
     history: deque[SiteEvent] = field(default_factory=lambda: deque(maxlen=KEPT_EVENTS))
 
 

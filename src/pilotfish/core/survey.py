@@ -18,23 +18,31 @@ UNKNOWN_CORES = 4.0
 UNKNOWN = 1 << 62
 """More than anybody asks for: what is not known stands in nobody's way."""
 MOST_SIZES = 2000
+NODES_APART_S = 60.0
+"""After one node of a pilot, the others are awaited for so long."""
 START_S = 30.0
-"""So much of its time a pilot needs to start, and to go before the batch system ends it."""
+"""What a pilot is taken to need of its time for its start and its end, before one has shown it."""
 
 
 def survey(state: State, now: float) -> Prospect:
-    sites = [
+    sites = usable_sites(state)
+    return Prospect(state, sites, _demand(state, sites, now), now)
+
+
+def usable_sites(state: State) -> list[SiteView]:
+    """Those that the pool uses, and that are neither paused nor held."""
+    return [
         SiteView(
             name,
             record.site,
             [pilot for pilot in state.pilots.values() if pilot.site == name and pilot.state <= ACTIVE],
             record.history,
             record.wanted,
+            record.lost_s,
         )
         for name, record in state.sites.items()
         if name != LOCAL and record.site is not None and record.wanted is not None and not record.site.paused and not record.held
     ]
-    return Prospect(state, sites, _demand(state, sites, now), now)
 
 
 @dataclass(slots=True)
@@ -56,7 +64,7 @@ def _demand(state: State, sites: list[SiteView], now: float) -> Demand:
             demand.tasks += count
             work.append(Waiting(shape, size_for(shape), _worth(shape, count), places))
     _fill_workers(state, work, now)
-    _fill_coming(state, work, demand)
+    _fill_coming(state, work, demand, now)
     for waiting in work:
         demand.cores += waiting.count * waiting.least.cores
         count = min(waiting.count, MOST_SIZES - len(demand.sizes))
@@ -75,32 +83,36 @@ def _fill_workers(state: State, work: list[Waiting], now: float) -> None:
                     _serve(waiting, room)
 
 
-def _fill_coming(state: State, work: list[Waiting], demand: Demand) -> None:
+def _fill_coming(state: State, work: list[Waiting], demand: Demand, now: float) -> None:
     """Nor does what is on its way. A pilot and those that were asked for in its stead count once."""
     groups: dict[str, list[Pilot]] = {}
     for pilot in state.pilots.values():
-        if not pilot.joined and pilot.state <= ACTIVE and pilot.site != LOCAL:
+        if pilot.state > ACTIVE or pilot.site == LOCAL:
+            continue
+        if not pilot.joined:
             groups.setdefault(pilot.instead_of or pilot.id, []).append(pilot)
+        elif pilot.joined < pilot.size.nodes and any(now < state.workers[name].joined_at + NODES_APART_S for name in pilot.workers):
+            _fill_pilot(state, pilot, work)
     for members in groups.values():
-        least = _fill_pilot(state, members[0], work)
+        served = _fill_pilot(state, members[0], work)
         for member in members:
-            if least is None and not member.by_hand:
+            if served is None and not member.by_hand:
                 demand.spare.append(member.id)
-            elif least is not None:
-                demand.awaited[member.id] = least
+            elif served is not None:
+                demand.awaited[member.id], demand.awaited_at[member.id] = served.least, served.places
 
 
-def _fill_pilot(state: State, pilot: Pilot, work: list[Waiting]) -> PilotSize | None:
-    """What will fit this pilot; the least that the first of it needs, None if nothing will. Nobody counts on a site that is held."""
+def _fill_pilot(state: State, pilot: Pilot, work: list[Waiting]) -> Waiting | None:
+    """What will fit this pilot; the first of it, None if nothing will. Nobody counts on a site that is held."""
     record, size = state.sites.get(pilot.site), pilot.size
     if record is None or record.site is None or record.held:
         return None
-    view = SiteView(pilot.site, record.site, [])
+    view = SiteView(pilot.site, record.site, [], lost_s=record.lost_s)
     able = [
-        waiting for waiting in work if could_go(waiting.shape, view) and (not size.walltime_s or waiting.shape.time_s <= size.walltime_s)
+        waiting for waiting in work if could_go(waiting.shape, view) and (not size.walltime_s or waiting.shape.lasts_s <= size.walltime_s)
     ]
-    least: PilotSize | None = None
-    for _ in range(size.nodes):
+    first: Waiting | None = None
+    for _ in range(size.nodes - pilot.joined):
         room = {
             CORES: round((size.cores or UNKNOWN_CORES) * UNIT),
             MEMORY: size.memory * UNIT if size.memory or size.cores else UNKNOWN,
@@ -108,8 +120,8 @@ def _fill_pilot(state: State, pilot: Pilot, work: list[Waiting]) -> PilotSize | 
         }
         for waiting in able:
             if waiting.count and _serve(waiting, room):
-                least = least or waiting.least
-    return least
+                first = first or waiting
+    return first
 
 
 def _serve(waiting: Waiting, room: dict[str, int]) -> int:
@@ -134,7 +146,8 @@ def could_go(shape: Shape, view: SiteView) -> bool:
     needs = dict(shape.needs)
     return (
         (not wanted or view.name in wanted)
-        and is_long_enough(shape, site)
+        and view.name not in shape.lacking
+        and is_long_enough(shape, site, view.lost_s)
         and (not site.max_cores or cores_of_pilot(shape, site) <= site.max_cores)
         and (not site.cores or needs.get(CORES, 0) <= site.cores * UNIT)
         and (not site.memory or needs.get(MEMORY, 0) <= site.memory * UNIT)
@@ -144,13 +157,19 @@ def could_go(shape: Shape, view: SiteView) -> bool:
     )
 
 
-def is_long_enough(shape: Shape, site: Site) -> bool:
-    return not site.walltime_s or not shape.time_s or shape.time_s + START_S <= site.walltime_s
+def is_long_enough(shape: Shape, site: Site, lost_s: float) -> bool:
+    return not site.walltime_s or not shape.lasts_s or shape.lasts_s + overhead_s(lost_s) <= site.walltime_s
+
+
+def overhead_s(lost_s: float) -> float:
+    """So much of its time a pilot needs to start, and to go before the batch system ends it: as much as others there did, and a little
+    more."""
+    return 1.1 * lost_s + 1.0 if lost_s else START_S
 
 
 def cores_of_pilot(shape: Shape, site: Site) -> int:
     """As far as it is known: whole machines count for nothing."""
-    if site.backend == "ssh" and not site.cores:
+    if site.takes_whole_machines:
         return 0
     return (site.cores or math.ceil(size_for(shape).cores)) * site.nodes
 
@@ -158,7 +177,7 @@ def cores_of_pilot(shape: Shape, site: Site) -> int:
 def size_for(shape: Shape) -> PilotSize:
     """The smallest pilot that takes a task of this shape."""
     needs = dict(shape.needs)
-    return PilotSize(needs.get(CORES, 0) / UNIT or 1.0, 1, shape.time_s, needs.get(MEMORY, 0) // UNIT, needs.get(GPUS, 0) / UNIT)
+    return PilotSize(needs.get(CORES, 0) / UNIT or 1.0, 1, shape.lasts_s, needs.get(MEMORY, 0) // UNIT, needs.get(GPUS, 0) / UNIT)
 
 
 def _worth(shape: Shape, count: int) -> int:

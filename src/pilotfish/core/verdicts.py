@@ -7,17 +7,22 @@ Each kind of trouble has a budget of its own, so that a lost worker never eats t
 * deaths      its worker died while it may have been running: ``losses`` of the spec, together with those
 * crashes     the task or its slot crashes (CRASH_BUDGET) or is killed (KILLED_BUDGET), or ``retries`` if that is more
 * ooms        the memory limit was really hit: tried again with twice as much, OOM_BUDGET times
-* second_opinions  a failure on a worker that fails everything is not believed until another worker says the same
+* second_opinions  a failure on a worker that fails everything is not believed until another worker says the same; and a directory that
+                   one site does not have may be at another
 """
 
 from __future__ import annotations
 
+import math
+
 import msgspec
 
-from pilotfish.core.state import UNIT, State, Task, Troubles, Worker
+from pilotfish.core.state import FRESH, UNIT, Shape, State, Task, Troubles, Worker
+from pilotfish.core.survey import could_go, usable_sites
 from pilotfish.model import facts as f
 from pilotfish.model.ids import show_task
-from pilotfish.model.task import MEMORY, Failure, Payload
+from pilotfish.model.site import LOCAL
+from pilotfish.model.task import MEMORY, NO_DIRECTORY, Failure, Payload
 
 CRASH_BUDGET = 2
 KILLED_BUDGET = 5
@@ -27,6 +32,8 @@ SUSPECT_AFTER = 2
 """So many workers must die under a task before it has to run alone. Only a death while alone convicts it."""
 DOUBTED_CAUSES = ("exit", "signal", "spawn", "missing-input")
 DOUBT_AFTER = 2
+WORTH_NOTING_S = 1.0
+LONGER = 1.05
 
 
 def judge(
@@ -51,6 +58,9 @@ def judge(
         # Somebody may have killed it from outside, but a task that is killed each time brings it on itself.
         charge, avoid = "crashes", failure.cause in KILLED_CAUSES
         final = troubles.crashes >= max(KILLED_BUDGET if avoid else CRASH_BUDGET, spec.retries)
+    elif failure.cause == NO_DIRECTORY and worker.site not in task.shape.served:
+        # Its workers are alike: it is tried at another site, if there is one.
+        charge, final = "second_opinions", not _may_go_elsewhere(state, worker.site, task.shape)
     elif failure.blame in ("worker", "site"):
         charge, avoid = "losses", True
         final = troubles.losses + troubles.deaths >= spec.losses
@@ -79,12 +89,33 @@ def judge_death(state: State, worker: Worker, task: Task, reason: str, died: boo
     return f.AttemptFailed(worker.id, task.id, failure, charge, final, 0, False, suspect and not final, (0, 0, 0), b"")
 
 
+def time_to_ask_for(worker: Worker, pilot_s: float, ran_s: float) -> float:
+    """How long another worker must have for a task that had run so long when this one's time was over: longer than a whole pilot like this
+    one, if the task had nearly all of it. Otherwise what it had, rounded so that many such tasks are still few shapes."""
+    if worker.ends_at is None or ran_s < WORTH_NOTING_S:
+        return 0.0
+    life_s = worker.ends_at - worker.joined_at
+    return (pilot_s or LONGER * life_s) if ran_s >= FRESH * life_s else 2.0 ** (math.floor(4 * math.log2(ran_s)) / 4)
+
+
 def _more_memory(state: State, task: Task) -> int:
     """Twice the memory of last time, if a worker could give it; else the most that any has, if that is more; else 0."""
     had = dict(task.shape.needs).get(MEMORY, 0)
     largest = max((worker.capacity.get(MEMORY, 0) for worker in state.workers.values()), default=0)
     wanted = min(2 * had, largest)
     return wanted // UNIT if wanted > had > 0 else 0
+
+
+def _may_go_elsewhere(state: State, site: str, shape: Shape) -> bool:
+    """Is there a worker of another site that could take tasks of this shape, or might one come?"""
+    tried, wanted = {*shape.lacking, site}, shape.run.options.sites
+    others = (worker for worker in state.workers.values() if worker.alive and worker.site not in tried)
+    if any(other.could_fit(shape.needs) and other.qualifies(shape) for other in others):
+        return True
+    starts_here = state.local_cores > 0 and not any(worker.site == LOCAL for worker in state.workers.values())
+    if starts_here and LOCAL not in tried and (not wanted or LOCAL in wanted):
+        return True
+    return any(view.name not in tried and could_go(shape, view) for view in usable_sites(state))
 
 
 def _doubtful(state: State, worker: Worker, task: Task, failure: Failure) -> bool:
@@ -101,4 +132,5 @@ def should_quarantine(state: State, worker: Worker, after: int) -> bool:
     """Never the last worker that is any good: better a doubtful one than none, and the person is told."""
     if len(worker.streak) < after or worker.quarantined_until:
         return False
-    return any(other is not worker and other.alive and other.done and len(other.streak) < after for other in state.workers.values())
+    good = (other for other in state.workers.values() if other is not worker and other.alive and not other.quarantined_until)
+    return any(other.done and len(other.streak) < after for other in good)

@@ -7,13 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pilotfish.core import credentials, explain
-from pilotfish.core.state import UNIT, Run, SiteRecord, State, Task, Worker
+from pilotfish.core import explain, site_views
+from pilotfish.core.sites import find_site
+from pilotfish.core.state import UNIT, Run, State, Task, Worker
 from pilotfish.errors import BadInput
 from pilotfish.model.ids import INDEX_MASK, show_task, task_id
-from pilotfish.model.site import FAILED as FAILED_EVENT
-from pilotfish.model.site import JOINED as JOINED_EVENT
-from pilotfish.model.site import LOCAL
 from pilotfish.model.states import DONE, JOINED, PILOT_STATES, TASK_STATES, WORKER_STATES
 from pilotfish.model.task import Failure, Payload
 
@@ -131,6 +129,7 @@ def worker_row(machine: Machine, worker: Worker) -> dict[str, Any]:
     return {
         "worker": worker.id,
         "pilot": worker.pilot,
+        "site": worker.site,
         "state": state,
         "connected": presence is not None and presence.link is not None,
         "capacity": {name: amount / UNIT for name, amount in worker.capacity.items()},
@@ -243,48 +242,13 @@ def _workers(machine: Machine, arguments: dict[str, Any]) -> list[dict[str, Any]
 def _why(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
     if "worker" in arguments:
         return explain.worker(machine, find_worker(machine.state, arguments))
+    if "pilot" in arguments:
+        return site_views.why_pilot(machine, arguments)
+    if "site" in arguments:
+        return site_views.why(machine, *find_site(machine, arguments))
     if "task" in arguments:
         return explain.task(machine, find_task(machine.state, arguments))
     return explain.run(machine, find_run(machine.state, arguments))
-
-
-def _sites(machine: Machine, arguments: dict[str, Any]) -> list[dict[str, Any]]:
-    standings = machine.strategy.standings(machine.state, machine.now)
-    return [
-        {**site_row(machine, name, record), **standings.get(name, {})}
-        for name, record in machine.state.sites.items()
-        if record.site is not None or name == LOCAL
-    ]
-
-
-def site_row(machine: Machine, name: str, record: SiteRecord) -> dict[str, Any]:
-    """A site: what it is, what is there, and how it has done of late."""
-    pilots = [pilot for pilot in machine.state.pilots.values() if pilot.site == name]
-    waits = sorted(event.seconds for event in record.history if event.kind == JOINED_EVENT)
-    causes: dict[str, int] = {}
-    for event in record.history:
-        if event.kind == FAILED_EVENT:
-            causes[event.cause or "failed"] = causes.get(event.cause or "failed", 0) + 1
-    missing = credentials.unusable(machine, name)
-    return {
-        "site": name,
-        "backend": record.site.backend if record.site is not None else LOCAL,
-        "via": record.site.via if record.site is not None else "",
-        "state": "held" if record.held else "paused" if record.site is not None and record.site.paused else "ready",
-        "used": record.wanted is not None or name == LOCAL,
-        "wanted": record.wanted,
-        "held": record.held,
-        "trouble": "; ".join(row["text"] for row in missing) or machine.site_troubles.get(name, ""),
-        "renew": [row["renew"] for row in missing],
-        "credentials": credentials.of_site(machine, name),
-        "waiting": sum(not pilot.joined for pilot in pilots),
-        "active": sum(pilot.joined for pilot in pilots),
-        "workers": sum(worker.site == name for worker in machine.state.workers.values()),
-        "queue_wait_median_s": waits[len(waits) // 2] if waits else None,
-        "queue_wait_90_s": waits[len(waits) * 9 // 10] if waits else None,
-        "failures": causes,
-        "last_bad": record.last_bad,
-    }
 
 
 QUESTIONS: dict[str, Callable[[Machine, dict[str, Any]], Any]] = {
@@ -295,6 +259,6 @@ QUESTIONS: dict[str, Callable[[Machine, dict[str, Any]], Any]] = {
     "task": _one_task,
     "payload": _payload,
     "workers": _workers,
-    "sites": _sites,
+    "sites": site_views.sites,
     "why": _why,
 }

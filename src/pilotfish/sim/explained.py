@@ -70,5 +70,5 @@ def _leaves_room(machine: Machine, worker: Worker) -> bool:
 
 
 def could_take(machine: Machine, worker: Worker, shape: Shape) -> bool:
-    in_time = worker.ends_at is None or machine.now + shape.time_s <= worker.ends_at
+    in_time = worker.has_time(shape, machine.now)
     return in_time and worker.could_fit(shape.needs) and all(worker.tags.get(name) == value for name, value in shape.tags)

@@ -245,7 +245,7 @@ class Grid:
         if body.gone:
             return
         body.pilot.state = states.ACTIVE
-        body.pilot.joined = True
+        body.pilot.joined = 1
         self.workers += 1
         self.measured.first_worker_s = min(self.measured.first_worker_s, self.now)
         self._tell(body.pilot, JOINED, self.now - body.pilot.requested_at)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from pilotfish.core.prospects import PilotWish, PilotWithdrawal, Prospect, SiteView
 from pilotfish.core.state import Pilot
+from pilotfish.core.survey import could_go
 from pilotfish.model.site import PilotSize, Site
 from pilotfish.model.states import ACTIVE, REQUESTED, SUBMITTED
 
@@ -19,14 +20,9 @@ def is_active(pilot: Pilot) -> bool:
     return pilot.state == ACTIVE
 
 
-def takes_whole_machines(site: Site) -> bool:
-    """Each pilot has a machine of its own, of which nobody has said how large it is."""
-    return site.backend == "ssh" and not site.cores
-
-
 def fit(least: PilotSize, site: Site) -> PilotSize | None:
     """The pilot that this site would be asked for, for work that needs at least so much; None if none there would do."""
-    whole = takes_whole_machines(site)
+    whole = site.takes_whole_machines
     cores = 0.0 if whole else float(site.cores or max(1, math.ceil(least.cores)))
     alike = int(cores / least.cores) if least.cores else 1
     memory = site.memory or (0 if whole else least.memory * max(1, alike))
@@ -43,7 +39,7 @@ class Room:
 
     def __init__(self, view: SiteView) -> None:
         site = view.site
-        most = min(site.max_pilots, len(site.hosts)) if takes_whole_machines(site) and site.hosts else site.max_pilots
+        most = min(site.max_pilots, len(site.hosts) or 1) if site.takes_whole_machines else site.max_pilots
         self.site = site
         self.pilots = most - len(view.pilots)
         self.queued = site.max_queued - sum(1 for pilot in view.pilots if is_queued(pilot))
@@ -115,11 +111,17 @@ class Round:
         self._withdrawn: dict[str, None] = {}
 
     def has_work_for(self, site: str) -> bool:
-        """Is there anything to do that may be done there? Where work is only a number, as on simulated grids, all of it may."""
+        """Is there anything to do that may be done there, now or later? Where work is only a number, as on simulated grids, it may."""
         state = self.prospect.state
         if not state.runs:
             return bool(self.prospect.demand.tasks or state.unfinished)
-        return any(run.unfinished and (not run.options.sites or site in run.options.sites) for run in state.runs.values())
+        view = next(view for view in self.prospect.sites if view.name == site)
+        stuck: dict[int, int] = {}
+        for shape in state.ready:
+            if not could_go(shape, view):
+                stuck[shape.run.id] = stuck.get(shape.run.id, 0) + len(shape.queue)
+        runs = [run for run in state.runs.values() if not run.paused and (not run.options.sites or site in run.options.sites)]
+        return any(run.unfinished > stuck.get(run.id, 0) for run in runs)
 
     def free_sites(self) -> list[SiteView]:
         """Those that a factory may choose from: no person has fixed their number."""
@@ -141,7 +143,9 @@ class Round:
     def sites_instead(self, pilots: Sequence[Pilot]) -> list[SiteView]:
         """Those that could be asked for another one in the stead of these, which are all elsewhere."""
         taken, least = [pilot.site for pilot in pilots], self.stead(pilots[0])
-        return [view for view in self.free_sites() if view.name not in taken and self.rooms[view.name].size_for(least) is not None]
+        allowed = self.prospect.demand.awaited_at.get(pilots[0].id, ())
+        views = [view for view in self.free_sites() if view.name not in taken and (not allowed or view.name in allowed)]
+        return [view for view in views if self.rooms[view.name].size_for(least) is not None]
 
     def wish_instead(self, site: str, pilot: Pilot, reason: str) -> bool:
         """One more, in the stead of a pilot that waits elsewhere. The work that counts on that one is no further demand."""

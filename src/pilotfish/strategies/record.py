@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from pilotfish.core.prospects import EXPIRED, FAILED, JOINED, OUTRUN, OVERDUE, SUCCEEDED, WITHDRAWN, SiteView
+from pilotfish.core.prospects import EXPIRED, FAILED, JOINED, OUTRUN, OVERDUE, RELEASED, SUCCEEDED, WITHDRAWN, SiteView
 from pilotfish.strategies.limits import is_active, is_queued
 
 PROVEN_S = 300.0
@@ -73,6 +73,8 @@ def read_record(view: SiteView, now: float, window_s: float, back_off: BackOff |
                 _set_back(record, event.at, back_off)
             else:
                 record.proven = True
+        elif event.kind == RELEASED:
+            record.setbacks, record.not_before = 0, 0.0
         elif event.kind == WITHDRAWN and event.cause in (OUTRUN, OVERDUE):
             record.bad += 1
     _look_at_present(record, view, joined, now)

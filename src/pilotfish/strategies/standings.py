@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-from pilotfish.core.prospects import EXPIRED, FAILED, JOINED, OUTRUN, SUBMITTED, SUCCEEDED, WITHDRAWN, SiteEvent
+from pilotfish.core.prospects import EXPIRED, FAILED, JOINED, OUTRUN, RELEASED, SUBMITTED, SUCCEEDED, WITHDRAWN, SiteEvent
 from pilotfish.core.state import Pilot
 from pilotfish.strategies.record import PROVEN_S
 from pilotfish.strategies.scores import (
@@ -76,6 +76,8 @@ class Standings:
             self._wait_of.pop(event.pilot, None)
             standing.score = min(0.0, standing.score - self._settings.failure_factor)
             self.hibernate(event.site, FAILURE, event.at)
+        elif event.kind == RELEASED and standing.hibernated:
+            self.wake(event.site)
         elif event.kind == WITHDRAWN and event.cause == OUTRUN:
             standing.score -= self._settings.queue_time_factor
             self.judge(event.site, event.pilot, event.seconds, event.at)

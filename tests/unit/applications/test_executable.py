@@ -94,7 +94,7 @@ def test_defaults_are_shared_and_wishes_of_one_task_make_another_spec() -> None:
         (["./sim"], {"stdin": 5}, "stdin: 5"),
         (["./sim"], {"memroy": "2 GiB"}, "no option 'memroy'"),
         (["./sim"], {"memory": "lots"}, "memory: 'lots'"),
-        (["./sim"], {"cwd": "/nowhere/at/all"}, "cwd: '/nowhere/at/all'"),
+        (["./sim"], {"cwd": "nowhere/at/all"}, "cwd: 'nowhere/at/all'"),
         (["./sim"], {"retries": -1}, "retries: -1"),
         (["./sim"], {"tags": {"site": 1}}, "tags"),
     ],
@@ -103,6 +103,12 @@ def test_what_cannot_be_meant_is_refused_with_field_value_and_fix(argv: list[str
     with pytest.raises(BadInput, match=said) as caught:
         ExecutableCalls(Register()).encode(argv, options, Defaults())
     assert caught.value.hint
+
+
+def test_a_directory_named_in_full_may_be_one_that_only_the_nodes_have() -> None:
+    register = Register()
+    ExecutableCalls(register).encode(["sim"], {"cwd": "/only/there"}, Defaults())
+    assert register.specs[0][0].launch["cwd"] == "/only/there"
 
 
 def test_a_misspelt_file_or_option_is_answered_with_the_nearest_one() -> None:
@@ -177,5 +183,5 @@ def test_a_signal_that_warns_is_given_by_name_or_number(given: int | str, number
 
 @pytest.mark.parametrize("given", ["KILL", "STOP", "SOON", 9, 4711, -1])
 def test_a_signal_that_cannot_warn_is_refused(given: int | str) -> None:
-    with pytest.raises(BadInput, match="warn_signal"):
+    with pytest.raises(BadInput, match="warn signal"):
         ExecutableCalls(Register()).encode(["true"], {"warn_signal": given}, Defaults())

@@ -2,6 +2,7 @@ import array
 import json
 import pickle
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -113,3 +114,21 @@ def test_every_cause_has_a_hint(cause: str) -> None:
     assert error.hint
     assert error.cause == cause
     assert str(error) == "it went wrong"
+
+
+def test_a_module_that_only_the_caller_has_is_named_with_what_helps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "module_of_mine.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    loading = Failure("unpickle", "user", "the function cannot be loaded here: ModuleNotFoundError: No module named 'module_of_mine.part'")
+    error = decode_failure(b"", loading).error
+    assert isinstance(error, TaskFailed) and "register_pickle_by_value(module_of_mine)" in error.hint
+    raised = pack([b"{}", pickle.dumps(ModuleNotFoundError("No module named 'module_of_mine'", name="module_of_mine")), b"", b""])
+    noted = decode_failure(raised, Failure("exception", "task", "ModuleNotFoundError")).error
+    assert noted is not None and "at the top of your program" in noted.__notes__[0]
+    nowhere = pack([b"{}", pickle.dumps(ModuleNotFoundError("No module named 'nowhere'", name="nowhere")), b"", b""])
+    assert not hasattr(decode_failure(nowhere, Failure("exception", "task", "ModuleNotFoundError")).error, "__notes__")
+
+
+def test_a_module_that_is_installed_here_is_to_be_installed_there() -> None:
+    error = decode_failure(b"", Failure("unpickle", "user", "ModuleNotFoundError: No module named 'msgspec'")).error
+    assert isinstance(error, TaskFailed) and "install" in error.hint and "by_value" not in error.hint

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pilotfish.errors import BadInput
-from pilotfish.model.quantities import parse_bytes, parse_cores, parse_seconds, show_bytes, show_seconds
+from pilotfish.model.quantities import enough_seconds, parse_bytes, parse_cores, parse_seconds, show_bytes, show_seconds
 
 
 @pytest.mark.parametrize(
@@ -86,3 +86,9 @@ def test_a_shown_size_reads_back_nearly_the_same(size: int) -> None:
 @given(st.floats(min_value=0.001, max_value=1e7))
 def test_a_shown_duration_reads_back_nearly_the_same(seconds: float) -> None:
     assert parse_seconds(show_seconds(seconds), "time") == pytest.approx(seconds, rel=0.05, abs=0.001)
+
+
+@given(st.floats(min_value=0.001, max_value=1e7))
+def test_enough_is_never_less_and_hardly_more(seconds: float) -> None:
+    enough = parse_seconds(enough_seconds(seconds), "time")
+    assert seconds <= enough <= max(seconds + 1, 1.5 * seconds)

@@ -121,7 +121,8 @@ def echo(argv: list[str]) -> Outcome:
 
 
 class FakeMaster:
-    """``stuck`` tasks never start; ``reasons`` is what ``why`` says then."""
+    """``stuck`` tasks never start; ``reasons`` is what ``why`` says then. ``seen`` is what a site says of any pilot, ``ends`` how those
+    ended that are gone."""
 
     def __init__(self, outcome: Callable[[list[str]], Outcome] = echo) -> None:
         self.outcome = outcome
@@ -137,6 +138,8 @@ class FakeMaster:
         self.refusal: PilotfishError | None = None
         self.sites: list[dict[str, Any]] = []
         self.pilots: list[dict[str, Any]] = []
+        self.seen: dict[str, Any] | None = None
+        self.ends: dict[str, dict[str, str]] = {}
         self.workers: list[dict[str, Any]] = []
 
     def connector(self, pool: str, start: bool, workers: int | None) -> FakeMaster:
@@ -237,6 +240,7 @@ class FakeMaster:
         worker = {
             "worker": "local-1",
             "pilot": "local-1",
+            "site": "local",
             "state": "idle",
             "connected": True,
             "capacity": {"cores": 2.0},
@@ -260,6 +264,11 @@ class FakeMaster:
     def _ask_pilots_add(self, site: str, pilots: int) -> dict[str, Any]:
         return {"pilots": [f"{site}-{number}" for number in range(1, pilots + 1)]}
 
+    def _ask_pilots_withdraw(self, pilots: list[str], reason: str) -> dict[str, Any]:
+        gone = [row["pilot"] for row in self.pilots if row["pilot"] in pilots]
+        self.pilots[:] = [row for row in self.pilots if row["pilot"] not in pilots]
+        return {"pilots": gone}
+
     def _ask_drain(self, worker: str, reason: str) -> dict[str, Any]:
         self.pilots.clear()
         return {"draining": worker}
@@ -267,7 +276,16 @@ class FakeMaster:
     def _ask_why(self, **subject: Any) -> dict[str, Any]:
         name = " ".join(f"{key} {value}" for key, value in subject.items())
         reasons = self.reasons or [{"code": "busy", "text": "all workers are busy", "commands": ["pilotfish workers"]}]
-        return {"subject": name, "state": "ready", "sentence": f"{name} is ready: {reasons[0]['text']}", "reasons": reasons}
+        answer = {"subject": name, "state": "ready", "sentence": f"{name} is ready: {reasons[0]['text']}", "reasons": reasons}
+        return {**answer, **self._about_pilot(subject["pilot"])} if "pilot" in subject else answer
+
+    def _about_pilot(self, name: str) -> dict[str, Any]:
+        there = [row for row in self.pilots if row["pilot"] == name]
+        if not there and name not in self.ends:
+            raise BadInput(f"there is no pilot {name}", "pilotfish status lists them")
+        return (
+            {"job": there[0].get("job", ""), "seen": self.seen, "end": None} if there else {"job": "", "seen": None, "end": self.ends[name]}
+        )
 
     def _ask_cancel(self, run: int | None = None, tasks: list[str] | None = None) -> dict[str, int]:
         return {"cancelled": len(self.runs[run].tasks) if run is not None else len(tasks or ())}

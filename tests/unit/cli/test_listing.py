@@ -10,7 +10,7 @@ import pytest
 
 from pilotfish.cli.render import Screen
 from pilotfish.cli.results import show_results
-from pilotfish.model.task import Failure
+from pilotfish.model.task import NO_DIRECTORY, Failure
 from tests.unit.cli.conftest import CommandLine
 from tests.unit.cli.fake_master import FakeMaster
 
@@ -115,6 +115,23 @@ def test_workers_are_listed(pilotfish: CommandLine, master: FakeMaster) -> None:
     assert len(json.loads(pilotfish("workers", "--json").out)) == 1
     assert pilotfish("workers", "--set", "3").out == "From now on 3 cores of this machine work for the pool default.\n"
     assert master.workers_asked == 3
+
+
+def test_workers_tell_their_site_when_some_are_elsewhere(pilotfish: CommandLine, master: FakeMaster) -> None:
+    master.workers = [{"worker": "hpc-1", "site": "hpc", "state": "busy", "capacity": {"cores": 8.0}, "free": {"cores": 1.0}, "running": 7}]
+    assert pilotfish("workers").out == (
+        "WORKER   SITE   STATE  CORES  BUSY  RUNNING  DONE  FAILED  NOTE\n"
+        "local-1  local  idle       2     0        0     3       1\n"
+        "hpc-1    hpc    busy       8     7        7     0       0\n"
+    )
+
+
+def test_sites_show_this_machine_also_when_the_master_knows_of_none(pilotfish: CommandLine, master: FakeMaster) -> None:
+    assert pilotfish("sites").out == (
+        "SITE   BACKEND  STATE  WAITING  ACTIVE  WORKERS  QUEUE WAIT  9 OF 10  FAILURES\n"
+        "local  local    ready        0       0        0           -        -  -\n"
+        "No other sites are described. Add one: pilotfish site add NAME --backend slurm\n"
+    )
 
 
 def test_why_tells_reasons_and_what_to_type(pilotfish: CommandLine, master: FakeMaster) -> None:
@@ -236,7 +253,7 @@ def test_rerun_runs_what_failed_and_watches_it(pilotfish: CommandLine, master: F
     assert pilotfish("rerun", "2", "--detach").status == 0
     data = json.loads(pilotfish("rerun", "2", "--json").out)
     assert (data["state"], data["tasks"], sum(data["counts"].values())) == ("failed", 1, 1)
-    failure = {"task": "5.0", "command": "echo 2", "message": "echo ended with exit status 1", "wrote": "it went wrong"}
+    failure = {"task": "5.0", "command": "echo 2", "cause": "exit", "message": "echo ended with exit status 1", "wrote": "it went wrong"}
     assert data["failures"] == [failure]
 
 
@@ -248,6 +265,16 @@ def test_attach_watches_again(pilotfish: CommandLine, master: FakeMaster) -> Non
     failed = pilotfish("attach")
     assert failed.status == 1
     assert "2.1   echo 2   echo ended with exit status 1: it went wrong\n" in failed.out
+
+
+def test_tasks_whose_directory_the_nodes_lack_are_not_offered_to_be_run_so_once_more(pilotfish: CommandLine, master: FakeMaster) -> None:
+    two_runs(pilotfish, master)
+    for task in master.runs[2].tasks:
+        if task.failure is not None:
+            task.failure = Failure(NO_DIRECTORY, "site", "there is no directory '/mine' on node n1")
+    said = pilotfish("attach")
+    assert "What helps:    --sandbox " in said.out and "--input FILE" in said.out
+    assert "rerun" not in said.out and "logs" not in said.out
 
 
 def test_a_run_whose_client_died_amid_its_tasks_is_not_taken_for_done(pilotfish: CommandLine, master: FakeMaster) -> None:

@@ -187,6 +187,7 @@ def test_the_outcome_as_json(pilotfish: CommandLine, master: FakeMaster) -> None
     assert data["failures"][0] == {
         "task": "1.0",
         "command": "false 1",
+        "cause": "exit",
         "message": "false ended with exit status 1",
         "wrote": "it went wrong",
     }

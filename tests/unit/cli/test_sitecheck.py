@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,6 @@ import pytest
 
 from pilotfish.cli.doctor import BAD, DOUBTFUL, GOOD
 from tests.unit.cli.conftest import CommandLine
-from tests.unit.cli.fake_master import FakeMaster
-from tests.unit.cli.test_site import row
 
 
 @pytest.fixture
@@ -90,10 +89,28 @@ def test_room_clock_and_python_are_looked_at(pilotfish: CommandLine, programs: P
     pilotfish("site", "set", "hpc", "setup=exit 9")
     found = findings(pilotfish, "--no-pilot")
     assert found["folder"]["state"] == BAD
-    assert "1000 KiB free, 50 files" in found["folder"]["text"]
+    assert "1000 KiB free, 50 inodes free" in found["folder"]["text"]
     assert found["clock"]["state"] == DOUBTFUL
     assert "behind this machine's" in found["clock"]["text"]
     assert found["python"]["state"] == DOUBTFUL
+
+
+def test_a_python_that_was_named_and_does_not_work_is_told_with_its_name(pilotfish: CommandLine, programs: Path) -> None:
+    pilotfish("site", "set", "hpc", "python=/opt/nope/python3")
+    said = pilotfish("site", "test", "hpc", "--no-pilot")
+    assert said.status == 0 and said.out.splitlines()[-1] == "Nothing is bad, but there is doubt about: python."
+    found = findings(pilotfish, "--no-pilot")["python"]
+    assert found["state"] == DOUBTFUL
+    assert found["text"].startswith("/opt/nope/python3, which was named, does not work") and "otherwise 3." in found["text"]
+    assert found["cure"].endswith("pilotfish site set hpc python=")
+    put(programs, "python4", f'exec "{sys.executable}" "$@"')
+    pilotfish("site", "set", "hpc", f"python={programs}/python4")
+    assert findings(pilotfish, "--no-pilot")["python"] == {
+        "check": "python",
+        "state": GOOD,
+        "text": f"{'.'.join(map(str, sys.version_info[:3]))} {sys.executable}",
+        "cure": "",
+    }
 
 
 def test_a_folder_that_cannot_be_made_is_told(pilotfish: CommandLine, programs: Path, tmp_path: Path) -> None:
@@ -110,40 +127,3 @@ def test_a_login_node_that_wants_a_person_gets_one(pilotfish: CommandLine, progr
     assert found["reach"]["cure"] == "pilotfish site login hpc"
     put(programs, "ssh", 'echo "ssh: Could not resolve hostname login" >&2; exit 255')
     assert findings(pilotfish)["reach"]["cure"] == "Try it by hand: ssh me@login true"
-
-
-def test_a_test_pilot_that_joins_is_sent_home(pilotfish: CommandLine, programs: Path, master: FakeMaster) -> None:
-    master.sites = [row()]
-    master.pilots = [{"pilot": "hpc-1", "job": "7"}]
-    master.workers = [{"worker": "hpc-1.n1.77", "pilot": "hpc-1", "info": {"hostname": "n1"}}]
-    found = findings(pilotfish)["test pilot"]
-    assert found["state"] == GOOD
-    assert "hpc-1 started on n1, reached the master after" in found["text"]
-    assert ("drain", {"worker": "hpc-1.n1.77", "reason": "it was only a test"}) in master.asked
-
-
-@pytest.mark.parametrize(
-    ("pilots", "site", "state", "text"),
-    [
-        ([], row(active=0, failures={}), DOUBTFUL, "was withdrawn: no work waits for it"),
-        ([], row(active=2, failures={}), GOOD, "but other pilots of hpc are active"),
-        ([{"pilot": "hpc-1", "job": "7"}], row(active=0), DOUBTFUL, "is job 7 there, and no worker of it came"),
-        ([{"pilot": "hpc-1", "job": ""}], row(trouble="it is down"), BAD, "could not be sent"),
-    ],
-)
-def test_a_test_pilot_that_does_not_join_is_explained(
-    pilotfish: CommandLine, programs: Path, master: FakeMaster, pilots: list[Any], site: dict[str, Any], state: str, text: str
-) -> None:
-    master.sites, master.pilots = [site], pilots
-    found = findings(pilotfish, "--patience", "0")["test pilot"]
-    assert found["state"] == state
-    assert text in found["text"]
-
-
-def test_a_test_pilot_that_fails_is_told_with_its_cause(pilotfish: CommandLine, programs: Path, master: FakeMaster) -> None:
-    answers = [[row(failures={})], [row(failures={"refused": 1}, last_bad="was refused: invalid partition")]]
-    master._ask_sites = lambda: answers.pop(0)  # type: ignore[method-assign]
-    found = findings(pilotfish)["test pilot"]
-    assert found["state"] == BAD
-    assert found["text"] == "it was refused: invalid partition"
-    assert "pilotfish site show hpc --dry-run" in found["cure"]

@@ -34,7 +34,7 @@ def remedies(stage: Stage, task: Task) -> list[str]:
 def test_a_pool_without_workers_says_so_and_how_to_get_some() -> None:
     stage = Stage()
     (task,) = stage.work()
-    assert codes(stage, task) == ["no-workers"]
+    assert codes(stage, task) == ["no-site", "no-workers"]
     assert any("workers --set" in remedy for remedy in remedies(stage, task))
     stage.ask("workers_set", local=2)
     assert codes(stage, task) == ["starting"]
@@ -212,7 +212,7 @@ def test_runs_and_workers_answer_too() -> None:
     link = stage.join("w")
     worker = stage.machine.state.workers["w"]
     assert explain.worker(stage.machine, worker)["reasons"][0]["code"] == "busy"
-    assert explain.run(stage.machine, stage.machine.state.runs[run])["reasons"][0]["code"] == "running"
+    assert explain.run(stage.machine, stage.machine.state.runs[run])["sentence"] == "run 1 is running: 1 task is at workers"
     stage.finish(link, task)
     assert explain.worker(stage.machine, worker)["reasons"][0]["code"] == "idle"
     stage.tell(i.LinkClosed(link))

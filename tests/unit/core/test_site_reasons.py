@@ -9,8 +9,9 @@ import pytest
 from pilotfish.core import explain
 from pilotfish.core.state import Task
 from pilotfish.model import inputs as i
-from pilotfish.model.site import BOOTSTRAP, Site
-from pilotfish.model.states import ASSIGNED
+from pilotfish.model import messages as m
+from pilotfish.model.site import BOOTSTRAP, EXPIRED, Site
+from pilotfish.model.states import ASSIGNED, READY
 from pilotfish.model.task import Request, TaskSpec
 from pilotfish.strategies.demand import OnDemand
 from pilotfish.strategies.everywhere import Everywhere
@@ -90,9 +91,12 @@ def test_a_site_that_is_held_says_what_went_wrong_and_releasing_it_helps() -> No
         stage.wait(4000)
     reason = only(stage, task)
     assert reason["code"] == "held" and "no python3 on n07" in reason["text"] and not pilots(stage)
-    assert reason["commands"] == ["pilotfish doctor pond", "pilotfish site resume pond"]
+    assert reason["commands"] == [
+        "pilotfish site set pond python=/path/to/python3",
+        "pilotfish doctor pond",
+        "pilotfish site resume pond",
+    ]
     stage.ask("site_release", site="pond")
-    stage.wait(4000)
     assert pilots(stage) and code(stage, task) == "pending"
 
 
@@ -117,9 +121,11 @@ def test_a_pilot_that_waits_says_why_in_the_words_of_the_batch_system() -> None:
     assert "4711" in only(stage, task)["text"]
     stage.tell(i.PilotSeen(pilot, False, "ReqNodeNotAvail, Reserved for maintenance"))
     assert "job 4711): ReqNodeNotAvail, Reserved for maintenance" in only(stage, task)["text"]
-    assert only(stage, task)["commands"] == ["pilotfish sites"]
+    assert only(stage, task)["commands"] == ["pilotfish site set pond queue=QUEUE"]
     stage.tell(i.PilotSeen(pilot, True, ""))
-    assert "its agent has not joined yet" in only(stage, task)["text"]
+    assert "its agent has not joined yet" in only(stage, task)["text"] and only(stage, task)["commands"] == ["pilotfish sites"]
+    stage.tell(i.SiteSpoke("pond", ""), after_s=60.0)
+    assert "pilotfish doctor pond" in only(stage, task)["commands"], "it should have joined by now"
     stage.join("w", pilot=pilot)
     assert task.state == ASSIGNED
 
@@ -232,14 +238,14 @@ def test_what_no_pilot_of_a_site_can_have_is_said() -> None:
     assert code(stage, task) == "too-big" and "1 licence" in only(stage, task)["text"]
 
 
-@pytest.mark.parametrize("time_s", [1000.0, 600.0])
-def test_a_walltime_that_is_too_short_says_so_and_a_longer_one_helps(time_s: float) -> None:
+@pytest.mark.parametrize(("time_s", "enough"), [(1000.0, "18m"), (600.0, "11m")])
+def test_a_walltime_that_is_too_short_says_so_and_a_longer_one_helps(time_s: float, enough: str) -> None:
     """Also if it is too short only because a pilot must start and end within it."""
     stage = stage_with(pond=slurm(walltime_s=600.0))
     (task,) = stage.work(TaskSpec("python", time_s=time_s))
     assert not pilots(stage)
     reason = only(stage, task)
-    assert reason["code"] == "walltime" and reason["commands"][0] == f"pilotfish site set pond walltime={time_s + 60:g}"
+    assert reason["code"] == "walltime" and reason["commands"][0] == f"pilotfish site set pond walltime={enough}"
     describe(stage, pond=slurm(walltime_s=time_s + 60))
     assert pilots(stage) and code(stage, task) == "pending"
 
@@ -268,3 +274,31 @@ def test_a_run_that_may_go_anywhere_hears_of_this_machine_as_well() -> None:
     assert [reason["code"] for reason in explain.task(stage.machine, task)["reasons"]] == ["site-paused", "no-workers"]
     (bound,) = stage.work(sites=("pond",))
     assert [reason["code"] for reason in explain.task(stage.machine, bound)["reasons"]] == ["site-paused"]
+
+
+def test_a_task_that_outlives_its_pilots_is_not_begun_for_ever_and_longer_pilots_help() -> None:
+    stage = stage_with(pond=slurm(walltime_s=600.0))
+    (task,) = stage.work(sites=("pond",))
+    (pilot,) = pilots(stage)
+    link = stage.join("w", pilot=pilot, ends_in_s=575.0)
+    assert task.state == ASSIGNED
+    stage.tell(i.AgentSpoke(link, m.Leave("the time of this pilot is over", [(task.id, 1, 574.0)])))
+    stage.tell(i.PilotGone(pilot, True, "done", cause=EXPIRED))
+    assert not pilots(stage), "no pilot is asked for that is too short again"
+    reason = only(stage, task)
+    assert reason["code"] == "walltime" and "10 min" in reason["text"] and reason["commands"] == ["pilotfish site set pond walltime=20m"]
+    (warning,) = [row for row in explain.warnings(stage.machine) if row["code"] == "walltime"]
+    assert "1 task of run 1" in warning["text"] and warning["commands"] == reason["commands"]
+    describe(stage, pond=slurm(walltime_s=1200.0))
+    assert pilots(stage) and code(stage, task) == "pending"
+
+
+def test_a_site_whose_pilots_start_slowly_has_less_time_for_tasks() -> None:
+    """Otherwise one pilot after the other would come too late for the task that it was asked for."""
+    stage = stage_with(pond=slurm(walltime_s=3600.0, max_pilots=1))
+    (task,) = stage.work(TaskSpec("python", time_s=3540.0))
+    (pilot,) = pilots(stage)
+    stage.join("w", pilot=pilot, ends_in_s=3500.0)
+    assert task.state == READY
+    reason = only(stage, task)
+    assert reason["code"] == "walltime" and "1 min 51 s" in reason["text"] and "walltime=62m" in reason["commands"][0]

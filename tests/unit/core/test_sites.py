@@ -29,7 +29,7 @@ from pilotfish.model.site import (
     PilotSize,
     Site,
 )
-from pilotfish.model.states import ACTIVE, ASSIGNED, ENDING, READY
+from pilotfish.model.states import ACTIVE, ASSIGNED, DRAINING, ENDING, READY
 from pilotfish.model.task import TaskSpec
 from pilotfish.strategies.demand import OnDemand
 from pilotfish.strategies.everywhere import Everywhere
@@ -346,7 +346,7 @@ def test_all_that_happens_to_pilots_is_counted() -> None:
     stage.tell(i.PilotGone(expired, True, "its time was over", cause=EXPIRED))
     stage.tell(i.PilotGone(died, False, "NODE_FAIL", cause=DIED))
     stage.tell(i.PilotGone(refused, False, "was refused: no such queue", cause=REFUSED))
-    stage.tell(i.PilotGone(unstarted, False, "no python", cause=BOOTSTRAP))
+    stage.tell(i.PilotGone(unstarted, False, "no python", cause=BOOTSTRAP), after_s=2.0)
     withdraw(stage, withdrawn)
     stage.tell(i.PilotGone(withdrawn, True, "cancelled", cause=CANCELLED))
     record = stage.machine.state.sites["pond"]
@@ -386,11 +386,102 @@ def test_the_rows_of_sites_tell_how_long_pilots_wait_and_why_they_fail() -> None
     assert row["queue_wait_median_s"] == pytest.approx(60.0) and row["queue_wait_90_s"] == pytest.approx(100.0)
     assert row["failures"] == {DIED: 4, BOOTSTRAP: 1} and row["trouble"] == "slurmctld does not answer"
     assert (row["waiting"], row["active"], row["workers"]) == (1, 2, 2)
-    assert (row["site"], row["backend"], row["state"], row["used"], row["wanted"]) == ("pond", "slurm", "ready", True, -1)
+    assert (row["site"], row["backend"], row["state"], row["used"], row["wanted"]) == ("pond", "slurm", "trouble", True, -1)
     stage.tell(i.SiteSpoke("pond", ""))
     assert stage.ask("sites")[0]["trouble"] == ""
+
+
+def test_why_a_site_stands_as_it_does() -> None:
+    stage = stage_with(pond=POND)
+
+    def why(state: str, code: str, words: str, *commands: str) -> None:
+        answer = stage.ask("why", site="pond")
+        first = answer["reasons"][0]
+        assert (answer["subject"], answer["state"], first["code"]) == ("site pond", state, code)
+        assert words in answer["sentence"] == first["text"] and first["commands"] == list(commands)
+
+    why("ready", "ready", "0 of its pilots wait, 0 work", "pilotfish sites")
+    pilot = add(stage)
+    stage.tell(i.PilotSeen(pilot, False, "Resources"))
+    why("ready", "pending", "Resources", "pilotfish site set pond queue=QUEUE")
+    stage.join("w", pilot=pilot, cores=2.0)
+    why("ready", "ready", "0 of its pilots wait, 1 work", "pilotfish sites")
+    stage.tell(i.SiteSpoke("pond", "a person must log in: pilotfish site login pond"))
+    why("trouble", "site-trouble", "does not answer", "pilotfish site login pond", "pilotfish doctor pond")
+    stage.tell(i.SiteSpoke("pond", "it takes no more pilots now: QOSMaxSubmitJobPerUserLimit"))
+    assert stage.ask("sites")[0]["state"] == "full"
+    stage.tell(i.SiteSpoke("pond", ""), i.PilotGone(add(stage), False, "was refused: no account", cause=REFUSED))
+    assert stage.ask("why", site="pond")["reasons"][0]["code"] == "bootstrap"
+    assert stage.ask("why", site="pond")["reasons"][1]["text"] == "1 of its pilots failed lately: refused"
+    stage.tell(i.SitesRead({"pond": msgspec.structs.replace(POND, max_pilots=1)}))
+    why("ready", "site-limit", "as many as it may", "pilotfish site set pond max_pilots=2")
+    stage.tell(i.SitesRead({"pond": msgspec.structs.replace(POND, paused=True)}))
+    why("paused", "site-paused", "site pond is paused: it gets no new pilots", "pilotfish site resume pond")
+    stage.tell(i.SitesRead({}))
+    why("leaving", "no-site", "its last pilots are on their way home", "pilotfish site add pond --backend slurm")
+    stage.restart()
+    assert stage.ask("sites")[0]["state"] == "leaving"
+    stage.tell(i.SitesRead({"pond": msgspec.structs.replace(POND, paused=True)}))
+    assert stage.ask("sites")[0]["state"] == "paused"
 
 
 def test_a_site_without_a_past_has_a_row_too() -> None:
     (row,) = stage_with(pond=Site(backend="lsf", paused=True)).ask("sites")
     assert (row["state"], row["queue_wait_median_s"], row["queue_wait_90_s"], row["failures"]) == ("paused", None, None, {})
+
+
+def test_an_agent_that_joins_before_the_site_has_answered_was_submitted_all_the_same() -> None:
+    stage = stage_with(pond=POND)
+    (pilot,) = stage.ask("pilots_add", site="pond", pilots=1)["pilots"]
+    stage.join("w", pilot=pilot, cores=2.0)
+    stage.tell(i.PilotAccepted(pilot, "7", 1.5))
+    stage.tell(i.PilotAccepted(pilot, "7", 1.5))
+    assert events(stage) == [(JOINED, ""), (SUBMITTED, "")]
+
+
+def test_a_pilot_whose_agent_was_lost_has_not_done_well() -> None:
+    stage = stage_with(pond=POND)
+    pilot = add(stage)
+    stage.join("w", pilot=pilot, cores=2.0)
+    stage.lose("w")
+    stage.tell(i.PilotGone(pilot, True, "was cancelled"))
+    assert events(stage)[-1] == (FAILED, DIED)
+
+
+def test_a_site_that_the_pool_no_longer_uses_gets_its_cores_back() -> None:
+    stage = stage_with(pond=POND)
+    running, waiting = add(stage), add(stage)
+    stage.join("w", pilot=running, cores=2.0)
+    stage.ask("site_use", site="pond", pilots=None)
+    assert stage.machine.state.pilots[waiting].state == ENDING and stage.machine.state.workers["w"].state == DRAINING
+
+
+def test_more_than_a_site_may_have_is_refused_by_hand_as_well() -> None:
+    stage = stage_with(pond=msgspec.structs.replace(POND, max_pilots=2))
+    add(stage)
+    problem = stage.ask("pilots_add", site="pond", pilots=2)
+    assert isinstance(problem, m.Problem) and "max_pilots=3" in problem.hint
+    assert len(stage.ask("pilots_add", site="pond", pilots=1)["pilots"]) == 1
+
+
+def test_a_site_that_is_held_is_tried_again_when_its_person_changes_it() -> None:
+    stage = stage_with(pond=POND)
+    propose(stage, Hold("pond", "its pilots fail"))
+    stage.tell(i.SitesRead({"pond": POND}))
+    assert stage.machine.state.sites["pond"].held
+    stage.tell(i.SitesRead({"pond": msgspec.structs.replace(POND, python="/usr/bin/python3")}))
+    assert not stage.machine.state.sites["pond"].held
+
+
+def test_an_idle_pilot_that_cannot_be_reached_just_now_is_in_nobodys_way() -> None:
+    stage = stage_with(Everywhere(OnDemand()), pond=POND)
+    stage.ask("site_use", site="pond", pilots=1)
+    (first,) = stage.work()
+    stage.wait(2)
+    (pilot,) = requested(stage)
+    link = stage.join("w", pilot=pilot, cores=2.0, ends_in_s=3000.0)
+    stage.finish(link, first)
+    stage.tell(i.LinkClosed(link))
+    tasks = stage.work(count=5)
+    stage.wait(12)
+    assert [task.state for task in tasks] == [READY] * 5 and stage.machine.state.workers["w"].state != DRAINING

@@ -263,3 +263,46 @@ def test_a_million_tasks_are_not_a_million_sizes() -> None:
     stage.work(count=5000)
     found = demand(stage)
     assert len(found.sizes) == 2000 and found.cores == 5000.0 and found.tasks == 5000
+
+
+def test_the_other_nodes_of_a_pilot_are_awaited_for_a_while_after_the_first() -> None:
+    stage = stage_with(pond=OPEN)
+    pilot = add(stage, size=PilotSize(2.0, 3))
+    stage.work(spec(cores=2.0), count=4)
+    assert len(demand(stage).sizes) == 1
+    stage.join("first", pilot=pilot, cores=2.0)
+    assert len(demand(stage).sizes) == 1, "the first has one, two are on their way"
+    stage.join("second", pilot=pilot, cores=2.0)
+    assert len(demand(stage).sizes) == 1
+    stage.wait(100.0, quietly=False)
+    assert len(demand(stage).sizes) == 2, "the third does not come"
+
+
+def test_only_a_site_where_the_work_may_go_takes_the_place_of_a_pilot_that_waits_too_long() -> None:
+    stage = stage_with(pond=OPEN, reef=OPEN, lake=Site(backend="slurm", tags={"disk": "fast"}))
+    stage.submit(stage.open_run("bound", sites=("pond",)), spec())
+    stage.work(spec(tags={"disk": "fast"}))
+    bound, fast = add(stage, size=PilotSize(1.0)), add(stage, "lake", size=PilotSize(1.0))
+    round_ = Round(survey(stage.machine.state, stage.now))
+    pilots = stage.machine.state.pilots
+    assert round_.sites_instead([pilots[bound]]) == [] == round_.sites_instead([pilots[fast]])
+    stage.submit(stage.open_run("either", sites=("pond", "reef")), spec())
+    other = add(stage, size=PilotSize(1.0))
+    round_ = Round(survey(stage.machine.state, stage.now))
+    assert [view.name for view in round_.sites_instead([pilots[other]])] == ["reef"]
+
+
+def test_work_that_is_paused_or_can_never_go_there_keeps_no_pilots() -> None:
+    stage = stage_with(pond=Site(backend="slurm", walltime_s=600.0))
+
+    def has_work() -> bool:
+        return Round(survey(stage.machine.state, stage.now)).has_work_for("pond")
+
+    assert not has_work()
+    run = stage.open_run()
+    stage.submit(run, spec(time_s=3000.0))
+    assert not has_work()
+    stage.submit(run, spec())
+    assert has_work()
+    stage.ask("pause", run=run)
+    assert not has_work()

@@ -304,3 +304,22 @@ def test_a_run_that_had_its_fill_of_failures_survives_the_death_of_a_worker_with
     stage.join("w", cores=4.0)
     stage.lose("w")
     assert sorted(task.state for task in tasks) == [FAILED, CANCELLED, CANCELLED, CANCELLED]
+
+
+def test_not_all_workers_are_quarantined_one_after_the_other() -> None:
+    """Where everything fails, the tasks are to blame, and shall say so instead of waiting for a worker."""
+    stage = Stage(PoolSettings(quarantine_after=2))
+    tasks = stage.work(count=4)
+    links = {f"w{number}": stage.join(f"w{number}") for number in range(4)}
+    for task in tasks:
+        assert task.worker is not None
+        stage.finish(links[task.worker.id], task)
+    tasks = stage.work(TaskSpec("python", retries=1), count=40)
+    for _ in range(100):
+        for task in tasks:
+            if task.worker is not None:
+                stage.finish(links[task.worker.id], task, failure=fail())
+    assert all(task.state == FAILED for task in tasks)
+    workers = stage.machine.state.workers.values()
+    assert any(not worker.quarantined_until for worker in workers) and any(worker.quarantined_until for worker in workers)
+    assert all("made up" in worker.reason for worker in workers if worker.quarantined_until)

@@ -26,7 +26,7 @@ Draw = Callable[[int], list[GridSite]]
 
 
 def _heuristic() -> HeuristicSettings:
-    return HeuristicSettings(workers=WORKERS, max_pending=WORKERS // 2, window_s=7200.0, patience_s=PATIENCE_S, period_s=TICK_S)
+    return HeuristicSettings(workers=WORKERS, window_s=7200.0, patience_s=PATIENCE_S, period_s=TICK_S)
 
 
 def _swift(choice: str = "weighted", replicas: int = 2) -> SwiftSettings:

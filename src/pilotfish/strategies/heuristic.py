@@ -20,8 +20,8 @@ GENERIC_FITNESS = 1.0
 class HeuristicSettings:
     workers: int = 10
     """The pool shall have so many."""
-    max_pending: int = 10
-    """So many pilots may wait, at all sites together."""
+    max_pending: int = 0
+    """So many pilots may wait, at all sites together; 0: as many as there shall be workers."""
     surplus: int = 2
     """So many more may be on their way than are missing, in case that some never start."""
     window_s: float = 4 * 3600.0
@@ -67,7 +67,7 @@ class Heuristic:
         hopeless = list(outlook.hopeless)
         wished = 0
         missing = settings.workers + settings.surplus - outlook.hopeful if outlook.active < settings.workers else 0
-        while wished < missing and outlook.pending + wished < settings.max_pending:
+        while wished < missing and outlook.pending + wished < (settings.max_pending or settings.workers):
             so_far = f"{outlook.active} of {settings.workers} workers"
             if open_sites := round_.open_sites():
                 name, how = self._draw(open_sites, records)
@@ -83,6 +83,9 @@ class Heuristic:
             wished += 1
         return bool(wished)
 
+    def _explore(self, sites: list[SiteView]) -> SiteView:
+        return self._dice.choice(sites)
+
     def _draw(self, sites: list[SiteView], records: dict[str, Record]) -> tuple[str, str]:
         """A site's own slot, or the generic one, which stands for any of them."""
         fitness = {view.name: self.fitness(view, records[view.name]) for view in sites}
@@ -94,4 +97,4 @@ class Heuristic:
                 record = records[name]
                 past = f"{record.running} running and {record.well} ended well of {record.all}"
                 return name, f"fitness {value:.2f} of {total:.2f} in all: {past}"
-        return self._dice.choice(sites).name, f"drawn to find out, fitness {GENERIC_FITNESS:.2f} of {total:.2f} in all"
+        return self._explore(sites).name, f"drawn to find out, fitness {GENERIC_FITNESS:.2f} of {total:.2f} in all"

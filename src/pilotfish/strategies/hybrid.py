@@ -1,4 +1,4 @@
-"""The hybrid factory: the heuristic one, with the fitness of each site scaled by the rank of its nodes."""
+"""The hybrid factory: the heuristic one, with each site's fitness and part of the generic slot scaled by the rank of its nodes."""
 
 from __future__ import annotations
 
@@ -19,4 +19,12 @@ class Hybrid(Heuristic):
         self._ranks = ranks
 
     def fitness(self, view: SiteView, record: Record) -> float:
-        return super().fitness(view, record) * max(0.0, self._ranks.get(view.name, 1.0))
+        return super().fitness(view, record) * self._rank(view)
+
+    def _explore(self, sites: list[SiteView]) -> SiteView:
+        """What is known of the nodes counts also where nothing is known yet of the site."""
+        ranks = [self._rank(view) for view in sites]
+        return self._dice.choices(sites, ranks)[0] if any(ranks) else super()._explore(sites)
+
+    def _rank(self, view: SiteView) -> float:
+        return max(0.0, self._ranks.get(view.name, 1.0))

@@ -5,10 +5,13 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+import msgspec
+
 from pilotfish.core import salvage
 from pilotfish.core.apply import apply
 from pilotfish.core.state import State
-from pilotfish.model.facts import decode_record
+from pilotfish.errors import JournalError
+from pilotfish.model.facts import AnyFact, Record, Restored, decode_record
 from pilotfish.model.task import Stored
 from pilotfish.store.recovery import Recovery
 
@@ -22,11 +25,11 @@ def replay(recovery: Recovery) -> State:
     unusable = 0
     holes = False
     for record in recovery:
-        turn = decode_record(record)
+        turn = _decoded(record)
         holes = holes or bool(troubles.gaps or troubles.damages)
         for fact in turn.facts:
             if not holes:
-                apply(state, fact, turn.at)
+                _apply(state, fact, turn.at)
             elif not salvage.apply_mended(state, fact, turn.at):
                 unusable += 1
     if holes or troubles.gaps or troubles.damages:
@@ -35,6 +38,27 @@ def replay(recovery: Recovery) -> State:
     if troubles.cut is not None:
         log.warning("an unfinished write at the end of the journal was cut off: %s", troubles.cut)
     return state
+
+
+def _decoded(record: bytes) -> Record:
+    try:
+        return decode_record(record)
+    except msgspec.ValidationError as problem:
+        raise _of_another_version(problem) from problem
+
+
+def _apply(state: State, fact: AnyFact, at: float) -> None:
+    try:
+        apply(state, fact, at)
+    except (ValueError, TypeError) as problem:
+        if isinstance(fact, Restored):  # rows of a snapshot have no names, and another version may have had others
+            raise _of_another_version(problem) from problem
+        raise
+
+
+def _of_another_version(problem: Exception) -> JournalError:
+    text = f"the pool's journal was written by another version of Pilotfish ({problem})"
+    return JournalError(text, "Go on with that version, or begin a new pool: pilotfish run --pool NEW ...")
 
 
 def stored_payloads(state: State) -> list[Stored]:

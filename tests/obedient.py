@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.integration.terminal import PATIENCE_S, Said, Typist
+from tests.integration.terminal import Said, Typist
 from tests.master_for_agents import eventually
 
 Reason = dict[str, Any]
@@ -61,16 +60,7 @@ class Obedient(Typist):
                 assert said.status == 0, (command, said)
 
     def type_in_shell(self, line: str) -> Said:
-        done = subprocess.run(
-            ["sh", "-c", line],
-            cwd=self.directory,
-            env=self.environment,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE_S,
-        )
-        return Said(done.returncode, done.stdout, done.stderr)
+        return self.run("sh", "-c", line)
 
     def finish(self, run: int) -> None:
         data = self.ask("attach", str(run))

@@ -34,8 +34,11 @@ class Typist:
         self.environment = kept | {"PILOTFISH_HOME": str(self.home), "NO_COLOR": "1", "TERM": "xterm", "COLUMNS": "120"}
 
     def type(self, *words: str) -> Said:
+        return self.run(self.command, *words)
+
+    def run(self, *argv: str) -> Said:
         done = subprocess.run(
-            [self.command, *words],
+            argv,
             cwd=self.directory,
             env=self.environment,
             stdin=subprocess.DEVNULL,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
+
 from pilotfish.core.prospects import FAILED, SUCCEEDED, UNNEEDED, SiteView
 from pilotfish.model.states import JOINED
 from pilotfish.strategies.limits import Round, active_at, fit, is_active, is_queued, queued_at
@@ -28,11 +30,12 @@ class Duties:
 
     def perform(self, round_: Round) -> None:
         cancel_the_others(round_)
+        fixed = {view.name: None for view in round_.prospect.sites if view.wanted >= 0 and round_.has_work_for(view)}
         for view in round_.prospect.sites:
-            if _is_fixed(round_, view):
+            if view.name in fixed:
                 _keep_number(round_, view)
-        self._withdraw_spare(round_)
-        _send_idle_home(round_)
+        self._withdraw_spare(round_, fixed)
+        _send_idle_home(round_, fixed)
 
     def is_time(self, round_: Round) -> bool:
         """For factories that look from time to time: not sooner than a period after they last asked for pilots, and less and less often
@@ -52,10 +55,10 @@ class Duties:
                 continue
             round_.withdraw(pilot.id, f"there are {active} workers, and {workers} shall be", UNNEEDED)
 
-    def _withdraw_spare(self, round_: Round) -> None:
-        fixed = {pilot.id for view in round_.prospect.sites if _is_fixed(round_, view) for pilot in view.pilots}
-        present = {pilot.id: pilot for view in round_.prospect.sites for pilot in view.pilots if is_queued(pilot)}
-        spare = [pilot for pilot in round_.prospect.demand.spare if pilot in present and pilot not in fixed]
+    def _withdraw_spare(self, round_: Round, fixed: Container[str]) -> None:
+        views = [view for view in round_.prospect.sites if view.name not in fixed]
+        present = {pilot.id: pilot for view in views for pilot in view.pilots if is_queued(pilot)}
+        spare = [pilot for pilot in round_.prospect.demand.spare if pilot in present]
         self._spare_since = {pilot: self._spare_since.get(pilot, round_.now) for pilot in spare}
         for pilot, since in self._spare_since.items():
             if round_.now - since < self._grace_s:
@@ -74,19 +77,14 @@ def count_futile(round_: Round) -> int:
     return sum(1 for view in views for event in view.history if event.kind == FAILED and event.at > useful_at)
 
 
-def _is_fixed(round_: Round, view: SiteView) -> bool:
-    """Did a person say how many pilots there shall be, and is there work that may be done there?"""
-    return view.wanted >= 0 and round_.has_work_for(view.name)
-
-
-def _send_idle_home(round_: Round) -> None:
+def _send_idle_home(round_: Round, fixed: Container[str]) -> None:
     """Who has had nothing to do for long costs somebody's cores. And who does nothing because what waits does not fit it must not stand in
     the way of one that it would fit."""
     state = round_.prospect.state
     workers = state.workers
     for view in round_.prospect.sites:
-        kept = _is_fixed(round_, view) or not view.site.idle_s
-        in_the_way = _is_full(round_, view)
+        kept = view.name in fixed or not view.site.idle_s
+        in_the_way = _is_full(round_, view, view.name in fixed)
         for pilot in view.pilots:
             agents = [workers[name] for name in pilot.workers]
             if not is_active(pilot) or not agents or any(agent.held or agent.state != JOINED for agent in agents):
@@ -108,15 +106,14 @@ def _send_idle_home(round_: Round) -> None:
                 round_.withdraw(pilot.id, f"it had nothing to do for {view.site.idle_s:g} s", UNNEEDED)
 
 
-def _is_full(round_: Round, view: SiteView) -> bool:
+def _is_full(round_: Round, view: SiteView, is_fixed: bool) -> bool:
     """Is there work for a pilot of this site, as it is described, that cannot be asked for because others are there? Once is enough to ask:
     while one of them leaves, it is not; nor where another pilot would be the same machine again."""
     workers = round_.prospect.state.workers
     if view.site.takes_whole_machines or any(workers[name].state != JOINED for pilot in view.pilots for name in pilot.workers):
         return False
     would_do = [least for least in round_.needs.kinds(view.name) if fit(least, view.site) is not None]
-    fixed = _is_fixed(round_, view)
-    return bool(would_do) and (fixed or not any(round_.rooms[view.name].size_for(least) for least in would_do))
+    return bool(would_do) and (is_fixed or not any(round_.rooms[view.name].size_for(least) for least in would_do))
 
 
 def _keep_number(round_: Round, view: SiteView) -> None:

@@ -110,17 +110,16 @@ class Round:
         self.moments: list[float] = []
         self._withdrawn: dict[str, None] = {}
 
-    def has_work_for(self, site: str) -> bool:
+    def has_work_for(self, view: SiteView) -> bool:
         """Is there anything to do that may be done there, now or later? Where work is only a number, as on simulated grids, it may."""
         state = self.prospect.state
         if not state.runs:
             return bool(self.prospect.demand.tasks or state.unfinished)
-        view = next(view for view in self.prospect.sites if view.name == site)
         stuck: dict[int, int] = {}
         for shape in state.ready:
             if not could_go(shape, view):
                 stuck[shape.run.id] = stuck.get(shape.run.id, 0) + len(shape.queue)
-        runs = [run for run in state.runs.values() if not run.paused and (not run.options.sites or site in run.options.sites)]
+        runs = [run for run in state.runs.values() if not run.paused and (not run.options.sites or view.name in run.options.sites)]
         return any(run.unfinished > stuck.get(run.id, 0) for run in runs)
 
     def free_sites(self) -> list[SiteView]:

@@ -296,7 +296,8 @@ def test_work_that_is_paused_or_can_never_go_there_keeps_no_pilots() -> None:
     stage = stage_with(pond=Site(backend="slurm", walltime_s=600.0))
 
     def has_work() -> bool:
-        return Round(survey(stage.machine.state, stage.now)).has_work_for("pond")
+        round_ = Round(survey(stage.machine.state, stage.now))
+        return round_.has_work_for(round_.prospect.sites[0])
 
     assert not has_work()
     run = stage.open_run()

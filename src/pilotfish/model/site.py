@@ -107,7 +107,7 @@ class Site(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """How its agents reach the master: ``direct``, or by a ``tunnel`` through the login node; ``auto``: by a tunnel if the site is reached
     through ssh and has no ``address``."""
     address: str = ""
-    """For ``direct``: the name under which the nodes know the master's machine."""
+    """For ``direct``: the name under which the nodes know the master's machine; it must listen there, see ``host`` in ``config.toml``."""
     poll_s: float = 0.0
     """0: agents stay connected; otherwise they call this often."""
 

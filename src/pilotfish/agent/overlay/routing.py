@@ -1,0 +1,102 @@
+"""Whom a node knows: one bucket for each power of two of distance, in each at most k contacts, least recently seen first.
+
+A contact gets in only by what it said itself, never by hearsay. A full bucket drops the one that was seen the longest ago, not the newest:
+pilots live about equally long, so the one seen last will be there the longest.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections import OrderedDict
+from typing import Dict, Iterator, List, Tuple
+
+from .contacts import BITS, Contact
+
+
+class RoutingTable:
+    """Distance is the exclusive or of two ids. Bucket i holds those whose distance has bit i as its highest."""
+
+    def __init__(self, node: int, k: int) -> None:
+        self.node = node
+        self.k = k
+        self.buckets: Dict[int, OrderedDict[int, Tuple[Contact, float]]] = {}
+        """index -> node -> (contact, last seen)"""
+        self._indices: List[int] = []
+        """Of buckets with somebody in them, ascending: a dozen."""
+
+    def __len__(self) -> int:
+        return sum(len(bucket) for bucket in self.buckets.values())
+
+    def __contains__(self, node: int) -> bool:
+        bucket = self.buckets.get(self.index_of(node))
+        return bucket is not None and node in bucket
+
+    def __iter__(self) -> Iterator[Contact]:
+        for index in self._indices:
+            for contact, _ in self.buckets[index].values():
+                yield contact
+
+    def index_of(self, node: int) -> int:
+        return (self.node ^ node).bit_length() - 1
+
+    def saw(self, contact: Contact, now: float) -> None:
+        index = self.index_of(contact.node)
+        if index < 0:
+            return
+        bucket = self.buckets.get(index)
+        if bucket is None:
+            bucket = self.buckets[index] = OrderedDict()
+            insort(self._indices, index)
+        bucket[contact.node] = (contact, now)
+        bucket.move_to_end(contact.node)
+        if len(bucket) > self.k:
+            bucket.popitem(last=False)
+
+    def forget(self, node: int) -> None:
+        index = self.index_of(node)
+        bucket = self.buckets.get(index)
+        if bucket is not None and bucket.pop(node, None) is not None and not bucket:
+            del self.buckets[index]
+            self._indices.remove(index)
+
+    def nearest(self, target: int, count: int, but: int = -1) -> List[Contact]:
+        """The nearest to ``target``, nearest first, without ``but``. All in one bucket are nearer to it than all in the next one of this
+        walk: so only the buckets that are needed are looked at, and each is sorted by itself."""
+        distance = self.node ^ target
+        found: List[Contact] = []
+        for index in self._by_distance(distance):
+            contacts = [contact for contact, _ in self.buckets[index].values() if contact.node != but]
+            contacts.sort(key=lambda contact: contact.node ^ target)
+            found += contacts
+            if len(found) >= count:
+                return found[:count]
+        return found
+
+    def _by_distance(self, distance: int) -> List[int]:
+        """Buckets in the order of their distance to a target that is so far from us. Going to bucket i turns bit i of the distance: where
+        it is set we come nearer, the higher the bit the more; where it is not, we go away."""
+        nearer = [index for index in self._indices if distance >> index & 1]
+        farther = [index for index in self._indices if not distance >> index & 1]
+        nearer.reverse()
+        return nearer + farther
+
+    def within(self, prefix: int, length: int) -> Tuple[List[Contact], bool]:
+        """Known nodes whose ids begin with these ``length`` bits, and whether there may be others: if a bucket is full."""
+        shift = BITS - length
+        index = (self.node >> shift ^ prefix).bit_length() - 1
+        if index < 0:
+            buckets = [self.buckets[each] for each in self._indices if each < shift]
+        else:
+            bucket = self.buckets.get(index + shift)
+            buckets = [] if bucket is None else [bucket]
+        contacts = [contact for bucket in buckets for contact, _ in bucket.values() if contact.node >> shift == prefix]
+        return contacts, any(len(bucket) >= self.k for bucket in buckets)
+
+    def silent_since(self, moment: float) -> List[Contact]:
+        silent: List[Contact] = []
+        for index in self._indices:
+            for contact, seen in self.buckets[index].values():
+                if seen > moment:
+                    break
+                silent.append(contact)
+        return silent

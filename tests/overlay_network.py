@@ -1,0 +1,157 @@
+"""A site of peers in memory: a heap, a virtual clock, messages that take a while, peers that join, leave or fall silent, and cuts."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable
+from random import Random
+from typing import Any
+
+from pilotfish.agent.overlay.contacts import BITS, Contact, Effect, Tuning
+from pilotfish.agent.overlay.peer import Peer
+
+QUICK = Tuning(k=5, timeout_s=1.0, refresh_s=20.0, republish_s=60.0, expire_s=180.0, beat_s=5.0, silence_s=18.0)
+"""Small buckets, so that small networks have full ones; and a day that passes quickly."""
+LATENCY_S = 0.01
+
+
+class Network:
+    """Effects of peers are performed; those that answer the host are collected in ``reports``, per node. Messages may overtake each other,
+    which those of real connections do not."""
+
+    def __init__(self, seed: int, tuning: Tuning = QUICK, as_json: bool = False) -> None:
+        self.random = Random(seed)
+        self.tuning = tuning
+        self.now = 0.0
+        self.peers: dict[int, Peer] = {}
+        """Those that live."""
+        self.silent: set[int] = set()
+        """Who died without a word: what is sent there is lost, and nobody is told."""
+        self.sides: dict[int, int] = {}
+        """While the network is cut: who is on which side; 0 if not said."""
+        self.reports: dict[int, list[Effect]] = {}
+        self.sent: Counter[str] = Counter()
+        self.on_report: Callable[[Peer, Effect], None] = lambda peer, effect: None
+        self.on_send: Callable[[Contact, Contact, list[Any]], None] = lambda sender, to, message: None
+        self.after_step: Callable[[Peer], None] = lambda peer: None
+        self._as_json = as_json
+        self._heap: list[tuple[float, int, Callable[[], None]]] = []
+        self._order = itertools.count()
+        self._turns: dict[int, float] = {}
+
+    # --- who is there ---------------------------------------------------------------------------------------------------------------
+
+    def join(self, node: int | None = None, knows: int = 3) -> Peer:
+        node = self.random.getrandbits(BITS) if node is None else node
+        known = [peer.me for peer in self.random.sample(list(self.peers.values()), min(knows, len(self.peers)))]
+        peer = Peer(Contact(node, ["127.0.0.1", len(self.peers)]), Random(self.random.random()), self.now, self.tuning)
+        self.peers[node] = peer
+        self.reports[node] = []
+        peer.bootstrap([Contact(contact.node, contact.address) for contact in known], self.now)
+        self.step(peer)
+        return peer
+
+    def die(self, node: int, silently: bool) -> None:
+        del self.peers[node]
+        if silently:
+            self.silent.add(node)
+
+    def leave(self, node: int) -> None:
+        peer = self.peers[node]
+        peer.leave(self.now)
+        self.step(peer)
+        del self.peers[node]
+
+    def any_peer(self) -> Peer:
+        return self.peers[self.random.choice(list(self.peers))]
+
+    def nearest(self, target: int, count: int, but: int = -1) -> list[int]:
+        """What a lookup should find."""
+        return sorted((node for node in self.peers if node != but), key=lambda node: node ^ target)[:count]
+
+    # --- time -----------------------------------------------------------------------------------------------------------------------
+
+    def run(self, seconds: float, until: Callable[[], bool] = lambda: False) -> None:
+        end = self.now + seconds
+        while self._heap and self._heap[0][0] <= end and not until():
+            self.now, _, act = heapq.heappop(self._heap)
+            act()
+        if not until():
+            self.now = end
+
+    def settle(self) -> None:
+        """So long that every peer has looked over its neighbourhood twice."""
+        self.run(3 * self.tuning.refresh_s)
+
+    def step(self, peer: Peer) -> None:
+        node = peer.me.node
+        for effect in peer.turn(self.now):
+            if effect[0] == "tell":
+                self._send(peer.me, effect[1], effect[2])
+            else:
+                self.reports[node].append(effect)
+                self.on_report(peer, effect)
+        self.after_step(peer)
+        if peer.deadline < self._turns.get(node, float("inf")):
+            self._turns[node] = peer.deadline
+            self.at(peer.deadline, lambda: self._wake(peer))
+
+    def _wake(self, peer: Peer) -> None:
+        node = peer.me.node
+        self._turns.pop(node, None)
+        if self.peers.get(node) is peer:
+            self.step(peer)
+
+    def at(self, when: float, act: Callable[[], None]) -> None:
+        heapq.heappush(self._heap, (max(when, self.now), next(self._order), act))
+
+    # --- messages -------------------------------------------------------------------------------------------------------------------
+
+    def _send(self, sender: Contact, to: Contact, message: list[Any]) -> None:
+        self.sent[message[0]] += 1
+        self.on_send(sender, to, message)
+        if self._as_json:
+            message = json.loads(json.dumps(message))
+        self.at(self.now + LATENCY_S * (0.5 + self.random.random()), lambda: self._arrive(sender, to.node, message))
+
+    def _arrive(self, sender: Contact, node: int, message: list[Any]) -> None:
+        peer = self.peers.get(node)
+        if node in self.silent:
+            return
+        if peer is not None and self.sides.get(node, 0) == self.sides.get(sender.node, 0):
+            peer.heard(sender, message, self.now)
+            self.step(peer)
+        elif sender.node in self.peers:
+            self.peers[sender.node].unreachable(node, self.now)
+            self.step(self.peers[sender.node])
+
+    def answer_to(self, peer: Peer, query: int, kind: str, within_s: float = 1000.0) -> Any:
+        """Run on until this query is answered."""
+        seen = self.reports[peer.me.node]
+        answers: list[Any] = []
+
+        def come() -> bool:
+            answers.extend(effect[2] for effect in seen if effect[0] == kind and effect[1] == query)
+            return bool(answers)
+
+        self.step(peer)
+        self.run(within_s, until=come)
+        assert come(), f"{kind} {query} was never answered"
+        return answers[0]
+
+
+def grown(seed: int, size: int, tuning: Tuning = QUICK) -> Network:
+    """A settled network of so many."""
+    network = Network(seed, tuning)
+    for _ in range(size):
+        network.join()
+        network.run(0.05)
+    network.settle()
+    return network
+
+
+def nodes_of(contacts: Iterable[Contact]) -> list[int]:
+    return [contact.node for contact in contacts]

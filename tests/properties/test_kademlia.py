@@ -1,0 +1,352 @@
+"""Whatever joins, leaves and dies: a settled network finds exactly the nearest, and contents are found while a holder lives."""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+from typing import Any
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from pilotfish.agent.overlay.contacts import BITS, Contact, Malformed, Tuning
+from pilotfish.agent.overlay.holdings import Holdings
+from pilotfish.agent.overlay.peer import Peer
+from pilotfish.agent.overlay.routing import RoutingTable
+from tests.overlay_network import QUICK, Network, grown, nodes_of
+
+SEEDS = st.integers(0, 2**32)
+CHANGES = st.sampled_from(["join", "join", "leave", "silent death", "death"])
+QUIET = settings(deadline=None, max_examples=12, suppress_health_check=list(HealthCheck))
+
+
+def change(network: Network, kind: str, least: int = 2) -> int:
+    """The node it happened to."""
+    if kind == "join" or len(network.peers) <= least:
+        return network.join().me.node
+    node = network.any_peer().me.node
+    if kind == "leave":
+        network.leave(node)
+    else:
+        network.die(node, silently=kind == "silent death")
+    return node
+
+
+def assert_lookups_are_exact(network: Network, count: int) -> None:
+    for _ in range(count):
+        peer = network.any_peer()
+        target = network.random.getrandbits(BITS)
+        found = network.answer_to(peer, peer.nearest(target, network.now), "nodes")
+        assert nodes_of(found) == network.nearest(target, network.tuning.k, peer.me.node)
+
+
+def assert_tables_are_settled(network: Network) -> None:
+    """What exact lookups and broadcasts rest on: a bucket has all that live in its range, or k of them; and nobody dead."""
+    for me, peer in network.peers.items():
+        live = Counter(peer.kademlia.table.index_of(node) for node in network.peers if node != me)
+        known = {index: len(bucket) for index, bucket in peer.kademlia.table.buckets.items()}
+        assert known == {index: min(count, network.tuning.k) for index, count in live.items()}
+        assert all(contact.node in network.peers for contact in peer.kademlia.table)
+
+
+# --- the table ------------------------------------------------------------------------------------------------------------------------
+
+
+@given(seed=SEEDS, k=st.integers(1, 6), steps=st.integers(0, 150), bits=st.sampled_from([4, 8, BITS]))
+def test_a_table_equals_a_plain_list_of_who_was_seen_last(seed: int, k: int, steps: int, bits: int) -> None:
+    random = Random(seed)
+    me = random.getrandbits(bits)
+    table = RoutingTable(me, k)
+    plain: list[int] = []
+    """Least recently seen first."""
+    for step in range(steps):
+        node = random.choice(plain) if plain and random.random() < 0.4 else random.getrandbits(bits)
+        if random.random() < 0.2:
+            table.forget(node)
+            plain = [other for other in plain if other != node]
+        else:
+            table.saw(Contact(node, step), step)
+            plain = [other for other in plain if other != node] + [node] * (node != me)
+            same_bucket = [other for other in plain if (other ^ me).bit_length() == (node ^ me).bit_length()]
+            if len(same_bucket) > k:
+                plain.remove(same_bucket[0])
+        for index, bucket in table.buckets.items():
+            assert list(bucket) == [other for other in plain if (other ^ me).bit_length() - 1 == index] != []
+            assert sorted(bucket.values(), key=lambda entry: entry[1]) == list(bucket.values())
+        assert len(table) == len(plain) and me not in table and all(other in table for other in plain)
+        target, count, but = random.getrandbits(bits), random.randrange(12), random.choice([me, *plain])
+        expected = sorted((other for other in plain if other != but), key=lambda other: other ^ target)
+        assert nodes_of(table.nearest(target, count, but)) == expected[:count]
+
+
+@given(seed=SEEDS, length=st.integers(0, 12))
+def test_a_table_knows_which_of_its_contacts_are_in_a_region_and_whether_there_may_be_more(seed: int, length: int) -> None:
+    random = Random(seed)
+    me, k = random.getrandbits(BITS), random.randrange(1, 5)
+    table = RoutingTable(me, k)
+    everybody = [me ^ random.getrandbits(BITS - random.randrange(12)) for _ in range(random.randrange(40))]
+    for node in everybody:
+        table.saw(Contact(node, None), 0.0)
+    shift = BITS - length
+    prefix = (me >> shift) ^ random.choice([0, random.getrandbits(length)])
+    contacts, more = table.within(prefix, length)
+    assert sorted(nodes_of(contacts)) == sorted(contact.node for contact in table if contact.node >> shift == prefix)
+    if not more:
+        assert set(nodes_of(contacts)) == {node for node in everybody if node >> shift == prefix and node != me}
+
+
+# --- lookups --------------------------------------------------------------------------------------------------------------------------
+
+
+@QUIET
+@given(seed=SEEDS, size=st.integers(1, 40), changes=st.lists(CHANGES, max_size=25), as_json=st.booleans())
+def test_lookups_in_a_settled_network_find_exactly_the_nearest(seed: int, size: int, changes: list[str], as_json: bool) -> None:
+    network = Network(seed, as_json=as_json)
+    for kind in ["join"] * size + changes:
+        change(network, kind)
+        network.run(2 * network.random.random())
+    network.settle()
+    assert_tables_are_settled(network)
+    assert_lookups_are_exact(network, 15)
+
+
+def test_lookups_find_exactly_the_nearest_of_a_hundred_with_buckets_as_shipped() -> None:
+    network = grown(1, 100, QUICK._replace(k=20))
+    assert_tables_are_settled(network)
+    assert_lookups_are_exact(network, 60)
+
+
+@QUIET
+@given(seed=SEEDS, size=st.integers(2, 30), changes=st.lists(CHANGES, max_size=25))
+def test_tables_keep_their_rules_at_every_step(seed: int, size: int, changes: list[str]) -> None:
+    def check(peer: Peer) -> None:
+        table = peer.kademlia.table
+        for index, bucket in table.buckets.items():
+            assert 0 < len(bucket) <= network.tuning.k
+            assert all(table.index_of(node) == index >= 0 and contact.node == node for node, (contact, _) in bucket.items())
+            seen = [at for _, at in bucket.values()]
+            assert seen == sorted(seen)
+
+    network = Network(seed)
+    network.after_step = check
+    for kind in ["join"] * size + changes:
+        change(network, kind)
+        network.run(network.random.random())
+
+
+@QUIET
+@given(seed=SEEDS, size=st.integers(6, 40))
+def test_two_halves_of_a_site_that_was_cut_find_each_other_again(seed: int, size: int) -> None:
+    network = grown(seed, size)
+    network.sides = {node: network.random.randrange(2) for node in network.peers}
+    network.settle()
+    assert all(network.sides[other.node] == network.sides[node] for node, peer in network.peers.items() for other in peer.kademlia.table)
+    network.sides = {}
+    network.settle()
+    assert_lookups_are_exact(network, 5)
+
+
+# --- contents -------------------------------------------------------------------------------------------------------------------------
+
+
+@QUIET
+@given(seed=SEEDS, size=st.integers(3, 40), holders=st.integers(1, 8))
+def test_a_content_is_kept_by_the_three_nearest_and_all_its_holders_are_found(seed: int, size: int, holders: int) -> None:
+    network = grown(seed, size)
+    key = network.random.getrandbits(BITS)
+    holding = network.random.sample(list(network.peers.values()), min(holders, size))
+    for peer in holding:
+        assert network.answer_to(peer, peer.publish(key, network.now), "stored") == 3
+    keepers = [node for node, peer in network.peers.items() if peer.kademlia.holdings.holders(key, network.now)]
+    assert set(keepers) == set(network.nearest(key, 3))
+    seeker = network.any_peer()
+    found = network.answer_to(seeker, seeker.find(key, network.now, enough=0), "holders")
+    assert set(nodes_of(found)) == {peer.me.node for peer in holding} - {seeker.me.node}
+    first = holding[0]
+    first.withdraw(key, network.now)
+    network.step(first)
+    network.run(1.0)
+    found = network.answer_to(seeker, seeker.find(key, network.now, enough=0), "holders")
+    assert set(nodes_of(found)) == {peer.me.node for peer in holding[1:]} - {seeker.me.node}
+
+
+@QUIET
+@given(seed=SEEDS, size=st.integers(10, 30), changes=st.lists(CHANGES, min_size=10, max_size=30))
+def test_contents_are_found_during_churn_while_a_holder_lives(seed: int, size: int, changes: list[str]) -> None:
+    """At most two of the three that keep a key die between two publications: more is more than three copies can bear."""
+    network = grown(seed, size)
+    keys = {network.random.getrandbits(BITS): {peer.me.node: peer} for peer in network.random.sample(list(network.peers.values()), 4)}
+    for key, holders in keys.items():
+        for peer in holders.values():
+            network.answer_to(peer, peer.publish(key, network.now), "stored")
+    for kind in changes:
+        gone = change(network, kind, least=8)
+        for key, holders in keys.items():
+            holders.pop(gone, None)
+            seeker = network.any_peer()
+            live = set(holders) - {seeker.me.node}
+            if live:
+                found = network.answer_to(seeker, seeker.find(key, network.now, enough=0), "holders")
+                assert live & set(nodes_of(found))
+        network.run(network.tuning.republish_s / 2)
+
+
+@QUIET
+@given(seed=SEEDS, size=st.integers(8, 30), leavers=st.integers(1, 20))
+def test_who_leaves_hands_over_what_it_kept(seed: int, size: int, leavers: int) -> None:
+    """All keepers leave, one after the other, and the holder has not yet published again."""
+    network = grown(seed, size, QUICK._replace(republish_s=1e6, expire_s=3e6))
+    holder = network.any_peer()
+    key = network.random.getrandbits(BITS)
+    network.answer_to(holder, holder.publish(key, network.now), "stored")
+    for _ in range(min(leavers, size - 4)):
+        network.leave(network.nearest(key, 1, but=holder.me.node)[0])
+        network.run(1.0)
+    for seeker in list(network.peers.values()):
+        if seeker is not holder:
+            assert nodes_of(network.answer_to(seeker, seeker.find(key, network.now), "holders")) == [holder.me.node]
+
+
+@QUIET
+@given(seed=SEEDS, size=st.integers(3, 30))
+def test_who_leaves_holds_nothing_any_more(seed: int, size: int) -> None:
+    network = grown(seed, size)
+    holder = network.any_peer()
+    network.answer_to(holder, holder.publish(7, network.now), "stored")
+    network.leave(holder.me.node)
+    network.run(1.0)
+    assert not any(peer.kademlia.holdings.holders(7, network.now) for peer in network.peers.values())
+
+
+@QUIET
+@given(seed=SEEDS, size=st.integers(3, 20), dead=st.integers(0, 20))
+def test_only_acknowledged_stores_are_counted(seed: int, size: int, dead: int) -> None:
+    network = grown(seed, size)
+    key = network.random.getrandbits(BITS)
+    holder = network.any_peer()
+    others = network.nearest(key, size, but=holder.me.node)
+    for node in others[:dead]:
+        network.die(node, silently=True)
+    kept = network.answer_to(holder, holder.publish(key, network.now), "stored")
+    keepers = [node for node, peer in network.peers.items() if peer.kademlia.holdings.holders(key, network.now)]
+    assert kept == len(keepers) >= 1
+    if dead <= 3:
+        assert kept == min(3, len(network.peers))
+
+
+def test_a_store_that_everybody_refuses_is_not_called_a_success() -> None:
+    network = grown(1, 10, QUICK._replace(most_keys=0))
+    holder = network.any_peer()
+    assert network.answer_to(holder, holder.publish(7, network.now), "stored") == 0
+
+
+def test_what_is_not_published_again_is_forgotten() -> None:
+    network = grown(2, 12)
+    holder = network.any_peer()
+    network.answer_to(holder, holder.publish(7, network.now), "stored")
+    network.run(10 * network.tuning.expire_s)
+    seeker = next(peer for peer in network.peers.values() if peer is not holder)
+    assert nodes_of(network.answer_to(seeker, seeker.find(7, network.now), "holders")) == [holder.me.node]
+    network.die(holder.me.node, silently=True)
+    network.run(1.1 * network.tuning.expire_s)
+    assert network.answer_to(seeker, seeker.find(7, network.now), "holders") == []
+    assert sum(len(peer.kademlia.holdings) for peer in network.peers.values()) == 0
+
+
+@given(seed=SEEDS)
+def test_holdings_are_bounded_and_never_drop_who_spoke_last(seed: int) -> None:
+    random = Random(seed)
+    holdings = Holdings(5, 3, 10.0)
+    plain: dict[tuple[int, int], float] = {}
+    latest: dict[int, int] = {}
+    for now in range(80):
+        key, node = random.randrange(8), random.randrange(6)
+        if random.random() < 0.7:
+            seconds = random.choice([0.5, 3.0, 100.0])
+            if holdings.add(key, [(Contact(node, None), seconds)], now):
+                plain[key, node] = max(plain.get((key, node), 0), now + min(seconds, 10.0))
+                latest[key] = node
+        elif random.random() < 0.5:
+            holdings.remove(key, node)
+            plain.pop((key, node), None)
+        else:
+            holdings.sweep(now)
+        assert len(holdings) <= 5
+        for key in range(8):
+            found = nodes_of(holdings.holders(key, now))
+            live = {node for (other, node), until in plain.items() if other == key and until > now}
+            assert len(found) <= 3 and set(found) <= live
+            assert latest.get(key) not in live - set(found)
+
+
+# --- strangers' words -----------------------------------------------------------------------------------------------------------------
+
+KINDS = st.sampled_from(["reign", "suspect", "find", "keep", "inherit", "withdraw", "ping", "leave", "answer", "no such thing"])
+SCALARS = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-5, 400),
+    st.just(10**400),
+    st.floats(),
+    st.text(max_size=5),
+    st.sampled_from(["0" * 64, "f" * 64, "F" * 64, "٣" * 64]),
+)
+WORDS = st.recursive(
+    SCALARS, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=2), inner, max_size=2), max_leaves=12
+)
+MESSAGES = st.one_of(WORDS, st.lists(WORDS, max_size=5), st.tuples(KINDS, st.integers(0, 60), WORDS, WORDS).map(list))
+
+
+@settings(deadline=None, max_examples=120)
+@given(words=st.lists(MESSAGES, max_size=10), seed=SEEDS)
+def test_nonsense_of_a_peer_is_refused_or_ignored_and_harms_nothing(words: list[Any], seed: int) -> None:
+    network = Network(seed)
+    for _ in range(6):
+        network.join()
+        network.run(0.2)
+    victim = network.any_peer()
+    stranger = next(peer.me for peer in network.peers.values() if peer is not victim)
+    query = victim.nearest(network.random.getrandbits(BITS), network.now)
+    for message in words:
+        try:
+            victim.heard(stranger, message, network.now)
+        except Malformed:
+            pass
+        network.step(victim)
+    network.answer_to(victim, query, "nodes")
+    network.settle()
+    assert_lookups_are_exact(network, 3)
+
+
+def test_a_lookup_ends_although_a_peer_makes_nodes_up_for_ever() -> None:
+    random = Random(1)
+    peer = Peer(Contact(0, None), random, 0.0, Tuning(k=4))
+    liar = Contact(1 << 200, None)
+    peer.heard(liar, ["ping", 1], 0.0)
+    peer.turn(0.0)
+    query = peer.nearest(1 << 250, 0.0)
+    asked = 0
+    effects = peer.turn(0.0)
+    while effects:
+        asked += 1
+        _, contact, message = effects.pop()
+        if message[0] == "find":
+            nearer = [Contact((1 << 250) ^ random.getrandbits(250 - min(asked, 200)), None).wire for _ in range(4)]
+            peer.heard(contact, ["answer", message[1], nearer, []], 0.0)
+        new = peer.turn(0.0)
+        if any(effect[:2] == ("nodes", query) for effect in new):
+            return
+        effects += new
+    pytest.fail("it never ended")
+
+
+def test_who_left_says_nothing_any_more() -> None:
+    network = grown(3, 5)
+    peer = network.any_peer()
+    peer.leave(network.now)
+    assert {effect[2][0] for effect in peer.turn(network.now)} == {"leave"}
+    peer.find(7, network.now)
+    peer.publish(7, network.now)
+    peer.spread("x", network.now)
+    assert peer.turn(network.now) == [] and peer.deadline == float("inf")

@@ -18,6 +18,7 @@ QUESTIONS = (
     "cost_of_a_task",
     "million_tasks",
     "connections",
+    "transfers",
 )
 
 

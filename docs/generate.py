@@ -342,10 +342,13 @@ TASK_OPTIONS = {
     "losses": "how often it is tried again when its worker dies; default 10",
     "priority": "higher goes first; default 0",
     "tags": 'which workers it may go to: `{"disk": "fast"}`',
+    "requirement": 'only on workers for which this holds, such as `"memory >= 8G"`: see [expressions](expressions.md)',
+    "rank": 'rather on workers for which this is larger, such as `"cores"`',
 }
 EXECUTABLE_OPTIONS = {
-    "inputs": "files to bring along: a list, or a table of names and paths",
+    "inputs": "files and directories to bring along: a list, or a table of names and paths, or files that other tasks have left",
     "outputs": "files or patterns to bring back",
+    "keep": "files or patterns that stay with the worker, for tasks that need them",
     "stdin": "what it reads: bytes or text",
     "env": "environment variables to set",
     "cwd": "the directory to run in",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -17,6 +18,15 @@ from pilotfish.model.quantities import DURATION_FIX, SIZE_FIX, parse_bytes, pars
 from pilotfish.model.settings import FACTORY_NAMES, PoolSettings
 from pilotfish.model.site import CREDENTIAL_KINDS, LOCAL, Site
 from pilotfish.model.sitekinds import ANY_OPTIONS, BACKEND_NAMES, KINDS
+
+
+def home() -> Path:
+    """PILOTFISH_HOME, or the platform's place for the state of programs."""
+    given = os.environ.get("PILOTFISH_HOME")
+    if given:
+        return Path(given).expanduser().absolute()
+    base = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
+    return Path(base) / "pilotfish"
 
 
 def read_settings(path: Path, overrides: dict[str, Any] | None = None) -> PoolSettings:
@@ -82,6 +92,8 @@ MOST_BYTES = 10**15
 MOST_SECONDS = 10 * 365 * 86400.0
 LEAST_WALLTIME_S = 30.0
 LEAST_PERIOD_S = 1.0
+SIZES = ("memory", "cache_size")
+"""Keys whose values are bytes, and may be written as people do."""
 SITE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,39}")
 KIND_OF = {key: get_origin(hint) or hint for key, hint in zip(SITE_KEYS, get_type_hints(Site).values(), strict=True)}
 """The type of each key's value: bool, int, float, str, tuple or dict."""
@@ -171,17 +183,17 @@ WORDS: dict[Any, tuple[tuple[type, ...], str]] = {
 def read_quantity(key: str, value: Any, field: str) -> Any:
     """A size or a duration as people write them, in bytes or seconds."""
     try:
-        return parse_bytes(value, field) if key == "memory" else parse_seconds(value, field)
+        return parse_bytes(value, field) if key in SIZES else parse_seconds(value, field)
     except (ValueError, OverflowError):
-        raise BadInput(f"{field} = {_shown(value)} is too large", SIZE_FIX if key == "memory" else DURATION_FIX) from None
+        raise BadInput(f"{field} = {_shown(value)} is too large", SIZE_FIX if key in SIZES else DURATION_FIX) from None
 
 
 def _read_value(place: str, key: str, value: Any) -> Any:
     kind = KIND_OF[key]
-    if key in QUANTITIES or key == "memory":
+    if key in QUANTITIES or key in SIZES:
         if type(value) not in (str, int, float) or len(_shown(value)) > MOST_SHOWN:
-            fix = SIZE_FIX if key == "memory" else DURATION_FIX
-            raise BadInput(f"{place}{key} = {_shown(value)} is not a {'size' if key == 'memory' else 'duration'}", fix)
+            fix = SIZE_FIX if key in SIZES else DURATION_FIX
+            raise BadInput(f"{place}{key} = {_shown(value)} is not a {'size' if key in SIZES else 'duration'}", fix)
         return read_quantity(key, value, place + key)
     types, fix = WORDS[kind]
     if type(value) not in types:
@@ -202,14 +214,14 @@ def _texts(key: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 # --- rules --------------------------------------------------------------------------------------------------------------------------
 
-COUNTS = "max_pilots max_queued max_cores cores nodes gpus commands_at_once submissions_per_minute"
-LINES = "queue account directives environment credentials folder scratch python setup tags"
+COUNTS = "max_pilots max_queued max_cores cores nodes gpus commands_at_once submissions_per_minute transfers"
+LINES = "queue account directives environment credentials folder scratch cache storage python setup tags"
 Rule = tuple[str, Callable[[Any], object], str, str]
 NUMBER_RULES: tuple[Rule, ...] = (
-    (f"{COUNTS} memory", lambda number: number >= 0, " is negative", "set {key} to 0 or more, or leave it out"),
-    ("max_pilots nodes commands_at_once", lambda number: number >= 1, "", "set {key} to 1 or more, or leave it out"),
+    (f"{COUNTS} memory cache_size", lambda number: number >= 0, " is negative", "set {key} to 0 or more, or leave it out"),
+    ("max_pilots nodes commands_at_once transfers", lambda number: number >= 1, "", "set {key} to 1 or more, or leave it out"),
     (COUNTS, lambda number: number <= MOST_COUNT, " is too much", f"choose a number up to {MOST_COUNT}"),
-    ("memory", lambda size: size <= MOST_BYTES, " is too much", f"choose at most {MOST_BYTES} bytes"),
+    ("memory cache_size", lambda size: size <= MOST_BYTES, " is too much", f"choose at most {MOST_BYTES} bytes"),
     (" ".join(QUANTITIES), lambda seconds: seconds <= MOST_SECONDS, " is too long", "choose at most 10 years"),
     ("walltime", lambda seconds: seconds == 0 or seconds >= LEAST_WALLTIME_S, "", f"a pilot needs {LEAST_WALLTIME_S:g} s to be of use"),
     ("period", lambda seconds: seconds >= LEAST_PERIOD_S, " is too often", f"30s is polite; the least is {LEAST_PERIOD_S:g}s"),
@@ -227,7 +239,7 @@ TEXT_RULES: tuple[Rule, ...] = (
     ("queue account", re.compile(r"[^\s-]\S*").fullmatch, " is not a name", "write one word; more is for directives"),
     ("directives", lambda text: not text.startswith("#"), "", "leave out the # and the word after it: they are put there"),
     ("folder", lambda text: text.strip("/. "), "", "name a folder of your own, such as ~/.pilotfish"),
-    ("python scratch folder", lambda text: not text.startswith("-"), " is not a path", "begin it with / or ~"),
+    ("python scratch folder cache storage", lambda text: not text.startswith("-"), " is not a path", "begin it with / or ~"),
     ("reach", ("auto", "direct", "tunnel").__contains__, "", "known are: auto, direct, tunnel"),
     (
         "credentials",

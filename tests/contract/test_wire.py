@@ -9,11 +9,15 @@ import msgspec
 import pytest
 
 from pilotfish.agent import frames as agent_frames
-from pilotfish.agent.machine import AgentMachine, Offer
+from pilotfish.agent.machine import AgentMachine
+from pilotfish.agent.offer import Offer
 from pilotfish.model import messages as wire
+from pilotfish.model.data import Content, Made
 from pilotfish.model.task import Failure, Request, RunOptions, TaskSpec
 
 FAILURE = Failure("exit", "task", 'it said "no" ünïcode \u2028 and \\ a backslash')
+
+CONTENT = Content("ab" * 32, 1 << 41, "/data/x", 10**18, 77)
 
 EXAMPLES: list[Any] = [
     wire.Banner(1, "ab" * 32),
@@ -22,9 +26,23 @@ EXAMPLES: list[Any] = [
     wire.Refused("wrong key"),
     wire.Hello("w", "p", {"cores": 2.0, "memory": 1e10}, {"site": "here"}, {"cpu": "fast", "gpus": []}, None, 0.0, [(1 << 40, 1, 2)]),
     wire.Hello("w", "p", {}, {}, {}, 3600.5, 30.0, []),
+    wire.Bulk(),
+    wire.Bulk("w"),
     wire.Beat([(1 << 32 | 5, 1)]),
     wire.Beat([]),
-    wire.Results(12, [wire.ResultItem(1 << 52, 3, FAILURE, 1, 2, 3, 0), wire.ResultItem(2, 1, None, 10**12, 0, 0, 1 << 20)]),
+    wire.Beat([], [("ab" * 32, 1, 1 << 40)], [1, 2, 3, 4, 5, 6, 7, 1 << 50]),
+    wire.Introduce("here", "ab" * 32, "-----BEGIN", "-----BEGIN", [["ab" * 32, ["10.0.0.1", 7]]]),
+    wire.Reigns(3),
+    wire.Vouch(["w"], ["v"]),
+    wire.Claims([("w", [(1, 2)])]),
+    wire.Loans([(1, 2)]),
+    wire.Quiet(True),
+    wire.LetGo(["ab" * 32]),
+    wire.Lend([], [wire.SentTask(1 << 33, 2, 1, 100, 1.5, 1 << 30)]),
+    wire.Holds(["ab" * 32], ["cd" * 32], True),
+    wire.Results(
+        12, [wire.ResultItem(1 << 52, 3, FAILURE, 1, 2, 3, 0), wire.ResultItem(2, 1, None, 10**12, 0, 0, 9, [Made("ab" * 32, 5, True)])]
+    ),
     wire.Returned([(4, 1)]),
     wire.Draining("nearly over"),
     wire.Leave("drained"),
@@ -32,8 +50,8 @@ EXAMPLES: list[Any] = [
     wire.Peeked(3, True, 1024),
     wire.Welcome(7, 5.0, 60.0),
     wire.Assign(
-        [wire.SentSpec(1, "python", 1.5, {"cores": 1.0}, {"env": {"A": "b"}, "cwd": None, "python": [3, 11]}, 10)],
-        [wire.SentTask(1 << 33, 2, 1, 100, 1.5, 1 << 30)],
+        [wire.SentSpec(1, "python", 1.5, {"cores": 1.0}, {"env": {"A": "b"}, "cwd": None, "python": [3, 11]}, 10, (CONTENT,))],
+        [wire.SentTask(1 << 33, 2, 1, 100, 1.5, 1 << 30, (CONTENT, CONTENT))],
     ),
     wire.Acked(0, 11),
     wire.Kill([(1, 1), (2, 3)]),
@@ -43,7 +61,7 @@ EXAMPLES: list[Any] = [
     wire.Retire("done"),
     wire.Peek(3, 1, 1, 2, 0),
     wire.Open("uid", RunOptions(name="n")),
-    wire.Submit(1, 0, 0, [TaskSpec("exec", request=Request(cores=2.0))], [0], [(0, 5)], {1: [0]}, 4),
+    wire.Submit(1, 0, 0, [TaskSpec("exec", request=Request(cores=2.0))], [0], [(0, 5)], {1: [0]}, 4, {0: (CONTENT,)}),
     wire.Close(1),
     wire.Watch(1, 0, True),
     wire.Taken(1, 5),

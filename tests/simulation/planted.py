@@ -13,6 +13,7 @@ import msgspec
 import pytest
 
 from pilotfish.agent import machine as agent_machine
+from pilotfish.agent import pace
 from pilotfish.agent import results as agent_results
 from pilotfish.core import agents, apply, clients, commands, machine, snapshot, verdicts
 from pilotfish.core.machine import Machine, Turn
@@ -483,7 +484,7 @@ def the_agent_does_not_hear_kill(patch: Patch) -> None:
 @bug
 def the_agent_never_gives_up_a_silent_master(patch: Patch) -> None:
     """A connection that is silently gone is waited for until the worker is lost."""
-    patch.setattr(agent_machine, "SILENT_BEATS", 1_000_000)
+    patch.setattr(pace, "SILENT_BEATS", 1_000_000)
 
 
 @bug

@@ -7,7 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from pilotfish.sim.experiment import try_seed
-from tests.simulation.planted import PLANTED, Planted
+from tests.simulation.planted import Planted
+from tests.simulation.planted_data import PLANTED
 
 MOST_SEEDS = 300
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from pilotfish.agent.machine import DOWN, WELCOMED, AgentMachine, Offer
+from pilotfish.agent.machine import DOWN, WELCOMED, AgentMachine
+from pilotfish.agent.offer import Offer
 
 WELCOME = ["welcome", 1, 5.0, 60.0]
 
@@ -33,7 +34,7 @@ def assign(
     *tasks: tuple[int, int], spec: int = 1, time_s: float = 0.0, needs: dict[str, float] | None = None, kind: str = "python"
 ) -> list[Any]:
     needs = {"cores": 1.0} if needs is None else needs
-    return ["assign", [[spec, kind, time_s, needs, {}, 0]], [[task, attempt, spec, 0, 0, 0] for task, attempt in tasks]]
+    return ["assign", [[spec, kind, time_s, needs, {}, 0, [], "", "", {}]], [[task, attempt, spec, 0, 0, 0, []] for task, attempt in tasks]]
 
 
 def ok(wall_us: int = 100_000) -> tuple[None, int, int, int, bytes]:
@@ -129,7 +130,7 @@ def test_a_time_limit_terminates_then_kills_and_says_time() -> None:
     machine.heard(assign((1, 1), time_s=1.0), b"", 0.0)
     machine.turn(0.0)
     assert machine.deadline == pytest.approx(0.05)
-    assert sent(machine.turn(0.05), "beat") == [["beat", [[1, 1]]]]
+    assert sent(machine.turn(0.05), "beat") == [["beat", [[1, 1]], [], []]]
     assert machine.deadline == pytest.approx(1.0)
     assert of(machine.turn(1.0), "terminate") == [("terminate", 0)]
     assert of(machine.turn(3.0), "kill") == [("kill", 0)]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import selectors
 from typing import Any, cast
 
-from pilotfish.agent.machine import AgentMachine, Offer
+from pilotfish.agent.machine import AgentMachine
+from pilotfish.agent.offer import Offer
 from pilotfish.agent.slot_process import SlotProcess
 from pilotfish.agent.slots import PAUSE_S, WIDEN_S, Slots
 

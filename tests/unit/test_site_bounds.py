@@ -332,7 +332,7 @@ def test_every_key_has_a_type_that_is_checked() -> None:
     odd: list[Any] = [object(), 1.5, None, {"a": {"b": "c"}}, [["a"]]]
     for key in SITE_KEYS:
         for value in odd:
-            if not (type(value) is float and key in ("submissions_per_minute", "period", "poll", "idle", "memory")):
+            if not (type(value) is float and key in ("submissions_per_minute", "period", "poll", "idle", "memory", "cache_size")):
                 refusal({"backend": "slurm", key: value})
 
 

@@ -8,8 +8,9 @@ import os
 import resource
 import select
 import signal
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
+from .cache_directory import content_path
 from .capture import OUTPUT_CAP, HeadAndTail
 from .cell import memory_file, move_high
 from .failure import Failure
@@ -35,6 +36,14 @@ RESTORED_SIGNALS = [signal.SIGPIPE, signal.SIGXFSZ]
 
 Outcome = Tuple[Optional[Failure], List[Any], int, int]
 """failure or None, parts of the result payload, cpu_us, rss_kib"""
+
+
+class Places(NamedTuple):
+    """Directories: of the sandboxes, of the cache of contents, and for files that a task leaves and that are too large for its result."""
+
+    sandboxes: str
+    cache: str
+    outbox: str
 
 
 class ExecutableSpec:
@@ -111,11 +120,12 @@ def _nothing(number: int, frame: Any) -> None:
 class Executables:
     """Runs executables, one at a time. ``control`` is told when the agent has something to say meanwhile."""
 
-    def __init__(self, channel: int, control: Callable[[bool], None], outbox: Outbox, sandboxes: str, clock: ChildrenClock) -> None:
+    def __init__(self, channel: int, control: Callable[[bool], None], outbox: Outbox, places: Places, clock: ChildrenClock) -> None:
         self._control = control
         self._outbox = outbox
         self._channel = channel
-        self._sandboxes = sandboxes
+        self._places = places
+        self._sandboxes = places.sandboxes
         self._null = move_high(os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC))
         self._pipes = (_high_pipe(), _high_pipe())
         self._outputs: List[HeadAndTail] = []
@@ -150,17 +160,30 @@ class Executables:
     def _make_sandbox(self, spec: ExecutableSpec, task: Dict[str, Any], parts: Sequence[memoryview], label: str) -> Sandbox:
         shared = unpack(spec.code) if spec.code else []
         wanted = [*(spec.launch.get("inputs") or []), *(task.get("inputs") or [])]
-        contents = [*shared, *parts[2:]]
-        if len(wanted) != len(contents):
-            raise ValueError("%d input files are named and %d were sent" % (len(wanted), len(contents)))
+        inline = [*shared, *parts[2:]]
+        named = sum(1 for entry in wanted if len(entry) == 2 and entry[1] != "directory")
+        if named != len(inline):
+            raise ValueError("%d input files are named and %d were sent" % (named, len(inline)))
         sandbox = Sandbox(os.path.join(self._sandboxes, label))
         try:
-            for (name, mode), content in zip(wanted, contents):
-                sandbox.put(name, mode, content)
+            self._furnish(sandbox, wanted, inline)
         except BaseException:
             sandbox.remove()
             raise
         return sandbox
+
+    def _furnish(self, sandbox: Sandbox, entries: Sequence[Any], inline: List[memoryview]) -> None:
+        """[name, mode] comes with the task, [name, mode, digest, size] lies in the cache; the others are no files."""
+        inline.reverse()
+        for entry in entries:
+            if entry[1] == "directory":
+                sandbox.make_directory(entry[0], 0o755)
+            elif entry[1] == "link":
+                sandbox.make_link(entry[0], entry[2])
+            elif len(entry) > 2:
+                sandbox.place(entry[0], entry[1], content_path(self._places.cache, entry[2]))
+            else:
+                sandbox.put(entry[0], entry[1], inline.pop())
 
     def _run(
         self, spec: ExecutableSpec, task: Dict[str, Any], stdin: Any, environment: Dict[str, str], sandbox: Optional[Sandbox]
@@ -188,10 +211,10 @@ class Executables:
         cpu_us = int(self._clock.lap_s() * 1e6)
         failure, facts = _judge(status)
         files: List[bytes] = []
-        wanted = [*(launch.get("outputs") or []), *(task.get("outputs") or [])]
-        if wanted and failure is None:
+        wanted = [[*(launch.get(which) or []), *(task.get(which) or [])] for which in ("outputs", "keep")]
+        if any(wanted) and failure is None:
             try:
-                facts["files"], files = self._collect(sandbox, wanted)
+                facts["files"], files = self._collect(sandbox, *wanted)
             except SandboxError as error:
                 failure = error.failure
         return failure, self._payload(facts, files), cpu_us, _own_peak_kib(usage.ru_maxrss)
@@ -206,12 +229,14 @@ class Executables:
             os.makedirs(directory, 0o700, exist_ok=True)
             os.chdir(directory)
 
-    @staticmethod
-    def _collect(sandbox: Optional[Sandbox], wanted: Sequence[str]) -> Tuple[List[List[Any]], List[bytes]]:
-        """Without a sandbox the outputs stay where they are; those named plainly must be there."""
+    def _collect(self, sandbox: Optional[Sandbox], wanted: Sequence[str], kept: Sequence[str]) -> Tuple[List[List[Any]], List[bytes]]:
+        """What goes with the result, or to the outbox. Without a sandbox the outputs stay where they are; those named plainly must be
+        there."""
         if sandbox is not None:
-            return sandbox.collect(wanted, ROOM_FOR_FILES)
-        for name in wanted:
+            files, contents = sandbox.collect(wanted, ROOM_FOR_FILES, self._places.outbox)
+            stays, _ = sandbox.collect(kept, 0, self._places.outbox) if kept else ([], [])
+            return [*files, *([*entry, True] for entry in stays)], contents
+        for name in (*wanted, *kept):
             if not any(sign in name for sign in "*?[") and not os.path.exists(name):
                 raise missing_output(name)
         return [], []
@@ -304,7 +329,8 @@ class Executables:
         (out, out_dropped), (error, error_dropped) = (output.result() for output in self._outputs)
         if facts == WELL and not (out_dropped or error_dropped):
             return [WELL_TEXT, out, error, *files]
-        said: Dict[str, Any] = {"exit": None, "signal": None, "files": [], "stdout_dropped": out_dropped, "stderr_dropped": error_dropped}
+        said: Dict[str, Any] = {"stow": True} if any(len(entry) > 2 for entry in facts.get("files", ())) else {}
+        said.update({"exit": None, "signal": None, "files": [], "stdout_dropped": out_dropped, "stderr_dropped": error_dropped})
         said.update(facts)
         return [json.dumps(said).encode(), out, error, *files]
 

@@ -7,15 +7,20 @@ import os
 import selectors
 import shutil
 import signal
+import socket
 import sys
 import threading
 import time
 from collections import deque
 from typing import Any, Deque, Dict, List, NoReturn, Optional, Tuple
 
+from .cache import Cache, CacheError
+from .carrier import Carrier
 from .frames import FrameError
 from .link import BadCredentials, Credentials, Link, LinkLost, Refused, dial
-from .machine import AgentMachine, Offer
+from .machine import AgentMachine
+from .offer import Offer
+from .peers import Peers
 from .process_tree import NOTICES, become_subreaper, keep_freed_memory, kill_descendants, signal_on_parent_death
 from .slot_process import SlotProcess
 from .slots import Slots
@@ -24,6 +29,14 @@ from .system_information import describe, gpu_names, readable, usable_cores, usa
 GOODBYE_S = 2.0
 WARM_SLOTS = 2
 KEPT_MEMORY = 32 * 1024 * 1024
+CACHE_SHARE = 0.5
+"""So much of what is free on its disk the cache may take, unless somebody says otherwise."""
+TOUCH_S = 30.0
+"""What is in use is marked so often; other agents of this node may remove what was not for a minute."""
+SETTINGS = ("workdir", "bundle", "worker", "life", "share", "cache", "cache_bytes", "storage", "home", "no_peers")
+_CARRIED = ("fetch", "unfetch", "stow", "discard", "let_go")
+_SHARED = ("lend", "unlend", "room")
+"""Effects that the carrier performs, and those that are for our peers."""
 
 
 class Host:
@@ -35,13 +48,26 @@ class Host:
         self.selector = selectors.DefaultSelector()
         self.slots = Slots(self.machine, self.selector, settings)
         self.slots.answer_peek = self._answer_peek
+        staging = self.machine.staging
+        cache = _open_cache(settings, staging.wanted)
+        cache.went = self._went
+        self.peers = Peers(offer, cache, settings["workdir"])
+        self.peers.tell, self.peers.holds = self._tell, staging.holds
+        self.carrier = Carrier(cache, credentials_path, settings, self.peers, self._tell)
+        self.machine.moving = self.carrier.moving
+        self.machine.got = self.carrier.got
+        staging.changed(list(cache.contents()), [])
+        staging.held.update(dict.fromkeys(cache.held()))
         self.exit: Optional[Tuple[str, int]] = None
         self._credentials_path = credentials_path
         self._life = settings.get("life")
+        self._has_peers = not (settings.get("home") or settings.get("no_peers"))
         self._link: Optional[Link] = None
         self._link_events = 0
         self._dials = 0
         self._dialled: Deque[Tuple[int, Any]] = deque()
+        self._touch_at = 0.0
+        self._told: Deque[Tuple[Any, ...]] = deque()
         self._signals: Deque[int] = deque()
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_read, False)
@@ -89,6 +115,9 @@ class Host:
             self._hear(now)
         if now >= slots.deadline:
             slots.passed(now)
+        if machine.staging.wanted and now >= self._touch_at:
+            self._touch_at = now + TOUCH_S
+            self.carrier.cache.touch(list(machine.staging.wanted))
         self._perform(machine.turn(now))
         while slots.news:
             slots.news = False
@@ -128,6 +157,7 @@ class Host:
 
     def _drop_link(self) -> None:
         self._dials += 1
+        self.peers.disconnected()
         if self._link is not None:
             self.selector.unregister(self._link)
             self._link.close()
@@ -150,7 +180,22 @@ class Host:
 
     def _answer_dial(self, number: int, answer: Any) -> None:
         self._dialled.append((number, answer))
-        os.write(self._wake_write, b"d")
+        self._wake()
+
+    def _tell(self, *what: Any) -> None:
+        """An input of the machine, by its name, from any thread."""
+        self._told.append(what)
+        self._wake()
+
+    def _went(self, digest: str) -> None:
+        self.peers.withdraw([digest])
+        self._tell("went", digest)
+
+    def _wake(self) -> None:
+        try:
+            os.write(self._wake_write, b"w")
+        except BlockingIOError:
+            pass  # it is full of wake-ups
 
     def _woken(self, now: float) -> None:
         try:
@@ -159,6 +204,12 @@ class Host:
             pass
         while self._dialled:
             self._take_dialled(*self._dialled.popleft(), now)
+        while self._told:
+            what, *arguments = self._told.popleft()
+            if what == "went":
+                self.machine.staging.changed([], arguments)
+            else:
+                getattr(self.machine, what)(*arguments, now)
         children = False
         while self._signals:
             number = self._signals.popleft()
@@ -177,6 +228,7 @@ class Host:
             self._link = answer
             self._link_events = selectors.EVENT_READ
             self.selector.register(answer, selectors.EVENT_READ, "link")
+            self._open_door(answer)
             self.machine.linked(answer.epoch, now)
             # What came together with the proof is already in the reader, where no selector sees it.
             answer.has_more = True
@@ -185,6 +237,13 @@ class Host:
         else:
             print("pilotfish agent: %s" % answer, file=sys.stderr, flush=True)
             self.machine.unlinked(now)
+
+    def _open_door(self, link: Link) -> None:
+        """For peers, at the address under which we reach the master: those of our site may know it."""
+        if self._has_peers and link.connection.family != socket.AF_UNIX:
+            contact = self.peers.listen(link.connection.getsockname()[0])
+            if contact is not None:
+                self.machine.offer.info["peer"] = contact
 
     def _on_signal(self, number: int, frame: Any) -> None:
         self._signals.append(number)
@@ -211,6 +270,12 @@ class Host:
                 slots.kill(effect[1], now)
             elif kind == "peek":
                 slots.peek(effect[1], effect[2], effect[3], effect[4], now)
+            elif kind in _CARRIED:
+                getattr(self.carrier, kind)(*effect[1:])
+            elif kind == "introduce":
+                self.peers.introduce(effect[1])
+            elif kind in _SHARED:
+                getattr(self.peers, kind)(*effect[1:])
             elif kind == "dial":
                 self._dial()
             elif kind == "hangup":
@@ -227,6 +292,7 @@ class Host:
     def _say_goodbye(self) -> None:
         """First nothing runs any more, then the master is told so, then the slots may clean up."""
         self.slots.kill_busy()
+        self.peers.leave()
         link = self._link
         if link is not None:
             try:
@@ -237,6 +303,22 @@ class Host:
                 pass
         self.slots.end()
         kill_descendants()
+
+
+def _open_cache(settings: Dict[str, Any], wanted: Dict[str, int]) -> Cache:
+    """The cache of this node; one of our own, which ends with us, where that cannot be used."""
+    for directory in (settings["cache"], os.path.join(settings["workdir"], "cache")):
+        settings["cache"] = directory
+        try:
+            most = settings.get("cache_bytes") or 0
+            cache = Cache(directory, most or (1 << 62), wanted.__contains__)
+            if not most:
+                cache.most_bytes = int(CACHE_SHARE * (shutil.disk_usage(directory).free + cache.used_bytes))
+            return cache
+        except (CacheError, OSError) as error:
+            print("pilotfish agent: the cache in %s cannot be used: %s" % (directory, error), file=sys.stderr, flush=True)
+            failure = error
+    raise failure
 
 
 def main(options_text: str) -> NoReturn:
@@ -261,7 +343,10 @@ def main(options_text: str) -> NoReturn:
         offer.ends_at = options["started"] + options["ends_in"]
         # For the tasks: slots have the environment from here.
         os.environ["PILOTFISH_ENDS_AT"] = "%.3f" % (time.time() + offer.ends_at - time.monotonic())
-    settings = {name: options[name] for name in ("workdir", "bundle", "worker", "life", "share")}
+    settings = {name: options[name] for name in SETTINGS}
+    settings["storage"] = [os.path.expanduser(directory) for directory in options["storage"]]
+    settings["outbox"] = os.path.join(options["workdir"], "outbox")
+    os.mkdir(settings["outbox"], 0o700)
     settings["stopped_s"] = options["stopped_after"]
     try:
         reason, code = Host(offer, options["credentials"], settings).run()

@@ -86,12 +86,11 @@ def _dial_endpoint(endpoint: Dict[str, Any], credentials: Credentials, timeout_s
             connection.connect(endpoint["path"])
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BUFFER)
         else:
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            connection = _secure(connection, endpoint["fingerprint"])
+            keep_alive(connection)
+            connection = secure(connection, endpoint["fingerprint"])
             binding = str(endpoint["fingerprint"]).lower()
         link = Link(connection)
-        link.epoch = _prove(link, credentials, binding)
+        link.epoch = prove(link, credentials.key, "agent", credentials.key_id, binding)
         connection.setblocking(False)
         return link
     except BaseException:
@@ -99,7 +98,17 @@ def _dial_endpoint(endpoint: Dict[str, Any], credentials: Credentials, timeout_s
         raise
 
 
-def _secure(connection: socket.socket, fingerprint: str) -> socket.socket:
+def keep_alive(connection: socket.socket) -> None:
+    """A machine that vanished without a word is noticed after a quarter of a minute, whether something is being sent or awaited."""
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (("TCP_KEEPIDLE", 5), ("TCP_KEEPINTVL", 3), ("TCP_KEEPCNT", 3), ("TCP_USER_TIMEOUT", 15000)):
+        option = getattr(socket, name, None)
+        if option is not None:
+            connection.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
+def secure(connection: socket.socket, fingerprint: str) -> socket.socket:
     """TLS 1.3 with the one certificate we know. Nobody vouches for it: it was pinned when the credentials were written."""
     import ssl
 
@@ -117,24 +126,24 @@ def _secure(connection: socket.socket, fingerprint: str) -> socket.socket:
     return secured
 
 
-def _mac(key: bytes, *fields: str) -> str:
+def mac(key: bytes, *fields: str) -> str:
     return hmac.new(key, b"|".join([b"pilotfish-1", *(field.encode("ascii") for field in fields)]), hashlib.sha256).hexdigest()
 
 
-def _prove(link: Link, credentials: Credentials, binding: str) -> int:
-    """The handshake; the master's epoch. Each side shows that it has the key, for this very connection."""
+def prove(link: Link, key: bytes, role: str, key_id: str, binding: str) -> int:
+    """The handshake of whoever dialled; the master's epoch. Each side shows that it has the key, for this very connection."""
     banner = link.wait_for_frame()
     if banner[0] != "pilotfish" or banner[1] != PROTOCOL:
         raise LinkLost("it speaks %r, we speak pilotfish %d; use the same version on both sides" % (banner[:2], PROTOCOL))
     theirs = str(banner[2])
     ours = os.urandom(32).hex()
-    mac = _mac(credentials.key, "peer", "agent", credentials.key_id, theirs, ours, binding)
-    for buffer in frame_buffers(["prove", PROTOCOL, "agent", credentials.key_id, ours, mac], []):
+    proof = mac(key, "peer", role, key_id, theirs, ours, binding)
+    for buffer in frame_buffers(["prove", PROTOCOL, role, key_id, ours, proof], []):
         link.connection.sendall(buffer)
     answer = link.wait_for_frame()
     if answer[0] == "refused":
         raise Refused(str(answer[1]))
-    expected = _mac(credentials.key, "master", "agent", credentials.key_id, ours, theirs, binding)
+    expected = mac(key, "master", role, key_id, ours, theirs, binding)
     if answer[0] != "proved" or not hmac.compare_digest(expected, str(answer[1])):
         raise LinkLost("it does not have our key")
     link.reader.proved = True
@@ -149,6 +158,8 @@ class Link:
         self.reader = FrameReader()
         self.epoch = 0
         self.has_more = False
+        self.contact: Any = None
+        """Whom it leads to, if that is a peer."""
         self._urgent: Deque[List[Any]] = deque()
         self._waiting: Deque[List[Any]] = deque()
         self._current: Deque[memoryview] = deque()

@@ -7,9 +7,8 @@ them, and then calls ``turn(now)``, which returns the effects, in order; it must
 
 Inputs (they return nothing)
     linked(epoch, now)          a dialled connection was proved by both sides; ``epoch`` is that of the master's Proved
-    unlinked(now)               the connection is gone, or a dial led to nothing
-    refused(reason, now)        the master answered the dial with Refused
-    heard(header, body, now)    one frame of the master
+    unlinked(now)               the connection is gone, or a dial led to nothing; refused(reason, now): the master answered it with Refused
+    heard(header, body, now)    one frame of the master; given(header, body, now): an Assign that another agent of our site made
     link_active(now)            bytes of an unfinished frame came: the master lives
     slot_finished(slot, items, now)
                                 attempts of this slot ended, in the order they were given:
@@ -19,11 +18,12 @@ Inputs (they return nothing)
                                 the last of them ends with ``failure`` and usage = (wall_us, cpu_us, rss_kib[, payload]), earlier ones
                                 as slot-lost; the others go back to the head of the queue. Slot numbers are never used again.
     slot_returned(slot, count, now)
-                                the answer to take_back: the last ``count`` attempts given to this slot were not started, and it
-                                never will start them
+                                the answer to take_back: the last ``count`` attempts given to this slot are not started and never will be
     not_begun(slot, now)        an answer to terminate: the attempt has not started yet, its time begins now
-    over_limit(slot, failure, now)
-                                what runs in this slot broke a limit that the host watches (memory): it is killed and ends with this failure
+    fetched(digest, now)        a content is in the cache; not_fetched(digest, failure, now): it cannot be got, and that is this failure
+    staging.changed(gained, lost)   contents came to the cache, or went from it
+    stowed(number, failure, payload, made, now)   the answer to stow: the payload to be sent, and [digest, size, home] of what was made
+    over_limit(slot, failure, now)   what runs there broke a limit that the host watches (memory): it is killed and ends with this failure
     stop(reason, now)           a signal, or the supervisor is gone: leave at once
 
 Effects (tuples)
@@ -36,52 +36,34 @@ Effects (tuples)
     ("kill", slot)              stop it with force, whole tree; slot_finished or slot_died must follow. This one and terminate come only
                                 when the slot holds a single attempt.
     ("warn", slot, number)      send this signal to the one attempt in this slot, which asked to be warned before the end of the pilot
+    ("fetch", content)          have this content ([digest, size, path, mtime_ns, inode]) in the cache; answer with fetched or not_fetched
+    ("stow", number, payload)   put the files that this payload names into the cache and, but for those to be kept here, bring them to the
+                                master; the answer is stowed
+    ("discard", payload)        the files that this payload names are not wanted; ("unfetch", digest): nor is this content any more
+    ("let_go" | "introduce" | "lend", header, body), ("unlend", items, back), ("room", free)   for the cache and the overlay
     ("peek", query, slot, stream, offset)   send Peeked with output of what runs in the slot
     ("exit", reason, code)      send what is still to be sent, kill everything, end. Nothing follows; later inputs are ignored.
 
-``deadline`` is the time of the next turn if nothing happens before (infinity: none).
-``results.kept`` maps numbers to unacknowledged results.
-An Attempt has task, attempt, spec (number, kind, time_s, needs, launch, code), payload, needs; see ``work.py``.
+``deadline`` is the time of the next turn if nothing happens before. Attempts are those of ``work.py``.
 """
 
 from __future__ import annotations
 
-import random
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, List, Optional, Sequence, Tuple
 
+from . import pace
+from .assignments import read_assignment
 from .failure import Failure
+from .long_runners import look_at_slots
+from .offer import Offer
+from .redial import Redial
 from .results import Item, Results
-from .work import HELD_UP_S, NEVER, REPORT_START_S, TERMINATE_GRACE_S, Attempt, Slot, Spec, Work
+from .staging import Staging, no_room
+from .work import NEVER, Attempt, Work
 
 Effect = Tuple[Any, ...]
 
 DOWN, DIALLING, LINKED, WELCOMED = range(4)
-
-DIAL_TIMEOUT_S = 20.0
-REDIAL_FIRST_S = 0.1
-REDIAL_MOST_S = 5.0
-REDIAL_APART_S = 1.0
-REFUSALS = 3
-SILENT_BEATS = 3
-STALL_S = 1.0
-LINGER_S = 0.05
-RESULTS_APART_S = 0.02
-WARN_S = 60.0
-"""So long before its end an agent takes no more work, and warns what runs; but not before the last part of its time."""
-WARN_SHARE = 0.2
-
-
-class Offer:
-    """What this agent tells of itself. ``ends_at`` (on the machine's clock) is when its node is taken away; None: never."""
-
-    def __init__(self, worker: str, pilot: str, capacity: Dict[str, float]) -> None:
-        self.worker = worker
-        self.pilot = pilot
-        self.capacity = capacity
-        self.tags: Dict[str, str] = {}
-        self.info: Dict[str, Any] = {}
-        self.ends_at: Optional[float] = None
-        self.poll_s = 0.0
 
 
 class AgentMachine:
@@ -99,9 +81,17 @@ class AgentMachine:
         self.exited = False
         self.ending = False
         """Its end is near: nothing is begun any more, and what runs is warned."""
-        self.warn_at = NEVER if offer.ends_at is None else offer.ends_at - min(WARN_S, WARN_SHARE * max(0.0, offer.ends_at - now))
+        self.warn_at = NEVER if offer.ends_at is None else offer.ends_at - min(pace.WARN_S, pace.WARN_SHARE * max(0.0, offer.ends_at - now))
         self.results = Results()
-        self._random = random.Random(seed)
+        self.staging = Staging()
+        self.work.released = self.staging.release
+        self.moving: Callable[[], List[List[Any]]] = list
+        """What the host has under way: [digest, bytes so far, bytes in all]; ``got``: how much from where, see ``Beat``."""
+        self._unreadable = 0
+        self.quiet = False
+        self._room_told: Any = None
+        self.got: Callable[[], List[int]] = list
+        self._redial = Redial(seed, now)
         self._effects: List[Effect] = []
         self._returned: List[List[int]] = []
         self._started: List[List[int]] = []
@@ -110,10 +100,7 @@ class AgentMachine:
         self._last_heard = now
         self._last_beat = now
         self._last_results = -NEVER
-        self._last_dial = -NEVER
         self._last_call = -NEVER
-        self._dial_at = now
-        self._dial_failures = 0
         self._refusals = 0
         self._pulsed = False
 
@@ -133,7 +120,8 @@ class AgentMachine:
         self._started = []
         offer = self.offer
         ends_in_s = None if offer.ends_at is None else max(0.0, offer.ends_at - now)
-        holding = self.work.holding() + self.results.holding()
+        holding = self.work.holding() + self.staging.holding() + self.results.holding()
+        offer.info["empty"] = not self.staging.holds
         hello = ["hello", offer.worker, offer.pilot, offer.capacity, offer.tags, offer.info, ends_in_s, offer.poll_s]
         self._effects.append(("send", [*hello, holding], []))
 
@@ -141,36 +129,27 @@ class AgentMachine:
         if self.exited or self.link == DOWN:
             return
         self.link = DOWN
-        self._plan_dial(now)
+        self._redial.plan(now)
 
     def refused(self, reason: str, now: float) -> None:
         if self.exited or self.link != DIALLING:
             return
         self.link = DOWN
         self._refusals += 1
-        if not self._ever_welcomed or self._refusals >= REFUSALS:
+        if not self._ever_welcomed or self._refusals >= pace.REFUSALS:
             self._exit("the master refused this agent: " + reason, 3)
         else:
-            self._plan_dial(now)
+            self._redial.plan(now)
 
     def link_active(self, now: float) -> None:
         self._last_heard = now
         if self.link == WELCOMED:
             self._last_contact = now
 
-    def _plan_dial(self, now: float) -> None:
-        """At once after a connection that held for a while; later and later, and never in step with others, after failures."""
-        self._dial_failures += 1
-        if self._dial_failures == 1 and now - self._last_dial >= REDIAL_APART_S:
-            self._dial_at = now
-            return
-        wait = min(REDIAL_MOST_S, REDIAL_FIRST_S * 2.0 ** min(self._dial_failures, 10))
-        self._dial_at = now + wait * (0.5 + 0.5 * self._random.random())
-
     def _hang_up(self, reason: str, now: float) -> None:
         self._effects.append(("hangup", reason))
         self.link = DOWN
-        self._plan_dial(now)
+        self._redial.plan(now)
 
     # --- what the master says -----------------------------------------------------------------------------------------------------
 
@@ -182,8 +161,13 @@ class AgentMachine:
             handler = self._HANDLERS.get(header[0])
             if handler is not None:
                 handler(self, header, body, now)
+            elif header[0] in ("introduce", "lend", "let_go"):
+                self._effects.append((header[0], header, body))
         except (IndexError, KeyError, TypeError, ValueError) as error:
+            self._unreadable += 1
             self._hang_up("the master sent something that cannot be read: %r" % (error,), now)
+            if self._unreadable >= pace.UNREADABLE:
+                self._exit("the master does not speak as we do: use the same version on both sides", 3)
 
     def _on_welcome(self, header: Sequence[Any], body: Any, now: float) -> None:
         _, epoch, beat_s, orphan_s = header[:4]
@@ -193,56 +177,43 @@ class AgentMachine:
         self.epoch, self.beat_s, self.orphan_s = epoch, float(beat_s), float(orphan_s)
         self.link = WELCOMED
         self._ever_welcomed = True
-        self._dial_failures = 0
+        self._redial.failures = 0
         self._last_contact = now
         self._pulsed = False
         self.results.send_all_again()
-        if self.ending:
+        self.staging.told = False
+        if self.draining:
             self._effects.append(("send", ["draining", self.draining], []))
         # A beat after the first results asks for a pulse, which tells a calling agent that all was received.
         self._last_beat = -NEVER if self.offer.poll_s > 0 else now
 
     def _on_assign(self, header: Sequence[Any], body: Any, now: float) -> None:
-        view = memoryview(body)
-        offset = 0
-        work = self.work
-        for number, kind, time_s, needs, launch, length in header[1]:
-            work.keep_spec(Spec(number, kind, time_s, needs, launch, bytes(view[offset : offset + length])))
-            offset += length
-        for task, number, spec_number, length, cores, memory in header[2]:
-            payload = view[offset : offset + length]
-            offset += length
-            if not work.is_news(task, number):
-                continue
-            spec = work.specs.get(spec_number)
-            if spec is None:
-                self._refuse(task, number, payload, "its spec never came")
-                continue
-            attempt = Attempt(task, number, spec, payload, work.needs_of(spec, cores, memory))
-            reason = work.too_big(attempt.needs)
+        for attempt, reason in read_assignment(header, body, self.work):
             if reason:
-                self._refuse(task, number, payload, reason)
+                self.work.drop(attempt.task)
+                attempt.contents = ()
+                self._keep(attempt, (["spawn", "worker", "this worker cannot run it: " + reason], 0, 0, 0, b""), now)
                 continue
-            work.enqueue(attempt)
-        if offset != len(view):
-            raise ValueError("the body does not have the announced length")
+            if attempt.contents:
+                self.staging.need(attempt, now)
+            self.work.enqueue(attempt)
+        self._unreadable = 0
         if self.draining:
-            self._returned.extend(work.hand_back_all())
-
-    def _refuse(self, task: int, number: int, payload: Any, reason: str) -> None:
-        self.work.drop(task)
-        attempt = Attempt(task, number, Spec(-1, "", 0.0, {}, {}, b""), payload, ())
-        self._keep(attempt, (["spawn", "worker", "this worker cannot run it: " + reason], 0, 0, 0, b""), self._last_heard)
+            self._returned.extend(self.work.hand_back_all())
 
     def _on_acked(self, header: Sequence[Any], body: Any, now: float) -> None:
-        self.results.acknowledge(header[1], header[2])
+        for digest in self.results.acknowledge(header[1], header[2]):
+            self.staging.unpin(digest)
 
     def _on_kill(self, header: Sequence[Any], body: Any, now: float) -> None:
         for task, number in header[1]:
             self.work.drop(task, number)
+            self.staging.drop(task)
+        self._effects.append(("unlend", header[1], False))
 
     def _on_recall(self, header: Sequence[Any], body: Any, now: float) -> None:
         self._returned.extend([task, number] for task, number in header[1] if self.work.hand_back(task, number))
+        self._effects.append(("unlend", header[1], True))
 
     def _on_pulse(self, header: Sequence[Any], body: Any, now: float) -> None:
         self._pulsed = True
@@ -253,6 +224,11 @@ class AgentMachine:
 
     def _on_retire(self, header: Sequence[Any], body: Any, now: float) -> None:
         self._exit("retired: " + str(header[1]), 0)
+
+    def _on_quiet(self, header: Sequence[Any], body: Any, now: float) -> None:
+        """Another agent of our site vouches for us, and gives us work."""
+        self.quiet = bool(header[1])
+        self._room_told = None
 
     def _on_peek(self, header: Sequence[Any], body: Any, now: float) -> None:
         _, query, task, number, stream, offset = header[:6]
@@ -271,6 +247,7 @@ class AgentMachine:
         "pulse": _on_pulse,
         "drain": _on_drain,
         "retire": _on_retire,
+        "quiet": _on_quiet,
         "peek": _on_peek,
     }
 
@@ -284,11 +261,17 @@ class AgentMachine:
             if not held.attempts:
                 return
             verdict = held.verdict if item[0] is not None or held.condemned > 1 else None
+            reported = held.reported or self.quiet
             attempt = self.work.finished(held, now)
             attempt.spec.measured(item[1] * 1e-6)
             if verdict is not None:
                 item = (verdict, *item[1:])
-            self._keep(attempt, item, now)
+            if len(item) > 5:
+                self.staging.stow(attempt, item)
+                if not attempt.forgotten and not reported:
+                    self._started.append([attempt.task, attempt.attempt])
+            else:
+                self._keep(attempt, item, now)
 
     def slot_died(self, slot: int, begun: int, failure: Failure, usage: Tuple[Any, ...], now: float) -> None:
         held = self.work.slots.get(slot)
@@ -326,9 +309,37 @@ class AgentMachine:
             self.work.next_look = 0.0
 
     def _keep(self, attempt: Attempt, item: Item, now: float) -> None:
-        """Number a result and keep it until it is acknowledged."""
+        """Number a result and keep it until it is acknowledged. If the disk is full, no other task shall come."""
+        if item[0] is not None and no_room(item[0]):
+            self._drain(item[0][2])
         if not attempt.forgotten:
             self.results.keep(attempt, item, now)
+
+    # --- contents -------------------------------------------------------------------------------------------------------------------
+
+    def fetched(self, digest: str, now: float) -> None:
+        self.staging.changed([digest], [])
+        for attempt in self.staging.arrived(digest, now):
+            self.work.unstage(attempt)
+
+    def not_fetched(self, digest: str, failure: Failure, now: float) -> None:
+        for attempt in self.staging.missed(digest):
+            self.work.settle(attempt)
+            self._keep(attempt, (failure, 0, 0, 0, b""), now)
+
+    def given(self, header: Sequence[Any], body: Any, now: float) -> None:
+        """Work that another agent of our site gives us."""
+        if not self.exited:
+            self._on_assign(header, body, now)
+
+    def say(self, header: Sequence[Any], now: float) -> None:
+        """Something for the master, from the overlay."""
+        if self.link == WELCOMED and not self.exited:
+            self._effects.append(("send", header, []))
+
+    def stowed(self, number: int, failure: Optional[Failure], payload: Any, made: List[Any], now: float) -> None:
+        attempt, item = self.staging.stowed(number, failure, payload, made)
+        self._keep(attempt, item, now)
 
     # --- the turn -----------------------------------------------------------------------------------------------------------------
 
@@ -349,13 +360,19 @@ class AgentMachine:
             self._mind_time(now)
         if not self.exited:
             if now >= self.work.next_look:
-                self._look_at_slots(now)
+                self._effects.extend(look_at_slots(self.work, now, self.ending, self._started))
             if self.work.queue:
                 self.work.fill(now)
             if self.work.begun:
                 self._effects.extend(("start", slot, attempts) for slot, attempts in self.work.begun.items())
                 self.work.begun = {}
             self._mind_link(now)
+            if self.quiet and not self.draining and self._room_told != (room := self.work.room()):
+                self._room_told = room
+                self._effects.append(("room", room))
+            if self.staging.effects:
+                self._effects.extend(self.staging.effects)
+                self.staging.effects = []
         self.deadline = NEVER if self.exited else self._next_deadline()
         effects, self._effects = self._effects, []
         return effects
@@ -363,7 +380,7 @@ class AgentMachine:
     def _forgive_stall(self, now: float) -> None:
         """A turn that comes much too late means that we slept, not that the master was silent."""
         late = now - self.deadline
-        if late > STALL_S:
+        if late > pace.STALL_S:
             self._last_heard += late
             self._last_contact += late
 
@@ -376,97 +393,72 @@ class AgentMachine:
             self._approach_end()
         if now >= self._last_contact + self.orphan_s:
             self._exit("no contact with the master for %g s" % self.orphan_s, 4)
-        elif self.link == DIALLING and now >= self._last_dial + DIAL_TIMEOUT_S:
+        elif self.link == DIALLING and now >= self._redial.last + pace.DIAL_TIMEOUT_S:
             self._hang_up("the dial led to nothing", now)
-        elif self.link >= LINKED and now >= self._last_heard + SILENT_BEATS * self.beat_s:
+        elif self.link >= LINKED and not self.quiet and now >= self._last_heard + pace.SILENT_BEATS * self.beat_s:
             self._hang_up("the master is silent", now)
 
     def _approach_end(self) -> None:
-        """What has not begun goes back to the master, who shall send nothing more."""
         self.ending = True
-        self.draining = self.draining or "the time of this pilot is nearly over"
-        self._returned.extend(self.work.hand_back_all())
         self.work.next_look = 0.0
+        self._drain("the time of this pilot is nearly over")
+
+    def _drain(self, reason: str) -> None:
+        """What has not begun goes back to the master, who shall send nothing more."""
+        self.draining = self.draining or reason
+        self._returned.extend(self.work.hand_back_all())
         if self.link == WELCOMED:
             self._effects.append(("send", ["draining", self.draining], []))
-
-    def _look_at_slots(self, now: float) -> None:
-        """Long runners: tell of them, free those behind them, stop those over their time, press on with those condemned."""
-        due = NEVER
-        for slot in self.work.busy.values():
-            begun = slot.begun
-            head = slot.attempts[0]
-            limit = head.spec.time_s
-            if limit > 0 and now >= begun + limit and not slot.condemned:
-                slot.condemn(["time", "task", "it ran longer than its time limit of %g s" % limit], gently=True)
-            if slot.condemned:
-                self._press(slot, now)
-            elif now >= begun + REPORT_START_S and not slot.reported:
-                slot.reported = True
-                self._started.append([head.task, head.attempt])
-            warning = slot.take_warning() if self.ending else 0
-            if warning:
-                self._effects.append(("warn", slot.number, warning))
-            if not slot.condemned and len(slot.attempts) > 1 and not slot.slow and now >= begun + HELD_UP_S:
-                slot.slow = True
-                self._ask_back(slot)
-            due = min(due, slot.next_look())
-        self.work.next_look = due
-
-    def _ask_back(self, slot: Slot) -> None:
-        if not slot.asked_back:
-            slot.asked_back = True
-            self._effects.append(("take_back", slot.number))
-
-    def _press(self, slot: Slot, now: float) -> None:
-        """Stop what runs in this slot, by steps; those sent ahead are brought to safety first."""
-        if slot.condemned == 1 and (len(slot.attempts) > 1 or slot.asked_back):
-            self._ask_back(slot)
-        elif slot.condemned == 1 and slot.gently:
-            slot.condemned = 2
-            slot.kill_at = now + TERMINATE_GRACE_S
-            self._effects.append(("terminate", slot.number))
-        elif slot.condemned == 1 or (slot.condemned == 2 and now >= slot.kill_at):
-            slot.condemned = 3
-            self._effects.append(("kill", slot.number))
 
     def _mind_link(self, now: float) -> None:
         if self.link == WELCOMED:
             self._send_news(now)
-            if self.draining and not self.work.live and not self.work.busy and not self.results.kept:
+            if self.draining and not (self.work.live or self.work.busy or self.staging.stowing or self.results.kept):
                 self._effects.append(("send", ["leave", self.draining], []))
                 self._exit(self.draining, 0)
             elif self.offer.poll_s > 0 and now >= self._call_over_at():
                 self._effects.append(("hangup", "all was said"))
                 self.link = DOWN
                 self._last_call = now
-                self._dial_at = self._next_call()
+                self._redial.at = self._next_call()
         if self.link == DOWN and not self.exited:
-            if self.offer.poll_s > 0 and self._dial_failures == 0:
-                self._dial_at = self._next_call()
-            if now >= self._dial_at:
+            if self.offer.poll_s > 0 and self._redial.failures == 0:
+                self._redial.at = self._next_call()
+            if now >= self._redial.at:
                 self.link = DIALLING
-                self._last_dial = now
+                self._redial.last = now
                 self._effects.append(("dial",))
 
     def _send_news(self, now: float) -> None:
         if self._returned:
             self._effects.append(("send", ["returned", self._returned], []))
             self._returned = []
+        if not self.quiet:
+            self._effects.extend(("send", header, []) for header in self.staging.news())
         # While more is queued, frames are kept a moment apart: then one carries many results, and nobody waits for a slot in the meantime.
-        if self.results.unsent and (not self.work.queue or now >= self._last_results + RESULTS_APART_S):
+        if self.results.unsent and (not self.work.queue or now >= self._last_results + pace.RESULTS_APART_S):
             self._last_results = now
-            self._effects.extend(("send", header, parts) for header, parts in self.results.frames(now))
-        if self._started or now >= self._last_beat + self.beat_s:
-            self._effects.append(("send", ["beat", self._started], []))
+            for header, parts in self.results.frames(now):
+                if self.quiet:
+                    header.extend(self.staging.changes())
+                self._effects.append(("send", header, parts))
+        if self.quiet:
+            self._started = []
+        if self._started or now >= self._next_beat():
+            self._effects.append(("send", ["beat", self._started, self.moving(), self.staging.add_seen(self.got())], []))
             self._started = []
             self._last_beat = now
+
+    def _next_beat(self) -> float:
+        if self.quiet:
+            return self._last_contact + self.orphan_s / 2  # others tell us that the master lives; if they do not, we ask
+        return self._last_beat + (min(pace.MOVING_BEAT_S, self.beat_s) if self.staging.is_busy else self.beat_s)
 
     def _call_over_at(self) -> float:
         """A calling agent hangs up when all it said is acknowledged and nothing more has come for a moment."""
         if self.results.kept or not self._pulsed:
             return NEVER
-        return self._last_heard + LINGER_S
+        return self._last_heard + pace.LINGER_S
 
     def _next_call(self) -> float:
         wants = bool(self.results.kept) or self.work.has_idle_room()
@@ -478,14 +470,15 @@ class AgentMachine:
         if self.offer.ends_at is not None:
             due = min(due, self.offer.ends_at if self.ending else self.warn_at)
         if self.link == DOWN:
-            return min(due, self._dial_at)
+            return min(due, self._redial.at)
         if self.link == DIALLING:
-            return min(due, self._last_dial + DIAL_TIMEOUT_S)
-        due = min(due, self._last_heard + SILENT_BEATS * self.beat_s)
+            return min(due, self._redial.last + pace.DIAL_TIMEOUT_S)
+        if not self.quiet:
+            due = min(due, self._last_heard + pace.SILENT_BEATS * self.beat_s)
         if self.link == WELCOMED:
-            due = min(due, self._last_beat + self.beat_s)
+            due = min(due, self._next_beat())
             if self.results.unsent:
-                due = min(due, self._last_results + RESULTS_APART_S)
+                due = min(due, self._last_results + pace.RESULTS_APART_S)
             if self.offer.poll_s > 0:
                 due = min(due, self._call_over_at())
         return due

@@ -8,8 +8,8 @@ from typing import Any, Deque, Iterator, List, Optional, Tuple
 from .failure import Failure
 from .work import FINISHED, Attempt
 
-Item = Tuple[Optional[Failure], int, int, int, Any]
-"""(failure or None, wall_us, cpu_us, rss_kib, payload)"""
+Item = Tuple[Any, ...]
+"""(failure or None, wall_us, cpu_us, rss_kib, payload[, contents that were made: [digest, size, home] each])"""
 
 FRAME_BYTES = 1 << 20
 FRAME_ITEMS = 2048
@@ -22,17 +22,20 @@ it is told. If by then the agent was told to end, it is not the task's failure, 
 class Finished:
     """One result, as it is kept."""
 
-    __slots__ = ("task", "attempt", "failure", "wall_us", "cpu_us", "rss_kib", "payload", "told_from")
+    __slots__ = ("task", "attempt", "failure", "wall_us", "cpu_us", "rss_kib", "payload", "made", "told_from")
 
     def __init__(self, attempt: Attempt, item: Item, now: float) -> None:
         self.task = attempt.task
         self.attempt = attempt.attempt
-        self.failure, self.wall_us, self.cpu_us, self.rss_kib, self.payload = item
+        self.failure: Optional[Failure]
+        self.failure, self.wall_us, self.cpu_us, self.rss_kib, self.payload = item[:5]
+        self.made: List[Any] = item[5] if len(item) > 5 else []
         doubtful = self.failure is not None and (self.failure[0] in DOUBTFUL or "SIGTERM" in self.failure[2])
         self.told_from = now + DOUBT_S if doubtful else now
 
     def row(self) -> List[Any]:
-        return [self.task, self.attempt, self.failure, self.wall_us, self.cpu_us, self.rss_kib, len(self.payload)]
+        row = [self.task, self.attempt, self.failure, self.wall_us, self.cpu_us, self.rss_kib, len(self.payload)]
+        return [*row, self.made] if self.made else row
 
 
 class Results:
@@ -48,9 +51,14 @@ class Results:
         self.unsent.append(self._next_number)
         self._next_number += 1
 
-    def acknowledge(self, first: int, last: int) -> None:
+    def acknowledge(self, first: int, last: int) -> List[str]:
+        """The contents that these tasks had made: the master knows of them now."""
+        known: List[str] = []
         for number in range(max(0, first), min(last, self._next_number - 1) + 1):
-            self.kept.pop(number, None)
+            done = self.kept.pop(number, None)
+            if done is not None and done.made:
+                known.extend(content[0] for content in done.made)
+        return known
 
     def forget_doubtful(self, now: float) -> None:
         for number in [number for number, done in self.kept.items() if done.told_from > now]:

@@ -6,34 +6,22 @@ two steps gains nothing.
 
 from __future__ import annotations
 
-import errno
-import fnmatch
 import os
-import stat
-from typing import Any, Iterator, List, Sequence, Tuple
+from contextlib import contextmanager
+from typing import Any, Iterator, List, Optional, Sequence, Tuple
 
-from .limits import describe_limit, is_limit
+from .copying import clone, copy
+from .entry_names import SandboxError, check_target, disk_error, missing_output, name_parts
+from .limits import is_limit
+from .outputs import DIRECTORY, take_out
 
-_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_MAGIC = frozenset("*?[")
-DEEPEST = 64
-MOST_LEVELS = 200
+__all__ = ["Sandbox", "SandboxError", "disk_error", "missing_output", "name_parts", "write_all"]
 
-
-class SandboxError(Exception):
-    """Cause, blame and message of the failure that this is."""
-
-    def __init__(self, cause: str, blame: str, message: str) -> None:
-        super().__init__(message)
-        self.failure = [cause, blame, message]
-
-
-def name_parts(name: str) -> List[str]:
-    """The components of a relative name that stays below."""
-    parts = name.split("/")
-    if "\0" in name or any(part in ("", ".", "..") or len(os.fsencode(part)) > 255 for part in parts):
-        raise SandboxError("missing-input", "user", "%r is no name of a file below the task's directory" % name)
-    return parts
+LINK_BYTES = 64 * 1024 * 1024
+"""From here on an input is rather linked to than copied."""
+MOST_LEVELS = 50
+"""Deeper directories are removed in several goes: each level takes a descriptor."""
+_NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Sandbox:
@@ -49,149 +37,94 @@ class Sandbox:
             raise SandboxError("disk", "worker", "cannot make a directory for the task: %s" % error.strerror) from None
 
     def put(self, name: str, mode: int, content: Any) -> None:
-        parts = name_parts(name)
-        directory = os.open(self.path, _DIRECTORY)
-        try:
-            for part in parts[:-1]:
-                try:
-                    os.mkdir(part, 0o755, dir_fd=directory)
-                except FileExistsError:
-                    pass
-                below = os.open(part, _DIRECTORY, dir_fd=directory)
-                os.close(directory)
-                directory = below
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-            file = os.open(parts[-1], flags, 0o600, dir_fd=directory)
+        """A file with these bytes."""
+        with self._entry(name) as (directory, last):
+            file = os.open(last, _NEW, 0o600, dir_fd=directory)
             try:
                 write_all(file, content)
                 os.fchmod(file, mode & 0o777)
             finally:
                 os.close(file)
+
+    def place(self, name: str, mode: int, content: str) -> None:
+        """A file with the bytes of that one, which is not to be changed: one of its own, or a read-only link if it is large."""
+        try:
+            source = os.open(content, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError as error:
+            if is_limit(error):
+                raise
+            message = "the input file %r is not in the cache any more: %s" % (name, error.strerror)
+            raise SandboxError("missing-input", "worker", message) from None
+        try:
+            with self._entry(name) as (directory, last):
+                self._fill(directory, last, mode & 0o777, source, content)
+        finally:
+            os.close(source)
+
+    @staticmethod
+    def _fill(directory: int, last: str, mode: int, source: int, content: str) -> None:
+        size = os.fstat(source).st_size
+        file = os.open(last, _NEW, 0o600, dir_fd=directory)
+        try:
+            if not clone(source, file):
+                # A link shares its mode, and nobody else's copy shall become a program.
+                if size >= LINK_BYTES and not mode & 0o111 and _replace_by_link(directory, last, content):
+                    return
+                copy(source, file, size)
+            os.fchmod(file, mode)
+        finally:
+            os.close(file)
+
+    def make_directory(self, name: str, mode: int) -> None:
+        """It may be there already. We can always put something into it."""
+        with self._entry(name) as (directory, last):
+            below = _enter(directory, last, 0o700)
+            try:
+                os.fchmod(below, mode & 0o777 | 0o700)
+            finally:
+                os.close(below)
+
+    def make_link(self, name: str, target: str) -> None:
+        """A symbolic link that leads to nothing outside, as long as nothing but these methods made what is on its way."""
+        check_target(len(name_parts(name)) - 1, target)
+        with self._entry(name) as (directory, last):
+            os.symlink(target, last, dir_fd=directory)
+
+    @contextmanager
+    def _entry(self, name: str) -> Iterator[Tuple[int, str]]:
+        """The directory where it is to be, which is made if it is not there, and its name in that."""
+        parts = name_parts(name)
+        directory = -1
+        try:
+            directory = os.open(self.path, DIRECTORY)
+            for part in parts[:-1]:
+                below = _enter(directory, part, 0o755)
+                os.close(directory)
+                directory = below
+            yield directory, parts[-1]
         except OSError as error:
             if is_limit(error):
                 raise
             raise disk_error("cannot write the input file %r" % name, error) from None
         finally:
-            os.close(directory)
+            if directory >= 0:
+                os.close(directory)
 
-    def collect(self, patterns: Sequence[str], most_bytes: int) -> Tuple[List[List[Any]], List[bytes]]:
-        """[name, mode] and content of the regular files that the patterns name; a plain name that is not there is a failure."""
-        names: List[List[Any]] = []
-        contents: List[bytes] = []
-        seen = set()
-        for pattern in patterns:
-            found = False
-            for name, mode, descriptor in self._matches(name_parts(pattern)):
-                try:
-                    found = True
-                    if name in seen:
-                        continue
-                    seen.add(name)
-                    content = _read_regular(name, descriptor, most_bytes)
-                finally:
-                    os.close(descriptor)
-                most_bytes -= len(content)
-                names.append([name, mode])
-                contents.append(content)
-            if not found and not _MAGIC.intersection(pattern):
-                raise missing_output(pattern)
-        return names, contents
+    def collect(self, patterns: Sequence[str], most_bytes: int, outbox: str = "") -> Tuple[List[List[Any]], List[bytes]]:
+        """[name, mode] and content of the regular files that the patterns name; a plain name that is not there is a failure.
 
-    def _matches(self, parts: List[str]) -> Iterator[Tuple[str, int, int]]:
-        try:
-            root = os.open(self.path, _DIRECTORY)
-        except OSError as error:
-            # If not for a limit: the task removed its own directory, or put something else in its place.
-            _insist_on_absence(error)
-            return
-        try:
-            yield from _walk(root, "", parts)
-        finally:
-            os.close(root)
+        If there is an outbox, files that are not small are moved into it: [name, mode, size, path], and no content.
+        """
+        return take_out(self.path, patterns, most_bytes, outbox)
 
     def remove(self) -> None:
-        import shutil
-
-        shutil.rmtree(self.path, ignore_errors=True)
+        """However deep it is, and whatever the task forbade."""
         try:
             os.unlink(self.path)  # the task put something else in its place, such as a link
         except FileNotFoundError:
-            return
+            pass
         except OSError:
-            parent, name = os.path.split(self.path)
-            _open_up(parent, name)
-            shutil.rmtree(self.path, ignore_errors=True)
-
-
-def _walk(directory: int, prefix: str, parts: List[str]) -> Iterator[Tuple[str, int, int]]:
-    """(name, mode, open descriptor) of the regular files below this directory that match; links are never followed."""
-    part, rest = parts[0], parts[1:]
-    if part == "**":
-        yield from _walk(directory, prefix, rest or ["*"])
-        for name in sorted(os.listdir(directory)):
-            yield from _walk_below(directory, prefix, name, parts)
-        return
-    if _MAGIC.intersection(part):
-        names = [name for name in sorted(os.listdir(directory)) if fnmatch.fnmatchcase(name, part)]
-    else:
-        names = [part]
-    for name in names:
-        if rest:
-            yield from _walk_below(directory, prefix, name, rest)
-            continue
-        opened = _open_regular(directory, name)
-        if opened is not None:
-            yield (prefix + name, *opened)
-
-
-def _walk_below(directory: int, prefix: str, name: str, parts: List[str]) -> Iterator[Tuple[str, int, int]]:
-    if prefix.count("/") >= DEEPEST:
-        return
-    try:
-        below = os.open(name, _DIRECTORY, dir_fd=directory)
-    except OSError as error:
-        _insist_on_absence(error)
-        return
-    try:
-        yield from _walk(below, prefix + name + "/", parts)
-    finally:
-        os.close(below)
-
-
-def _open_regular(directory: int, name: str) -> Any:
-    """(mode, descriptor) if the name is that of a regular file; None if not, or if there is none."""
-    try:
-        descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
-    except OSError as error:
-        _insist_on_absence(error)
-        return None
-    mode = os.fstat(descriptor).st_mode
-    if stat.S_ISREG(mode):
-        return mode & 0o777, descriptor
-    os.close(descriptor)
-    return None
-
-
-def _insist_on_absence(error: OSError) -> None:
-    """What could not be opened for want of a descriptor may well be there."""
-    if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
-        raise SandboxError("disk", "worker", "cannot read the output files: %s" % describe_limit(error))
-
-
-def _read_regular(name: str, descriptor: int, most_bytes: int) -> bytes:
-    size = os.fstat(descriptor).st_size
-    if size > most_bytes:
-        message = "the output files are too large to be sent: %r has %d bytes, there is room for %d"
-        raise SandboxError("result", "task", message % (name, size, most_bytes))
-    with open(descriptor, "rb", closefd=False) as file:
-        content = file.read(most_bytes + 1)
-    if len(content) > most_bytes:
-        raise SandboxError("result", "task", "the output files are too large to be sent (%r)" % name)
-    return content
-
-
-def missing_output(name: str) -> SandboxError:
-    return SandboxError("missing-output", "task", "the task did not leave the file %r, which was declared as its output" % name)
+            _remove_tree(self.path)
 
 
 def write_all(descriptor: int, content: Any) -> None:
@@ -200,40 +133,73 @@ def write_all(descriptor: int, content: Any) -> None:
         view = view[os.write(descriptor, view) :]
 
 
-def disk_error(what: str, error: OSError) -> SandboxError:
-    """Full and broken disks are the worker's fault; everything else about names is the user's."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS):
-        return SandboxError("disk", "worker", "%s: %s" % (what, error.strerror))
-    return SandboxError("missing-input", "user", "%s: %s" % (what, error.strerror))
-
-
-def _open_up(parent: str, name: str) -> None:
-    """Make every directory of a tree listable again. A link is never followed: it would open up what lies elsewhere."""
+def _enter(directory: int, name: str, mode: int) -> int:
     try:
-        above = os.open(parent, _DIRECTORY)
+        os.mkdir(name, mode, dir_fd=directory)
+    except FileExistsError:
+        pass
+    return os.open(name, DIRECTORY, dir_fd=directory)
+
+
+def _replace_by_link(directory: int, name: str, content: str) -> bool:
+    """False if that is not possible, or would not keep a task from changing what others use: for root, nothing is read-only."""
+    if os.access(content, os.W_OK):
+        return False
+    beside = ".link-" + os.urandom(8).hex()
+    try:
+        os.link(content, beside, dst_dir_fd=directory, follow_symlinks=False)
+    except OSError:
+        return False
+    os.rename(beside, name, src_dir_fd=directory, dst_dir_fd=directory)
+    return True
+
+
+def _remove_tree(path: str) -> None:
+    """A link is never followed: it would lead elsewhere."""
+    try:
+        root = _open_in_any_case(path)
     except OSError:
         return
     try:
-        _open_up_below(above, name, MOST_LEVELS)
-    finally:
-        os.close(above)
-
-
-def _open_up_below(above: int, name: str, levels: int) -> None:
-    try:
-        # Without reading it, because that is what may be forbidden; what is changed is what was opened, whatever has its name by then.
-        place = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=above)
-    except OSError:
-        return
-    try:
-        os.chmod("/proc/self/fd/%d" % place, 0o700)
-        directory = os.open(".", _DIRECTORY, dir_fd=place)
-        try:
-            for below in os.listdir(directory) if levels else ():
-                _open_up_below(directory, below, levels - 1)
-        finally:
-            os.close(directory)
+        left: List[str] = []
+        while left != (left := sorted(os.listdir(root))):
+            for name in left:
+                _remove_below(root, name, root, MOST_LEVELS)
+        os.rmdir(path)
     except OSError:
         pass
+    finally:
+        os.close(root)
+
+
+def _remove_below(directory: int, name: str, root: int, levels: int) -> None:
+    """What lies too deep is moved up to the root, and met there again. What cannot be removed stays."""
+    try:
+        os.unlink(name, dir_fd=directory)
+        return
+    except OSError:
+        pass  # it is a directory
+    try:
+        below = _open_in_any_case(name, directory)
+        try:
+            if not levels:
+                os.rename(name, os.urandom(16).hex(), src_dir_fd=directory, dst_dir_fd=root)
+                return
+            for inner in os.listdir(below):
+                _remove_below(below, inner, root, levels - 1)
+        finally:
+            os.close(below)
+        os.rmdir(name, dir_fd=directory)
+    except OSError:
+        pass
+
+
+def _open_in_any_case(name: str, above: Optional[int] = None) -> int:
+    """Without reading it, because that is what may be forbidden; what is changed is what was opened, whatever has its name by then."""
+    place = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=above)
+    try:
+        if os.fstat(place).st_mode & 0o700 != 0o700:
+            os.chmod("/proc/self/fd/%d" % place, 0o700)
+        return os.open(".", DIRECTORY, dir_fd=place)
     finally:
         os.close(place)

@@ -43,7 +43,7 @@ from .cell import (
     copy_high,
     move_high,
 )
-from .executables import Executables, ExecutableSpec
+from .executables import Executables, ExecutableSpec, Places
 from .limits import describe_limit, is_limit
 from .process_tree import ChildrenClock, become_subreaper, has_children, keep_freed_memory, kill_descendants, signal_on_parent_death
 from .sharing import Share
@@ -156,7 +156,7 @@ class SlotLoop:
         self._touched = True
         """Something of the current attempt has run: it must not be run again as if nothing had happened."""
         self._called = False
-        self._sandboxes = settings["sandboxes"]
+        self._places = Places(settings["sandboxes"], settings["cache"], settings["outbox"])
         self._channel = channel
         self._pid = getpid()
         self._cpu_s = process_time()
@@ -286,7 +286,7 @@ class SlotLoop:
     def _run_executable(self, sequence: int, begun: float, order: Tuple[Any, ...], body: memoryview) -> None:
         _, _, number, attempt, task, cores, _ = order
         if self.executables is None:
-            self.executables = Executables(self._channel.fileno(), self._control, self.outbox, self._sandboxes, self._children_clock)
+            self.executables = Executables(self._channel.fileno(), self._control, self.outbox, self._places, self._children_clock)
         spec = self.specs[number]
         assert isinstance(spec, ExecutableSpec)
         environment = self.surroundings.environment(number, task, attempt, cores)

@@ -11,6 +11,7 @@ from .cell import ORDER, OUTBOX_BYTES, OUTBOX_LENGTH, REPORT, SPEC, TASK, Cell
 from .failure import Failure
 from .parcels import pack_head
 from .sharing import SHARE_BYTES, Share
+from .stowing import MARK
 
 BUFFER_BYTES = 256 * 1024
 LARGE_BYTES = 64 * 1024
@@ -38,7 +39,7 @@ class Outbox:
         for part in parts:
             length += len(part)
         record = REPORT.pack(*numbers, len(text), length)
-        if length > SHARE_BYTES and self._share.directory and not raw:
+        if length > SHARE_BYTES and self._share.directory and not raw and parts[0][: len(MARK)] != MARK:
             parts, head = [self._share.write([head, *parts])], b""
             length = len(parts[0])
             record = REPORT.pack(*numbers, len(text), length)

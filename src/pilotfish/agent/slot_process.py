@@ -39,6 +39,7 @@ from .frames import MAX_BODY
 from .parcels import pack
 from .process_tree import children_of, descendants_of, resident_bytes, signal_all
 from .results import Item
+from .stowing import is_marked
 from .work import Attempt, Spec
 
 BUFFER_BYTES = 256 * 1024
@@ -150,6 +151,8 @@ class SlotProcess:
             "scratch": self.scratch,
             "sandboxes": self.scratch,
             "share": settings.get("share", ""),
+            "cache": settings.get("cache", ""),
+            "outbox": settings.get("outbox", ""),
         }
         return subprocess.Popen(
             [sys.executable, settings["bundle"], "slot", json.dumps(told)],
@@ -250,11 +253,12 @@ class SlotProcess:
                 continue
             if not held or held[0][0] != sequence or (wall_us | cpu_us) >> 53:
                 raise SlotBroken("a report about %d was not expected" % sequence)
-            held.popleft()
+            _, attempt = held.popleft()
             self._delivered = sequence
             peak_kib = max(rss_kib, self.peak_bytes >> 10)
             self.peak_bytes = 0
-            items.append((_read_failure(failure), wall_us, cpu_us, peak_kib, payload))
+            item: Item = (_read_failure(failure), wall_us, cpu_us, peak_kib, payload)
+            items.append((*item, []) if attempt.spec.kind == "exec" and is_marked(payload) else item)
         if items:
             self.begun_at = now
             self.punched_to = [0, 0]

@@ -46,6 +46,11 @@ def _parse(words: List[str]) -> Any:
     parser.add_argument("--tag", action="append", default=[], type=_pair, metavar="K=V", help="a label that policies may ask for")
     parser.add_argument("--share", metavar="DIR", default="", help="where large payloads lie, if the master is on this machine")
     parser.add_argument("--workdir", metavar="DIR", help="where to put what tasks leave (default: the place for temporary files)")
+    parser.add_argument("--cache", metavar="DIR", help="where contents are kept between agents (default: beside the working directory)")
+    parser.add_argument("--cache-bytes", type=float, metavar="BYTES", help="how large it may grow (default: half of what is free)")
+    parser.add_argument("--storage", action="append", default=[], metavar="DIR", help="where contents or input files may lie already")
+    parser.add_argument("--no-peers", action="store_true", help="have nothing to do with other agents")
+    parser.add_argument("--home", metavar="DIR", default="", help=argparse.SUPPRESS)
     parser.add_argument("--ends-in", type=float, metavar="SECONDS", help="this machine is taken away after so long")
     parser.add_argument("--poll", type=float, default=0.0, metavar="SECONDS", help="do not stay connected, call so often")
     parser.add_argument("--stopped-after", type=float, default=10.0, metavar="SECONDS", help=argparse.SUPPRESS)
@@ -80,6 +85,8 @@ def supervise(options: Dict[str, Any]) -> int:
         # A pilot may have several nodes, and may be started anew by its batch system while the old agent lives on.
         node, pilot = os.uname().nodename.partition(".")[0], options["pilot"]
         options["worker"] = "%s.%s.%d" % (pilot, node, os.getpid()) if pilot else "%s-%s" % (node, os.urandom(3).hex())
+    beside = os.path.join(os.path.dirname(workdir), "pilotfish-cache-%d" % os.getuid())
+    options["cache"] = os.path.expanduser(options["cache"] or "") or beside
     options.update(workdir=workdir, bundle=_unpack(workdir), supervisor=os.getpid(), started=time.monotonic() - _late_s())
     become_subreaper()
     life_read, life_write = os.pipe()

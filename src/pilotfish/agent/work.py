@@ -8,7 +8,7 @@ than such an attempt itself. What was sent ahead and is held up by a neighbour t
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from typing import Any, Deque, Dict, Iterable, List, Optional, Tuple
+from typing import Any, Callable, Deque, Dict, Iterable, List, Optional, Sequence, Tuple
 
 from .failure import Failure
 
@@ -30,9 +30,10 @@ _ROUNDING = 1e-6
 class Spec:
     """What the attempts of one spec share, with the run time measured so far (negative: none yet)."""
 
-    __slots__ = ("number", "kind", "time_s", "needs", "launch", "code", "estimate_s")
+    __slots__ = ("number", "kind", "time_s", "needs", "launch", "code", "contents", "estimate_s")
 
     def __init__(self, number: int, kind: str, time_s: float, needs: Dict[str, float], launch: Dict[str, Any], code: bytes) -> None:
+        self.contents: Sequence[Any] = ()
         self.number = number
         self.kind = kind
         self.time_s = float(time_s)
@@ -48,6 +49,7 @@ class Spec:
             and self.needs == other.needs
             and self.launch == other.launch
             and self.code == other.code
+            and self.contents == other.contents
         )
 
     def measured(self, wall_s: float) -> None:
@@ -67,9 +69,9 @@ class Spec:
 
 
 class Attempt:
-    """One try of a task. ``forgotten``: the master does not want to hear of it any more."""
+    """One try of a task. ``forgotten``: the master does not want to hear of it any more. ``missing``: so many contents are yet to come."""
 
-    __slots__ = ("task", "attempt", "spec", "payload", "needs", "queued", "forgotten", "ahead_s")
+    __slots__ = ("task", "attempt", "spec", "payload", "needs", "contents", "missing", "queued", "forgotten", "ahead_s")
 
     def __init__(self, task: int, attempt: int, spec: Spec, payload: Any, needs: Needs) -> None:
         self.task = task
@@ -77,6 +79,8 @@ class Attempt:
         self.spec = spec
         self.payload = payload
         self.needs = needs
+        self.contents: Sequence[Any] = ()
+        self.missing = 0
         self.queued = True
         self.forgotten = False
         self.ahead_s = 0.0
@@ -167,6 +171,10 @@ class Work:
         self.specs: Dict[int, Spec] = {}
         self.live: Dict[int, Attempt] = {}
         self.queue: Deque[Attempt] = deque()
+        self.staged: Dict[int, Attempt] = {}
+        """What waits for contents before it can be queued."""
+        self.released: Callable[[Attempt], None] = _nobody
+        """Told of every attempt that no longer needs its contents."""
         self.slots: Dict[int, Slot] = {}
         self.busy: Dict[int, Slot] = {}
         self.idle: List[Slot] = []
@@ -222,7 +230,16 @@ class Work:
         """Take it, after its older attempt, if there is one, was dropped."""
         self.drop(attempt.task)
         self.live[attempt.task] = attempt
-        self.queue.append(attempt)
+        if attempt.missing:
+            self.staged[attempt.task] = attempt
+        else:
+            self.queue.append(attempt)
+
+    def unstage(self, attempt: Attempt) -> None:
+        """All its contents are here."""
+        if self.staged.get(attempt.task) is attempt:
+            del self.staged[attempt.task]
+            self.queue.append(attempt)
 
     # --- giving work away -----------------------------------------------------------------------------------------------------
 
@@ -324,6 +341,13 @@ class Work:
     def settle(self, attempt: Attempt) -> None:
         if self.live.get(attempt.task) is attempt:
             del self.live[attempt.task]
+        self._release_contents(attempt)
+
+    def _release_contents(self, attempt: Attempt) -> None:
+        if self.staged.get(attempt.task) is attempt:
+            del self.staged[attempt.task]
+        if attempt.contents:
+            self.released(attempt)
 
     def lost(self, slot: Slot, begun: int) -> List[Attempt]:
         """The slot is gone: those it had begun, in order. The others are first in the queue again."""
@@ -375,6 +399,7 @@ class Work:
         del self.live[task]
         attempt.forgotten = True
         if attempt.queued:
+            self._release_contents(attempt)
             return
         for slot in self.busy.values():
             if slot.attempts[0] is attempt:
@@ -389,12 +414,13 @@ class Work:
             return False
         del self.live[task]
         attempt.forgotten = True
+        self._release_contents(attempt)
         if self._highest.get(task) == number:
             del self._highest[task]
         return True
 
     def hand_back_all(self) -> List[List[int]]:
-        waiting = [[attempt.task, attempt.attempt] for attempt in self.queue if not attempt.forgotten]
+        waiting = [[attempt.task, attempt.attempt] for attempt in (*self.queue, *self.staged.values()) if not attempt.forgotten]
         for task, number in waiting:
             self.hand_back(task, number)
         self.queue.clear()
@@ -416,9 +442,22 @@ class Work:
     def holding(self) -> List[List[int]]:
         """[task, attempt, QUEUED|STARTED] of everything not finished; what was sent ahead counts as started."""
         held = [[a.task, a.attempt, STARTED] for slot in self.busy.values() for a in slot.attempts if not a.forgotten]
-        held.extend([a.task, a.attempt, QUEUED] for a in self.queue if not a.forgotten)
+        held.extend([a.task, a.attempt, QUEUED] for a in (*self.queue, *self.staged.values()) if not a.forgotten)
         return held
+
+    def room(self) -> Dict[str, float]:
+        """What would be free if all that waits here had begun."""
+        free = dict(self.free)
+        for attempt in (*self.queue, *self.staged.values()):
+            if not attempt.forgotten:
+                for name, amount in attempt.needs:
+                    free[name] = free.get(name, 0.0) - amount
+        return free
 
     def has_idle_room(self) -> bool:
         """Whether a task of one core would start at once."""
         return not self.queue and self.free.get("cores", 1.0) >= min(1.0, self.capacity.get("cores", 1.0)) - _ROUNDING
+
+
+def _nobody(attempt: Attempt) -> None:
+    """Nobody is told."""

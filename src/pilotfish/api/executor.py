@@ -8,7 +8,7 @@ import os
 import pickle
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, ParamSpec, TypeVar, Unpack
 
 from pilotfish.api.future import TaskFuture
@@ -16,6 +16,7 @@ from pilotfish.api.mapping import map_by
 from pilotfish.api.session import FutureType, Pool, Session, interpreter_ends, usable_cores
 from pilotfish.applications.function import PythonCalls
 from pilotfish.applications.parcel import Parcel
+from pilotfish.applications.tasklist import NOTHING, Needs
 from pilotfish.applications.wishes import Wishes, read_wishes
 from pilotfish.errors import BadInput, PilotfishError
 from pilotfish.model.messages import EndedItem
@@ -80,9 +81,9 @@ class _ExecutorSession(Session):
 
     broken: ExecutorBroken | None = None
 
-    def submit(self, future: FutureType, spec: int, payload: Parcel, after: Sequence[int] = ()) -> FutureType:
+    def submit(self, future: FutureType, spec: int, payload: Parcel, needs: Needs = NOTHING) -> FutureType:
         future.add_done_callback(self._look)
-        return super().submit(future, spec, payload, after)
+        return super().submit(future, spec, payload, needs)
 
     def ended(self, items: list[EndedItem], body: memoryview) -> None:
         super().ended(items, body)

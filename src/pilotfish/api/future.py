@@ -136,14 +136,14 @@ class ExecutableFuture(TaskFuture[Completed]):
 
     def _decode_value(self, payload: memoryview) -> tuple[Any, BaseException | None]:
         try:
-            completed = decode_completed(payload)
+            completed = decode_completed(payload, self._session.client.contents)
         except (DamagedParcel, ValueError) as error:
             return None, error
         self.stdout, self.stderr = completed.stdout, completed.stderr
         return completed, None
 
     def _decode_failure(self, payload: memoryview, failure: Failure) -> BaseException:
-        error = decode_executable_failure(payload, failure)
+        error = decode_executable_failure(payload, failure, self._session.client.contents)
         completed = getattr(error, "completed", None)
         if completed is not None:
             self.stdout, self.stderr = completed.stdout, completed.stderr

@@ -17,6 +17,7 @@ from pilotfish.api.places import list_places, read_place, use_places
 from pilotfish.api.session import Pool, Session
 from pilotfish.applications.function import PICKLE, PythonCalls, worker_payload, worker_spec
 from pilotfish.applications.launches import Defaults, ExecutableCalls, ExecutableWishes
+from pilotfish.applications.tasklist import Needs
 from pilotfish.applications.wishes import Wishes, read_wishes
 from pilotfish.errors import BadInput, PilotfishError
 from pilotfish.model.task import RunOptions
@@ -44,7 +45,7 @@ class Submitter:
                 )
         spec, payload = self._calls.encode(fn, args, kwargs)
         future: TaskFuture[Value] = TaskFuture(self._session)
-        return self._session.submit(future, spec, payload, self._after)
+        return self._session.submit(future, spec, payload, Needs(self._after))
 
     def map(
         self,
@@ -121,8 +122,8 @@ class Run:
         With inputs or outputs it runs in a fresh directory of its own, else in this program's current directory, and only where
         that is; ``sandbox=True`` gives it a fresh one without files.
         """
-        spec, payload = self._executables.encode(argv, options, self.defaults)
-        return self._session.submit(ExecutableFuture(self._session), spec, payload, self._indices(after))
+        spec, payload, contents = self._executables.encode(argv, options, self.defaults)
+        return self._session.submit(ExecutableFuture(self._session), spec, payload, Needs(self._indices(after), contents))
 
     def work(
         self, worker: Callable[[], Any], parameters: Any, *, after: Iterable[TaskFuture[Any]] = (), **wishes: Unpack[Wishes]
@@ -133,7 +134,7 @@ class Run:
         if spec is None:
             spec = self._workers[key] = self._session.register(*worker_spec(worker, read_wishes(wishes, "work")))
         future: TaskFuture[Any] = TaskFuture(self._session)
-        return self._session.submit(future, spec, worker_payload(parameters), self._indices(after))
+        return self._session.submit(future, spec, worker_payload(parameters), Needs(self._indices(after)))
 
     def _indices(self, futures: Iterable[TaskFuture[Any]]) -> tuple[int, ...]:
         if isinstance(futures, TaskFuture):

@@ -13,7 +13,7 @@ def send(client: Client, run: Submission, tasks: TaskList) -> int:
     numbers = [client.spec_number(run, *spec) for spec in tasks.specs]
     entries = tasks.take()
     for entry in entries:
-        client.submit(run, numbers[entry.spec], entry.payload, _ignore, entry.after)
+        client.submit(run, numbers[entry.spec], entry.payload, _ignore, entry.needs)
     return len(entries)
 
 

@@ -10,12 +10,13 @@ import secrets
 import sys
 import threading
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from pilotfish.api.future import TaskFuture
 from pilotfish.applications.parcel import Parcel
+from pilotfish.applications.tasklist import NOTHING, Needs
 from pilotfish.errors import ConnectionFailed, PilotfishError
 from pilotfish.live.client import Client
 from pilotfish.live.submission import Submission
@@ -93,12 +94,12 @@ class Session:
     def register(self, spec: TaskSpec, code: bytes) -> int:
         return self.client.spec_number(self._submission, spec, code)
 
-    def submit(self, future: FutureType, spec: int, payload: Parcel, after: Sequence[int] = ()) -> FutureType:
+    def submit(self, future: FutureType, spec: int, payload: Parcel, needs: Needs = NOTHING) -> FutureType:
         def enter(index: int) -> None:
             future.index = index
             self._futures[index] = future
 
-        self.client.submit(self._submission, spec, payload, enter, after)
+        self.client.submit(self._submission, spec, payload, enter, needs)
         return future
 
     def cancelled_here(self, future: TaskFuture[Any]) -> None:

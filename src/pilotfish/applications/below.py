@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import secrets
+from collections.abc import Callable
 from pathlib import Path
 
 from pilotfish.errors import BadInput
@@ -15,6 +16,7 @@ from pilotfish.errors import BadInput
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _MAX_COMPONENT_BYTES = 255
+_BLOCK_BYTES = 1 << 20
 
 
 def check_name(name: object, field: str) -> tuple[str, ...]:
@@ -39,6 +41,31 @@ def _enter(parent: int, name: str) -> int:
 
 def write_below(directory: str | os.PathLike[str], name: str, content: bytes, mode: int) -> Path:
     """Write one file; it appears under its name only when it is whole."""
+    return _make_below(directory, name, mode, lambda target: _write_all(target, content))
+
+
+def copy_below(directory: str | os.PathLike[str], name: str, source: Path, mode: int) -> Path:
+    """Copy one file, which may be large; it appears under its name only when it is whole."""
+    return _make_below(directory, name, mode, lambda target: _copy_all(target, source))
+
+
+def _write_all(target: int, content: bytes) -> None:
+    with open(target, "wb", closefd=False) as stream:
+        stream.write(content)
+
+
+def _copy_all(target: int, source: Path) -> None:
+    """Holes stay holes: zeros are not written."""
+    with open(source, "rb", buffering=0) as stream:
+        size = done = 0
+        while block := stream.read(_BLOCK_BYTES):
+            if block.count(0) != len(block):
+                os.pwrite(target, block, done)
+            size = done = done + len(block)
+    os.ftruncate(target, size)
+
+
+def _make_below(directory: str | os.PathLike[str], name: str, mode: int, fill: Callable[[int], None]) -> Path:
     *folders, last = check_name(name, "files")
     os.makedirs(directory, exist_ok=True)
     place = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -47,7 +74,7 @@ def write_below(directory: str | os.PathLike[str], name: str, content: bytes, mo
             inner = _enter(place, folder)
             os.close(place)
             place = inner
-        _write_here(place, last, content, mode)
+        _fill_here(place, last, mode, fill)
     except OSError as error:
         where = os.fspath(directory)
         raise BadInput(f"files: {name!r} cannot be written below {where!r}: {error.strerror}", "look for links in the way") from error
@@ -56,14 +83,15 @@ def write_below(directory: str | os.PathLike[str], name: str, content: bytes, mo
     return Path(directory, *folders, last)
 
 
-def _write_here(place: int, last: str, content: bytes, mode: int) -> None:
+def _fill_here(place: int, last: str, mode: int, fill: Callable[[int], None]) -> None:
     temporary = f".{secrets.token_hex(8)}.part"
     target = os.open(temporary, _NEW_FILE, 0o600, dir_fd=place)
     try:
-        with open(target, "wb") as stream:
-            stream.write(content)
-            os.fchmod(stream.fileno(), mode & 0o755)
+        fill(target)
+        os.fchmod(target, mode & 0o755)
         os.replace(temporary, last, src_dir_fd=place, dst_dir_fd=place)
     except OSError:
         os.unlink(temporary, dir_fd=place)
         raise
+    finally:
+        os.close(target)

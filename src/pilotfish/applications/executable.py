@@ -6,34 +6,26 @@ import glob
 import json
 import os
 import signal
-import stat
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
+import msgspec
 from msgspec import Struct
 
-from pilotfish.applications.below import check_name, write_below
+from pilotfish.applications.below import check_name
+from pilotfish.applications.files import File, Source, pack_files
 from pilotfish.applications.function import current_directory
 from pilotfish.applications.outcome import failed
 from pilotfish.applications.parcel import Buffer, DamagedParcel, pack, unpack
 from pilotfish.applications.wishes import NOTHING_SPECIAL, Wanted
 from pilotfish.errors import BadInput, PayloadTooLarge, TaskFailed
+from pilotfish.model.data import DIGEST, Content
 from pilotfish.model.messages import MAX_BODY
 from pilotfish.model.quantities import show_bytes
 from pilotfish.model.task import Failure, TaskSpec
 
-Source = str | os.PathLike[str] | bytes
 Inputs = Mapping[str, Source] | Iterable[str | os.PathLike[str]]
-_MODE_MASK = 0o755
 _LAST_LINES = 20
-
-
-class File(Struct, frozen=True):
-    """A regular file that travels: its bytes and its permission bits, masked."""
-
-    content: bytes
-    mode: int = 0o644
 
 
 class Completed(Struct, frozen=True):
@@ -54,7 +46,7 @@ class Completed(Struct, frozen=True):
 
     def save(self, directory: str | os.PathLike[str]) -> list[Path]:
         """Write the output files below a directory; a name that leads out of it is refused."""
-        return [write_below(directory, name, file.content, file.mode & _MODE_MASK) for name, file in self.files.items()]
+        return [file.save_below(directory, name) for name, file in self.files.items()]
 
 
 class ExecutableFailed(TaskFailed):
@@ -71,6 +63,7 @@ class Executable(Struct, frozen=True):
     argv: tuple[str, ...]
     inputs: dict[str, Source] = {}
     outputs: tuple[str, ...] = ()
+    keep: tuple[str, ...] = ()
     stdin: bytes = b""
     env: dict[str, str] = {}
 
@@ -97,7 +90,7 @@ def _sandbox_name(path: str) -> str:
 
 
 def check_inputs(inputs: Inputs) -> dict[str, Source]:
-    """Inputs as {name in the sandbox: path here or content}."""
+    """Inputs as {name in the sandbox: path here, content, or a file that another task left}. A directory brings all that is in it."""
     if isinstance(inputs, (str, bytes, os.PathLike)):
         raise BadInput(f"inputs: {inputs!r} is one name, not a list", f"write inputs=[{inputs!r}]")
     if isinstance(inputs, Mapping):
@@ -110,9 +103,8 @@ def check_inputs(inputs: Inputs) -> dict[str, Source]:
         check_name(name, "inputs")
         if name in found and found[name] != source:
             raise BadInput(f"inputs: {found[name]!r} and {source!r} would both be called {name!r}", 'name them: {"a.txt": "one/x.txt", …}')
-        if not isinstance(source, bytes) and not os.path.isfile(source):
-            what = "is a directory" if os.path.isdir(source) else "does not exist"
-            raise BadInput(f"inputs: {os.fspath(source)!r} {what} (looked in {os.getcwd()})", _nearest_file(os.fspath(source)))
+        if not isinstance(source, (bytes, File)) and not os.path.exists(source):
+            raise BadInput(f"inputs: {os.fspath(source)!r} does not exist (looked in {os.getcwd()})", _nearest_file(os.fspath(source)))
         found[name] = source
     return found
 
@@ -120,19 +112,17 @@ def check_inputs(inputs: Inputs) -> dict[str, Source]:
 def _nearest_file(path: str) -> str:
     import difflib
 
-    if os.path.isdir(path):
-        return "list the files that are needed, one by one"
     folder = os.path.dirname(path) or "."
     near = difflib.get_close_matches(os.path.basename(path), os.listdir(folder) if os.path.isdir(folder) else [], 1)
     return f"did you mean {os.path.join(os.path.dirname(path), near[0])!r}?" if near else "check the path"
 
 
-def check_outputs(outputs: Iterable[str]) -> tuple[str, ...]:
+def check_outputs(outputs: Iterable[str], field: str = "outputs") -> tuple[str, ...]:
     if isinstance(outputs, (str, bytes)):
-        raise BadInput(f"outputs: {outputs!r} is one name, not a list", f"write outputs=[{outputs!r}]")
+        raise BadInput(f"{field}: {outputs!r} is one name, not a list", f"write {field}=[{outputs!r}]")
     names = tuple(os.fspath(name) for name in outputs)
     for name in names:
-        check_name(name, "outputs")
+        check_name(name, field)
     return names
 
 
@@ -162,26 +152,6 @@ def program_beside(argv: Sequence[str]) -> dict[str, Source]:
     return {}
 
 
-def read_file(source: Source) -> File:
-    if isinstance(source, bytes):
-        return File(source)
-    with open(source, "rb") as stream:
-        status = os.fstat(stream.fileno())
-        if not stat.S_ISREG(status.st_mode):
-            raise BadInput(f"inputs: {os.fspath(source)!r} is not a regular file", "only regular files travel")
-        if status.st_size > MAX_BODY // 2:
-            raise PayloadTooLarge(
-                f"inputs: {os.fspath(source)!r} has {show_bytes(status.st_size)}; a file may have {show_bytes(MAX_BODY // 2)}",
-                "put it where the workers can read it, and give its path as an argument",
-            )
-        return File(stream.read(), status.st_mode & _MODE_MASK | 0o400)
-
-
-def _packed_files(inputs: Mapping[str, Source]) -> tuple[list[list[Any]], list[bytes]]:
-    files = [(name, read_file(source)) for name, source in inputs.items()]
-    return [[name, file.mode] for name, file in files], [file.content for _, file in files]
-
-
 class Launch(Struct, frozen=True, kw_only=True):
     """What executables of one spec share."""
 
@@ -190,6 +160,8 @@ class Launch(Struct, frozen=True, kw_only=True):
     env: dict[str, str] = {}
     inputs: dict[str, Source] = {}
     outputs: tuple[str, ...] = ()
+    keep: tuple[str, ...] = ()
+    """Outputs that stay with the worker, for tasks that need them there."""
     output_cap: int = 0
     """How much of stdout and of stderr is kept; 0: as much as agents keep of any task."""
     shell: bool = False
@@ -198,38 +170,51 @@ class Launch(Struct, frozen=True, kw_only=True):
 
 
 def executable_spec(name: str, launch: Launch, wanted: Wanted = NOTHING_SPECIAL) -> tuple[TaskSpec, bytes]:
-    listed, contents = _packed_files(launch.inputs)
+    packed = pack_files(launch.inputs)
     described = {
         "cwd": launch.cwd or current_directory(),
         "sandbox": launch.sandbox,
         "env": launch.env,
-        "inputs": listed,
+        "inputs": packed.entries,
         "outputs": list(launch.outputs),
+        **({"keep": list(launch.keep)} if launch.keep else {}),
         "output_cap": launch.output_cap,
         "shell": launch.shell,
         **({"warn_signal": launch.warn_signal} if launch.warn_signal else {}),
     }
-    return wanted.spec("exec", name, described), (pack(contents) if contents else b"")
+    spec = msgspec.structs.replace(wanted.spec("exec", name, described), contents=packed.contents)
+    return spec, (pack(packed.parts) if packed.parts else b"")
 
 
-def executable_payload(task: Executable) -> bytes:
-    listed, contents = _packed_files(task.inputs)
-    described = {"argv": task.argv, "env": task.env, "inputs": listed, "outputs": task.outputs}
-    payload = pack([json.dumps(described).encode(), task.stdin, *contents])
+def executable_payload(task: Executable) -> tuple[bytes, tuple[Content, ...]]:
+    """What is sent of a task, and the contents that it needs besides."""
+    packed = pack_files(task.inputs)
+    described = {"argv": task.argv, "env": task.env, "inputs": packed.entries, "outputs": task.outputs}
+    if task.keep:
+        described["keep"] = task.keep
+    payload = pack([json.dumps(described).encode(), task.stdin, *packed.parts])
     if len(payload) > MAX_BODY:
         raise PayloadTooLarge(
-            f"the inputs of {task.argv[0]!r} have {show_bytes(len(payload))} together; a task may have {show_bytes(MAX_BODY)}",
-            "put large files where the workers can read them, and give their paths as arguments",
+            f"{task.argv[0]!r} has {show_bytes(len(payload))} of arguments and standard input; a task may have {show_bytes(MAX_BODY)}",
+            "give large data as input files",
         )
-    return payload
+    return payload, packed.contents
 
 
-def decode_completed(payload: Buffer) -> Completed:
+def decode_completed(payload: Buffer, kept: Path | None = None) -> Completed:
+    """``kept``: where the pool keeps large outputs."""
     meta, stdout, stderr, *contents = unpack(payload)
     try:
         said = json.loads(bytes(meta))
-        listed = [(str(name), int(mode)) for name, mode in said["files"]]
-        files = {name: File(bytes(content), mode) for (name, mode), content in zip(listed, contents, strict=True)}
+        inline = iter(contents)
+        files: dict[str, File] = {}
+        for name, mode, *rest in said["files"]:
+            if rest:
+                path = kept / rest[0][:2] / rest[0] if kept is not None and DIGEST.match(rest[0]) else None
+                files[str(name)] = File(None, int(mode), rest[0], int(rest[1]), path)
+            else:
+                content = bytes(next(inline))
+                files[str(name)] = File(content, int(mode), size=len(content))
         return Completed(
             exit=said["exit"],
             signal=said["signal"],
@@ -239,17 +224,17 @@ def decode_completed(payload: Buffer) -> Completed:
             stdout_dropped=int(said.get("stdout_dropped", 0)),
             stderr_dropped=int(said.get("stderr_dropped", 0)),
         )
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, StopIteration) as error:
         raise DamagedParcel(f"the report of an executable cannot be read: {error!r}") from error
 
 
-def decode_executable_failure(payload: Buffer, failure: Failure) -> TaskFailed:
+def decode_executable_failure(payload: Buffer, failure: Failure, kept: Path | None = None) -> TaskFailed:
     """The error for an executable that ended badly, with the last lines it wrote to stderr."""
     plain = failed(failure)
     completed: Completed | None = None
     if len(payload):
         try:
-            completed = decode_completed(payload)
+            completed = decode_completed(payload, kept)
         except (DamagedParcel, ValueError) as error:
             return ExecutableFailed(f"{plain} (its report cannot be read: {error})", plain.hint, failure.cause)
     message = str(plain)

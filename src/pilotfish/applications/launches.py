@@ -21,6 +21,7 @@ from pilotfish.applications.executable import (
 )
 from pilotfish.applications.wishes import KNOWN, Wishes, check_known, read_wishes
 from pilotfish.errors import BadInput
+from pilotfish.model.data import Content
 from pilotfish.model.quantities import parse_bytes
 from pilotfish.model.task import TaskSpec
 
@@ -30,6 +31,7 @@ class ExecutableWishes(Wishes, total=False):
 
     inputs: Inputs
     outputs: Sequence[str]
+    keep: Sequence[str]
     stdin: bytes | str
     env: Mapping[str, str]
     cwd: str | os.PathLike[str] | None
@@ -40,7 +42,10 @@ class ExecutableWishes(Wishes, total=False):
 
 
 EXECUTABLE_KNOWN = (*KNOWN, *(name for name in ExecutableWishes.__annotations__ if name not in KNOWN))
-_OF_ONE_TASK = ("inputs", "outputs", "stdin", "env")
+_OF_ONE_TASK = ("inputs", "outputs", "keep", "stdin", "env")
+
+Encoded = tuple[int, bytes, tuple[Content, ...]]
+"""A task: the number of its spec, its payload, and the contents that it needs besides those of its spec."""
 
 
 class Defaults:
@@ -85,7 +90,7 @@ class ExecutableCalls:
         self._register = register
         self._specs: dict[str, int] = {}
 
-    def encode(self, argv: Sequence[str | os.PathLike[str]], options: Mapping[str, Any], defaults: Defaults) -> tuple[int, bytes]:
+    def encode(self, argv: Sequence[str | os.PathLike[str]], options: Mapping[str, Any], defaults: Defaults) -> Encoded:
         words = check_argv(argv)
         if options:
             check_known(options, EXECUTABLE_KNOWN, "executable")
@@ -93,14 +98,15 @@ class ExecutableCalls:
             argv=words,
             inputs=check_inputs(options.get("inputs", ())),
             outputs=check_outputs(options.get("outputs", ())),
+            keep=check_outputs(options.get("keep", ()), "keep"),
             stdin=_stdin(options.get("stdin", b"")),
             env=check_environment(options.get("env", {})),
         )
-        return self._spec(task, options, defaults), executable_payload(task)
+        return (self._spec(task, options, defaults), *executable_payload(task))
 
     def _spec(self, task: Executable, options: Mapping[str, Any], defaults: Defaults) -> int:
         own = {name: value for name, value in options.items() if name not in _OF_ONE_TASK}
-        needs_sandbox = bool(task.inputs or task.outputs)
+        needs_sandbox = bool(task.inputs or task.outputs or task.keep)
         key = f"{task.argv[0]}\0{needs_sandbox}\0{own!r}\0{defaults.key()}"
         number = self._specs.get(key)
         if number is None:
@@ -109,9 +115,10 @@ class ExecutableCalls:
 
     def _describe(self, task: Executable, shared: dict[str, Any], needs_sandbox: bool) -> tuple[TaskSpec, bytes]:
         inputs, outputs = check_inputs(shared.get("inputs", ())), check_outputs(shared.get("outputs", ()))
+        keep = check_outputs(shared.get("keep", ()), "keep")
         sandbox = shared.get("sandbox")
         if sandbox is None:
-            sandbox = bool(needs_sandbox or inputs or outputs)
+            sandbox = bool(needs_sandbox or inputs or outputs or keep)
         if sandbox:
             inputs = {**program_beside(task.argv), **inputs}
         cwd = shared.get("cwd")
@@ -124,6 +131,7 @@ class ExecutableCalls:
             env=check_environment(shared.get("env", {})),
             inputs=inputs,
             outputs=outputs,
+            keep=keep,
             output_cap=parse_bytes(shared.get("output_cap", 0), "output_cap"),
             shell=bool(shared.get("shell", False)),
             warn_signal=check_signal(shared.get("warn_signal", 0)),

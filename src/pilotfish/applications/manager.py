@@ -8,6 +8,7 @@ twice or lose one that it made.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
@@ -84,8 +85,8 @@ def _is_executable(payload: Buffer) -> bool:
         return False
 
 
-def read_ending(item: EndedItem, payload: Buffer) -> TaskDone:
-    """What a task left, whatever kind it was."""
+def read_ending(item: EndedItem, payload: Buffer, kept: Path | None = None) -> TaskDone:
+    """What a task left, whatever kind it was. ``kept``: where the pool keeps large outputs."""
     value: Any = None
     error: BaseException | None = None
     failure = item.failure or _UNKNOWN
@@ -95,14 +96,14 @@ def read_ending(item: EndedItem, payload: Buffer) -> TaskDone:
             if gone:
                 error = result_gone()
             elif _is_executable(payload):
-                value = decode_completed(payload)
+                value = decode_completed(payload, kept)
             else:
                 value, error, _, _ = decode_value(payload)
         elif item.state != CANCELLED:
             if gone or not len(payload):
                 error = failed(failure)
             elif _is_executable(payload):
-                error = decode_executable_failure(payload, failure)
+                error = decode_executable_failure(payload, failure, kept)
             else:
                 error = decode_failure(payload, failure).error
     except (DamagedParcel, ValueError) as damage:

@@ -12,9 +12,20 @@ from pilotfish.applications.launches import Defaults, ExecutableCalls, Executabl
 from pilotfish.applications.parcel import joined
 from pilotfish.applications.wishes import KNOWN, read_wishes
 from pilotfish.errors import BadInput
+from pilotfish.model.data import Content
 from pilotfish.model.task import TaskSpec
 
 Post = Callable[..., None]
+
+
+class Needs(NamedTuple):
+    """What a task needs before it can begin: earlier tasks of its run, by index, and contents besides those of its spec."""
+
+    after: Sequence[int] = ()
+    contents: tuple[Content, ...] = ()
+
+
+NOTHING = Needs()
 
 
 class Entry(NamedTuple):
@@ -22,7 +33,7 @@ class Entry(NamedTuple):
 
     spec: int
     payload: bytes
-    after: tuple[int, ...] = ()
+    needs: Needs = NOTHING
 
 
 class TaskList:
@@ -48,7 +59,8 @@ class TaskList:
     def add(self, argv: Sequence[str | os.PathLike[str]], *, after: Iterable[int] = (), **options: Unpack[ExecutableWishes]) -> int:
         """An executable. Returns the task's index, which ``after`` of later tasks may name."""
         with self._lock:
-            return self._append(*self._executables.encode(argv, options, self.defaults), after)
+            spec, payload, contents = self._executables.encode(argv, options, self.defaults)
+            return self._append(spec, payload, after, contents)
 
     def call(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> int:
         """A Python call."""
@@ -83,13 +95,13 @@ class TaskList:
         self.specs.append((spec, code))
         return len(self.specs) - 1
 
-    def _append(self, spec: int, payload: bytes, after: Iterable[int]) -> int:
+    def _append(self, spec: int, payload: bytes, after: Iterable[int], contents: tuple[Content, ...] = ()) -> int:
         index = self._next
         before = tuple(after)
         for other in before:
             if isinstance(other, bool) or not isinstance(other, int) or not 0 <= other < index:
                 raise BadInput(f"after: {other!r} is not the index of an earlier task", f"indices so far go from 0 to {index - 1}")
-        self._entries.append(Entry(spec, payload, before))
+        self._entries.append(Entry(spec, payload, Needs(before, contents)))
         self._next = index + 1
         if self._changed is not None:
             self._changed()

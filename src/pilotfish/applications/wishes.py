@@ -9,6 +9,7 @@ from typing import Any, TypedDict
 
 from msgspec import Struct
 
+from pilotfish.agent.overlay.expressions import BadExpression, parse
 from pilotfish.errors import BadInput
 from pilotfish.model.quantities import parse_bytes, parse_cores, parse_seconds
 from pilotfish.model.task import Request, TaskSpec
@@ -27,6 +28,8 @@ class Wishes(TypedDict, total=False):
     losses: int
     priority: int
     tags: dict[str, str]
+    requirement: str
+    rank: str
 
 
 KNOWN = tuple(Wishes.__annotations__)
@@ -43,6 +46,8 @@ class Wanted(Struct, frozen=True):
     losses: int = 10
     priority: int = 0
     tags: dict[str, str] = {}
+    requirement: str = ""
+    rank: str = ""
 
     def spec(self, kind: str, name: str, launch: dict[str, Any]) -> TaskSpec:
         return TaskSpec(
@@ -55,6 +60,8 @@ class Wanted(Struct, frozen=True):
             priority=self.priority,
             tags=self.tags,
             launch=launch,
+            requirement=self.requirement,
+            rank=self.rank,
         )
 
 
@@ -75,6 +82,14 @@ def _text(wishes: Mapping[str, Any], field: str) -> str:
     if not isinstance(value, str):
         raise BadInput(f"{field}: {value!r} is not text", f'write {field}="{value}"')
     return value
+
+
+def _expression(wishes: Mapping[str, Any], field: str, example: str) -> str:
+    text = _text(wishes, field)
+    try:
+        return str(parse(text)) if text else ""
+    except BadExpression as problem:
+        raise BadInput(f"{field}: {problem}", f"write {field}={example!r}") from problem
 
 
 def _amount(value: Any, field: str) -> float:
@@ -125,4 +140,6 @@ def read_wishes(wishes: Mapping[str, Any], what: str = "task") -> Wanted:
         losses=_whole(wishes, "losses", 10, 0),
         priority=_whole(wishes, "priority", 0, None),
         tags=dict(sorted(tags.items())),
+        requirement=_expression(wishes, "requirement", 'memory >= 8G and site == "lyon"'),
+        rank=_expression(wishes, "rank", "memory"),
     )

@@ -16,9 +16,12 @@ class LocalAgent:
     cores: float
     workdir: str
     share: str
+    cache: str
+    home: str
+    """Where the master keeps what tasks have made."""
     poll_s: float = 0.0
 
     def command(self) -> list[str]:
         words = [self.python, self.bundle, "--credentials", self.credentials, "--worker", self.worker, "--cores", f"{self.cores:g}"]
-        words += ["--workdir", self.workdir, "--share", self.share]
+        words += ["--workdir", self.workdir, "--share", self.share, "--cache", self.cache, "--home", self.home]
         return [*words, "--poll", f"{self.poll_s:g}"] if self.poll_s else words

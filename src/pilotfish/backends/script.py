@@ -55,6 +55,14 @@ def agent_options(site: Site, order: Order) -> list[str]:
         words += ["--poll", f"{site.poll_s:g}"]
     if site.scratch:
         words += ["--workdir", site.scratch]
+    if site.cache:
+        words += ["--cache", site.cache]
+    if site.cache_size:
+        words += ["--cache-bytes", str(site.cache_size)]
+    for directory in site.storage:
+        words += ["--storage", directory]
+    if not site.peers:
+        words.append("--no-peers")
     for name, value in sorted(site.tags.items()):
         words += ["--tag", f"{name}={value}"]
     return words

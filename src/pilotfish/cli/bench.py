@@ -12,7 +12,7 @@ import click
 from pilotfish.cli.doctor import measure_sync
 from pilotfish.cli.options import json_option
 from pilotfish.cli.render import Column, Screen, duration, rate
-from pilotfish.live.home import home
+from pilotfish.config import home
 
 BURST = 2000
 LONGEST_S = 3.0

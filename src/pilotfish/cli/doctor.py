@@ -18,9 +18,8 @@ import click
 from pilotfish.cli.completions import complete_site
 from pilotfish.cli.options import json_option, pool_option
 from pilotfish.cli.render import Screen, clean, duration, plural, size
-from pilotfish.config import read_settings
+from pilotfish.config import home, read_settings
 from pilotfish.errors import BadInput, PilotfishError
-from pilotfish.live.home import home
 
 GOOD, DOUBTFUL, BAD = "good", "doubtful", "bad"
 MARKS = {GOOD: ("✓", "green"), DOUBTFUL: ("!", "yellow"), BAD: ("✗", "red")}

@@ -18,7 +18,7 @@ from pilotfish.cli.pool import Master, News, connect, find_run
 from pilotfish.cli.poolfiles import why_manager_failed
 from pilotfish.cli.progress import Progress
 from pilotfish.cli.recipe import describe
-from pilotfish.cli.render import Column, Screen, clean, duration, plural
+from pilotfish.cli.render import Column, Screen, clean, duration, plural, under_way
 from pilotfish.cli.why import show_reasons
 from pilotfish.errors import PilotfishError
 from pilotfish.model.states import FAILED
@@ -32,7 +32,7 @@ SHOWN_FAILURES = 5
 INCOMPLETE = "incomplete"
 CANCELLED = "cancelled"
 SEEN_RUNNING = 1000
-HOPELESS = frozenset({"too-big", "tags", "walltime"})
+HOPELESS = frozenset({"too-big", "tags", "requirement", "walltime"})
 """Reasons that no waiting will change, only somebody's doing."""
 SITES_AT_FAULT = frozenset({"no-site", "site-paused", "site-trouble", "batch-limit", "site-unused", "bootstrap"})
 QUEUED = "pending"
@@ -40,7 +40,9 @@ QUEUE_TOLD_AFTER_S = 10.0
 """Pilots wait in queues; that is worth a word only if it takes a while."""
 MAY_CHANGE = SITES_AT_FAULT | {QUEUED, "starting", "site-limit"}
 """As long as one site is only late, it does not matter that another has nothing that fits."""
-WORTH_TELLING = HOPELESS | SITES_AT_FAULT | {"no-workers", "held", "disk-full", "quarantine", "paused", QUEUED}
+WORTH_TELLING = (
+    HOPELESS | SITES_AT_FAULT | {"no-workers", "held", "disk-full", "quarantine", "paused", "lost-input", "kept-elsewhere", QUEUED}
+)
 
 
 @dataclass(slots=True)
@@ -118,6 +120,7 @@ class Follower:
         self._told: set[str] = set()
         self._began_at = time.monotonic()
         self._open = row["state"] == "open"
+        self._has_contents = bool(row.get("contents"))
         self._recount_at = time.monotonic()
         self._ask_why_at = time.monotonic() + ASK_WHY_AFTER_S
         counts = self.outcome.counts
@@ -145,11 +148,12 @@ class Follower:
         self.progress.running = len(self._running)
 
     def recount(self) -> None:
-        """The run of an application grows while it is watched."""
-        if self._open and time.monotonic() >= self._recount_at:
+        """The run of an application grows while it is watched, and large files take their time."""
+        if (self._open or self._has_contents) and time.monotonic() >= self._recount_at:
             self._recount_at = time.monotonic() + RECOUNT_S
             row = self._master.ask("run", run=self.outcome.run)
-            self._open = row["state"] == "open"
+            self._open, self._has_contents = row["state"] == "open", bool(row.get("contents"))
+            self.progress.note = under_way(row.get("moving"))
             self.progress.total = self.outcome.tasks = row["tasks"]
 
     def conclude(self) -> None:
@@ -198,10 +202,18 @@ class Follower:
         return any(pilot["state"] in ("requested", "submitted") for pilot in pilots)
 
 
-def follow(master: Master, run: int, quiet: bool = False, costs: list[float] | None = None, started: float | None = None) -> Outcome:
+def follow(
+    master: Master,
+    run: int,
+    quiet: bool = False,
+    costs: list[float] | None = None,
+    started: float | None = None,
+    alone: bool = False,
+) -> Outcome:
     """Watch until the run has ended, or somebody presses Ctrl-C. The moving line goes to the standard error output.
 
     ``started`` is when the person began to wait for a run of their own; of another run the master knows how long it took.
+    ``alone``: it is one task, of which nothing is told but that files are under way.
     """
     screen = Screen.of(sys.stderr)
     progress = Progress(screen, time.monotonic)
@@ -224,7 +236,9 @@ def follow(master: Master, run: int, quiet: bool = False, costs: list[float] | N
                 outcome.left = "hopeless"
                 break
             follower.recount()
-            if not quiet:
+            if alone and not progress.note:
+                progress.clear()
+            elif not quiet:
                 progress.draw()
     except KeyboardInterrupt:
         outcome.left = "interrupted"

@@ -11,7 +11,7 @@ from pilotfish.cli.completions import complete_add
 from pilotfish.cli.options import json_option, pool_option, run_argument
 from pilotfish.cli.pool import NoPool, all_tasks, connect, find_run, look
 from pilotfish.cli.recipe import with_commands
-from pilotfish.cli.render import Column, Screen, clean, duration, fits, plural, rate, size
+from pilotfish.cli.render import Column, Screen, clean, duration, fits, plural, rate, size, under_way
 from pilotfish.cli.siteuse import add_workers
 from pilotfish.cli.stopped import last_stop, sentence, status_at_stop
 from pilotfish.model.site import LOCAL
@@ -81,6 +81,8 @@ def status(everything: bool, pool: str, as_json: bool) -> None:
         return
     if answer.get("pid"):
         screen.line(_pool_sentence({"pool": pool, **answer}))
+    if answer.get("moving"):
+        screen.line(f"{under_way(answer['moving'])}: pilotfish data")
     if stop is not None:
         screen.line(sentence(pool, stop, answer["runs"]))
     rows = sorted(answer.get("runs", ()), key=lambda row: int(row["run"]))

@@ -5,9 +5,9 @@ from __future__ import annotations
 import queue
 import threading
 import uuid
-from collections.abc import Sequence
 from typing import Any
 
+from pilotfish.applications.tasklist import NOTHING, Needs
 from pilotfish.cli.pool import News, NoPool
 from pilotfish.errors import PilotfishError
 from pilotfish.live.client import Client
@@ -64,8 +64,8 @@ class LiveRun:
     def spec(self, spec: TaskSpec, code: bytes) -> int:
         return self._client.spec_number(self._submission, spec, code)
 
-    def add(self, spec: int, payload: bytes, after: Sequence[int] = ()) -> None:
-        self._client.submit(self._submission, spec, payload, _ignore, after)
+    def add(self, spec: int, payload: bytes, needs: Needs = NOTHING) -> None:
+        self._client.submit(self._submission, spec, payload, _ignore, needs)
 
     def close(self) -> None:
         self._client.close_run(self._submission)
@@ -84,6 +84,7 @@ class LiveMaster:
     def __init__(self, client: Client) -> None:
         self._client = client
         self._submissions: dict[int, Submission] = {}
+        self.contents = client.contents
 
     def ask(self, kind: str, **arguments: Any) -> Any:
         return self._client.ask(kind, **arguments).data

@@ -27,6 +27,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "tasks": ("listing:tasks", "List the tasks of a run."),
         "workers": ("listing:workers", "List the workers and what they do."),
         "sites": ("sitelist:sites", "Show the sites, their pilots, and how they have done."),
+        "data": ("data:data", "Show which files are where, what is under way, and where it came from."),
         "why": ("why:why", "Say why a task, run, worker, pilot or site is in the state it is in."),
         "logs": ("output:logs", "Print what a task wrote."),
         "tail": ("output:tail", "Print the end of what a task wrote, also while it runs."),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import click
@@ -26,6 +27,7 @@ from pilotfish.cli.recipe import with_commands
 from pilotfish.cli.render import Screen, clean
 
 POLL_S = 0.3
+STAGING = ("staging", "lost-input")
 STREAMS = {"stdout": 1, "stderr": 2}
 ENDED_BY_ITSELF = ("exit", "signal")
 ENDED = ("done", "failed", "cancelled")
@@ -34,7 +36,7 @@ ENDED = ("done", "failed", "cancelled")
 class TaskOutput:
     """What one ended task left, whatever kind it is of."""
 
-    def __init__(self, row: dict[str, Any], payload: bytes) -> None:
+    def __init__(self, row: dict[str, Any], payload: bytes, kept: Path | None = None) -> None:
         self.row = row
         self.stdout = self.stderr = b""
         self.traceback = ""
@@ -44,7 +46,7 @@ class TaskOutput:
         if not payload:
             return
         if row.get("kind") == "exec":
-            self.completed = decode_completed(payload)
+            self.completed = decode_completed(payload, kept)
             self.stdout, self.stderr = self.completed.stdout, self.completed.stderr
             return
         parts = unpack(payload)
@@ -98,7 +100,7 @@ def fetch_output(master: Master, row: dict[str, Any]) -> TaskOutput:
     if row["state"] not in ("done", "failed"):
         return TaskOutput(row, b"")
     _, payload = master.ask_bytes("payload", task=row["id"], which="result")
-    return TaskOutput(row, payload)
+    return TaskOutput(row, payload, master.contents)
 
 
 def write_bytes(data: bytes, stream: Any, raw: bool) -> None:
@@ -203,6 +205,7 @@ def tail(task: str, follow: bool, lines: int, stream: str | None, raw: bool, poo
     master = look(pool)
     name, stream = task_name(task), stream or "stdout"
     seen = _tail_once(master, name, stream, lines, raw)
+    _say_what_it_waits_for(master, name)
     while follow:
         row = master.ask("task", task=name)
         if row["state"] in ENDED:
@@ -231,6 +234,14 @@ def _tail_once(master: Master, task: str, stream: str, lines: int, raw: bool) ->
     kept = data.splitlines(keepends=True)[-lines:] if lines else []
     write_bytes(b"".join(kept), sys.stdout, raw)
     return len(data)
+
+
+def _say_what_it_waits_for(master: Master, task: str) -> None:
+    """A task whose inputs are on their way has written nothing, and that needs a word."""
+    if master.ask("task", task=task)["state"] == "assigned":
+        reasons = [reason for reason in master.ask("why", task=task)["reasons"] if reason["code"] in STAGING]
+        for reason in reasons[:1]:
+            Screen.of(sys.stderr).line(f"task {task} has not begun: {clean(reason['text'])}")
 
 
 def _peek(master: Master, row: dict[str, Any], stream: str, offset: int) -> bytes:

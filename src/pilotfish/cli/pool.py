@@ -6,11 +6,13 @@ their own in its place.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 from pilotfish.api.nearest import did_you_mean
+from pilotfish.applications.tasklist import NOTHING, Needs
 from pilotfish.errors import BadInput, PilotfishError
 from pilotfish.model.messages import EndedItem
 from pilotfish.model.task import RunOptions, TaskSpec
@@ -45,14 +47,18 @@ class NewRun(Protocol):
     def spec(self, spec: TaskSpec, code: bytes) -> int:
         """The number of a spec in the run."""
 
-    def add(self, spec: int, payload: bytes, after: Sequence[int] = ()) -> None:
-        """One more task, to be started after others of the run; waits when the master cannot keep up."""
+    def add(self, spec: int, payload: bytes, needs: Needs = NOTHING) -> None:
+        """One more task; waits when the master cannot keep up."""
 
     def close(self) -> None:
         """There are no more. Returns when all of them are on the master's disk."""
 
 
 class Master(Protocol):
+    @property
+    def contents(self) -> Path | None:
+        """Where large outputs lie that were brought home."""
+
     def ask(self, kind: str, **arguments: Any) -> Any:
         """The answer to a question, or the outcome of a command; PilotfishError if it cannot be met."""
 

@@ -27,7 +27,7 @@ class PrivatePool:
         spec, code = executable_spec(commands[0][0], Launch(cwd="/"), wanted or Wanted())
         number = new.spec(spec, code)
         for command in commands:
-            new.add(number, executable_payload(Executable(argv=tuple(command))))
+            new.add(number, executable_payload(Executable(argv=tuple(command)))[0])
         new.close()
         return new.number
 

@@ -6,16 +6,20 @@ The clock is handed in, so that a test decides what time it is.
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Callable
 
-from pilotfish.cli.render import Screen, cut, duration, rate, width_of
+from pilotfish.cli.render import Screen, clean, cut, duration, rate, width_of
+from pilotfish.model.quantities import show_bytes
 
 REDRAW_S = 0.1
 PLAIN_LINE_S = 30.0
 RATE_WINDOW_S = 20.0
 LEAST_SAMPLE_S = 0.5
 BAR_CELLS = 24
+READING_S = 0.5
+"""What is read more quickly is not worth a word."""
 
 
 class Speed:
@@ -155,6 +159,37 @@ class Submitting:
             self._drawn = True
             self._screen.stream.write(f"\r\x1b[Ksubmitting {self.handed_over:,}/{self._total:,}")
             self._screen.stream.flush()
+
+    def clear(self) -> None:
+        if self._drawn:
+            self._screen.stream.write("\r\x1b[K")
+            self._screen.stream.flush()
+            self._drawn = False
+
+
+class Reading:
+    """Large inputs are read for their hashes before anything is sent: how far that is, if it takes long; on a terminal only."""
+
+    def __init__(self, screen: Screen, clock: Callable[[], float]) -> None:
+        self._screen = screen
+        self._clock = clock
+        self._draw_at = 0.0
+        self._drawn = False
+
+    def __call__(self, path: str, done: int, size: int) -> None:
+        if not self._screen.is_terminal:
+            return
+        now = self._clock()
+        if not self._draw_at:
+            self._draw_at = now + READING_S
+        elif now >= self._draw_at:
+            self._draw_at = now + REDRAW_S
+            self._drawn = True
+            text = f"reading {clean(os.path.basename(path))}: {100 * done // max(1, size)} %, {show_bytes(done)} of {show_bytes(size)}"
+            self._screen.stream.write(f"\r\x1b[K{cut(text, self._screen.width - 1)}")
+            self._screen.stream.flush()
+        if done >= size:
+            self.clear()
 
     def clear(self) -> None:
         if self._drawn:

@@ -217,6 +217,18 @@ def rate(per_second: float | None) -> str:
     return f"{per_second * 60:.1f}/min" if per_second * 60 >= 0.1 else f"{per_second * 3600:.1f}/h"
 
 
+def under_way(moving: dict[str, Any] | None) -> str:
+    """What is being moved now: ``3 files under way, 2.1 GiB of 5 GiB, 120 MiB/s, about 25 s``; nothing if nothing is."""
+    if not moving:
+        return ""
+    parts = [f"{plural(moving['contents'], 'file')} under way", f"{show_bytes(moving['done_bytes'])} of {show_bytes(moving['bytes'])}"]
+    if moving.get("rate_bytes_per_s"):
+        parts.append(f"{show_bytes(moving['rate_bytes_per_s'])}/s")
+    if moving.get("eta_s"):
+        parts.append(f"about {show_seconds(max(1, round(moving['eta_s'])))}")
+    return ", ".join(parts)
+
+
 def plural(count: int, noun: str) -> str:
     """``1 task``, ``1,000 tasks``."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"

@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
@@ -55,7 +55,7 @@ def results(run: str | None, as_csv: bool, directory: str | None, limit: int | N
     row = find_run(master, run)
     if directory is not None:
         saved = save_results(master, row["run"], directory, streams=True)
-        screen.line(f"{plural(saved, 'file')} in {directory}/")
+        screen.line(saved.told(directory, row["run"]))
     elif as_csv or as_json:
         tasks = describe(master, row, all_tasks(master, row["run"], limit=limit))
         _complain_of_unknown_values(row, tasks)
@@ -129,20 +129,36 @@ def _as_data(master: Master, task: Described, names: tuple[str, ...]) -> dict[st
     return data
 
 
-def save_results(master: Master, run: int, directory: str, streams: bool) -> int:
-    """Write what the tasks left to directory/INDEX/; how many files that were."""
+class Saved(NamedTuple):
+    """How many files were written, and how many are where they were made."""
+
+    files: int = 0
+    stayed: int = 0
+
+    def told(self, directory: str, run: int) -> str:
+        stayed = f"; {plural(self.stayed, 'file')} stayed with the workers: pilotfish data {run}" if self.stayed else ""
+        return f"{plural(self.files, 'file')} in {directory}/{stayed}"
+
+
+def save_results(master: Master, run: int, directory: str, streams: bool) -> Saved:
+    """Write what the tasks left to directory/INDEX/."""
     if os.path.exists(directory) and not os.path.isdir(directory):
         raise BadInput(f"{directory!r} is not a directory", "Give another one: --save DIR")
-    saved = 0
+    saved = stayed = 0
     for row in all_tasks(master, run):
         if row["state"] not in ("done", "failed"):
             continue
         output = fetch_output(master, row)
         place = Path(directory) / str(row["index"])
         if output.completed is not None:
-            saved += len(output.completed.save(place))
+            for name, file in output.completed.files.items():
+                if file.data is None and (file.path is None or not file.path.exists()):
+                    stayed += 1
+                else:
+                    file.save_below(place, name)
+                    saved += 1
         if streams:
             write_below(place, "stdout", output.stdout, 0o644)
             write_below(place, "stderr", output.stderr, 0o644)
             saved += 2
-    return saved
+    return Saved(saved, stayed)

@@ -17,17 +17,20 @@ import click
 
 from pilotfish.api.tables import LINE
 from pilotfish.applications.executable import executable_payload, executable_spec
+from pilotfish.applications.files import digests
+from pilotfish.applications.tasklist import Needs
 from pilotfish.applications.wishes import Wanted, read_wishes
 from pilotfish.cli.completions import complete_site
 from pilotfish.cli.follow import Outcome, exit_status_of, follow, show_outcome
+from pilotfish.cli.matching import read_expression, warn_of_unknown
 from pilotfish.cli.options import json_option, pool_option
 from pilotfish.cli.output import show_single
 from pilotfish.cli.pool import Master, NewRun, connect
 from pilotfish.cli.poolfiles import keep_lines
-from pilotfish.cli.progress import Submitting
+from pilotfish.cli.progress import Reading, Submitting
 from pilotfish.cli.render import Screen, clean, plural
 from pilotfish.cli.report import show_report
-from pilotfish.cli.results import save_results
+from pilotfish.cli.results import Saved, save_results
 from pilotfish.cli.siteuse import WantedSites, read_wanted
 from pilotfish.cli.tasksource import Source, Wording, make_source
 from pilotfish.errors import BadInput, PilotfishError
@@ -85,8 +88,15 @@ class CommandLine(click.Command):
 @click.option(
     "--max-failures", type=click.IntRange(min=0), metavar="N", default=0, help="Stop the run after so many failed tasks.  [default: never]"
 )
-@click.option("--input", "inputs", multiple=True, metavar="FILE", help="Bring FILE along to each task's own directory. Repeatable.")
+@click.option("--require", "requirement", metavar="EXPRESSION", help="Only on workers for which this holds, such as 'memory >= 8G'.")
+@click.option("--rank", metavar="EXPRESSION", help="Rather on workers for which this is larger, such as 'cores'.")
+@click.option(
+    "--input", "inputs", multiple=True, metavar="PATH", help="Bring a file or directory to each task's own directory. Repeatable."
+)
 @click.option("--output", "outputs", multiple=True, metavar="FILE", help="Bring FILE (or a pattern) back, to run-N/INDEX/. Repeatable.")
+@click.option(
+    "--keep", multiple=True, metavar="FILE", help="As --output, but FILE stays with the worker, for tasks that need it. Repeatable."
+)
 @click.option(
     "--sandbox/--here", "sandbox", default=None, help="A fresh directory per task, or this one.  [default: this one, unless files travel]"
 )
@@ -115,6 +125,8 @@ def run(context: click.Context, /, **options: Any) -> int:
     """
     command: tuple[str, ...] = options["command"]
     check_name(options["name"])
+    options["reading"] = Reading(_progress_screen(options), time.monotonic)
+    digests(options["reading"])
     options["sites"] = read_wanted(options["sites"])
     options["typed"] = shlex.join(["pilotfish", *(context.obj or ["run"])])
     if command and command[0].endswith(".py") and not context.meta["after_dashes"] and not _is_sweep(options):
@@ -129,6 +141,7 @@ def run(context: click.Context, /, **options: Any) -> int:
         return 0
     options["started"] = time.monotonic()
     master = connect_for(options)
+    warn_of_unknown(master, wanted)
     number = submit(master, source, wanted, options)
     return _after_submission(screen, master, source, number, options)
 
@@ -157,6 +170,9 @@ def _wishes(options: dict[str, Any], command: tuple[str, ...]) -> dict[str, Any]
     for option, wish in (("cores", "cores"), ("memory", "memory"), ("gpus", "gpus"), ("time_limit", "time")):
         if options[option] is not None:
             wishes[wish] = options[option]
+    for option, wish in (("--require", "requirement"), ("--rank", "rank")):
+        if options[wish] is not None:
+            wishes[wish] = read_expression(option, options[wish])
     if options["resources"]:
         wishes["resources"] = dict(_resource(text) for text in options["resources"])
     return wishes
@@ -203,7 +219,8 @@ def submit(master: Master, source: Source, wanted: Wanted, options: dict[str, An
             keep_lines(master, new.number, (line for (line,) in lines))
         number = new.spec(*executable_spec(wanted.name or "task", source.launch, wanted))
         for task in source:
-            new.add(number, executable_payload(task))
+            payload, contents = executable_payload(task)
+            new.add(number, payload, Needs(contents=contents))
             submitting.one_more()
         new.close()
     return new.number
@@ -212,13 +229,13 @@ def submit(master: Master, source: Source, wanted: Wanted, options: dict[str, An
 @contextmanager
 def handing_over(master: Master, new: NewRun, count: int, options: dict[str, Any]) -> Iterator[Submitting]:
     """Shows how far it is. Interrupted, the run is cancelled, because nobody could hand over the rest; refused, it never was."""
-    screen = Screen.of(sys.stderr)
-    screen.is_terminal = screen.is_terminal and not (options["quiet"] or options["as_json"])
+    screen = _progress_screen(options)
     submitting = Submitting(screen, time.monotonic, count)
     try:
         yield submitting
     except BaseException as error:
         submitting.clear()
+        options["reading"].clear()
         master.ask("cancel", run=new.number)
         if isinstance(error, PilotfishError) and not master.ask("run", run=new.number)["tasks"]:
             master.ask("forget", run=new.number)
@@ -227,6 +244,13 @@ def handing_over(master: Master, new: NewRun, count: int, options: dict[str, Any
         raise
     finally:
         submitting.clear()
+
+
+def _progress_screen(options: dict[str, Any]) -> Screen:
+    """Where moving lines go: nowhere but to a terminal, and only if they are wanted."""
+    screen = Screen.of(sys.stderr)
+    screen.is_terminal = screen.is_terminal and not (options["quiet"] or options["as_json"])
+    return screen
 
 
 def _after_submission(screen: Screen, master: Master, source: Source, number: int, options: dict[str, Any]) -> int:
@@ -239,13 +263,13 @@ def _after_submission(screen: Screen, master: Master, source: Source, number: in
         else:
             screen.line(f"Run {number}: {plural(source.count, 'task')} submitted. Watch it: pilotfish attach {number}")
         return 0
-    outcome = follow(master, number, quiet=quiet or source.count == 1, costs=source.costs(), started=options["started"])
+    outcome = follow(master, number, quiet, source.costs(), options["started"], alone=source.count == 1)
     return _tell(screen, master, source, outcome, options)
 
 
 def _tell(screen: Screen, master: Master, source: Source, outcome: Outcome, options: dict[str, Any]) -> int:
     has_files = bool(options["outputs"]) or (source.listed is not None and any(task.outputs for task in source.listed))
-    saved = 0
+    saved = Saved()
     directory = f"run-{outcome.run}"
     if has_files and not outcome.left:
         saved = save_results(master, outcome.run, directory, streams=False)
@@ -257,8 +281,8 @@ def _tell(screen: Screen, master: Master, source: Source, outcome: Outcome, opti
         return exit_status_of(outcome)
     status = show_outcome(screen, outcome, options["as_json"])
     if not options["as_json"] and not outcome.left:
-        if saved:
-            screen.line(f"{plural(saved, 'file')} in {directory}/")
+        if saved.files or saved.stayed:
+            screen.line(saved.told(directory, outcome.run))
         elif not options["report"] and outcome.counts.get("done"):
             screen.line(f"Results:       pilotfish results {outcome.run}")
     return status
@@ -270,7 +294,8 @@ def _show_plan(screen: Screen, source: Source, wanted: Wanted, as_json: bool) ->
     request = wanted.request
     if as_json:
         amounts = dict(request.amounts())
-        screen.json({"tasks": source.count, "sandbox": source.launch.sandbox, "request": amounts, "first": [list(argv) for argv in first]})
+        plan = {"tasks": source.count, "sandbox": source.launch.sandbox, "request": amounts, "first": [list(argv) for argv in first]}
+        screen.json({**plan, "requirement": wanted.requirement, "rank": wanted.rank})
         return
     cores = f"{request.cores:g}" + (f" to {request.cores_max:g}" if request.cores_max else "")
     needs = [f"{cores} core{'' if cores == '1' else 's'}"]
@@ -278,6 +303,7 @@ def _show_plan(screen: Screen, source: Source, wanted: Wanted, as_json: bool) ->
     needs += [f"{request.gpus:g} GPU{'' if request.gpus == 1 else 's'}"] if request.gpus else []
     needs += [f"{amount:g} {clean(name)}" for name, amount in request.custom.items()]
     needs += [f"at most {show_seconds(wanted.time_s)}"] if wanted.time_s else []
+    needs += [f"a worker with {clean(wanted.requirement)}"] if wanted.requirement else []
     where = "each in a fresh directory" if source.launch.sandbox else f"in {clean(source.launch.cwd)}"
     screen.line(f"Would run {plural(source.count, 'task')}, {where}; each needs {', '.join(needs)}:")
     for argv in first:

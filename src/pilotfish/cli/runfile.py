@@ -13,7 +13,7 @@ from pilotfish.cli.follow import follow, show_outcome
 from pilotfish.cli.pool import Master
 from pilotfish.cli.render import Screen, plural
 from pilotfish.cli.report import show_report
-from pilotfish.cli.results import save_results
+from pilotfish.cli.results import Saved, save_results
 from pilotfish.cli.run import connect_for, handing_over
 from pilotfish.errors import BadInput
 from pilotfish.model.task import RunOptions
@@ -29,6 +29,9 @@ BELONGS_INSIDE = {
     "priority": "--priority",
     "inputs": "--input",
     "outputs": "--output",
+    "keep": "--keep",
+    "requirement": "--require",
+    "rank": "--rank",
     "sandbox": "--sandbox or --here",
     "environment": "--env",
     "stdin": "--stdin",
@@ -58,12 +61,13 @@ def run_file(path: str, arguments: Sequence[str], options: dict[str, Any]) -> in
             screen.line(f"Run {number} submitted. Watch it: pilotfish attach {number}")
         return 0
     outcome = follow(master, number, quiet=options["quiet"] or options["as_json"], started=started)
-    saved = save_results(master, number, f"run-{number}", streams=False) if _has_files(loaded) and not outcome.left else 0
+    saved = save_results(master, number, f"run-{number}", streams=False) if _has_files(loaded) and not outcome.left else Saved()
     if options["report"] and not options["as_json"] and not outcome.left:
         show_report(screen, master, outcome)
     status = show_outcome(screen, outcome, options["as_json"])
     if not options["as_json"] and not options["quiet"] and not outcome.left and outcome.counts.get("done"):
-        screen.line(f"{plural(saved, 'file')} in run-{number}/" if saved else f"Results:       pilotfish results {number}")
+        told = saved.told(f"run-{number}", number) if saved.files or saved.stayed else f"Results:       pilotfish results {number}"
+        screen.line(told)
     return status
 
 
@@ -96,7 +100,7 @@ def _submit(master: Master, loaded: RunFile, arguments: Sequence[str], options: 
     with handing_over(master, new, len(loaded.tasks), options) as submitting:
         numbers = [new.spec(*spec) for spec in loaded.tasks.specs]
         for entry in loaded.tasks.take():
-            new.add(numbers[entry.spec], entry.payload, entry.after)
+            new.add(numbers[entry.spec], entry.payload, entry.needs)
             submitting.one_more()
         new.close()
     return new.number

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pilotfish.config import parse_toml, read_toml
+from pilotfish.config import home, parse_toml, read_toml
 from pilotfish.errors import BadInput
-from pilotfish.live.home import home, make_private_directory
+from pilotfish.live.home import make_private_directory
 from pilotfish.live.keys import write_private
 
 BARE = re.compile(r"[A-Za-z0-9_-]+")

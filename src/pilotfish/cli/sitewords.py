@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from pilotfish.api.nearest import did_you_mean
-from pilotfish.config import HIDDEN, KIND_OF, QUANTITIES, SITE_KEYS, read_quantity
+from pilotfish.config import HIDDEN, KIND_OF, QUANTITIES, SITE_KEYS, SIZES, read_quantity
 from pilotfish.errors import BadInput
 from pilotfish.model.quantities import show_bytes, show_seconds
 from pilotfish.model.site import Site
@@ -61,7 +61,7 @@ def read_value(name: str, key: str, text: str) -> Any:
     kind, field = KIND_OF[key], f"site {name}: {key}"
     if not text:
         return None
-    if key in QUANTITIES or key == "memory":
+    if key in QUANTITIES or key in SIZES:
         read_quantity(key, text, field)
         return _number(text, text)
     if kind in (int, float):
@@ -125,7 +125,7 @@ def shown(site: Site) -> dict[str, object]:
 def _shown_value(key: str, value: Any) -> object:
     if key in QUANTITIES:
         return show_seconds(value) if value else "0"
-    if key == "memory":
+    if key in SIZES:
         return show_bytes(value) if value else "0"
     if isinstance(value, bool):
         return "true" if value else "false"

@@ -46,6 +46,7 @@ class Wording:
     zipped: bool = False
     inputs: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
+    keep: tuple[str, ...] = ()
     stdin: str | None = None
     environment: tuple[str, ...] = ()
     sandbox: bool | None = None
@@ -85,11 +86,12 @@ class Templates:
     env: dict[str, Template]
     inputs: tuple[Template, ...]
     outputs: tuple[Template, ...]
+    keep: tuple[Template, ...]
     stdin: Template | None
     add_program: bool
 
     def all(self) -> list[Template]:
-        return [*self.argv, *self.env.values(), *self.inputs, *self.outputs, *([self.stdin] if self.stdin else [])]
+        return [*self.argv, *self.env.values(), *self.inputs, *self.outputs, *self.keep, *([self.stdin] if self.stdin else [])]
 
     def fill(self, values: tuple[str, ...], number: int) -> Executable:
         argv = tuple(template.fill(values, number) for template in self.argv)
@@ -98,6 +100,7 @@ class Templates:
             argv=argv,
             inputs={**program_beside(argv), **inputs} if self.add_program else inputs,
             outputs=tuple(template.fill(values, number) for template in self.outputs),
+            keep=tuple(template.fill(values, number) for template in self.keep),
             stdin=_read_stdin(self.stdin.fill(values, number)) if self.stdin else b"",
             env={name: template.fill(values, number) for name, template in self.env.items()},
         )
@@ -110,7 +113,7 @@ def make_source(wording: Wording, environ: Mapping[str, str]) -> Source:
     if wording.task_list is not None:
         return _from_list(wording, env, environ)
     sweep = make_sweep(wording.parameters, wording.tables, wording.each_line, wording.zipped)
-    sandbox = _sandbox(wording, bool(wording.inputs or wording.outputs))
+    sandbox = _sandbox(wording, bool(wording.inputs or wording.outputs or wording.keep))
     varying = {name: value for name, value in env.items() if "{" in value and name in _given_names(wording)}
     shared_inputs = [text for text in wording.inputs if "{" not in text]
     own_inputs = [text for text in wording.inputs if "{" in text]
@@ -121,6 +124,7 @@ def make_source(wording: Wording, environ: Mapping[str, str]) -> Source:
         env={name: make_template(value, names, f"--env {name}") for name, value in varying.items()},
         inputs=tuple(make_template(text, names, "--input") for text in own_inputs),
         outputs=tuple(make_template(text, names, "--output") for text in check_outputs(wording.outputs)),
+        keep=tuple(make_template(text, names, "--keep") for text in check_outputs(wording.keep, "--keep")),
         stdin=make_template(wording.stdin, names, "--stdin") if wording.stdin is not None else None,
         add_program=sandbox and not fixed_program,
     )
@@ -161,14 +165,15 @@ def _given_names(wording: Wording) -> set[str]:
 def _sandbox(wording: Wording, needs_one: bool) -> bool:
     if needs_one and wording.sandbox is False:
         raise BadInput(
-            "--here does not go with --input, --output, in= or out=", "Leave --here out: files are brought to a fresh directory per task."
+            "--here does not go with --input, --output, --keep, in= or out=",
+            "Leave --here out: files are brought to a fresh directory per task.",
         )
     return needs_one if wording.sandbox is None else wording.sandbox
 
 
 def _from_list(wording: Wording, env: dict[str, str], environ: Mapping[str, str]) -> Source:
     listed = read_task_file(str(wording.task_list))
-    needs_sandbox, seen = bool(wording.inputs or wording.outputs), set()
+    needs_sandbox, seen = bool(wording.inputs or wording.outputs or wording.keep), set()
     for task in listed:
         needs_sandbox = needs_sandbox or bool(task.inputs or task.outputs)
         check_inputs(task.inputs)
@@ -182,6 +187,7 @@ def _from_list(wording: Wording, env: dict[str, str], environ: Mapping[str, str]
         env=_passed_on(environ) | env,
         inputs=check_inputs(expand_inputs(wording.inputs)),
         outputs=check_outputs(wording.outputs),
+        keep=check_outputs(wording.keep, "--keep"),
         warn_signal=check_signal(wording.warn_signal or 0),
     )
     return Source(len(listed), launch, f"--tasks {wording.task_list}", listed=listed)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from pilotfish.core import site_masters
 from pilotfish.core.presence import Presence
 from pilotfish.core.prospects import OUTRUN, RELIEVED
 from pilotfish.core.state import Pilot, Task, Worker
@@ -13,11 +14,15 @@ from pilotfish.model import effects as e
 from pilotfish.model import facts as f
 from pilotfish.model import inputs as i
 from pilotfish.model import messages as m
+from pilotfish.model.data import Made
 from pilotfish.model.states import ACTIVE, ASSIGNED, DRAINING, ENDING, JOINED, RUNNING
-from pilotfish.model.task import Payload
+from pilotfish.model.task import DISK, Payload
 
 if TYPE_CHECKING:
     from pilotfish.core.machine import Machine
+
+
+MOST_CONTACTS = 20
 
 
 def hear(machine: Machine, spoke: i.AgentSpoke) -> None:
@@ -42,9 +47,23 @@ def hear(machine: Machine, spoke: i.AgentSpoke) -> None:
     presence.lease_at = machine.now + lease_s(machine, worker)
     if isinstance(message, m.Results):
         _results(machine, link, worker, message, payloads)
+        if message.gained or message.lost:
+            _holds(machine, worker, m.Holds(message.gained, message.lost))
     elif isinstance(message, m.Beat):
         _started(machine, worker, message.started)
+        presence.movement.heard(machine.now, message.moving)
+        presence.movement.got = message.got
         machine.send(link, m.Pulse())
+    elif isinstance(message, m.Holds):
+        _holds(machine, worker, message)
+    elif isinstance(message, m.Claims):
+        site_masters.claims(machine, worker, message)
+    elif isinstance(message, m.Loans):
+        site_masters.loans(machine, worker, message)
+    elif isinstance(message, m.Vouch):
+        site_masters.vouch(machine, worker, message)
+    elif isinstance(message, m.Reigns):
+        site_masters.reigns(machine, worker, message.term)
     elif isinstance(message, m.Returned):
         _returned(machine, worker, message.items)
     elif isinstance(message, m.Draining):
@@ -63,7 +82,7 @@ def lease_s(machine: Machine, worker: Worker) -> float:
 def _current(machine: Machine, worker: Worker, number: int, attempt: int) -> Task | None:
     task = machine.state.find_task(number)
     if task is None or task.worker is not worker or task.attempt != attempt:
-        return None
+        return site_masters.own_claim(machine, worker, number, attempt)
     return task
 
 
@@ -94,11 +113,28 @@ def _hello(machine: Machine, link: int, hello: m.Hello) -> None:
     elif old.link is not None and old.link != link:
         machine.agent_links.pop(old.link, None)
         machine.effects.append(e.HangUp(old.link))
-    machine.presence[worker.id] = Presence(lease_at, link, link, shares=bool(hello.info.get("shares")))
+    machine.presence[worker.id] = Presence(lease_at, link, link, bool(hello.info.get("shares")), hello.info.get("peer"))
     machine.agent_links[link] = worker.id
     machine.stirred = True
     machine.send(link, m.Welcome(state.epoch, machine.settings.beat_s, machine.settings.orphan_s))
+    if hello.info.get("empty"):
+        _holds(machine, worker, m.Holds([], [], True))
+    introduce(machine, worker)
     _reconcile(machine, link, worker, hello.holding)
+
+
+def introduce(machine: Machine, worker: Worker) -> None:
+    """To the latest of its site, who are likely to be there for longest."""
+    presence = machine.presence[worker.id]
+    if presence.peer is None:
+        if worker.lent:
+            machine.record(f.TasksReturned(worker.id, [task.id for task in worker.lent], "it no longer speaks for its site"))
+        return
+    others = (other for other in reversed(machine.state.workers.values()) if other is not worker and other.site == worker.site)
+    present = (machine.presence[other.id] for other in others if other.id in machine.presence)
+    contacts = [other.peer for other in present if other.peer is not None and other.link is not None]
+    if presence.link is not None:
+        machine.effects.append(e.Introduce(presence.link, worker.site, contacts[:MOST_CONTACTS], *site_masters.speaker(machine, worker)))
 
 
 def _cancel_twins(machine: Machine, pilot: Pilot) -> None:
@@ -156,7 +192,9 @@ def _results(machine: Machine, link: int, worker: Worker, message: m.Results, pa
     failed: list[tuple[m.ResultItem, Payload]] = []
     for item, payload in zip(message.items, payloads, strict=True):
         task = find_task(item.task)
-        if task is None or task.worker is not worker or task.attempt != item.attempt or task in done:
+        if task is not None and task.worker is not worker:
+            task = site_masters.own_claim(machine, worker, item.task, item.attempt)
+        if task is None or task.attempt != item.attempt or task in done:
             machine.stale_results += 1
             machine.release_payload(payload)
         elif item.failure is None:
@@ -172,6 +210,7 @@ def _results(machine: Machine, link: int, worker: Worker, message: m.Results, pa
 
 def _done(machine: Machine, worker: Worker, done: dict[Task, tuple[m.ResultItem, Payload]]) -> None:
     tasks, walls, cpus, sizes, outputs = [], [], [], [], []
+    made: dict[int, list[Made]] = {}
     for task, (item, payload) in done.items():
         if type(task.payload) is not bytes:
             machine.release_payload(task.payload)
@@ -180,7 +219,9 @@ def _done(machine: Machine, worker: Worker, done: dict[Task, tuple[m.ResultItem,
         cpus.append(item.cpu_us)
         sizes.append(item.rss_kib)
         outputs.append(payload)
-    machine.record(f.TasksDone(worker.id, tasks, walls, cpus, sizes, outputs))
+        if item.made:
+            made[item.task] = item.made
+    machine.record(f.TasksDone(worker.id, tasks, walls, cpus, sizes, outputs, made))
 
 
 def _failed(machine: Machine, worker: Worker, item: m.ResultItem, payload: Payload) -> None:
@@ -190,6 +231,12 @@ def _failed(machine: Machine, worker: Worker, item: m.ResultItem, payload: Paylo
         machine.release_payload(payload)
         return
     assert item.failure is not None
+    if item.failure.cause == DISK and item.failure.blame == "worker":
+        # Nobody's failure: the task goes elsewhere, and no other comes.
+        machine.release_payload(payload)
+        machine.record(f.TasksReturned(worker.id, [item.task], item.failure.message))
+        drain(machine, worker, item.failure.message)
+        return
     fact = judge(machine.state, worker, task, item.failure, (item.wall_us, item.cpu_us, item.rss_kib), payload)
     if not fact.final:
         machine.release_payload(payload)
@@ -200,6 +247,39 @@ def _failed(machine: Machine, worker: Worker, item: m.ResultItem, payload: Paylo
         reason = f"{len(worker.streak)} different tasks failed there in a row while other workers do well; the last one: {last}"
         machine.record(f.WorkerQuarantined(worker.id, until, reason))
         machine.set_timer(until, "quarantine", worker.id)
+
+
+def _holds(machine: Machine, worker: Worker, message: m.Holds) -> None:
+    """What no run needs is not written down: a cache may be full of what others left there. It is remembered for runs to come."""
+    if message.all:
+        machine.caches.has_only(worker.id, message.gained)
+    else:
+        machine.caches.lost(worker.id, message.lost)
+        machine.caches.gained(worker.id, message.gained)
+    contents = machine.state.contents
+    gained = [digest for digest in dict.fromkeys(message.gained) if digest in contents and worker.id not in contents[digest].holders]
+    gone = dict.fromkeys(message.lost)
+    if message.all:
+        here = dict.fromkeys(message.gained)
+        gone = {record.digest: None for record in worker.holds if record.digest not in here}
+    lost = [digest for digest in gone if digest in contents and worker.id in contents[digest].holders]
+    if gained or lost:
+        machine.record(f.ReplicasChanged(worker.id, gained, lost))
+    needless = [digest for digest in message.held if digest not in contents]
+    presence = machine.presence[worker.id]
+    if needless and presence.link is not None:
+        machine.send(presence.link, m.LetGo(needless))
+
+
+def find_again(machine: Machine, digests: Iterable[str]) -> None:
+    """A run needs these contents: who happened to have them already?"""
+    found: dict[str, dict[str, None]] = {}
+    for digest in digests:
+        for worker in machine.caches.holders(digest):
+            if worker not in machine.state.contents[digest].holders:
+                found.setdefault(worker, {})[digest] = None
+    for worker, gained in found.items():
+        machine.record(f.ReplicasChanged(worker, list(gained), []))
 
 
 def _returned(machine: Machine, worker: Worker, items: list[tuple[int, int]]) -> None:
@@ -213,7 +293,7 @@ def _returned(machine: Machine, worker: Worker, items: list[tuple[int, int]]) ->
 
 def leave(machine: Machine, worker: Worker, reason: str, cut_off: Sequence[tuple[int, int, float]] = ()) -> None:
     """An orderly goodbye: what the worker still holds is charged to nobody."""
-    held = [task.id for task in (*worker.active, *worker.ahead)]
+    held = [task.id for task in worker.tasks]
     if held:
         pilot = machine.state.pilots.get(worker.pilot)
         pilot_s = pilot.size.walltime_s if pilot else 0.0

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from itertools import repeat
 from typing import Any
 
-from pilotfish.core import snapshot
+from pilotfish.core import loans, replicas, snapshot
 from pilotfish.core.moves import dequeue, enqueue, move, occupy, release
 from pilotfish.core.state import KEPT_GONE_WORKERS, UNIT, Pilot, Run, SiteRecord, State, Task, Troubles, Worker
 from pilotfish.model import facts as f
@@ -33,7 +33,7 @@ from pilotfish.model.states import (
     WORKER_STEPS,
     step,
 )
-from pilotfish.model.task import CORES, NO_DIRECTORY, Failure
+from pilotfish.model.task import CORES, MISSING_INPUT, NO_DIRECTORY, Failure
 
 FORGETTING = 0.8
 """One slow start is remembered for some quick ones."""
@@ -86,6 +86,8 @@ def _run_opened(state: State, fact: f.RunOpened, at: float) -> None:
 def _specs_added(state: State, fact: f.SpecsAdded, at: float) -> None:
     run = state.runs[fact.run]
     for spec in fact.specs:
+        if spec.contents:
+            run.spec_contents[len(run.specs)] = replicas.refer(state, run, spec.contents)
         run.specs.append(spec)
         run.spec_shapes.append(run.shape_for(len(run.specs) - 1))
 
@@ -100,6 +102,8 @@ def _tasks_added(state: State, fact: f.TasksAdded, at: float) -> None:
     run.rss_kib.extend(repeat(0, count))
     for number, spec, payload in zip(range(first, first + count), fact.specs, fact.payloads, strict=True):
         task = Task(number, spec, shapes[spec], payload)
+        if number & INDEX_MASK in fact.contents:
+            task.contents = replicas.refer(state, run, fact.contents[number & INDEX_MASK])
         tasks.append(task)
         if deps and _wait_for(run, task, deps.get(number & INDEX_MASK, ())):
             task.state = WAITING
@@ -167,6 +171,8 @@ def _tasks_done(state: State, fact: f.TasksDone, at: float) -> None:
         task.shape.learn(wall_us)
         if worker.site not in task.shape.served:
             task.shape.served[worker.site] = None
+        if number in fact.made:
+            replicas.made(state, task, worker, fact.made[number])
         _end(state, task, DONE, at)
     worker.done += len(fact.tasks)
     worker.streak.clear()
@@ -225,7 +231,9 @@ def _attempt_failed(state: State, fact: f.AttemptFailed, at: float) -> None:
     if fact.memory:
         troubles.memory = fact.memory
         _reshape(task, troubles)
-    if fact.failure.cause != NO_DIRECTORY or fact.avoid:
+    if fact.failure.cause == MISSING_INPUT and fact.failure.blame == "site":
+        pass  # the worker can do nothing about what nobody has
+    elif fact.failure.cause != NO_DIRECTORY or fact.avoid:
         worker.streak[fact.task] = None
     elif not fact.final:
         task.shape.lacking[worker.site] = None  # which says nothing about how its workers do with other tasks
@@ -295,6 +303,7 @@ def _outputs_taken(state: State, fact: f.OutputsTaken, at: float) -> None:
 def _run_forgotten(state: State, fact: f.RunForgotten, at: float) -> None:
     run = state.runs.pop(fact.run)
     del state.run_uids[run.uid]
+    replicas.run_gone(state, run)
 
 
 # --- workers and pilots -------------------------------------------------------------------------------------------------------------
@@ -352,6 +361,7 @@ def _worker_quarantined(state: State, fact: f.WorkerQuarantined, at: float) -> N
 def _worker_ended(state: State, fact: f.WorkerEnded, at: float) -> None:
     worker = state.workers.pop(fact.worker)
     _move_worker(worker, LOST if fact.lost else LEFT, fact.reason, at)
+    replicas.worker_gone(worker)
     pilot = state.pilots.get(worker.pilot)
     if pilot is not None and worker.id in pilot.workers:
         pilot.workers.remove(worker.id)
@@ -457,6 +467,8 @@ _RULES: dict[type, Callable[[State, Any, float], None]] = {
     f.OutputsTaken: _outputs_taken,
     f.RunForgotten: _run_forgotten,
     f.TasksAssigned: _tasks_assigned,
+    f.TasksLent: loans.lent,
+    f.TasksClaimed: loans.claimed,
     f.TasksStarted: _tasks_started,
     f.TasksDone: _tasks_done,
     f.TasksRecalled: _tasks_recalled,
@@ -469,6 +481,7 @@ _RULES: dict[type, Callable[[State, Any, float], None]] = {
     f.WorkerDraining: _worker_draining,
     f.WorkerQuarantined: _worker_quarantined,
     f.WorkerEnded: _worker_ended,
+    f.ReplicasChanged: replicas.changed,
     f.PilotRequested: _pilot_requested,
     f.PilotSubmitted: _pilot_submitted,
     f.PilotEnding: _pilot_ending,

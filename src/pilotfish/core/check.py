@@ -22,6 +22,7 @@ def check(state: State) -> None:
     for worker in state.workers.values():
         _check_worker(worker)
     _check_queues(state)
+    _check_contents(state)
     unfinished = sum(run.unfinished for run in state.runs.values())
     _demand(unfinished == state.unfinished, f"unfinished is {state.unfinished}, counted {unfinished}")
 
@@ -61,7 +62,7 @@ def _trouble_with(state: State, task: Task) -> str:
     if worker is not None:
         if state.workers.get(worker.id) is not worker:
             return f"is at {worker}, which is gone"
-        if (task in worker.active) + (task in worker.ahead) != 1:
+        if (task in worker.active) + (task in worker.ahead) + (task in worker.lent) != 1:
             return f"is not held once by {worker}"
     if (task in task.shape.queue) + (task in state.suspects) != (task.state == READY):
         return "is in no queue, or in one too many"
@@ -85,7 +86,7 @@ def _check_worker(worker: Worker) -> None:
         free = worker.free[name]
         _demand(0 <= free <= capacity, f"{worker}: {free} of {capacity} {name} free")
         _demand(capacity - free == used.get(name, 0), f"{worker}: {name} does not add up")
-    for task in (*worker.active, *worker.ahead):
+    for task in worker.tasks:
         _demand(task.worker is worker, f"{worker} holds {task}, which is at {task.worker}")
     suspects = [task for task in worker.active if task.suspect]
     _demand(not suspects or worker.held == 1, f"{worker} runs suspect {suspects[:1]} beside others")
@@ -100,6 +101,19 @@ def _check_queues(state: State) -> None:
         for shape in run.shapes.values():
             _demand(bool(shape.queue) == (shape in state.ready), f"run {run.id}: a queue is not listed as ready")
     _demand(all(task.state == READY and task.suspect for task in state.suspects), "a suspect is not ready")
+
+
+def _check_contents(state: State) -> None:
+    runs: dict[str, int] = {}
+    for run in state.runs.values():
+        for digest in run.contents:
+            runs[digest] = runs.get(digest, 0) + 1
+    _demand(
+        {digest: record.runs for digest, record in state.contents.items()} == runs, "contents are known that no run needs, or not known"
+    )
+    held = {(worker.id, record.digest) for worker in state.workers.values() for record in worker.holds}
+    holders = {(worker, record.digest) for record in state.contents.values() for worker in record.holders}
+    _demand(held == holders, f"who holds what does not agree: {held ^ holders}")
 
 
 def fingerprint(state: State) -> str:

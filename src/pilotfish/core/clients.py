@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from pilotfish.core import commands, sites, views
+from pilotfish.agent.overlay.expressions import BadExpression, parse
+from pilotfish.core import agents, commands, sites, views
 from pilotfish.core.state import CLIENT_GONE, Run
 from pilotfish.core.watching import Watcher
 from pilotfish.errors import BadInput, JournalFull, PilotfishError
 from pilotfish.model import effects as e
 from pilotfish.model import facts as f
 from pilotfish.model import messages as m
+from pilotfish.model.data import DIGEST, Content
 from pilotfish.model.ids import MAX_RUN
 from pilotfish.model.quantities import show_bytes
 from pilotfish.model.states import ASSIGNED, CANCELLED, FAILED, RUNNING
@@ -79,14 +81,19 @@ def _submit(machine: Machine, link: int, message: m.Submit, payloads: list[Paylo
     if known < len(message.tasks) or known_specs < len(message.specs):
         _refuse_growth(machine, run)
     deps = _read_tasks(run, message, known)
+    _check_contents(machine, (content for spec in message.specs for content in spec.contents))
+    _check_contents(machine, (content for wanted in message.contents.values() for content in wanted))
     # From here on nothing is refused: what is refused gives up its payloads, and that must happen once.
     for payload in (*codes[:known_specs], *inputs[:known]):
         machine.release_payload(payload)
     specs = [_with_code(spec, code) for spec, code in zip(message.specs[known_specs:], codes[known_specs:], strict=True)]
     if specs:
         machine.record(f.SpecsAdded(run.id, len(run.specs), specs))
+        agents.find_again(machine, (content.digest for spec in specs for content in spec.contents))
     if message.tasks[known:]:
-        machine.record(f.TasksAdded(run.id, len(run.tasks), [spec for spec, _ in message.tasks[known:]], inputs[known:], deps))
+        contents = {message.first + offset: wanted for offset, wanted in message.contents.items() if offset >= known}
+        machine.record(f.TasksAdded(run.id, len(run.tasks), [spec for spec, _ in message.tasks[known:]], inputs[known:], deps, contents))
+        agents.find_again(machine, (content.digest for wanted in contents.values() for content in wanted))
         hopeless = {other: None for needed in deps.values() for other in needed if run.tasks[other].state in (FAILED, CANCELLED)}
         if hopeless:
             machine.after_bad_end([run.tasks[index] for index in hopeless])
@@ -107,15 +114,31 @@ def _with_code(spec: TaskSpec, code: Payload) -> TaskSpec:
         if not 0 <= amount <= MOST:
             shown = f"{show_bytes(amount)} of memory" if name == MEMORY else f"{amount:g} {name}"
             raise BadInput(f"a task asks for {shown}", f"ask for at most {show_bytes(MOST) if name == MEMORY else f'{MOST:g}'}")
+    for name, text in (("requirement", spec.requirement), ("rank", spec.rank)):
+        try:
+            text and parse(text)
+        except BadExpression as problem:
+            raise BadInput(f"{name}: {problem}", "docs/reference/expressions.md says what may be written") from problem
     for name, count in (("retries", spec.retries), ("losses", spec.losses), ("priority", spec.priority)):
         if not -MOST_COUNT <= count <= MOST_COUNT:
             raise BadInput(f"{name} is {count}", f"choose a number up to {MOST_COUNT}")
     return msgspec.structs.replace(spec, code=code)
 
 
+def _check_contents(machine: Machine, contents: Iterable[Content]) -> None:
+    for content in contents:
+        known = machine.state.contents.get(content.digest)
+        if not DIGEST.match(content.digest) or not 0 <= content.size <= MOST or (known is not None and known.size != content.size):
+            raise BadInput(f"a file of {content.size} bytes cannot be called {content.digest!r}", "name it by its SHA-256")
+        if known is None and not content.path:
+            raise BadInput(f"nobody has the content {content.digest}", "give the path of the file, or the file that a task has made")
+
+
 def _read_tasks(run: Run, message: m.Submit, known: int) -> dict[int, list[int]]:
     """Refuse what makes no sense; the dependencies of the tasks that are new."""
     specs = message.first_spec + len(message.specs)
+    if any(not 0 <= offset < len(message.tasks) for offset in message.contents):
+        raise BadInput(f"contents are given for tasks of run {run.id} that are not there", "send them with the task")
     for spec, _ in message.tasks[known:]:
         if not 0 <= spec < max(specs, len(run.specs)):
             raise BadInput(f"run {run.id} has no spec {spec}", "send the spec before the task")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from pilotfish.core import agents, views
+from pilotfish.core import agents, replicas, views
 from pilotfish.core.state import Run, Task
 from pilotfish.errors import BadInput
 from pilotfish.model import effects as e
@@ -87,7 +87,8 @@ def _rerun(machine: Machine, arguments: dict[str, Any]) -> dict[str, int]:
         for child in task.children or ():
             if child in places:
                 deps.setdefault(places[child], []).append(places[task.id & INDEX_MASK])
-    machine.record(f.TasksAdded(number, 0, [task.spec for task in wanted], [task.payload for task in wanted], deps))
+    contents = {place: tuple(record.content for record in task.contents) for place, task in enumerate(wanted) if task.contents}
+    machine.record(f.TasksAdded(number, 0, [task.spec for task in wanted], [task.payload for task in wanted], deps, contents))
     for payload in (*(spec.code for spec in run.specs), *(task.payload for task in wanted)):
         if not isinstance(payload, bytes):
             machine.effects.append(e.KeepPayload(payload))
@@ -104,8 +105,24 @@ def _forget(machine: Machine, arguments: dict[str, Any]) -> dict[str, int]:
         machine.release_payload(task.output)
     for spec in run.specs:
         machine.release_payload(spec.code)
+    _let_go(machine, run)
     machine.record(f.RunForgotten(run.id))
     return {"forgotten": run.id}
+
+
+def _let_go(machine: Machine, run: Run) -> None:
+    """Contents that no other run needs are not kept any more, here or where they were made."""
+    kept: dict[int, list[str]] = {}
+    for record in replicas.of_this_run_alone(machine.state, run):
+        if record.home:
+            machine.effects.append(e.ReleaseContent(record.digest))
+        elif record.maker:
+            for worker in record.holders:
+                presence = machine.presence.get(worker)
+                if presence is not None and presence.link is not None:
+                    kept.setdefault(presence.link, []).append(record.digest)
+    for link, digests in kept.items():
+        machine.send(link, m.LetGo(digests))
 
 
 def _stop(machine: Machine, arguments: dict[str, Any]) -> dict[str, int]:

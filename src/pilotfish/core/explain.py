@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from pilotfish.core import credentials
+from pilotfish.core.data_reasons import MISSING_INPUT, kept_elsewhere, lost_input, of_missing_input, waits_for_inputs, waits_for_outputs
+from pilotfish.core.requirements import unmet
 from pilotfish.core.site_reasons import never_long_enough, site_reasons
 from pilotfish.core.state import UNIT, Run, Task, Worker
 from pilotfish.model.ids import show_task
@@ -23,7 +26,7 @@ from pilotfish.model.states import (
     WAITING,
     WORKER_STATES,
 )
-from pilotfish.model.task import CORES, MEMORY, NO_DIRECTORY
+from pilotfish.model.task import CORES, MEMORY, NO_DIRECTORY, Failure
 
 if TYPE_CHECKING:
     from pilotfish.core.machine import Machine
@@ -31,7 +34,7 @@ if TYPE_CHECKING:
 Reason = dict[str, Any]
 MANY_TIMES = 4
 SHOWN_CUT_OFF = 3
-LACKS = ("no-workers", "starting", "held", "too-big", "tags", "site", "walltime", NO_DIRECTORY)
+LACKS = ("no-workers", "starting", "held", "too-big", "tags", "requirement", "site", "walltime", NO_DIRECTORY)
 """What keeps a task from every worker that is here."""
 
 
@@ -57,25 +60,43 @@ def task(machine: Machine, task: Task) -> dict[str, Any]:
     elif task.state == READY:
         reasons = _why_ready(machine, task)
     elif task.state in (ASSIGNED, RUNNING):
-        assert task.worker is not None
-        reasons = [_reason("placed", f"attempt {task.attempt} is at worker {task.worker.id}", f"pilotfish tail -f {name}")]
-        if (cut := cut_off(task)) is not None:
-            reasons.insert(0, cut)
-        presence = machine.presence.get(task.worker.id)
-        if presence is None or presence.link is None:
-            text = f"worker {task.worker.id} is out of reach; after {machine.settings.lease_s:g} s of silence the task runs elsewhere"
-            reasons.insert(0, _reason("out-of-reach", text, "pilotfish workers"))
+        reasons = _why_placed(machine, task)
     elif task.state == FAILED:
         assert task.failure is not None
         text = f"{task.failure.message or task.failure.cause} [{task.failure.cause}, blame: {task.failure.blame}]"
-        again = "run it anew with --sandbox, and --input for its files"
-        ways = [again] if task.failure.cause == NO_DIRECTORY else [f"pilotfish logs {name}", f"pilotfish rerun {run.id} --failed"]
+        ways = _after_failure(machine, task, task.failure)
         reasons = [_reason(task.failure.cause, text, *ways)]
     elif task.state == CANCELLED:
         reasons = [_reason("cancelled", task.failure.message if task.failure else "asked for")]
     else:
         reasons = [_reason("done", f"it ended well at attempt {task.attempt}", f"pilotfish logs {name}")]
     return _answer(subject, TASK_STATES[task.state], reasons)
+
+
+def _after_failure(machine: Machine, task: Task, failure: Failure) -> list[str]:
+    if failure.cause == NO_DIRECTORY:
+        return ["run it anew with --sandbox, and --input for its files"]
+    if failure.cause == MISSING_INPUT:
+        return of_missing_input(machine, task)
+    return [f"pilotfish logs {show_task(task.id)}", f"pilotfish rerun {task.shape.run.id} --failed"]
+
+
+def _why_placed(machine: Machine, task: Task) -> list[Reason]:
+    """It is at a worker, and runs there or will."""
+    assert task.worker is not None
+    reasons = [_reason("placed", f"attempt {task.attempt} is at worker {task.worker.id}", f"pilotfish tail -f {show_task(task.id)}")]
+    if task in task.worker.lent:
+        where = f"site {task.worker.site}" if task.worker.site else "workers of no site"
+        text = f"it was lent to {where}, where worker {task.worker.id} gives tasks to the others as they have room"
+        reasons = [_reason("lent", text, "pilotfish workers")]
+    waits = None if task.state == RUNNING else lost_input(machine, task) or waits_for_inputs(machine, task)
+    data = waits or waits_for_outputs(machine, task)
+    presence = machine.presence.get(task.worker.id)
+    unreachable = None
+    if presence is None or presence.link is None:
+        text = f"worker {task.worker.id} is out of reach; after {machine.settings.lease_s:g} s of silence the task runs elsewhere"
+        unreachable = _reason("out-of-reach", text, "pilotfish workers")
+    return [reason for reason in (unreachable, cut_off(task), data) if reason is not None] + reasons
 
 
 def _why_ready(machine: Machine, task: Task) -> list[Reason]:
@@ -89,6 +110,8 @@ def _why_ready(machine: Machine, task: Task) -> list[Reason]:
     if run.paused:
         reasons.append(_reason("paused", f"run {run.id} is paused", f"pilotfish resume {run.id}"))
     reasons += _fit_reasons(machine, task)
+    about_kept = lost_input(machine, task) or kept_elsewhere(machine, task) if state.workers else None
+    reasons += [about_kept] if about_kept is not None else []
     if task.suspect:
         text = "workers died while they ran it, so that it must run alone and waits for an empty worker"
         reasons.append(_reason("suspect", text, "pilotfish workers"))
@@ -115,6 +138,8 @@ def _worker_reasons(machine: Machine, task: Task) -> list[Reason]:
     able = [worker for worker in workers if worker.could_fit(shape.needs)]
     if not able:
         return [too_big(machine, shape.needs)]
+    if (reason := unmet(shape, able)) is not None:
+        return [reason]
     tagged = [worker for worker in able if worker.qualifies(shape)]
     if not tagged and any(worker.site in shape.lacking for worker in able):
         return [_reason(NO_DIRECTORY, "no worker that is here has its directory", "run it anew with --sandbox, and --input for its files")]
@@ -197,10 +222,24 @@ def run(machine: Machine, run: Run) -> dict[str, Any]:
         first = next((task for task in run.tasks if task.state == wanted), None)
         if first is not None:
             found = task(machine, first)
-            return _answer(subject, "not finished", [_reason("tasks", found["sentence"]), *found["reasons"]])
+            reasons = [_reason("tasks", found["sentence"]), *found["reasons"], *_staging(machine, run)]
+            return _answer(subject, "not finished", reasons)
     if not run.unfinished:
         return _answer(subject, "open", [_reason("open", "all its tasks have ended, and its client may still add some")])
-    return _answer(subject, "running", [_reason("running", _at_workers(run.unfinished), "pilotfish workers")])
+    return _answer(subject, "running", [*_staging(machine, run), _reason("running", _at_workers(run.unfinished), "pilotfish workers")])
+
+
+def _staging(machine: Machine, run: Run) -> list[Reason]:
+    """One of its tasks that waits at a worker for its inputs, as an example."""
+    if not run.contents:
+        return []
+    placed = (task for worker in machine.state.workers.values() for task in worker.active if task.shape.run is run)
+    reasons = (
+        _reason("staging", f"task {show_task(task.id)} waits: {found['text']}", *found["commands"])
+        for task in placed
+        if (found := waits_for_inputs(machine, task))
+    )
+    return list(islice(reasons, 1))
 
 
 def worker(machine: Machine, worker: Worker) -> dict[str, Any]:
@@ -257,8 +296,9 @@ def warnings(machine: Machine) -> list[Reason]:
         for shape in state.ready:
             if shape.run.options.sites and LOCAL not in shape.run.options.sites:
                 continue  # its sites say more about it, when asked
-            if not any(worker_.could_fit(shape.needs) for worker_ in state.workers.values()):
-                reason = too_big(machine, shape.needs)
-                text = f"{_count(len(shape.queue), 'task')} of run {shape.run.id}: no worker fits: {reason['text']}"
-                found.append(_reason("too-big", text, *reason["commands"]))
+            able = [worker_ for worker_ in state.workers.values() if worker_.could_fit(shape.needs)]
+            lack = unmet(shape, able) if able else too_big(machine, shape.needs)
+            if lack is not None:
+                text = f"{_count(len(shape.queue), 'task')} of run {shape.run.id}: {'' if able else 'no worker fits: '}{lack['text']}"
+                found.append(_reason(lack["code"], text, *lack["commands"]))
     return found

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import Any
 
-from pilotfish.core import agents, assigning, clients, commands, sites, watching
+from pilotfish.core import agents, assigning, clients, commands, site_masters, sites, watching
 from pilotfish.core.apply import apply
+from pilotfish.core.caches import Caches
 from pilotfish.core.presence import Presence
-from pilotfish.core.proposals import Hold, Outlook, Policy, Proposal, Recall, Strategy
+from pilotfish.core.proposals import Hold, Loan, Outlook, Policy, Proposal, Recall, Strategy
 from pilotfish.core.prospects import PilotWish, PilotWithdrawal
 from pilotfish.core.state import UNIT, State, Task, Worker
 from pilotfish.core.verdicts import judge_death
@@ -34,6 +35,10 @@ STALL_S = 1.0
 """Called so much later than asked for: it was the master that slept, not the workers."""
 SOON_S = 0.01
 """The soonest that a policy or strategy is asked again when nothing happens."""
+
+
+_UNIMPORTANT = (f.TasksStarted, f.TasksClaimed)
+"""Facts by which no room becomes free and no task ready: nothing is to be decided because of them."""
 
 
 @dataclass(slots=True)
@@ -64,6 +69,8 @@ class Machine:
         self.stale_results = 0
         self.sightings: dict[str, sites.Sighting] = {}
         """What the sites said last of pilots that have not joined; not written down."""
+        self.caches = Caches()
+        self.site_masters = site_masters.SiteMasters()
         self.site_troubles: dict[str, str] = {}
         self.credentials: dict[str, tuple[float, tuple[i.CredentialSeen, ...]]] = {}
         """What sites want to see of us, and when it was looked at."""
@@ -77,6 +84,7 @@ class Machine:
         self.stirred = True
         """Something changed that no fact tells of, such as who can be reached: decide anew."""
         self._look_at: float | None = None
+        self._decided_at = 0.0
         self._timers: list[tuple[float, int, str, str]] = []
         self._timer_count = 0
 
@@ -134,7 +142,11 @@ class Machine:
         return self._conclude()
 
     def _conclude(self) -> Turn:
-        if self.facts or self.stirred or (self.deadline is not None and self.now >= self.deadline):
+        due = self._look_at is not None and self.now >= self._look_at
+        due = due or (
+            bool(self.state.ready) and self.now >= self._decided_at + self.settings.beat_s
+        )  # time itself may have changed something
+        if due or self.stirred or any(type(fact) not in _UNIMPORTANT for fact in self.facts):
             self._decide()
         watching.tell(self)
         self._consider_finish()
@@ -191,15 +203,19 @@ class Machine:
     # --- deciding -----------------------------------------------------------------------------------------------------------------
 
     def _outlook(self) -> Outlook:
-        workers = []
-        for worker in self.state.workers.values():
-            presence = self.presence.get(worker.id)
-            if presence is not None and presence.link is not None and worker.state == JOINED and not worker.quarantined_until:
-                workers.append(worker)
-        return Outlook(self.state, workers, self.now, self.settings.ahead_s)
+        workers = [worker for worker in self.state.workers.values() if self._can_take(worker)]
+        sites = self.site_masters.outlook(self, workers)
+        if sites:
+            workers = [worker for worker in workers if not self.site_masters.vouched(worker)]
+        return Outlook(self.state, workers, self.now, self.settings.ahead_s, sites)
+
+    def _can_take(self, worker: Worker) -> bool:
+        presence = self.presence.get(worker.id)
+        return presence is not None and presence.link is not None and worker.state == JOINED and not worker.quarantined_until
 
     def _decide(self) -> None:
         self.stirred = False
+        self._decided_at = self.now
         self._decide_pilots()
         outlook = self._outlook()
         moments = [self.strategy.next_look_at(self.state, self.now)]
@@ -225,6 +241,8 @@ class Machine:
         for proposal in self.policy.propose(outlook):
             if isinstance(proposal, Recall):
                 self._recall(proposal)
+            elif isinstance(proposal, Loan):
+                self._lend(proposal)
             elif self._lawful(proposal):
                 assigning.assign(self, proposal)
             else:
@@ -233,8 +251,7 @@ class Machine:
     def _lawful(self, proposal: Proposal) -> bool:
         """The machine is the law: a policy's proposal is believed only after this."""
         worker = proposal.worker
-        presence = self.presence.get(worker.id)
-        if worker.state != JOINED or worker.quarantined_until or presence is None or presence.link is None or not proposal.tasks:
+        if not self._can_take(worker) or not proposal.tasks:
             return False
         if worker.runs_suspect or (proposal.tasks[0].suspect and (worker.held or len(proposal.tasks) > 1)):
             return False
@@ -260,12 +277,19 @@ class Machine:
                         return False
         return True
 
+    def _lend(self, loan: Loan) -> None:
+        fit = all(task.state == READY and not task.suspect and not task.shape.run.paused for task in loan.tasks)
+        if self.site_masters.of(loan.worker) is None or not self._can_take(loan.worker) or not loan.tasks or not fit:
+            self.refused_proposals += 1
+        else:
+            site_masters.lend(self, loan.worker, loan.tasks)
+
     def _recall(self, recall: Recall) -> None:
         presence = self.presence.get(recall.worker.id)
         tasks = [task for task in recall.tasks if task.worker is recall.worker and task.state == ASSIGNED]
         if presence is None or presence.link is None or not tasks:
             return
-        self.record(f.TasksRecalled(recall.worker.id, [task.id for task in tasks]))
+        self.record(f.TasksRecalled(recall.worker.id, [task.id for task in tasks if task not in recall.worker.lent]))
         self.send(presence.link, m.Recall([(task.id, task.attempt) for task in tasks]))
 
     def _decide_pilots(self) -> None:
@@ -331,7 +355,7 @@ class Machine:
             agents.leave(self, worker, f"{reason}, and its time was over")
             return
         started: list[Task] = list(worker.active)
-        untouched: list[Task] = []
+        untouched: list[Task] = list(worker.lent)
         places = len(started)
         for place, task in enumerate(worker.ahead):
             (started if place < places or task.attempt > 1 or task.state == RUNNING else untouched).append(task)
@@ -346,6 +370,8 @@ class Machine:
     def end_worker(self, worker: Worker, *, lost: bool, reason: str) -> None:
         """Forget a worker that holds nothing any more, and tell it so if it still listens."""
         self.record(f.WorkerEnded(worker.id, lost, reason))
+        self.caches.gone(worker.id)
+        site_masters.gone(self, worker)
         presence = self.presence.pop(worker.id, None)
         if presence is not None and presence.link is not None:
             self.agent_links.pop(presence.link, None)

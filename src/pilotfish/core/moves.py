@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from pilotfish.core.state import Needs, State, Task, Worker
+from collections import OrderedDict
+
+from pilotfish.core.state import Needs, Shape, State, Task, Worker
 from pilotfish.model.states import TASK_STATES, TASK_STEPS, step
 
 
@@ -22,6 +24,9 @@ def enqueue(state: State, task: Task, front: bool = False) -> None:
     if not queue:
         state.ready[task.shape] = None
     queue[task] = None
+    if task.contents:
+        for record in task.contents:
+            task.shape.wanting.setdefault(record, OrderedDict())[task] = None
     if front:
         queue.move_to_end(task, last=False)
 
@@ -32,13 +37,23 @@ def dequeue(state: State, task: Task) -> None:
         return
     shape = task.shape
     shape.queue.pop(task, None)
+    if task.contents:
+        _no_longer_wanting(shape, task)
     if not shape.queue:
         state.ready.pop(shape, None)
+
+
+def _no_longer_wanting(shape: Shape, task: Task) -> None:
+    for record in task.contents:
+        wanting = shape.wanting.get(record)
+        if wanting is not None and wanting.pop(task, task) is None and not wanting:
+            del shape.wanting[record]
 
 
 def release(worker: Worker, task: Task) -> None:
     """The worker no longer holds the task: give its room to what waits there."""
     worker.recalled.pop(task, None)
+    worker.lent.pop(task, None)
     task.worker = None
     needs = worker.active.pop(task, None)
     if needs is None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
+
+from pilotfish.core.movement import Movement
 
 
 @dataclass(slots=True)
@@ -16,4 +19,10 @@ class Presence:
     newest_link: int = 0
     shares: bool = False
     """It reads shared payloads from the disk itself."""
+    peer: Any = None
+    """How others of its site can reach it, if they can: [id, [host, port]]."""
+    movement: Movement = field(default_factory=Movement)
+    """Contents that are under way to it or from it."""
     sent_specs: dict[int, None] = field(default_factory=dict)
+    lent_specs: dict[int, None] = field(default_factory=dict)
+    """The same for what it is lent for others."""

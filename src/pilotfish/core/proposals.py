@@ -21,6 +21,14 @@ class Proposal:
 
 
 @dataclass(slots=True)
+class Loan:
+    """Lend these tasks to a site's master, for the workers that it vouches for."""
+
+    worker: Worker
+    tasks: list[Task]
+
+
+@dataclass(slots=True)
 class Recall:
     """Ask this worker to hand back tasks that it has not started."""
 
@@ -30,16 +38,23 @@ class Recall:
 
 @dataclass(slots=True)
 class Outlook:
-    """What a policy may look at. ``workers``: those that can be reached and may take tasks."""
+    """What a policy may look at. ``workers``: those that can be reached and may take tasks; ``sites``: masters of sites, each with the
+    workers for which it is lent tasks."""
 
     state: State
     workers: list[Worker]
     now: float
     ahead_s: float
+    sites: list[tuple[Worker, list[Worker]]] = field(default_factory=list)
+
+    @property
+    def vouched(self) -> list[Worker]:
+        """Workers that a site's master gives tasks to, from what it is lent. Only what cannot be lent is given to them by us."""
+        return [worker for _, subjects in self.sites for worker in subjects]
 
 
 class Policy(Protocol):
-    def propose(self, outlook: Outlook) -> Sequence[Proposal | Recall]: ...
+    def propose(self, outlook: Outlook) -> Sequence[Proposal | Loan | Recall]: ...
 
     def next_look_at(self, outlook: Outlook) -> float | None:
         """When to ask again even if nothing happens."""

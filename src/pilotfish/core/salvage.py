@@ -40,7 +40,7 @@ def apply_mended(state: State, fact: f.AnyFact, at: float) -> bool:
 def settle(state: State, at: float) -> None:
     """At the end of such a replay nobody can say what workers really hold: everything that is not final starts anew."""
     for worker in list(state.workers.values()):
-        held = [task.id for task in (*worker.active, *worker.ahead)]
+        held = [task.id for task in worker.tasks]
         if held:
             apply(state, f.TasksReturned(worker.id, held, "the journal was damaged"), at)
         apply(state, f.WorkerEnded(worker.id, True, "the journal was damaged"), at)
@@ -51,7 +51,7 @@ def settle(state: State, at: float) -> None:
 
 
 def _mend(state: State, fact: Any) -> Iterator[f.Fact]:
-    if isinstance(fact, f.TasksAssigned | f.TasksStarted | f.TasksReturned | f.TasksRecalled):
+    if isinstance(fact, f.TasksAssigned | f.TasksLent | f.TasksClaimed | f.TasksStarted | f.TasksReturned | f.TasksRecalled):
         return  # who holds what is settled at the end
     numbers = getattr(fact, "tasks", None) or ([fact.task] if isinstance(fact, f.AttemptFailed) else [])
     for run in dict.fromkeys([run_of(number) for number in numbers] + ([fact.run] if hasattr(fact, "run") else [])):
@@ -97,7 +97,7 @@ def _possible(state: State, fact: Any) -> Iterator[f.Fact]:
         yield from _place(state, fact.worker, [fact.task])
     elif isinstance(fact, f.WorkerEnded | f.WorkerJoined) and fact.worker in state.workers:
         worker = state.workers[fact.worker]
-        held = [task.id for task in (*worker.active, *worker.ahead)]
+        held = [task.id for task in worker.tasks]
         if held:
             yield f.TasksReturned(fact.worker, held, "the journal was damaged")
     elif isinstance(fact, f.TasksSkipped | f.TasksCancelled):

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from pilotfish.core.moves import enqueue
-from pilotfish.core.state import Pilot, Run, SiteRecord, State, Task, Troubles, Worker
+from pilotfish.core.state import ContentRecord, Pilot, Run, SiteRecord, State, Task, Troubles, Worker
 from pilotfish.model import facts as f
 from pilotfish.model.ids import task_id
 from pilotfish.model.site import PilotSize, Site, SiteEvent
@@ -25,6 +25,9 @@ def dump(state: State) -> Iterator[f.Restored]:
         yield f.Restored("site", [name, *(getattr(site, field) for field in _SITE), list(site.history)])
     for pilot in state.pilots.values():
         yield f.Restored("pilot", [getattr(pilot, name) for name in Pilot.__slots__])
+    contents = [[*msgspec.to_builtins(record.content), record.home, record.maker] for record in state.contents.values()]
+    for first in range(0, len(contents), TASKS_PER_ROW):
+        yield f.Restored("contents", contents[first : first + TASKS_PER_ROW])
     for run in state.runs.values():
         yield f.Restored("run", _run_row(run))
         for first in range(0, len(run.tasks), TASKS_PER_ROW):
@@ -57,11 +60,12 @@ def _run_row(run: Run) -> list[Any]:
         run.specs,
         columns,
         shapes,
+        list(run.contents),
     ]
 
 
 def _restore_run(state: State, row: Any) -> None:
-    number, uid, options, times, closed, paused, advanced, taken, attempts, specs, columns, shapes = row
+    number, uid, options, times, closed, paused, advanced, taken, attempts, specs, columns, shapes, contents = row
     run = Run(number, uid, msgspec.convert(options, RunOptions), times[0])
     _, run.first_started_at, run.ended_at = times
     run.closed, run.paused, run.advanced, run.taken, run.attempts = closed, paused, advanced, taken, attempts
@@ -73,6 +77,12 @@ def _restore_run(state: State, row: Any) -> None:
     run.spec_shapes = [run.shape_for(spec) for spec in range(len(run.specs))]
     for column, values in zip((run.ended, run.wall_us, run.cpu_us, run.rss_kib), columns, strict=True):
         column.extend(values)
+    run.contents = dict.fromkeys(contents)
+    for digest in contents:
+        state.contents[digest].runs += 1
+    run.spec_contents = {
+        place: tuple(state.contents[content.digest] for content in spec.contents) for place, spec in enumerate(run.specs) if spec.contents
+    }
     state.runs[number] = run
     state.run_uids[uid] = number
 
@@ -80,8 +90,9 @@ def _restore_run(state: State, row: Any) -> None:
 def _task_row(task: Task) -> list[Any]:
     """Most tasks have nothing but a spec, a payload and a state: the rest is left off their rows."""
     row: list[Any] = [task.spec, task.state, task.attempt, task.payload, task.output]
-    if task.failure or task.troubles or task.waits_for or task.children:
+    if task.failure or task.troubles or task.waits_for or task.children or task.contents:
         row += [task.failure, task.troubles and task.troubles.as_row(), task.waits_for, task.children]
+        row.append([record.digest for record in task.contents])
     return row
 
 
@@ -99,7 +110,8 @@ def _restore_tasks(state: State, row: Any) -> None:
         run.tasks.append(task)
         run.counts[task_state] += 1
         if len(task_row) > 5:
-            _restore_rest(run, task, *task_row[5:])
+            _restore_rest(run, task, *task_row[5:9])
+            task.contents = tuple(state.contents[digest] for digest in task_row[9])
     state.unfinished += sum(1 for task in run.tasks[first:] if task.state < DONE)
 
 
@@ -116,7 +128,8 @@ def _restore_rest(run: Run, task: Task, failure: Any, troubles: Any, waits_for: 
 def _worker_row(worker: Worker) -> list[Any]:
     plain = [getattr(worker, name) for name in _PLAIN]
     held = [[[task.id, needs] for task, needs in tasks.items()] for tasks in (worker.active, worker.ahead)]
-    return [plain, held, [task.id for task in worker.recalled], list(worker.streak)]
+    recalled, lent = ([task.id for task in tasks] for tasks in (worker.recalled, worker.lent))
+    return [plain, held, recalled, list(worker.streak), [record.digest for record in worker.holds], lent]
 
 
 _PLAIN = [
@@ -141,7 +154,7 @@ _PLAIN = [
 
 
 def _restore_worker(state: State, row: Any) -> None:
-    plain, held, recalled, streak = row
+    plain, held, recalled, streak, holds, lent = row
     worker = Worker(*plain[:4])
     for name, value in zip(_PLAIN[4:], plain[4:], strict=True):
         setattr(worker, name, value)
@@ -153,7 +166,21 @@ def _restore_worker(state: State, row: Any) -> None:
             target[task] = tuple((name, amount) for name, amount in needs)
     worker.recalled = {state.task(number): None for number in recalled}
     worker.streak = dict.fromkeys(streak)
+    for number in lent:
+        task = state.task(number)
+        task.worker = worker
+        worker.lent[task] = None
+    for digest in holds:
+        record = state.contents[digest]
+        record.holders[worker.id] = worker.holds[record] = None
     (state.workers if worker.alive else state.gone_workers)[worker.id] = worker
+
+
+def _restore_contents(state: State, rows: Any) -> None:
+    for digest, size, path, mtime_ns, inode, home, maker in rows:
+        record = state.contents[digest] = ContentRecord(digest, size)
+        record.path, record.mtime_ns, record.inode = path, mtime_ns, inode
+        record.home, record.maker = home, maker
 
 
 def _restore_pool(state: State, row: Any) -> None:
@@ -188,6 +215,7 @@ _RESTORE = {
     "pool": _restore_pool,
     "site": _restore_site,
     "pilot": _restore_pilot,
+    "contents": _restore_contents,
     "run": _restore_run,
     "tasks": _restore_tasks,
     "worker": _restore_worker,

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from array import array
 from collections import OrderedDict, deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import chain
 from typing import Any
 
+from pilotfish.agent.overlay.expressions import parse
+from pilotfish.agent.overlay.properties import worker_properties
 from pilotfish.model import ids
+from pilotfish.model.data import Content
 from pilotfish.model.site import PilotSize, Site, SiteEvent
 from pilotfish.model.states import DRAINING, JOINED, READY, REQUESTED, TASK_STATES
 from pilotfish.model.task import MEMORY, Failure, Payload, RunOptions, TaskSpec
@@ -43,11 +49,14 @@ class Shape:
         "needs",
         "priority",
         "queue",
+        "rank",
+        "requirement",
         "run",
         "samples",
         "served",
         "tags",
         "time_s",
+        "wanting",
     )
 
     def __init__(self, run: Run, number: int, memory: int, least_s: float) -> None:
@@ -69,6 +78,10 @@ class Shape:
         """Sites where one of them has ended well."""
         self.tags = tuple(sorted(spec.tags.items()))
         self.queue: OrderedDict[Task, None] = OrderedDict()
+        self.wanting: dict[ContentRecord, OrderedDict[Task, None]] = {}
+        """Of those in the queue: who needs which content."""
+        self.requirement = parse(spec.requirement) if spec.requirement else None
+        self.rank = parse(spec.rank) if spec.rank else None
         self.mean_us = 0.0
         self.samples = 0
 
@@ -104,8 +117,51 @@ class Troubles:
         return [getattr(self, name) for name in self.__slots__]
 
 
+class ContentRecord:
+    """What is known of one content. ``holders``: the workers that have it; ``home``: the master has it in its own store."""
+
+    __slots__ = ("digest", "holders", "home", "inode", "maker", "mtime_ns", "path", "runs", "size")
+
+    def __init__(self, digest: str, size: int) -> None:
+        self.digest = digest
+        self.size = size
+        self.path = ""
+        """Where a person has it; it had this time of change and this inode when it was read."""
+        self.mtime_ns = 0
+        self.inode = 0
+        self.home = False
+        self.maker = 0
+        """The task that made it; 0: a person's file."""
+        self.holders: dict[str, None] = {}
+        self.runs = 0
+        """So many runs need it, or made it."""
+
+    @property
+    def is_nowhere(self) -> bool:
+        """It was kept where it was made, and nobody who is here has it."""
+        return not (self.home or self.path or self.holders)
+
+    @property
+    def content(self) -> Content:
+        return Content(self.digest, self.size, self.path, self.mtime_ns, self.inode)
+
+
 class Task:
-    __slots__ = ("attempt", "children", "failure", "id", "output", "payload", "shape", "spec", "state", "troubles", "waits_for", "worker")
+    __slots__ = (
+        "attempt",
+        "children",
+        "contents",
+        "failure",
+        "id",
+        "output",
+        "payload",
+        "shape",
+        "spec",
+        "state",
+        "troubles",
+        "waits_for",
+        "worker",
+    )
 
     def __init__(self, id: int, spec: int, shape: Shape, payload: Payload) -> None:
         self.id = id
@@ -120,6 +176,8 @@ class Task:
         self.troubles: Troubles | None = None
         self.waits_for = 0
         self.children: list[int] | None = None
+        self.contents: tuple[ContentRecord, ...] = ()
+        """What it needs besides what all tasks of its spec need."""
 
     @property
     def suspect(self) -> bool:
@@ -145,6 +203,9 @@ class Run:
         self.taken = 0
         """Of so many tasks, in the order of ending, the client that owns the run has the outputs and we no longer do."""
         self.specs: list[TaskSpec] = []
+        self.spec_contents: dict[int, tuple[ContentRecord, ...]] = {}
+        self.contents: dict[str, None] = {}
+        """What its tasks need or have made."""
         self.spec_shapes: list[Shape] = []
         self.shapes: dict[tuple[object, ...], Shape] = {}
         self.tasks: list[Task] = []
@@ -172,7 +233,15 @@ class Run:
         """The shape of tasks of the spec with this number; ``memory``: granted instead of what it asked for."""
         spec = self.specs[number]
         request = spec.request
-        wishes = (spec.priority, request.amounts(), request.cores_max, spec.time_s, tuple(sorted(spec.tags.items())))
+        wishes = (
+            spec.priority,
+            request.amounts(),
+            request.cores_max,
+            spec.time_s,
+            tuple(sorted(spec.tags.items())),
+            spec.requirement,
+            spec.rank,
+        )
         directory = "" if spec.launch.get("sandbox") else spec.launch.get("cwd")
         key = (*wishes, directory, memory, least_s)
         shape = self.shapes.get(key)
@@ -200,6 +269,9 @@ class Worker:
         self.active: dict[Task, Needs] = {}
         self.ahead: OrderedDict[Task, Needs] = OrderedDict()
         self.recalled: dict[Task, None] = {}
+        self.lent: dict[Task, None] = {}
+        """Of a site's master: what it has for workers of its site, and has not given to one."""
+        self.holds: dict[ContentRecord, None] = {}
         self.progress_at = at
         self.done = 0
         self.failed = 0
@@ -209,6 +281,12 @@ class Worker:
         self.reason = ""
         self.history: list[tuple[float, str]] = [(at, "joined")]
 
+    @cached_property
+    def properties(self) -> dict[str, Any]:
+        """What requirements and ranks may ask about it; known when it has joined, and the same from then on."""
+        capacity = {name: amount / UNIT for name, amount in self.capacity.items()}
+        return worker_properties(self.id, self.site, capacity, self.tags, self.info)
+
     @property
     def alive(self) -> bool:
         return self.state in (JOINED, DRAINING)
@@ -216,6 +294,11 @@ class Worker:
     @property
     def held(self) -> int:
         return len(self.active) + len(self.ahead)
+
+    @property
+    def tasks(self) -> Iterator[Task]:
+        """All that would be lost with it."""
+        return chain(self.active, self.ahead, self.lent)
 
     def fits(self, needs: Needs) -> bool:
         free = self.free
@@ -230,7 +313,7 @@ class Worker:
     def qualifies(self, shape: Shape) -> bool:
         """Has it the tags, and is it at one of the sites, that tasks of this shape ask for?"""
         sites = shape.run.options.sites
-        if self.site in shape.lacking:
+        if self.site in shape.lacking or (shape.requirement is not None and not shape.requirement.holds(self.properties)):
             return False
         return all(self.tags.get(name) == value for name, value in shape.tags) and (not sites or self.site in sites)
 
@@ -307,6 +390,7 @@ class State:
     next_run: int = 1
     workers: dict[str, Worker] = field(default_factory=dict)
     gone_workers: OrderedDict[str, Worker] = field(default_factory=OrderedDict)
+    contents: dict[str, ContentRecord] = field(default_factory=dict)
     pilots: dict[str, Pilot] = field(default_factory=dict)
     next_pilot: int = 1
     sites: dict[str, SiteRecord] = field(default_factory=dict)

@@ -22,7 +22,7 @@ from pilotfish.core.survey import could_go, usable_sites
 from pilotfish.model import facts as f
 from pilotfish.model.ids import show_task
 from pilotfish.model.site import LOCAL
-from pilotfish.model.task import MEMORY, NO_DIRECTORY, Failure, Payload
+from pilotfish.model.task import MEMORY, MISSING_INPUT, NO_DIRECTORY, Failure, Payload
 
 CRASH_BUDGET = 2
 KILLED_BUDGET = 5
@@ -61,6 +61,8 @@ def judge(
     elif failure.cause == NO_DIRECTORY and worker.site not in task.shape.served:
         # Its workers are alike: it is tried at another site, if there is one.
         charge, final = "second_opinions", not _may_go_elsewhere(state, worker.site, task.shape)
+    elif failure.cause == MISSING_INPUT and any(record.is_nowhere for record in task.contents):
+        charge, final = "failures", True
     elif failure.blame in ("worker", "site"):
         charge, avoid = "losses", True
         final = troubles.losses + troubles.deaths >= spec.losses

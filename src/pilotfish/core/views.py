@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pilotfish.core import explain, site_views
+from pilotfish.core import data_views, explain, site_views
 from pilotfish.core.sites import find_site
 from pilotfish.core.state import UNIT, Run, State, Task, Worker
 from pilotfish.errors import BadInput
@@ -88,6 +88,8 @@ def run_row(machine: Machine, run: Run) -> dict[str, Any]:
         "counts": dict(zip(TASK_STATES, run.counts, strict=True)),
         "tasks": len(run.tasks),
         "attempts": run.attempts,
+        "contents": len(run.contents),
+        "moving": data_views.moving(machine, run) if run.contents and not run.finished else None,
         "opened_at": run.opened_at,
         "started_at": run.first_started_at,
         "ended_at": run.ended_at,
@@ -136,11 +138,13 @@ def worker_row(machine: Machine, worker: Worker) -> dict[str, Any]:
         "free": {name: amount / UNIT for name, amount in worker.free.items()},
         "running": len(worker.active),
         "ahead": len(worker.ahead),
+        "lent": len(worker.lent),
         "assigned": [show_task(task.id) for task in worker.active],
         "tasks_done": worker.done,
         "tasks_failed": worker.failed,
         "tags": worker.tags,
         "info": worker.info,
+        "properties": worker.properties,
         "joined_at": worker.joined_at,
         "ends_at": worker.ends_at,
         "quarantined_until": worker.quarantined_until or None,
@@ -166,6 +170,7 @@ def _status(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
         "workers": counts,
         "pilots": [_pilot_row(machine, name) for name in state.pilots],
         "runs": [run_row(machine, run) for run in state.runs.values()],
+        "moving": data_views.moving(machine),
         "warnings": explain.warnings(machine),
         "refused_proposals": machine.refused_proposals,
         "stale_results": machine.stale_results,
@@ -239,6 +244,12 @@ def _workers(machine: Machine, arguments: dict[str, Any]) -> list[dict[str, Any]
     return [worker_row(machine, worker) for worker in shown]
 
 
+def _data(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
+    run = None if arguments.get("run") is None else find_run(machine.state, arguments)
+    first, limit = int(arguments.get("offset", 0)), min(int(arguments.get("limit", MOST_ROWS)), MOST_ROWS)
+    return data_views.data(machine, run, first, limit)
+
+
 def _why(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
     if "worker" in arguments:
         return explain.worker(machine, find_worker(machine.state, arguments))
@@ -260,5 +271,6 @@ QUESTIONS: dict[str, Callable[[Machine, dict[str, Any]], Any]] = {
     "payload": _payload,
     "workers": _workers,
     "sites": site_views.sites,
+    "data": _data,
     "why": _why,
 }

@@ -162,7 +162,8 @@ class ApplicationHost:
     def ended(self, items: list[EndedItem], body: memoryview) -> None:
         start, done = 0, []
         for item in items:
-            done.append(read_ending(item, resolve(self._client.share, body[start : start + item.length])))
+            payload = resolve(self._client.share, body[start : start + item.length])
+            done.append(read_ending(item, payload, self._client.contents))
             start += item.length
         self._news.put(done)
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from pilotfish.applications.parcel import Parcel, joined
-from pilotfish.applications.tasklist import Entry, TaskList
+from pilotfish.applications.tasklist import NOTHING, Entry, Needs, TaskList
 from pilotfish.errors import ConnectionFailed, JournalFull, PilotfishError
 from pilotfish.live.errands import Errands, Question, Reply
 from pilotfish.live.frames import frame
@@ -49,6 +49,7 @@ class Client:
     def __init__(self, pool_directory: Path, link: Link, revive: Callable[[], None] | None, patience_s: float = PATIENCE_S) -> None:
         self.pool_directory = pool_directory
         self.share = shared_directory(PoolHome(pool_directory).payloads)
+        self.contents = PoolHome(pool_directory).contents
         """Where large payloads lie that everybody on this machine reads and writes directly."""
         self._patience_s = patience_s
         self.on_end: Callable[[], None] | None = None
@@ -108,7 +109,7 @@ class Client:
             self._check()
             return run.spec_number(spec, code)
 
-    def submit(self, run: Submission, spec: int, parcel: Parcel, register: Callable[[int], None], after: Sequence[int] = ()) -> int:
+    def submit(self, run: Submission, spec: int, parcel: Parcel, register: Callable[[int], None], needs: Needs = NOTHING) -> int:
         """Add one task. ``register`` is told its index before anything can be heard of it."""
         parts = [parcel] if isinstance(parcel, bytes) else parcel
         if sum(map(len, parts)) > SHARE_BYTES and self.share.is_dir():
@@ -121,7 +122,7 @@ class Client:
             if run.unsent_bytes > _BACKLOG_BYTES and self.is_elsewhere():
                 self._room.wait_for(lambda: run.unsent_bytes <= _BACKLOG_BYTES or self._failure is not None)
                 self._check()
-            index = run.add(spec, payload, after)
+            index = run.add(spec, payload, needs)
             register(index)
             if not self._sleeping:
                 return index

@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pilotfish.config import home
 from pilotfish.errors import ConnectionFailed, PilotfishError, PoolStopped
-from pilotfish.live.home import PRIVATE, PoolHome, home, pool_home
+from pilotfish.live.home import PRIVATE, PoolHome, pool_home
 from pilotfish.live.keys import require_private
 from pilotfish.live.processes import processes_of
 from pilotfish.live.stopping import stop_marker

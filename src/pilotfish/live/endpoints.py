@@ -14,13 +14,14 @@ import socket
 import ssl
 import struct
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
 from pilotfish.errors import ConnectionFailed
+from pilotfish.live.bulk import HandedOver, Porter, Session
 from pilotfish.live.frames import Buffer, Inbox, frame, joined
 from pilotfish.live.keys import AGENT, CLIENT, UNIX, Keyring, proof
 from pilotfish.model import messages as m
@@ -64,6 +65,8 @@ class Doorman:
         """Called when all that came over a link has been heard."""
         self.paused: Callable[[Link, bool], None] = lambda link, paused: None
         self.complain: Callable[[str], None] = lambda text: None
+        self.porter: Porter | None = None
+        """Takes the connections of agents that want to move contents."""
         self.unproven: OrderedDict[Link, asyncio.TimerHandle] = OrderedDict()
         self.buffer = memoryview(bytearray(READ_BYTES))
         """What comes over any link is read into it, and taken from it before the next is read."""
@@ -98,6 +101,7 @@ class Link(asyncio.BufferedProtocol):
         self.near = False
         """The peer, and all that it could do about what it is told, ends with this machine."""
         self.transport: asyncio.Transport | None = None
+        self._heard = False
         self._inbox = Inbox()
         self._nonce = secrets.token_hex(32)
         self._outbox: list[Buffer] = []
@@ -194,15 +198,36 @@ class Link(asyncio.BufferedProtocol):
     # --- frames -----------------------------------------------------------------------------------------------------------------------
 
     def _take(self, data: bytes) -> None:
-        for header, body in self._inbox.feed(data):
+        frames = iter(self._inbox.feed(data))
+        for header, body in frames:
             if not self.role:
                 self._prove(header)
             elif self.role == AGENT:
-                self.doorman.hear(self, m.decode_from_agent(header), body)
+                message = m.decode_from_agent(header)
+                if type(message) is m.Bulk:
+                    self._hand_over(message.worker, frames)
+                    return
+                self._heard = True
+                self.doorman.hear(self, message, body)
             else:
                 self.doorman.hear(self, m.decode_from_client(header), body)
             if self.transport is None:
                 return
+
+    def _hand_over(self, worker: str, unheard: Iterable[tuple[memoryview, memoryview]]) -> None:
+        """The connection leaves the event loop, with all that was read from it. What stays behind of it is closed without a word."""
+        porter, transport = self.doorman.porter, self.transport
+        if porter is None or transport is None or self._heard or transport.get_write_buffer_size():
+            raise ConnectionFailed("a connection for contents was not to be expected")
+        session = None
+        if self._tls is not None and self._incoming is not None and self._outgoing is not None:
+            session = Session(self._tls, self._incoming, self._outgoing)
+        connection = HandedOver(
+            socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno())), session, self._inbox.rest(unheard)
+        )
+        self.transport = None
+        transport.abort()
+        porter.take(worker or self.key_id, connection)
 
     def _greet(self) -> None:
         self.send(m.Banner(m.PROTOCOL, self._nonce))

@@ -79,3 +79,8 @@ class Inbox:
         if start < size:
             self._chunks.append(data[start:])
         return frames
+
+    def rest(self, frames: Iterable[tuple[memoryview, memoryview]]) -> bytes:
+        """The bytes of these frames, which were the last, and of what followed them."""
+        whole = [part for header, body in frames for part in (_PREFIX.pack(len(header), len(body)), header, body)]
+        return b"".join([*whole, *self._chunks])

@@ -10,21 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pilotfish.config import home
 from pilotfish.errors import BadInput
 from pilotfish.live.keys import Keyring, require_private, write_private
 
 PRIVATE = "private-"
 MAX_SOCKET_PATH = 100
 """The kernel takes Unix socket paths of at most 107 bytes."""
-
-
-def home() -> Path:
-    """PILOTFISH_HOME, or the platform's place for the state of programs."""
-    given = os.environ.get("PILOTFISH_HOME")
-    if given:
-        return Path(given).expanduser().absolute()
-    base = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
-    return Path(base) / "pilotfish"
 
 
 def make_private_directory(path: Path) -> Path:
@@ -61,6 +53,16 @@ class PoolHome:
     @property
     def payloads(self) -> Path:
         return self.directory / "payloads"
+
+    @property
+    def contents(self) -> Path:
+        """Large outputs that were brought home, by their hash."""
+        return self.directory / "contents"
+
+    @property
+    def cache(self) -> Path:
+        """Contents that agents on this machine have needed."""
+        return self.directory / "cache"
 
     @property
     def log(self) -> Path:

@@ -33,6 +33,15 @@ class Keyring:
     def key(self, key_id: str) -> bytes:
         return hmac.digest(self.secret, b"pilotfish-key|" + key_id.encode(), "sha256")
 
+    def peers(self, site: str) -> tuple[str, str, str]:
+        """What the agents of a site have in common: a key, and a certificate with its own private key."""
+        directory = self.certificate.parent
+        certificate, private_key = directory / "peers.crt", directory / "peers.key"
+        if not certificate.exists():
+            _make_certificate(certificate, private_key)
+        require_private(private_key)
+        return self.key(f"peers:{site}").hex(), certificate.read_text(), private_key.read_text()
+
     def server_context(self) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_3

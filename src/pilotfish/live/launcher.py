@@ -64,7 +64,18 @@ class Launcher:
         bundle = build_bundle(self._pool.directory)
         share = shared_directory(self._pool.payloads)
         credentials = str(directory / "credentials.json")
-        agent = LocalAgent(sys.executable, str(bundle), credentials, pilot, cores, str(workdir), str(share), self._poll_s)
+        agent = LocalAgent(
+            sys.executable,
+            str(bundle),
+            credentials,
+            pilot,
+            cores,
+            str(workdir),
+            str(share),
+            str(self._pool.cache),
+            str(self._pool.contents),
+            self._poll_s,
+        )
         with (directory / "agent.log").open("ab") as log:
             process = subprocess.Popen(agent.command(), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, cwd="/")
         process.returncode = 0  # waited for by us, through its pidfd; Popen shall not try

@@ -22,6 +22,7 @@ from pilotfish.core.machine import Machine, Turn
 from pilotfish.errors import AlreadyRunning, JournalError, JournalFull
 from pilotfish.live.applications import Applications
 from pilotfish.live.bodies import split_body
+from pilotfish.live.bulk import Porter
 from pilotfish.live.cargo import Cargo
 from pilotfish.live.compaction import Compaction
 from pilotfish.live.endpoints import Doorman, Link, Rules
@@ -30,6 +31,7 @@ from pilotfish.live.keys import AGENT, CLIENT, open_keyring, write_private
 from pilotfish.live.launcher import Launcher
 from pilotfish.live.places import Places
 from pilotfish.live.replay import replay, stored_payloads
+from pilotfish.live.shelf import MasterShelf
 from pilotfish.live.stopping import note_stop, stop_marker
 from pilotfish.model import effects as e
 from pilotfish.model import inputs as i
@@ -74,6 +76,8 @@ class Master:
         self.doorman.paused = self._paused
         self.doorman.complain = self._complain
         self.doorman.revoked = state.revoked
+        self.shelf = MasterShelf(pool, self.machine)
+        self.doorman.porter = self.porter = Porter(self.shelf, complain=self._complain_from_thread)
         self.launcher = Launcher(pool, self.keyring, self._tell, settings.poll_s)
         self.places = Places(pool, self.keyring, self.launcher, self._tell)
         self.places.known = state.pilots.get
@@ -108,6 +112,7 @@ class Master:
         self.doorman.epoch = self.machine.state.epoch
         # Almost everything here lives long and is in no cycle: looking for garbage while there is work would take a fifth of the time.
         gc.disable()
+        self.shelf.sweep()
         ready()
         upkeep = asyncio.create_task(self._upkeep())
         upkeep.add_done_callback(self._upkeep_ended)
@@ -159,6 +164,7 @@ class Master:
             link.hang_up()
         await self.places.end()
         self.applications.end_all()
+        self.porter.close()
         self._turn()
         # Whoever asks after a pool that was stopped shall not need us for the answer.
         note_stop(self.pool.directory, views.QUESTIONS["runs"](self.machine, {}))
@@ -267,6 +273,9 @@ class Master:
                 self._complained.clear()
             self._complained[text] = now
             log.warning("%s", text)
+
+    def _complain_from_thread(self, text: str) -> None:
+        self._loop.call_soon_threadsafe(self._complain, text)
 
     # --- turns ----------------------------------------------------------------------------------------------------------------------
 
@@ -378,6 +387,13 @@ class Master:
             self.cargo.release(effect.stored, refused=effect.refused)
         elif isinstance(effect, e.KeepPayload):
             self.cargo.refer(effect.stored)
+        elif isinstance(effect, e.Introduce):
+            link = self.links.get(effect.link)
+            if link is not None:
+                link.send(m.Introduce(effect.site, *self.keyring.peers(effect.site), effect.contacts, effect.term, effect.master))
+                link.flush()
+        elif isinstance(effect, e.ReleaseContent):
+            self.shelf.release(effect.digest)
         elif isinstance(effect, e.StartApplication):
             self.applications.start(effect.run, effect.uid, effect.path)
         elif isinstance(effect, e.Finish):

@@ -29,9 +29,9 @@ def main() -> None:
 def _serve(options: argparse.Namespace) -> None:
     import msgspec
 
-    from pilotfish.config import read_settings
+    from pilotfish.config import home, read_settings
     from pilotfish.errors import AlreadyRunning, PilotfishError
-    from pilotfish.live.home import PoolHome, home
+    from pilotfish.live.home import PoolHome
     from pilotfish.live.master import Master
 
     pool = PoolHome(options.directory).make()

@@ -10,9 +10,10 @@ from typing import Protocol
 
 import msgspec
 
-from pilotfish.applications.tasklist import Entry
+from pilotfish.applications.tasklist import NOTHING, Entry, Needs
 from pilotfish.errors import BadInput, PayloadTooLarge, PilotfishError
 from pilotfish.live.frames import Buffer, frame
+from pilotfish.model.data import Content
 from pilotfish.model.messages import MAX_BODY, EndedItem, Open, Opened, Submit, Taken
 from pilotfish.model.quantities import show_bytes
 from pilotfish.model.task import REFERENCE_BYTES, RunOptions, TaskSpec
@@ -48,7 +49,7 @@ class Listener(Protocol):
 class Batch:
     """What becomes one Submit. ``size`` counts the bytes of its body."""
 
-    __slots__ = ("advance", "codes", "deps", "first", "first_spec", "links", "payloads", "size", "specs", "tasks", "whole")
+    __slots__ = ("advance", "codes", "contents", "deps", "first", "first_spec", "links", "payloads", "size", "specs", "tasks", "whole")
 
     def __init__(self, first: int, first_spec: int, whole: bool = False) -> None:
         self.first = first
@@ -58,6 +59,7 @@ class Batch:
         self.tasks: list[tuple[int, int]] = []
         self.payloads: list[Buffer] = []
         self.deps: dict[int, list[int]] = {}
+        self.contents: dict[int, tuple[Content, ...]] = {}
         self.size = 0
         self.links = 0
         self.advance = -1
@@ -66,7 +68,7 @@ class Batch:
 
     def encode(self, run: int) -> list[Buffer]:
         lengths = [len(code) for code in self.codes]
-        message = Submit(run, self.first, self.first_spec, self.specs, lengths, self.tasks, self.deps, self.advance)
+        message = Submit(run, self.first, self.first_spec, self.specs, lengths, self.tasks, self.deps, self.advance, self.contents)
         return frame(message, [*self.codes, *self.payloads])
 
 
@@ -149,9 +151,10 @@ class Submission:
         self._fresh.append(batch)
         return batch
 
-    def add(self, spec: int, payload: bytes, after: Sequence[int] = ()) -> int:
+    def add(self, spec: int, payload: bytes, needs: Needs = NOTHING) -> int:
         """One more task; its index in the run."""
         size = len(payload)
+        after, contents = needs
         if len(after) > WHOLE_TASKS:
             raise PayloadTooLarge(
                 f"after: {len(after)} tasks; {WHOLE_TASKS} are the most", "put a task in between that waits for a part of them"
@@ -165,6 +168,9 @@ class Submission:
         if after:
             batch.deps[len(batch.tasks)] = list(after)
             batch.links += len(after)
+        if contents:
+            batch.contents[len(batch.tasks)] = contents
+            batch.links += len(contents)
         batch.tasks.append((spec, size))
         batch.payloads.append(payload)
         batch.size += size
@@ -180,7 +186,7 @@ class Submission:
         """
         used = dict.fromkeys(entry.spec for entry in entries)
         size = sum(len(entry.payload) for entry in entries) + sum(len(specs[local][1]) for local in used)
-        links = sum(len(entry.after) for entry in entries)
+        links = sum(len(entry.needs.after) + len(entry.needs.contents) for entry in entries)
         if size > MAX_BODY or len(entries) + links > WHOLE_TASKS:
             raise PayloadTooLarge(
                 f"{len(entries)} tasks with {links} dependencies and {show_bytes(size)} in one answer; "
@@ -192,8 +198,10 @@ class Submission:
         for offset, entry in enumerate(entries):
             batch.tasks.append((numbers[entry.spec], len(entry.payload)))
             batch.payloads.append(entry.payload)
-            if entry.after:
-                batch.deps[offset] = list(entry.after)
+            if entry.needs.after:
+                batch.deps[offset] = list(entry.needs.after)
+            if entry.needs.contents:
+                batch.contents[offset] = entry.needs.contents
         batch.advance = advance
         self._advance_sent = max(self._advance_sent, advance)
         self._fresh.append(batch)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from msgspec import Struct
 
 from pilotfish.model.messages import Message
@@ -16,6 +18,16 @@ class Send(Struct, frozen=True):
     message: Message
     payloads: list[Payload] = []
     whole: bool = False
+
+
+class Introduce(Struct, frozen=True):
+    """Make a worker known to its peers: give it the keys of its site, and these contacts."""
+
+    link: int
+    site: str
+    contacts: list[Any]
+    term: int = 0
+    master: Any = None
 
 
 class HangUp(Struct, frozen=True):
@@ -65,6 +77,12 @@ class KeepPayload(Struct, frozen=True):
     stored: Stored
 
 
+class ReleaseContent(Struct, frozen=True):
+    """No run needs this content any more: the master need not keep it."""
+
+    digest: str
+
+
 class StartApplication(Struct, frozen=True):
     """Start the process that hosts the ApplicationManager of a run."""
 
@@ -81,6 +99,7 @@ class Finish(Struct, frozen=True):
 
 Effect = (
     Send
+    | Introduce
     | HangUp
     | SubmitPilot
     | AdoptPilot
@@ -89,6 +108,7 @@ Effect = (
     | ReadSites
     | ReleasePayload
     | KeepPayload
+    | ReleaseContent
     | StartApplication
     | Finish
 )

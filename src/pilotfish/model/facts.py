@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from pilotfish.model.data import Content, Made
 from pilotfish.model.site import PilotSize, Site
 from pilotfish.model.task import Failure, Payload, RunOptions, TaskSpec
 
@@ -47,6 +48,8 @@ class TasksAdded(Fact, frozen=True, tag="tasks"):
     payloads: list[Payload]
     deps: dict[int, list[int]]
     """Index in the run -> indices of the tasks that it needs."""
+    contents: dict[int, tuple[Content, ...]] = {}
+    """Index in the run -> contents that it needs."""
 
 
 class ApplicationAdvanced(Fact, frozen=True, tag="advanced"):
@@ -84,6 +87,20 @@ class TasksAssigned(Fact, frozen=True, tag="assigned"):
     cores: dict[int, float]
 
 
+class TasksLent(Fact, frozen=True, tag="lent"):
+    """Given to a site's master, for workers of its site."""
+
+    worker: str
+    tasks: list[int]
+
+
+class TasksClaimed(Fact, frozen=True, tag="claimed"):
+    """A site's master gave tasks that were lent to it to this worker."""
+
+    worker: str
+    tasks: list[int]
+
+
 class TasksStarted(Fact, frozen=True, tag="started"):
     worker: str
     tasks: list[int]
@@ -96,6 +113,7 @@ class TasksDone(Fact, frozen=True, tag="done"):
     cpu_us: list[int]
     rss_kib: list[int]
     outputs: list[Payload]
+    made: dict[int, list[Made]] = {}
 
 
 class TasksRecalled(Fact, frozen=True, tag="recalled"):
@@ -181,6 +199,14 @@ class WorkerEnded(Fact, frozen=True, tag="worker-ended"):
     reason: str
 
 
+class ReplicasChanged(Fact, frozen=True, tag="replicas"):
+    """Contents that this worker holds from now on, and no longer."""
+
+    worker: str
+    gained: list[str]
+    lost: list[str]
+
+
 class PilotRequested(Fact, frozen=True, tag="pilot"):
     """``instead_of``: a pilot that waits for too long elsewhere; whichever of the two joins first has the other cancelled."""
 
@@ -264,6 +290,8 @@ AnyFact = (
     | OutputsTaken
     | RunForgotten
     | TasksAssigned
+    | TasksLent
+    | TasksClaimed
     | TasksStarted
     | TasksDone
     | TasksRecalled
@@ -276,6 +304,7 @@ AnyFact = (
     | WorkerDraining
     | WorkerQuarantined
     | WorkerEnded
+    | ReplicasChanged
     | PilotRequested
     | PilotSubmitted
     | PilotEnding

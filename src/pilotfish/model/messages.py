@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, Struct
 
+from pilotfish.model.data import Content, Made
 from pilotfish.model.task import Failure, RunOptions, TaskSpec
 
 PROTOCOL = 1
@@ -69,10 +70,22 @@ class Hello(Message, frozen=True, tag="hello"):
     holding: list[tuple[int, int, int]]
 
 
+class Bulk(Message, frozen=True, tag="bulk"):
+    """Instead of a Hello: this connection is for contents. What follows is the protocol of ``agent/bulk.py``."""
+
+    worker: str = ""
+
+
 class Beat(Message, frozen=True, tag="beat"):
-    """I am alive; these attempts [task, attempt] were started since the last beat and still run."""
+    """I am alive; these attempts [task, attempt] were started since the last beat and still run.
+
+    ``moving``: (digest, bytes so far, bytes in all) of contents that are on their way here, or from here to the master."""
 
     started: list[tuple[int, int]]
+    moving: list[tuple[str, int, int]] = []
+    got: list[int] = []
+    """Since the agent started: how many contents its tasks needed, and of how many bytes, by where they were: [here, its bytes, with peers,
+    …, in the site's storage or on a shared disk, …, at the master, …]."""
 
 
 Count = Annotated[int, Meta(ge=0, le=2**53)]
@@ -86,17 +99,55 @@ class ResultItem(Struct, frozen=True, array_like=True):
     cpu_us: Count
     rss_kib: Count
     length: Count
+    made: list[Made] = []
 
 
 class Results(Message, frozen=True, tag="results"):
-    """Attempts that ended. ``first`` numbers them for the acknowledgement; body: their payloads."""
+    """Attempts that ended. ``first`` numbers them for the acknowledgement; body: their payloads. ``gained`` and ``lost`` as in Holds."""
 
     first: int
     items: list[ResultItem]
+    gained: list[str] = []
+    lost: list[str] = []
+
+
+class Holds(Message, frozen=True, tag="holds"):
+    """These contents are here now, and those no longer. ``all``: nothing else is here; ``held``: what is kept for runs that count on it."""
+
+    gained: list[str]
+    lost: list[str]
+    all: bool = False
+    held: list[str] = []
 
 
 class Returned(Message, frozen=True, tag="returned"):
     """Attempts handed back without having been started."""
+
+    items: list[tuple[int, int]]
+
+
+class Reigns(Message, frozen=True, tag="reigns"):
+    """I am the master of my site: appointed, or elected by my peers for this term. 0: I am not any more."""
+
+    term: int
+
+
+class Vouch(Message, frozen=True, tag="vouch"):
+    """Of a site's master: these workers are with me, and those no longer; all others of mine are well."""
+
+    joined: list[str]
+    gone: list[str]
+    term: int = 0
+
+
+class Claims(Message, frozen=True, tag="claims"):
+    """Of a site's master: tasks that were lent to it, as (task, attempt), and the workers that it gave them to."""
+
+    given: list[tuple[str, list[tuple[int, int]]]]
+
+
+class Loans(Message, frozen=True, tag="loans"):
+    """Of a site's master: all that it has of what was lent to it, as (task, attempt), and has claimed for nobody."""
 
     items: list[tuple[int, int]]
 
@@ -138,6 +189,25 @@ class Welcome(Message, frozen=True, tag="welcome"):
     orphan_s: float
 
 
+class Introduce(Message, frozen=True, tag="introduce"):
+    """You are a peer of the agents of a site: what opens their doors, and some of them to begin with, as [id, [host, port]]."""
+
+    site: str
+    key: str
+    certificate: str
+    private_key: str
+    contacts: list[Any]
+    term: int = 0
+    master: Any = None
+    """Who speaks for the site, in which term, as far as the pool's master knows: a contact."""
+
+
+class Quiet(Message, frozen=True, tag="quiet"):
+    """Somebody vouches for you, or nobody does any more: beats are not needed, or are again."""
+
+    quiet: bool
+
+
 class SentSpec(Struct, frozen=True, array_like=True):
     """A spec as an agent needs it; it is sent once per connection before the first task that uses it."""
 
@@ -147,6 +217,10 @@ class SentSpec(Struct, frozen=True, array_like=True):
     needs: dict[str, float]
     launch: dict[str, Any]
     length: int
+    contents: tuple[Content, ...] = ()
+    requirement: str = ""
+    rank: str = ""
+    tags: dict[str, str] = {}
 
 
 class SentTask(Struct, frozen=True, array_like=True):
@@ -158,6 +232,7 @@ class SentTask(Struct, frozen=True, array_like=True):
     length: int
     cores: float
     memory: int
+    contents: tuple[Content, ...] = ()
 
 
 class Assign(Message, frozen=True, tag="assign"):
@@ -165,6 +240,19 @@ class Assign(Message, frozen=True, tag="assign"):
 
     specs: list[SentSpec]
     tasks: list[SentTask]
+
+
+class Lend(Message, frozen=True, tag="lend"):
+    """To a site's master: attempts to be given to workers of its site; body as that of Assign."""
+
+    specs: list[SentSpec]
+    tasks: list[SentTask]
+
+
+class LetGo(Message, frozen=True, tag="let_go"):
+    """No run needs these contents any more, which you were to keep."""
+
+    digests: list[str]
 
 
 class Acked(Message, frozen=True, tag="acked"):
@@ -241,6 +329,8 @@ class Submit(Message, frozen=True, tag="submit"):
     deps: dict[int, list[int]] = {}
     advance: int = -1
     """Of an application only: it has dealt with so many ended tasks; written down together with the new tasks."""
+    contents: dict[int, tuple[Content, ...]] = {}
+    """Offset in ``tasks`` -> larger files that this task needs, besides those of its spec."""
 
 
 class Close(Message, frozen=True, tag="close"):
@@ -338,9 +428,11 @@ class Problem(Message, frozen=True, tag="problem"):
     hint: str
 
 
-FromAgent = Prove | Hello | Beat | Results | Returned | Draining | Leave | Gone | Peeked
+FromAgent = Prove | Hello | Bulk | Beat | Results | Holds | Returned | Reigns | Vouch | Claims | Loans | Draining | Leave | Gone | Peeked
 FromClient = Prove | Open | Submit | Close | Watch | Taken | Ask
-ToAgent = Banner | Proved | Refused | Welcome | Assign | Acked | Kill | Recall | Pulse | Drain | Retire | Peek
+ToAgent = (
+    Banner | Proved | Refused | Welcome | Introduce | Quiet | Assign | Lend | LetGo | Acked | Kill | Recall | Pulse | Drain | Retire | Peek
+)
 ToClient = Banner | Proved | Refused | Opened | Accepted | Ended | Began | RunFinished | Answer | Problem
 
 encode = msgspec.json.Encoder().encode

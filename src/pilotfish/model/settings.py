@@ -36,6 +36,9 @@ class PoolSettings(Struct, frozen=True, forbid_unknown_fields=True):
     """Agents may come from these networks."""
     poll_s: float = 0.0
     """0 keeps the connections of agents open; otherwise they connect, exchange, hang up, and call again after so long."""
+    matching: str = "auto"
+    """Who gives tasks to workers: the master (central), or at each site one of its own agents, which is lent tasks in bulk (distributed);
+    auto: at sites of 200 workers or more."""
     factory: str = "demand"
     """Who decides which sites get pilots: demand, simple, heuristic, hybrid or swift."""
     pilots: int = 0

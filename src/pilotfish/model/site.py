@@ -96,6 +96,17 @@ class Site(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Where the pilots' files are put at the site."""
     scratch: str = ""
     """Where tasks work on the nodes; empty: the node's place for temporary files."""
+    cache: str = ""
+    """Where nodes keep the files that tasks need, also between pilots; empty: beside where tasks work. On a disk that the nodes share, one
+    copy serves them all."""
+    cache_size: int = 0
+    """It may have so many bytes; 0: half of what is free."""
+    storage: tuple[str, ...] = ()
+    """Directories of the nodes with files that tasks need, by their names or by their hashes: what is found there is not sent."""
+    peers: bool = True
+    """Agents get files from each other, too."""
+    transfers: int = 16
+    """So many files at once between the master and its agents."""
     python: str = ""
     """The Python of the nodes, 3.8 or later; empty: the first that is found."""
     setup: tuple[str, ...] = ()

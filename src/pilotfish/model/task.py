@@ -6,6 +6,8 @@ from typing import Any
 
 from msgspec import Struct
 
+from pilotfish.model.data import Content
+
 MEMORY = "memory"
 CORES = "cores"
 GPUS = "gpus"
@@ -52,7 +54,7 @@ class TaskSpec(Struct, frozen=True, array_like=True):
     """What many tasks of one run share. A task is a spec and a payload.
 
     ``launch`` is for the agent alone (how to start it); ``code`` are bytes that every task of the spec needs (a pickled function,
-    shared input files), sent to a worker once.
+    small input files), sent to a worker once; ``contents`` are larger files that every one of them needs.
     """
 
     kind: str
@@ -65,6 +67,11 @@ class TaskSpec(Struct, frozen=True, array_like=True):
     tags: dict[str, str] = {}
     launch: dict[str, Any] = {}
     code: Payload = b""
+    contents: tuple[Content, ...] = ()
+    requirement: str = ""
+    """An expression over a worker's properties: it must hold where a task of this spec runs. See ``agent/overlay/expressions.py``."""
+    rank: str = ""
+    """An expression: of the workers that will do, the one where it is largest is the best."""
 
 
 class Usage(Struct, frozen=True, array_like=True):
@@ -77,6 +84,12 @@ class Usage(Struct, frozen=True, array_like=True):
 
 NO_DIRECTORY = "no-directory"
 """The cause of failure if a worker has not got the directory in which an executable shall run."""
+
+
+MISSING_INPUT = "missing-input"
+"""The cause of failure if something that it needs cannot be had."""
+DISK = "disk"
+"""The cause of failure if a worker has no room on its disk."""
 
 
 class Failure(Struct, frozen=True, array_like=True):

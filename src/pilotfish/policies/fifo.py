@@ -7,12 +7,15 @@ that then turns out slow is called back for an idle one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from pilotfish.core.proposals import Outlook, Proposal, Recall
+from pilotfish.core.proposals import Loan, Outlook, Proposal, Recall
+from pilotfish.core.replicas import within_reach
 from pilotfish.core.state import UNIT, Needs, Shape, Task, Worker
 from pilotfish.model.states import ASSIGNED
 from pilotfish.model.task import CORES
+from pilotfish.policies.lending import call_back, lend
+from pilotfish.policies.nearness import prefer
 
 OVERHEAD_US = 20.0
 """What a call costs beside its own run time: no task is taken to be shorter than this."""
@@ -29,9 +32,10 @@ class Fifo:
     def __init__(self) -> None:
         self._passed_over: dict[Shape, float] = {}
         """Since when tasks of these shapes have been ready while no worker had room for one."""
+        self._call_back_at = 0.0
 
-    def propose(self, outlook: Outlook) -> list[Proposal | Recall]:
-        proposals: list[Proposal | Recall] = []
+    def propose(self, outlook: Outlook) -> list[Proposal | Loan | Recall]:
+        proposals: list[Proposal | Loan | Recall] = []
         self._place(outlook, proposals)
         idle = _idle(outlook)
         if idle and proposals:
@@ -40,24 +44,45 @@ class Fifo:
         for worker in _held_up(outlook, idle):
             if worker.progress_at + STALE_S <= outlook.now:
                 proposals.append(Recall(worker, [task for task in worker.ahead if task.state == ASSIGNED]))
+        if outlook.sites and outlook.now >= self._call_back_at:
+            loans = call_back(outlook)
+            if loans is not None:
+                self._call_back_at = outlook.now + STALE_S
+                proposals.append(loans)
         return proposals
 
-    def _place(self, outlook: Outlook, proposals: list[Proposal | Recall]) -> None:
+    def _place(self, outlook: Outlook, proposals: list[Proposal | Loan | Recall]) -> None:
         state = outlook.state
         if not state.ready and not state.suspects:
             self._passed_over = {}
             return
         workers = [worker for worker in outlook.workers if not worker.runs_suspect]
         if state.suspects:
-            workers = _place_suspects(outlook, workers, proposals)
+            everybody = [worker for worker in (*workers, *outlook.vouched) if not worker.runs_suspect]
+            left = _place_suspects(outlook, everybody, proposals)
+            workers = [worker for worker in workers if worker in left]
         supplies = [_Supply(shape) for shape in _in_order(state.ready)]
-        reserved = self._reserve(outlook, workers, supplies)
+        loans = lend(outlook, [supply.shape for supply in supplies]) if outlook.sites else []
+        proposals.extend(loans)
+        lent = {task: None for loan in loans for task in loan.tasks}
         if not supplies:
+            self._passed_over = {}
             return
-        fillings = [_fill(outlook, worker, reserved.get(worker.id, supplies)) for worker in workers]
+        roomy = [worker for worker in workers if any(worker.fits(supply.shape.needs) for supply in supplies)]
+        reserved = self._reserve(outlook, (workers, roomy), supplies)
+        first = [supply for supply in supplies if supply.shape.priority == supplies[0].shape.priority]
+        preferred = prefer(outlook, [worker for worker in roomy if worker.id not in reserved], [supply.shape for supply in first])
+        for supply in supplies:
+            supply.spoken_for = {**lent, **{task: None for tasks in preferred.values() for task in tasks}}
+        # Who is full is of interest only for tasks that are so short that they are sent ahead.
+        chosen = workers if any(_is_short(supply.shape) for supply in supplies) else roomy
+        fillings = [_fill(outlook, worker, reserved.get(worker.id, supplies), preferred.get(worker.id, ())) for worker in chosen]
+        odd = [supply for supply in supplies if supply.shape.least_s]
+        if odd:
+            fillings += [_fill(outlook, worker, odd, ()) for worker in outlook.vouched]
         for proposal in fillings:
             # Only when everybody has what fits now: a task must not wait at one worker while another has room for it.
-            if proposal.worker.id not in reserved:
+            if proposal.worker.id not in reserved and not outlook.sites:
                 _add_ahead(outlook, proposal, supplies)
             if proposal.tasks:
                 proposals.append(proposal)
@@ -68,14 +93,17 @@ class Fifo:
         moments += [worker.progress_at + STALE_S for worker in _held_up(outlook, _idle(outlook))]
         return min((moment for moment in moments if moment > outlook.now), default=None)
 
-    def _reserve(self, outlook: Outlook, workers: list[Worker], supplies: list[_Supply]) -> dict[str, list[_Supply]]:
+    def _reserve(self, outlook: Outlook, among: tuple[list[Worker], list[Worker]], supplies: list[_Supply]) -> dict[str, list[_Supply]]:
         """Large tasks must not starve behind a stream of small ones: after a while, a worker is kept free for one until it fits."""
         passed_over, self._passed_over = self._passed_over, {}
         reserved: dict[str, list[_Supply]] = {}
+        workers, roomy = among
         for place, supply in enumerate(supplies):
             shape = supply.shape
+            if any(worker.fits(shape.needs) and worker.id not in reserved and worker.suits(shape, outlook.now) for worker in roomy):
+                continue
             able = [worker for worker in workers if worker.id not in reserved and worker.suits(shape, outlook.now)]
-            if not able or any(worker.fits(shape.needs) for worker in able):
+            if not able:
                 continue
             since = self._passed_over[shape] = passed_over.get(shape, outlook.now)
             if since + PATIENCE_S <= outlook.now:
@@ -93,21 +121,25 @@ def _in_order(shapes: dict[Shape, None]) -> list[Shape]:
 class _Supply:
     """The ready tasks of a shape, handed out one by one during one round of proposals."""
 
-    __slots__ = ("left", "passed_over", "shape", "tasks")
+    __slots__ = ("left", "passed_over", "shape", "spoken_for", "tasks")
 
     def __init__(self, shape: Shape) -> None:
         self.shape = shape
         self.tasks: Iterator[Task] = iter(shape.queue)
         self.left = len(shape.queue)
         self.passed_over: list[Task] = []
+        self.spoken_for: dict[Task, None] = {}
+        """Those that go to a certain worker."""
 
     def take(self, outlook: Outlook, worker: Worker) -> Task | None:
         for place, task in enumerate(self.passed_over):
-            if not _avoids(outlook, task, worker):
+            if not _avoids(outlook, task, worker) and _in_reach(outlook, task, worker):
                 self.left -= 1
                 return self.passed_over.pop(place)
         for task in self.tasks:
-            if task.troubles is not None and _avoids(outlook, task, worker):
+            if task in self.spoken_for:
+                continue
+            if (task.troubles is not None and _avoids(outlook, task, worker)) or not _in_reach(outlook, task, worker):
                 self.passed_over.append(task)
                 continue
             self.left -= 1
@@ -119,10 +151,15 @@ def _avoids(outlook: Outlook, task: Task, worker: Worker) -> bool:
     """Did it fail here, and is there another place for it?"""
     if task.troubles is None or task.troubles.avoid != worker.id:
         return False
-    return any(other is not worker and other.suits(task.shape, outlook.now) for other in outlook.workers)
+    others = (other for other in outlook.workers if other is not worker and other.suits(task.shape, outlook.now))
+    return any(_in_reach(outlook, task, other) for other in others)
 
 
-def _place_suspects(outlook: Outlook, workers: list[Worker], proposals: list[Proposal | Recall]) -> list[Worker]:
+def _in_reach(outlook: Outlook, task: Task, worker: Worker) -> bool:
+    return not task.contents or within_reach(outlook.state, task, worker.site)
+
+
+def _place_suspects(outlook: Outlook, workers: list[Worker], proposals: list[Proposal | Loan | Recall]) -> list[Worker]:
     """Suspects need a worker of their own. Returns the workers left for other tasks; one is kept free for the first that has no place."""
     used: dict[str, None] = {}
     kept_for: Task | None = None
@@ -143,10 +180,13 @@ def _place_suspects(outlook: Outlook, workers: list[Worker], proposals: list[Pro
     return [worker for worker in workers if worker.id not in used]
 
 
-def _fill(outlook: Outlook, worker: Worker, supplies: list[_Supply]) -> Proposal:
-    """Give the worker what fits now."""
+def _fill(outlook: Outlook, worker: Worker, supplies: list[_Supply], preferred: Sequence[Task]) -> Proposal:
+    """Give the worker what fits now: first what had better run there than anywhere else."""
     free = dict(worker.free)
-    proposal = Proposal(worker, [])
+    proposal = Proposal(worker, list(preferred))
+    for near in preferred:
+        for name, amount in near.shape.needs:
+            free[name] -= amount
     for supply in supplies:
         shape = supply.shape
         if not supply.left or not worker.fits(shape.needs) or not worker.suits(shape, outlook.now):
@@ -198,6 +238,10 @@ def _add_ahead(outlook: Outlook, proposal: Proposal, supplies: list[_Supply]) ->
         proposal.ahead += 1
 
 
+def _is_short(shape: Shape) -> bool:
+    return shape.samples > 0 and shape.mean_us <= LONG_US
+
+
 def _uniform(worker: Worker, proposal: Proposal, shape: Shape) -> bool:
     if shape.cores_max or worker.ends_at is not None:
         return False
@@ -207,7 +251,7 @@ def _uniform(worker: Worker, proposal: Proposal, shape: Shape) -> bool:
 
 def _depth(outlook: Outlook, worker: Worker, shape: Shape) -> int:
     """How many tasks may wait at the worker."""
-    if not shape.samples or shape.mean_us > LONG_US:
+    if not _is_short(shape):
         return 0
     slots = min(worker.capacity.get(name, 0) // amount for name, amount in shape.needs) if shape.needs else 1
     mean_s = max(shape.mean_us, OVERHEAD_US) / 1e6

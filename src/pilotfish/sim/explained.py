@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pilotfish.core import explain
 from pilotfish.core.machine import Machine
-from pilotfish.core.state import Shape, Worker
+from pilotfish.core.replicas import within_reach
+from pilotfish.core.state import Shape, Task, Worker
 from pilotfish.model.states import DONE, READY
 
 
@@ -61,12 +62,17 @@ def _large_shapes(machine: Machine, workers: list[Worker], kept: int) -> int:
 
 
 def _leaves_room(machine: Machine, worker: Worker) -> bool:
-    """Is there a ready task that fits here now and does not avoid this worker?"""
+    """Is there a ready task that fits here now, does not avoid this worker, and can have its contents here?"""
     for shape in machine.state.ready:
         if not shape.run.paused and worker.fits(shape.needs) and could_take(machine, worker, shape):
-            if any(task.troubles is None or task.troubles.avoid != worker.id for task in shape.queue):
+            if any(_may_go(machine, task, worker) for task in shape.queue):
                 return True
     return False
+
+
+def _may_go(machine: Machine, task: Task, worker: Worker) -> bool:
+    shunned = task.troubles is not None and task.troubles.avoid == worker.id
+    return not shunned and within_reach(machine.state, task, worker.site)
 
 
 def could_take(machine: Machine, worker: Worker, shape: Shape) -> bool:

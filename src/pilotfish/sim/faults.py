@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from pilotfish.agent.machine import DIAL_TIMEOUT_S
+from pilotfish.agent.pace import DIAL_TIMEOUT_S
 from pilotfish.model import facts as f
 from pilotfish.model import inputs as i
 from pilotfish.model.states import TASK_STATES
+from pilotfish.sim.data_faults import DATA_FAULTS, TRANSFERS, moving_at
 from pilotfish.sim.master import AFTER_SYNC, AMID_EFFECTS, BEFORE_APPEND, BEFORE_SYNC, MOMENTS, MasterProcess
 from pilotfish.sim.network import Link
 from pilotfish.sim.nodes import NEVER, Node
@@ -31,6 +32,7 @@ RARE_FACTS = (
     f.PilotRequested,
     f.PilotEnding,
     f.PilotEnded,
+    f.ReplicasChanged,
 )
 
 
@@ -56,12 +58,12 @@ class Faults:
         world.after(world.dice.expovariate(1.0 / self.scenario.fault_gap_s), self._next)
 
     def _inject(self, kind: str) -> None:
-        if kind in NODE_FAULTS:
+        if kind in NODE_FAULTS or kind in DATA_FAULTS:
             nodes = [node for node in self.world.nodes.values() if node.alive]
             if nodes:
                 node = self._victim(nodes)
                 states = self._states_at(node)
-                if _NODE_FAULTS[kind](self, node):
+                if DATA_FAULTS[kind](node) if kind in DATA_FAULTS else _NODE_FAULTS[kind](self, node):
                     self.world.count_fault(kind, states)
         elif kind in MASTER_FAULTS:
             states = self.states_of_all()
@@ -73,8 +75,11 @@ class Faults:
                 self.world.count_fault(kind, states)
 
     def _victim(self, nodes: list[Node]) -> Node:
-        """Any node, but half the time one where tasks wait for room, if there is one: such moments are short."""
+        """Any node, but half the time one where tasks wait for room, if there is one: such moments are short. So are transfers."""
         dice, workers = self.world.dice, self.world.journal.shadow.workers
+        if self.scenario.data is not None and dice.random() < 0.5:
+            state = dice.choice(TRANSFERS)
+            nodes = [node for node in nodes if state in moving_at(node)] or nodes
         crowded = [node for node in nodes if node.worker in workers and workers[node.worker].ahead]
         return dice.choice(crowded if crowded and dice.random() < 0.5 else nodes)
 
@@ -89,7 +94,7 @@ class Faults:
             states["ahead"] = None
         if node.machine.results.kept:
             states["finished"] = None
-        return list(states) or ["idle"]
+        return [*(list(states) or ["idle"]), *moving_at(node)]
 
     def states_of_all(self) -> list[str]:
         found: dict[str, None] = {}
@@ -97,7 +102,8 @@ class Faults:
             for name, count in zip(TASK_STATES, run.counts, strict=True):
                 if count:
                     found[name] = None
-        return list(found) or ["none"]
+        moving = (state for node in self.world.nodes.values() if node.alive for state in moving_at(node))
+        return [*(list(found) or ["none"]), *dict.fromkeys(moving)]
 
     # --- nodes ----------------------------------------------------------------------------------------------------------------------
 

@@ -266,6 +266,8 @@ class MasterProcess:
             world.sites.cancel(effect.pilot)
         elif isinstance(effect, e.ReleasePayload):
             world.payloads.release(effect.stored)
+        elif isinstance(effect, e.ReleaseContent):
+            world.library.home.pop(effect.digest, None)
         elif isinstance(effect, e.KeepPayload):
             world.payloads.keep(effect.stored)
         elif isinstance(effect, e.Finish):

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from pilotfish.agent.machine import AgentMachine, Offer
+from pilotfish.agent.machine import AgentMachine
+from pilotfish.agent.offer import Offer
 from pilotfish.agent.work import Attempt
+from pilotfish.sim.carrier import SimulatedCarrier
 from pilotfish.sim.network import Link
 from pilotfish.sim.scenario import SiteShape
 from pilotfish.sim.slots import SimulatedSlot
@@ -51,6 +54,7 @@ class Node:
             offer.ends_at = world.now + site.walltime_s
         self.capacity = offer.capacity
         self.machine = AgentMachine(offer, world.dice.randrange(1 << 30), world.now)
+        self.carrier = SimulatedCarrier(self)
         self._pending: deque[tuple[Link | None, str, tuple[Any, ...]]] = deque()
         self._catching_up = False
         self._wake_at = NEVER
@@ -79,11 +83,13 @@ class Node:
             return  # the agent has hung up in the meantime
         if what == "unlinked":
             self.link = None
+        self.world.oracle.custody.told(self, what, arguments)
         getattr(self.machine, what)(*arguments, self.world.now)
 
     def turn(self) -> None:
         for effect in self.machine.turn(self.world.now):
             _PERFORM[effect[0]](self, *effect[1:])
+        self.world.oracle.custody.turned(self)
         deadline = self.machine.deadline
         if self.alive and deadline < NEVER and (deadline < self._wake_at or self._wake_at <= self.world.now):
             self._wake_at = max(deadline, self.world.now)
@@ -128,6 +134,7 @@ class Node:
             self.world.network.send_to_master(self.link, write_from_agent(header, parts))
 
     def _start(self, slot: int, attempts: list[Attempt]) -> None:
+        self.world.oracle.custody.given_out(self)
         if slot in self.dead_slots:
             return  # the agent has yet to hear of its death; what it was given now was never begun
         if slot not in self.slots:
@@ -159,6 +166,7 @@ class Node:
     def _exit(self, reason: str, code: int) -> None:
         """The agent ends by itself; its supervisor follows."""
         self.left_well = code == 0
+        self.world.oracle.custody.left(self, reason)
         if self.link is not None:
             self.world.network.hang_up_peer(self.link)
         self._end("left")
@@ -172,6 +180,7 @@ class Node:
         for slot in self.slots.values():
             slot.vanish(outcome)
         self.slots.clear()
+        self.world.library.leave_disk(self.site, self.carrier.disk)
         self.world.node_gone(self)
 
     def kill_agent(self, reason: str) -> None:
@@ -279,6 +288,10 @@ class Obituary:
         self.node.world.sites.node_ended(self.node, well=False, reason=self.reason)
 
 
+def _carry(kind: str) -> Callable[..., None]:
+    return lambda node, *arguments: getattr(node.carrier, kind)(*arguments)
+
+
 _PERFORM: dict[str, Any] = {
     "dial": Node._dial,
     "hangup": Node._hangup,
@@ -289,4 +302,6 @@ _PERFORM: dict[str, Any] = {
     "kill": Node._kill_slot,
     "peek": Node._peek,
     "exit": Node._exit,
+    **{kind: _carry(kind) for kind in ("fetch", "unfetch", "stow", "discard", "let_go")},
+    **dict.fromkeys(("introduce", "lend", "unlend", "room"), lambda *_: None),
 }

@@ -17,11 +17,13 @@ from typing import TYPE_CHECKING, Any
 from pilotfish.agent.work import Attempt
 from pilotfish.core.check import check, fingerprint
 from pilotfish.core.machine import RETURN_S
+from pilotfish.core.replicas import within_reach
 from pilotfish.core.state import State
 from pilotfish.model import facts as f
 from pilotfish.model.facts import Record
 from pilotfish.model.ids import INDEX_MASK, run_of, show_task
 from pilotfish.model.states import ASSIGNED, DONE, ENDING
+from pilotfish.sim.custody import Custody
 from pilotfish.sim.explained import check_explanations, check_idle_capacity, could_take
 from pilotfish.sim.verdict import check_end
 
@@ -47,6 +49,7 @@ class Violated(AssertionError):
 class Oracle:
     def __init__(self, world: World) -> None:
         self.world = world
+        self.custody = Custody(world)
         self.calm_since = 0.0
         self.settle_s = 1.0 + 8 * world.scenario.delay_s
         """After a disturbance, and longer than any message takes: so long things may be other than they should be."""
@@ -133,9 +136,11 @@ class Oracle:
             attempt = self.world.journal.shadow.task(number).attempt
             if said != [b"%d" % number, b"%d" % attempt, fact.worker.encode()]:
                 raise Violated(f"task {show_task(number)}, attempt {attempt} at {fact.worker}: the result of {said} was taken for it")
+        self.custody.done(fact)
 
     def _attempt_failed(self, fact: f.AttemptFailed, turn: Record) -> None:
         self.charges[fact.task, fact.charge] += 1
+        self.custody.failed(fact)
         if fact.charge == "deaths":
             node = self.world.nodes[fact.worker]
             if not node.life and (node.alive or node.left_well):
@@ -210,6 +215,7 @@ class Oracle:
         earlier.append(execution)
         self._check_needed(task, bytes(attempt.payload))
         self._check_room(node)
+        self.custody.check_present(node, task, "begins")
 
     def lost(self, task: int) -> int:
         return self.charges[task, "losses"] + self.charges[task, "deaths"]
@@ -269,7 +275,11 @@ class Oracle:
         idle = [worker for worker in workers if not worker.held]
         for worker in workers:
             waiting = [task for task in worker.ahead if task.state == ASSIGNED]
-            waits = any(could_take(machine, other, task.shape) for task in waiting for other in idle)
+            waits = any(
+                could_take(machine, other, task.shape) and within_reach(machine.state, task, other.site)
+                for task in waiting
+                for other in idle
+            )
             stuck = waits and machine.now - worker.progress_at > STALE_S
             if self._lasts(("ahead", worker.id), stuck and not self._troubled(worker.id), self.settle_s):
                 raise Violated(f"{len(worker.ahead)} tasks wait at {worker.id}, which has not got on for long, while {idle[0].id} idles")
@@ -329,9 +339,12 @@ class Oracle:
         check(machine.state)
         self._compare(machine.state)
         check_end(self.world, machine)
+        self.custody.settled(machine)
 
     def emptied(self) -> None:
         self.world.payloads.compare(self.world.journal.shadow)
+        check(self.world.journal.shadow)
+        self.custody.emptied(self.world.journal.shadow)
 
     def finishing(self, since: float) -> None:
         if self.world.now - max(since, self.world.master_trouble_until) > self.world.scenario.settings.linger_s + 60.0:

@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from pilotfish.model import messages as m
-from pilotfish.model.states import TASK_STATES
+from pilotfish.model.data import Content
+from pilotfish.model.ids import task_id
+from pilotfish.model.states import DONE, TASK_STATES
 from pilotfish.model.task import TaskSpec
+from pilotfish.sim.library import made_by
 from pilotfish.sim.network import Link
 from pilotfish.sim.wire import Frame, read_to_client, write_from_client
 from pilotfish.sim.workloads import PersonPlan, payload_of
@@ -127,10 +130,31 @@ class Person:
         if self.refused:
             return
         while self.sent < len(plan.tasks) and self.sent - self.accepted < plan.in_flight * plan.batch:
-            self._submit(min(plan.batch, len(plan.tasks) - self.sent))
+            count = self._submittable(min(plan.batch, len(plan.tasks) - self.sent))
+            if not count:
+                break
+            self._submit(count)
         if self.accepted >= len(plan.tasks) and plan.closes and not self.close_sent:
             self.close_sent = True
             self._say(m.Close(self.run))
+
+    def _submittable(self, count: int) -> int:
+        """How many of the next tasks need nothing that is yet to be made."""
+        for offset, task in enumerate(self.plan.tasks[self.sent : self.sent + count]):
+            if any(maker not in self.told_ever for maker in task.uses):
+                return offset
+        return count
+
+    def _contents(self, index: int) -> tuple[Content, ...]:
+        """What this task needs, and of what others made that which there is."""
+        task = self.plan.tasks[index]
+        found = dict.fromkeys(task.contents)
+        for maker in task.uses:
+            state, _, result = self.told_ever[maker]
+            if state == DONE:
+                attempt = int(result.rsplit(b"|", 2)[1])
+                found.update((made, None) for made, _ in made_by(self.plan.tasks[maker], task_id(self.run, maker), attempt))
+        return tuple(found)
 
     def _submit(self, count: int) -> None:
         plan, first = self.plan, self.sent
@@ -148,6 +172,7 @@ class Person:
             [len(code) for code in codes],
             [(task.spec, len(payload)) for task, payload in zip(chosen, payloads, strict=True)],
             {offset: list(task.needs) for offset, task in enumerate(chosen) if task.needs},
+            contents={offset: wanted for offset in range(count) if (wanted := self._contents(first + offset))},
         )
         self.sent += count
         self.specs_sent = max(self.specs_sent, highest)
@@ -195,6 +220,8 @@ class Person:
         if self.plan.options.owned:
             self.taken = max(self.taken, self.cursor)
             self._say(m.Taken(self.run, self.cursor))
+        if any(task.uses for task in self.plan.tasks[self.sent : self.sent + 1]):
+            self._submit_more()
         self._maybe_leave()
 
     def _maybe_leave(self) -> None:

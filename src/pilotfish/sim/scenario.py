@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 
 from pilotfish.model.settings import PoolSettings
 from pilotfish.model.task import RunOptions
+from pilotfish.sim.data_faults import DATA_FAULTS
+from pilotfish.sim.library import DataPlan, draw_data
 from pilotfish.sim.workloads import GIB, MOST_S, Mix, PersonPlan, draw_specs, draw_tasks
 
 NODE_FAULTS = (
@@ -63,6 +65,7 @@ RARE = {
     "black-hole": 0.2,
     "long-partition": 0.4,
     "long-hang": 0.4,
+    "input-changed": 0.1,
 }
 
 
@@ -107,6 +110,7 @@ class Scenario:
     slots_report_late: bool = False
     clients_speak_json: bool = False
     items_per_message: int = 5000
+    data: DataPlan | None = None
 
 
 def draw_scenario(seed: int, most_faults: int = 0) -> Scenario:
@@ -116,6 +120,9 @@ def draw_scenario(seed: int, most_faults: int = 0) -> Scenario:
     faults = most_faults or dice.randint(60, 200)
     sites = _draw_sites(dice)
     people = _draw_people(dice, sites, faults * gap_s)
+    data = draw_data(seed, people)
+    if data is not None:
+        weights |= _draw_data_weights(seed)
     return Scenario(
         seed,
         _draw_settings(dice),
@@ -135,6 +142,7 @@ def draw_scenario(seed: int, most_faults: int = 0) -> Scenario:
         slots_report_late=dice.random() < 0.4,
         clients_speak_json=dice.random() < 0.2,
         items_per_message=dice.choice((5000, 5000, 7, 1)),
+        data=data,
     )
 
 
@@ -142,6 +150,11 @@ def _draw_weights(dice: random.Random) -> dict[str, float]:
     share = dice.choice((0.1, 0.3, 0.6, 1.0))
     chosen = [kind for kind in FAULTS if dice.random() < share] or [dice.choice(FAULTS)]
     return {kind: dice.uniform(0.2, 1.0) * RARE.get(kind, 1.0) for kind in chosen}
+
+
+def _draw_data_weights(seed: int) -> dict[str, float]:
+    dice = random.Random(f"data faults {seed}")
+    return {kind: dice.uniform(0.2, 1.0) * RARE.get(kind, 1.0) for kind in DATA_FAULTS if dice.random() < 0.6}
 
 
 def _draw_settings(dice: random.Random) -> PoolSettings:

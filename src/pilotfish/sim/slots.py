@@ -93,6 +93,9 @@ class SimulatedSlot:
         self.execution = Execution(attempt.task, attempt.attempt, node.worker, node.life, world.now)
         behaviour = world.workloads.behaviour(bytes(attempt.payload))
         world.oracle.began(node, self.execution, attempt)
+        if world.oracle.custody.missing(node, attempt.task):
+            self._plan(BLACK_HOLE_S, ["disk", "worker", "an input is not in the cache any more"], "failed")
+            return
         if world.now < node.black_hole_until:
             self._plan(BLACK_HOLE_S, ["exit", "task", "everything fails here"], "failed")
             return
@@ -139,9 +142,13 @@ class SimulatedSlot:
         execution, attempt = self.execution, self.attempt
         world = self.node.world
         payload = b"why it failed" if failure else result_of(bytes(attempt.payload), execution)
+        made: list[Any] = []
+        if failure is None:
+            world.oracle.custody.check_present(self.node, attempt.task, "ended")
+            made = [[]] if world.workloads.planned(bytes(attempt.payload)).makes else []
         wall_us = round((world.now - execution.began) * 1e6)
         self._ended("failed" if self.condemned else outcome)
-        self.unreported.append((execution, (failure, wall_us, wall_us, 1000, payload)))
+        self.unreported.append((execution, (failure, wall_us, wall_us, 1000, payload, *made)))
         if self.waiting and world.scenario.slots_report_late:
             if len(self.unreported) == 1:
                 world.after(REPORT_DELAY_S, self._report)

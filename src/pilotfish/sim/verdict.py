@@ -59,7 +59,11 @@ def _check_task(world: World, run: Run, task: Task) -> None:
     if cause == "dependency" or (behaviour is not None and cause in OWN_CAUSES[behaviour.kind]):
         return
     spec = run.specs[task.spec]
-    if cause not in KILLED_CAUSES and task.failure.blame == "worker" and oracle.lost(task.id) > spec.losses:
+    if cause == "missing-input" and task.failure.blame == "site" and any(not (record.home or record.path) for record in task.contents):
+        return  # nobody had it at that moment, as far as the master knew
+    if cause == "missing-input" and task.failure.blame == "user" and oracle.custody.was_withdrawn(task.id):
+        return
+    if cause not in KILLED_CAUSES and task.failure.blame in ("worker", "site") and oracle.lost(task.id) > spec.losses:
         return
     if cause in KILLED_CAUSES and oracle.charges[task.id, "crashes"] > max(KILLED_BUDGET, spec.retries):
         return

@@ -6,6 +6,7 @@ import random
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from pilotfish.model.data import Content
 from pilotfish.model.task import Request, RunOptions, TaskSpec
 
 if TYPE_CHECKING:
@@ -37,6 +38,12 @@ class PlannedTask:
     behaviour: Behaviour
     needs: tuple[int, ...]
     padding: int
+    contents: tuple[Content, ...] = ()
+    """What it needs besides what its spec needs."""
+    makes: tuple[bool, ...] = ()
+    """For each content that it leaves: is it brought home?"""
+    uses: tuple[int, ...] = ()
+    """Earlier tasks: it needs what they made, so that it can be submitted only when they have ended."""
 
 
 @dataclass(slots=True)

@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import Any
 
-from pilotfish.agent.machine import DIAL_TIMEOUT_S
+from pilotfish.agent.pace import DIAL_TIMEOUT_S
 from pilotfish.core import watching
 from pilotfish.core.proposals import Strategy
 from pilotfish.sim.disk import SimulatedJournal, SimulatedPayloads
 from pilotfish.sim.faults import Faults
+from pilotfish.sim.library import Library
 from pilotfish.sim.master import MasterProcess
 from pilotfish.sim.network import Link, Network
 from pilotfish.sim.nodes import Node
@@ -72,6 +73,7 @@ class World:
         self.payloads = SimulatedPayloads()
         self.network = Network(self, scenario.delay_s)
         self.workloads = Workloads(scenario.people)
+        self.library = Library(self)
         self.nodes: dict[str, Node] = {}
         self.sites = Sites(self, self._shapes())
         self.people = [Person(self, plan) for plan in scenario.people]
@@ -215,6 +217,8 @@ class World:
         work_s = sum(task.behaviour.duration_s * 3 + 3.0 for plan in self.scenario.people for task in plan.tasks)
         think_s = sum(plan.think_s for plan in self.scenario.people)
         waits_s = 10 * settings.lease_s + 2 * settings.quarantine_s + 4 * settings.author_s + 400.0
+        if data := self.scenario.data:
+            work_s += sum((data.longest_s + 1.0) * len(plan.tasks) for plan in self.scenario.people)
         return waits_s + think_s + 6 * work_s
 
     def master_troubled(self, until: float) -> None:

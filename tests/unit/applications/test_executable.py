@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from pilotfish.applications.executable import Completed, ExecutableFailed, File, decode_completed, decode_executable_failure
+from pilotfish.applications.executable import Completed, ExecutableFailed, decode_completed, decode_executable_failure
+from pilotfish.applications.files import File
 from pilotfish.applications.launches import Defaults, ExecutableCalls
 from pilotfish.applications.parcel import DamagedParcel, pack, unpack
 from pilotfish.errors import BadInput
@@ -38,7 +39,7 @@ def described(payload: bytes) -> tuple[dict[str, object], list[bytes]]:
 
 def test_without_files_it_runs_where_we_are(here: Path) -> None:
     register = Register()
-    _, payload = ExecutableCalls(register).encode(["./sim", "--seed", "1"], {}, Defaults())
+    _, payload, _ = ExecutableCalls(register).encode(["./sim", "--seed", "1"], {}, Defaults())
     said, rest = described(payload)
     assert said == {"argv": ["./sim", "--seed", "1"], "env": {}, "inputs": [], "outputs": []}
     assert rest == [b""]
@@ -52,7 +53,7 @@ def test_with_files_it_gets_a_directory_of_its_own_and_the_program_travels_once(
     register = Register()
     calls = ExecutableCalls(register)
     for name in ("one.dat", "model.dat"):
-        _, payload = calls.encode(["./sim", name], {"inputs": [name], "outputs": ["out.dat"], "stdin": "hello"}, Defaults())
+        _, payload, _ = calls.encode(["./sim", name], {"inputs": [name], "outputs": ["out.dat"], "stdin": "hello"}, Defaults())
         said, rest = described(payload)
         assert said["inputs"] == [[name, 0o644]]
         assert said["outputs"] == ["out.dat"]

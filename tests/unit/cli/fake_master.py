@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from pilotfish.applications.parcel import pack, unpack
+from pilotfish.applications.tasklist import NOTHING, Needs
 from pilotfish.cli.pool import News, NoPool
 from pilotfish.errors import BadInput, PilotfishError
 from pilotfish.model.messages import EndedItem
@@ -46,16 +48,19 @@ class FakeRun:
     order: list[int] = field(default_factory=list)
     elapsed_s: float = 3600.0
     incomplete: bool = False
+    contents: dict[str, None] = field(default_factory=dict)
     uid: str = ""
     closed_by: str = ""
     opened_at: float = field(default_factory=time.time)
 
     def spec(self, spec: TaskSpec, code: bytes) -> int:
         self.specs.append(spec)
+        self.contents.update(dict.fromkeys(content.digest for content in spec.contents))
         return len(self.specs) - 1
 
-    def add(self, spec: int, payload: bytes, after: Sequence[int] = ()) -> None:
+    def add(self, spec: int, payload: bytes, needs: Needs = NOTHING) -> None:
         self.tasks.append(FakeTask(payload, spec))
+        self.contents.update(dict.fromkeys(content.digest for content in needs.contents))
 
     def close(self) -> None:
         if self.master.refusal is not None:
@@ -87,6 +92,8 @@ class FakeRun:
             "paused": self.paused,
             "counts": self.counts(),
             "tasks": len(self.tasks),
+            "contents": len(self.contents),
+            "moving": self.master.moving,
             "opened_at": self.opened_at,
             "started_at": 1001.0,
             "ended_at": 1001.0 + self.elapsed_s if ended else 0.0,
@@ -124,6 +131,8 @@ class FakeMaster:
     """``stuck`` tasks never start; ``reasons`` is what ``why`` says then. ``seen`` is what a site says of any pilot, ``ends`` how those
     ended that are gone."""
 
+    contents: Path | None = None
+
     def __init__(self, outcome: Callable[[list[str]], Outcome] = echo) -> None:
         self.outcome = outcome
         self.runs: dict[int, FakeRun] = {}
@@ -141,6 +150,8 @@ class FakeMaster:
         self.seen: dict[str, Any] | None = None
         self.ends: dict[str, dict[str, str]] = {}
         self.workers: list[dict[str, Any]] = []
+        self.moving: dict[str, Any] | None = None
+        self.data: dict[str, Any] = {}
 
     def connector(self, pool: str, start: bool, workers: int | None) -> FakeMaster:
         if not self.exists and not start:
@@ -218,7 +229,7 @@ class FakeMaster:
     def _ask_status(self) -> dict[str, Any]:
         rows = [run.row() for run in self.runs.values()]
         answer = {"pool": "default", "pid": 4711, "uptime_s": 61.0, "workers": {"idle": 1}, "cores": 2, "local_cores": 2}
-        return {**answer, "runs": rows, "warnings": self.warnings, "rate_per_s": 0, "pilots": self.pilots}
+        return {**answer, "runs": rows, "warnings": self.warnings, "rate_per_s": 0, "pilots": self.pilots, "moving": self.moving}
 
     def _ask_runs(self) -> list[dict[str, Any]]:
         return [run.row() for run in self.runs.values()]
@@ -245,9 +256,13 @@ class FakeMaster:
             "connected": True,
             "capacity": {"cores": 2.0},
             "free": {"cores": 2.0},
+            "properties": {"cores": 2.0, "memory": 1e9, "worker": "local-1", "site": "local", "scratch": "ssd"},
         }
         gone = {**worker, "worker": "local-0", "state": "lost", "connected": False, "reason": "was killed by signal 9"}
         return [{**worker, "tasks_done": 3, "tasks_failed": 1}, *([gone] if all else []), *self.workers]
+
+    def _ask_data(self, offset: int, limit: int = MOST_ROWS, run: int | None = None) -> dict[str, Any]:
+        return {**self.data, "run": run, "contents": self.data["contents"][offset : offset + limit]}
 
     def _ask_sites(self) -> list[dict[str, Any]]:
         return self.sites

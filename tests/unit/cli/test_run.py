@@ -206,7 +206,7 @@ def test_a_report_shows_results_and_where_the_time_went(pilotfish: CommandLine) 
 
 
 def test_an_interrupted_submission_cancels_the_run(pilotfish: CommandLine, master: FakeMaster, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(self: object, spec: int, payload: bytes) -> None:
+    def interrupted(self: object, spec: int, payload: bytes, needs: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("tests.unit.cli.fake_master.FakeRun.add", interrupted)

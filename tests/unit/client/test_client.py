@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from pilotfish.applications.tasklist import Needs
 from pilotfish.errors import ConnectionFailed, PayloadTooLarge, PilotfishError
 from pilotfish.live import client as module
 from pilotfish.live.client import Client
@@ -149,7 +150,7 @@ def test_dependencies_travel_with_their_task(world: World, client: Client) -> No
     client.watch(run, heard)
     spec = client.spec_number(run, SPEC, b"code")
     client.submit(run, spec, b"", lambda index: None)
-    client.submit(run, spec, b"", lambda index: None, [0])
+    client.submit(run, spec, b"", lambda index: None, Needs([0]))
     heard.wait_for(lambda: len(heard.ended_items) == 2)
     assert world.book.runs["u"].deps == {0: [], 1: [0]}
 

@@ -1,0 +1,115 @@
+"""The two ends of a transfer, each in a process of its own: ``python -m benchmarks.transfer_ends ROLE ...``; see ``transfers.py``.
+
+A server prints ``READY`` and what the other end must know; the other end prints ``RESULT`` and the seconds that it took.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import ssl
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from pilotfish.agent.bulk_asking import dial_bulk, fetch, push
+from pilotfish.agent.bulk_serving import FileReading
+from pilotfish.agent.cache import Cache
+from pilotfish.agent.incoming import Incoming
+from pilotfish.agent.link import Credentials
+from pilotfish.live.bulk import Porter
+from pilotfish.live.endpoints import Doorman, Link, Rules
+from pilotfish.live.keys import AGENT, open_keyring
+
+BLOCK = 1024 * 1024
+MOST_BYTES = 1 << 40
+KEY_ID = "pilot:benchmark"
+
+
+class OneFile:
+    """A shelf with one content, that takes whatever it is given."""
+
+    def __init__(self, source: str, cache: Cache) -> None:
+        self.source, self.cache = source, cache
+
+    def reading(self, asker: str, digest: str, size: int, insist: bool) -> FileReading:
+        return FileReading(self.source, size)
+
+    def incoming(self, asker: str, digest: str, size: int) -> Incoming | None:
+        return self.cache.incoming(digest, size)
+
+
+async def serve_as_master(directory: Path, source: str) -> None:
+    """The real door of a master, and a porter behind it."""
+    keyring = open_keyring(directory)
+    doorman = Doorman(keyring, lambda link, message, body: None, lambda link: None)
+    doorman.complain = lambda text: print(text, file=sys.stderr)
+    doorman.porter = Porter(OneFile(source, Cache(str(directory / "master"), MOST_BYTES)))
+    rules = Rules((AGENT,), ("127.0.0.0/8",), keyring.server_context())
+    server = await asyncio.get_running_loop().create_server(lambda: Link(doorman, rules), "127.0.0.1", 0)
+    endpoint = {"kind": "tls", "host": "127.0.0.1", "port": server.sockets[0].getsockname()[1], "fingerprint": keyring.fingerprint}
+    credentials = directory / "credentials.json"
+    credentials.touch(0o600)
+    credentials.write_text(json.dumps({"key_id": KEY_ID, "key": keyring.key(KEY_ID).hex(), "endpoints": [endpoint]}))
+    print("READY", flush=True)
+    await server.serve_forever()
+
+
+def transfer(role: str, directory: Path, source: str, digest: str) -> None:
+    channel = dial_bulk(Credentials(str(directory / "credentials.json")))
+    size = os.stat(source).st_size
+    if role == "put":
+        push(channel, digest, size, source)
+    else:
+        fetch(channel, digest, size, Cache(str(directory / "agent"), MOST_BYTES).incoming(digest, size))
+
+
+def send_plainly(directory: Path, size: int) -> None:
+    """The same bytes again and again, over a TLS socket as Python has it."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        print("READY", listener.getsockname()[1], flush=True)
+        connection, _ = listener.accept()
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    block = os.urandom(BLOCK)
+    with open_keyring(directory).server_context().wrap_socket(connection, server_side=True) as secured:
+        for _ in range(size // BLOCK):
+            secured.sendall(block)
+        sys.stdin.read()  # until the other end has hung up, and our time was read
+
+
+def receive_plainly(port: int, size: int) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    block, count = memoryview(bytearray(BLOCK)), 0
+    with context.wrap_socket(socket.create_connection(("127.0.0.1", port))) as secured:
+        while count < size and (received := secured.recv_into(block)):
+            count += received
+    if count != size:
+        raise ConnectionError(f"{count} of {size} bytes came")
+
+
+def timed(work: Callable[[], None]) -> None:
+    began = time.monotonic()
+    work()
+    peak = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
+    result = {"seconds": time.monotonic() - began, "peak_mib": int(peak.split()[1]) / 1024, "cpu_s": time.process_time()}
+    print("RESULT", json.dumps(result))
+
+
+def main(role: str, *words: str) -> None:
+    if role == "master":
+        asyncio.run(serve_as_master(Path(words[0]), words[1]))
+    elif role in ("get", "put"):
+        timed(lambda: transfer(role, Path(words[0]), words[1], words[2]))
+    elif role == "plain-sender":
+        send_plainly(Path(words[0]), int(words[1]))
+    else:
+        timed(lambda: receive_plainly(int(words[0]), int(words[1])))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,161 @@
+"""The asking end of a bulk connection: get contents from the master or a peer, put them there."""
+
+from __future__ import annotations
+
+import socket
+from typing import Any, Dict, List, Optional
+
+from .bulk import Absent, AskLater, Channel, Cut, Elsewhere, Misbehaved, Refused, is_count, receive_content, send_content
+from .bulk_serving import FileReading
+from .frames import FrameError
+from .incoming import Damaged, Incoming, NoRoom
+from .link import DIAL_TIMEOUT_S, Credentials, Link, LinkLost, keep_alive, prove
+from .tls_stream import Stream, secure
+
+ANSWER_S = 600.0
+"""So long we wait for the beginning of an answer: others may be served before us, and what we have sent may have to reach a disk."""
+MOST_AHEAD = 64
+"""So many requests may be sent before their answers are taken. With more, both sides could come to wait for each other."""
+MOST_LATER_S = 3600.0
+
+
+class Progress:
+    """How far a push is; any thread may look."""
+
+    def __init__(self) -> None:
+        self.offset = 0
+
+    def grow(self, length: int) -> None:
+        self.offset += length
+
+
+def dial_bulk(credentials: Credentials, worker: str = "", timeout_s: float = DIAL_TIMEOUT_S) -> Channel:
+    """A connection to the master for contents, by the first endpoint that proves itself. Raises what ``dial`` raises, and Cut."""
+    failures = []
+    for endpoint in credentials.endpoints:
+        try:
+            channel = Channel(_connect(endpoint, credentials, timeout_s))
+            break
+        except (OSError, LinkLost, FrameError, ValueError, KeyError) as error:
+            failures.append(str(error))
+    else:
+        raise LinkLost("no master could be reached (%s)" % "; ".join(failures))
+    try:
+        channel.send(["bulk", worker])
+    except Cut:
+        channel.close()
+        raise
+    return channel
+
+
+def _connect(endpoint: Dict[str, Any], credentials: Credentials, timeout_s: float) -> Stream:
+    if endpoint["kind"] == "unix":
+        connection = socket.socket(socket.AF_UNIX)
+    else:
+        connection = socket.create_connection((endpoint["host"], int(endpoint["port"])), timeout_s)
+    try:
+        connection.settimeout(timeout_s)
+        if endpoint["kind"] == "unix":
+            connection.connect(endpoint["path"])
+            stream, binding = Stream(connection, None), "unix"
+        else:
+            keep_alive(connection)
+            binding = str(endpoint["fingerprint"]).lower()
+            stream = secure(connection, binding)
+        prove(Link(stream), credentials.key, "agent", credentials.key_id, binding)  # type: ignore[arg-type]
+        return stream
+    except BaseException:
+        connection.close()
+        raise
+
+
+def fetch(channel: Channel, digest: str, size: int, incoming: Incoming, insist: bool = False) -> str:
+    """Get the rest of a content; where it lies now. Raises what ``take`` raises."""
+    ask(channel, digest, size, incoming.offset, insist)
+    return take(channel, size, incoming)
+
+
+def ask(channel: Channel, digest: str, size: int, offset: int, insist: bool = False) -> None:
+    """Only the request. Answers come in the order of the requests, and each is to be taken with ``take``."""
+    try:
+        channel.send(["get", digest, size, offset, insist])
+    except Cut:
+        channel.close()
+        raise
+
+
+def take(channel: Channel, size: int, incoming: Incoming) -> str:
+    """The answer to a request: where the content lies now.
+
+    After Elsewhere, AskLater, Absent and Damaged the connection is as good as before. It is closed when it was Cut, the other side has
+    Misbehaved, or we cannot write (NoRoom, OSError). ``incoming`` has what came, but for Damaged, which throws it away.
+    """
+    try:
+        said = receive_content(channel, size, incoming, _ignore, ANSWER_S)
+        if said is not None:
+            raise _refusal(said)
+    except Refused:
+        raise
+    except BaseException:
+        channel.close()
+        raise
+    return incoming.finish()
+
+
+def push(channel: Channel, digest: str, size: int, path: str, progress: Optional[Progress] = None) -> None:
+    """Have the other side keep this file, which is the content of that digest.
+
+    After AskLater and Damaged (what came there is not the content) the connection is as good as before. It is closed when it was Cut, the
+    other side has Misbehaved or has NoRoom, or the file cannot be read (Absent, OSError).
+    """
+    progress = progress or Progress()
+    reading = FileReading(path, size)
+    try:
+        channel.send(["put", digest, size])
+        said = channel.receive(ANSWER_S)[0]
+        if said[0] != "from":
+            raise _refusal(said)
+        if len(said) != 2 or not is_count(said[1], size):
+            raise Misbehaved("%.80r, of a content of %d bytes" % (said, size))
+        progress.offset = said[1]
+        if progress.offset < size:
+            _send(channel, reading, progress)
+        said = channel.receive(ANSWER_S)[0]
+        if said != ["kept"]:
+            raise _refusal(said)
+    except (AskLater, Damaged):
+        raise
+    except BaseException:
+        channel.close()
+        raise
+    finally:
+        reading.close()
+
+
+def _send(channel: Channel, reading: FileReading, progress: Progress) -> None:
+    try:
+        send_content(channel, reading, progress.offset, progress.grow)
+    except Cut as cut:
+        # Its reason may have come before it hung up.
+        said = channel.receive()[0]
+        raise _refusal(said) if said[0] == "full" else cut from None
+
+
+def _refusal(said: List[Any]) -> Exception:
+    """What an answer that is no content means."""
+    kind, fields = said[0], said[1:]
+    if kind == "elsewhere" and len(fields) == 1 and isinstance(fields[0], list):
+        return Elsewhere(fields[0])
+    if kind == "busy" and len(fields) == 1 and isinstance(fields[0], (int, float)) and 0 <= fields[0] <= MOST_LATER_S:
+        return AskLater(float(fields[0]))
+    if kind == "absent" and len(fields) == 2 and isinstance(fields[0], str) and isinstance(fields[1], str):
+        return Absent(fields[0], fields[1])
+    if kind == "full" and len(fields) == 1 and isinstance(fields[0], str):
+        return NoRoom(fields[0])
+    if kind == "damaged" and not fields:
+        return Damaged("what came there is not the content")
+    return Misbehaved("it said %.200r" % (said,))
+
+
+def _ignore(length: int) -> None:
+    """``incoming`` tells how far it is."""

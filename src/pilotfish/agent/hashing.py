@@ -1,0 +1,82 @@
+"""The digest of a file, also of one that is still being written."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import threading
+from typing import Optional
+
+from .copying import BLOCK
+
+WORTH_A_THREAD = 4 * BLOCK
+
+
+def digest_of(descriptor: int) -> str:
+    return FollowingHash(descriptor).result(os.fstat(descriptor).st_size)
+
+
+class FollowingHash:
+    """SHA-256 of a file that grows, read behind the writer; in a thread of its own if it is long, for hashing is the slower part."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._hash = hashlib.sha256()
+        self._changed = threading.Condition()
+        self._length = 0
+        self._hashed = 0
+        self._ends = False
+        self._error: Optional[OSError] = None
+        self._thread: Optional[threading.Thread] = None
+
+    def grow(self, length: int) -> None:
+        """So much of the file is there now."""
+        with self._changed:
+            self._length = length
+            self._changed.notify()
+        if self._thread is None and length - self._hashed >= WORTH_A_THREAD:
+            self._thread = threading.Thread(target=self._follow, name="hash", daemon=True)
+            self._thread.start()
+
+    def result(self, length: int) -> str:
+        """The digest of the whole; the file has this length."""
+        with self._changed:
+            self._length = length
+            self._ends = True
+            self._changed.notify()
+        if self._thread is None:
+            self._follow()
+        else:
+            self._thread.join()
+        if self._error is not None:
+            raise self._error
+        return self._hash.hexdigest()
+
+    def stop(self) -> None:
+        """After this the file may be closed."""
+        with self._changed:
+            self._length = self._hashed
+            self._ends = True
+            self._changed.notify()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _follow(self) -> None:
+        block = memoryview(bytearray(min(BLOCK, max(self._length, 1))))
+        while True:
+            with self._changed:
+                while self._hashed >= self._length and not self._ends:
+                    self._changed.wait()
+                room = min(len(block), self._length - self._hashed)
+            if room <= 0:
+                return
+            try:
+                count = os.preadv(self._descriptor, [block[:room]], self._hashed)
+                if not count:
+                    raise OSError(errno.EIO, "the file became shorter")
+            except OSError as error:
+                self._error = error
+                return
+            self._hash.update(block[:count])
+            self._hashed += count

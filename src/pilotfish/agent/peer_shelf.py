@@ -1,0 +1,74 @@
+"""What other agents may have of our cache: all that is in it, and all that is coming.
+
+Whoever asks for what two others are just getting from us is sent on to those: so a file that all want at once makes its own tree, whatever
+the order in which they come.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, Callable, Dict, List, Optional
+
+from .bulk import Absent, Elsewhere
+from .bulk_serving import FileReading, GrowingReading, Readable
+from .cache import Cache, Incoming
+
+FAN_OUT = 2
+
+
+class Served:
+    """A content while somebody gets it from us."""
+
+    def __init__(self, reading: Readable, done: Callable[[], None]) -> None:
+        self.size = reading.size
+        self.fileno = reading.fileno
+        self.available = reading.available
+        self.wait = reading.wait
+        self.check = reading.check
+        self._reading = reading
+        self._done = done
+
+    def close(self) -> None:
+        self._reading.close()
+        self._done()
+
+
+class PeerShelf:
+    def __init__(self, cache: Cache) -> None:
+        self.contacts: Dict[str, Any] = {}
+        """How those who ask can be reached, by their ids."""
+        self._cache = cache
+        self._lock = threading.Lock()
+        self._getting: Dict[str, List[str]] = {}
+
+    def reading(self, asker: str, digest: str, size: int, insist: bool) -> Served:
+        with self._lock:
+            getting = self._getting.setdefault(digest, [])
+            others = [self.contacts[other] for other in getting if other in self.contacts and other != asker]
+            if len(getting) >= FAN_OUT and others:
+                raise Elsewhere(others)
+            getting.append(asker)
+        try:
+            return Served(self._open(digest, size), lambda: self._done(digest, asker))
+        except BaseException:
+            self._done(digest, asker)
+            raise
+
+    def _open(self, digest: str, size: int) -> Readable:
+        path = self._cache.take(digest, size)
+        if path is not None:
+            return FileReading(path, size, "worker")
+        coming = self._cache.coming(digest)
+        if coming is not None:
+            return GrowingReading(coming)
+        raise Absent("it is not here", "worker")
+
+    def _done(self, digest: str, asker: str) -> None:
+        with self._lock:
+            getting = self._getting[digest]
+            getting.remove(asker)
+            if not getting:
+                del self._getting[digest]
+
+    def incoming(self, asker: str, digest: str, size: int) -> Optional[Incoming]:
+        raise Absent("peers fetch, and put nothing", "worker")

@@ -1,0 +1,48 @@
+"""Files that a task leaves and that are too large for its result: the slot moves them to the outbox and names them in its report, as
+[name, mode, size, path] or, if they are to stay with this worker, [name, mode, size, path, true]. In the result they are
+[name, mode, digest, size].
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any, Iterator, List, Sequence, Tuple
+
+from .parcels import pack, unpack
+
+MARK = b'{"stow"'
+"""A report that names such files begins like this."""
+
+
+def is_marked(payload: Any) -> bool:
+    start = 4 + 8 * int.from_bytes(bytes(payload[:4]), "big")
+    return bytes(payload[start : start + len(MARK)]) == MARK
+
+
+class Report:
+    """The report of an executable, for the time that its files are put away. Paths come from a slot: only their last part is believed."""
+
+    def __init__(self, payload: Any, outbox: str) -> None:
+        self._parts: List[Any] = list(unpack(payload))
+        self._said = json.loads(bytes(self._parts[0]))
+        self._outbox = outbox
+
+    def files(self) -> Iterator[Tuple[str, str, bool]]:
+        """Name, path and whether it stays here, of those that are to be put away."""
+        for entry in self._said["files"]:
+            if len(entry) > 2:
+                yield entry[0], os.path.join(self._outbox, os.path.basename(entry[3])), len(entry) > 4
+
+    def stowed(self, contents: Sequence[Tuple[str, int]]) -> bytes:
+        """The payload of the result; ``contents``: digest and size of those files, in order."""
+        del self._said["stow"]
+        where = iter(contents)
+        self._said["files"] = [[*entry[:2], *next(where)] if len(entry) > 2 else entry for entry in self._said["files"]]
+        return pack([json.dumps(self._said).encode(), *self._parts[1:]])
+
+    def without_files(self) -> bytes:
+        """The payload if they could not be put away."""
+        del self._said["stow"]
+        self._said["files"] = []
+        return pack([json.dumps(self._said).encode(), *self._parts[1:3]])

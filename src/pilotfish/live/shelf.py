@@ -1,0 +1,169 @@
+"""Where the master takes contents from and puts them: the person's own files, and its store of what tasks have made.
+
+Called by the threads that serve bulk connections: it reads the machine's state, and never changes it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Any
+
+from pilotfish.agent.bulk import Absent, AskLater, Elsewhere
+from pilotfish.agent.bulk_serving import FileReading
+from pilotfish.agent.cache import Cache, Incoming, NoRoom, content_path
+from pilotfish.agent.peer_shelf import Served
+from pilotfish.core.machine import Machine
+from pilotfish.core.presence import Presence
+from pilotfish.core.state import ContentRecord, Worker
+from pilotfish.live.home import PoolHome
+from pilotfish.model.quantities import show_bytes
+
+ORPHANED_S = 86400.0
+"""What no run knows after so long never became the result of a task."""
+UNBOUNDED = 1 << 62
+MOST_BROADCASTS = 1000
+MOST_TRANSFERS = 16
+"""At once with workers of no site."""
+LATER_S = 1.0
+RESERVE_BYTES = 256 * 1024 * 1024
+
+
+class Broadcasts:
+    """Who gets which content of us. Of those of one site that ask for the same, the first gets it from us, and the others, in a binary
+    tree, from those before them, as it comes."""
+
+    def __init__(self, workers: Mapping[str, Worker], presence: Mapping[str, Presence]) -> None:
+        self._workers = workers
+        self._presence = presence
+        self._lock = threading.Lock()
+        self._getters: OrderedDict[tuple[str, str], list[str]] = OrderedDict()
+
+    def sources(self, asker: str, digest: str) -> list[Any]:
+        """Contacts of those who have it or get it before this one; none: it is for us to send it."""
+        worker = self._workers.get(asker)
+        if worker is None or self._contact(asker) is None:
+            return []
+        with self._lock:
+            getters = [name for name in self._getters.pop((worker.site, digest), ()) if name in self._workers]
+            if asker not in getters:
+                getters.append(asker)
+            self._getters[worker.site, digest] = getters
+            if len(self._getters) > MOST_BROADCASTS:
+                self._getters.popitem(last=False)
+            place = getters.index(asker)
+        above: list[str] = []
+        while place:
+            place = (place - 1) // 2
+            above.append(getters[place])
+        return [contact for contact in map(self._contact, above) if contact is not None]
+
+    def _contact(self, worker: str) -> Any:
+        presence = self._presence.get(worker)
+        return None if presence is None else presence.peer
+
+
+class Turnstile:
+    """So many contents at once to and from one site, as its description says; the others ask again."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self._lock = threading.Lock()
+        self._passing: dict[str, int] = {}
+
+    def enter(self, asker: str) -> str:
+        """The site of who asks. AskLater if there are enough of that site."""
+        worker = self._machine.state.workers.get(asker)
+        site = worker.site if worker is not None else ""
+        record = self._machine.state.sites.get(site)
+        most = record.site.transfers if record is not None and record.site is not None else MOST_TRANSFERS
+        with self._lock:
+            if self._passing.get(site, 0) >= most:
+                raise AskLater(LATER_S)
+            self._passing[site] = self._passing.get(site, 0) + 1
+        return site
+
+    def leave(self, site: str) -> None:
+        with self._lock:
+            self._passing[site] -= 1
+
+
+class MasterShelf:
+    def __init__(self, pool: PoolHome, machine: Machine) -> None:
+        self._store = Cache(str(pool.contents), UNBOUNDED, lambda digest: True, durable=True)
+        self._cache = str(pool.cache)
+        self._known = machine.state.contents.get
+        self._broadcasts = Broadcasts(machine.state.workers, machine.presence)
+        self._turnstile = Turnstile(machine)
+
+    def reading(self, asker: str, digest: str, size: int, insist: bool) -> Served:
+        record = self._known(digest)
+        if record is None or record.size != size:
+            raise Absent(f"no run needs a content {digest} of {size} bytes", "site")
+        others = [] if insist else self._broadcasts.sources(asker, digest)
+        if others:
+            raise Elsewhere(others)
+        site = self._turnstile.enter(asker)
+        try:
+            return Served(self._open(record), lambda: self._turnstile.leave(site))
+        except BaseException:
+            self._turnstile.leave(site)
+            raise
+
+    def _open(self, record: ContentRecord) -> FileReading:
+        digest, size = record.digest, record.size
+        kept = self._store.take(digest, size)
+        if kept is not None:
+            return FileReading(kept, size, "site")
+        beside = content_path(self._cache, digest)
+        if os.path.exists(beside):  # an agent on this machine has it; the receiver will see whether it is sound
+            return FileReading(beside, size, "site")
+        if record.path:
+            return _persons_file(record)
+        raise Absent(_lost(record), "site")
+
+    def incoming(self, asker: str, digest: str, size: int) -> Incoming | None:
+        if self._store.take(digest, size) is not None:
+            return None
+        free = shutil.disk_usage(self._store.directory).free
+        if free < size + RESERVE_BYTES:
+            # The journal lies on the same disk, and without it nothing goes on.
+            raise NoRoom(f"{show_bytes(size)} do not fit into {self._store.directory}, where {show_bytes(free)} are free")
+        return self._store.incoming(digest, size)
+
+    def release(self, digest: str) -> None:
+        try:
+            os.unlink(content_path(self._store.directory, digest))
+        except FileNotFoundError:
+            pass
+
+    def sweep(self) -> None:
+        """Remove what came for results that never did: its agent died in between."""
+        for digest in self._store.contents():
+            path = content_path(self._store.directory, digest)
+            try:
+                if self._known(digest) is None and time.time() - os.stat(path).st_atime > ORPHANED_S:
+                    os.unlink(path)
+            except FileNotFoundError:
+                continue
+
+
+def _persons_file(record: ContentRecord) -> FileReading:
+    """It must still be the file that was submitted; that its bytes are, the receiver finds out."""
+    reading = FileReading(record.path, record.size, "user")
+    status = os.fstat(reading.fileno())
+    if status.st_mtime_ns != record.mtime_ns:
+        reading.close()
+        raise Absent(f"{record.path} was changed after it was submitted: submit the task again", "user")
+    return reading
+
+
+def _lost(record: ContentRecord) -> str:
+    what = f"the content {record.digest[:12]}… of {show_bytes(record.size)}"
+    if record.holders:
+        return f"{what} was kept where it was made, at {', '.join(list(record.holders)[:3])}, which cannot be reached from there"
+    return f"{what} was kept where it was made, and that worker is gone: run the task again that made it"

@@ -1,0 +1,130 @@
+"""What must hold for contents, whatever happens: those that an attempt needs are there while it runs, what is made is known to the master,
+who holds what is known, nothing is kept for nobody, and a full disk is nobody's fault."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pilotfish.core.machine import Machine
+from pilotfish.core.state import State
+from pilotfish.model import facts as f
+from pilotfish.model.data import Made
+from pilotfish.model.ids import show_task
+from pilotfish.sim.library import made_by
+
+if TYPE_CHECKING:
+    from pilotfish.sim.nodes import Node
+    from pilotfish.sim.world import World
+
+SETTLED_S = 30.0
+
+
+class Mislaid(AssertionError):
+    """A content is not where it must be, or somebody believes it to be where it is not: a bug."""
+
+
+class Custody:
+    def __init__(self, world: World) -> None:
+        self.world = world
+
+    # --- nodes ------------------------------------------------------------------------------------------------------------------------
+
+    def missing(self, node: Node, task: int) -> list[str]:
+        """What this task needs and what is not on the node's disk."""
+        return [digest for digest in needed(self.world.journal.shadow, task) if digest not in node.carrier.disk.contents]
+
+    def check_present(self, node: Node, task: int, when: str) -> None:
+        missing = [digest for digest in self.missing(node, task) if digest not in node.carrier.spoiled]
+        if missing:
+            raise Mislaid(f"task {show_task(task)} {when} at {node.worker}, where {len(missing)} of its contents are not: {missing[0][:6]}")
+
+    def told(self, node: Node, what: str, arguments: tuple[Any, ...]) -> None:
+        """The agent's machine hears of something; it may be that the disk is full. What was condemned anyway says nothing."""
+        failures: list[Any] = []
+        if what in ("not_fetched", "stowed"):
+            failures = [arguments[1]]
+        elif what == "slot_finished" and arguments[0] in node.machine.work.slots and not node.machine.work.slots[arguments[0]].condemned:
+            failures = [item[0] for item in arguments[1]]
+        for failure in failures:
+            if failure is not None and failure[0] in ("disk", "missing-input"):
+                self.world.report.counts[f"{failure[0]} failures"] += 1
+                node.carrier.reported_full |= failure[0] == "disk"
+
+    def given_out(self, node: Node) -> None:
+        """The agent's machine gives attempts to a slot."""
+        if node.carrier.reported_full:
+            raise Mislaid(f"{node.worker} said that its disk is full, and goes on beginning tasks")
+
+    def turned(self, node: Node) -> None:
+        """What attempts need is wanted, and what they made until the master knows of it; nothing else."""
+        work, staging = node.machine.work, node.machine.staging
+        if staging.wanted and not (work.live or work.busy or node.machine.results.kept or node.machine.exited):
+            raise Mislaid(f"{node.worker} has nothing to do and wants {len(staging.wanted)} contents")
+
+    def left(self, node: Node, reason: str) -> None:
+        """Who goes because it was drained has time to put everything away."""
+        if reason == node.machine.draining and node.carrier.unstowed:
+            raise Mislaid(f"{node.worker} has left ({reason}) before it had put away the files of {len(node.carrier.unstowed)} tasks")
+
+    def not_stowed(self, task: int, attempt: int) -> None:
+        """Its files found no room: this execution has come to nothing."""
+        for execution in self.world.oracle.executions[task]:
+            if execution.attempt == attempt:
+                execution.outcome = "failed"
+
+    # --- facts ------------------------------------------------------------------------------------------------------------------------
+
+    def done(self, fact: f.TasksDone) -> None:
+        for number, output in zip(fact.tasks, fact.outputs, strict=True):
+            payload = self.world.payloads.get(output)
+            attempt = self.world.journal.shadow.task(number).attempt
+            truth = made_by(self.world.workloads.planned(payload), number, attempt)
+            expected = [Made(content.digest, content.size, home) for content, home in truth]
+            if fact.made.get(number, []) != expected:
+                raise Mislaid(f"task {show_task(number)} has made {expected}, the master has heard of {fact.made.get(number)}")
+            lost = [made.digest for made in expected if made.home and made.digest not in self.world.library.home]
+            if lost:
+                raise Mislaid(f"task {show_task(number)} is done, and {lost} did not come home")
+
+    def failed(self, fact: f.AttemptFailed) -> None:
+        if fact.failure.cause == "disk":
+            raise Mislaid(f"task {show_task(fact.task)} was charged ({fact.charge}) with the full disk of {fact.worker}")
+
+    def was_withdrawn(self, task: int) -> bool:
+        """Has its person changed a file that it needs?"""
+        return any(digest in self.world.library.removed for digest in needed(self.world.journal.shadow, task))
+
+    # --- the end ----------------------------------------------------------------------------------------------------------------------
+
+    def settled(self, machine: Machine) -> None:
+        """Everything is done: nobody wants anything any more, and the master knows who has what."""
+        for node in self.world.nodes.values():
+            presence = machine.presence.get(node.worker)
+            quiet = node.trouble_until < self.world.now - SETTLED_S and self.world.master_trouble_until < self.world.now - SETTLED_S
+            if not node.alive or node.hung or presence is None or presence.link is None or not quiet:
+                continue
+            staging = node.machine.staging
+            if staging.wanted or staging.stowing:
+                raise Mislaid(f"{node.worker} wants {list(staging.wanted)} and stows {list(staging.stowing)} when all is over")
+            self._check_holds(node, machine.state)
+
+    def _check_holds(self, node: Node, state: State) -> None:
+        believed = {record.digest for record in state.workers[node.worker].holds}
+        truth = {digest for digest in (*node.carrier.disk.contents, *node.carrier.spoiled) if digest in state.contents}
+        if believed - truth:
+            raise Mislaid(f"{node.worker} is believed to hold {sorted(believed - truth)}, and does not")
+        if truth - believed:
+            raise Mislaid(f"{node.worker} holds {sorted(truth - believed)}, and the master does not know it")
+
+    def emptied(self, state: State) -> None:
+        if not state.runs and state.contents:
+            raise Mislaid(f"all runs are forgotten, and {len(state.contents)} contents are still known")
+
+
+def needed(state: State, number: int) -> dict[str, None]:
+    """What this task needs, as the journal has it."""
+    task = state.find_task(number)
+    if task is None:
+        return {}
+    records = (*task.shape.run.spec_contents.get(task.spec, ()), *task.contents)
+    return {record.digest: None for record in records}

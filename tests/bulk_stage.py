@@ -1,0 +1,206 @@
+"""Both ends of bulk connections for tests: a real door of a master with a porter behind it, and a proxy that cuts."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import json
+import os
+import random
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from pilotfish.agent.bulk import Absent, Channel
+from pilotfish.agent.bulk_asking import dial_bulk
+from pilotfish.agent.bulk_serving import FileReading, GrowingReading
+from pilotfish.agent.cache import Cache
+from pilotfish.agent.incoming import Incoming
+from pilotfish.agent.link import Credentials
+from pilotfish.live.bulk import Porter
+from pilotfish.live.endpoints import Doorman, Link, Rules
+from pilotfish.live.keys import AGENT, CLIENT, Keyring, open_keyring
+from pilotfish.model import messages as m
+
+KEY_ID = "pilot:test"
+MOST_BYTES = 1 << 40
+PATIENCE_S = 30.0
+
+
+def digest_of(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+class Files:
+    """A shelf: contents from files by digest, from a cache, or as they come into it; what is put goes there too."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.cache = Cache(str(directory / "cache"), MOST_BYTES)
+        self.paths: dict[str, Path] = {}
+        self.insisted: list[bool] = []
+        self.refusal: Exception | None = None
+
+    def add(self, data: bytes) -> str:
+        digest = digest_of(data)
+        self.paths[digest] = self.directory / digest
+        self.paths[digest].write_bytes(data)
+        return digest
+
+    def reading(self, asker: str, digest: str, size: int, insist: bool) -> FileReading | GrowingReading:
+        self.insisted.append(insist)
+        if self.refusal is not None and not insist:
+            raise self.refusal
+        coming = self.cache.coming(digest)
+        if coming is not None:
+            return GrowingReading(coming)
+        if digest not in self.paths:
+            raise Absent("nobody has it", "site")
+        return FileReading(str(self.paths[digest]), size)
+
+    def incoming(self, asker: str, digest: str, size: int) -> Incoming | None:
+        return None if self.cache.has(digest, size) else self.cache.incoming(digest, size)
+
+
+class Door:
+    """A doorman with his porter, on a loop of their own. ``heard`` has what came over links that were not handed over."""
+
+    def __init__(self, directory: Path, shelf: Any, most_streams: int = 8, tls: bool = True) -> None:
+        self.directory = directory
+        self.keyring: Keyring = open_keyring(directory)
+        self.porter = Porter(shelf, most_streams, self._complain)
+        self.complaints: list[str] = []
+        self.heard: list[m.Message] = []
+        self.closed = 0
+        self.endpoint: dict[str, Any] = {}
+        self._tls = tls
+        self._ready = threading.Event()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+        assert self._ready.wait(PATIENCE_S)
+
+    def _complain(self, text: str) -> None:
+        self.complaints.append(text)
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_until_complete(self._listen())
+        self._ready.set()
+        self._loop.run_forever()
+        self._loop.close()
+
+    async def _listen(self) -> None:
+        self.doorman = Doorman(self.keyring, self._hear, self._closed)
+        self.doorman.complain = self._complain
+        self.doorman.porter = self.porter
+        if not self._tls:
+            path = str(self.directory / "door.sock")
+            local = Rules((CLIENT, AGENT))
+            self._server: asyncio.Server = await self._loop.create_unix_server(lambda: Link(self.doorman, local), path)
+            self.endpoint = {"kind": "unix", "path": path}
+            return
+        rules = Rules((AGENT,), ("127.0.0.0/8",), self.keyring.server_context())
+        self._server = await self._loop.create_server(lambda: Link(self.doorman, rules), "127.0.0.1", 0)
+        port = self._server.sockets[0].getsockname()[1]
+        self.endpoint = {"kind": "tls", "host": "127.0.0.1", "port": port, "fingerprint": self.keyring.fingerprint}
+
+    def _hear(self, link: Link, message: m.Message, body: memoryview) -> None:
+        self.heard.append(message)
+        if isinstance(message, m.Beat):
+            link.send(m.Pulse())
+            link.flush()
+
+    def _closed(self, link: Link) -> None:
+        self.closed += 1
+
+    def credentials(self, **changes: Any) -> Credentials:
+        path = self.directory / f"credentials-{random.getrandbits(64):x}.json"
+        path.touch(0o600)
+        endpoint = {**self.endpoint, **changes}
+        path.write_text(json.dumps({"key_id": KEY_ID, "key": self.keyring.key(KEY_ID).hex(), "endpoints": [endpoint]}))
+        return Credentials(str(path))
+
+    def dial(self, **changes: Any) -> Channel:
+        return dial_bulk(self.credentials(**changes))
+
+    def close(self) -> None:
+        self.porter.close()
+        self._loop.call_soon_threadsafe(self._stop)
+        self._thread.join(PATIENCE_S)
+
+    def _stop(self) -> None:
+        self._server.close()
+        self._loop.call_soon(self._loop.stop)
+
+
+@contextlib.contextmanager
+def open_door(directory: Path, shelf: Any, most_streams: int = 8, tls: bool = True) -> Iterator[Door]:
+    door = Door(directory, shelf, most_streams, tls)
+    try:
+        yield door
+    finally:
+        door.close()
+
+
+class Scissors:
+    """A proxy that passes on so many bytes of each connection, both ways together, and then closes both of its ends."""
+
+    def __init__(self, port: int) -> None:
+        self.allowance = 0
+        self._target = port
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                near, _ = self._listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._join, args=(near,), daemon=True).start()
+
+    def _join(self, near: socket.socket) -> None:
+        left = [self.allowance]
+        with near, socket.create_connection(("127.0.0.1", self._target)) as far:
+            back = threading.Thread(target=self._pass_on, args=(far, near, left), daemon=True)
+            back.start()
+            self._pass_on(near, far, left)
+            back.join()
+
+    @staticmethod
+    def _pass_on(source: socket.socket, target: socket.socket, left: list[int]) -> None:
+        with contextlib.suppress(OSError):
+            while left[0] > 0 and (data := source.recv(min(65536, left[0]))):
+                left[0] -= len(data)
+                target.sendall(data)
+        for end in (source, target):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+
+
+def random_bytes(seed: int, length: int) -> bytes:
+    return random.Random(seed).randbytes(length)
+
+
+def sparse_file(path: Path, size: int, islands: dict[int, bytes]) -> bytes:
+    """A file of holes, but for what lies at these offsets; its whole content."""
+    data = bytearray(size)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
+    try:
+        os.ftruncate(descriptor, size)
+        for offset, island in islands.items():
+            os.pwrite(descriptor, island, offset)
+            data[offset : offset + len(island)] = island
+    finally:
+        os.close(descriptor)
+    return bytes(data)

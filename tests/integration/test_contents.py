@@ -1,0 +1,139 @@
+"""Files of any size, through the whole product: inputs that are large, odd or directories; outputs that come home, or stay for others."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import pilotfish
+from pilotfish.applications.executable import ExecutableFailed
+from pilotfish.applications.files import INLINE_BYTES
+from pilotfish.errors import TaskFailed
+from pilotfish.live.home import pool_home
+
+pytestmark = pytest.mark.usefixtures("pilotfish_home")
+MIB = 1 << 20
+
+
+@pytest.fixture
+def run(tmp_path: Path, pilotfish_home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[pilotfish.Run]:
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    opened = pilotfish.Run("files")
+    yield opened
+    opened._session.client.ask("stop", now=True)
+    opened._session.client.close()
+
+
+def make(name: str, size: int) -> str:
+    """A file of these many unlikely bytes; its digest."""
+    data = hashlib.shake_128(name.encode()).digest(size)
+    Path(name).write_bytes(data)
+    return hashlib.sha256(data).hexdigest()
+
+
+def cached() -> list[str]:
+    return [path.name for path in pool_home("default").cache.glob("??/*")]
+
+
+def test_a_large_input_is_used_by_many_tasks_and_kept_once(run: pilotfish.Run) -> None:
+    digest = make("big.dat", 5 * MIB)
+    run.defaults.inputs = ["big.dat"]
+    futures = [run.executable(["sh", "-c", "sha256sum big.dat; test -w big.dat && echo writable"]) for _ in range(4)]
+    assert {future.result().text for future in futures} == {f"{digest}  big.dat\nwritable\n"}
+    assert cached() == [digest]
+
+
+def test_a_directory_comes_with_all_that_is_in_it(run: pilotfish.Run) -> None:
+    big = make("big", 2 * INLINE_BYTES)
+    tree = Path("tree")
+    (tree / "empty").mkdir(parents=True)
+    (tree / "sub").mkdir()
+    (tree / "sub" / "tool").write_text("#!/bin/sh\necho from the tool\n")
+    (tree / "sub" / "tool").chmod(0o755)
+    Path("big").rename(tree / "sub" / "ünï code\n.dat")
+    (tree / "nothing").touch()
+    (tree / "sub" / "again").symlink_to("tool")
+    (tree / "up").symlink_to("sub")
+    script = "tree/up/again; find tree | sort | tr '\\n' '|'; sha256sum < 'tree/sub/ünï code\n.dat'"
+    text = run.executable(["sh", "-c", script], inputs=["tree"]).result().text
+    assert text.startswith("from the tool\n") and big in text
+    for entry in ("tree/empty|", "tree/nothing|", "tree/sub/again|", "tree/up|"):
+        assert entry in text
+
+
+def test_holes_stay_holes_and_empty_files_are_files(run: pilotfish.Run) -> None:
+    with open("sparse", "wb") as file:
+        file.truncate(200 * MIB)
+        file.seek(100 * MIB)
+        file.write(b"x" * MIB)
+    completed = run.executable(
+        ["sh", "-c", "du -k sparse | cut -f1; cp --sparse=always sparse out; : > none"], inputs=["sparse"], outputs=["out", "none"]
+    )
+    files = completed.result().files
+    assert int(completed.result().text) < 20 * 1024
+    assert files["none"].content == b"" and files["out"].size == 200 * MIB
+    path = files["out"].path
+    assert path is not None and path.stat().st_blocks * 512 < 20 * MIB
+
+
+def test_large_outputs_come_home_and_are_saved(run: pilotfish.Run, tmp_path: Path) -> None:
+    digest = make("seed", 3 * MIB)
+    result = run.executable(
+        ["sh", "-c", "mkdir d; mv seed d/big; chmod 755 d/big; echo small > d/small"], inputs=["seed"], outputs=["d"]
+    ).result()
+    assert sorted(result.files) == ["d/big", "d/small"]
+    assert result.files["d/big"].digest == digest and result.files["d/small"].content == b"small\n"
+    result.save(tmp_path / "saved")
+    assert hashlib.sha256((tmp_path / "saved/d/big").read_bytes()).hexdigest() == digest
+    assert (tmp_path / "saved/d/big").stat().st_mode & 0o777 == 0o755
+
+
+def test_an_output_is_an_input_of_a_later_task_wherever_it_lies(run: pilotfish.Run) -> None:
+    make("seed", MIB)
+    script = "cat seed seed > kept; cp seed brought"
+    first = run.executable(["sh", "-c", script], inputs=["seed"], outputs=["brought"], keep=["kept"]).result()
+    with pytest.raises(TaskFailed, match="not on this machine"):
+        _ = first.files["kept"].content
+    inputs = {"a": first.files["kept"], "b": first.files["brought"]}
+    second = run.executable(["sh", "-c", "cat b b | cmp - a && echo same"], inputs=inputs).result()
+    assert second.text == "same\n"
+
+
+def test_an_input_that_was_changed_after_submission_is_not_taken_for_the_old_one(run: pilotfish.Run) -> None:
+    make("big.dat", MIB)
+    pause = run.executable(["sh", "-c", "echo"], outputs=[])
+    pause.result()
+    run._session.client.ask("workers_set", local=0)
+    future = run.executable(["sha256sum", "big.dat"], inputs=["big.dat"])
+    run._session.client.ask("runs")
+    with open("big.dat", "r+b") as file:
+        file.write(b"changed")
+    run._session.client.ask("workers_set", local=1)
+    with pytest.raises(ExecutableFailed, match="changed after it was submitted"):
+        future.result(60)
+
+
+def test_an_output_that_was_promised_and_is_not_there_fails_the_task(run: pilotfish.Run) -> None:
+    with pytest.raises(ExecutableFailed, match="did not leave the file 'out'"):
+        run.executable(["true"], keep=["out"]).result()
+
+
+def test_a_damaged_content_in_the_cache_is_never_used(run: pilotfish.Run) -> None:
+    digest = make("big.dat", MIB)
+    assert digest in run.executable(["sha256sum", "big.dat"], inputs=["big.dat"]).result().text
+    run._session.client.ask("workers_set", local=0)
+    place = pool_home("default").cache / digest[:2] / digest
+    status = place.stat()
+    place.chmod(0o644)
+    with place.open("r+b") as file:
+        file.seek(12345)
+        file.write(b"rot")
+    os.utime(place, ns=(status.st_atime_ns, status.st_mtime_ns))
+    run._session.client.ask("workers_set", local=1)
+    assert digest in run.executable(["sha256sum", "big.dat"], inputs=["big.dat"]).result(60).text

@@ -1,0 +1,73 @@
+"""Files with real workers: what comes, what stays, where it is, and what is said when it cannot be had."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.integration.terminal import Typist
+
+LARGE = 300_000
+
+
+@pytest.fixture
+def typist() -> Iterator[Typist]:
+    directory = Path(tempfile.mkdtemp(prefix="pilotfish-data-"))
+    person = Typist(directory)
+    yield person
+    said = person.type("stop", "--now", "--json")
+    assert said.status == 0, said
+    shutil.rmtree(directory)
+
+
+def test_a_directory_goes_along_some_outputs_stay_and_data_says_where_all_is(typist: Typist) -> None:
+    (typist.directory / "mesh/deep").mkdir(parents=True)
+    (typist.directory / "mesh/deep/points").write_bytes(bytes(LARGE))
+    (typist.directory / "mesh/note").write_text("short")
+    script = "cat mesh/deep/points mesh/note > fine-{n}.bin; tr '\\0' {n} < mesh/deep/points > stays.bin; cat mesh/note"
+    words = ["--input", "mesh", "--output", "fine-*.bin", "--keep", "stays.bin", "--require", "cores >= 1", "--rank", "held / wanted"]
+    said = typist.type("run", "--workers", "1", *words, "--param", "n=1..2", "--", "sh", "-c", script)
+    assert said.status == 0, said
+    assert "2 files in run-1/; 2 files stayed with the workers: pilotfish data 1\n" in said.out
+    assert (typist.directory / "run-1/1/fine-2.bin").stat().st_size == LARGE + 5
+    assert sorted(path.name for path in (typist.directory / "run-1/0").iterdir()) == ["fine-1.bin"]
+
+    data = json.loads(typist.type("data", "--json").out)
+    by_path = {row["path"]: row for row in data["contents"]}
+    points = by_path[str(typist.directory / "mesh/deep/points")]
+    assert (points["size"], points["home"], points["workers"], points["needed_by"]) == (LARGE, True, ["local-1"], 0)
+    made = [row for row in data["contents"] if row["made_by"]]
+    assert sorted((row["home"], row["made_by"]) for row in made if not row["home"]) == [(False, "1.0"), (False, "1.1")]
+    assert len([row for row in made if row["home"]]) == 1, "both wrote the same, which is kept once"
+    assert sum(row["contents"] for row in data["got"].values()) >= 1
+    shown = typist.type("data", "1").out
+    assert "stays.bin of 1.0" in shown
+    assert "points" in shown
+
+
+def test_an_input_that_changes_before_its_task_begins_is_told_with_what_to_do(typist: Typist) -> None:
+    gate, large = typist.directory / "gate", typist.directory / "large.dat"
+    large.write_bytes(bytes(LARGE))
+    typist.type("run", "--workers", "1", "--detach", "--", "sh", "-c", f"while ! test -e {gate}; do sleep 0.02; done")
+    assert typist.type("run", "--detach", "--input", "large.dat", "--", "cat", "large.dat").status == 0
+    assert json.loads(typist.type("data", "2", "--json").out)["contents"][0]["needed_by"] == 1
+    large.write_bytes(b"x" * LARGE)
+    gate.touch()
+    assert typist.type("attach", "2").status == 1
+    why = json.loads(typist.type("why", "2.0", "--json").out)
+    assert "was changed after it was submitted" in why["sentence"]
+    assert why["reasons"][0]["commands"] == ["run it anew, with its files as they are now: pilotfish run ... cat large.dat"]
+
+
+def test_a_requirement_that_nobody_meets_is_told_and_kept(typist: Typist) -> None:
+    said = typist.type("run", "--workers", "1", "--require", "memory >= 4000G and coers > 0", "--", "echo", "at last")
+    assert said.status == 3
+    assert "warning: --require: no worker that is here has a property 'coers'. Did you mean 'cores'?" in said.err
+    assert "local-1, fails memory >= 4000G and coers > 0 (memory " in said.err
+    assert "Run 1 is kept" in said.out
+    assert typist.type("cancel", "1").status == 0

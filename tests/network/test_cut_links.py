@@ -1,0 +1,107 @@
+"""Contents on links that break: they arrive whole, little is sent twice, and nobody is blamed."""
+
+from __future__ import annotations
+
+import hashlib
+from concurrent.futures import Future, wait
+from pathlib import Path
+from typing import Any
+
+from tests.engines import processes
+from tests.network.conftest import SpreadOut
+from tests.network.far_pool import FarPool
+from tests.network.namespaces import Host, Kind
+
+MB = 1_000_000
+SIZE, STEP = 4 * MB, MB // 2
+KINDS: tuple[Kind, ...] = ("silent", "down", "reset", "forgotten")
+CUT_S = 0.3
+
+
+def digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def moved(host: Host) -> int:
+    return max(host.bytes_in(), host.bytes_out())
+
+
+def cut_again_and_again(host: Host, until: Future[Any]) -> int:
+    """After every so many bytes, in every way, until there is nothing more to cut; how often."""
+
+    def goes_on(mark: int) -> bool:
+        processes.wait_until(lambda: until.done() or moved(host) >= mark, "the next bytes move")
+        return not until.done()
+
+    cuts = 0
+    while goes_on(moved(host) + STEP):
+        host.cut(KINDS[cuts % len(KINDS)])
+        wait([until], timeout=CUT_S)
+        host.heal()
+        cuts += 1
+    return cuts
+
+
+def test_an_input_arrives_whole_over_a_link_that_is_cut_again_and_again(spread_out: SpreadOut) -> None:
+    pool = spread_out("far")
+    host = pool.network["far"]
+    host.shape(24)
+    path = pool.write_input("input", SIZE)
+    before = host.bytes_in()
+    with pool.run() as run:
+        future = pool.digest_at(run, "far", path)
+        assert cut_again_and_again(host, future) >= len(KINDS)
+        assert future.result().text.split()[0] == digest(path)
+        assert host.bytes_in() - before < 2 * SIZE, "what was on the way is lost, and no more"
+    pool.assert_nobody_was_blamed(run)
+
+
+def test_an_output_comes_home_whole_over_a_link_that_is_cut_again_and_again(spread_out: SpreadOut, tmp_path: Path) -> None:
+    pool = spread_out("far")
+    host = pool.network["far"]
+    host.shape(24)
+    made = pool.home_of("far") / "made"
+    made.write_bytes(pool.write_input("output", SIZE).read_bytes())
+    before = host.bytes_out()
+    with pool.run() as run:
+        future = run.executable(["cp", str(made), "out.dat"], outputs=["out.dat"], tags={"host": "far"})
+        assert cut_again_and_again(host, future) >= len(KINDS)
+        (came,) = future.result().save(tmp_path / "results")
+        assert digest(came) == digest(made)
+        assert host.bytes_out() - before < 2 * SIZE, "what was on the way is lost, and no more"
+    pool.assert_nobody_was_blamed(run)
+
+
+def test_a_transfer_is_resumed_by_the_next_master(spread_out: SpreadOut) -> None:
+    pool = spread_out("far")
+    host = pool.network["far"]
+    host.shape(12)
+    path = pool.write_input("input", SIZE)
+    before = host.bytes_in()
+    with pool.run() as run:
+        future = pool.digest_at(run, "far", path)
+        processes.wait_until(lambda: host.bytes_in() - before > SIZE // 4, "the transfer is under way")
+        pool.kill_master()
+        assert not future.done()
+        host.shape(100)
+        assert future.result(timeout=processes.PATIENCE_S).text.split()[0] == digest(path)
+    assert host.bytes_in() - before < 1.2 * SIZE, "it was resumed, not begun anew"
+    pool.assert_nobody_was_blamed(run)
+
+
+def test_heartbeats_pass_while_contents_fill_a_narrow_link(spread_out: SpreadOut) -> None:
+    """Both ways at once, for many times as long as a worker may be silent."""
+    pool = spread_out("far", beat_s=0.5, lease_s=1.5)
+    host = pool.network["far"]
+    host.shape(8, queue_s=0.2)
+    path = pool.write_input("input", 3 * MB)
+    with pool.run() as run:
+        future = run.executable(["cp", "in.dat", "out.dat"], inputs={"in.dat": path}, outputs=["out.dat"], tags={"host": "far"})
+        while not future.done():
+            wait([future], timeout=0.1)
+            assert is_connected(pool, "far")
+    pool.assert_nobody_was_blamed(run)
+
+
+def is_connected(pool: FarPool, name: str) -> bool:
+    return any(row["worker"] == name and row["connected"] for row in pool.ask("workers"))

@@ -1,0 +1,141 @@
+"""A pool on this machine with agents started by hand, each with a cache of its own, which do not see what the person submits.
+
+They are all of one site, the one of those that come by themselves, and can reach each other.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pilotfish
+from pilotfish.live.bundle import build_bundle
+from pilotfish.live.client import Client
+from pilotfish.live.daemon import Pool
+from pilotfish.live.home import PoolHome
+from pilotfish.live.keys import AGENT, open_keyring
+from pilotfish.live.stopping import stop_marker
+from tests.engines import processes
+
+SETTINGS: dict[str, Any] = {"workers": 1, "beat_s": 0.5, "linger_s": 600.0}
+CAN_HIDE = os.geteuid() == 0 and shutil.which("unshare") is not None
+
+
+@dataclass
+class PeerPool:
+    place: Path
+    pool: Pool
+    client: Client
+    agents: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+
+    @property
+    def hidden(self) -> Path:
+        """What agents do not see."""
+        return self.place / "hidden"
+
+    def ask(self, kind: str, **arguments: Any) -> Any:
+        return self.client.ask(kind, **arguments).data
+
+    def start(self, *names: str, cores: int = 1, tags: dict[str, str] | None = None) -> None:
+        keyring = open_keyring(self.pool.directory)
+        home = PoolHome(self.pool.directory)
+        endpoint = {"kind": "tls", "host": "127.0.0.1", "port": home.last_port(), "fingerprint": keyring.fingerprint}
+        bundle = build_bundle(self.place)
+        for name in names:
+            self.home_of(name).mkdir()
+            home.write_credentials(self.home_of(name) / "credentials.json", keyring, AGENT, [endpoint])
+            options = ["--credentials", str(self.home_of(name) / "credentials.json"), "--worker", name, "--cores", str(cores)]
+            options += ["--workdir", str(self.home_of(name)), "--cache", str(self.cache_of(name))]
+            for tag, value in {"name": name, **(tags or {})}.items():
+                options += ["--tag", f"{tag}={value}"]
+            agent = shlex.join([sys.executable, str(bundle), *options])
+            hiding = f"mount -t tmpfs none {shlex.quote(str(self.hidden))} && exec {agent}"
+            words = ["unshare", "--mount", "sh", "-c", hiding] if CAN_HIDE else ["sh", "-c", f"exec {agent}"]
+            with open(self.home_of(name) / "log", "wb") as log:
+                self.agents[name] = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        processes.wait_until(lambda: set(names) <= set(self.present()), "the agents join")
+
+    def present(self) -> list[str]:
+        return [row["worker"] for row in self.ask("workers") if row["connected"]]
+
+    def home_of(self, name: str) -> Path:
+        return self.place / name
+
+    def cache_of(self, name: str) -> Path:
+        return self.home_of(name) / "cache"
+
+    def said_by(self, name: str) -> str:
+        return (self.home_of(name) / "log").read_text()
+
+    def address_of(self, name: str) -> tuple[str, int]:
+        """Where others of its site reach it."""
+        host, port = self.contact_of(name)[1]
+        return host, port
+
+    def contact_of(self, name: str) -> list[Any]:
+        contact: list[Any] = next(row for row in self.ask("workers") if row["worker"] == name)["info"]["peer"]
+        return contact
+
+    def process_of(self, name: str) -> int:
+        """The agent itself; its supervisor is another one."""
+        supervisor = self.agents[name].pid
+        return next(pid for pid in processes.everybody() if processes.parent_of(pid) == supervisor)
+
+    def kill(self, name: str) -> None:
+        """All of it, without a word."""
+        agent = self.agents.pop(name)
+        processes.end(processes.with_descendants([agent.pid]))
+        agent.wait()
+
+    def kill_master(self) -> None:
+        """Without a word. Whoever asks next brings another one to life."""
+        lock = max(self.pool.directory.glob("lock-*"))
+        processes.end([int(json.loads(lock.read_text())["pid"])])
+
+    # --- work -------------------------------------------------------------------------------------------------------------------------
+
+    def run(self) -> pilotfish.Run:
+        return pilotfish.Run(pool=self.pool)
+
+    def write_input(self, name: str, size: int) -> Path:
+        path = self.hidden / name
+        path.write_bytes(os.urandom(size))
+        return path
+
+    def got(self) -> dict[str, int]:
+        """How many contents came from where, as far as agents have told."""
+        return {source: row["contents"] for source, row in self.ask("data")["got"].items()}
+
+    def end(self) -> None:
+        stop_marker(self.pool.directory).touch()
+        self.ask("stop", now=True)
+        assert self.pool.wait_until_gone(processes.PATIENCE_S) == []
+        for name, agent in self.agents.items():
+            assert agent.wait(processes.PATIENCE_S) == 0, self.said_by(name)
+        assert not any("Traceback" in self.said_by(name) for name in self.agents)
+
+
+@contextmanager
+def peer_pool(home: Path, place: Path, **settings: Any) -> Iterator[PeerPool]:
+    (place / "hidden").mkdir(parents=True)
+    pool = Pool(PoolHome(home / "pools" / "peers").make().directory, {**SETTINGS, **settings})
+    pool.revive()
+    made = PeerPool(place, pool, Client.connect(pool.directory, pool.revive))
+    made.ask("workers_set", local=0)
+    try:
+        yield made
+        made.end()
+    finally:
+        stop_marker(pool.directory).touch()
+        made.client.close()
+        for name in list(made.agents):
+            made.kill(name)

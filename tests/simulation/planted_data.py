@@ -1,0 +1,189 @@
+"""Bugs about contents to be found, like those of ``planted.py``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from pilotfish.agent import machine as agent_machine
+from pilotfish.agent.staging import Staging
+from pilotfish.agent.work import Attempt, Work
+from pilotfish.core import agents, replicas
+from pilotfish.core.machine import Machine
+from pilotfish.core.state import State, Worker
+from pilotfish.model import facts as f
+from pilotfish.model import messages as m
+from pilotfish.model.task import DISK
+from tests.simulation.planted import PLANTED, Patch, bug
+
+__all__ = ["PLANTED"]
+
+# --- the agent ----------------------------------------------------------------------------------------------------------------------
+
+
+@bug
+def contents_stay_wanted_for_ever(patch: Patch) -> None:
+    """What an attempt needed is not released when the attempt is handed back or killed before it began."""
+    release_contents = Work._release_contents
+
+    def forgetful(self: Work, attempt: Attempt) -> None:
+        if not attempt.forgotten:
+            release_contents(self, attempt)
+        elif self.staged.get(attempt.task) is attempt:
+            del self.staged[attempt.task]
+
+    patch.setattr(Work, "_release_contents", forgetful)
+
+
+@bug
+def contents_are_released_when_their_task_begins(patch: Patch) -> None:
+    """The cache may throw out what a running task still reads."""
+    give = Work._give
+
+    def careless(self: Work, slot: Any, attempt: Attempt) -> None:
+        give(self, slot, attempt)
+        if attempt.contents:
+            self.released(attempt)
+
+    patch.setattr(Work, "_give", careless)
+
+
+@bug
+def an_attempt_begins_with_one_content_missing(patch: Patch) -> None:
+    """It is queued when the first of its contents is there."""
+
+    def hasty(self: Staging, digest: str, now: float) -> list[Attempt]:
+        self._seen[digest] = now
+        return list(self._waiting.pop(digest, ()))
+
+    patch.setattr(Staging, "arrived", hasty)
+
+
+@bug
+def what_was_evicted_is_believed_to_be_here(patch: Patch) -> None:
+    """An eviction is told to the master, but the agent itself goes on as if the content had been seen just now."""
+    changed = Staging.changed
+
+    def stubborn(self: Staging, gained: Any, lost: Any) -> None:
+        seen = dict(self._seen)
+        changed(self, gained, lost)
+        self._seen = seen
+
+    patch.setattr(Staging, "changed", stubborn)
+
+
+@bug
+def what_was_made_is_not_held(patch: Patch) -> None:
+    """A content that a task made is not among those that a reconnected agent says it has."""
+    original = Staging.stowed
+
+    def stowed(self: Staging, number: int, failure: Any, payload: Any, made: list[Any]) -> Any:
+        answer = original(self, number, failure, payload, made)
+        for content in made:
+            self.holds.pop(content[0])
+        return answer
+
+    patch.setattr(Staging, "stowed", stowed)
+
+
+@bug
+def files_that_are_put_away_are_forgotten_by_a_hello(patch: Patch) -> None:
+    """An attempt whose files are on their way home is not among what a reconnected agent says it holds."""
+    patch.setattr(Staging, "holding", lambda self: [])
+
+
+@bug
+def an_agent_leaves_while_it_puts_files_away(patch: Patch) -> None:
+    """A drained agent goes although the files of its last task are still on their way."""
+    make = Staging.__init__
+
+    class Unnoticed(dict[int, Any]):
+        def __bool__(self) -> bool:
+            return False
+
+    def make_blind(self: Staging) -> None:
+        make(self)
+        self.stowing = Unnoticed()
+
+    patch.setattr(Staging, "__init__", make_blind)
+
+
+# --- the master ---------------------------------------------------------------------------------------------------------------------
+
+
+@bug
+def a_full_disk_is_charged_to_the_task(patch: Patch) -> None:
+    patch.setattr(agents, "DISK", "no such cause")
+
+
+@bug
+def a_full_disk_gets_the_next_task(patch: Patch) -> None:
+    """The task goes elsewhere, and others still come to that worker."""
+
+    def keep(self: agent_machine.AgentMachine, attempt: Attempt, item: Any, now: float) -> None:
+        if not attempt.forgotten:
+            self.results.keep(attempt, item, now)
+
+    def fail(master: Machine, worker: Worker, item: m.ResultItem, payload: Any) -> None:
+        if item.failure is not None and item.failure.cause == DISK and agents._current(master, worker, item.task, item.attempt):
+            master.record(f.TasksReturned(worker.id, [item.task], item.failure.message))
+        else:
+            failed(master, worker, item, payload)
+
+    failed = agents._failed
+    patch.setattr(agent_machine.AgentMachine, "_keep", keep)
+    patch.setattr(agents, "_failed", fail)
+
+
+@bug
+def holders_are_forgotten_when_a_worker_comes_back(patch: Patch) -> None:
+    """What it says that it has counts only the first time."""
+    reconcile = agents._reconcile
+
+    def forget(master: Machine, link: int, worker: Worker, holding: list[tuple[int, int, int]]) -> None:
+        if worker.holds:
+            master.record(f.ReplicasChanged(worker.id, [], [record.digest for record in worker.holds]))
+        reconcile(master, link, worker, holding)
+
+    def deaf(master: Machine, worker: Worker, message: m.Holds) -> None:
+        if not message.all:
+            holds(master, worker, message)
+
+    holds = agents._holds
+    patch.setattr(agents, "_reconcile", forget)
+    patch.setattr(agents, "_holds", deaf)
+
+
+@bug
+def what_is_lost_is_still_believed_to_be_held(patch: Patch) -> None:
+    holds = agents._holds
+
+    def hopeful(master: Machine, worker: Worker, message: m.Holds) -> None:
+        holds(master, worker, msgspec.structs.replace(message, lost=[], all=False))
+
+    patch.setattr(agents, "_holds", hopeful)
+
+
+@bug
+def made_contents_are_not_journaled(patch: Patch) -> None:
+    """The live master knows what a task has made; one that reads the journal does not."""
+
+    def record(self: Machine, fact: f.Fact) -> None:
+        original(self, fact)
+        if isinstance(fact, f.TasksDone) and fact.made:
+            self.facts[-1] = msgspec.structs.replace(fact, made={})
+
+    original = Machine.record
+    patch.setattr(Machine, "record", record)
+
+
+@bug
+def contents_outlive_their_runs(patch: Patch) -> None:
+    """What only a forgotten run needed stays known."""
+
+    def keep(state: State, run: Any) -> None:
+        for digest in run.contents:
+            state.contents[digest].runs -= 1
+
+    patch.setattr(replicas, "run_gone", keep)

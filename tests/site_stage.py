@@ -1,0 +1,203 @@
+"""A site in memory, for tests of ``SiteWork``: its agents, connections that keep their order, and time that passes as the test says.
+
+Each agent runs what it is given as far as it has room, and puts the rest into a queue, as a real one does. What it says to the pool's
+master is kept in ``said``. Broadcasts reach everybody who lives; answers are put together when all of those have answered.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+from pilotfish.agent.overlay.contacts import Contact
+from pilotfish.agent.overlay.site_work import SiteWork
+
+SPEC = 7
+Row = list[Any]
+
+
+def spec_row(number: int = SPEC, needs: dict[str, float] | None = None, **words: Any) -> Row:
+    """As SentSpec goes over the wire, without code."""
+    fields = {"requirement": "", "rank": "", "tags": {}, "time_s": 0.0, **words}
+    return [
+        number,
+        "python",
+        fields["time_s"],
+        needs or {"cores": 1.0},
+        {},
+        0,
+        [],
+        fields["requirement"],
+        fields["rank"],
+        fields["tags"],
+    ]
+
+
+def task_row(task: int, attempt: int = 1, spec: int = SPEC, contents: tuple[tuple[str, int], ...] = ()) -> Row:
+    return [task, attempt, spec, 1, 0.0, 0, [[digest, size, "", 0, 0] for digest, size in contents]]
+
+
+class Agent:
+    """One worker. ``has``: tasks it was given and has not ended, oldest first; ``got``: all it was ever given."""
+
+    def __init__(self, site: Site, number: int, cores: float, properties: dict[str, Any], holds: tuple[str, ...]) -> None:
+        self.site = site
+        self.me = Contact(number, ["127.0.0.1", number])
+        self.name = f"w{number}"
+        self.cores = cores
+        self.work = SiteWork(self.me, self.name, properties, dict.fromkeys(holds), {"cores": cores})
+        self.has: dict[int, float] = {}
+        self.got: list[tuple[int, int]] = []
+        self.alive = True
+
+    @property
+    def room(self) -> float:
+        """What would be free if all that waits here had begun."""
+        return self.cores - sum(self.has.values())
+
+    def take(self, header: Row) -> None:
+        for task, attempt, spec, *_ in header[2]:
+            self.got.append((task, attempt))
+            self.has[task] = self.site.needs[spec].get("cores", 0.0)
+
+    def end(self, task: int) -> None:
+        del self.has[task]
+        self.site.later(self, self, lambda: self.work.has_room({"cores": self.room}, self.site.now))
+
+
+class Site:
+    """``random``: what happens next, of all that could; without it, what was said first."""
+
+    def __init__(self, *cores: float, random: Random | None = None) -> None:
+        self.now = 0.0
+        self.random = random
+        self.needs: dict[int, dict[str, float]] = {}
+        self.said: list[tuple[str, Row]] = []
+        self.gifts: list[tuple[str, int, int]] = []
+        """(worker, task, attempt) as they were sent."""
+        self.agents: dict[int, Agent] = {}
+        self.on_gift: Callable[[Agent], None] = lambda agent: None
+        self._links: dict[tuple[int, int], deque[Callable[[], None]]] = {}
+        self._rounds: dict[str, tuple[Agent, set[int], list[Any]]] = {}
+        for number, amount in enumerate(cores, 1):
+            self.add(number, amount)
+
+    def add(self, number: int, cores: float = 1.0, holds: tuple[str, ...] = (), **properties: Any) -> Agent:
+        agent = self.agents[number] = Agent(self, number, cores, {**properties, "worker": f"w{number}", "cores": cores}, holds)
+        agent.work.linked = True
+        agent.work.has_room({"cores": cores}, self.now)
+        return agent
+
+    def crown(self, number: int, term: int = 1, *but: int) -> None:
+        """All hear of it, but these."""
+        for agent in self.living():
+            if agent.me.node not in but:
+                agent.work.reigns(term, self.agents[number].me, self.now)
+                self.step(agent)
+
+    def living(self) -> list[Agent]:
+        return [agent for agent in self.agents.values() if agent.alive]
+
+    def die(self, number: int) -> None:
+        self.agents[number].alive = False
+        for agent in self.living():
+            agent.work.unreachable(number, self.now)
+            self.step(agent)
+
+    def lend(self, number: int, *rows: Row, specs: tuple[Row, ...] = ()) -> None:
+        specs = specs or (spec_row(),)
+        self.needs.update({spec[0]: spec[3] for spec in specs})
+        agent = self.agents[number]
+        agent.work.lent(["lend", list(specs), list(rows)], b"x" * len(rows), self.now)
+        self.step(agent)
+
+    def words(self, number: int, kind: str) -> list[Row]:
+        """What it said of this kind to the pool's master."""
+        return [header for name, header in self.said if name == f"w{number}" and header[0] == kind]
+
+    def claimed(self) -> list[tuple[str, int, int]]:
+        given = [one for _, header in self.said if header[0] == "claims" for one in header[1]]
+        return [(worker, task, attempt) for worker, items in given for task, attempt in items]
+
+    # --- what happens -----------------------------------------------------------------------------------------------------------------
+
+    def later(self, sender: Agent, to: Agent, act: Callable[[], None]) -> None:
+        def arrive() -> None:
+            if to.alive:
+                act()
+                self.step(to)
+
+        self._links.setdefault((sender.me.node, to.me.node), deque()).append(arrive)
+
+    def step(self, agent: Agent) -> None:
+        for effect in agent.work.turn(self.now):
+            getattr(self, f"_{effect[0]}")(agent, *effect[1:])
+
+    def happen(self) -> bool:
+        """One thing; False: nothing is under way."""
+        waiting = [link for link, acts in self._links.items() if acts]
+        if not waiting:
+            return False
+        self._links[self.random.choice(waiting) if self.random else waiting[0]].popleft()()
+        return True
+
+    def settle(self, seconds: float = 0.0) -> None:
+        """All that is under way arrives, and time passes, with a turn at each deadline."""
+        until = self.now + seconds
+        while True:
+            while self.happen():
+                pass
+            due = min((agent.work.deadline for agent in self.living()), default=until + 1)
+            if due > until:
+                break
+            self.now = max(self.now, due)
+            for agent in self.living():
+                self.step(agent)
+        self.now = until
+
+    # --- effects ----------------------------------------------------------------------------------------------------------------------
+
+    def _spread(self, origin: Agent, payload: Any, seconds: float) -> None:
+        name = f"{origin.name}-{len(self._rounds)}"
+        self._rounds[name] = (origin, {agent.me.node for agent in self.living()}, [])
+        payload = json.loads(json.dumps(payload))
+        for agent in self.living():
+            self.later(origin, agent, lambda to=agent: to.work.delivered(name, payload[1], self.now))  # type: ignore[misc]
+
+    def _answer(self, agent: Agent, name: str, answer: Any) -> None:
+        origin = self._rounds[name][0]
+        answer = json.loads(json.dumps(answer))
+        self.later(agent, origin, lambda: self._gather(name, agent.me.node, answer))
+
+    def _gather(self, name: str, node: int, answer: list[Any]) -> None:
+        origin, missing, answers = self._rounds[name]
+        answers.extend(answer)
+        missing.discard(node)
+        if not missing & {agent.me.node for agent in self.living()}:
+            origin.work.gathered(answers, self.now)
+
+    def _tell(self, agent: Agent, contact: Contact, message: Row) -> None:
+        message = json.loads(json.dumps(message))
+        self.later(agent, self.agents[contact.node], lambda: self.agents[contact.node].work.told(agent.me, message, self.now))
+
+    def _give(self, agent: Agent, contact: Contact, header: Row, parts: list[bytes]) -> None:
+        to = self.agents[contact.node]
+        self.gifts += [(to.name, row[0], row[1]) for row in header[2]]
+        assert b"".join(parts) == b"x" * len(header[2])
+        self.later(agent, to, lambda: self._receive(agent, to, json.loads(json.dumps(header))))
+
+    def _receive(self, giver: Agent, to: Agent, header: Row) -> None:
+        """How much room there is then, it is told a moment later, by another thread."""
+        to.work.received(giver.me, header, self.now)
+        to.take(header)
+        self.later(to, to, lambda: to.work.has_room({"cores": to.room}, self.now))
+        self.on_gift(to)
+
+    def _send(self, agent: Agent, header: Row) -> None:
+        self.said.append((agent.name, header))
+
+    def _alive(self, agent: Agent) -> None:
+        """The pool's master was heard of."""

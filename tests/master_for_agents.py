@@ -316,6 +316,10 @@ class Agent:
         words = [python, str(bundle), "--credentials", str(master.credentials), "--workdir", str(self.workdir), *options]
         self.process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
 
+    def leftovers(self) -> list[str]:
+        """What is left in its working directory but for the cache, which is for the next one."""
+        return [path.name for path in self.workdir.iterdir() if not path.name.startswith("pilotfish-cache-")]
+
     @property
     def pid(self) -> int:
         """Of the agent proper, the supervisor's child."""

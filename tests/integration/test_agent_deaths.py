@@ -236,7 +236,7 @@ def test_when_the_agent_is_killed_nothing_of_it_is_left_and_the_master_is_told(c
     assert gone.worker == "w1" and "signal 9" in gone.reason
     assert not any(alive(pid) for pid in everybody)
     code, _ = agent.wait()
-    assert code == 1 and not list(agent.workdir.iterdir())
+    assert code == 1 and not agent.leftovers()
 
 
 def test_when_the_supervisor_is_killed_the_agent_ends_its_work_and_leaves(client: Client, agent: Agent, tmp_path: Path) -> None:
@@ -245,7 +245,7 @@ def test_when_the_supervisor_is_killed_the_agent_ends_its_work_and_leaves(client
     leave = client.master.wait_for(wire.Leave)
     assert "supervisor" in leave.reason
     eventually(lambda: not any(alive(pid) for pid in everybody))
-    eventually(lambda: not list(agent.workdir.iterdir()))
+    eventually(lambda: not agent.leftovers())
 
 
 def test_when_both_are_killed_at_once_nothing_is_left_running(client: Client, agent: Agent, tmp_path: Path) -> None:

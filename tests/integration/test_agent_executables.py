@@ -164,9 +164,8 @@ def test_as_much_is_kept_of_an_executables_output_as_of_a_calls_and_as_the_docum
 
 def test_stdin_and_output_may_be_large(client: Client) -> None:
     data = os.urandom(5 << 20)
-    spec = client.exec(launch={"outputs": ["copy"]})
-    outcome = client.outcome(client.command(spec, "/bin/sh", "-c", "tee copy", stdin=data))
-    assert outcome["stdout"] == data and outcome["contents"]["copy"] == data
+    outcome = client.outcome(client.command(client.exec(), "/bin/cat", stdin=data))
+    assert outcome["stdout"] == data
 
 
 def test_an_ending_by_signal_is_told_with_its_name(client: Client) -> None:

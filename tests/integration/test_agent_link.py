@@ -237,7 +237,7 @@ def test_a_drained_agent_finishes_lets_applications_clean_up_and_leaves(unix_mas
         assert unix_master.wait_for(wire.Leave).reason == "enough"
         assert agent.wait()[0] == 0
         assert (tmp_path / "note").read_text() == "cleaned up"
-        assert not list(agent.workdir.iterdir())
+        assert not agent.leftovers()
 
 
 def test_a_retired_agent_kills_everything_and_ends(unix_master: FakeMaster, tmp_path: Path) -> None:

@@ -111,7 +111,7 @@ class Reading(Protocol):
 
 
 class Channel:
-    """Frames over a proved connection, for one thread. A body is valid until the next ``receive``: all are taken into the same buffer."""
+    """Frames over a proved connection, for one thread. A body is valid until the ``receive`` after the next one."""
 
     def __init__(self, connection: Connection, silence_s: float = SILENCE_S) -> None:
         self.connection = connection
@@ -121,7 +121,7 @@ class Channel:
         self._small = memoryview(b"")
         self._start = 0
         self._end = 0
-        self._piece = memoryview(b"")
+        self._pieces = [memoryview(b""), memoryview(b"")]
         connection.settimeout(silence_s)
 
     def fileno(self) -> int:
@@ -145,10 +145,11 @@ class Channel:
         return self._end > self._start or bool(pending is not None and pending())
 
     def piece(self) -> memoryview:
-        """Room for one piece; ``receive`` uses the same."""
-        if not self._piece:
-            self._piece = memoryview(bytearray(PIECE))
-        return self._piece
+        """Room for one piece. There are two, in turn: what was received is left alone while the next one comes."""
+        self._pieces.reverse()
+        if not self._pieces[0]:
+            self._pieces[0] = memoryview(bytearray(PIECE))
+        return self._pieces[0]
 
     def send(self, header: Sequence[Any], parts: Sequence[Any] = ()) -> None:
         self._allow(self.silence_s)

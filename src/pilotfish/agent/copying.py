@@ -57,11 +57,12 @@ def _data(descriptor: int, size: int) -> Iterator[Tuple[int, int]]:
 
 def write_sparsely(descriptor: int, view: memoryview, offset: int) -> None:
     """Append to a file that ends at the offset, or before it; zeros become holes."""
+    at = 0
     for start, end in _solid(view):
         at = start
         while at < end:
             at += os.pwrite(descriptor, view[at:end], offset + at)
-    if len(view) and _is_zero(view[-HOLE:]):
+    if at < len(view):
         os.ftruncate(descriptor, offset + len(view))
 
 

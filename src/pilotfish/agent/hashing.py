@@ -27,14 +27,20 @@ class FollowingHash:
         self._length = 0
         self._hashed = 0
         self._ends = False
+        self._seen: Optional[memoryview] = None
+        """The end of the file, if it is still in memory: it need not be read."""
         self._error: Optional[OSError] = None
         self._thread: Optional[threading.Thread] = None
 
-    def grow(self, length: int) -> None:
-        """So much of the file is there now."""
+    def grow(self, length: int, end: Optional[memoryview] = None) -> None:
+        """So much of the file is there now. ``end``: what was added to it, in memory that stays as it is until this is called again."""
         with self._changed:
+            while self._seen is not None and self._error is None:
+                self._changed.wait()
+            if end and self._thread is not None and self._hashed == self._length:
+                self._seen = end
             self._length = length
-            self._changed.notify()
+            self._changed.notify_all()
         if self._thread is None and length - self._hashed >= WORTH_A_THREAD:
             self._thread = threading.Thread(target=self._follow, name="hash", daemon=True)
             self._thread.start()
@@ -44,7 +50,7 @@ class FollowingHash:
         with self._changed:
             self._length = length
             self._ends = True
-            self._changed.notify()
+            self._changed.notify_all()
         if self._thread is None:
             self._follow()
         else:
@@ -58,7 +64,7 @@ class FollowingHash:
         with self._changed:
             self._length = self._hashed
             self._ends = True
-            self._changed.notify()
+            self._changed.notify_all()
         if self._thread is not None:
             self._thread.join()
 
@@ -69,6 +75,14 @@ class FollowingHash:
                 while self._hashed >= self._length and not self._ends:
                     self._changed.wait()
                 room = min(len(block), self._length - self._hashed)
+                seen = self._seen
+            if seen is not None:
+                self._hash.update(seen)
+                with self._changed:
+                    self._hashed += len(seen)
+                    self._seen = None
+                    self._changed.notify_all()
+                continue
             if room <= 0:
                 return
             try:
@@ -76,7 +90,9 @@ class FollowingHash:
                 if not count:
                     raise OSError(errno.EIO, "the file became shorter")
             except OSError as error:
-                self._error = error
+                with self._changed:
+                    self._error = error
+                    self._changed.notify_all()
                 return
             self._hash.update(block[:count])
             self._hashed += count

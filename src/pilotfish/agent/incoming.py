@@ -68,11 +68,11 @@ class Incoming:
         self.close()
 
     def write(self, buffer: Any) -> None:
-        """What comes next."""
+        """What comes next. The buffer must stay as it is until the next call of anything here."""
         view = memoryview(buffer).cast("B")
         self._insist_on(len(view))
         with_room(self._owner, self.size - self.offset, lambda: write_sparsely(self._descriptor, view, self.offset))
-        self._grow(len(view))
+        self._grow(len(view), view)
 
     def skip(self, length: int) -> None:
         """So many zeros come next; they take no room."""
@@ -87,11 +87,11 @@ class Incoming:
             self._throw_away()
             raise Damaged("more than the %d bytes of %s came" % (self.size, self.digest))
 
-    def _grow(self, length: int) -> None:
+    def _grow(self, length: int, end: Optional[memoryview] = None) -> None:
         with self._changed:
             self.offset += length
             self._changed.notify_all()
-        self._hash.grow(self.offset)
+        self._hash.grow(self.offset, end)
 
     def finish(self) -> str:
         """Verify it and put it in its place, which is returned."""

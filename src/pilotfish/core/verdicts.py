@@ -61,7 +61,7 @@ def judge(
     elif failure.cause == NO_DIRECTORY and worker.site not in task.shape.served:
         # Its workers are alike: it is tried at another site, if there is one.
         charge, final = "second_opinions", not _may_go_elsewhere(state, worker.site, task.shape)
-    elif failure.cause == MISSING_INPUT and any(record.is_nowhere for record in task.contents):
+    elif failure.cause == MISSING_INPUT and failure.blame == "site" and any(record.is_nowhere for record in task.contents):
         charge, final = "failures", True
     elif failure.blame in ("worker", "site"):
         charge, avoid = "losses", True

@@ -43,6 +43,8 @@ NEWS_S = 3.0
 CALL_S = 10.0
 """If there is nothing to ask, all are called so often, to see who is there."""
 ANSWER_S = 5.0
+PATIENCE_S = 20.0
+"""If nothing was gathered by then, nothing will be: all are asked again."""
 MISSED_CALLS = 2
 MOST_ANNOUNCED = 500
 CLAIM_S = 1.0
@@ -145,7 +147,7 @@ class SiteWork:
             return NEVER
         claims_at = self._claims_at if self._claims and self.linked else NEVER
         if self._asking:
-            return claims_at
+            return min(claims_at, self._last_round + PATIENCE_S)
         apart_s = CALL_S
         if self._unannounced:
             apart_s = ROUND_S if self._somebody_has_room() else NEWS_S

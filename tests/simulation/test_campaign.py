@@ -71,8 +71,10 @@ def test_nothing_is_lost_or_done_twice_in_a_hundred_thousand_faults(record_prope
 NEVER_TOGETHER: tuple[tuple[str, str], ...] = (
     *itertools.product(("black-hole",), ("ahead", "stowing", "stowed")),
     *itertools.product(("input-changed",), TRANSFERS),
+    ("endless-hang", "stowed"),
 )
-"""A node that fails everything at once hardly ever has anything waiting there, and makes nothing. A person's file is not at any node."""
+"""A node that fails everything at once hardly ever has anything waiting there, and makes nothing. A person's file is not at any node. And a
+result is acknowledged so soon that hardly any agent hangs for good just then."""
 
 
 def test_the_same_seed_tells_the_same_story_in_any_process() -> None:

@@ -64,7 +64,9 @@ def lost_input(machine: Machine, task: Task) -> Reason | None:
 def kept_elsewhere(machine: Machine, task: Task) -> Reason | None:
     """Workers have room for it, but none where an input of it was kept."""
     state = machine.state
-    able = [worker for worker in state.workers.values() if worker.suits(task.shape, machine.now) and worker.fits(task.shape.needs)]
+    links = {name: presence.link for name, presence in machine.presence.items()}
+    present = (worker for worker in state.workers.values() if links.get(worker.id) is not None)
+    able = [worker for worker in present if worker.suits(task.shape, machine.now) and worker.fits(task.shape.needs)]
     if not able or any(within_reach(state, task, worker.site) for worker in able):
         return None
     kept = [record for record in task.contents if record.holders and not (record.home or record.path)]

@@ -173,7 +173,9 @@ class Oracle:
             return
         settings = self.world.scenario.settings
         lease_s = max(settings.lease_s, RETURN_S, 3 * node.site.poll_s)
-        if "silent" in fact.reason and node.trouble_until >= self._decided_at - lease_s - 1.0:
+        # While the master's disk takes seconds for every turn, agents give up waiting for its welcome and call again and again.
+        trouble_until = max(node.trouble_until, self.world.slow_disk_until)
+        if "silent" in fact.reason and trouble_until >= self._decided_at - lease_s - 1.0:
             return
         raise Violated(f"worker {fact.worker} was given up without need: {fact.reason}")
 

@@ -44,7 +44,7 @@ def start(pilotfish_home: Path) -> Iterator[Start]:
 
 
 def ask(pool: Pool, kind: str, **arguments: Any) -> Any:
-    client = Client.connect(pool.directory, pool.revive)  # one that was just killed may still seem to listen
+    client = Client.connect(pool.directory, pool.revive, 0.0)  # one that was just killed may still seem to listen
     try:
         return client.ask(kind, **arguments).data
     finally:

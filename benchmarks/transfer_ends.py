@@ -20,7 +20,7 @@ from pilotfish.agent.bulk_serving import FileReading
 from pilotfish.agent.cache import Cache
 from pilotfish.agent.incoming import Incoming
 from pilotfish.agent.link import Credentials
-from pilotfish.live.bulk import Porter
+from pilotfish.agent.porter import Porter
 from pilotfish.live.endpoints import Doorman, Link, Rules
 from pilotfish.live.keys import AGENT, open_keyring
 

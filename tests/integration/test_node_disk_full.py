@@ -38,24 +38,13 @@ def has_left(peers: PeerPool) -> bool:
     return SMALL not in peers.present()
 
 
-def test_an_input_that_does_not_fit(peers: PeerPool) -> None:
+@pytest.mark.parametrize("mib", [40, 15], ids=["it-does-not-fit", "its-copy-for-the-task-does-not-fit"])
+def test_a_task_whose_input_has_no_room_goes_elsewhere_and_is_not_charged(peers: PeerPool, mib: int) -> None:
     peers.start(SMALL)
-    path = peers.write_input("big.dat", 40 * MIB)
+    path = peers.write_input("big.dat", mib * MIB)
     with peers.run() as run:
         future = run.executable(["wc", "-c", "big.dat"], inputs={"big.dat": path})
         processes.wait_until(lambda: has_left(peers), "the node is drained")
         peers.start(ROOMY)
-        assert future.result(PATIENCE_S).text.split()[0] == str(40 * MIB)
-    assert troubles(peers) == [(0, 0)]
-
-
-def test_an_input_whose_copy_for_the_task_does_not_fit(peers: PeerPool) -> None:
-    """It fits into the cache once, and not a second time into the sandbox."""
-    peers.start(SMALL)
-    path = peers.write_input("half.dat", 15 * MIB)
-    with peers.run() as run:
-        future = run.executable(["wc", "-c", "half.dat"], inputs={"half.dat": path})
-        processes.wait_until(lambda: has_left(peers), "the node is drained")
-        peers.start(ROOMY)
-        assert future.result(PATIENCE_S).text.split()[0] == str(15 * MIB)
+        assert future.result(PATIENCE_S).text.split()[0] == str(mib * MIB)
     assert troubles(peers) == [(0, 0)]

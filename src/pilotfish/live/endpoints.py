@@ -20,8 +20,9 @@ from typing import Any
 
 import msgspec
 
+from pilotfish.agent.porter import Porter
+from pilotfish.agent.tls_stream import Session, Stream
 from pilotfish.errors import ConnectionFailed
-from pilotfish.live.bulk import HandedOver, Porter, Session
 from pilotfish.live.frames import Buffer, Inbox, frame, joined
 from pilotfish.live.keys import AGENT, CLIENT, UNIX, Keyring, proof
 from pilotfish.model import messages as m
@@ -222,9 +223,7 @@ class Link(asyncio.BufferedProtocol):
         session = None
         if self._tls is not None and self._incoming is not None and self._outgoing is not None:
             session = Session(self._tls, self._incoming, self._outgoing)
-        connection = HandedOver(
-            socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno())), session, self._inbox.rest(unheard)
-        )
+        connection = Stream(socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno())), session, self._inbox.rest(unheard))
         self.transport = None
         transport.abort()
         porter.take(worker or self.key_id, connection)

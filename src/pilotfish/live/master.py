@@ -17,12 +17,12 @@ import socket
 import time
 from typing import Any
 
+from pilotfish.agent.porter import Porter
 from pilotfish.core import views
 from pilotfish.core.machine import Machine, Turn
 from pilotfish.errors import AlreadyRunning, JournalError, JournalFull
 from pilotfish.live.applications import Applications
 from pilotfish.live.bodies import split_body
-from pilotfish.live.bulk import Porter
 from pilotfish.live.cargo import Cargo
 from pilotfish.live.compaction import Compaction
 from pilotfish.live.endpoints import Doorman, Link, Rules

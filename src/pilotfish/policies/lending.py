@@ -1,4 +1,4 @@
-"""How many tasks a site's master is lent: as many again as its site can run at a time, so that it never waits for us, and in bulk."""
+"""How many tasks a site's master is lent: what can begin there at once, some for the next half minute, and all that can run there alone."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _can_begin(outlook: Outlook, subjects: list[Worker], shapes: Sequence[Shape]
 
 
 def _share(outlook: Outlook, subjects: list[Worker], shapes: Sequence[Shape]) -> int:
-    """With what it has for later; nothing, while it has more than a part of that."""
+    """With what it may have for later: its part of all that is ready, by size."""
     everywhere = sum(_slots(worker) for _, others in outlook.sites for worker in others) + sum(map(_slots, outlook.workers))
     slots = sum(map(_slots, subjects))
     share = -(-sum(len(shape.queue) for shape in shapes) * slots // everywhere)

@@ -60,8 +60,14 @@ class Agent:
 
     def take(self, header: Row) -> None:
         for task, attempt, spec, *_ in header[2]:
+            if attempt <= self.latest(task):
+                continue
             self.got.append((task, attempt))
             self.has[task] = self.site.needs[spec].get("cores", 0.0)
+
+    def latest(self, task: int) -> int:
+        """The attempt at this task that it was given last; what comes late of an earlier one is no news."""
+        return max((attempt for number, attempt in self.got if number == task), default=0)
 
     def end(self, task: int) -> None:
         del self.has[task]

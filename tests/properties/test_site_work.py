@@ -161,11 +161,11 @@ class Pool:
                     agent.has[sent.task] = 1.0
             elif isinstance(message, m.Kill):
                 for task, attempt in message.items:
-                    if agent.has and agent.got and (task, attempt) in agent.got:
-                        agent.has.pop(task, None)
+                    if task in agent.has and attempt == agent.latest(task):
+                        del agent.has[task]
 
     def finish(self, agent: Agent, task: int) -> None:
-        attempt = next(attempt for number, attempt in reversed(agent.got) if number == task)
+        attempt = agent.latest(task)
         agent.end(task)
         item = m.ResultItem(task, attempt, None, 1, 1, 1, 1)
         self.perform(self.stage.tell(i.AgentSpoke(self.link[agent.name], m.Results(0, [item]), [b"r"])))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from pilotfish.agent.pace import DIAL_TIMEOUT_S
 from pilotfish.model import facts as f
 from pilotfish.model import inputs as i
 from pilotfish.model.states import TASK_STATES
@@ -175,7 +174,7 @@ class Faults:
         if node.link is None:
             return False
         self.world.network.cut_silently(node.link)
-        node.troubled(self.world.now + max(DIAL_TIMEOUT_S, 4 * self.scenario.settings.beat_s))
+        node.cut_off()
         return True
 
     def _partition(self, node: Node) -> bool:

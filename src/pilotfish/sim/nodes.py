@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pilotfish.agent.machine import AgentMachine
 from pilotfish.agent.offer import Offer
+from pilotfish.agent.pace import DIAL_TIMEOUT_S
 from pilotfish.agent.work import Attempt
 from pilotfish.sim.carrier import SimulatedCarrier
 from pilotfish.sim.network import Link
@@ -225,6 +226,8 @@ class Node:
         self.frozen = frozen
         self.hung_until = max(self.hung_until, self.world.now + seconds)
         self.troubled(self.hung_until)
+        if self.link is not None and self.link.to_peer.dead:
+            self.cut_off()
         if seconds < NEVER:
             self.world.at(self.hung_until, self._go_on)
 
@@ -250,6 +253,10 @@ class Node:
             network.clog(self.link.to_master, self.blocked_to_master_until)
             network.clog(self.link.to_peer, self.blocked_to_peer_until)
         self.troubled(max(self.blocked_to_master_until, self.blocked_to_peer_until))
+
+    def cut_off(self) -> None:
+        """Its link leads nowhere and nobody says so. It finds out by the silence, of which only that counts that it was awake to hear."""
+        self.troubled(max(self.world.now, self.hung_until) + max(DIAL_TIMEOUT_S, 4 * self.world.scenario.settings.beat_s))
 
     def troubled(self, until: float) -> None:
         self.trouble_until = max(self.trouble_until, until)

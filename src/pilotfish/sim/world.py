@@ -182,7 +182,7 @@ class World:
         for link in old.all_links():
             self.network.cut_silently(link)
             if isinstance(link.peer, Node):
-                link.peer.troubled(self.now + max(DIAL_TIMEOUT_S, 4 * self.scenario.settings.beat_s))
+                link.peer.cut_off()
             else:
                 if isinstance(link.peer, Person):
                     link.peer.cut_off()

@@ -115,7 +115,7 @@ class Person:
         if message.tasks < self.accepted_ever:
             raise Broken(f"{self.plan.uid}: {self.accepted_ever} tasks were accepted, only {message.tasks} are known")
         self.run = message.run
-        self.present = True
+        self.present = self.link is not None and not self.link.to_master.dead  # or it is a late word of a master that was cut off
         self.world.oracle.opened(self)
         resume = message.tasks if self.plan.trusts_opened else min(self.accepted, message.tasks)
         self.sent = resume

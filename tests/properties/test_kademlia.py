@@ -18,6 +18,8 @@ from tests.overlay_network import QUICK, Network, grown, nodes_of
 
 SEEDS = st.integers(0, 2**32)
 CHANGES = st.sampled_from(["join", "join", "leave", "silent death", "death"])
+TUNINGS = st.sampled_from([QUICK, QUICK._replace(k=12)])
+"""With the larger buckets, who publishes looks for fewer than fit into one."""
 QUIET = settings(deadline=None, max_examples=12, suppress_health_check=list(HealthCheck))
 
 
@@ -151,9 +153,9 @@ def test_two_halves_of_a_site_that_was_cut_find_each_other_again(seed: int, size
 
 
 @QUIET
-@given(seed=SEEDS, size=st.integers(3, 40), holders=st.integers(1, 8))
-def test_a_content_is_kept_by_the_three_nearest_and_all_its_holders_are_found(seed: int, size: int, holders: int) -> None:
-    network = grown(seed, size)
+@given(seed=SEEDS, size=st.integers(3, 40), holders=st.integers(1, 8), tuning=TUNINGS)
+def test_a_content_is_kept_by_the_three_nearest_and_all_its_holders_are_found(seed: int, size: int, holders: int, tuning: Tuning) -> None:
+    network = grown(seed, size, tuning)
     key = network.random.getrandbits(BITS)
     holding = network.random.sample(list(network.peers.values()), min(holders, size))
     for peer in holding:
@@ -172,10 +174,10 @@ def test_a_content_is_kept_by_the_three_nearest_and_all_its_holders_are_found(se
 
 
 @QUIET
-@given(seed=SEEDS, size=st.integers(10, 30), changes=st.lists(CHANGES, min_size=10, max_size=30))
-def test_contents_are_found_during_churn_while_a_holder_lives(seed: int, size: int, changes: list[str]) -> None:
+@given(seed=SEEDS, size=st.integers(10, 30), changes=st.lists(CHANGES, min_size=10, max_size=30), tuning=TUNINGS)
+def test_contents_are_found_during_churn_while_a_holder_lives(seed: int, size: int, changes: list[str], tuning: Tuning) -> None:
     """At most two of the three that keep a key die between two publications: more is more than three copies can bear."""
-    network = grown(seed, size)
+    network = grown(seed, size, tuning)
     keys = {network.random.getrandbits(BITS): {peer.me.node: peer} for peer in network.random.sample(list(network.peers.values()), 4)}
     for key, holders in keys.items():
         for peer in holders.values():

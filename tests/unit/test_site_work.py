@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from pilotfish.agent.overlay.contacts import Malformed
+from pilotfish.agent.overlay.contacts import Contact, Malformed
+from pilotfish.agent.overlay.drawer import HOLD_OFF_S
 from pilotfish.agent.overlay.site_work import CALL_S, CLAIM_S, LOST_S, MISSED_CALLS, ROUND_S
-from tests.site_stage import Site, spec_row, task_row
+from tests.site_stage import SPEC, Agent, Site, spec_row, task_row
 
 
 def given_to(site: Site) -> dict[int, str]:
@@ -19,7 +22,7 @@ def test_all_get_something_and_nobody_more_than_it_has_room_for() -> None:
     site.lend(1, *map(task_row, range(6)))
     site.settle(1.0)
     assert sorted(len(agent.has) for agent in site.living()) == [1, 1, 2]
-    assert len(site.agents[1].work.loans) == 2
+    assert len(site.agents[1].work.drawer.loans) == 2
 
 
 def test_who_has_room_again_gets_the_next_one_without_another_round() -> None:
@@ -61,6 +64,32 @@ def test_the_larger_part_of_the_inputs_decides() -> None:
     assert given_to(site) == {0: "w3"}
 
 
+def test_who_holds_nothing_leaves_alone_what_suits_another_while_there_is_something_else() -> None:
+    site = Site(1.0)
+    site.add(2, holds=("aa", "bb"))
+    site.agents[2].work.has_room({"cores": 0.0}, site.now)
+    site.crown(1)
+    site.lend(1, task_row(0, contents=(("aa", 10),)), task_row(1, contents=(("bb", 10),)), task_row(2))
+    site.settle(2.0)
+    assert given_to(site) == {2: "w1"}
+    site.agents[1].end(2)
+    site.settle(0.1)
+    assert given_to(site) == {2: "w1", 1: "w1"}, "then the latest: who holds the input of the oldest has room sooner"
+
+
+def test_nothing_waits_for_ever_for_who_holds_its_input() -> None:
+    site = Site(1.0)
+    site.add(2, holds=("aa",))
+    site.agents[2].work.has_room({"cores": 0.0}, site.now)
+    site.crown(1)
+    site.lend(1, *(task_row(number, contents=(("aa", 10),)) for number in range(3)))
+    site.settle(2.0)
+    site.settle(HOLD_OFF_S)
+    site.agents[1].end(2)
+    site.settle(0.1)
+    assert given_to(site) == {2: "w1", 0: "w1"}
+
+
 def test_a_requirement_is_respected_and_a_rank_followed() -> None:
     site = Site()
     for number, (kind, speed) in enumerate([("bad", 9), ("good", 1), ("good", 5)], 1):
@@ -72,7 +101,7 @@ def test_a_requirement_is_respected_and_a_rank_followed() -> None:
     assert given_to(site) == {0: "w3"}
     site.lend(1, task_row(1), task_row(2), specs=(spec,))
     site.settle(2.0)
-    assert given_to(site) == {0: "w3", 1: "w2"} and len(site.agents[1].work.loans) == 1
+    assert given_to(site) == {0: "w3", 1: "w2"} and len(site.agents[1].work.drawer.loans) == 1
 
 
 def test_tags_and_time_are_respected() -> None:
@@ -143,6 +172,23 @@ def test_a_gift_that_is_never_acknowledged_is_given_again() -> None:
     site.agents[1].end(next(iter(site.agents[1].has)))
     site.settle(LOST_S + 4 * CALL_S)
     assert {task for agent in site.living() for task, _ in agent.got} == {0, 1}
+
+
+def test_a_gift_that_was_lost_is_given_again_together_with_its_spec() -> None:
+    site = Site(1.0, 0.0)
+    site.crown(1)
+    specs: list[list[int]] = []
+    lose = site._give
+
+    def give(agent: Agent, contact: Contact, header: list[Any], parts: list[bytes]) -> None:
+        specs.append([spec[0] for spec in header[1]])
+        if len(specs) > 1:
+            lose(agent, contact, header, parts)
+
+    site._give = give  # type: ignore[method-assign]
+    site.lend(1, task_row(1))
+    site.settle(LOST_S + 4 * CALL_S)
+    assert specs == [[SPEC], [SPEC]] and ("w1", 1, 1) in site.gifts
 
 
 def test_who_misses_calls_is_no_longer_vouched_for_and_comes_back_when_it_answers() -> None:

@@ -7,6 +7,7 @@ of the attempt settles it when two believe that they are the master. Whoever is 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from pilotfish.core import agents, assigning
@@ -45,30 +46,26 @@ class SiteMasters:
         reign = self.by_site.get(worker.site)
         return reign if reign is not None and reign.worker == worker.id else None
 
-    def outlook(self, machine: Machine, workers: list[Worker]) -> list[tuple[Worker, list[Worker]]]:
-        """Those that can be lent tasks, each with the workers that it may give them to."""
+    def divide(self, workers: list[Worker]) -> tuple[list[tuple[Worker, list[Worker]]], list[Worker]]:
+        """Those that can be lent tasks, each with the workers that it may give them to; and the workers that nobody else sees to."""
         if not self.by_site:
-            return []
+            return [], workers
         able = {worker.id: worker for worker in workers}
         found = []
         for reign in self.by_site.values():
             speaker = able.get(reign.worker)
-            subjects = [able[name] for name in reign.subjects if name in able]
+            subjects = [able.pop(name) for name in reign.subjects if name in able]
             if speaker is not None and subjects:
                 found.append((speaker, subjects))
-        return found
-
-    def vouched(self, worker: Worker) -> bool:
-        """Whether somebody else sees to it that this worker has work."""
-        reign = self.by_site.get(worker.site)
-        return reign is not None and worker.id in reign.subjects
+        return (found, list(able.values())) if found else ([], workers)
 
 
 def matches_by_itself(machine: Machine, site: str) -> bool:
     wanted = machine.settings.matching
     if wanted != AUTO:
         return wanted == DISTRIBUTED
-    return sum(1 for worker in machine.state.workers.values() if worker.site == site and worker.state == JOINED) >= LARGE_SITE
+    there = (worker for worker in machine.state.workers.values() if worker.site == site and worker.state == JOINED)
+    return next(islice(there, LARGE_SITE - 1, None), None) is not None
 
 
 def speaker(machine: Machine, worker: Worker) -> tuple[int, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from pilotfish.core.proposals import Loan, Outlook, Recall
-from pilotfish.core.replicas import within_reach
+from pilotfish.core.replicas import needs, within_reach
 from pilotfish.core.state import UNIT, Shape, Task, Worker
 from pilotfish.model.task import CORES
 
@@ -23,28 +23,42 @@ def lend(outlook: Outlook, shapes: Sequence[Shape]) -> list[Loan]:
     for speaker, _ in outlook.sites:
         loans[speaker] = list(_bound(outlook, speaker, taken))
         taken.update(dict.fromkeys(loans[speaker]))
-    for wants in (_can_begin, _share):  # first what can begin anywhere, then what will have to wait
-        for speaker, subjects in outlook.sites:
-            wanted = wants(outlook, subjects, shapes) - sum(not task.contents for task in (*speaker.lent, *loans[speaker]))
-            for shape in shapes:
-                if wanted > 0 and not shape.least_s and any(worker.suits(shape, outlook.now) for worker in subjects):
-                    found = list(_first(outlook, shape, wanted, taken, speaker.site))
-                    taken.update(dict.fromkeys(found))
-                    loans[speaker] += found
-                    wanted -= len(found)
+    if len(taken) < sum(len(shape.queue) for shape in shapes):
+        _lend_unbound(outlook, shapes, taken, loans)
     return [Loan(speaker, tasks) for speaker, tasks in loans.items() if tasks]
 
 
-def _can_begin(outlook: Outlook, subjects: list[Worker], shapes: Sequence[Shape]) -> int:
-    return sum(worker.free.get(CORES, 0) // UNIT for worker in subjects)
+def _lend_unbound(outlook: Outlook, shapes: Sequence[Shape], taken: dict[Task, None], loans: dict[Worker, list[Task]]) -> None:
+    wanted = {speaker: _can_begin(subjects) - sum(map(_may_go_anywhere, speaker.lent)) for speaker, subjects in outlook.sites}
+    for more in ({}, _ahead(outlook, shapes)):  # first what can begin anywhere, then what will have to wait
+        for speaker, subjects in outlook.sites:
+            wanted[speaker] += more.get(speaker, 0)
+            for shape in shapes:
+                if wanted[speaker] > 0 and not shape.least_s and any(worker.suits(shape, outlook.now) for worker in subjects):
+                    found = list(_first(outlook, shape, wanted[speaker], taken, speaker.site))
+                    taken.update(dict.fromkeys(found))
+                    loans[speaker] += found
+                    wanted[speaker] -= len(found)
 
 
-def _share(outlook: Outlook, subjects: list[Worker], shapes: Sequence[Shape]) -> int:
-    """With what it may have for later: its part of all that is ready, by size."""
-    everywhere = sum(_slots(worker) for _, others in outlook.sites for worker in others) + sum(map(_slots, outlook.workers))
-    slots = sum(map(_slots, subjects))
-    share = -(-sum(len(shape.queue) for shape in shapes) * slots // everywhere)
-    return _can_begin(outlook, subjects, shapes) + min(max(LEAST, int(slots * _waves(shapes))), share)
+def _can_begin(subjects: list[Worker]) -> int:
+    return sum([worker.free.get(CORES, 0) // UNIT for worker in subjects])
+
+
+def _may_go_anywhere(task: Task) -> bool:
+    for record in needs(task):  # noqa: SIM110 - a generator would cost more than the loop
+        if not (record.home or record.path):
+            return False
+    return True
+
+
+def _ahead(outlook: Outlook, shapes: Sequence[Shape]) -> dict[Worker, int]:
+    """What each may have for later; no more than its part, by size, of all that is ready."""
+    slots = {speaker: sum([worker.slots for worker in subjects]) for speaker, subjects in outlook.sites}
+    everywhere = sum(slots.values()) + sum([worker.slots for worker in outlook.workers])
+    ready = sum(len(shape.queue) for shape in shapes)
+    waves = _waves(shapes)
+    return {speaker: min(max(LEAST, int(own * waves)), -(-ready * own // everywhere)) for speaker, own in slots.items()}
 
 
 def _bound(outlook: Outlook, speaker: Worker, taken: dict[Task, None]) -> Iterable[Task]:
@@ -72,15 +86,11 @@ def _waves(shapes: Sequence[Shape]) -> float:
     return min(1.0, AHEAD_S / max(min(known), 1e-3)) if known else 0.0
 
 
-def _slots(worker: Worker) -> int:
-    return max(1, worker.capacity.get(CORES, 0) // UNIT)
-
-
 def _first(outlook: Outlook, shape: Shape, count: int, taken: dict[Task, None], site: str) -> Iterable[Task]:
     for task in shape.queue:
         if count <= 0:
             return
-        if task not in taken and (not task.contents or within_reach(outlook.state, task, site)):
+        if task not in taken and within_reach(outlook.state, task, site):
             count -= 1
             yield task
 

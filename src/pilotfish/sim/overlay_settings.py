@@ -7,9 +7,6 @@ from dataclasses import dataclass
 from pilotfish.agent.overlay.contacts import Tuning
 from pilotfish.agent.overlay.peer import SHIPPED
 
-CALM = SHIPPED._replace(refresh_s=1800.0)
-"""As it is shipped, but that agents look their neighbourhood over less often: nobody dies here, and it would be half of all messages."""
-
 NO_TABLE, CENTRAL, DISTRIBUTED = "no table", "central", "distributed"
 ARCHITECTURES = (NO_TABLE, CENTRAL, DISTRIBUTED)
 """Only the pool's master knows who holds what, and an agent reads its own cache or the site's storage; agents find files with their peers;
@@ -65,7 +62,7 @@ class Plan:
     tasks: int
     seed: int
     surroundings: Surroundings = Surroundings()
-    tuning: Tuning = CALM
+    tuning: Tuning = SHIPPED
     through_json: bool = False
     """What peers tell each other goes through JSON, as it does live; it takes longer."""
 

@@ -51,7 +51,7 @@ class Tuning(NamedTuple):
     replicas: int = 3
     timeout_s: float = 2.0
     """A peer that does not answer within this is dropped."""
-    refresh_s: float = 300.0
+    refresh_s: float = 900.0
     """So often the neighbourhood is looked over, and peers that were silent since are asked for a sign of life."""
     republish_s: float = 900.0
     expire_s: float = 2700.0

@@ -1,7 +1,7 @@
 """Requirements and ranks: a small language over the properties of a worker and a task, read here and never given to Python.
 
     memory >= 8G and site in ("lyon", "cern")        a requirement: holds or not
-    cores - load + 10 * held / wanted                a rank: the larger, the better
+    cores + 10 * held / wanted                       a rank: the larger, the better
 
 A property that is unknown, or neither number nor text nor truth, is undefined (None, here), and so is what is made of it as far as it
 matters: ``undefined and false`` is false. Undefined is also a division by zero, and a text where a number is wanted or compared with it.
@@ -14,8 +14,9 @@ sense is made to give a number or None, so that nothing above it needs to look.
 from __future__ import annotations
 
 import operator
+import re
 from functools import lru_cache
-from typing import Any, Callable, Mapping, Optional, Tuple
+from typing import Any, Callable, List, Mapping, Optional, Tuple
 
 from .expression_text import MAX_LENGTH, BadExpression, Node, read, show
 
@@ -99,6 +100,22 @@ _OPERATORS = {
     "//": operator.floordiv,
     "%": operator.mod,
 }
+_DIGITS = re.compile("([0-9]+)")
+
+
+def _order(text: str) -> Tuple[List[Any], str]:
+    """By which texts are sorted: runs of digits count as numbers, so that 3.9 comes before 3.11. Only equal texts have an equal place."""
+    parts: List[Any] = _DIGITS.split(text)
+    for place in range(1, len(parts), 2):
+        # As a number would be, but however long it is.
+        digits = parts[place].lstrip("0")
+        parts[place] = (len(digits), digits)
+    return parts, text
+
+
+def _of_texts(sign: str) -> Callable[[Any, Any], Any]:
+    test = _OPERATORS[sign]
+    return test if sign in ("==", "!=") else lambda one, other: test(_order(one), _order(other))
 
 
 def _compile(node: Node, wanted: int) -> Evaluate:
@@ -243,7 +260,8 @@ def _comparison(node: Node) -> Evaluate:
     if kinds == (_EITHER, _EITHER):
         return _chain(node)
     wanted = max(kinds)
-    test, left, right = _OPERATORS[sign], _compile(node[1], wanted), _compile(last, wanted)
+    left, right = _compile(node[1], wanted), _compile(last, wanted)
+    test = _of_texts(sign) if wanted == _TEXT else _OPERATORS[sign]
 
     def compare(properties: Properties) -> Any:
         one, other = left(properties), right(properties)
@@ -255,16 +273,17 @@ def _comparison(node: Node) -> Evaluate:
 def _chain(node: Node) -> Evaluate:
     """``a < b < c``: as ``a < b and b < c``, but b is evaluated once, or nested chains would take exponential time."""
     first = _compile(node[1], _EITHER)
-    rest = tuple((_OPERATORS[sign], _compile(part, _EITHER)) for sign, part in node[2])
+    rest = tuple((_OPERATORS[sign], _of_texts(sign), _compile(part, _EITHER)) for sign, part in node[2])
 
     def compare(properties: Properties) -> Any:
         answer: Optional[bool] = True
         one = first(properties)
-        for test, part in rest:
+        for of_numbers, of_texts, part in rest:
             other = part(properties)
-            if one is None or other is None or isinstance(one, str) is not isinstance(other, str):
+            are_texts = isinstance(one, str)
+            if one is None or other is None or are_texts is not isinstance(other, str):
                 answer = None
-            elif not test(one, other):
+            elif not (of_texts if are_texts else of_numbers)(one, other):
                 return False
             one = other
         return answer

@@ -86,10 +86,13 @@ class Kademlia:
             self.look_up(self.me.node, self._refresh_buckets, now, self._seeds)
 
     def _refresh_buckets(self, neighbours: List[Contact], now: float) -> None:
-        """All in nearer buckets than our k-th neighbour's are known now. Farther ones need a look at a random id in each."""
+        """All in nearer buckets than our k-th neighbour's are known now. Farther ones need a look at a random id in each, unless they are
+        full of peers that live: who gave no sign of life was dropped."""
         if len(neighbours) < self.tuning.k:
             return
         for index in range(self.table.index_of(neighbours[-1].node), BITS):
+            if self.table.is_full(index):
+                continue
             self.look_up(self.me.node ^ (1 << index | self._random.getrandbits(index)), self._ignore, now)
 
     def _ignore(self, answer: Any, now: float) -> None:
@@ -124,9 +127,9 @@ class Kademlia:
 
     # --- lookups --------------------------------------------------------------------------------------------------------------------
 
-    def look_up(self, target: int, then: Found, now: float, more: Sequence[Contact] = ()) -> None:
-        """``then`` gets the k nearest to ``target`` of all other nodes, nearest first."""
-        lookup = Lookup(target, self.tuning.k, False, (0, 0), lambda done, at: then(done.found(), at))
+    def look_up(self, target: int, then: Found, now: float, more: Sequence[Contact] = (), count: int = 0) -> None:
+        """``then`` gets the ``count`` (or k) nearest to ``target`` of all other nodes, nearest first."""
+        lookup = Lookup(target, count or self.tuning.k, False, (0, 0), lambda done, at: then(done.found(), at))
         lookup.offer(more, self.me.node)
         self._begin(lookup, now)
 
@@ -204,7 +207,11 @@ class Kademlia:
 
     def _publish(self, key: int, report: Callable[[int, float], None], now: float) -> None:
         self.published[key] = NEVER
-        self.look_up(key, lambda found, at: Publication(self, key, found, report).advance(at), now)
+        self._find_keepers(key, lambda found, at: Publication(self, key, found, report).advance(at), now)
+
+    def _find_keepers(self, key: int, then: Found, now: float) -> None:
+        """Some more than are needed: one may fail, and what is a little farther away may know somebody nearer."""
+        self.look_up(key, then, now, count=min(self.tuning.k, 2 * self.tuning.replicas))
 
     def published_at(self, key: int, kept: List[Contact], whole: bool, now: float) -> None:
         """Told by a publication that is over. One that found no one to keep it, or lost some on the way, is tried again soon."""
@@ -229,7 +236,7 @@ class Kademlia:
         rows = read_rows(read_fields(message, 1)[0], self.tuning.most_holders)
         for key, holders in rows:
             self.holdings.add(key, holders, now)
-            self.look_up(key, partial(self._pass_on, write_row(key, holders)), now)
+            self._find_keepers(key, partial(self._pass_on, write_row(key, holders)), now)
 
     def _pass_on(self, row: List[Any], found: List[Contact], now: float) -> None:
         for contact in found[: self.tuning.replicas]:

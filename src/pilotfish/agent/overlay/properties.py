@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, Mapping
+from typing import Any, Dict, Iterable, Mapping
+
+from .expressions import Expression
 
 INFO = ("hostname", "system", "machine", "python", "cpu")
 
@@ -18,3 +20,10 @@ def worker_properties(
     properties.update(capacity)
     properties.update(worker=worker, site=site)
     return properties
+
+
+def lacks_quotes(name: str, requirement: Expression, workers: Iterable[Mapping[str, Any]]) -> bool:
+    """Whether a name that is no property was likely meant as a text: some property has this value, or it stands with one that has texts."""
+    beside = {other for clause in requirement.clauses if name in clause.names for other in clause.names}
+    texts = [(other, value) for properties in workers for other, value in properties.items() if isinstance(value, str)]
+    return any(other in beside or value.lower() == name.lower() for other, value in texts)

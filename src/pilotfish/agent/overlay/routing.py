@@ -39,6 +39,9 @@ class RoutingTable:
     def index_of(self, node: int) -> int:
         return (self.node ^ node).bit_length() - 1
 
+    def is_full(self, index: int) -> bool:
+        return len(self.buckets.get(index, ())) >= self.k
+
     def saw(self, contact: Contact, now: float) -> None:
         index = self.index_of(contact.node)
         if index < 0:

@@ -29,10 +29,10 @@ Effects (tuples)
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from .contacts import NEVER, Contact, Effect, Malformed
+from .drawer import Drawer, Loan
 from .expressions import BadExpression, parse
 from .matching import greedy
 
@@ -54,18 +54,6 @@ LOST_S = 5.0
 _ROUNDING = 1e-6
 
 Amounts = Dict[str, float]
-
-
-class Loan:
-    """A task that was lent to us. ``row`` and ``payload`` as they came."""
-
-    __slots__ = ("row", "payload", "contents", "announced")
-
-    def __init__(self, row: List[Any], payload: bytes) -> None:
-        self.row = row
-        self.payload = payload
-        self.contents = [[content[0], content[1]] for content in row[6]]
-        self.announced = False
 
 
 class Subject:
@@ -97,6 +85,10 @@ class Subject:
             for _, needs, _ in self.under_way.values():
                 self.take(needs)
 
+    @property
+    def has_room(self) -> bool:
+        return any(amount > _ROUNDING for amount in self.free.values())
+
     def take(self, needs: Amounts) -> None:
         for name, amount in needs.items():
             self.free[name] = self.free.get(name, 0.0) - amount
@@ -119,16 +111,15 @@ class SiteWork:
         """The pool's master can be spoken to."""
         self.term = 0
         self.master: Optional[Contact] = None
-        self.loans: OrderedDict[int, Loan] = OrderedDict()
+        self.drawer = Drawer()
         self.subjects: Dict[int, Subject] = {}
         self.effects: List[Effect] = []
         self._specs: Dict[int, Tuple[List[Any], bytes]] = {}
         self._asking = False
-        self._unannounced = False
-        """There are loans that the others have not heard of."""
         self._last_round = -NEVER
         self._vouched_at = -NEVER
-        self._here: Dict[int, None] = {}
+        self._roomy: Dict[int, None] = {}
+        """Subjects that have something free, by their nodes."""
         self._needs_of: Dict[int, Amounts] = {}
         """Of the specs that we were given tasks of."""
         self._claims: Dict[str, List[List[int]]] = {}
@@ -149,13 +140,9 @@ class SiteWork:
         if self._asking:
             return min(claims_at, self._last_round + PATIENCE_S)
         apart_s = CALL_S
-        if self._unannounced:
-            apart_s = ROUND_S if self._somebody_has_room() else NEWS_S
+        if self.drawer.untold:
+            apart_s = ROUND_S if self._roomy or not self.subjects else NEWS_S
         return min(claims_at, self._last_round + apart_s)
-
-    def _somebody_has_room(self) -> bool:
-        """Nobody who is asked otherwise would gain by it."""
-        return not self.subjects or any(subject.free.get("cores", 1.0) > _ROUNDING for subject in self.subjects.values())
 
     def turn(self, now: float) -> List[Effect]:
         if self.is_master and self._claims and self.linked and now >= self._claims_at:
@@ -168,7 +155,7 @@ class SiteWork:
     def holding(self) -> List[List[int]]:
         """[task, attempt] of what was lent to us and is not claimed for anybody."""
         under_way = [loan for subject in self.subjects.values() for loan, _, _ in subject.under_way.values()]
-        return [loan.row[:2] for loan in (*self.loans.values(), *under_way)]
+        return [loan.row[:2] for loan in (*self.drawer.loans.values(), *under_way)]
 
     # --- who is master ----------------------------------------------------------------------------------------------------------------
 
@@ -182,8 +169,9 @@ class SiteWork:
         elif was_master:
             if self._claims:
                 self._tell_claims()
-            self.loans.clear()
+            self.drawer = Drawer()
             self.subjects.clear()
+            self._roomy.clear()
             self._say(["reigns", 0])
         if not self.is_master and self.free:
             self._tell_room()
@@ -224,8 +212,7 @@ class SiteWork:
         unwanted = []
         for row in header[2]:
             if self.is_master and row[2] in self._specs:
-                self.loans[row[0]] = Loan(list(row), bytes(view[offset : offset + row[3]]))
-                self._unannounced = True
+                self.drawer.put(Loan(list(row), bytes(view[offset : offset + row[3]]), now))
             else:
                 unwanted.append(row[:2])
             offset += row[3]
@@ -234,23 +221,20 @@ class SiteWork:
 
     def dropped(self, items: Sequence[Sequence[int]], back: bool, now: float) -> None:
         """``back``: those that we still have are to be returned."""
-        found = [task for task, attempt in items if task in self.loans and self.loans[task].row[1] == attempt]
+        loans = self.drawer.loans
+        found = [task for task, attempt in items if task in loans and loans[task].row[1] == attempt]
         self._part_with(found, back)
 
     def _part_with(self, tasks: Sequence[int], back: bool) -> None:
-        gone = [self.loans.pop(task).row[:2] for task in tasks]
+        gone = [self.drawer.pop(task).row[:2] for task in tasks]
         if gone and back:
             self._say(["returned", gone])
 
     def _begin_round(self, now: float) -> None:
         """Tell all of tasks they have not heard of, and hear from all how they are."""
-        unannounced = [loan for loan in self.loans.values() if not loan.announced]
-        new = unannounced[:MOST_ANNOUNCED]
-        self._unannounced = len(unannounced) > len(new)
-        for loan in new:
-            loan.announced = True
-        specs = {loan.row[2]: self._specs[loan.row[2]][0] for loan in self.loans.values()}
-        described = [[number, spec[3], spec[7], spec[8], spec[9], spec[2]] for number, spec in specs.items()]
+        new = self.drawer.tell(MOST_ANNOUNCED)
+        specs = [self._specs[number][0] for number in self.drawer.specs]
+        described = [[spec[0], spec[3], spec[7], spec[8], spec[9], spec[2]] for spec in specs]
         self._asking = True
         self._last_round = now
         tasks = [[loan.row[0], loan.row[2], loan.contents] for loan in new]
@@ -272,16 +256,14 @@ class SiteWork:
                     self._gone.pop(worker, None)
                     newcomers = True
                 subject.bases.update((int(spec), float(base)) for spec, base in bases)
-                subject.ranks.update((int(task), float(rank)) for task, rank in ranks if task in self.loans)
-                subject.says(row[2], int(row[3]))
+                self._hear_ranks(subject, ranks)
+                self._hear(subject, row[2], int(row[3]))
                 subject.missed = 0
                 heard[contact.node] = None
             except (Malformed, LookupError, TypeError, ValueError, AttributeError, OverflowError):
                 continue  # of another version, or mad: it gets nothing
-        if newcomers and self.loans:
-            self._unannounced = True
-            for loan in self.loans.values():
-                loan.announced = False  # they were not there when the others were told of it
+        if newcomers:
+            self.drawer.tell_again()
         for node in [node for node in self.subjects if node not in heard]:
             self.subjects[node].missed += 1
             if self.subjects[node].missed >= MISSED_CALLS:
@@ -291,9 +273,28 @@ class SiteWork:
         if self._joined or self._gone or now >= self._vouched_at + CALL_S / 2:
             self._vouched_at = now
             self._tell_vouch()
-        self._match(list(self.subjects.values()), now)
+        needy = all(self._specs[spec][0][3] for spec in self.drawer.specs)
+        self._match([self.subjects[node] for node in (self._roomy if needy else self.subjects)], now)
         liked = {spec for subject in self.subjects.values() for spec in subject.bases}
-        self._part_with([task for task, loan in self.loans.items() if loan.announced and loan.row[2] not in liked], True)
+        self._part_with([task for spec in self.drawer.specs if spec not in liked for task in self.drawer.told(spec)], True)
+
+    def _hear_ranks(self, subject: Subject, ranks: Sequence[Sequence[Any]]) -> None:
+        for task, rank in ranks:
+            loan = self.drawer.loans.get(task)
+            if loan is not None:
+                subject.ranks[task] = float(rank)
+                if subject.ranks[task] > subject.bases.get(loan.row[2], 0.0):
+                    self.drawer.like(task)
+
+    def _hear(self, subject: Subject, free: Mapping[str, Any], version: int) -> None:
+        subject.says(free, version)
+        self._look_at(subject)
+
+    def _look_at(self, subject: Subject) -> None:
+        if subject.has_room:
+            self._roomy[subject.contact.node] = None
+        else:
+            self._roomy.pop(subject.contact.node, None)
 
     def _tell_vouch(self) -> None:
         if self.linked:
@@ -303,6 +304,7 @@ class SiteWork:
     def unreachable(self, node: int, now: float) -> None:
         subject = self.subjects.pop(node, None) if node != self.me.node else None
         if subject is not None:
+            self._roomy.pop(node, None)
             self._gone[subject.worker] = None
             self._joined.pop(subject.worker, None)
             self._take_back(subject, NEVER)
@@ -311,9 +313,9 @@ class SiteWork:
         """What it has not acknowledged, and was given before then. If it has it after all, whoever claims it first has it."""
         lost = [task for task, (_, _, at) in subject.under_way.items() if at <= before]
         for task in lost:
-            loan = subject.under_way.pop(task)[0]
-            self.loans[task] = loan
-            self.loans.move_to_end(task, last=False)
+            self.drawer.put_back(subject.under_way.pop(task)[0])
+        if lost:
+            subject.specs.clear()  # the spec that went with it may have been lost, too
 
     def _on_got(self, sender: Contact, message: Sequence[Any], now: float) -> None:
         subject = self.subjects.get(sender.node)
@@ -331,15 +333,14 @@ class SiteWork:
     def _on_room(self, sender: Contact, message: Sequence[Any], now: float) -> None:
         subject = self.subjects.get(sender.node)
         if subject is not None:
-            subject.says(message[1], int(message[2]))
+            self._hear(subject, message[1], int(message[2]))
             self._match([subject], now)
 
     def _match(self, subjects: List[Subject], now: float) -> None:
         """First the tasks that somebody likes in particular, the best pair first; then the others, in order, to whoever has room."""
-        loans = self.loans
+        loans = self.drawer.loans
         if not loans:
             return
-        self._here = dict.fromkeys(loan.row[2] for loan in loans.values()) if len(subjects) > 1 else {}
         by_node = {subject.contact.node: subject for subject in subjects}
         pairs: List[Tuple[float, int, int]] = []
         for node, subject in by_node.items():
@@ -349,14 +350,14 @@ class SiteWork:
         room = {node: len(loans) for node in by_node}
         for task, node in greedy(pairs, room).items():
             if self._fits(by_node[node], loans[task]):
-                self._take(by_node[node], loans.pop(task), given, now)
+                self._take(by_node[node], task, given, now)
         for subject in sorted(subjects, key=self._liking, reverse=True):
             self._fill(subject, given, now)
         self._give(by_node, given)
 
     def _liking(self, subject: Subject) -> float:
         """The best rank of any task here as such: of several with room, the one that likes its tasks most is served first."""
-        return max((subject.bases[spec] for spec in self._here if spec in subject.bases), default=0.0)
+        return max((subject.bases[spec] for spec in self.drawer.specs if spec in subject.bases), default=0.0)
 
     def _fits(self, subject: Subject, loan: Loan) -> bool:
         if loan.row[2] not in subject.bases:
@@ -372,16 +373,20 @@ class SiteWork:
         return needs
 
     def _fill(self, subject: Subject, given: Dict[int, List[Loan]], now: float) -> None:
-        best = sorted(subject.bases, key=lambda spec: -subject.bases[spec])
-        for spec in best:
-            for task in [task for task, loan in self.loans.items() if loan.row[2] == spec and loan.announced]:
-                if not self._fits(subject, self.loans[task]):
-                    break
-                self._take(subject, self.loans.pop(task), given, now)
+        """Of specs that it likes equally, that of the oldest task first."""
+        firsts = [self.drawer.next_of(spec, now) for spec in self.drawer.specs if spec in subject.bases]
+        order = sorted((-subject.bases[loan.row[2]], loan.row[0], loan.row[2]) for loan in firsts if loan is not None)
+        for _, _, spec in order:
+            loan = self.drawer.next_of(spec, now)
+            while loan is not None and self._fits(subject, loan):
+                self._take(subject, loan.row[0], given, now)
+                loan = self.drawer.next_of(spec, now)
 
-    def _take(self, subject: Subject, loan: Loan, given: Dict[int, List[Loan]], now: float) -> None:
+    def _take(self, subject: Subject, task: int, given: Dict[int, List[Loan]], now: float) -> None:
+        loan = self.drawer.pop(task)
         needs = self._needs(loan)
         subject.take(needs)
+        self._look_at(subject)
         subject.under_way[loan.row[0]] = (loan, needs, now)
         given.setdefault(subject.contact.node, []).append(loan)
 
@@ -455,7 +460,7 @@ class SiteWork:
         if self.is_master:
             own = self.subjects.get(self.me.node)
             if own is not None:
-                own.says(free, self.gifts)
+                self._hear(own, free, self.gifts)
                 self._match([own], now)
         elif self.master is not None:
             self._tell_room()

@@ -34,7 +34,7 @@ def measure(names: list[str], size: int, together: bool) -> dict[str, Any]:
         for name in names:
             hosts[name].shape(LAN_MBIT)
         with far_pool(Path(place), hosts, beat_s=5.0, lease_s=20.0) as pool:
-            pool.start_agents(*names, options=() if together else ("--no-peers",))
+            pool.start(*names, options=() if together else ("--no-peers",))
             return _broadcast(pool, names, size)
 
 
@@ -46,7 +46,7 @@ def _broadcast(pool: FarPool, names: list[str], size: int) -> dict[str, Any]:
     began, before = time.monotonic(), pool.master.bytes_out()
     times: dict[str, float] = {}
     with pool.run() as run:
-        futures = [run.executable(["true"], inputs={"in.dat": path}, tags={"host": name}) for name in names]
+        futures = [run.executable(["true"], inputs={"in.dat": path}, tags={"name": name}) for name in names]
         while len(times) < len(names) and not any(future.done() and future.exception() for future in futures):
             times.update({name: time.monotonic() - began for name in names if name not in times and pool.has(name, digest)})
             time.sleep(0.02)

@@ -88,7 +88,7 @@ def send(pool: FarPool, gib: int) -> dict[str, Any]:
         "cuts": cuts,
         "bytes_on_the_wire_per_byte": sent / size,
         "master_peak_mib": peak_mib(pool.master_process()),
-        "agent_peak_mib": peak_mib(pool.agent_process("far")),
+        "agent_peak_mib": peak_mib(pool.process_of("far")),
     }
 
 
@@ -98,7 +98,7 @@ def measure(gib: int, place: Path) -> dict[str, Any]:
             raise SystemExit(f"{place} has no room for {ROOM} times {gib} GiB: name another place with --place")
         hosts["far"].shape(MBIT)
         with far_pool(Path(directory), hosts, beat_s=5.0, lease_s=20.0) as pool:
-            pool.start_agents("far")
+            pool.start("far")
             return send(pool, gib)
 
 

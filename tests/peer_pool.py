@@ -11,13 +11,14 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pilotfish
+from pilotfish.agent.cache_directory import content_path
 from pilotfish.live.bundle import build_bundle
 from pilotfish.live.client import Client
 from pilotfish.live.daemon import Pool
@@ -27,6 +28,7 @@ from pilotfish.live.stopping import stop_marker
 from tests.engines import processes
 
 SETTINGS: dict[str, Any] = {"workers": 1, "beat_s": 0.5, "linger_s": 600.0}
+BLOCK = 1024 * 1024
 CAN_HIDE = os.geteuid() == 0 and shutil.which("unshare") is not None
 
 
@@ -45,23 +47,32 @@ class PeerPool:
     def ask(self, kind: str, **arguments: Any) -> Any:
         return self.client.ask(kind, **arguments).data
 
-    def start(self, *names: str, cores: int = 1, tags: dict[str, str] | None = None) -> None:
+    @property
+    def master_address(self) -> str:
+        return "127.0.0.1"
+
+    def enter(self, name: str, *words: str) -> list[str]:
+        """The command that runs these words where this agent is to be."""
+        return list(words)
+
+    def start(self, *names: str, cores: int = 1, tags: dict[str, str] | None = None, options: Sequence[str] = ()) -> None:
+        """All are there when this is over. Each has its name as a tag."""
         keyring = open_keyring(self.pool.directory)
         home = PoolHome(self.pool.directory)
-        endpoint = {"kind": "tls", "host": "127.0.0.1", "port": home.last_port(), "fingerprint": keyring.fingerprint}
+        endpoint = {"kind": "tls", "host": self.master_address, "port": home.last_port(), "fingerprint": keyring.fingerprint}
         bundle = build_bundle(self.place)
         for name in names:
             self.home_of(name).mkdir()
             home.write_credentials(self.home_of(name) / "credentials.json", keyring, AGENT, [endpoint])
-            options = ["--credentials", str(self.home_of(name) / "credentials.json"), "--worker", name, "--cores", str(cores)]
-            options += ["--workdir", str(self.home_of(name)), "--cache", str(self.cache_of(name))]
+            words = ["--credentials", str(self.home_of(name) / "credentials.json"), "--worker", name, "--cores", str(cores)]
+            words += ["--workdir", str(self.home_of(name)), "--cache", str(self.cache_of(name)), *options]
             for tag, value in {"name": name, **(tags or {})}.items():
-                options += ["--tag", f"{tag}={value}"]
-            agent = shlex.join([sys.executable, str(bundle), *options])
+                words += ["--tag", f"{tag}={value}"]
+            agent = shlex.join([sys.executable, str(bundle), *words])
             hiding = f"mount -t tmpfs none {shlex.quote(str(self.hidden))} && exec {agent}"
             words = ["unshare", "--mount", "sh", "-c", hiding] if CAN_HIDE else ["sh", "-c", f"exec {agent}"]
             with open(self.home_of(name) / "log", "wb") as log:
-                self.agents[name] = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+                self.agents[name] = subprocess.Popen(self.enter(name, *words), stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         processes.wait_until(lambda: set(names) <= set(self.present()), "the agents join")
 
     def present(self) -> list[str]:
@@ -72,6 +83,10 @@ class PeerPool:
 
     def cache_of(self, name: str) -> Path:
         return self.home_of(name) / "cache"
+
+    def has(self, name: str, digest: str) -> bool:
+        """Whether that agent has a content, whole."""
+        return Path(content_path(str(self.cache_of(name)), digest)).exists()
 
     def said_by(self, name: str) -> str:
         return (self.home_of(name) / "log").read_text()
@@ -96,10 +111,13 @@ class PeerPool:
         processes.end(processes.with_descendants([agent.pid]))
         agent.wait()
 
+    def master_process(self) -> int:
+        lock = max(self.pool.directory.glob("lock-*"))
+        return int(json.loads(lock.read_text())["pid"])
+
     def kill_master(self) -> None:
         """Without a word. Whoever asks next brings another one to life."""
-        lock = max(self.pool.directory.glob("lock-*"))
-        processes.end([int(json.loads(lock.read_text())["pid"])])
+        processes.end([self.master_process()])
 
     # --- work -------------------------------------------------------------------------------------------------------------------------
 
@@ -107,8 +125,11 @@ class PeerPool:
         return pilotfish.Run(pool=self.pool)
 
     def write_input(self, name: str, size: int) -> Path:
+        """Bytes that nobody can guess or make smaller."""
         path = self.hidden / name
-        path.write_bytes(os.urandom(size))
+        with path.open("wb") as file:
+            for start in range(0, size, BLOCK):
+                file.write(os.urandom(min(BLOCK, size - start)))
         return path
 
     def got(self) -> dict[str, int]:
@@ -116,26 +137,36 @@ class PeerPool:
         return {source: row["contents"] for source, row in self.ask("data")["got"].items()}
 
     def end(self) -> None:
-        stop_marker(self.pool.directory).touch()
+        stop_marker(self.pool.directory).touch()  # or some client that still watches would bring it back
         self.ask("stop", now=True)
-        assert self.pool.wait_until_gone(processes.PATIENCE_S) == []
+        left = self.pool.wait_until_gone(processes.PATIENCE_S)
+        assert left == [], f"{left}\n{(self.pool.directory / 'master.log').read_text()[-2000:]}"
         for name, agent in self.agents.items():
             assert agent.wait(processes.PATIENCE_S) == 0, self.said_by(name)
         assert not any("Traceback" in self.said_by(name) for name in self.agents)
 
 
+Opened = TypeVar("Opened", bound=PeerPool)
+
+
 @contextmanager
 def peer_pool(home: Path, place: Path, **settings: Any) -> Iterator[PeerPool]:
-    (place / "hidden").mkdir(parents=True)
     pool = Pool(PoolHome(home / "pools" / "peers").make().directory, {**SETTINGS, **settings})
     pool.revive()
-    made = PeerPool(place, pool, Client.connect(pool.directory, pool.revive))
+    with without_agents(PeerPool(place, pool, Client.connect(pool.directory, pool.revive))) as made:
+        yield made
+
+
+@contextmanager
+def without_agents(made: Opened) -> Iterator[Opened]:
+    """At first; those that are started meanwhile must have ended well by themselves."""
+    made.hidden.mkdir(parents=True)
     made.ask("workers_set", local=0)
     try:
         yield made
         made.end()
     finally:
-        stop_marker(pool.directory).touch()
+        stop_marker(made.pool.directory).touch()
         made.client.close()
         for name in list(made.agents):
             made.kill(name)

@@ -24,7 +24,7 @@ def spread_out(tmp_path: Path) -> Iterator[SpreadOut]:
 
         def make(*names: str, **settings: Any) -> FarPool:
             made = stack.enter_context(far_pool(tmp_path, stack.enter_context(network(MASTER, *names)), **settings))
-            made.start_agents(*names)
+            made.start(*names)
             return made
 
         yield make

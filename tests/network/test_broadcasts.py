@@ -52,7 +52,7 @@ def test_a_broadcast_goes_on_without_one_that_dies_amid_it(spread_out: SpreadOut
         futures = [pool.digest_at(run, name, path) for name in others]
         processes.wait_until(lambda: have_more_than(2 * MB, *others), "the others get it")
         assert pool.network["first"].bytes_out() > 2 * MB, "they get it through the first one"
-        pool.kill_agent("first")
+        pool.kill("first")
         assert not any(future.done() for future in futures)
         pool.master.shape(100)
         assert {future.result(timeout=processes.PATIENCE_S).text.split()[0] for future in futures} == {digest(path)}

@@ -64,7 +64,7 @@ def test_an_output_comes_home_whole_over_a_link_that_is_cut_again_and_again(spre
     made.write_bytes(pool.write_input("output", SIZE).read_bytes())
     before = host.bytes_out()
     with pool.run() as run:
-        future = run.executable(["cp", str(made), "out.dat"], outputs=["out.dat"], tags={"host": "far"})
+        future = run.executable(["cp", str(made), "out.dat"], outputs=["out.dat"], tags={"name": "far"})
         assert cut_again_and_again(host, future) >= len(KINDS)
         (came,) = future.result().save(tmp_path / "results")
         assert digest(came) == digest(made)
@@ -96,7 +96,7 @@ def test_heartbeats_pass_while_contents_fill_a_narrow_link(spread_out: SpreadOut
     host.shape(8, queue_s=0.2)
     path = pool.write_input("input", 3 * MB)
     with pool.run() as run:
-        future = run.executable(["cp", "in.dat", "out.dat"], inputs={"in.dat": path}, outputs=["out.dat"], tags={"host": "far"})
+        future = run.executable(["cp", "in.dat", "out.dat"], inputs={"in.dat": path}, outputs=["out.dat"], tags={"name": "far"})
         while not future.done():
             wait([future], timeout=0.1)
             assert is_connected(pool, "far")

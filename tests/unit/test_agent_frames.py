@@ -44,6 +44,16 @@ def test_a_large_frame_grows_as_it_comes_and_small_ones_follow_it() -> None:
     assert feed(reader, data, 1 << 20) == [(["large"], body), (["small"], b"x")]
 
 
+def test_a_reader_takes_little_memory_until_much_comes() -> None:
+    reader = FrameReader()
+    reader.proved = True
+    small = b"".join(frame_buffers(["small"], [b"x" * 100]))
+    assert len(feed(reader, small * 1000, 500)) == 1000
+    assert len(reader.room()) <= frames.FIRST_BUFFER
+    assert len(feed(reader, small * 10_000, 1 << 20)) == 10_000
+    assert len(reader.room()) > frames.SMALL_BUFFER // 2, "so that fewer calls are needed"
+
+
 def test_no_memory_is_taken_for_a_length_that_was_only_announced() -> None:
     reader = FrameReader()
     reader.proved = True

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from typing import Any, List, Sequence, Tuple
 
+from .overlay.contacts import Malformed
 from .work import Attempt, Spec, Work
 
 UNKNOWN = Spec(-1, "", 0.0, {}, {}, b"")
+_NUMBER = (int, float)
+_CONTENT = (str, int, str, int, int)
+_SPEC = (int, str, _NUMBER, dict, dict, int, list, str, str, dict)
+_TASK = (int, int, int, int, _NUMBER, int, list)
 
 
 def read_assignment(header: Sequence[Any], body: Any, work: Work) -> List[Tuple[Attempt, str]]:
@@ -35,3 +40,21 @@ def read_assignment(header: Sequence[Any], body: Any, work: Work) -> List[Tuple[
     if offset != len(view):
         raise ValueError("the body does not have the announced length")
     return found
+
+
+def check_assignment(header: Sequence[Any], body: Any) -> None:
+    """Malformed unless it has the form of an Assign: of the pool's master that is taken for granted, of a peer it is not."""
+    if len(header) != 3:
+        raise Malformed("an Assign of %d fields" % len(header))
+    length = sum(row[5] for row in _rows(header[1], _SPEC)) + sum(row[3] for row in _rows(header[2], _TASK))
+    for row in (*header[1], *header[2]):
+        _rows(row[6], _CONTENT)
+    if length != len(body):
+        raise Malformed("the body does not have the announced length")
+
+
+def _rows(rows: Any, types: Sequence[Any]) -> List[Any]:
+    for row in rows if isinstance(rows, list) else [rows]:
+        if not isinstance(row, list) or len(row) != len(types) or not all(map(isinstance, row, types)):
+            raise Malformed("not a row of an Assign: %.80r" % (row,))
+    return list(rows)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import socket
-from typing import Any, Dict, List, Optional
+import select
+from typing import Any, List, Optional
 
-from .bulk import Absent, AskLater, Channel, Cut, Elsewhere, Misbehaved, Refused, is_count, receive_content, send_content
+from .bulk import Absent, AskLater, Channel, Cut, Elsewhere, Misbehaved, Noted, Refused, is_count, receive_content, send_content
 from .bulk_serving import FileReading
-from .frames import FrameError
 from .incoming import Damaged, Incoming, NoRoom
-from .link import DIAL_TIMEOUT_S, Credentials, Link, LinkLost, keep_alive, prove
-from .tls_stream import Stream, secure
+from .link import DIAL_TIMEOUT_S, Credentials, connect
 
 ANSWER_S = 600.0
 """So long we wait for the beginning of an answer: others may be served before us, and what we have sent may have to reach a disk."""
@@ -30,16 +28,8 @@ class Progress:
 
 
 def dial_bulk(credentials: Credentials, worker: str = "", timeout_s: float = DIAL_TIMEOUT_S) -> Channel:
-    """A connection to the master for contents, by the first endpoint that proves itself. Raises what ``dial`` raises, and Cut."""
-    failures = []
-    for endpoint in credentials.endpoints:
-        try:
-            channel = Channel(_connect(endpoint, credentials, timeout_s))
-            break
-        except (OSError, LinkLost, FrameError, ValueError, KeyError) as error:
-            failures.append(str(error))
-    else:
-        raise LinkLost("no master could be reached (%s)" % "; ".join(failures))
+    """A connection to the master for contents. Raises what ``dial`` raises, and Cut."""
+    channel = Channel(connect(credentials, timeout_s).connection)
     try:
         channel.send(["bulk", worker])
     except Cut:
@@ -48,31 +38,17 @@ def dial_bulk(credentials: Credentials, worker: str = "", timeout_s: float = DIA
     return channel
 
 
-def _connect(endpoint: Dict[str, Any], credentials: Credentials, timeout_s: float) -> Stream:
-    if endpoint["kind"] == "unix":
-        connection = socket.socket(socket.AF_UNIX)
-    else:
-        connection = socket.create_connection((endpoint["host"], int(endpoint["port"])), timeout_s)
-    try:
-        connection.settimeout(timeout_s)
-        if endpoint["kind"] == "unix":
-            connection.connect(endpoint["path"])
-            stream, binding = Stream(connection, None), "unix"
-        else:
-            keep_alive(connection)
-            binding = str(endpoint["fingerprint"]).lower()
-            stream = secure(connection, binding)
-        prove(Link(stream), credentials.key, "agent", credentials.key_id, binding)  # type: ignore[arg-type]
-        return stream
-    except BaseException:
-        connection.close()
-        raise
+def has_ended(channel: Channel) -> bool:
+    """Nothing was asked, and yet there is something to be read: the other side hung up, because we had asked nothing for long."""
+    ready = select.poll()
+    ready.register(channel.fileno(), select.POLLIN)
+    return bool(ready.poll(0))
 
 
-def fetch(channel: Channel, digest: str, size: int, incoming: Incoming, insist: bool = False) -> str:
+def fetch(channel: Channel, digest: str, size: int, incoming: Incoming, insist: bool = False, noted: Noted = lambda length: None) -> str:
     """Get the rest of a content; where it lies now. Raises what ``take`` raises."""
     ask(channel, digest, size, incoming.offset, insist)
-    return take(channel, size, incoming)
+    return take(channel, size, incoming, noted)
 
 
 def ask(channel: Channel, digest: str, size: int, offset: int, insist: bool = False) -> None:
@@ -84,14 +60,14 @@ def ask(channel: Channel, digest: str, size: int, offset: int, insist: bool = Fa
         raise
 
 
-def take(channel: Channel, size: int, incoming: Incoming) -> str:
+def take(channel: Channel, size: int, incoming: Incoming, noted: Noted = lambda length: None) -> str:
     """The answer to a request: where the content lies now.
 
     After Elsewhere, AskLater, Absent and Damaged the connection is as good as before. It is closed when it was Cut, the other side has
     Misbehaved, or we cannot write (NoRoom, OSError). ``incoming`` has what came, but for Damaged, which throws it away.
     """
     try:
-        said = receive_content(channel, size, incoming, _ignore, ANSWER_S)
+        said = receive_content(channel, size, incoming, noted, ANSWER_S)
         if said is not None:
             raise _refusal(said)
     except Refused:
@@ -155,7 +131,3 @@ def _refusal(said: List[Any]) -> Exception:
     if kind == "damaged" and not fields:
         return Damaged("what came there is not the content")
     return Misbehaved("it said %.200r" % (said,))
-
-
-def _ignore(length: int) -> None:
-    """``incoming`` tells how far it is."""

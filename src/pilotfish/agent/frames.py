@@ -15,6 +15,7 @@ MAX_BEFORE_PROOF = 64 * 1024
 MAX_HEADER = 16 * 1024 * 1024
 MAX_BODY = 256 * 1024 * 1024
 
+FIRST_BUFFER = 4 * 1024
 SMALL_BUFFER = 256 * 1024
 FIRST_ALLOCATION = 4 * 1024 * 1024
 JOIN_BELOW = 64 * 1024
@@ -55,10 +56,10 @@ class FrameReader:
 
     def __init__(self) -> None:
         self.proved = False
-        self._buffer = bytearray(SMALL_BUFFER)
-        self._view = memoryview(self._buffer)
+        self._view = memoryview(bytearray(FIRST_BUFFER))
         self._start = 0
         self._end = 0
+        self._much = False
         self._large: Optional[bytearray] = None
         self._filled = 0
         self._header_length = 0
@@ -70,10 +71,12 @@ class FrameReader:
             if self._filled == len(large):
                 large = self._large = self._grow(large)
             return memoryview(large)[self._filled :]
-        if self._end == SMALL_BUFFER:
-            rest = self._end - self._start
-            self._buffer[:rest] = self._buffer[self._start : self._end]
-            self._start, self._end = 0, rest
+        if self._end == len(self._view):
+            rest = bytes(self._view[self._start : self._end])
+            if len(self._view) < SMALL_BUFFER and (self._much or not self._start):
+                self._view = memoryview(bytearray(4 * len(self._view)))
+            self._view[: len(rest)] = rest
+            self._start, self._end = 0, len(rest)
         return self._view[self._end :]
 
     def _grow(self, large: bytearray) -> bytearray:
@@ -84,6 +87,7 @@ class FrameReader:
     def received(self, count: int) -> None:
         if self._large is None:
             self._end += count
+            self._much = 2 * count >= len(self._view)  # then more at once is less work
         else:
             self._filled += count
 
@@ -95,7 +99,7 @@ class FrameReader:
             large, self._large = self._large, None
             yield self._header(large[: self._header_length]), memoryview(large)[self._header_length :]
         while self._end - self._start >= PREFIX.size:
-            header_length, body_length = PREFIX.unpack_from(self._buffer, self._start)
+            header_length, body_length = PREFIX.unpack_from(self._view, self._start)
             self._check(header_length, body_length)
             start = self._start + PREFIX.size
             total = header_length + body_length
@@ -106,7 +110,7 @@ class FrameReader:
             middle = start + header_length
             self._start = start + total
             yield self._header(self._view[start:middle]), bytes(self._view[middle : self._start])
-        if self._start == self._end:
+        if self._start == self._end < len(self._view):
             self._start = self._end = 0
 
     def _check(self, header_length: int, body_length: int) -> None:

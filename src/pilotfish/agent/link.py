@@ -15,6 +15,7 @@ from collections import deque
 from typing import Any, Deque, Dict, Iterator, List, Sequence
 
 from .frames import Frame, FrameError, FrameReader, frame_buffers
+from .tls_stream import Stream, secure
 
 PROTOCOL = 1
 DIAL_TIMEOUT_S = 10.0
@@ -28,7 +29,7 @@ class LinkLost(Exception):
     """The connection is gone, or never came about."""
 
 
-class Refused(Exception):
+class TurnedAway(Exception):
     """The master knows us and wants nothing of us; the argument is its reason."""
 
 
@@ -56,45 +57,52 @@ class Credentials:
             self.endpoints: List[Dict[str, Any]] = [dict(endpoint) for endpoint in fields["endpoints"]]
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise BadCredentials("the credentials file %s is not one of ours: %r" % (path, error)) from None
+        prints = [str(endpoint["fingerprint"]).lower() for endpoint in self.endpoints if "fingerprint" in endpoint]
+        self.pool = "-" + prints[0][:16] if prints else ""
+        """Tells the pools of one person apart, wherever their masters are."""
         if not self.endpoints or not self.key:
             raise BadCredentials("the credentials file %s names no master, or holds no key" % path)
 
 
 def dial(credentials: Credentials, timeout_s: float = DIAL_TIMEOUT_S) -> Link:
-    """Try the endpoints in order of preference; the first that proves itself is taken."""
+    link = connect(credentials, timeout_s)
+    link.connection.setblocking(False)
+    return link
+
+
+def connect(credentials: Credentials, timeout_s: float) -> Link:
+    """Try the endpoints in order of preference; the first that proves itself is taken. It still blocks."""
     failures = []
     for endpoint in credentials.endpoints:
         try:
-            return _dial_endpoint(endpoint, credentials, timeout_s)
+            return _connect(endpoint, credentials, timeout_s)
         except (OSError, LinkLost, FrameError, ValueError, KeyError) as error:
             failures.append("%s: %s" % (endpoint.get("path") or "%s:%s" % (endpoint.get("host"), endpoint.get("port")), error))
     raise LinkLost("no master could be reached (%s)" % "; ".join(failures))
 
 
-def _dial_endpoint(endpoint: Dict[str, Any], credentials: Credentials, timeout_s: float) -> Link:
+def _connect(endpoint: Dict[str, Any], credentials: Credentials, timeout_s: float) -> Link:
     if endpoint["kind"] == "unix":
-        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        binding = "unix"
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     elif endpoint["kind"] != "tls":
         raise LinkLost("an endpoint of unknown kind %r" % endpoint["kind"])
     else:
-        connection = socket.create_connection((endpoint["host"], int(endpoint["port"])), timeout_s)
-        binding = ""
+        sock = socket.create_connection((endpoint["host"], int(endpoint["port"])), timeout_s)
     try:
-        connection.settimeout(timeout_s)
-        if binding:
-            connection.connect(endpoint["path"])
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BUFFER)
+        sock.settimeout(timeout_s)
+        if endpoint["kind"] == "unix":
+            sock.connect(endpoint["path"])
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BUFFER)
+            stream, binding = Stream(sock, None), "unix"
         else:
-            keep_alive(connection)
-            connection = secure(connection, endpoint["fingerprint"])
+            keep_alive(sock)
             binding = str(endpoint["fingerprint"]).lower()
-        link = Link(connection)
+            stream = secure(sock, binding)
+        link = Link(stream)
         link.epoch = prove(link, credentials.key, "agent", credentials.key_id, binding)
-        connection.setblocking(False)
         return link
     except BaseException:
-        connection.close()
+        sock.close()
         raise
 
 
@@ -106,24 +114,6 @@ def keep_alive(connection: socket.socket) -> None:
         option = getattr(socket, name, None)
         if option is not None:
             connection.setsockopt(socket.IPPROTO_TCP, option, value)
-
-
-def secure(connection: socket.socket, fingerprint: str) -> socket.socket:
-    """TLS 1.3 with the one certificate we know. Nobody vouches for it: it was pinned when the credentials were written."""
-    import ssl
-
-    if not getattr(ssl, "HAS_TLSv1_3", False):
-        raise LinkLost("the ssl module of this Python has no TLS 1.3 (%s)" % ssl.OPENSSL_VERSION)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.minimum_version = ssl.TLSVersion.TLSv1_3
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
-    secured = context.wrap_socket(connection)
-    seen = hashlib.sha256(secured.getpeercert(True) or b"").hexdigest()
-    if not hmac.compare_digest(seen, str(fingerprint).lower()):
-        secured.close()
-        raise LinkLost("its certificate is not the one we know")
-    return secured
 
 
 def mac(key: bytes, *fields: str) -> str:
@@ -142,7 +132,7 @@ def prove(link: Link, key: bytes, role: str, key_id: str, binding: str) -> int:
         link.connection.sendall(buffer)
     answer = link.wait_for_frame()
     if answer[0] == "refused":
-        raise Refused(str(answer[1]))
+        raise TurnedAway(str(answer[1]))
     expected = mac(key, "master", role, key_id, ours, theirs, binding)
     if answer[0] != "proved" or not hmac.compare_digest(expected, str(answer[1])):
         raise LinkLost("it does not have our key")
@@ -153,13 +143,14 @@ def prove(link: Link, key: bytes, role: str, key_id: str, binding: str) -> int:
 class Link:
     """Frames over a proved connection. Beats overtake frames that were not begun, so that bulk never makes us look dead."""
 
-    def __init__(self, connection: socket.socket) -> None:
+    def __init__(self, connection: Stream) -> None:
         self.connection = connection
         self.reader = FrameReader()
         self.epoch = 0
         self.has_more = False
         self.contact: Any = None
-        """Whom it leads to, if that is a peer."""
+        self.dialler = 0
+        """If it leads to a peer: which one, and who of us two dialled."""
         self._urgent: Deque[List[Any]] = deque()
         self._waiting: Deque[List[Any]] = deque()
         self._current: Deque[memoryview] = deque()
@@ -193,8 +184,6 @@ class Link:
             except BlockingIOError:
                 return
             except OSError as error:
-                if _would_block(error):
-                    return
                 raise LinkLost(str(error)) from None
             if count == 0:
                 raise LinkLost("the master hung up")
@@ -219,8 +208,6 @@ class Link:
             except BlockingIOError:
                 return False
             except OSError as error:
-                if _would_block(error):
-                    return False
                 raise LinkLost(str(error)) from None
             if count == len(chunk):
                 self._current.popleft()
@@ -228,7 +215,7 @@ class Link:
                 self._current[0] = chunk[count:]
 
     def _take_next(self) -> bool:
-        """The next frames to write, cut into pieces: TLS wants the very same piece again when it could not be written at once."""
+        """The next frames to write, cut into pieces: what could not be written at once is wanted again as it was."""
         small: List[Any] = []
         size = 0
         while size < WRITE_AT_ONCE and (self._urgent or self._waiting):
@@ -245,8 +232,3 @@ class Link:
         if small:
             self._current.append(memoryview(b"".join(small)))
         return bool(self._current)
-
-
-def _would_block(error: OSError) -> bool:
-    """TLS says so with exceptions of its own; its module is not imported where only a Unix socket is used."""
-    return type(error).__name__ in ("SSLWantReadError", "SSLWantWriteError")

@@ -9,11 +9,12 @@ import hashlib
 import hmac
 import os
 import socket
-from typing import Any, List, Sequence, Tuple
+from typing import Any, Sequence, Tuple
 
-from .frames import FrameError, frame_buffers
-from .link import PROTOCOL, Link, LinkLost, keep_alive, mac, prove, secure
-from .overlay.contacts import Contact
+from .frames import frame_buffers
+from .link import PROTOCOL, Link, LinkLost, TurnedAway, keep_alive, mac, prove
+from .overlay.contacts import Contact, Malformed, read_id
+from .tls_stream import secure, shake_hands
 
 ROLE = "peer"
 PATIENCE_S = 2.0
@@ -31,7 +32,8 @@ class Identity:
     def __init__(self, worker: str, key: bytes, certificate: str, private_key: str, workdir: str) -> None:
         import ssl
 
-        self.name = "%064x" % node_id(worker)
+        self.node = node_id(worker)
+        self.name = "%064x" % self.node
         self.key = key
         self.fingerprint = hashlib.sha256(ssl.PEM_cert_to_DER_cert(certificate)).hexdigest()
         self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -52,49 +54,52 @@ def dial_peer(contact: Contact, identity: Identity, greeting: Sequence[Any]) -> 
     """A proved connection, which blocks. LinkLost, whatever is in the way."""
     try:
         host, port = contact.address
-        connection = socket.create_connection((str(host), int(port)), PATIENCE_S)
+        sock = socket.create_connection((str(host), int(port)), PATIENCE_S)
     except (OSError, ValueError, TypeError, OverflowError) as error:
         raise LinkLost(str(error)) from None
     try:
-        keep_alive(connection)
-        connection = secure(connection, identity.fingerprint)
-        link = Link(connection)
+        keep_alive(sock)
+        link = Link(secure(sock, identity.fingerprint))
+        link.contact, link.dialler = contact, identity.node
         prove(link, identity.key, ROLE, identity.name, identity.fingerprint)
         _say(link, greeting)
         if link.wait_for_frame()[0] != "proceed":
             raise LinkLost("the peer does not want us")
         return link
-    except (OSError, FrameError, ValueError, IndexError) as error:
-        connection.close()
+    except (OSError, ValueError, IndexError, TypeError, TurnedAway) as error:
+        sock.close()
         raise LinkLost(str(error)) from None
     except BaseException:
-        connection.close()
+        sock.close()
         raise
 
 
-def receive_peer(connection: socket.socket, identity: Identity) -> Tuple[Link, str, List[Any]]:
-    """Whoever dialled us, if it is a peer: the link, its id, and what it came for. LinkLost if it is not."""
+def receive_peer(sock: socket.socket, identity: Identity) -> Tuple[Link, str]:
+    """Whoever dialled us, if it is a peer: the link, which blocks, and what it came for. LinkLost if it is not; it is not closed then.
+
+    There is no time limit, because whoever can send a byte now and then would never meet it: shut the socket down when it took too long.
+    """
     try:
-        connection.settimeout(PATIENCE_S)
-        keep_alive(connection)
-        connection = identity.context.wrap_socket(connection, server_side=True)
-        link = Link(connection)
+        keep_alive(sock)
+        link = Link(shake_hands(sock, identity.context, server_side=True)[0])
         node = _examine(link, identity)
-        greeting = link.wait_for_frame()
+        purpose, wire = link.wait_for_frame()
+        link.contact = Contact.read(wire)
+        link.dialler = link.contact.node
+        if link.contact.wire[0] != node:
+            raise Malformed("a peer with the id of another one")
         _say(link, ["proceed"])
-        return link, node, greeting
-    except (OSError, FrameError, ValueError, IndexError, TypeError) as error:
-        connection.close()
+        return link, purpose
+    except (OSError, ValueError, TypeError) as error:
         raise LinkLost(str(error)) from None
-    except BaseException:
-        connection.close()
-        raise
 
 
 def _examine(link: Link, identity: Identity) -> str:
     ours = os.urandom(32).hex()
     _say(link, ["pilotfish", PROTOCOL, ours])
     kind, protocol, role, node, theirs, proof = link.wait_for_frame()
+    for text in (node, theirs):
+        read_id(text)  # Malformed if it is none: what is signed must mean one thing only
     expected = mac(identity.key, "peer", ROLE, node, ours, theirs, identity.fingerprint)
     if (kind, protocol, role) != ("prove", PROTOCOL, ROLE) or not hmac.compare_digest(expected, proof):
         raise LinkLost("whoever called has not got our key")

@@ -11,7 +11,7 @@ from typing import Any, Callable, Dict, List, Optional
 
 from .bulk import Absent, Elsewhere
 from .bulk_serving import FileReading, GrowingReading, Readable
-from .cache import Cache, Incoming
+from .cache import Cache, Incoming, NoRoom
 
 FAN_OUT = 2
 
@@ -71,4 +71,4 @@ class PeerShelf:
                 del self._getting[digest]
 
     def incoming(self, asker: str, digest: str, size: int) -> Optional[Incoming]:
-        raise Absent("peers fetch, and put nothing", "worker")
+        raise NoRoom("peers fetch, and put nothing")

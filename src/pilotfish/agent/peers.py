@@ -6,6 +6,7 @@ Peers that cannot be reached are no failure: whoever asks finds fewer of them, a
 from __future__ import annotations
 
 import os
+import resource
 import selectors
 import socket
 import threading
@@ -14,7 +15,9 @@ import traceback
 from collections import OrderedDict, deque
 from typing import Any, Callable, Deque, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
+from .assignments import check_assignment
 from .bulk import Channel, Cut
+from .bulk_asking import has_ended
 from .cache import Cache
 from .frames import FrameError
 from .link import Link, LinkLost
@@ -28,11 +31,17 @@ from .peer_shelf import PeerShelf
 from .porter import Porter
 
 FIND_S = 3.0
-SHUN_S = 60.0
+SHUN_S = 5.0
 SHUN_MOST_S = 600.0
 """A peer that could not be reached is not tried again for so long, and longer each time: there may be a firewall between us."""
 MOST_LINKS = 96
+MOST_LINKS_OF_MASTER = 1024
+"""A site's master speaks to each of its agents, whenever that has room."""
 MOST_STRANGERS = 32
+DOOR_S = 5.0
+"""So long may it take a stranger to show that it is none."""
+MOST_KEPT = 8
+"""Bulk connections that nobody uses just now, each to another peer."""
 MOST_UNSENT = 1000
 NEVER = float("inf")
 GOODBYE = ["goodbye"]
@@ -48,7 +57,6 @@ class Peers:
         self.holds: Mapping[str, Any] = {}
         self._offer = offer
         self.me: Optional[Contact] = None
-        self._cache = cache
         self._workdir = workdir
         self._listener: Optional[socket.socket] = None
         self._identity: Optional[Identity] = None
@@ -58,12 +66,15 @@ class Peers:
         self._selector = selectors.DefaultSelector()
         self._inbox: Deque[Tuple[Callable[..., None], Tuple[Any, ...]]] = deque()
         self._links: OrderedDict[int, Link] = OrderedDict()
-        self._writing: Dict[int, Link] = {}
+        """Those that we send on. What comes is heard on others too, until the other side has closed them."""
         self._unsent: Dict[int, List[Tuple[Sequence[Any], Sequence[Any]]]] = {}
         self._answers: Dict[int, Callable[[List[Contact]], None]] = {}
         self._shunned: Dict[int, Tuple[float, float]] = {}
         """Nodes that could not be reached: until when they are left alone, and for how long that is."""
-        self._strangers = 0
+        self._kept: OrderedDict[int, Channel] = OrderedDict()
+        self._keeping = threading.Lock()
+        self._strangers: OrderedDict[socket.socket, float] = OrderedDict()
+        """Who stands in the door, and until when it may. They are closed by our own thread only: it must not shut down what was closed."""
         self._left = False
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_read, False)
@@ -145,16 +156,34 @@ class Peers:
 
     def channel(self, contact: Contact) -> Channel:
         """A bulk connection to a peer. Cut if it cannot be reached."""
-        if self._identity is None or self._is_shunned(contact.node):
+        with self._keeping:
+            kept = self._kept.pop(contact.node, None)
+        if kept is not None:
+            if not has_ended(kept):
+                return kept
+            kept.close()
+        if self._identity is None or self.me is None or self._is_shunned(contact.node):
             raise Cut("it cannot be reached")
         try:
-            assert self.me is not None
             channel = Channel(dial_peer(contact, self._identity, ["bulk", self.me.wire]).connection)
         except LinkLost as error:
             self._shun(contact.node)
             raise Cut(str(error)) from None
         self._shunned.pop(contact.node, None)
         return channel
+
+    def give_back(self, contact: Contact, channel: Channel) -> None:
+        """For whoever wants something of this peer next, if it is still good."""
+        if channel.fileno() < 0:
+            return
+        channel.rest()
+        with self._keeping:
+            spare = self._kept.pop(contact.node, None)
+            self._kept[contact.node] = channel
+            if len(self._kept) > MOST_KEPT:
+                _, spare = self._kept.popitem(last=False)
+        if spare is not None:
+            spare.close()
 
     def _is_shunned(self, node: int) -> bool:
         return self._shunned.get(node, (0.0, 0.0))[0] > time.monotonic()
@@ -193,7 +222,10 @@ class Peers:
 
     def _turn(self) -> None:
         assert self._member is not None
-        wait_s = max(0.0, self._member.deadline - time.monotonic())
+        now = time.monotonic()
+        while self._strangers and next(iter(self._strangers.values())) <= now:
+            self._show_out()
+        wait_s = max(0.0, min([self._member.deadline, *self._strangers.values()]) - now)
         for key, events in self._selector.select(min(wait_s, 3600.0)):
             if key.data == "wake":
                 os.read(self._wake_read, 4096)
@@ -229,7 +261,7 @@ class Peers:
         for contact in master:
             self._member.peer.appointed(term, contact, now)
         self._member.connected(now)
-        self._publish(list(self._cache.contents()))
+        self._publish([digest for digest in list(self.holds) if not self._member.peer.publishes(int(digest, 16))])
 
     def _find(self, digest: str, take: Callable[[List[Contact]], None]) -> None:
         assert self._member is not None
@@ -258,14 +290,15 @@ class Peers:
         if link is not None:
             self._links.move_to_end(contact.node)
             link.send(header, parts)
-            self._flush(contact.node, link)
+            self._flush(link)
             return
         unsent = self._unsent.get(contact.node)
         if unsent is None and self._is_shunned(contact.node):
             self._post(self._not_reached, contact.node)
         elif unsent is None:
             self._unsent[contact.node] = [(header, parts)]
-            threading.Thread(target=self._dial, args=(contact,), daemon=True).start()
+            if not _begin(self._dial, contact):
+                self._post(self._not_reached, contact.node)
         elif len(unsent) < MOST_UNSENT:
             unsent.append((header, parts))
 
@@ -277,13 +310,13 @@ class Peers:
             self._shun(contact.node)
             self._post(self._not_reached, contact.node)
             return
-        link.connection.setblocking(False)
-        self._post(self._linked, contact, link)
+        self._post(self._linked, link)
 
     def _not_reached(self, node: int) -> None:
         assert self._member is not None
         self._unsent.pop(node, None)
-        self._member.unreachable(node, time.monotonic())
+        if node not in self._links:  # or it has reached us meanwhile
+            self._member.unreachable(node, time.monotonic())
 
     def _open_door(self) -> None:
         assert self._listener is not None
@@ -291,99 +324,127 @@ class Peers:
             connection, _ = self._listener.accept()
         except OSError:
             return
-        if self._strangers >= MOST_STRANGERS:
-            connection.close()
-            return
-        self._strangers += 1
-        threading.Thread(target=self._receive, args=(connection,), daemon=True).start()
+        if len(self._strangers) >= MOST_STRANGERS:
+            self._show_out()
+        self._strangers[connection] = time.monotonic() + DOOR_S
+        if not _begin(self._receive, connection):
+            self._received(connection, None)
+
+    def _show_out(self) -> None:
+        """The stranger that has stood longest in the door. Its thread is woken by this."""
+        connection, _ = self._strangers.popitem(last=False)
+        try:
+            connection.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass  # it went by itself
 
     def _receive(self, connection: socket.socket) -> None:
-        assert self._identity is not None and self._porter is not None
+        assert self._identity is not None
         try:
-            link, node, greeting = receive_peer(connection, self._identity)
-            contact = Contact.read(greeting[1])
-            if contact.wire[0] != node:
-                raise Malformed("a peer with the id of another one")
-            if greeting[0] == "bulk":
-                self._shelf.contacts[node] = contact.wire
-                self._porter.take(node, link.connection)
-            elif greeting[0] == "peer":
-                link.connection.setblocking(False)
-                self._post(self._linked, contact, link)
-            else:
-                link.close()
-        except (LinkLost, Malformed, IndexError):
-            pass
-        finally:
-            self._post(self._stranger_gone)
+            self._post(self._received, connection, receive_peer(connection, self._identity))
+        except LinkLost:
+            self._post(self._received, connection, None)
 
-    def _stranger_gone(self) -> None:
-        self._strangers -= 1
+    def _received(self, connection: socket.socket, visit: Optional[Tuple[Link, str]]) -> None:
+        assert self._porter is not None
+        in_time = self._strangers.pop(connection, None) is not None
+        link, purpose = visit if visit is not None and in_time else (None, "")
+        if link is not None and purpose == "bulk":
+            self._shelf.contacts[link.contact.wire[0]] = link.contact.wire
+            self._porter.take(link.contact.wire[0], link.connection)
+        elif link is not None and purpose == "peer":
+            self._linked(link)
+        else:
+            connection.close()
 
-    def _linked(self, contact: Contact, link: Link) -> None:
-        if contact.node in self._links:
-            self._drop(contact.node)
-        self._shunned.pop(contact.node, None)
-        link.contact = contact
-        self._links[contact.node] = link
+    def _linked(self, link: Link) -> None:
+        """Two that dial each other at once have two links: both keep the one that the lower id dialled."""
+        node = link.contact.node
+        old = self._links.get(node)
+        link.connection.setblocking(False)
         self._selector.register(link, selectors.EVENT_READ, link)
-        for header, parts in self._unsent.pop(contact.node, ()):
-            link.send(header, parts)
-        self._flush(contact.node, link)
-        if len(self._links) > MOST_LINKS:
-            self._say_goodbye(next(iter(self._links)))
-        self._hear(link)  # something may have come with the handshake
+        self._shunned.pop(node, None)
+        if old is not None and old.dialler < link.dialler:
+            self._part_with(link)
+        else:
+            self._links[node] = link
+            if old is not None:
+                self._part_with(old)
+        for header, parts in self._unsent.pop(node, ()):
+            self._links[node].send(header, parts)
+        self._flush(self._links[node])
+        while len(self._links) > self._most_links():
+            self._part_with(next(iter(self._links.values())))
+        self._ready(link, selectors.EVENT_READ)  # something may have come with the handshake
+
+    def _most_links(self) -> int:
+        assert self._member is not None
+        if not self._member.work.is_master:
+            return MOST_LINKS
+        files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        return MOST_LINKS_OF_MASTER if files < 0 else max(MOST_LINKS, min(MOST_LINKS_OF_MASTER, files // 2))
 
     def _ready(self, link: Link, events: int) -> None:
-        node = link.contact.node
-        if self._links.get(node) is not link:
-            return
-        if events & selectors.EVENT_WRITE:
-            self._flush(node, link)
-        if events & selectors.EVENT_READ:
+        if events & selectors.EVENT_WRITE and link.fileno() >= 0:
+            self._flush(link)
+        if events & selectors.EVENT_READ and link.fileno() >= 0:
             self._hear(link)
 
     def _hear(self, link: Link) -> None:
         assert self._member is not None
-        contact = link.contact
         try:
             link.has_more = True
-            while link.has_more and self._links.get(contact.node) is link:
+            while link.has_more:
                 for header, body in link.receive():
                     if header[:1] == GOODBYE:
-                        self._drop(contact.node)
+                        self._drop(link)
                         return
-                    self._member.heard(contact, header, body, time.monotonic())
+                    if header[0] == "assign":
+                        check_assignment(header, body)
+                    self._member.heard(link.contact, header, body, time.monotonic())
+            if self._links.get(link.contact.node) is link:
+                self._links.move_to_end(link.contact.node)
         except (LinkLost, FrameError, Malformed):
-            self._drop(contact.node)
-            self._member.unreachable(contact.node, time.monotonic())
+            self._lose(link)
 
-    def _say_goodbye(self, node: int) -> None:
-        """We have too many links, and used this one the longest ago. It is no sign of death."""
-        self._links[node].send(GOODBYE, [])
-        self._flush(node, self._links[node])
-        if node in self._links:
-            self._drop(node)
+    def _part_with(self, link: Link) -> None:
+        """There is a better one, or there are too many and this one was used the longest ago. It is no sign of death, and what the other
+        side has sent before it knows of this is heard."""
+        if self._links.get(link.contact.node) is link:
+            del self._links[link.contact.node]
+        link.send(GOODBYE, [])
+        self._flush(link)
 
-    def _flush(self, node: int, link: Link) -> None:
-        assert self._member is not None
+    def _flush(self, link: Link) -> None:
         try:
             wanted = selectors.EVENT_READ if link.flush() else selectors.EVENT_READ | selectors.EVENT_WRITE
-            if (wanted & selectors.EVENT_WRITE != 0) != (node in self._writing):
+            if self._selector.get_key(link).events != wanted:
                 self._selector.modify(link, wanted, link)
-                if wanted & selectors.EVENT_WRITE:
-                    self._writing[node] = link
-                else:
-                    del self._writing[node]
         except LinkLost:
-            self._drop(node)
-            self._member.unreachable(node, time.monotonic())
+            self._lose(link)
 
-    def _drop(self, node: int) -> None:
-        link = self._links.pop(node)
-        self._writing.pop(node, None)
+    def _lose(self, link: Link) -> None:
+        assert self._member is not None
+        if self._drop(link):
+            self._member.unreachable(link.contact.node, time.monotonic())
+
+    def _drop(self, link: Link) -> bool:
+        """Whether it is one that we sent on."""
         self._selector.unregister(link)
         link.close()
+        if self._links.get(link.contact.node) is not link:
+            return False
+        del self._links[link.contact.node]
+        return True
+
+
+def _begin(work: Callable[..., None], *arguments: Any) -> bool:
+    """In a thread, if this machine allows us one more."""
+    try:
+        threading.Thread(target=work, args=arguments, daemon=True).start()
+        return True
+    except RuntimeError:
+        return False
 
 
 def read_all(contacts: Sequence[Any]) -> Iterator[Contact]:

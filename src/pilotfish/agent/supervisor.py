@@ -145,7 +145,7 @@ def _remove(workdir: str) -> None:
 
 def _tell_gone(options: Dict[str, Any], reason: str) -> None:
     """The master need not wait for a silence: whatever ran here has ended."""
-    from .link import LinkLost, Refused, dial
+    from .link import LinkLost, TurnedAway, dial
 
     try:
         link = dial(Credentials(options["credentials"]), GONE_TIMEOUT_S)
@@ -153,5 +153,5 @@ def _tell_gone(options: Dict[str, Any], reason: str) -> None:
         link.send(["gone", options["worker"], reason], [])
         link.flush()
         link.close()
-    except (BadCredentials, LinkLost, Refused, OSError) as error:
+    except (BadCredentials, LinkLost, TurnedAway, OSError) as error:
         complain("could not tell the master: %s" % error)

@@ -1,4 +1,4 @@
-"""TLS between memory buffers, over a socket that blocks: so a session can change hands, and much is read at once.
+"""TLS between memory buffers: so a session can change hands, whoever shakes hands can be cut short, and much is read at once.
 
 An SSLSocket reads record by record, and wakes up for each. This takes a quarter less of the processor, and half the time if that is busy.
 """
@@ -9,9 +9,10 @@ import hashlib
 import hmac
 import socket
 import ssl
-from typing import Any, NamedTuple, Optional
+from typing import Any, NamedTuple, Optional, Tuple
 
 READ_BYTES = 256 * 1024
+FIRST_READ_BYTES = 16 * 1024
 
 
 class Session(NamedTuple):
@@ -23,25 +24,31 @@ class Session(NamedTuple):
 
 
 class Stream:
-    """A ``Connection``. ``ahead``: what was read and decrypted already, but not heard. Without a session it is a plain socket."""
+    """A ``Connection``. ``ahead``: what was read and decrypted already, but not heard. Without a session it is a plain socket.
+
+    If the socket does not block, BlockingIOError says so, as with any socket; what could not be sent is to be sent again as it was."""
 
     def __init__(self, sock: socket.socket, session: Optional[Session], ahead: bytes = b"") -> None:
-        self._sock = sock
+        self.sock = sock
         self._session = session
         self._ahead = memoryview(ahead)
         self._room = memoryview(b"")
+        self._sealed = memoryview(b"")
 
     def fileno(self) -> int:
-        return self._sock.fileno()
+        return self.sock.fileno()
 
     def settimeout(self, seconds: Optional[float], /) -> None:
-        self._sock.settimeout(seconds)
+        self.sock.settimeout(seconds)
 
     def setblocking(self, blocking: bool, /) -> None:
-        self._sock.setblocking(blocking)
+        self.sock.setblocking(blocking)
 
     def close(self) -> None:
-        self._sock.close()
+        self.sock.close()
+
+    def rest(self) -> None:
+        self._room = memoryview(b"")
 
     def pending(self) -> bool:
         """Whether something can be received that will not be seen at the socket."""
@@ -52,31 +59,43 @@ class Stream:
                 return False  # the rest of it is still to come; if it is wrong, that is found when it is received
         return bool(self._ahead)
 
+    def send(self, data: Any, /) -> int:
+        if self._session is None:
+            return self.sock.send(data)
+        if not self._sealed:
+            self._session.tls.write(data)
+        self._flush(self._session)
+        return len(data)
+
     def sendall(self, data: Any, /) -> None:
         if self._session is None:
-            self._sock.sendall(data)
+            self.sock.sendall(data)
         else:
-            self._session.tls.write(data)
-            self._flush(self._session)
+            self.send(data)
 
     def recv_into(self, buffer: Any, /) -> int:
+        """Of a session: less than there is room for means that this was all for now."""
         if self._ahead:
             count = min(len(buffer), len(self._ahead))
             buffer[:count] = self._ahead[:count]
             self._ahead = self._ahead[count:]
             return count
         if self._session is None:
-            return self._sock.recv_into(buffer)
-        room = len(buffer)
-        while True:
+            return self.sock.recv_into(buffer)
+        tls, incoming, _ = self._session
+        view = memoryview(buffer)
+        count = 0
+        while count < len(view):
+            if not incoming.pending and not tls.pending() and (count or not self._take_in(self._session)):
+                break
             try:
-                received: Any = self._session.tls.read(room, buffer)
-                return int(received)  # with a buffer it is a number
+                received: Any = tls.read(len(view) - count, view[count:])
+                count += received  # with a buffer it is a number
             except ssl.SSLWantReadError:
-                if not self._take_in(self._session):
-                    return 0
+                continue
             except ssl.SSLZeroReturnError:
-                return 0
+                break
+        return count
 
     def shake_hands(self) -> bytes:
         """The certificate of the other side."""
@@ -94,27 +113,37 @@ class Stream:
         return session.tls.getpeercert(True) or b""
 
     def _flush(self, session: Session) -> None:
-        sealed = memoryview(session.outgoing.read())
-        while sealed:  # not sendall, because that would count the time for all of it
-            sealed = sealed[self._sock.send(sealed) :]
+        if not self._sealed:
+            self._sealed = memoryview(session.outgoing.read())
+        while self._sealed:  # not sendall, because that would count the time for all of it
+            self._sealed = self._sealed[self.sock.send(self._sealed) :]
 
     def _take_in(self, session: Session) -> int:
         if not self._room:
-            self._room = memoryview(bytearray(READ_BYTES))
-        count = self._sock.recv_into(self._room)
-        if count:
-            session.incoming.write(self._room[:count])
+            self._room = memoryview(bytearray(FIRST_READ_BYTES))
+        count = self.sock.recv_into(self._room)
+        session.incoming.write(self._room[:count])
+        if count == len(self._room) < READ_BYTES:
+            self._room = memoryview(bytearray(4 * count))
         return count
 
 
-def secure(connection: socket.socket, fingerprint: str) -> Stream:
-    """TLS 1.3 with the one certificate we know, as ``link`` does it. ConnectionError if it is another one."""
+def secure(sock: socket.socket, fingerprint: str) -> Stream:
+    """TLS 1.3 with the one certificate we know: nobody vouches for it, it was pinned before. ConnectionError if it is another one."""
+    if not getattr(ssl, "HAS_TLSv1_3", False):
+        raise ConnectionError("the ssl module of this Python has no TLS 1.3 (%s)" % ssl.OPENSSL_VERSION)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
-    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-    stream = Stream(connection, Session(context.wrap_bio(incoming, outgoing), incoming, outgoing))
-    if not hmac.compare_digest(hashlib.sha256(stream.shake_hands()).hexdigest(), fingerprint.lower()):
+    stream, certificate = shake_hands(sock, context)
+    if not hmac.compare_digest(hashlib.sha256(certificate).hexdigest(), fingerprint.lower()):
         raise ConnectionError("its certificate is not the one we know")
     return stream
+
+
+def shake_hands(sock: socket.socket, context: ssl.SSLContext, server_side: bool = False) -> Tuple[Stream, bytes]:
+    """With the certificate of the other side, if it has one."""
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    stream = Stream(sock, Session(context.wrap_bio(incoming, outgoing, server_side), incoming, outgoing))
+    return stream, stream.shake_hands()

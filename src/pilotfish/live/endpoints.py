@@ -68,6 +68,8 @@ class Doorman:
         self.complain: Callable[[str], None] = lambda text: None
         self.porter: Porter | None = None
         """Takes the connections of agents that want to move contents."""
+        self.pilot_of: Callable[[str], str | None] = lambda worker: None
+        """None: it is not known who that is."""
         self.unproven: OrderedDict[Link, asyncio.TimerHandle] = OrderedDict()
         self.buffer = memoryview(bytearray(READ_BYTES))
         """What comes over any link is read into it, and taken from it before the next is read."""
@@ -220,6 +222,11 @@ class Link(asyncio.BufferedProtocol):
         porter, transport = self.doorman.porter, self.transport
         if porter is None or transport is None or self._heard or transport.get_write_buffer_size():
             raise ConnectionFailed("a connection for contents was not to be expected")
+        pilot = self.doorman.pilot_of(worker)
+        if self.key_id not in (AGENT, f"pilot:{pilot}"):
+            if pilot is not None:
+                raise ConnectionFailed(f"worker {worker} is of pilot {pilot}")
+            worker = self.key_id
         session = None
         if self._tls is not None and self._incoming is not None and self._outgoing is not None:
             session = Session(self._tls, self._incoming, self._outgoing)

@@ -76,9 +76,10 @@ class Master:
         self.doorman.paused = self._paused
         self.doorman.complain = self._complain
         self.doorman.revoked = state.revoked
+        self.doorman.pilot_of = lambda worker: state.workers[worker].pilot if worker in state.workers else None
         self.shelf = MasterShelf(pool, self.machine)
         self.doorman.porter = self.porter = Porter(self.shelf, complain=self._complain_from_thread)
-        self.launcher = Launcher(pool, self.keyring, self._tell, settings.poll_s)
+        self.launcher = Launcher(pool, self.keyring, self._tell, settings.poll_s, settings.cache_size)
         self.places = Places(pool, self.keyring, self.launcher, self._tell)
         self.places.known = state.pilots.get
         self.applications = Applications(pool)

@@ -6,6 +6,7 @@ A server prints ``READY`` and what the other end must know; the other end prints
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import os
 import socket
@@ -67,29 +68,42 @@ def transfer(role: str, directory: Path, source: str, digest: str) -> None:
         fetch(channel, digest, size, Cache(str(directory / "agent"), MOST_BYTES).incoming(digest, size))
 
 
-def send_plainly(directory: Path, size: int) -> None:
-    """The same bytes again and again, over a TLS socket as Python has it."""
+def send_plainly(directory: Path, size: int, source: str = "") -> None:
+    """The same bytes again and again, over a TLS socket as Python has it; or those of a file."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         print("READY", listener.getsockname()[1], flush=True)
         connection, _ = listener.accept()
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    block = os.urandom(BLOCK)
+    block = bytearray(os.urandom(BLOCK))
+    file = open(source, "rb", buffering=0) if source else None  # noqa: SIM115 - until the process ends
     with open_keyring(directory).server_context().wrap_socket(connection, server_side=True) as secured:
         for _ in range(size // BLOCK):
+            if file is not None:
+                file.readinto(block)
             secured.sendall(block)
         sys.stdin.read()  # until the other end has hung up, and our time was read
 
 
-def receive_plainly(port: int, size: int) -> None:
+def receive_plainly(port: int, size: int, target: str = "", digest: str = "") -> None:
+    """Nothing is done with it; or it is written to a file, and hashed."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
-    block, count = memoryview(bytearray(BLOCK)), 0
+    block, count, found = memoryview(bytearray(BLOCK)), 0, hashlib.sha256()
+    file = open(target, "wb", buffering=0) if target else None  # noqa: SIM115 - until the process ends
     with context.wrap_socket(socket.create_connection(("127.0.0.1", port))) as secured:
-        while count < size and (received := secured.recv_into(block)):
-            count += received
-    if count != size:
-        raise ConnectionError(f"{count} of {size} bytes came")
+        while count < size:
+            filled = 0
+            while filled < BLOCK and (received := secured.recv_into(block[filled:])):
+                filled += received
+            if not filled:
+                raise ConnectionError(f"{count} of {size} bytes came")
+            count += filled
+            if file is not None:
+                file.write(block[:filled])
+                found.update(block[:filled])
+    if digest and found.hexdigest() != digest:
+        raise ConnectionError("other bytes came")
 
 
 def timed(work: Callable[[], None]) -> None:
@@ -106,9 +120,9 @@ def main(role: str, *words: str) -> None:
     elif role in ("get", "put"):
         timed(lambda: transfer(role, Path(words[0]), words[1], words[2]))
     elif role == "plain-sender":
-        send_plainly(Path(words[0]), int(words[1]))
+        send_plainly(Path(words[0]), int(words[1]), *words[2:])
     else:
-        timed(lambda: receive_plainly(int(words[0]), int(words[1])))
+        timed(lambda: receive_plainly(int(words[0]), int(words[1]), *words[2:]))
 
 
 if __name__ == "__main__":

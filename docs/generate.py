@@ -21,6 +21,7 @@ from pilotfish.applications.launches import EXECUTABLE_KNOWN
 from pilotfish.applications.manager import ApplicationManager, ApplicationWorker, TaskDone
 from pilotfish.applications.tasklist import TaskList
 from pilotfish.applications.wishes import KNOWN
+from pilotfish.cli.causes import CAUSES
 from pilotfish.cli.complaints import EXPLANATIONS
 from pilotfish.cli.main import SECTIONS
 from pilotfish.cli.main import pilotfish as command_group
@@ -227,6 +228,8 @@ def error_page() -> str:
     lines = [NOTE + "# Error codes\n", "What `pilotfish explain CODE` says.\n", "| code | meaning | what helps |", "|---|---|---|"]
     for code, explanation in sorted(EXPLANATIONS.items()):
         lines.append(f"| {code} | {explanation.meaning} | {', '.join(f'`{command}`' for command in explanation.commands)} |")
+    lines += ["", "## Causes of failures\n", "They stand in brackets behind what happened to a task.\n", "| cause | meaning |", "|---|---|"]
+    lines += [f"| {cause} | {meaning} |" for cause, meaning in CAUSES.items()]
     return "\n".join(lines) + "\n"
 
 
@@ -322,7 +325,8 @@ MEMBERS = {
     "Completed.signal": "The number of the signal that ended it, or None.",
     "Completed.stdout": "What it wrote, as bytes; `text` is the same as text.",
     "Completed.stderr": "What it wrote to the standard error output.",
-    "Completed.files": "Its output files by name; each has `content` and `mode`.",
+    "Completed.files": "Its output files by name; each has `name`, `size`, `mode` and `content`, and can be an input of another task. One"
+    " that was kept has no `content` here.",
     "Completed.stdout_dropped": "How many bytes in the middle were left out, because there were more than `output_cap`.",
     "Completed.stderr_dropped": "The same for the standard error output.",
     "TaskDone.index": "Its place in the run, from 0.",
@@ -346,13 +350,14 @@ TASK_OPTIONS = {
     "rank": 'rather on workers for which this is larger, such as `"cores"`',
 }
 EXECUTABLE_OPTIONS = {
-    "inputs": "files and directories to bring along: a list, or a table of names and paths, or files that other tasks have left",
-    "outputs": "files or patterns to bring back",
-    "keep": "files or patterns that stay with the worker, for tasks that need them",
+    "inputs": "files and directories to bring along: a list, or a table of names and paths; instead of a path, also a file that"
+    " another task left",
+    "outputs": "files, directories or patterns to bring back",
+    "keep": "the same for what stays with the worker, for tasks that need it",
     "stdin": "what it reads: bytes or text",
     "env": "environment variables to set",
     "cwd": "the directory to run in",
-    "sandbox": "`True`: in a fresh directory; the default with `inputs` or `outputs`",
+    "sandbox": "`True`: in a fresh directory; the default with `inputs`, `outputs` or `keep`",
     "shell": "`True`: the first word is a script for `sh`, the others are its arguments",
     "output_cap": 'how much of what it writes is kept, head and tail, such as `"1 MiB"`; default 16 MiB',
     "warn_signal": 'sent to it shortly before its worker ends, such as `"USR1"`; default: none, for it ends who does not expect it',

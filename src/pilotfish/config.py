@@ -35,6 +35,8 @@ def read_settings(path: Path, overrides: dict[str, Any] | None = None) -> PoolSe
     _refuse_unknown(path, content, ["pool"])
     table = content.get("pool", {})
     _refuse_unknown(path, table, list(PoolSettings.__struct_fields__))
+    if "cache_size" in table:
+        table["cache_size"] = parse_bytes(table["cache_size"], f"{path}: cache_size")
     try:
         settings = msgspec.convert({**table, **(overrides or {})}, PoolSettings)
         for subnet in settings.subnets:

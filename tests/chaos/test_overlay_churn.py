@@ -30,7 +30,7 @@ LOSSES = 1000
 """Whatever is killed is not the task's fault; so many times it may be."""
 FEW_LOSSES = 12
 """For those whose input may be gone for good: they are to fail at last."""
-GONE = "was kept where it was made, and that worker is gone"
+GONE = "was kept where it was made, and no worker that is here has it"
 UNLUCKY = "workers died while they ran task"
 """What may be said of a task that failed: its input went with the one node that had it, or it was thrice where somebody was killed. In both
 cases it is the person's to try again."""

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from pilotfish.agent.bulk import Channel, Cut
-from pilotfish.agent.bulk_asking import ask, fetch, push, take
+from pilotfish.agent.bulk_asking import ask, dial_bulk, fetch, push, take
 from pilotfish.agent.bulk_serving import FileReading
 from pilotfish.agent.cache import Cache
 from pilotfish.agent.link import Link, LinkLost, dial
@@ -132,6 +132,18 @@ def test_nothing_that_was_sent_ahead_is_lost(tmp_path: Path, shelf: Files, cache
         channel.close()
 
 
+def test_a_connection_on_which_nothing_is_asked_takes_no_memory(door: Door, shelf: Files, cache: Cache) -> None:
+    data = random_bytes(1, MIB)
+    channel = door.dial()
+    ask(channel, shelf.add(data), len(data), 0)
+    while channel.receive()[0] != ["end", MIB]:
+        pass
+    (visitor,) = eventually(lambda: list(door.porter._idle.values()))
+    theirs: Any = visitor.channel
+    assert not any(len(buffer) for buffer in (*theirs._pieces, theirs._small, theirs.connection._room))
+    channel.close()
+
+
 def test_the_stream_goes_on_without_a_word_of_tls(door: Door, shelf: Files, cache: Cache) -> None:
     data = random_bytes(1, MIB)
     digest = shelf.add(data)
@@ -167,6 +179,33 @@ def test_a_stranger_gets_no_bulk_connection(door: Door) -> None:
     with pytest.raises(Exception, match="wrong or revoked key"):
         dial(Stranger())  # type: ignore[arg-type]
     assert not door.porter.by_asker
+
+
+def test_a_pilots_key_asks_for_workers_of_that_pilot_only(door: Door, shelf: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+    askers: list[str] = []
+    monkeypatch.setattr(shelf, "incoming", lambda asker, digest, size: askers.append(asker))
+    door.doorman.pilot_of = {"its": "test", "anothers": "other", "by hand": ""}.get
+    for worker in ("its", "unknown", "", "anothers", "by hand"):
+        channel = dial_bulk(door.credentials(), worker)
+        channel.send(["put", digest_of(b""), 0])
+        if worker in ("anothers", "by hand"):
+            with pytest.raises(Cut):
+                channel.receive()
+        else:
+            assert channel.receive()[0] == ["from", 0]
+        channel.close()
+    assert askers == ["its", KEY_ID, KEY_ID]
+    assert any("worker anothers is of pilot other" in text for text in door.complaints)
+
+
+@pytest.mark.parametrize("call", [dial, dial_bulk])
+def test_who_finds_no_master_says_where_it_looked(door: Door, call: Any) -> None:
+    with pytest.raises(LinkLost, match=r"127\.0\.0\.1:1: .*refused"):
+        call(door.credentials(port=1))
+    with pytest.raises(LinkLost, match="unknown kind 'pigeon'"):
+        call(door.credentials(kind="pigeon"))
+    with pytest.raises(LinkLost, match="its certificate is not the one we know"):
+        call(door.credentials(fingerprint="0" * 64))
 
 
 def hangs_up(link: Link) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -105,6 +106,18 @@ def test_an_output_is_an_input_of_a_later_task_wherever_it_lies(run: pilotfish.R
     assert second.text == "same\n"
 
 
+def test_a_file_in_a_list_of_inputs_keeps_its_name_and_what_is_both_output_and_kept_comes_home(run: pilotfish.Run) -> None:
+    script = "mkdir out; for name in a b; do head -c 100000 /dev/zero | tr '\\0' $name > out/$name; done; echo small > out/small"
+    first = run.executable(["sh", "-c", script], outputs=["out/a", "out/s*"], keep=["out/a", "out*"]).result()
+    assert {name: file.path is not None and file.path.exists() for name, file in first.files.items() if file.digest} == {
+        "out/a": True,
+        "out/b": False,
+    }
+    assert first.files["out/small"].content == b"small\n"
+    second = run.executable(["sh", "-c", "head -c 3 out/a; head -c 3 out/b"], inputs=[first.files["out/a"], first.files["out/b"]])
+    assert second.result().text == "aaabbb"
+
+
 def test_an_input_that_was_changed_after_submission_is_not_taken_for_the_old_one(run: pilotfish.Run) -> None:
     make("big.dat", MIB)
     pause = run.executable(["sh", "-c", "echo"], outputs=[])
@@ -137,3 +150,20 @@ def test_a_damaged_content_in_the_cache_is_never_used(run: pilotfish.Run) -> Non
     os.utime(place, ns=(status.st_atime_ns, status.st_mtime_ns))
     run._session.client.ask("workers_set", local=1)
     assert digest in run.executable(["sha256sum", "big.dat"], inputs=["big.dat"]).result(60).text
+
+
+@pytest.mark.parametrize("harm", ["removed", "spoilt", "all removed"])
+def test_what_becomes_of_the_cache_under_a_living_worker_is_noticed_by_the_next_task(run: pilotfish.Run, harm: str) -> None:
+    digest = make("big.dat", MIB)
+    assert digest in run.executable(["sha256sum", "big.dat"], inputs=["big.dat"]).result().text
+    cache = pool_home("default").cache
+    place = cache / digest[:2] / digest
+    if harm == "removed":
+        place.unlink()
+    elif harm == "spoilt":
+        place.chmod(0o644)
+        place.write_bytes(b"rot")
+    else:
+        shutil.rmtree(cache)
+    futures = [run.executable(["sha256sum", "big.dat"], inputs=["big.dat"]) for _ in range(3)]
+    assert all(digest in future.result(60).text for future in futures)

@@ -46,7 +46,7 @@ def test_a_directory_goes_along_some_outputs_stay_and_data_says_where_all_is(typ
     assert len([row for row in made if row["home"]]) == 1, "both wrote the same, which is kept once"
     assert sum(row["contents"] for row in data["got"].values()) >= 1
     shown = typist.type("data", "1").out
-    assert "stays.bin of 1.0" in shown
+    assert "1.0:stays.bin" in shown
     assert "points" in shown
 
 
@@ -58,10 +58,50 @@ def test_an_input_that_changes_before_its_task_begins_is_told_with_what_to_do(ty
     assert json.loads(typist.type("data", "2", "--json").out)["contents"][0]["needed_by"] == 1
     large.write_bytes(b"x" * LARGE)
     gate.touch()
-    assert typist.type("attach", "2").status == 1
+    attached = typist.type("attach", "2")
+    assert attached.status == 1
+    assert "a new run, with the files as they are now" in attached.out and "rerun 2" not in attached.out
     why = json.loads(typist.type("why", "2.0", "--json").out)
     assert "was changed after it was submitted" in why["sentence"]
     assert why["reasons"][0]["commands"] == ["run it anew, with its files as they are now: pilotfish run ... cat large.dat"]
+
+
+def test_a_file_that_only_the_last_task_misses_is_told_before_the_first_one_begins(typist: Typist) -> None:
+    for number in (1, 2):
+        (typist.directory / f"m-{number}.dat").write_text("mesh")
+    said = typist.type("run", "--input", "m-{n}.dat", "--param", "n=1..3", "--", "touch", f"{typist.directory}/ran-{{n}}")
+    assert said.status == 2 and "'m-3.dat' does not exist" in said.err
+    assert not list(typist.directory.glob("ran-*"))
+
+
+def test_who_runs_one_task_is_told_where_its_files_are(typist: Typist) -> None:
+    said = typist.type("run", "--workers", "1", "--output", "out.*", "--", "sh", "-c", "echo 1 > out.dat; echo hello")
+    assert (said.status, said.out) == (0, "hello\n")
+    assert "1 file in run-1/" in said.err
+
+
+def test_what_a_forgotten_run_left_takes_no_room_any_more(typist: Typist) -> None:
+    make = ["--workers", "1", "--output", "big", "--", "sh", "-c", f"head -c {LARGE} /dev/urandom > big"]
+    assert typist.type("run", *make).status == 0
+    (row,) = json.loads(typist.type("data", "--json").out)["contents"]
+    place = next(typist.directory.glob(f"**/contents/??/{row['digest']}"))
+    assert typist.type("results", "1", "--save", "kept").status == 0
+    assert typist.type("forget", "1").out == "Run 1 is forgotten.\n"
+    assert not place.exists() and (typist.directory / "kept/0/big").stat().st_size == LARGE
+    assert json.loads(typist.type("data", "--json").out)["contents"] == []
+    assert typist.type("forget", "1").status == 2
+
+
+def test_a_result_that_was_damaged_on_the_disk_is_not_handed_out(typist: Typist) -> None:
+    make = ["--workers", "1", "--output", "big", "--", "sh", "-c", f"head -c {LARGE} /dev/urandom > big"]
+    assert typist.type("run", *make).status == 0
+    (row,) = json.loads(typist.type("data", "--json").out)["contents"]
+    place = next(typist.directory.glob(f"**/contents/??/{row['digest']}"))
+    place.chmod(0o600)
+    with place.open("r+b") as file:
+        file.write(b"rot")
+    said = typist.type("results", "1", "--save", "kept")
+    assert said.status != 0 and "is damaged: it has other bytes than the task left" in said.err
 
 
 def test_a_requirement_that_nobody_meets_is_told_and_kept(typist: Typist) -> None:

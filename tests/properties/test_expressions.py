@@ -148,6 +148,33 @@ def test_not_and_or_follow_the_laws_of_three_values(text: str, properties: dict[
     assert parse(f"not (({text}) and b)").holds(properties) is parse(f"not ({text}) or not b").holds(properties)
 
 
+# --- the order of texts ---------------------------------------------------------------------------------------------------------------
+
+numbered = st.text("019.-ab", max_size=6) | st.text(max_size=6)
+
+
+@settings(deadline=None)
+@given(numbered, numbered, numbered)
+@example("1" * 9999, "2" * 9999, "0" * 9999)
+def test_texts_have_one_order_in_which_only_the_same_text_is_equal(one: str, two: str, three: str) -> None:
+    def holds(text: str, a: str, b: str) -> bool:
+        return parse(text).holds({"a": a, "b": b})
+
+    for a, b in ((one, two), (two, three), (one, one)):
+        assert [holds("a < b", a, b), holds("a == b", a, b), holds("a > b", a, b)].count(True) == 1
+        assert holds("a == b", a, b) is (a == b)
+        assert holds("a <= b", a, b) is (holds("a < b", a, b) or a == b)
+        assert holds("a >= b", a, b) is holds("b <= a", a, b) is not holds("a < b", a, b)
+    if holds("a <= b", one, two) and holds("a <= b", two, three):
+        assert holds("a <= b", one, three)
+
+
+@given(st.integers(0, 10**9), st.integers(0, 10**9), st.sampled_from(["", "3.", "node-"]))
+def test_numbers_in_texts_are_in_the_order_of_numbers(one: int, two: int, before: str) -> None:
+    assert parse("a < b").holds({"a": f"{before}{one}", "b": f"{before}{two}"}) is (one < two)
+    assert parse(f'a < "{before}{two}.x"').holds({"a": f"{before}{one}"}) is (one <= two)
+
+
 # --- any text at all ------------------------------------------------------------------------------------------------------------------
 
 pieces = st.lists(

@@ -73,6 +73,16 @@ def test_a_task_that_does_not_fit_holds_back_those_behind_it() -> None:
     assert starts(machine.turn(1.0)) == {0: [2]}
 
 
+@pytest.mark.parametrize("rows", [[[1, 1, 5, 0, 0, 0, [], "more"]], [[1, 1, 5]], [["x"]], [[1, 1, 1, 10, 0, 0, []]], 5])
+def test_what_a_peer_gives_and_nobody_can_read_costs_nothing(rows: Any) -> None:
+    machine = joined()
+    machine.heard(assign((1, 1)), b"", 0.0)
+    machine.given(["assign", [], rows], b"", 0.0)
+    machine.given(["assign"], b"", 0.0)
+    effects = machine.turn(0.0)
+    assert starts(effects) == {0: [1]} and not of(effects, "hangup")
+
+
 def test_an_attempt_that_is_held_or_done_is_not_taken_again() -> None:
     machine = joined()
     machine.heard(assign((1, 1)), b"", 0.0)

@@ -78,10 +78,17 @@ def test_outputs_are_regular_files_only_and_links_are_not_followed(sandbox: Sand
     os.mkfifo(box / "pipe")
     (box / "directory").mkdir()
     (box / "plain").write_text("plain")
-    for name in ("link", "door/secret", "pipe", "directory"):
+    only = "only regular files and directories come back"
+    for name, said in {
+        "link": f"'link' is a link: {only}",
+        "door/secret": f"'door' is a link: {only}",
+        "pipe": f"'pipe' is a pipe: {only}",
+        "directory": "'directory' is a directory with no file in it that could come back",
+        "plain/nothing": "the task did not leave the file 'plain/nothing', which was declared as its output",
+    }.items():
         with pytest.raises(SandboxError) as caught:
             sandbox.collect([name], 1000)
-        assert caught.value.failure[:2] == ["missing-output", "task"]
+        assert caught.value.failure == ["missing-output", "task", said]
     assert sandbox.collect(["*"], 1000) == ([["plain", 0o644]], [b"plain"])
     assert sandbox.collect(["**"], 1000)[0] == [["plain", 0o644]]
 
@@ -97,9 +104,26 @@ def test_patterns_find_files_at_their_depth_and_each_once(sandbox: Sandbox) -> N
     assert names("*/*.txt") == ["d/c.txt"]
     assert names("**/*.txt") == ["a.txt", "d/c.txt", "d/e/f.txt"]
     assert names("d/**") == ["d/c.txt", "d/e/f.txt"]
-    assert names("a.txt", "*") == ["a.txt", "b.dat"]
+    assert names("a.txt", "*") == ["a.txt", "b.dat", "d/c.txt", "d/e/f.txt"]
+    assert names("d*") == names("d") == names("**/d") == ["d/c.txt", "d/e/f.txt"]
+    assert names("*/e") == names("**/e/*") == ["d/e/f.txt"]
+    assert names("**/[ce]*") == ["d/c.txt", "d/e/f.txt"]
     assert names("[ab].*") == ["a.txt", "b.dat"]
     assert names("*.none") == []
+
+
+def test_a_file_that_may_not_be_read_is_told_to_be_there(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    sandbox.put("closed", 0o000, b"x")
+    real = os.open
+
+    def refuse(path: str, *more: int, **options: int) -> int:
+        if path == "closed":  # root may read anything
+            raise PermissionError(13, "Permission denied")
+        return real(path, *more, **options)
+
+    monkeypatch.setattr(os, "open", refuse)
+    with pytest.raises(SandboxError, match="'closed' may not be read"):
+        sandbox.collect(["closed"], 1000)
 
 
 def test_outputs_that_are_too_large_are_a_failure_that_says_so(sandbox: Sandbox) -> None:

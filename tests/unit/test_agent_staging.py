@@ -91,6 +91,19 @@ def test_contents_are_wanted_until_the_attempt_has_ended() -> None:
     assert machine.staging.wanted == {}
 
 
+def test_contents_of_what_was_sent_ahead_and_killed_are_not_wanted_for_ever() -> None:
+    machine = joined(cores=1.0)
+    machine.heard(assign(*[(task, []) for task in range(5)], shared=[content(A)]), b"", 0.0)
+    machine.turn(0.0)
+    machine.fetched(A, 0.0)
+    machine.turn(0.0)
+    machine.slot_finished(0, [ok(wall_us=100)], 0.001)
+    assert starts(machine.turn(0.001)) == {0: [1, 2, 3, 4]}
+    machine.heard(["kill", [[3, 1]]], b"", 0.002)
+    machine.slot_died(0, 1, ["crash", "task", "signal 11"], (5, 6, 7), 0.003)
+    assert machine.staging.wanted == {A: 2}
+
+
 def test_a_content_that_cannot_be_got_fails_all_that_need_it() -> None:
     machine = joined()
     machine.heard(assign((1, [content(A)]), (2, [content(A)]), (3, [content(B)])), b"", 0.0)
@@ -162,10 +175,10 @@ def test_large_outputs_are_stowed_before_the_result_is_told() -> None:
     (hello,) = sent(machine.turn(3.0), "hello")
     assert hello[8] == [[1, 1, 1]]
     machine.heard(["welcome", 1, 5.0, 60.0], b"", 3.0)
-    machine.stowed(1, None, b"stowed report", [[A, 10, True]], 4.0)
+    machine.stowed(1, None, b"stowed report", [[A, 10, True, True]], 4.0)
     effects = machine.turn(4.0)
     (results,) = sent(effects, "results")
-    assert results[2][0][0] == 1 and results[2][0][6:] == [len(b"stowed report"), [[A, 10, True]]]
+    assert results[2][0][0] == 1 and results[2][0][6:] == [len(b"stowed report"), [[A, 10, True, True]]]
     assert A in machine.staging.holds
 
 

@@ -6,6 +6,7 @@ import errno
 import fcntl
 import hashlib
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -113,8 +114,7 @@ def test_a_directory_that_somebody_else_made_is_not_used(tmp_path: Path, monkeyp
 
 
 def test_a_directory_that_was_tidied_away_is_made_again(cache: Cache, directory: str) -> None:
-    os.rmdir(directory + "/incoming")
-    os.rmdir(directory)
+    shutil.rmtree(directory)
     digest = fill(cache, b"content")
     assert cache.take(digest, 7)
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pilotfish.agent import cache_directory
-from pilotfish.agent.cache import Cache, NoRoom, content_path
+from pilotfish.agent.cache import Busy, Cache, NoRoom, TooLarge, content_path
 from pilotfish.agent.cache_directory import Found
 
 START = 1e9
@@ -72,20 +72,55 @@ def test_using_a_content_does_not_make_it_look_changed(stage: Stage) -> None:
     assert status.st_mtime_ns == before and status.st_atime == stage.now
 
 
-def test_what_is_wanted_linked_or_was_just_used_stays(stage: Stage, tmp_path: Path) -> None:
-    a, b, c = (stage.add(letter) for letter in "abc")
+def test_what_is_wanted_pinned_held_or_was_just_used_stays(stage: Stage) -> None:
+    stage.cache.most_bytes = 400
+    a, b, c, d = (stage.add(letter) for letter in "abcd")
     stage.pinned.add(a)
-    os.link(stage.path(b), tmp_path / "in-a-sandbox")
+    stage.cache.pin(b)
+    stage.cache.hold(c)
     stage.now += 600.0
-    assert stage.cache.take(c, 100)
-    with pytest.raises(NoRoom, match="may hold 300 bytes, of which 0 can be had now, and 100 are needed"):
+    other = Stage(stage.cache.directory, 400)
+    other.now = stage.now
+    assert other.cache.take(d, 100)
+    with pytest.raises(NoRoom, match="may hold 400 bytes, of which 0 can be had now, and 100 are needed"):
         stage.cache.make_room(100)
     stage.now += 61.0
     stage.cache.make_room(100)
-    assert sorted(stage.cache.contents()) == sorted([a, b])
-    os.unlink(tmp_path / "in-a-sandbox")
-    stage.cache.make_room(200)
+    assert sorted(stage.cache.contents()) == sorted([a, b, c])
+    stage.cache.unpin(b)
+    stage.cache.let_go([c])
+    stage.now += 61.0
+    stage.cache.make_room(300)
     assert list(stage.cache.contents()) == [a]
+
+
+def test_what_others_have_by_another_name_goes_like_the_rest_but_not_for_a_full_disk(stage: Stage, tmp_path: Path) -> None:
+    a, b = stage.add("a"), stage.add("b")
+    os.link(stage.path(a), tmp_path / "with-the-master")
+    stage.now += 600.0
+    assert stage.cache.give_way(1000)
+    assert list(stage.cache.contents()) == [a] and not os.path.exists(stage.path(b))
+    stage.cache.make_room(300)
+    assert not stage.cache.contents() and (tmp_path / "with-the-master").exists()
+
+
+def test_a_content_is_held_where_there_are_no_links(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "link", None)
+    a = stage.add("a")
+    stage.cache.hold(a)
+    stage.cache.hold(a)
+    stage.now += 600.0
+    assert stage.cache.held() == [a] and not stage.cache.give_way(1)
+
+
+def test_a_pinned_content_is_in_use_for_other_processes_as_well(stage: Stage) -> None:
+    a = stage.add("a")
+    stage.cache.pin(a)
+    stage.now += 600.0
+    stage.cache.touch([])
+    other = Stage(stage.cache.directory, 300)
+    other.now = stage.now + 30.0
+    assert not other.cache.give_way(1)
 
 
 def test_what_could_never_fit_drives_nothing_out(stage: Stage) -> None:
@@ -204,3 +239,75 @@ def test_a_file_cannot_be_taken_over_into_a_full_cache_and_stays_where_it_is(sta
     with pytest.raises(NoRoom):
         stage.cache.adopt_copy(hashlib.sha256(b"x" * 201).hexdigest(), 201, str(tmp_path / "output"))
     assert (tmp_path / "output").read_bytes() == b"x" * 201
+
+
+def test_a_copy_that_nobody_can_go_on_with_goes_when_its_maker_is_gone(stage: Stage) -> None:
+    descriptor, path = stage.cache._private_file()
+    os.utime(path, (stage.now, stage.now))
+    stage.now += 600.0
+    stage.cache.make_room(0)
+    assert os.path.exists(path), "somebody is writing it"
+    os.close(descriptor)
+    stage.cache.make_room(0)
+    assert not os.path.exists(path)
+
+
+def test_what_one_pool_holds_another_one_cannot_let_go(stage: Stage) -> None:
+    a = stage.add("a")
+    stage.cache.serve("-one")
+    stage.cache.hold(a)
+    other = Stage(stage.cache.directory, 300)
+    other.cache.serve("-two")
+    assert other.cache.held() == [] and stage.cache.held() == [a]
+    other.cache.let_go([a])
+    stage.now = other.now = stage.now + 600.0
+    assert not other.cache.give_way(1)
+    stage.cache.let_go([a])
+    assert other.cache.give_way(1)
+
+
+def test_what_nobody_comes_for_in_a_month_is_not_held_any_more(stage: Stage) -> None:
+    a, b = stage.add("a"), stage.add("b")
+    stage.cache.serve("-gone")
+    stage.cache.hold(a)
+    os.utime(f"{stage.cache.directory}/held/{a}-gone", (stage.now, stage.now))
+    stage.now += 31 * 86400.0
+    stage.cache.serve("-new")
+    stage.cache.hold(b)
+    os.utime(f"{stage.cache.directory}/held/{b}-new", (stage.now, stage.now))
+    assert stage.cache.give_way(1000)
+    assert list(stage.cache.contents()) == [b]
+
+
+def test_what_can_never_fit_is_told_apart_and_without_a_limit_it_may_come_if_the_disk_has_room(stage: Stage) -> None:
+    a = stage.add("a")
+    stage.now += 600.0
+    with pytest.raises(TooLarge, match="raise the site's cache_size"):
+        stage.cache.incoming("0" * 64, 301)
+    assert list(stage.cache.contents()) == [a]
+    stage.cache.strict = False
+    stage.cache.incoming("0" * 64, 301).close()
+    assert not stage.cache.contents()
+
+
+def test_who_is_alone_need_not_spare_what_was_just_used(stage: Stage) -> None:
+    a, b, c = (stage.add(letter) for letter in "abc")
+    stage.now += 1.0
+    assert stage.cache.take(a, 100)
+    stage.cache.make_room(200)
+    assert list(stage.cache.contents()) == [a] and b != c
+
+
+def test_whoever_hangs_while_it_brings_a_content_does_not_keep_others_from_it_for_ever(stage: Stage) -> None:
+    hung = Stage(stage.cache.directory, 300)
+    data = b"x" * 100
+    with hung.cache.incoming(hashlib.sha256(data).hexdigest(), 100) as incoming:
+        incoming.write(data[:50])
+        for _ in range(3):
+            with pytest.raises(Busy):
+                stage.cache.incoming(incoming.digest, 100)
+            stage.now += 25.0
+        with stage.cache.incoming(incoming.digest, 100) as own:
+            own.write(data)
+            own.finish()
+    assert stage.cache.take(incoming.digest, 100)

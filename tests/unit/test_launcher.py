@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
+from pilotfish.backends.local import LocalAgent
+from pilotfish.config import read_settings
+from pilotfish.errors import BadInput
 from pilotfish.live.home import PoolHome
 from pilotfish.live.keys import open_keyring
 from pilotfish.live.launcher import Launcher
@@ -19,3 +25,16 @@ def test_a_pool_that_somebody_deleted_is_not_made_again_and_the_reason_is_told(t
     launcher.submit("local-1", 1.0)
     assert told == [i.PilotGone("local-1", False, f"could not be started: the pool's directory {pool.directory} is gone")]
     assert not pool.directory.exists()
+
+
+def test_the_cache_of_this_machine_is_as_large_as_the_settings_say(tmp_path: Path) -> None:
+    config = tmp_path / "config.toml"
+    config.write_text('[pool]\ncache_size = "2G"\n')
+    settings = read_settings(config)
+    assert settings.cache_size == 2 << 30
+    plain = LocalAgent("python", "bundle", "credentials", "local-1", 1, "work", "share", "cache", "home")
+    assert "--cache-bytes" not in plain.command()
+    assert replace(plain, cache_size=settings.cache_size).command()[-2:] == ["--cache-bytes", str(2 << 30)]
+    config.write_text('[pool]\ncache_size = "much"\n')
+    with pytest.raises(BadInput, match="cache_size: 'much' is not a size"):
+        read_settings(config)

@@ -34,6 +34,8 @@ FOLLOW_S = 20.0
 """So long a server waits for a content that comes in itself; shorter than its asker waits for a sign of life."""
 _DIGEST = re.compile("[0-9a-f]{64}")
 
+NOTHING = memoryview(b"")
+
 Answer = Tuple[List[Any], memoryview]
 Noted = Callable[[int], None]
 """Told of every stretch that was moved: its length."""
@@ -118,10 +120,10 @@ class Channel:
         self.silence_s = silence_s
         self._closing = threading.Lock()
         self._timeout_s = silence_s
-        self._small = memoryview(b"")
+        self._small = NOTHING
         self._start = 0
         self._end = 0
-        self._pieces = [memoryview(b""), memoryview(b"")]
+        self._pieces = [NOTHING, NOTHING]
         connection.settimeout(silence_s)
 
     def fileno(self) -> int:
@@ -138,6 +140,15 @@ class Channel:
                 double.shutdown(socket.SHUT_RDWR)
         except OSError:
             pass  # it is gone already
+
+    def rest(self) -> None:
+        """Nothing is expected for a while: take no memory."""
+        self._pieces = [NOTHING, NOTHING]
+        if self._start == self._end:
+            self._small, self._start, self._end = NOTHING, 0, 0
+        rest = getattr(self.connection, "rest", None)
+        if rest is not None:
+            rest()
 
     def pending(self) -> bool:
         """Something has come that was not taken yet, and of which the descriptor does not tell."""
@@ -176,6 +187,8 @@ class Channel:
         text = self._small[self._start : self._start + header_length]
         self._start += header_length
         header = _message(text)
+        if not body_length:
+            return header, NOTHING
         body = self.piece()[:body_length]
         self._receive_body(header, body)
         return header, body

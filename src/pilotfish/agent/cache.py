@@ -7,15 +7,19 @@ may have links to it. The directory is the truth: what we remember of it only sa
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 import threading
 import time
-from typing import Callable, Dict, Iterable, List, NamedTuple, Optional, Set, Tuple
+from typing import Callable, Dict, Iterable, List, NamedTuple, Optional, Set, Tuple, Union
 
 from .cache_directory import (
+    PRIVATE,
     CacheError,
     Found,
+    Users,
     content_path,
+    held_marks,
     held_path,
     incoming_directory,
     look_through,
@@ -25,16 +29,19 @@ from .cache_directory import (
 )
 from .copying import clone, copy
 from .hashing import FollowingHash, digest_of
-from .incoming import COMPLETE, Busy, Damaged, Incoming, NoRoom, with_room
+from .incoming import COMPLETE, Busy, Damaged, Incoming, InUse, NoRoom, TooLarge, with_room
 from .limits import is_limit
-from .open_files import READ, Stamp, is_regular, lock, names, nobody_writes, stamp, sync_directory
+from .open_files import READ, Stamp, is_regular, lock, names, nobody_writes, stamp, stamp_of, sync_directory
 
-__all__ = ["Busy", "Cache", "CacheError", "Damaged", "Incoming", "NoRoom", "content_path"]
+__all__ = ["Busy", "Cache", "CacheError", "Damaged", "InUse", "Incoming", "NoRoom", "TooLarge", "content_path"]
 
 VERIFY_S = 600.0
 JUST_USED_S = 60.0
 ABANDONED_S = 3600.0
+STUCK_S = 60.0
 STALE_S = 86400.0
+FORGOTTEN_S = 30 * 86400.0
+"""What nobody of a pool has come for in so long is not held for it any more."""
 LOOK_AGAIN_S = 300.0
 MOST_FOREIGN = 10000
 _CREATE = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -42,6 +49,8 @@ _TOO_LARGE = (
     "the cache of contents in %r may hold %d bytes, of which %d can be had now, and %d are needed: "
     "let it be larger, or wait until tasks that use it have ended"
 )
+
+_NEVER_FITS = "a file of %d bytes does not fit into the cache in %r, which may hold %d: raise the site's cache_size"
 
 
 class _Checked(NamedTuple):
@@ -66,6 +75,8 @@ class Cache:
     ) -> None:
         self.directory = directory
         self.most_bytes = most_bytes
+        self.strict = True
+        """It may not be larger, even if a task needs more and the disk has room."""
         self.verify_s = verify_s
         self.damaged = 0
         """How many contents were found to be damaged."""
@@ -76,14 +87,19 @@ class Cache:
         self._wanted = wanted
         self._clock = clock
         self._durable = durable
+        self._pool = ""
         self._looked_at = 0.0
         self._changed = threading.Condition()
-        self._room = threading.Lock()
+        self._room = threading.RLock()
         self._checked: Dict[str, _Checked] = {}
         self._checking: Set[str] = set()
         self._coming: Dict[str, Incoming] = {}
+        self._stuck: Dict[str, Tuple[int, float]] = {}
+        """What others are bringing: how far it was, and since when."""
+        self._pinned: Dict[str, int] = {}
         self._foreign: Dict[Tuple[str, Stamp], str] = {}
         make_private(directory)
+        self._users = Users(directory)
         self._look()
 
     def has(self, digest: str, size: int) -> bool:
@@ -93,6 +109,14 @@ class Cache:
         except OSError:
             return False
         return stat.S_ISREG(status.st_mode) and status.st_size == size
+
+    def is_unchanged(self, digest: str) -> bool:
+        """It is as it was when it was hashed, as far as can be told without reading it."""
+        known = self._checked.get(digest)
+        try:
+            return known is not None and known.stamp == stamp_of(os.lstat(content_path(self.directory, digest)))
+        except OSError:
+            return False
 
     def contents(self) -> Dict[str, int]:
         """Digest and size of all that is complete."""
@@ -104,34 +128,51 @@ class Cache:
             return self._coming.get(digest)
 
     def touch(self, digests: Iterable[str]) -> None:
-        """These are in use: no other process shall remove them for the next minute."""
-        now_ns = int(self._clock() * 1e9)
-        for digest in digests:
-            path = content_path(self.directory, digest)
+        """These are in use, as are those that are pinned: no other process shall remove them for the next minute."""
+        with self._changed:
+            used = [*digests, *self._pinned]
+        for digest in used:
             try:
-                os.utime(path, ns=(now_ns, os.stat(path).st_mtime_ns))
+                self._note_use(content_path(self.directory, digest))
             except OSError:
                 continue
 
+    def _note_use(self, file: Union[str, int]) -> None:
+        os.utime(file, ns=(int(self._clock() * 1e9), os.stat(file).st_mtime_ns))
+
+    def pin(self, digest: str) -> None:
+        """This process needs it until ``unpin``, which must be said as often."""
+        with self._changed:
+            self._pinned[digest] = self._pinned.get(digest, 0) + 1
+
+    def unpin(self, digest: str) -> None:
+        self.touch(())  # whoever is to pin it next has some time
+        with self._changed:
+            self._pinned[digest] -= 1
+            if not self._pinned[digest]:
+                del self._pinned[digest]
+
+    def serve(self, pool: str) -> None:
+        """What is held from now on is held for this pool, and what was held for it before still is."""
+        self._pool = pool
+        for digest in self.held():
+            self.hold(digest)
+
     def hold(self, digest: str) -> None:
-        """Somebody counts on this one: a second link keeps it from being evicted, whoever looks, until ``let_go``."""
-        place = held_path(self.directory, digest)
+        """Somebody counts on this one: a mark keeps it from being evicted, whoever looks, until ``let_go``."""
+        place = held_path(self.directory, digest, self._pool)
         os.makedirs(os.path.dirname(place), 0o700, exist_ok=True)
-        try:
-            os.link(content_path(self.directory, digest), place)
-        except OSError:
-            pass  # it is held already; or the disk knows no links, and it must do without
+        os.close(os.open(place, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
+        os.utime(place)
 
     def held(self) -> List[str]:
-        """Those that somebody counts on."""
-        try:
-            return os.listdir(os.path.join(self.directory, "held"))
-        except FileNotFoundError:
-            return []
+        """Those that somebody of our pool counts on."""
+        return [digest for digest, pool in held_marks(self.directory) if pool == self._pool]
 
     def let_go(self, digests: Iterable[str]) -> None:
+        """Nobody of our pool counts on these any more."""
         for digest in digests:
-            remove(held_path(self.directory, digest))
+            remove(held_path(self.directory, digest, self._pool))
 
     # --- what is taken out ------------------------------------------------------------------------------------------------------------
 
@@ -148,9 +189,8 @@ class Cache:
             if not self._is_sound(digest, descriptor):
                 self._discard(path, descriptor)
                 return None
-            status = os.fstat(descriptor)
-            os.utime(descriptor, ns=(int(self._clock() * 1e9), status.st_mtime_ns))
-            return path if status.st_size == size else None
+            self._note_use(descriptor)
+            return path if os.fstat(descriptor).st_size == size else None
         finally:
             os.close(descriptor)
 
@@ -219,7 +259,13 @@ class Cache:
             try:
                 locked = lock(descriptor)
                 if locked and names(path, descriptor):
+                    self._stuck.pop(digest, None)
                     return descriptor, path
+            except Busy as busy:
+                os.close(descriptor)
+                if not self._is_stuck(digest, busy.available):
+                    raise
+                return self._private_file()
             except BaseException:
                 os.close(descriptor)
                 raise
@@ -227,6 +273,15 @@ class Cache:
             if not locked:
                 return self._private_file()  # nobody can be kept from writing to the one that all know
             # It was completed or removed before we had the lock.
+
+    def _is_stuck(self, digest: str, available: int) -> bool:
+        """Whoever writes it has got no further for a while: it may hang, and its lock with it."""
+        now = self._clock()
+        before, since = self._stuck.get(digest, (-1, now))
+        if before != available:
+            self._stuck[digest] = (available, now)
+            return False
+        return now - since > STUCK_S
 
     def left(self, incoming: Incoming) -> None:
         with self._changed:
@@ -327,7 +382,7 @@ class Cache:
             os.close(target)
 
     def _private_name(self) -> str:
-        return os.path.join(incoming_directory(self.directory), "private-" + os.urandom(16).hex())
+        return os.path.join(incoming_directory(self.directory), PRIVATE + os.urandom(16).hex())
 
     def _private_file(self) -> Tuple[int, str]:
         path = self._private_name()
@@ -349,7 +404,7 @@ class Cache:
         os.fchmod(descriptor, 0o444)
         if self._durable:
             os.fsync(descriptor)
-        os.utime(descriptor, ns=(int(self._clock() * 1e9), os.fstat(descriptor).st_mtime_ns))
+        self._note_use(descriptor)
         os.rename(path, place)
         if self._durable:
             sync_directory(os.path.dirname(place))
@@ -359,43 +414,57 @@ class Cache:
 
     # --- room -------------------------------------------------------------------------------------------------------------------------
 
-    def make_room(self, length: int) -> None:
-        """Remove what was used longest ago until so much more may come. NoRoom if what is in use leaves too little."""
-        with self._room:
-            self._make_room(length)
+    def promised(self) -> int:
+        """So many bytes are still to come of what this process is writing."""
+        with self._changed:
+            return sum(incoming.size - incoming.offset for incoming in self._coming.values())
 
     def give_way(self, length: int) -> bool:
-        """The disk is full, whatever we may hold."""
+        """The disk is full, whatever we may hold. What has other names is of no use for that: its bytes stay where they are."""
         with self._room:
-            return self._evict(self._look(), max(length, 1)) > 0
+            return self._evict([found for found in self._look() if found.links == 1], max(length, 1)) > 0
 
     def _reserve(self, length: int) -> None:
         with self._room:
             if self.used_bytes + length > self.most_bytes or abs(self._clock() - self._looked_at) > LOOK_AGAIN_S:
-                self._make_room(length)
+                self.make_room(length)
             self.used_bytes += length
 
-    def _make_room(self, length: int) -> None:
-        evictable = self._look()
-        excess = self.used_bytes + length - self.most_bytes
-        most = sum(found.size for found in evictable)
-        if excess > most or self._evict(evictable, excess) < excess:
-            raise NoRoom(_TOO_LARGE % (self.directory, self.most_bytes, max(0, most + length - excess), length))
+    def make_room(self, length: int) -> None:
+        """Remove what was used longest ago until so much more may come. NoRoom if what is in use leaves too little."""
+        with self._room:
+            evictable = self._look()
+            excess = self.used_bytes + length - self.most_bytes
+            most = sum(found.size for found in evictable)
+            if self.strict and length > self.most_bytes:
+                raise TooLarge(_NEVER_FITS % (length, self.directory, self.most_bytes))
+            if not self.strict and excess > most:
+                free = shutil.disk_usage(self.directory).free
+                if length > free + self.used_bytes:
+                    raise NoRoom(_TOO_LARGE % (self.directory, free + self.used_bytes, free, length))
+                excess = most if length <= free + most else excess
+            if excess > most or self._evict(evictable, excess) < excess:
+                raise InUse(_TOO_LARGE % (self.directory, self.most_bytes, max(0, most + length - excess), length))
 
     def _look(self) -> List[Found]:
         """What may be removed, and how much there is in all."""
         self._looked_at = now = self._clock()
         with self._changed:
             coming = {incoming.path: incoming.size for incoming in self._coming.values()}
+            pinned = list(self._pinned)
+        kept = {*pinned, *(digest for digest, _ in held_marks(self.directory, now - FORGOTTEN_S))}
         self.used_bytes = 0
+        just_used_s = 0.0 if self._users.is_alone() else JUST_USED_S  # what we need ourselves is pinned or wanted
         evictable = []
         for found in look_through(self.directory):
             unused_s = now - found.used_at
             if not found.digest and unused_s > STALE_S and remove_unused(found, stale=True):
                 continue
+            if found.is_private and unused_s > JUST_USED_S and remove_unused(found):
+                continue  # whoever made that copy is gone, and nobody can go on with it
             self.used_bytes += coming.get(found.path, found.size)
             if found.digest:
-                spared = found.links > 1 or unused_s < JUST_USED_S or self._wanted(found.digest)
+                spared = unused_s < just_used_s or found.digest in kept or self._wanted(found.digest)
             else:
                 spared = unused_s < ABANDONED_S
             if not spared:

@@ -1,19 +1,22 @@
 """The directory of a cache: whose it is, what lies in it, and how something is taken away that another process may want.
 
 ab/abcdef...       a complete content, named by its digest; read-only
-incoming/abcdef... one that is on its way; other names there are copies that are being made
-held/abcdef...     a second link to a content that must not be evicted
+incoming/abcdef... one that is on its way; private-... are copies that are being made
+users              an empty file: who uses the directory has a lock on it
+held/abcdef...POOL an empty file: this content must not be evicted, because that pool counts on it
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import stat
-from typing import Iterator, List, NamedTuple
+from typing import Iterator, List, NamedTuple, Tuple
 
 from .open_files import Busy, lock, names
 
+PRIVATE = "private-"
 _DIGEST = re.compile("[0-9a-f]{64}")
 
 
@@ -30,6 +33,36 @@ class Found(NamedTuple):
     path: str
     digest: str
 
+    @property
+    def is_private(self) -> bool:
+        return not self.digest and os.path.basename(self.path).startswith(PRIVATE)
+
+
+class Users:
+    """All processes that use a directory share a lock there; whoever can have it alone for a moment is alone."""
+
+    def __init__(self, directory: str) -> None:
+        self._descriptor = os.open(os.path.join(directory, "users"), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        self._share()
+
+    def __del__(self) -> None:
+        os.close(self._descriptor)
+
+    def is_alone(self) -> bool:
+        """False if that cannot be told."""
+        try:
+            return lock(self._descriptor)
+        except Busy:
+            return False
+        finally:
+            self._share()
+
+    def _share(self) -> None:
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
+            pass  # there are no locks, and nobody is ever alone; or somebody is just looking, and we are seen the next time
+
 
 def content_path(directory: str, digest: str) -> str:
     """Digests come from outside: what is none has no path."""
@@ -38,8 +71,22 @@ def content_path(directory: str, digest: str) -> str:
     return os.path.join(directory, digest[:2], digest)
 
 
-def held_path(directory: str, digest: str) -> str:
-    return os.path.join(directory, "held", os.path.basename(content_path(directory, digest)))
+def held_path(directory: str, digest: str, pool: str) -> str:
+    return os.path.join(directory, "held", os.path.basename(content_path(directory, digest)) + pool)
+
+
+def held_marks(directory: str, since: float = 0.0) -> List[Tuple[str, str]]:
+    """(digest, pool) of contents that somebody counts on. Older ones are removed."""
+    marks = []
+    for entry in _entries(os.path.join(directory, "held")):
+        try:
+            if entry.stat(follow_symlinks=False).st_mtime < since:
+                os.unlink(entry.path)
+                continue
+        except OSError:
+            continue
+        marks.append((entry.name[:64], entry.name[64:]))
+    return marks
 
 
 def incoming_directory(directory: str) -> str:
@@ -97,12 +144,11 @@ def _entries(directory: str) -> Iterator[os.DirEntry[str]]:
 
 
 def remove_unused(found: Found, stale: bool = False) -> bool:
-    """Unless somebody used it since we looked, has a link to it in a sandbox, or is writing it (if that can be told, or it is stale)."""
+    """Unless somebody used it since we looked, or is writing it (if that can be told, or it is stale). Links in sandboxes remain."""
     try:
         if not found.digest:
             return _remove_unlocked(found.path, stale)
-        status = os.lstat(found.path)
-        if status.st_nlink != 1 or status.st_atime != found.used_at:
+        if os.lstat(found.path).st_atime != found.used_at:
             return False
         os.unlink(found.path)
     except OSError:

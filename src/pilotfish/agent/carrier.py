@@ -6,22 +6,23 @@ nothing but time: what has come is kept, and asked for from there on.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import queue
 import random
 import threading
 import time
 from collections import deque
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 
 from .bulk import Absent, AskLater, Channel, Cut, Elsewhere, is_digest
-from .bulk_asking import Progress, dial_bulk, fetch, push
-from .cache import Busy, Cache, Damaged, NoRoom
-from .cache_directory import content_path
+from .bulk_asking import Progress, fetch, push
+from .cache import Busy, Cache, CacheError, Damaged, InUse, NoRoom, TooLarge
+from .cache_directory import content_path, remove
 from .failure import Failure
 from .incoming import Incoming
 from .limits import describe_limit, is_limit
-from .link import BadCredentials, Credentials, LinkLost, Refused
+from .master_line import MasterLine
 from .overlay.contacts import Contact
 from .peers import Peers, read_all
 from .stowing import Report
@@ -31,6 +32,10 @@ STOWS = 2
 AGAIN_S = 0.2
 AGAIN_MOST_S = 5.0
 BUSY_S = 0.2
+SEARCH_S = 5.0
+ROOM_S = 120.0
+"""So long one waits for others to be done with what fills the cache; then this worker counts as full."""
+ROOM_AGAIN_S = 0.5
 DAMAGED_TIMES = 3
 MOST_SOURCES = 16
 HERE, PEERS, STORAGE, MASTER = range(4)
@@ -51,6 +56,9 @@ class Job:
         self.stopped = threading.Event()
         self.incoming: Optional[Incoming] = None
         self.channel: Optional[Channel] = None
+        self.published = False
+        self.search_at = 0.0
+        self.began = time.monotonic()
         self.reached = 0
         """So much had come when the last connection ended."""
         self.copied = 0
@@ -65,6 +73,15 @@ class Job:
         return self.copied if incoming is None else incoming.offset
 
 
+class Push:
+    """One content that is on its way to the master."""
+
+    def __init__(self, digest: str, size: int) -> None:
+        self.digest, self.size = digest, size
+        self.progress = Progress()
+        self.channel: Optional[Channel] = None
+
+
 class Carrier:
     """``tell(what, *arguments)`` is called from any thread with an input of the machine: fetched, not_fetched or stowed."""
 
@@ -76,10 +93,13 @@ class Carrier:
         self._outbox: str = settings["outbox"]
         self._home: str = settings.get("home", "")
         """Where the master keeps contents, if that is on this machine."""
+        self._store = _open_store(self._home)
         self._storage: Sequence[str] = settings.get("storage", ())
         self._tell = tell
         self._jobs: Dict[str, Job] = {}
-        self._pushes: Dict[str, Tuple[Progress, int]] = {}
+        self._pushes: Dict[int, Push] = {}
+        self._unwanted: Dict[int, None] = {}
+        """Stows that nobody needs any more."""
         self._fetches: queue.SimpleQueue[Job] = queue.SimpleQueue()
         self._stows: queue.SimpleQueue[Tuple[int, Any]] = queue.SimpleQueue()
         self._threads = [0, 0]
@@ -105,10 +125,19 @@ class Carrier:
         self._stows.put((number, payload))
         self._start(1, STOWS, self._stow_all)
 
+    def unstow(self, number: int) -> None:
+        self._unwanted[number] = None
+        pushing = self._pushes.get(number)
+        if pushing is not None and pushing.channel is not None:
+            pushing.channel.abort()
+
     def discard(self, payload: Any) -> None:
         """Nobody wants these files."""
-        for _, path, _ in Report(payload, self._outbox).files():
-            _remove(path)
+        try:
+            for _, path, _ in Report(payload, self._outbox).files():
+                remove(path)
+        except (ValueError, LookupError, TypeError):
+            pass  # a slot can be made to say anything; then nothing is known of any files
 
     def let_go(self, header: Sequence[Any], body: Any) -> None:
         """No run needs these contents any more."""
@@ -117,7 +146,7 @@ class Carrier:
     def moving(self) -> List[List[Any]]:
         """[digest, bytes so far, bytes in all] of what is under way."""
         moving: List[List[Any]] = [[job.digest, job.done, job.size] for job in list(self._jobs.values())]
-        moving.extend([digest, progress.offset, size] for digest, (progress, size) in list(self._pushes.items()))
+        moving.extend([pushing.digest, pushing.progress.offset, pushing.size] for pushing in list(self._pushes.values()))
         return moving
 
     def got(self) -> List[int]:
@@ -130,8 +159,13 @@ class Carrier:
 
     def _start(self, which: int, wanted: int, work: Callable[[], None]) -> None:
         while self._threads[which] < wanted:
+            try:
+                threading.Thread(target=work, daemon=True).start()
+            except RuntimeError:
+                if not self._threads[which]:
+                    raise
+                return  # this machine allows no more: those that there are must do
             self._threads[which] += 1
-            threading.Thread(target=work, daemon=True).start()
 
     # --- inwards ------------------------------------------------------------------------------------------------------------------------
 
@@ -139,43 +173,61 @@ class Carrier:
         master = MasterLine(self._credentials_path, self._worker)
         while True:
             job = self._fetches.get()
+            failure: Optional[Failure] = None
             try:
                 self._fetch(job, master)
             except Stopped:
-                continue
+                pass
+            except TooLarge as error:
+                failure = ["missing-input", "site", str(error)]
             except NoRoom as error:
-                self._failed(job, ["disk", "worker", str(error)])
+                failure = ["disk", "worker", str(error)]
             except Absent as error:
-                self._failed(job, ["missing-input", error.blame, error.reason])
+                failure = ["missing-input", error.blame, error.reason]
             except Damaged as error:
-                self._failed(job, ["missing-input", "site", "its input came damaged %d times: %s" % (DAMAGED_TIMES, error)])
+                failure = ["missing-input", "site", "its input came damaged %d times: %s" % (DAMAGED_TIMES, error)]
             except OSError as error:
                 what = describe_limit(error) if is_limit(error) else error.strerror
-                self._failed(job, ["missing-input", "worker", "an input cannot be put into the cache: %s" % what])
-            else:
-                if self._jobs.get(job.digest) is job:
-                    del self._jobs[job.digest]
-                self._tell("fetched", job.digest)
+                failure = ["missing-input", "worker", "an input cannot be put into the cache: %s" % what]
+            except Exception as error:  # noqa: BLE001 - the edge of a thread: somebody waits for its answer
+                failure = ["missing-input", "worker", "an input cannot be put into the cache: %r" % error]
+            self._fetched(job, failure)
 
-    def _failed(self, job: Job, failure: Failure) -> None:
+    def _fetched(self, job: Job, failure: Optional[Failure]) -> None:
+        stopped = job.stopped.is_set()
+        if (stopped or failure is not None) and job.published and not self.cache.has(job.digest, job.size):
+            self.peers.withdraw([job.digest])
+        if stopped:
+            return
         if self._jobs.get(job.digest) is job:
-            del self._jobs[job.digest]
-        if not job.stopped.is_set():
+            self._jobs.pop(job.digest, None)
+        if failure is None:
+            self._tell("fetched", job.digest)
+        else:
             self._tell("not_fetched", job.digest, failure)
 
     def _fetch(self, job: Job, master: MasterLine) -> None:
+        """What peers had damaged is got from the master."""
         damaged = 0
         wait_s = AGAIN_S
         reached = 0
         sources: Sequence[Contact] = ()
         insist = False
-        while not self._is_here(job, sources):
+        while True:
+            self._pause(job, 0.0)
             try:
-                self._fetch_from(job, master.channel(), insist)
-                self._count(MASTER, job.size)
+                source = self._look_around(job, sources, bool(damaged))
+                if source is None:
+                    self._fetch_from(job, master.channel(), insist)
+                    source = MASTER
+                self._count(source, job.size)
                 return
             except Busy:
                 self._pause(job, BUSY_S)
+            except InUse:
+                if time.monotonic() > job.began + ROOM_S:
+                    raise
+                self._pause(job, ROOM_AGAIN_S)
             except Damaged:
                 damaged += 1
                 if damaged >= DAMAGED_TIMES:
@@ -190,63 +242,83 @@ class Carrier:
                 reached = job.reached
                 self._pause(job, wait_s)
 
+    def _look_around(self, job: Job, sources: Sequence[Contact], peers_fail: bool) -> Optional[int]:
+        """Where it was: in the cache, with peers, in the site's storage, or on a disk that we share with whoever has it."""
+        if self.cache.take(job.digest, job.size) is not None:
+            return HERE
+        if not peers_fail and self._came_from_peers(job, sources):
+            return PEERS
+        if any(self.cache.adopt_copy(job.digest, job.size, path, job.noted) for path in self._elsewhere_here(job)):
+            self.peers.publish([job.digest])
+            return STORAGE
+        return None
+
     def _fetch_from(self, job: Job, channel: Channel, insist: bool) -> None:
-        job.channel = channel
+        with self._writing(job) as incoming:
+            self._go_on(job, incoming, channel, insist)
+
+    @contextlib.contextmanager
+    def _writing(self, job: Job) -> Iterator[Incoming]:
+        """Busy if another agent of this node brings it."""
         try:
             with self.cache.incoming(job.digest, job.size) as job.incoming:
-                self.peers.publish([job.digest])  # whoever asks us for it meanwhile gets what has come, and the rest as it comes
-                if job.stopped.is_set():
-                    raise Stopped
-                fetch(channel, job.digest, job.size, job.incoming, insist)
+                yield job.incoming
         finally:
             job.reached = max(job.reached, job.done)
-            job.channel = job.incoming = None
+            job.incoming = None
+
+    def _go_on(self, job: Job, incoming: Incoming, channel: Channel, insist: bool) -> None:
+        def noted(length: int) -> None:
+            if not job.published:  # whoever asks us for it from now on gets what has come, and the rest as it comes
+                job.published = True
+                self.peers.publish([job.digest])
+
+        job.channel = channel
+        try:
+            self._pause(job, 0.0)
+            fetch(channel, job.digest, job.size, incoming, insist, noted)
+            noted(0)
+        finally:
+            job.channel = None
 
     def _came_from_peers(self, job: Job, sources: Sequence[Contact]) -> bool:
-        """Try those that should have it, and those that they name instead. What one of them has damaged is got from the master."""
-        asked = {contact.node: contact for contact in random.sample(sources, len(sources))}
-        waiting = deque(asked.values())
-        while waiting:
-            try:
-                channel = self.peers.channel(waiting.popleft())
-            except Cut:
-                continue
-            try:
-                self._fetch_from(job, channel, False)
-                return True
-            except Elsewhere as answer:
-                for contact in read_all(answer.contacts):
-                    if contact.node not in asked and len(asked) < MOST_SOURCES:
-                        asked[contact.node] = contact
-                        waiting.appendleft(contact)
-            except (Cut, Absent, AskLater):
-                continue
-            except (Busy, Damaged):
-                break
-            finally:
-                channel.close()
+        """Try those that should have it, and those that they name instead."""
+        with self._writing(job) as incoming:
+            sources = sources or self._holders(job)
+            asked = {contact.node: contact for contact in random.sample(sources, len(sources))}
+            waiting = deque(asked.values())
+            while waiting:
+                peer = waiting.popleft()
+                try:
+                    channel = self.peers.channel(peer)
+                except Cut:
+                    continue
+                try:
+                    self._go_on(job, incoming, channel, False)
+                    return True
+                except Elsewhere as answer:
+                    for contact in read_all(answer.contacts):
+                        if contact.node not in asked and len(asked) < MOST_SOURCES:
+                            asked[contact.node] = contact
+                            waiting.appendleft(contact)
+                except (Cut, Absent, AskLater):
+                    continue
+                finally:
+                    self.peers.give_back(peer, channel)
         return False
+
+    def _holders(self, job: Job) -> Sequence[Contact]:
+        """Those are searched for that have it now; but not for every second that we wait for our turn."""
+        now = time.monotonic()
+        if now < job.search_at:
+            return ()
+        job.search_at = now + SEARCH_S
+        return self.peers.find(job.digest)
 
     @staticmethod
     def _pause(job: Job, seconds: float) -> None:
         if job.stopped.wait(seconds):
             raise Stopped
-
-    def _is_here(self, job: Job, sources: Sequence[Contact]) -> bool:
-        """In the cache, with peers, in the site's storage, or on a disk that we share with whoever has it."""
-        if job.stopped.is_set():
-            raise Stopped
-        if self.cache.take(job.digest, job.size) is not None:
-            self._count(HERE, job.size)
-            return True
-        if self._came_from_peers(job, sources or self.peers.find(job.digest)):
-            self._count(PEERS, job.size)
-            return True
-        if any(self.cache.adopt_copy(job.digest, job.size, path, job.noted) for path in self._elsewhere_here(job)):
-            self._count(STORAGE, job.size)
-            self.peers.publish([job.digest])
-            return True
-        return False
 
     def _elsewhere_here(self, job: Job) -> List[str]:
         paths = [job.path] if job.path else []
@@ -262,96 +334,99 @@ class Carrier:
         master = MasterLine(self._credentials_path, self._worker)
         while True:
             number, payload = self._stows.get()
-            report = Report(payload, self._outbox)
+            pinned: List[str] = []
+            failure: Optional[Failure] = None
+            made: List[List[Any]] = []
+            body = b""
             try:
-                contents, made = self._stow(report, master)
+                report = Report(payload, self._outbox)
+                body = report.without_files()
+                contents, made = self._stow(number, report, master, pinned)
+                body = report.stowed(contents)
+            except Stopped:
+                failure = ["result", "worker", "nobody wanted its files"]
+            except TooLarge as error:
+                failure = ["result", "site", str(error)]
             except NoRoom as error:
-                self._tell("stowed", number, ["disk", "worker", str(error)], b"", [])
-            except (OSError, ValueError, Absent) as error:
+                failure, body = ["disk", "worker", str(error)], b""
+            except (Absent, OSError) as error:
                 failure = ["result", "worker", "the output files cannot be kept: %s" % error]
-                self._tell("stowed", number, failure, report.without_files(), [])
-            else:
-                self._tell("stowed", number, None, report.stowed(contents), made)
-            finally:
-                self.discard(payload)
+            except Exception as error:  # noqa: BLE001 - the edge of a thread: somebody waits for its answer
+                failure = ["result", "worker", "the output files cannot be kept: %r" % error]
+            self._unwanted.pop(number, None)
+            self._tell("stowed", number, failure, body, made)
+            for digest in pinned:
+                self.cache.unpin(digest)
+            self.discard(payload)
 
-    def _stow(self, report: Report, master: MasterLine) -> Tuple[List[Tuple[str, int]], List[List[Any]]]:
+    def _stow(self, number: int, report: Report, master: MasterLine, pinned: List[str]) -> Tuple[List[Tuple[str, int]], List[List[Any]]]:
         contents: List[Tuple[str, int]] = []
         made: List[List[Any]] = []
         for _, path, stays in report.files():
-            digest, size = self.cache.adopt(path)
+            at_home = None if stays else self._move_home(path)
+            if at_home is not None:
+                contents.append(at_home)
+                made.append([*at_home, True, False])
+                continue
+            digest, size = self._adopt(path)
+            self.cache.pin(digest)
+            pinned.append(digest)
             contents.append((digest, size))
             self.peers.publish([digest])
-            made.append([digest, size, not stays])
+            made.append([digest, size, not stays, True])
             if stays:
                 self.cache.hold(digest)
-            if not stays and not self._link_home(digest):
-                self._push(digest, size, master)
+            else:
+                self._push(number, digest, size, master)
         return contents, made
 
-    def _link_home(self, digest: str) -> bool:
-        """On the master's own machine both have the same file."""
-        if not self._home:
-            return False
-        place = content_path(self._home, digest)
-        try:
-            os.makedirs(os.path.dirname(place), 0o700, exist_ok=True)
+    def _adopt(self, path: str) -> Tuple[str, int]:
+        """Take it into the cache. What is in the way may be needed no more in a moment."""
+        deadline = time.monotonic() + ROOM_S
+        while True:
             try:
-                os.link(content_path(self.cache.directory, digest), place)
-            except FileExistsError:
-                pass
-            for path, flags in ((place, os.O_RDONLY), (os.path.dirname(place), os.O_RDONLY | os.O_DIRECTORY)):
-                descriptor = os.open(path, flags | os.O_CLOEXEC)
-                try:
-                    os.fsync(descriptor)
-                finally:
-                    os.close(descriptor)
-        except OSError:
-            return False
-        return True
+                return self.cache.adopt(path)
+            except InUse:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(ROOM_AGAIN_S)
 
-    def _push(self, digest: str, size: int, master: MasterLine) -> None:
-        """Until the master has it: without that, the task has no result."""
-        progress = Progress()
-        self._pushes[digest] = (progress, size)
+    def _move_home(self, path: str) -> Optional[Tuple[str, int]]:
+        """On the master's own machine it is put into the master's store at once: digest and size. It must not be the same file as one in
+        the cache, to which tasks have links. None if that is another disk: the master must see to the room there."""
+        try:
+            if self._store is None or os.stat(self._home).st_dev != os.stat(path).st_dev:
+                return None
+            return self._store.adopt(path)
+        except (OSError, ValueError, NoRoom):
+            return None
+
+    def _push(self, number: int, digest: str, size: int, master: MasterLine) -> None:
+        """Until the master has it, for without that the task has no result; or until nobody wants it."""
+        pushing = self._pushes[number] = Push(digest, size)
         wait_s = AGAIN_S
         reached = 0
         try:
-            while True:
+            while number not in self._unwanted:
                 try:
-                    push(master.channel(), digest, size, content_path(self.cache.directory, digest), progress)
+                    pushing.channel = master.channel()
+                    push(pushing.channel, digest, size, content_path(self.cache.directory, digest), pushing.progress)
                     return
                 except AskLater as answer:
                     time.sleep(answer.seconds)
-                except (Cut, Damaged, NoRoom):
-                    # A full disk at the master is waited for; what is damaged here is found when it is read again.
-                    wait_s = AGAIN_S if progress.offset > reached else min(2 * wait_s, AGAIN_MOST_S)
-                    reached = progress.offset
+                except (Cut, Damaged, NoRoom) as error:  # a full disk at the master is waited for
+                    if isinstance(error, Damaged) and self.cache.take(digest, size) is None:
+                        raise Absent("%s was damaged on this disk" % digest, "worker") from None
+                    wait_s = AGAIN_S if pushing.progress.offset > reached else min(2 * wait_s, AGAIN_MOST_S)
+                    reached = pushing.progress.offset
                     time.sleep(wait_s)
+            raise Stopped
         finally:
-            del self._pushes[digest]
+            del self._pushes[number]
 
 
-class MasterLine:
-    """One thread's bulk connection to the master, dialled when it is needed and again after a cut."""
-
-    def __init__(self, credentials_path: str, worker: str) -> None:
-        self._credentials_path = credentials_path
-        self._worker = worker
-        self._channel: Optional[Channel] = None
-
-    def channel(self) -> Channel:
-        if self._channel is not None and self._channel.fileno() >= 0:
-            return self._channel
-        try:
-            self._channel = dial_bulk(Credentials(self._credentials_path), self._worker)
-        except (LinkLost, Refused, BadCredentials, OSError) as error:
-            raise Cut(str(error)) from None
-        return self._channel
-
-
-def _remove(path: str) -> None:
+def _open_store(home: str) -> Optional[Cache]:
     try:
-        os.unlink(path)
-    except OSError:
-        pass
+        return Cache(home, 1 << 62, lambda digest: True, durable=True) if home else None
+    except (CacheError, OSError):
+        return None  # then the master keeps what it is sent

@@ -52,5 +52,7 @@ def disk_error(what: str, error: OSError) -> SandboxError:
     return SandboxError("missing-input", "user", "%s: %s" % (what, error.strerror))
 
 
-def missing_output(name: str) -> SandboxError:
-    return SandboxError("missing-output", "task", "the task did not leave the file %r, which was declared as its output" % name)
+def missing_output(name: str, instead: str = "") -> SandboxError:
+    """``instead``: what is there that is no file of that name."""
+    message = instead or "the task did not leave the file %r, which was declared as its output" % name
+    return SandboxError("missing-output", "task", message)

@@ -230,12 +230,17 @@ class Executables:
             os.chdir(directory)
 
     def _collect(self, sandbox: Optional[Sandbox], wanted: Sequence[str], kept: Sequence[str]) -> Tuple[List[List[Any]], List[bytes]]:
-        """What goes with the result, or to the outbox. Without a sandbox the outputs stay where they are; those named plainly must be
-        there."""
+        """What goes with the result, or to the outbox; what goes home need not be kept besides. Without a sandbox the outputs stay where
+        they are; those named plainly must be there."""
         if sandbox is not None:
             files, contents = sandbox.collect(wanted, ROOM_FOR_FILES, self._places.outbox)
+            home = {entry[0] for entry in files}
+            kept = [name for name in kept if name not in home]
             stays, _ = sandbox.collect(kept, 0, self._places.outbox) if kept else ([], [])
-            return [*files, *([*entry, True] for entry in stays)], contents
+            for entry in stays:
+                if entry[0] in home:
+                    os.unlink(entry[3])
+            return [*files, *([*entry, True] for entry in stays if entry[0] not in home)], contents
         for name in (*wanted, *kept):
             if not any(sign in name for sign in "*?[") and not os.path.exists(name):
                 raise missing_output(name)

@@ -42,8 +42,12 @@ class FollowingHash:
             self._length = length
             self._changed.notify_all()
         if self._thread is None and length - self._hashed >= WORTH_A_THREAD:
-            self._thread = threading.Thread(target=self._follow, name="hash", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._follow, name="hash", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:
+                return  # there are too many in this machine: all is hashed at the end
+            self._thread = thread
 
     def result(self, length: int) -> str:
         """The digest of the whole; the file has this length."""

@@ -17,7 +17,7 @@ from typing import Any, Deque, Dict, List, NoReturn, Optional, Tuple
 from .cache import Cache, CacheError
 from .carrier import Carrier
 from .frames import FrameError
-from .link import BadCredentials, Credentials, Link, LinkLost, Refused, dial
+from .link import BadCredentials, Credentials, Link, LinkLost, TurnedAway, dial
 from .machine import AgentMachine
 from .offer import Offer
 from .peers import Peers
@@ -34,7 +34,7 @@ CACHE_SHARE = 0.5
 TOUCH_S = 30.0
 """What is in use is marked so often; other agents of this node may remove what was not for a minute."""
 SETTINGS = ("workdir", "bundle", "worker", "life", "share", "cache", "cache_bytes", "storage", "home", "no_peers")
-_CARRIED = ("fetch", "unfetch", "stow", "discard", "let_go")
+_CARRIED = ("fetch", "unfetch", "stow", "unstow", "discard", "let_go")
 _SHARED = ("lend", "unlend", "room")
 """Effects that the carrier performs, and those that are for our peers."""
 
@@ -49,8 +49,9 @@ class Host:
         self.slots = Slots(self.machine, self.selector, settings)
         self.slots.answer_peek = self._answer_peek
         staging = self.machine.staging
-        cache = _open_cache(settings, staging.wanted)
+        cache = _open_cache(settings, staging.wanted, Credentials(credentials_path).pool)
         cache.went = self._went
+        staging.is_unchanged = cache.is_unchanged
         self.peers = Peers(offer, cache, settings["workdir"])
         self.peers.tell, self.peers.holds = self._tell, staging.holds
         self.carrier = Carrier(cache, credentials_path, settings, self.peers, self._tell)
@@ -115,7 +116,7 @@ class Host:
             self._hear(now)
         if now >= slots.deadline:
             slots.passed(now)
-        if machine.staging.wanted and now >= self._touch_at:
+        if machine.staging.is_needed and now >= self._touch_at:
             self._touch_at = now + TOUCH_S
             self.carrier.cache.touch(list(machine.staging.wanted))
         self._perform(machine.turn(now))
@@ -174,7 +175,7 @@ class Host:
         answer: Any
         try:
             answer = dial(Credentials(self._credentials_path))
-        except (LinkLost, Refused, BadCredentials, OSError) as error:
+        except (LinkLost, TurnedAway, BadCredentials, OSError) as error:
             answer = error
         self._answer_dial(number, answer)
 
@@ -232,7 +233,7 @@ class Host:
             self.machine.linked(answer.epoch, now)
             # What came together with the proof is already in the reader, where no selector sees it.
             answer.has_more = True
-        elif isinstance(answer, Refused):
+        elif isinstance(answer, TurnedAway):
             self.machine.refused(str(answer), now)
         else:
             print("pilotfish agent: %s" % answer, file=sys.stderr, flush=True)
@@ -240,8 +241,8 @@ class Host:
 
     def _open_door(self, link: Link) -> None:
         """For peers, at the address under which we reach the master: those of our site may know it."""
-        if self._has_peers and link.connection.family != socket.AF_UNIX:
-            contact = self.peers.listen(link.connection.getsockname()[0])
+        if self._has_peers and link.connection.sock.family != socket.AF_UNIX:
+            contact = self.peers.listen(link.connection.sock.getsockname()[0])
             if contact is not None:
                 self.machine.offer.info["peer"] = contact
 
@@ -305,13 +306,15 @@ class Host:
         kill_descendants()
 
 
-def _open_cache(settings: Dict[str, Any], wanted: Dict[str, int]) -> Cache:
+def _open_cache(settings: Dict[str, Any], wanted: Dict[str, int], pool: str) -> Cache:
     """The cache of this node; one of our own, which ends with us, where that cannot be used."""
     for directory in (settings["cache"], os.path.join(settings["workdir"], "cache")):
         settings["cache"] = directory
         try:
             most = settings.get("cache_bytes") or 0
             cache = Cache(directory, most or (1 << 62), wanted.__contains__)
+            cache.serve(pool)
+            cache.strict = bool(most)
             if not most:
                 cache.most_bytes = int(CACHE_SHARE * (shutil.disk_usage(directory).free + cache.used_bytes))
             return cache

@@ -15,7 +15,7 @@ from .copying import write_sparsely
 from .hashing import FollowingHash
 from .open_files import Busy, unlock
 
-__all__ = ["ABANDONED", "COMPLETE", "GROWING", "Busy", "Damaged", "Incoming", "NoRoom", "Owner", "with_room"]
+__all__ = ["ABANDONED", "COMPLETE", "GROWING", "Busy", "Damaged", "InUse", "Incoming", "NoRoom", "Owner", "TooLarge", "with_room"]
 
 GROWING, COMPLETE, ABANDONED = "growing", "complete", "abandoned"
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -29,6 +29,14 @@ class Damaged(Exception):
 
 class NoRoom(Exception):
     """The disk or the quota is full, or the cache may not be so large; the message is for a person."""
+
+
+class TooLarge(NoRoom):
+    """It would not fit if the cache were empty."""
+
+
+class InUse(NoRoom):
+    """Not now: what is there is needed."""
 
 
 class Owner(Protocol):
@@ -55,6 +63,8 @@ class Incoming:
         self.path = path
         self.offset = os.fstat(descriptor).st_size
         self.state = GROWING
+        self.closed: Callable[[], None] = lambda: None
+        """Called when it is written no more."""
         self._owner = owner
         self._descriptor = descriptor
         self._changed = threading.Condition()
@@ -129,6 +139,7 @@ class Incoming:
             unlock(descriptor)
             os.close(descriptor)
             self._owner.left(self)
+            self.closed()
 
     def _throw_away(self) -> None:
         _remove(self.path)

@@ -40,6 +40,7 @@ Effects (tuples)
     ("stow", number, payload)   put the files that this payload names into the cache and, but for those to be kept here, bring them to the
                                 master; the answer is stowed
     ("discard", payload)        the files that this payload names are not wanted; ("unfetch", digest): nor is this content any more
+    ("unstow", number)          nor are the files of that stow
     ("let_go" | "introduce" | "lend", header, body), ("unlend", items, back), ("room", free)   for the cache and the overlay
     ("peek", query, slot, stream, offset)   send Peeked with output of what runs in the slot
     ("exit", reason, code)      send what is still to be sent, kill everything, end. Nothing follows; later inputs are ignored.
@@ -64,6 +65,7 @@ from .work import NEVER, Attempt, Work
 Effect = Tuple[Any, ...]
 
 DOWN, DIALLING, LINKED, WELCOMED = range(4)
+_UNREADABLE = (IndexError, KeyError, TypeError, ValueError)
 
 
 class AgentMachine:
@@ -89,6 +91,7 @@ class AgentMachine:
         """What the host has under way: [digest, bytes so far, bytes in all]; ``got``: how much from where, see ``Beat``."""
         self._unreadable = 0
         self.quiet = False
+        self._busy_since = NEVER
         self._room_told: Any = None
         self.got: Callable[[], List[int]] = list
         self._redial = Redial(seed, now)
@@ -163,7 +166,7 @@ class AgentMachine:
                 handler(self, header, body, now)
             elif header[0] in ("introduce", "lend", "let_go"):
                 self._effects.append((header[0], header, body))
-        except (IndexError, KeyError, TypeError, ValueError) as error:
+        except _UNREADABLE as error:
             self._unreadable += 1
             self._hang_up("the master sent something that cannot be read: %r" % (error,), now)
             if self._unreadable >= pace.UNREADABLE:
@@ -328,9 +331,12 @@ class AgentMachine:
             self._keep(attempt, (failure, 0, 0, 0, b""), now)
 
     def given(self, header: Sequence[Any], body: Any, now: float) -> None:
-        """Work that another agent of our site gives us."""
-        if not self.exited:
-            self._on_assign(header, body, now)
+        """Work that another agent of our site gives us. What cannot be read is dropped: no peer shall end us."""
+        try:
+            if not self.exited:
+                self._on_assign(header, body, now)
+        except _UNREADABLE:
+            pass
 
     def say(self, header: Sequence[Any], now: float) -> None:
         """Something for the master, from the overlay."""
@@ -444,6 +450,7 @@ class AgentMachine:
                 self._effects.append(("send", header, parts))
         if self.quiet:
             self._started = []
+            self._busy_since = min(self._busy_since, now) if self.staging.is_busy else NEVER
         if self._started or now >= self._next_beat():
             self._effects.append(("send", ["beat", self._started, self.moving(), self.staging.add_seen(self.got())], []))
             self._started = []
@@ -451,7 +458,8 @@ class AgentMachine:
 
     def _next_beat(self) -> float:
         if self.quiet:
-            return self._last_contact + self.orphan_s / 2  # others tell us that the master lives; if they do not, we ask
+            # Others tell us that the master lives; if they do not, we ask. And of what takes long, people want to know how far it is.
+            return min(self._last_contact + self.orphan_s / 2, max(self._last_beat, self._busy_since) + self.beat_s)
         return self._last_beat + (min(pace.MOVING_BEAT_S, self.beat_s) if self.staging.is_busy else self.beat_s)
 
     def _call_over_at(self) -> float:

@@ -24,7 +24,10 @@ class Busy(Exception):
 
 def stamp(descriptor: int) -> Stamp:
     """Another one if the file is another one, or was written to in the ordinary way."""
-    status = os.fstat(descriptor)
+    return stamp_of(os.fstat(descriptor))
+
+
+def stamp_of(status: os.stat_result) -> Stamp:
     return status.st_dev, status.st_ino, status.st_mode, status.st_size, status.st_mtime_ns
 
 

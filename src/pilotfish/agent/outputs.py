@@ -17,6 +17,7 @@ DEEPEST = 64
 INLINE_BYTES = 64 * 1024
 INLINE_BYTES_IN_ALL = 1024 * 1024
 _MAGIC = frozenset("*?[")
+_KINDS = {stat.S_IFIFO: "pipe", stat.S_IFSOCK: "socket"}
 
 
 class Output(NamedTuple):
@@ -45,7 +46,7 @@ def outputs_in(path: str, patterns: Sequence[str]) -> Iterator[Output]:
             finally:
                 os.close(output.descriptor)
         if not found and not _MAGIC.intersection(pattern):
-            raise missing_output(pattern)
+            raise missing_output(pattern, _what_is_there(path, name_parts(pattern)))
 
 
 def _matches(path: str, parts: List[str]) -> Iterator[Output]:
@@ -53,7 +54,7 @@ def _matches(path: str, parts: List[str]) -> Iterator[Output]:
         root = os.open(path, DIRECTORY)
     except OSError as error:
         # If not for a limit: the task removed its own directory, or put something else in its place.
-        _insist_on_absence(error)
+        _insist_on_absence(error, path)
         return
     try:
         yield from _walk(root, "", parts)
@@ -62,12 +63,13 @@ def _matches(path: str, parts: List[str]) -> Iterator[Output]:
 
 
 def _walk(directory: int, prefix: str, parts: List[str]) -> Iterator[Output]:
-    """The regular files below this directory that match."""
+    """The regular files below this directory that match, and those in directories that do."""
     part, rest = parts[0], parts[1:]
-    if part == "**":
-        yield from _walk(directory, prefix, rest or ["*"])
+    if part == "**" and rest:
+        yield from _walk(directory, prefix, rest)
         for name in sorted(os.listdir(directory)):
-            yield from _walk_below(directory, prefix, name, parts)
+            if rest[1:] or not fnmatch.fnmatchcase(name, rest[0]):  # otherwise all that is in it has come already
+                yield from _walk_below(directory, prefix, name, parts)
         return
     plain = not _MAGIC.intersection(part)
     for name in [part] if plain else [name for name in sorted(os.listdir(directory)) if fnmatch.fnmatchcase(name, part)]:
@@ -77,17 +79,18 @@ def _walk(directory: int, prefix: str, parts: List[str]) -> Iterator[Output]:
         output = _open_regular(directory, prefix, name)
         if output is not None:
             yield output
-        elif plain:
+        else:
             yield from _walk_below(directory, prefix, name, ["**"])
 
 
 def _walk_below(directory: int, prefix: str, name: str, parts: List[str]) -> Iterator[Output]:
     if prefix.count("/") >= DEEPEST:
-        return
+        message = "there may be output files below %r, more than %d directories deep: that is too deep"
+        raise SandboxError("result", "task", message % (prefix.rstrip("/"), DEEPEST))
     try:
         below = os.open(name, DIRECTORY, dir_fd=directory)
     except OSError as error:
-        _insist_on_absence(error)
+        _insist_on_absence(error, prefix + name)
         return
     try:
         yield from _walk(below, prefix + name + "/", parts)
@@ -100,7 +103,7 @@ def _open_regular(directory: int, prefix: str, name: str) -> Optional[Output]:
     try:
         descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
     except OSError as error:
-        _insist_on_absence(error)
+        _insist_on_absence(error, prefix + name)
         return None
     mode = os.fstat(descriptor).st_mode
     if stat.S_ISREG(mode):
@@ -109,10 +112,33 @@ def _open_regular(directory: int, prefix: str, name: str) -> Optional[Output]:
     return None
 
 
-def _insist_on_absence(error: OSError) -> None:
-    """What could not be opened for want of a descriptor may well be there."""
+def _what_is_there(path: str, parts: List[str]) -> str:
+    """In words, where no regular file was found; nothing if nothing is there."""
+    name = ""
+    mode = 0
+    for part in parts:
+        name += "/" + part if name else part
+        try:
+            mode = os.lstat(os.path.join(path, name)).st_mode
+        except OSError:
+            return ""
+        if stat.S_ISLNK(mode):
+            return "%r is a link: only regular files and directories come back" % name
+    if stat.S_ISREG(mode):
+        return "%r may not be read" % name
+    if stat.S_ISDIR(mode):
+        return "%r is a directory with no file in it that could come back" % name
+    return "%r is a %s: only regular files and directories come back" % (name, _KINDS.get(stat.S_IFMT(mode), "device"))
+
+
+def _insist_on_absence(error: OSError, name: str) -> None:
+    """What could not be opened for another reason than that it is not there, or is no file, may well be there."""
     if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
         raise SandboxError("result", "worker", "cannot read the output files: %s" % describe_limit(error))
+    if error.errno in (errno.EACCES, errno.EPERM):
+        raise SandboxError("result", "task", "the output file %r may not be read" % name)
+    if error.errno in (errno.EIO, errno.ESTALE):
+        raise SandboxError("result", "worker", "the output file %r cannot be read: %s" % (name, error.strerror))
 
 
 def take_out(path: str, patterns: Sequence[str], most_bytes: int, outbox: str) -> Tuple[List[List[Any]], List[bytes]]:

@@ -109,6 +109,7 @@ class Porter:
         if visitor.channel.pending():
             self._queue(visitor)
             return
+        visitor.channel.rest()
         visitor.idle_since = time.monotonic()
         self._idle[visitor.channel.fileno()] = visitor
         self._poll.register(visitor.channel.fileno(), select.EPOLLIN)

@@ -9,7 +9,7 @@ from .failure import Failure
 from .work import FINISHED, Attempt
 
 Item = Tuple[Any, ...]
-"""(failure or None, wall_us, cpu_us, rss_kib, payload[, contents that were made: [digest, size, home] each])"""
+"""(failure or None, wall_us, cpu_us, rss_kib, payload[, contents that were made: [digest, size, home, here] each])"""
 
 FRAME_BYTES = 1 << 20
 FRAME_ITEMS = 2048
@@ -57,7 +57,7 @@ class Results:
         for number in range(max(0, first), min(last, self._next_number - 1) + 1):
             done = self.kept.pop(number, None)
             if done is not None and done.made:
-                known.extend(content[0] for content in done.made)
+                known.extend(content[0] for content in done.made if content[3])
         return known
 
     def forget_doubtful(self, now: float) -> None:

@@ -6,7 +6,7 @@ so that one that was evicted or spoiled in the meantime is noticed and got again
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Sequence, Tuple
 
 from .failure import Failure
 from .results import Item
@@ -37,6 +37,8 @@ class Staging:
         self.seen = self.seen_bytes = 0
         """How many contents were needed that had been seen lately, and of how many bytes."""
         self._seen: Dict[str, float] = {}
+        self.is_unchanged: Callable[[str], bool] = lambda digest: True
+        """What was seen lately may have been removed or spoilt since: a quick look of the host's."""
         self._waiting: Dict[str, Dict[Attempt, None]] = {}
         self._stowed = 0
 
@@ -45,13 +47,18 @@ class Staging:
         """Something is under way."""
         return bool(self._waiting or self.stowing)
 
+    @property
+    def is_needed(self) -> bool:
+        """Something in the cache must not go."""
+        return bool(self.wanted or self.stowing)
+
     def need(self, attempt: Attempt, now: float) -> bool:
         """The attempt needs its contents from now on; whether they are all here."""
         attempt.missing = 0
         for content in attempt.contents:
             digest = content[0]
             self.wanted[digest] = self.wanted.get(digest, 0) + 1
-            if now - self._seen.get(digest, -SEEN_S) < SEEN_S:
+            if now - self._seen.get(digest, -SEEN_S) < SEEN_S and self.is_unchanged(digest):
                 self.seen += 1
                 self.seen_bytes += content[1]
                 continue
@@ -134,7 +141,9 @@ class Staging:
 
     def stowed(self, number: int, failure: Any, payload: Any, made: List[Any]) -> Tuple[Attempt, Item]:
         attempt, item = self.stowing.pop(number)
-        for digest, _, home in made:
+        for digest, _, home, here in made:
+            if not here:
+                continue
             self.holds[digest] = None
             if attempt.forgotten:
                 self._gained[digest] = None
@@ -145,9 +154,10 @@ class Staging:
         return attempt, (failure or item[0], item[1], item[2], item[3], payload, made)
 
     def drop(self, task: int) -> None:
-        for attempt, _ in self.stowing.values():
+        for number, (attempt, _) in self.stowing.items():
             if attempt.task == task:
                 attempt.forgotten = True
+                self.effects.append(("unstow", number))
 
     def holding(self) -> List[List[int]]:
         return [[attempt.task, attempt.attempt, STARTED] for attempt, _ in self.stowing.values() if not attempt.forgotten]

@@ -36,13 +36,14 @@ class Report:
 
     def stowed(self, contents: Sequence[Tuple[str, int]]) -> bytes:
         """The payload of the result; ``contents``: digest and size of those files, in order."""
-        del self._said["stow"]
         where = iter(contents)
-        self._said["files"] = [[*entry[:2], *next(where)] if len(entry) > 2 else entry for entry in self._said["files"]]
-        return pack([json.dumps(self._said).encode(), *self._parts[1:]])
+        return self._packed([[*entry[:2], *next(where)] if len(entry) > 2 else entry for entry in self._said["files"]], self._parts[1:])
 
     def without_files(self) -> bytes:
         """The payload if they could not be put away."""
-        del self._said["stow"]
-        self._said["files"] = []
-        return pack([json.dumps(self._said).encode(), *self._parts[1:3]])
+        return self._packed([], self._parts[1:3])
+
+    def _packed(self, files: List[Any], parts: List[Any]) -> bytes:
+        said = {**self._said, "files": files}
+        del said["stow"]
+        return pack([json.dumps(said).encode(), *parts])

@@ -375,10 +375,15 @@ class Work:
             self._rest(slot)
 
     def _put_back(self, attempts: Iterable[Attempt]) -> None:
-        wanted = [attempt for attempt in attempts if not attempt.forgotten]
-        for attempt in wanted:
+        """Those that somebody still wants are first in the queue again."""
+        wanted = []
+        for attempt in attempts:
+            if attempt.forgotten:
+                self._release_contents(attempt)
+                continue
             attempt.queued = True
             attempt.ahead_s = 0.0
+            wanted.append(attempt)
         self.queue.extendleft(reversed(wanted))
 
     def _release(self, slot: Slot) -> None:

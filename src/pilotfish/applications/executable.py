@@ -7,6 +7,7 @@ import json
 import os
 import signal
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 
 import msgspec
@@ -24,7 +25,7 @@ from pilotfish.model.messages import MAX_BODY
 from pilotfish.model.quantities import show_bytes
 from pilotfish.model.task import Failure, TaskSpec
 
-Inputs = Mapping[str, Source] | Iterable[str | os.PathLike[str]]
+Inputs = Mapping[str, Source] | Iterable[str | os.PathLike[str] | File]
 _LAST_LINES = 20
 
 
@@ -86,7 +87,33 @@ def check_argv(argv: Sequence[str | os.PathLike[str]]) -> tuple[str, ...]:
 def _sandbox_name(path: str) -> str:
     """Where a file goes in the sandbox: its relative path, or its bare name when that would lead elsewhere."""
     relative = os.path.normpath(path)
-    return os.path.basename(relative) if os.path.isabs(relative) or relative.startswith("..") else relative
+    name = os.path.basename(relative) if os.path.isabs(relative) or relative.startswith("..") else relative
+    if name in ("", ".", ".."):
+        here = os.path.basename(os.path.abspath(path))
+        bring = f"../{here} brings all of it, as a directory of that name" if relative == "." else "bring a directory by its name"
+        raise BadInput(f"inputs: {path!r} gives no name to have in the task's directory", f"name the files that the task needs; {bring}")
+    return name
+
+
+def _named(source: object) -> tuple[str, Source]:
+    """A name for what stands in a list without one."""
+    if isinstance(source, File) and source.name:
+        return source.name, source
+    if isinstance(source, (File, bytes)):
+        what = "bytes have" if isinstance(source, bytes) else "this File has"
+        raise BadInput(f"inputs: {what} no name", 'name it: inputs={"model.dat": …}')
+    path = _path(source)
+    return _sandbox_name(path), path
+
+
+def _path(source: object) -> str:
+    if isinstance(source, Future | Completed):
+        result = ".result()" if isinstance(source, Future) else ""
+        what = f"a {type(source).__name__} is no file"
+        raise BadInput(f"inputs: {what}", f'give a file that the task left: inputs=[task{result}.files["model.dat"]]')
+    if not isinstance(source, (str, os.PathLike)):
+        raise BadInput(f"inputs: {source!r} is no file", "give a path, or a file that another task left")
+    return os.fsdecode(source)
 
 
 def check_inputs(inputs: Inputs) -> dict[str, Source]:
@@ -96,14 +123,14 @@ def check_inputs(inputs: Inputs) -> dict[str, Source]:
     if isinstance(inputs, Mapping):
         named: list[tuple[str, Source]] = list(inputs.items())
     else:
-        paths = [os.fspath(path) for path in inputs]
-        named = [(_sandbox_name(path), path) for path in paths]
+        named = [_named(source) for source in inputs]
     found: dict[str, Source] = {}
     for name, source in named:
         check_name(name, "inputs")
         if name in found and found[name] != source:
-            raise BadInput(f"inputs: {found[name]!r} and {source!r} would both be called {name!r}", 'name them: {"a.txt": "one/x.txt", …}')
-        if not isinstance(source, (bytes, File)) and not os.path.exists(source):
+            fix = 'name them: {"a.txt": "one/x.txt", …}; the command line needs one of them under another name, such as a link'
+            raise BadInput(f"inputs: {found[name]!r} and {source!r} would both be called {name!r}", fix)
+        if not isinstance(source, (bytes, File)) and not os.path.exists(_path(source)):
             raise BadInput(f"inputs: {os.fspath(source)!r} does not exist (looked in {os.getcwd()})", _nearest_file(os.fspath(source)))
         found[name] = source
     return found
@@ -121,9 +148,8 @@ def check_outputs(outputs: Iterable[str], field: str = "outputs") -> tuple[str, 
     if isinstance(outputs, (str, bytes)):
         raise BadInput(f"{field}: {outputs!r} is one name, not a list", f"write {field}=[{outputs!r}]")
     names = tuple(os.fspath(name) for name in outputs)
-    for name in names:
-        check_name(name, field)
-    return names
+    # A directory may be written with a slash behind it.
+    return tuple("/".join(check_name(name.rstrip("/") or name, field)) for name in names)
 
 
 def check_environment(env: Mapping[str, str]) -> dict[str, str]:
@@ -211,10 +237,10 @@ def decode_completed(payload: Buffer, kept: Path | None = None) -> Completed:
         for name, mode, *rest in said["files"]:
             if rest:
                 path = kept / rest[0][:2] / rest[0] if kept is not None and DIGEST.match(rest[0]) else None
-                files[str(name)] = File(None, int(mode), rest[0], int(rest[1]), path)
+                files[str(name)] = File(None, int(mode), rest[0], int(rest[1]), path, str(name))
             else:
                 content = bytes(next(inline))
-                files[str(name)] = File(content, int(mode), size=len(content))
+                files[str(name)] = File(content, int(mode), size=len(content), name=str(name))
         return Completed(
             exit=said["exit"],
             signal=said["signal"],

@@ -6,6 +6,7 @@ only if they are not there yet.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import stat
 from collections.abc import Callable, Iterator, Mapping
@@ -40,6 +41,8 @@ class File:
     size: int = -1
     path: Path | None = None
     """Where the pool keeps it; do not write to it."""
+    name: str = ""
+    """What the task called it that left it."""
 
     @property
     def content(self) -> bytes:
@@ -47,9 +50,16 @@ class File:
             return self.data
         try:
             assert self.path is not None
-            return self.path.read_bytes()
+            found = self.path.read_bytes()
         except (OSError, AssertionError):
             raise self.not_here() from None
+        self._insist_on(hashlib.sha256(found).hexdigest())
+        return found
+
+    def _insist_on(self, found: str) -> None:
+        """Disks forget."""
+        if self.digest and found != self.digest:
+            raise TaskFailed(f"the file {self.path} is damaged: it has other bytes than the task left", "run the task again that made it")
 
     def not_here(self) -> TaskFailed:
         return TaskFailed(
@@ -62,6 +72,8 @@ class File:
             return write_below(directory, name, self.data, self.mode & MODE_MASK)
         if self.path is None or not self.path.exists():
             raise self.not_here()
+        with self.path.open("rb") as file:
+            self._insist_on(hashlib.file_digest(file, "sha256").hexdigest())
         return copy_below(directory, name, self.path, self.mode & MODE_MASK)
 
 
@@ -90,11 +102,16 @@ class Packing:
             source = File(source)
         if isinstance(source, File):
             self._add_file(name, source)
-        elif os.path.isdir(source):
-            for inner, path in _walk(name, os.fspath(source)):
-                self._add_entry(inner, path)
-        else:
-            self._add_path(name, os.fspath(source))
+            return
+        try:
+            if os.path.isdir(source):
+                for inner, path in _walk(name, os.fspath(source)):
+                    self._add_entry(inner, path)
+            else:
+                self._add_path(name, os.fspath(source))
+        except OSError as error:
+            path = error.filename or os.fspath(source)
+            raise BadInput(f"inputs: {path!r} cannot be read: {(error.strerror or '').lower()}", f"look at it: ls -ld {path}") from error
 
     def _add_file(self, name: str, file: File) -> None:
         if file.data is None:

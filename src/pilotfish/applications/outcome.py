@@ -15,11 +15,12 @@ from typing import Any, NamedTuple
 
 from pilotfish.applications.parcel import Buffer, DamagedParcel, unpack
 from pilotfish.errors import TaskFailed
-from pilotfish.model.task import Failure
+from pilotfish.model.task import MISSING_INPUT, Failure
 
 _FOUR = struct.Struct("!I4Q")
 _MISSING_MODULE = re.compile(r"No module named '([\w.]+)'")
 
+MAKE_AGAIN = "run the task again that made it, or name the file in outputs instead of keep, so that it comes home"
 HINTS = {
     "exit": "its output says more: pilotfish logs TASK",
     "exception": "the traceback above is from the worker",
@@ -29,7 +30,7 @@ HINTS = {
     "slot-lost": "its process was killed from outside; it was tried five times more, or as often as its retries say if that is more",
     "oom": 'ask for more, such as memory="4 GiB", or let it use less',
     "time": 'ask for more, such as time="1 h", or give it less to do',
-    "missing-input": "check the names in inputs",
+    "missing-input": "check the names in inputs, and that the files are still as they were when the task was submitted",
     "missing-output": "check the names in outputs, and that the program wrote them",
     "spawn": "check that the program exists there and may be executed",
     "version": 'use the same Python on both sides, or form="source"',
@@ -66,6 +67,8 @@ def failed(failure: Failure, remote_traceback: str = "") -> TaskFailed:
     message = failure.message or f"the task failed ({failure.cause})"
     missing = _MISSING_MODULE.search(message) if failure.cause == "unpickle" else None
     hint = _bring_module(missing[1]) if missing else HINTS.get(failure.cause, "")
+    if failure.cause == MISSING_INPUT and failure.blame == "site":
+        hint = MAKE_AGAIN
     return TaskFailed(message, hint, failure.cause, remote_traceback)
 
 

@@ -33,6 +33,8 @@ class Wishes(TypedDict, total=False):
 
 
 KNOWN = tuple(Wishes.__annotations__)
+OF_EXECUTABLES = ("inputs", "outputs", "keep", "stdin", "env", "cwd", "sandbox", "shell", "output_cap", "warn_signal")
+"""What only a program can be given."""
 MOST_COUNT = 1_000_000
 
 
@@ -108,6 +110,11 @@ def _table(wishes: Mapping[str, Any], field: str, example: str) -> Mapping[str, 
 def check_known(given: Mapping[str, Any], known: tuple[str, ...], what: str) -> None:
     """Refuse a keyword that nobody reads: a misspelt one must not be silently without effect."""
     for key in given:
+        if key not in known and key in OF_EXECUTABLES:
+            raise BadInput(
+                f"{what}: {key!r} is for programs, not for Python calls",
+                f"a call gets its data as arguments and returns what it makes; for a program: run.executable(argv, {key}=…)",
+            )
         if key not in known:
             near = difflib.get_close_matches(key, known, 1)
             raise BadInput(

@@ -20,8 +20,10 @@ class LocalAgent:
     home: str
     """Where the master keeps what tasks have made."""
     poll_s: float = 0.0
+    cache_size: int = 0
 
     def command(self) -> list[str]:
         words = [self.python, self.bundle, "--credentials", self.credentials, "--worker", self.worker, "--cores", f"{self.cores:g}"]
         words += ["--workdir", self.workdir, "--share", self.share, "--cache", self.cache, "--home", self.home]
+        words += ["--cache-bytes", str(self.cache_size)] if self.cache_size else []
         return [*words, "--poll", f"{self.poll_s:g}"] if self.poll_s else words

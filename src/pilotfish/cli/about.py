@@ -7,6 +7,7 @@ from importlib import metadata
 
 import click
 
+from pilotfish.cli.causes import CAUSES, WHAT_HELPS
 from pilotfish.cli.complaints import EXPLANATIONS
 from pilotfish.cli.completions import complete_code, complete_command
 from pilotfish.cli.options import json_option
@@ -72,18 +73,21 @@ def completion(shell: str) -> None:
 @click.argument("code", required=False, shell_complete=complete_code)
 @json_option
 def explain_code(code: str | None, as_json: bool) -> None:
-    """Say what an error code means.
+    """Say what an error code, or the cause of a failure, means.
 
-    Without a code: all of them.
+    Causes stand in brackets, such as [missing-output]. Without a code: all of them.
     """
-    wanted = sorted(EXPLANATIONS) if code is None else [code.upper()]
-    if wanted[0] not in EXPLANATIONS:
+    known = {one: (told.meaning, told.commands) for one, told in sorted(EXPLANATIONS.items())}
+    known |= {cause: (meaning, WHAT_HELPS) for cause, meaning in CAUSES.items()}
+    if code is not None:
+        known = {one: told for one, told in known.items() if one.lower() == code.strip("[]").lower()}
+    if not known:
         raise BadInput(f"there is no error code {code!r}", "See them all: pilotfish explain")
     screen = Screen.of()
     if as_json:
-        screen.json({one: {"meaning": EXPLANATIONS[one].meaning, "commands": EXPLANATIONS[one].commands} for one in wanted})
+        screen.json({one: {"meaning": meaning, "commands": commands} for one, (meaning, commands) in known.items()})
         return
-    for one in wanted:
-        screen.line(f"{screen.paint(one, 'bold')}  {EXPLANATIONS[one].meaning}")
-        for command in EXPLANATIONS[one].commands:
+    for one, (meaning, commands) in known.items():
+        screen.line(f"{screen.paint(one, 'bold')}  {meaning}")
+        for command in () if code is None and one in CAUSES else commands:
             screen.line(f"       {command}")

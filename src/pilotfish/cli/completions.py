@@ -109,9 +109,11 @@ def complete_pool(context: click.Context, parameter: click.Parameter, incomplete
 
 
 def complete_code(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    from pilotfish.cli.causes import CAUSES
     from pilotfish.cli.complaints import EXPLANATIONS
 
-    return [CompletionItem(code, help=told.meaning) for code, told in EXPLANATIONS.items() if code.startswith(incomplete.upper())]
+    known = {**{code: told.meaning for code, told in EXPLANATIONS.items()}, **CAUSES}
+    return [CompletionItem(code, help=meaning) for code, meaning in known.items() if code.lower().startswith(incomplete.lower())]
 
 
 def complete_command(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import click
@@ -53,10 +54,13 @@ def data(run: str | None, limit: int | None, offset: int, pool: str, as_json: bo
     screen = Screen.of()
     master = look(pool)
     chosen = {} if run is None else {"run": find_run(master, run)["run"]}
+    most = {"limit": limit or SHOWN} if limit or not as_json else {}
+    answer = master.ask("data", offset=offset, **chosen, **most)
+    for row in answer["contents"]:
+        row.update(_as_it_is_now(row))
     if as_json:
-        screen.json(master.ask("data", offset=offset, **chosen, **({"limit": limit} if limit else {})))
+        screen.json(answer)
         return
-    answer = master.ask("data", offset=offset, limit=limit or SHOWN, **chosen)
     if not answer["total"] and not answer["moving"]:
         whose = f"No task of run {chosen['run']}" if chosen else "No task"
         screen.line(f"{whose} needs or has made a file of more than 64 KiB; smaller ones travel with their tasks.")
@@ -78,6 +82,20 @@ def data(run: str | None, limit: int | None, offset: int, pool: str, as_json: bo
         )
 
 
+def _as_it_is_now(row: dict[str, Any]) -> dict[str, Any]:
+    """Whether the person's file, unless the pool has a copy of it at home, is still what it was when it was submitted."""
+    if not row["path"] or row.get("stored"):
+        return {}
+    try:
+        status = os.stat(row["path"])
+    except (FileNotFoundError, NotADirectoryError):
+        return {"home": False, "file": "gone"}
+    except OSError:
+        return {}
+    same = (status.st_size, status.st_mtime_ns) == (row["size"], row.get("mtime_ns"))
+    return {} if same else {"home": False, "file": "changed"}
+
+
 def _show_totals(screen: Screen, answer: dict[str, Any]) -> None:
     inputs = answer["inputs"]
     made = answer["total"] - inputs["contents"]
@@ -93,8 +111,8 @@ def _show_totals(screen: Screen, answer: dict[str, Any]) -> None:
             f"{plural(waiting, 'task')} {'waits' if waiting == 1 else 'wait'} at workers for {'its' if waiting == 1 else 'their'} inputs."
         )
     if answer["nowhere"]:
-        text = f"{plural(answer['nowhere'], 'file')} stayed with workers that are gone"
-        screen.line(f"{screen.paint('warning:', 'yellow')} {text}; for a task that needs one: pilotfish why TASK")
+        text = f"{plural(answer['nowhere'], 'file')} stayed with workers that are not here now"
+        screen.line(f"{screen.paint('warning:', 'yellow')} {text}; the next worker on the same node has what its cache still holds")
     if answer["run"] is None and _needed(answer["got"]):
         screen.line(_where_from(answer["got"]))
 
@@ -140,7 +158,7 @@ def _content_cells(row: dict[str, Any], names: dict[str, str]) -> list[object]:
         size(row["size"]),
         names.get(row["digest"]) or (f"made by {row['made_by']}" if row["made_by"] else "-"),
         plural(row["needed_by"], "task") if row["needed_by"] else "-",
-        "yes" if row["home"] else "nowhere" if row["nowhere"] else "no",
+        row.get("file") or ("yes" if row["home"] else "nowhere" if row["nowhere"] else "no"),
         ", ".join(_at(site, count, row["workers"]) for site, count in row["sites"].items()) or "-",
         ", ".join(_way(transfer) for transfer in row["moving"]) or "-",
     ]
@@ -156,14 +174,19 @@ def _way(transfer: dict[str, Any]) -> str:
     return f"{'from ' if transfer['to'] == 'master' else ''}{transfer['worker']} {percent} %"
 
 
+def _below_here(path: str) -> str:
+    relative = os.path.relpath(path)
+    return "" if relative.startswith("..") else relative
+
+
 def _names(master: Master, rows: list[dict[str, Any]]) -> dict[str, str]:
-    """What is called how. The names of files that tasks made are in their results."""
-    names = {row["digest"]: row["name"] for row in rows if row["name"]}
+    """What is called how. The names of files that tasks made are in their results; ``run --input`` takes them as they are shown."""
+    names = {row["digest"]: _below_here(row["path"]) or row["name"] for row in rows if row["name"]}
     for maker in dict.fromkeys(row["made_by"] for row in rows if not row["name"] and row["made_by"]):
         try:
             output = fetch_output(master, master.ask("task", task=maker))
         except PilotfishError:
             continue  # the run is gone
         if output.completed is not None:
-            names.update((file.digest, f"{name} of {maker}") for name, file in output.completed.files.items() if file.digest)
+            names.update((file.digest, f"{maker}:{name}") for name, file in output.completed.files.items() if file.digest)
     return names

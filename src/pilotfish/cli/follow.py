@@ -22,7 +22,7 @@ from pilotfish.cli.render import Column, Screen, clean, duration, plural, under_
 from pilotfish.cli.why import show_reasons
 from pilotfish.errors import PilotfishError
 from pilotfish.model.states import FAILED
-from pilotfish.model.task import NO_DIRECTORY
+from pilotfish.model.task import MISSING_INPUT, NO_DIRECTORY
 
 LISTEN_S = 0.1
 ASK_WHY_AFTER_S = 0.3
@@ -177,8 +177,8 @@ class Follower:
         with suppress(PilotfishError):
             wrote = fetch_output(self._master, row).last_words()
         failure = row.get("failure") or {}
-        cause = failure.get("cause", "")
-        return {"task": row["id"], "command": command, "cause": cause, "message": failure_note(failure), "wrote": wrote}
+        about = {"task": row["id"], "command": command, "cause": failure.get("cause", ""), "blame": failure.get("blame", "")}
+        return {**about, "message": failure_note(failure), "wrote": wrote}
 
     def look_for_trouble(self, screen: Screen) -> bool:
         """When nothing moves, say why; True when waiting is of no use."""
@@ -297,6 +297,8 @@ def _show_end(screen: Screen, outcome: Outcome) -> None:
         if all(one.get("cause") == NO_DIRECTORY for one in outcome.failures):
             # It wrote nothing, and would fail so once more.
             screen.line("What helps:    --sandbox (sandbox=True in Python), and --input FILE (inputs=[...]) for each file that it needs")
+        elif all(one.get("cause") == MISSING_INPUT and one.get("blame") == "user" for one in outcome.failures):
+            screen.line("What helps:    a new run, with the files as they are now; rerun would look for the old ones")
         else:
             screen.line(f"What it wrote: pilotfish logs {outcome.failures[0]['task']}")
             screen.line(f"Once more:     pilotfish rerun {run} --failed")

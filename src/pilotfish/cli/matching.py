@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
 
 from pilotfish.agent.overlay.expressions import BadExpression, parse
-from pilotfish.agent.overlay.properties import INFO, worker_properties
+from pilotfish.agent.overlay.properties import INFO, lacks_quotes, worker_properties
 from pilotfish.api.nearest import did_you_mean
 from pilotfish.applications.wishes import Wanted
 from pilotfish.cli.pool import Master
@@ -34,15 +33,15 @@ def warn_of_unknown(master: Master, wanted: Wanted) -> None:
     for option, text, more in (("--require", wanted.requirement, ()), ("--rank", wanted.rank, OF_THE_PAIR)):
         known = dict.fromkeys((*EVERYWHERE, *more, *(name for properties in here for name in properties)))
         for name in parse(text).names if text else ():
-            if name not in known and (warning := _warning(option, name, known, bool(here))):
+            quoted = f'A text stands in quotes: "{name}"' if text and lacks_quotes(name, parse(text), here) else ""
+            if name not in known and (warning := _warning(option, name, did_you_mean(name, known) or quoted, bool(here))):
                 Screen.of(sys.stderr).line(clean(warning))
 
 
-def _warning(option: str, name: str, known: Iterable[str], any_here: bool) -> str:
+def _warning(option: str, name: str, meant: str, any_here: bool) -> str:
     """As long as nobody is here, a tag is as good as any: then only what looks like something else is worth a word."""
-    near = did_you_mean(name, known)
     if name in OF_THE_PAIR:
         return f"warning: {option}: only --rank may ask for {name}, which is about a task and a worker; here it is not known"
-    if not near and not any_here:
+    if not meant and not any_here:
         return ""
-    return f"warning: {option}: no worker that is here has a property {name!r}. {near}".rstrip()
+    return f"warning: {option}: no worker that is here has a property {name!r}. {meant}".rstrip()

@@ -25,6 +25,7 @@ from pilotfish.cli.pool import Master, all_tasks, find_run, look, task_name
 from pilotfish.cli.poolfiles import manager_log
 from pilotfish.cli.recipe import with_commands
 from pilotfish.cli.render import Screen, clean
+from pilotfish.model.task import MISSING_INPUT
 
 POLL_S = 0.3
 STAGING = ("staging", "lost-input")
@@ -186,7 +187,8 @@ def show_single(master: Master, task: str) -> int:
     failure = row.get("failure")
     screen.line(f"Task {task} {row['state']}" + (f": {clean(failure_note(failure))}" if failure else ""))
     screen.line(f"  why         pilotfish why {task}")
-    screen.line(f"  once more   pilotfish rerun {row['run']} --failed")
+    if not (failure and failure["cause"] == MISSING_INPUT and failure["blame"] == "user"):  # the same file would be missing again
+        screen.line(f"  once more   pilotfish rerun {row['run']} --failed")
     return SOME_FAILED
 
 

@@ -17,7 +17,7 @@ from pilotfish.cli.output import fetch_output
 from pilotfish.cli.pool import Master, all_tasks, find_run, look
 from pilotfish.cli.recipe import Described, Tasks, describe
 from pilotfish.cli.render import Column, Screen, duration, plural
-from pilotfish.errors import BadInput
+from pilotfish.errors import BadInput, PilotfishError
 
 SHOWN_RESULTS = 100
 RESULT_COLUMNS = (
@@ -136,14 +136,25 @@ class Saved(NamedTuple):
     stayed: int = 0
 
     def told(self, directory: str, run: int) -> str:
-        stayed = f"; {plural(self.stayed, 'file')} stayed with the workers: pilotfish data {run}" if self.stayed else ""
-        return f"{plural(self.files, 'file')} in {directory}/{stayed}"
+        told = [f"{plural(self.files, 'file')} in {directory}/"] if self.files or not self.stayed else []
+        told += [f"{plural(self.stayed, 'file')} stayed with the workers: pilotfish data {run}"] if self.stayed else []
+        return "; ".join(told)
 
 
 def save_results(master: Master, run: int, directory: str, streams: bool) -> Saved:
     """Write what the tasks left to directory/INDEX/."""
     if os.path.exists(directory) and not os.path.isdir(directory):
         raise BadInput(f"{directory!r} is not a directory", "Give another one: --save DIR")
+    try:
+        return _save_all(master, run, directory, streams)
+    except OSError as error:
+        what = f"{error.filename or directory}: {(error.strerror or str(error)).lower()}"
+        raise PilotfishError(
+            f"the files of run {run} cannot be written: {what}", f"Elsewhere: pilotfish results {run} --save DIR"
+        ) from error
+
+
+def _save_all(master: Master, run: int, directory: str, streams: bool) -> Saved:
     saved = stayed = 0
     for row in all_tasks(master, run):
         if row["state"] not in ("done", "failed"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
 import sys
 import time
 import unicodedata
@@ -21,6 +22,7 @@ from pilotfish.applications.files import digests
 from pilotfish.applications.tasklist import Needs
 from pilotfish.applications.wishes import Wanted, read_wishes
 from pilotfish.cli.completions import complete_site
+from pilotfish.cli.earlier import EarlierOutputs
 from pilotfish.cli.follow import Outcome, exit_status_of, follow, show_outcome
 from pilotfish.cli.matching import read_expression, warn_of_unknown
 from pilotfish.cli.options import json_option, pool_option
@@ -38,6 +40,7 @@ from pilotfish.model.quantities import show_bytes, show_seconds
 from pilotfish.model.task import RunOptions
 
 SHOWN_IN_DRY_RUN = 5
+OF_FILES = ("--input", "--output", "--keep")
 MAX_NAME = 200
 NUMBER = re.compile(r"[0-9]+([.][0-9]+)?")
 
@@ -49,7 +52,14 @@ class CommandLine(click.Command):
         given = list(args)
         rest = super().parse_args(ctx, args)
         command = ctx.params.get("command", ())
-        ctx.meta["after_dashes"] = bool(command) and given[len(given) - len(command) - 1 : len(given) - len(command)] == ["--"]
+        before = given[: len(given) - len(command)]
+        ctx.meta["after_dashes"] = bool(command) and before[-1:] == ["--"]
+        if before[-2:-1] and before[-2] in OF_FILES and "--" in command and shutil.which(command[0]) is None:
+            several = f"{before[-1]} {' '.join(command[: command.index('--')])}"
+            raise BadInput(
+                f"{before[-2]} takes one name, and there are several: {several}",
+                f"Quote the pattern, or repeat the option: {before[-2]} '*' or {before[-2]} {before[-1]} {before[-2]} {command[0]}",
+            )
         return rest
 
 
@@ -91,7 +101,11 @@ class CommandLine(click.Command):
 @click.option("--require", "requirement", metavar="EXPRESSION", help="Only on workers for which this holds, such as 'memory >= 8G'.")
 @click.option("--rank", metavar="EXPRESSION", help="Rather on workers for which this is larger, such as 'cores'.")
 @click.option(
-    "--input", "inputs", multiple=True, metavar="PATH", help="Bring a file or directory to each task's own directory. Repeatable."
+    "--input",
+    "inputs",
+    multiple=True,
+    metavar="PATH",
+    help="Bring a file or directory to each task's own directory; 3.0:FILE is what task 3.0 left. Repeatable.",
 )
 @click.option("--output", "outputs", multiple=True, metavar="FILE", help="Bring FILE (or a pattern) back, to run-N/INDEX/. Repeatable.")
 @click.option(
@@ -133,11 +147,12 @@ def run(context: click.Context, /, **options: Any) -> int:
         from pilotfish.cli.runfile import run_file
 
         return run_file(command[0], command[1:], options)
-    source = make_source(_wording(options), os.environ)
+    source = make_source(_wording(options), os.environ, EarlierOutputs(options["pool"]))
     wanted = read_wishes(_wishes(options, command), "run")
     screen = Screen.of()
     if options["dry_run"]:
-        _show_plan(screen, source, wanted, options["as_json"])
+        files = {option: list(options[option]) for option in ("inputs", "outputs", "keep")}
+        _show_plan(screen, source, wanted, files, options["as_json"])
         return 0
     options["started"] = time.monotonic()
     master = connect_for(options)
@@ -268,7 +283,7 @@ def _after_submission(screen: Screen, master: Master, source: Source, number: in
 
 
 def _tell(screen: Screen, master: Master, source: Source, outcome: Outcome, options: dict[str, Any]) -> int:
-    has_files = bool(options["outputs"]) or (source.listed is not None and any(task.outputs for task in source.listed))
+    has_files = bool(options["outputs"] or options["keep"]) or (source.listed is not None and any(task.outputs for task in source.listed))
     saved = Saved()
     directory = f"run-{outcome.run}"
     if has_files and not outcome.left:
@@ -276,7 +291,10 @@ def _tell(screen: Screen, master: Master, source: Source, outcome: Outcome, opti
     if options["report"] and not options["as_json"] and not outcome.left:
         show_report(screen, master, outcome)
     elif source.count == 1 and not outcome.left and not options["as_json"]:
-        return show_single(master, f"{outcome.run}.0")
+        status = show_single(master, f"{outcome.run}.0")
+        if (saved.files or saved.stayed) and not options["quiet"]:
+            Screen.of(sys.stderr).line(saved.told(directory, outcome.run))
+        return status
     if options["quiet"] and not options["as_json"]:
         return exit_status_of(outcome)
     status = show_outcome(screen, outcome, options["as_json"])
@@ -288,14 +306,14 @@ def _tell(screen: Screen, master: Master, source: Source, outcome: Outcome, opti
     return status
 
 
-def _show_plan(screen: Screen, source: Source, wanted: Wanted, as_json: bool) -> None:
+def _show_plan(screen: Screen, source: Source, wanted: Wanted, files: dict[str, list[str]], as_json: bool) -> None:
     """What would be run."""
     first = [task.argv for _, task in zip(range(SHOWN_IN_DRY_RUN), source, strict=False)]
     request = wanted.request
     if as_json:
         amounts = dict(request.amounts())
         plan = {"tasks": source.count, "sandbox": source.launch.sandbox, "request": amounts, "first": [list(argv) for argv in first]}
-        screen.json({**plan, "requirement": wanted.requirement, "rank": wanted.rank})
+        screen.json({**plan, **files, "requirement": wanted.requirement, "rank": wanted.rank})
         return
     cores = f"{request.cores:g}" + (f" to {request.cores_max:g}" if request.cores_max else "")
     needs = [f"{cores} core{'' if cores == '1' else 's'}"]
@@ -310,3 +328,6 @@ def _show_plan(screen: Screen, source: Source, wanted: Wanted, as_json: bool) ->
         screen.line("  " + clean(shlex.join(argv)))
     if source.count > len(first):
         screen.line(f"  ... and {source.count - len(first):,} more")
+    for option, names in files.items():
+        if names:
+            screen.line(f"{option}: {clean(' '.join(names))}")

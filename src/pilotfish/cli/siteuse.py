@@ -18,6 +18,8 @@ from pilotfish.model.site import LOCAL, Site
 
 
 def unknown_site(name: str, known: Sequence[str]) -> BadInput:
+    if name == LOCAL:
+        return BadInput("local is this machine, and no site of sites.toml", "Its settings, such as cache_size, are in config.toml: [pool]")
     near = did_you_mean(name, known)
     add = f"Describe it: pilotfish site add {clean(name)} --backend slurm"
     return BadInput(f"there is no site {name!r}", f"{near} {add}" if near else add)

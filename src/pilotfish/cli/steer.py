@@ -47,6 +47,21 @@ def cancel(subjects: tuple[str, ...], pool: str) -> None:
         screen.line(f"Cancelled run {row['run']}: {plural(answer['cancelled'], 'task')} that had not ended.")
 
 
+@click.command()
+@click.argument("subjects", nargs=-1, required=True, metavar="RUN...", shell_complete=completions.complete_run())
+@pool_option
+def forget(subjects: tuple[str, ...], pool: str) -> None:
+    """Forget runs that have ended, with all results that the pool keeps.
+
+    What was saved (run-N/, results --save) stays. Files that other runs need stay, too.
+    """
+    screen = Screen.of()
+    master = look(pool)
+    for row in [find_run(master, subject) for subject in subjects]:
+        master.ask("forget", run=row["run"])
+        screen.line(f"Run {row['run']} is forgotten.")
+
+
 def _has_ended(row: dict[str, Any]) -> str:
     return f"Run {row['run']} has already ended: it is {state_of_run(row)}."
 

@@ -6,7 +6,7 @@ import os
 import re
 import shlex
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -25,6 +25,8 @@ from pilotfish.applications.executable import (
     expand_inputs,
     program_beside,
 )
+from pilotfish.applications.files import Source as Input
+from pilotfish.cli.earlier import Finder, is_earlier
 from pilotfish.errors import BadInput
 from pilotfish.model.environment import without_secrets
 
@@ -32,6 +34,8 @@ PLAIN_WORD = re.compile(r"[\w@%+=:,./{}#-]+")
 MOST_STDIN_BYTES = 64 << 20
 TEXT_BYTES = 256
 NOT_PASSED = ("PILOTFISH_", "BASH_FUNC_")
+
+ReadInputs = Callable[[Iterable[str]], dict[str, Input]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +67,12 @@ class Source:
     sweep: Sweep = field(default_factory=lambda: Sweep(()))
     templates: Templates | None = None
     listed: TaskFile | None = None
+    read: ReadInputs = check_inputs
+    """What is made of the inputs of a listed task."""
 
     def __iter__(self) -> Iterator[Executable]:
         if self.listed is not None:
-            return (_executable(task, self.launch.sandbox) for task in self.listed)
+            return (_executable(task, self.launch.sandbox, self.read) for task in self.listed)
         assert self.templates is not None
         return (self.templates.fill(values, number) for number, values in enumerate(self.sweep))
 
@@ -89,13 +95,20 @@ class Templates:
     keep: tuple[Template, ...]
     stdin: Template | None
     add_program: bool
+    find: Finder
 
     def all(self) -> list[Template]:
         return [*self.argv, *self.env.values(), *self.inputs, *self.outputs, *self.keep, *([self.stdin] if self.stdin else [])]
 
+    def check_files(self, sweep: Sweep) -> None:
+        """A file that only the last task misses is told before the first one begins."""
+        if self.inputs:
+            for number, values in enumerate(sweep):
+                check_inputs(self.find(template.fill(values, number) for template in self.inputs))
+
     def fill(self, values: tuple[str, ...], number: int) -> Executable:
         argv = tuple(template.fill(values, number) for template in self.argv)
-        inputs = check_inputs([template.fill(values, number) for template in self.inputs]) if self.inputs else {}
+        inputs = check_inputs(self.find(template.fill(values, number) for template in self.inputs)) if self.inputs else {}
         return Executable(
             argv=argv,
             inputs={**program_beside(argv), **inputs} if self.add_program else inputs,
@@ -106,17 +119,17 @@ class Templates:
         )
 
 
-def make_source(wording: Wording, environ: Mapping[str, str]) -> Source:
-    """Check everything that was typed; BadInput says what is wrong."""
+def make_source(wording: Wording, environ: Mapping[str, str], find: Finder = list) -> Source:
+    """Check everything that was typed; BadInput says what is wrong. ``find`` knows outputs of earlier tasks among inputs."""
     _check_forms(wording)
     env = read_environment(wording.environment, environ)
     if wording.task_list is not None:
-        return _from_list(wording, env, environ)
+        return _from_list(wording, env, environ, find)
     sweep = make_sweep(wording.parameters, wording.tables, wording.each_line, wording.zipped)
     sandbox = _sandbox(wording, bool(wording.inputs or wording.outputs or wording.keep))
     varying = {name: value for name, value in env.items() if "{" in value and name in _given_names(wording)}
-    shared_inputs = [text for text in wording.inputs if "{" not in text]
-    own_inputs = [text for text in wording.inputs if "{" in text]
+    own_inputs = [text for text in wording.inputs if "{" in text or is_earlier(text)]
+    shared_inputs = [text for text in wording.inputs if text not in own_inputs]
     names = sweep.names
     fixed_program = "{" not in wording.command[0]
     templates = Templates(
@@ -127,8 +140,10 @@ def make_source(wording: Wording, environ: Mapping[str, str]) -> Source:
         keep=tuple(make_template(text, names, "--keep") for text in check_outputs(wording.keep, "--keep")),
         stdin=make_template(wording.stdin, names, "--stdin") if wording.stdin is not None else None,
         add_program=sandbox and not fixed_program,
+        find=find,
     )
     check_all_used(templates.all(), [axis.names for axis in sweep.axes], "the command")
+    templates.check_files(sweep)
     if fixed_program:
         check_program(wording.command[0], environ)
     if wording.stdin is not None and "{" not in wording.stdin:
@@ -171,12 +186,18 @@ def _sandbox(wording: Wording, needs_one: bool) -> bool:
     return needs_one if wording.sandbox is None else wording.sandbox
 
 
-def _from_list(wording: Wording, env: dict[str, str], environ: Mapping[str, str]) -> Source:
+def _from_list(wording: Wording, env: dict[str, str], environ: Mapping[str, str], find: Finder) -> Source:
     listed = read_task_file(str(wording.task_list))
+    earlier = [text for text in wording.inputs if is_earlier(text)]
+
+    def read(inputs: Iterable[str]) -> dict[str, Input]:
+        # What may lie at one site alone is for each task to say.
+        return check_inputs(find([*earlier, *inputs]))
+
     needs_sandbox, seen = bool(wording.inputs or wording.outputs or wording.keep), set()
     for task in listed:
         needs_sandbox = needs_sandbox or bool(task.inputs or task.outputs)
-        check_inputs(task.inputs)
+        read(task.inputs)
         check_outputs(task.outputs)
         if task.argv[0] not in seen:
             seen.add(task.argv[0])
@@ -185,17 +206,17 @@ def _from_list(wording: Wording, env: dict[str, str], environ: Mapping[str, str]
         cwd=os.getcwd(),
         sandbox=_sandbox(wording, needs_sandbox),
         env=_passed_on(environ) | env,
-        inputs=check_inputs(expand_inputs(wording.inputs)),
+        inputs=check_inputs(expand_inputs(text for text in wording.inputs if text not in earlier)),
         outputs=check_outputs(wording.outputs),
         keep=check_outputs(wording.keep, "--keep"),
         warn_signal=check_signal(wording.warn_signal or 0),
     )
-    return Source(len(listed), launch, f"--tasks {wording.task_list}", listed=listed)
+    return Source(len(listed), launch, f"--tasks {wording.task_list}", listed=listed, read=read)
 
 
-def _executable(task: ListedTask, sandbox: bool) -> Executable:
+def _executable(task: ListedTask, sandbox: bool, read: ReadInputs) -> Executable:
     beside = program_beside(task.argv) if sandbox else {}
-    return Executable(argv=task.argv, inputs={**beside, **check_inputs(task.inputs)}, outputs=task.outputs)
+    return Executable(argv=task.argv, inputs={**beside, **read(task.inputs)}, outputs=check_outputs(task.outputs))
 
 
 def read_environment(given: Sequence[str], environ: Mapping[str, str]) -> dict[str, str]:

@@ -17,7 +17,7 @@ from pilotfish.cli.poolfiles import why_manager_failed
 from pilotfish.cli.recipe import command_of
 from pilotfish.cli.render import Screen, clean, plural
 from pilotfish.cli.siteuse import site_rows
-from pilotfish.errors import BadInput
+from pilotfish.errors import BadInput, PilotfishError
 
 
 @click.command()
@@ -27,7 +27,7 @@ from pilotfish.errors import BadInput
 def why(subject: str | None, pool: str, as_json: bool) -> None:
     """Say why a task, run, worker, pilot or site is in the state it is in.
 
-    A task is RUN.INDEX, such as 3.17. Without a subject: the last run.
+    A task is RUN.INDEX, such as 3.17 or NAME.17. Without a subject: the last run.
     """
     screen = Screen.of()
     master = look(pool)
@@ -57,9 +57,12 @@ def _arguments(master: Master, subject: str | None) -> dict[str, Any]:
     except BadInput:
         if subject.strip() and any(subject == row["site"] for row in site_rows(master)):
             return {"site": subject}
-        with suppress(BadInput):  # a pilot that is gone is remembered for a while
+        with suppress(PilotfishError):  # a pilot that is gone is remembered for a while
             master.ask("why", pilot=subject)
             return {"pilot": subject}
+        name, _, index = subject.rpartition(".")
+        if name.strip() and index.isdecimal():
+            return {"task": task_name(f"{find_run(master, name)['run']}.{index}")}
         raise
 
 

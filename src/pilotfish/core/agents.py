@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from pilotfish.core import site_masters
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 
 MOST_CONTACTS = 20
+MOST_FULL_DISKS = 10
+"""From so many attempts on, a task that finds every disk full is charged for it: else it would go from one to the next for ever."""
 
 
 def hear(machine: Machine, spoke: i.AgentSpoke) -> None:
@@ -132,9 +135,10 @@ def introduce(machine: Machine, worker: Worker) -> None:
         return
     others = (other for other in reversed(machine.state.workers.values()) if other is not worker and other.site == worker.site)
     present = (machine.presence[other.id] for other in others if other.id in machine.presence)
-    contacts = [other.peer for other in present if other.peer is not None and other.link is not None]
+    contacts = (other.peer for other in present if other.peer is not None and other.link is not None)
     if presence.link is not None:
-        machine.effects.append(e.Introduce(presence.link, worker.site, contacts[:MOST_CONTACTS], *site_masters.speaker(machine, worker)))
+        latest = list(islice(contacts, MOST_CONTACTS))
+        machine.effects.append(e.Introduce(presence.link, worker.site, latest, *site_masters.speaker(machine, worker)))
 
 
 def _cancel_twins(machine: Machine, pilot: Pilot) -> None:
@@ -231,7 +235,7 @@ def _failed(machine: Machine, worker: Worker, item: m.ResultItem, payload: Paylo
         machine.release_payload(payload)
         return
     assert item.failure is not None
-    if item.failure.cause == DISK and item.failure.blame == "worker":
+    if item.failure.cause == DISK and item.failure.blame == "worker" and task.attempt < MOST_FULL_DISKS:
         # Nobody's failure: the task goes elsewhere, and no other comes.
         machine.release_payload(payload)
         machine.record(f.TasksReturned(worker.id, [item.task], item.failure.message))
@@ -241,6 +245,8 @@ def _failed(machine: Machine, worker: Worker, item: m.ResultItem, payload: Paylo
     if not fact.final:
         machine.release_payload(payload)
     machine.fail_attempt(fact)
+    if item.failure.cause == DISK and item.failure.blame == "worker":
+        drain(machine, worker, item.failure.message)
     if should_quarantine(machine.state, worker, machine.settings.quarantine_after):
         until = machine.now + machine.settings.quarantine_s
         last = item.failure.message or item.failure.cause

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pilotfish.core.data_views import Transfer, missing, needs, transfers_at
-from pilotfish.core.replicas import within_reach
+from pilotfish.core.data_views import Transfer, missing, transfers_at
+from pilotfish.core.replicas import needs, within_reach
 from pilotfish.core.state import ContentRecord, Task
 from pilotfish.model.ids import run_of, show_task
 from pilotfish.model.quantities import show_bytes, show_seconds
@@ -46,8 +46,9 @@ def waits_for_outputs(machine: Machine, task: Task) -> Reason | None:
         return None
     slowest = max(going, key=lambda transfer: transfer.size - transfer.done)
     what = f"{_count(len(going), 'file')} that tasks at worker {task.worker.id} made {'is' if len(going) == 1 else 'are'} on the way home"
-    if machine.space_full:
-        return _reason("disk-full", f"{what}, and waits for room: the master's disk is full", "pilotfish doctor")
+    if machine.space_full or machine.no_room_at_home:
+        full = machine.no_room_at_home or "the master's disk is full"
+        return _reason("disk-full", f"{what}, and waits for room: {full}", "pilotfish doctor")
     return _reason("sending", f"{what}: {show_bytes(slowest.size)}, {how_far(slowest)}", f"pilotfish data {task.shape.run.id}")
 
 
@@ -92,10 +93,29 @@ def of_missing_input(machine: Machine, task: Task) -> list[str]:
     lost = lost_input(machine, task)
     if lost is not None:
         return list(lost["commands"])
+    record = _kept_and_missed(task)
+    if record is not None:
+        return list(_about_kept(machine, "", "", record, f"pilotfish data {task.shape.run.id}")["commands"])
     command = task.shape.run.options.command.removeprefix("-- ")
     if task.failure.blame == "user":
         return [f"run it anew, with its files as they are now: pilotfish run ... {command}".rstrip()]
     return [f"pilotfish data {task.shape.run.id}", f"pilotfish rerun {task.shape.run.id} --failed"]
+
+
+def maker_of_missing(task: Task) -> str:
+    """Which task made the input for want of which this one failed, if one did."""
+    record = _kept_and_missed(task)
+    if record is None:
+        return ""
+    name = _known_name(task, record)
+    return f"; {f'it is {name}, which' if name else 'it'} was made by task {show_task(record.maker)}"
+
+
+def _kept_and_missed(task: Task) -> ContentRecord | None:
+    """The input that the failure is about, if it was kept where it was made."""
+    told = task.failure.message if task.failure is not None else ""
+    kept = [record for record in needs(task) if record.maker and not (record.home or record.path)]
+    return next((record for record in kept if record.digest[:12] in told), None)
 
 
 def how_far(transfer: Transfer) -> str:
@@ -110,10 +130,14 @@ def how_far(transfer: Transfer) -> str:
 
 
 def _name(task: Task, record: ContentRecord) -> str:
+    return _known_name(task, record) or f"{record.digest[:12]}…"
+
+
+def _known_name(task: Task, record: ContentRecord) -> str:
     if record.path:
         return record.path.rpartition("/")[2]
     entries = task.shape.run.specs[task.spec].launch.get("inputs", ())
-    return next((str(entry[0]) for entry in entries if record.digest in entry[2:3]), f"{record.digest[:12]}…")
+    return next((str(entry[0]) for entry in entries if record.digest in entry[2:3]), "")
 
 
 def _count(number: int, what: str) -> str:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from pilotfish.core.replicas import needs
 from pilotfish.core.state import ContentRecord, Run, Task, Worker
 from pilotfish.model.ids import show_task
 from pilotfish.model.states import ASSIGNED, DONE
@@ -75,11 +76,6 @@ def moving(machine: Machine, run: Run | None = None) -> dict[str, Any] | None:
     return {"contents": len(found), "done_bytes": done, "bytes": size, "rate_bytes_per_s": rate, "eta_s": eta_s}
 
 
-def needs(task: Task) -> Iterator[ContentRecord]:
-    yield from task.shape.run.spec_contents.get(task.spec, ())
-    yield from task.contents
-
-
 def missing(task: Task) -> list[ContentRecord]:
     """Inputs that are not at its worker, as far as is known."""
     assert task.worker is not None
@@ -138,6 +134,8 @@ def _row(machine: Machine, record: ContentRecord, needed: int, under_way: dict[s
         "made_by": show_task(record.maker) if record.maker else None,
         "needed_by": needed,
         "home": record.home or bool(record.path),
+        "stored": record.home,
+        "mtime_ns": record.mtime_ns,
         "nowhere": record.is_nowhere,
         "workers": list(record.holders),
         "sites": dict(Counter(workers[worker].site for worker in record.holders)),

@@ -6,7 +6,15 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from pilotfish.core import credentials
-from pilotfish.core.data_reasons import MISSING_INPUT, kept_elsewhere, lost_input, of_missing_input, waits_for_inputs, waits_for_outputs
+from pilotfish.core.data_reasons import (
+    MISSING_INPUT,
+    kept_elsewhere,
+    lost_input,
+    maker_of_missing,
+    of_missing_input,
+    waits_for_inputs,
+    waits_for_outputs,
+)
 from pilotfish.core.requirements import unmet
 from pilotfish.core.site_reasons import never_long_enough, site_reasons
 from pilotfish.core.state import UNIT, Run, Task, Worker
@@ -63,7 +71,7 @@ def task(machine: Machine, task: Task) -> dict[str, Any]:
         reasons = _why_placed(machine, task)
     elif task.state == FAILED:
         assert task.failure is not None
-        text = f"{task.failure.message or task.failure.cause} [{task.failure.cause}, blame: {task.failure.blame}]"
+        text = f"{task.failure.message or task.failure.cause}{maker_of_missing(task)} [{task.failure.cause}, blame: {task.failure.blame}]"
         ways = _after_failure(machine, task, task.failure)
         reasons = [_reason(task.failure.cause, text, *ways)]
     elif task.state == CANCELLED:

@@ -75,6 +75,8 @@ class Machine:
         self.credentials: dict[str, tuple[float, tuple[i.CredentialSeen, ...]]] = {}
         """What sites want to see of us, and when it was looked at."""
         self.space_full = False
+        self.no_room_at_home = ""
+        """Why files that tasks made cannot come home just now, as the host has found."""
         self.look_again = False
         self.finish_at: float | None = None
         self.finishing = False
@@ -203,10 +205,7 @@ class Machine:
     # --- deciding -----------------------------------------------------------------------------------------------------------------
 
     def _outlook(self) -> Outlook:
-        workers = [worker for worker in self.state.workers.values() if self._can_take(worker)]
-        sites = self.site_masters.outlook(self, workers)
-        if sites:
-            workers = [worker for worker in workers if not self.site_masters.vouched(worker)]
+        sites, workers = self.site_masters.divide([worker for worker in self.state.workers.values() if self._can_take(worker)])
         return Outlook(self.state, workers, self.now, self.settings.ahead_s, sites)
 
     def _can_take(self, worker: Worker) -> bool:

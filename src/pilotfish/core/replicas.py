@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import chain
 
 from pilotfish.core.state import ContentRecord, Run, State, Task, Worker
 from pilotfish.model import facts as f
@@ -29,7 +30,8 @@ def made(state: State, task: Task, worker: Worker, contents: Iterable[Made]) -> 
         record = _known(state, run, content.digest, content.size)
         record.home = record.home or content.home
         record.maker = task.id
-        record.holders[worker.id] = worker.holds[record] = None
+        if content.here:
+            record.holders[worker.id] = worker.holds[record] = None
 
 
 def _known(state: State, run: Run, digest: str, size: int) -> ContentRecord:
@@ -75,19 +77,34 @@ def of_this_run_alone(state: State, run: Run) -> list[ContentRecord]:
     return [state.contents[digest] for digest in run.contents if state.contents[digest].runs == 1]
 
 
+def needs(task: Task) -> tuple[ContentRecord, ...]:
+    """All its inputs that are contents."""
+    shared = task.shape.run.spec_contents
+    return (*shared.get(task.spec, ()), *task.contents) if shared else task.contents
+
+
 def within_reach(state: State, task: Task, site: str) -> bool:
     """Whether the task had better run at this site than at another one, for what it needs. What was kept where it was made can be had there
     alone. If no worker that would do has all of it in reach, it may go anywhere, and will say what is missing."""
-    kept = [record for record in task.contents if not (record.home or record.path) and record.holders]
-    if not kept or _all_at(state, kept, site):
+    kept = [record for record in needs(task) if not (record.home or record.path) and record.holders]
+    if not kept:
         return True
-    workers = (worker for worker in state.workers.values() if worker.state == JOINED and not worker.quarantined_until)
-    return not any(worker.suits(task.shape, state.at) and _all_at(state, kept, worker.site) for worker in workers)
+    sites = _sites_with_all(state, kept)
+    if sites is None or site in sites:
+        return True
+    holders = (state.workers[name] for name in kept[0].holders)  # most likely one of them would do, and nobody else is to be looked at
+    return not any(worker.site in sites and _would_do(worker, task, state) for worker in chain(holders, state.workers.values()))
 
 
-def _all_at(state: State, kept: list[ContentRecord], site: str) -> bool:
+def _would_do(worker: Worker, task: Task, state: State) -> bool:
+    return worker.state == JOINED and not worker.quarantined_until and worker.suits(task.shape, state.at)
+
+
+def _sites_with_all(state: State, kept: list[ContentRecord]) -> set[str] | None:
+    """None: wherever one is, they can be had."""
+    found: set[str] | None = None
     for record in kept:
-        sites = [state.workers[worker].site for worker in record.holders]
-        if site not in sites and LOCAL not in sites:
-            return False
-    return True
+        sites = {state.workers[worker].site for worker in record.holders}
+        if LOCAL not in sites:
+            found = sites if found is None else found & sites
+    return found

@@ -6,6 +6,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from pilotfish.agent.overlay.expressions import Expression
+from pilotfish.agent.overlay.properties import lacks_quotes
 from pilotfish.core.state import Shape, Worker
 from pilotfish.model.quantities import show_bytes
 from pilotfish.model.task import MEMORY
@@ -20,14 +21,23 @@ def unmet(shape: Shape, able: list[Worker]) -> Reason | None:
     if shape.requirement is None or not workers or any(shape.requirement.holds(worker.properties) for worker in workers):
         return None
     text = f"no worker meets its requirement {shape.requirement}: {_where(shape.requirement, workers)}"
-    known = dict.fromkeys(name for worker in workers for name in worker.properties)
-    near = {name: get_close_matches(name, list(known), 1) for name in shape.requirement.names if name not in known}
-    text += "".join(f"; for {name}, did you mean {names[0]}?" for name, names in near.items() if names)
+    text += "".join(_meant(name, shape.requirement, workers) for name in shape.requirement.names)
     return {
         "code": "requirement",
         "text": text,
         "commands": ["ask for less with --require", "pilotfish workers --json  (shows their properties)"],
     }
+
+
+def _meant(name: str, requirement: Expression, workers: list[Worker]) -> str:
+    """What a name that nobody has may have been meant for."""
+    known = dict.fromkeys(name for worker in workers for name in worker.properties)
+    if name in known:
+        return ""
+    near = get_close_matches(name, list(known), 1)
+    if near:
+        return f"; for {name}, did you mean {near[0]}?"
+    return f'; a text stands in quotes: "{name}"' if lacks_quotes(name, requirement, [worker.properties for worker in workers]) else ""
 
 
 def _where(requirement: Expression, workers: list[Worker]) -> str:

@@ -16,7 +16,7 @@ from pilotfish.model import ids
 from pilotfish.model.data import Content
 from pilotfish.model.site import PilotSize, Site, SiteEvent
 from pilotfish.model.states import DRAINING, JOINED, READY, REQUESTED, TASK_STATES
-from pilotfish.model.task import MEMORY, Failure, Payload, RunOptions, TaskSpec
+from pilotfish.model.task import CORES, MEMORY, Failure, Payload, RunOptions, TaskSpec
 
 UNIT = 10_000
 """Resources are counted in integer ten-thousandths, so that fractions add up exactly."""
@@ -286,6 +286,11 @@ class Worker:
         """What requirements and ranks may ask about it; known when it has joined, and the same from then on."""
         capacity = {name: amount / UNIT for name, amount in self.capacity.items()}
         return worker_properties(self.id, self.site, capacity, self.tags, self.info)
+
+    @cached_property
+    def slots(self) -> int:
+        """How many tasks of one core it runs at the same time."""
+        return max(1, self.capacity.get(CORES, 0) // UNIT)
 
     @property
     def alive(self) -> bool:

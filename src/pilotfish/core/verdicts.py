@@ -17,6 +17,7 @@ import math
 
 import msgspec
 
+from pilotfish.core.replicas import needs
 from pilotfish.core.state import FRESH, UNIT, Shape, State, Task, Troubles, Worker
 from pilotfish.core.survey import could_go, usable_sites
 from pilotfish.model import facts as f
@@ -61,7 +62,7 @@ def judge(
     elif failure.cause == NO_DIRECTORY and worker.site not in task.shape.served:
         # Its workers are alike: it is tried at another site, if there is one.
         charge, final = "second_opinions", not _may_go_elsewhere(state, worker.site, task.shape)
-    elif failure.cause == MISSING_INPUT and failure.blame == "site" and any(record.is_nowhere for record in task.contents):
+    elif failure.cause == MISSING_INPUT and failure.blame == "site" and any(record.is_nowhere for record in needs(task)):
         charge, final = "failures", True
     elif failure.blame in ("worker", "site"):
         charge, avoid = "losses", True

@@ -35,11 +35,12 @@ class Process:
 
 
 class Launcher:
-    def __init__(self, pool: PoolHome, keyring: Keyring, tell: Callable[[i.Input], None], poll_s: float) -> None:
+    def __init__(self, pool: PoolHome, keyring: Keyring, tell: Callable[[i.Input], None], poll_s: float, cache_size: int = 0) -> None:
         self._pool = pool
         self._keyring = keyring
         self._tell = tell
         self._poll_s = poll_s
+        self._cache_size = cache_size
         self._processes: dict[str, Process] = {}
         self.endpoints: list[dict[str, Any]] = []
 
@@ -75,6 +76,7 @@ class Launcher:
             str(self._pool.cache),
             str(self._pool.contents),
             self._poll_s,
+            self._cache_size,
         )
         with (directory / "agent.log").open("ab") as log:
             process = subprocess.Popen(agent.command(), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, cwd="/")

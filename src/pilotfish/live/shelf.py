@@ -1,10 +1,11 @@
 """Where the master takes contents from and puts them: the person's own files, and its store of what tasks have made.
 
-Called by the threads that serve bulk connections: it reads the machine's state, and never changes it.
+Called by the threads that serve bulk connections: it reads the machine's state, and never changes it, but for what people are told.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import threading
@@ -21,6 +22,7 @@ from pilotfish.core.machine import Machine
 from pilotfish.core.presence import Presence
 from pilotfish.core.state import ContentRecord, Worker
 from pilotfish.live.home import PoolHome
+from pilotfish.model.ids import show_task
 from pilotfish.model.quantities import show_bytes
 
 ORPHANED_S = 86400.0
@@ -30,6 +32,11 @@ MOST_BROADCASTS = 1000
 MOST_TRANSFERS = 16
 """At once with workers of no site."""
 LATER_S = 1.0
+LATE_S = 3600.0
+"""A result comes at most so long after the first of its files, as a rule."""
+HOLDER_S = 90.0
+HOLDER_AGAIN_S = 3.0
+"""So long, and so often, one asks for what a worker holds that does not answer."""
 RESERVE_BYTES = 256 * 1024 * 1024
 
 
@@ -97,6 +104,11 @@ class MasterShelf:
         self._store = Cache(str(pool.contents), UNBOUNDED, lambda digest: True, durable=True)
         self._cache = str(pool.cache)
         self._known = machine.state.contents.get
+        self._machine = machine
+        self._released: dict[str, float] = {}
+        self._lock = threading.Lock()
+        self._asked: dict[tuple[str, str], tuple[float, float]] = {}
+        """Who asks us for what a worker holds, since when, and when for the last time."""
         self._broadcasts = Broadcasts(machine.state.workers, machine.presence)
         self._turnstile = Turnstile(machine)
 
@@ -109,12 +121,12 @@ class MasterShelf:
             raise Elsewhere(others)
         site = self._turnstile.enter(asker)
         try:
-            return Served(self._open(record), lambda: self._turnstile.leave(site))
+            return Served(self._open(asker, record), lambda: self._turnstile.leave(site))
         except BaseException:
             self._turnstile.leave(site)
             raise
 
-    def _open(self, record: ContentRecord) -> FileReading:
+    def _open(self, asker: str, record: ContentRecord) -> FileReading:
         digest, size = record.digest, record.size
         kept = self._store.take(digest, size)
         if kept is not None:
@@ -124,22 +136,53 @@ class MasterShelf:
             return FileReading(beside, size, "site")
         if record.path:
             return _persons_file(record)
+        if self._may_come(asker, record):
+            raise AskLater(HOLDER_AGAIN_S)
         raise Absent(_lost(record), "site")
+
+    def _may_come(self, asker: str, record: ContentRecord) -> bool:
+        """A worker that is here holds it: if it did not answer this one, it may do so in a moment. But not for ever."""
+        if not any(holder in self._machine.presence for holder in record.holders):
+            return False
+        now = time.monotonic()
+        with self._lock:
+            since, last = self._asked.pop((asker, record.digest), (now, now))
+            since = since if now - last < HOLDER_S else now  # it is another task that asks
+            self._asked[asker, record.digest] = since, now
+            if len(self._asked) > MOST_BROADCASTS:
+                del self._asked[next(iter(self._asked))]
+        return now - since < HOLDER_S
 
     def incoming(self, asker: str, digest: str, size: int) -> Incoming | None:
         if self._store.take(digest, size) is not None:
             return None
-        free = shutil.disk_usage(self._store.directory).free
+        free = shutil.disk_usage(self._store.directory).free - self._store.promised()
         if free < size + RESERVE_BYTES:
             # The journal lies on the same disk, and without it nothing goes on.
-            raise NoRoom(f"{show_bytes(size)} do not fit into {self._store.directory}, where {show_bytes(free)} are free")
-        return self._store.incoming(digest, size)
+            spared = f"{show_bytes(max(0, free))} are free, and {show_bytes(RESERVE_BYTES)} must stay so"
+            self._machine.no_room_at_home = f"{show_bytes(size)} do not fit into {self._store.directory}, where {spared}"
+            raise NoRoom(self._machine.no_room_at_home)
+        self._machine.no_room_at_home = ""
+        site = self._turnstile.enter(asker)
+        try:
+            incoming = self._store.incoming(digest, size)
+        except BaseException:
+            self._turnstile.leave(site)
+            raise
+        incoming.closed = lambda: self._turnstile.leave(site)
+        return incoming
 
     def release(self, digest: str) -> None:
-        try:
-            os.unlink(content_path(self._store.directory, digest))
-        except FileNotFoundError:
-            pass
+        """No run needs it. But a task that runs may have made it anew, and have been told that it is here: then it stays for a while."""
+        now = time.monotonic()
+        self._released[digest] = now
+        for known, at in list(self._released.items()):
+            if self._machine.state.unfinished and at > now - LATE_S:
+                continue
+            del self._released[known]
+            if self._known(known) is None:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(content_path(self._store.directory, known))
 
     def sweep(self) -> None:
         """Remove what came for results that never did: its agent died in between."""
@@ -158,12 +201,13 @@ def _persons_file(record: ContentRecord) -> FileReading:
     status = os.fstat(reading.fileno())
     if status.st_mtime_ns != record.mtime_ns:
         reading.close()
-        raise Absent(f"{record.path} was changed after it was submitted: submit the task again", "user")
+        raise Absent(f"{record.path} was changed after it was submitted: run the command again, to use the file as it is now", "user")
     return reading
 
 
 def _lost(record: ContentRecord) -> str:
-    what = f"the content {record.digest[:12]}… of {show_bytes(record.size)}"
+    made = f", which task {show_task(record.maker)} made," if record.maker else ""
+    what = f"the content {record.digest[:12]}… of {show_bytes(record.size)}{made}"
     if record.holders:
-        return f"{what} was kept where it was made, at {', '.join(list(record.holders)[:3])}, which cannot be reached from there"
-    return f"{what} was kept where it was made, and that worker is gone: run the task again that made it"
+        return f"{what} was kept at {', '.join(list(record.holders)[:3])}, and could not be had from there"
+    return f"{what} was kept where it was made, and no worker that is here has it: run the task again that made it"

@@ -21,8 +21,9 @@ class Content(Struct, frozen=True, array_like=True):
 
 
 class Made(Struct, frozen=True, array_like=True):
-    """What a task has made. ``home``: it was brought to the master; otherwise it stays with the worker that made it."""
+    """What a task has made. ``home``: it was brought to the master; ``here``: the worker that made it has it."""
 
     digest: str
     size: int
     home: bool
+    here: bool = True

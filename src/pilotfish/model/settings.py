@@ -34,6 +34,8 @@ class PoolSettings(Struct, frozen=True, forbid_unknown_fields=True):
     """0 takes any free port."""
     subnets: tuple[str, ...] = ("127.0.0.0/8", "::1/128")
     """Agents may come from these networks."""
+    cache_size: int = 0
+    """How much the cache of the workers of this machine may take, such as "50G"; 0: half of what is free on its disk."""
     poll_s: float = 0.0
     """0 keeps the connections of agents open; otherwise they connect, exchange, hang up, and call again after so long."""
     matching: str = "auto"

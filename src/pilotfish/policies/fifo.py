@@ -156,7 +156,7 @@ def _avoids(outlook: Outlook, task: Task, worker: Worker) -> bool:
 
 
 def _in_reach(outlook: Outlook, task: Task, worker: Worker) -> bool:
-    return not task.contents or within_reach(outlook.state, task, worker.site)
+    return within_reach(outlook.state, task, worker.site)
 
 
 def _place_suspects(outlook: Outlook, workers: list[Worker], proposals: list[Proposal | Loan | Recall]) -> list[Worker]:

@@ -98,11 +98,14 @@ class SimulatedCarrier:
             self.world.report.counts["contents made"] += 1
             if home:
                 self.world.library.home[content.digest] = None
-        self._stowed(number, None, payload, [[content.digest, content.size, home] for content, home in made])
+        self._stowed(number, None, payload, [[content.digest, content.size, home, True] for content, home in made])
 
     def _stowed(self, number: int, failure: Failure | None, payload: bytes, made: list[Any]) -> None:
         del self.unstowed[number]
         self.node.tell("stowed", number, failure, payload, made)
+
+    def unstow(self, number: int) -> None:
+        """Whoever is late brings it nevertheless."""
 
     def discard(self, payload: bytes) -> None:
         """The files go with the directory in which they lie."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from pilotfish.core.agents import MOST_FULL_DISKS
 from pilotfish.core.machine import Machine
 from pilotfish.core.state import State
 from pilotfish.model import facts as f
@@ -87,7 +88,7 @@ class Custody:
                 raise Mislaid(f"task {show_task(number)} is done, and {lost} did not come home")
 
     def failed(self, fact: f.AttemptFailed) -> None:
-        if fact.failure.cause == "disk":
+        if fact.failure.cause == "disk" and self.world.journal.shadow.task(fact.task).attempt < MOST_FULL_DISKS:
             raise Mislaid(f"task {show_task(fact.task)} was charged ({fact.charge}) with the full disk of {fact.worker}")
 
     def was_withdrawn(self, task: int) -> bool:

@@ -46,6 +46,7 @@ class Node:
         self.clog_next_s = 0.0
         """The next connection gets stuck for so long right after it was made."""
         self.link: Link | None = None
+        self.linked_at = 0.0
         self.slots: dict[int, SimulatedSlot] = {}
         self.dead_slots: dict[int, None] = {}
         offer = Offer(worker, pilot, {"cores": cores, "memory": float(site.memory)})
@@ -107,6 +108,7 @@ class Node:
     # --- links ----------------------------------------------------------------------------------------------------------------------
 
     def proved(self, link: Link, epoch: int) -> None:
+        self.linked_at = self.world.now
         if self.clog_next_s:
             self.world.network.clog(link.to_master, self.world.now + self.clog_next_s)
             self.troubled(self.world.now + self.clog_next_s)
@@ -309,6 +311,6 @@ _PERFORM: dict[str, Any] = {
     "kill": Node._kill_slot,
     "peek": Node._peek,
     "exit": Node._exit,
-    **{kind: _carry(kind) for kind in ("fetch", "unfetch", "stow", "discard", "let_go")},
+    **{kind: _carry(kind) for kind in ("fetch", "unfetch", "stow", "unstow", "discard", "let_go")},
     **dict.fromkeys(("introduce", "lend", "unlend", "room"), lambda *_: None),
 }

@@ -26,6 +26,9 @@ OWN_CAUSES = {
 }
 
 
+JUST_LINKED_S = 5.0
+
+
 class WrongEnd(AssertionError):
     """A task ended as it should not have, or something was left behind: a bug."""
 
@@ -101,5 +104,7 @@ def _check_nodes(world: World, machine: Machine) -> None:
         presence = machine.presence.get(node.worker)
         if not node.alive or node.hung or presence is None or presence.link is None or node.trouble_until > world.now - 30.0:
             continue
+        if node.linked_at > world.now - JUST_LINKED_S:
+            continue  # the answer to its hello may be on its way
         if node.machine.work.live or node.machine.results.kept:
             raise WrongEnd(f"{node.worker} still holds {list(node.machine.work.live)} and results {list(node.machine.results.kept)}")

@@ -1,4 +1,4 @@
-"""What files hash to, remembered by path, size, time of change and inode, so that a large input is read once and not for every run.
+"""What files hash to, remembered by path, size, times of change and inode, so that a large input is read once and not for every run.
 
 One line of JSON per file, appended; the last line about a file counts. Losing the file, or a line, costs a reading and nothing else.
 """
@@ -17,8 +17,8 @@ RACY_S = 2.0
 """A file changed so lately may change again without its time of change telling: its hash is not remembered."""
 MOST_LINES = 20_000
 
-Key = tuple[str, int, int, int]
-"""path, size, mtime_ns, inode"""
+Key = tuple[str, int, int, int, int]
+"""path, size, mtime_ns, ctime_ns (which nobody can set back), inode"""
 
 
 class Digests:
@@ -31,14 +31,14 @@ class Digests:
     def of(self, path: str, descriptor: int) -> str:
         """The SHA-256 of an open file, in hexadecimal digits."""
         status = os.fstat(descriptor)
-        key = (path, status.st_size, status.st_mtime_ns, status.st_ino)
+        key = (path, status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
         known = self._load()
         if key in known:
             return known[key]
         digest = self._read(path, descriptor, status.st_size)
         after = os.fstat(descriptor)
-        settled = (after.st_size, after.st_mtime_ns) == (status.st_size, status.st_mtime_ns)
-        if settled and time.time() - status.st_mtime > RACY_S:
+        settled = (after.st_size, after.st_mtime_ns, after.st_ctime_ns) == key[1:4]
+        if settled and time.time() - max(status.st_mtime, status.st_ctime) > RACY_S:
             known[key] = digest
             self._append(key, digest)
         return digest
@@ -63,8 +63,8 @@ class Digests:
                 lines = []
             for line in lines:
                 try:
-                    path, size, mtime_ns, inode, digest = json.loads(line)
-                    self._known[path, size, mtime_ns, inode] = digest
+                    path, size, mtime_ns, ctime_ns, inode, digest = json.loads(line)
+                    self._known[path, size, mtime_ns, ctime_ns, inode] = digest
                 except (ValueError, TypeError):
                     continue  # a line that was cut off
             if len(lines) > MOST_LINES:

@@ -1,13 +1,15 @@
 import json
 import os
+from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
 
 from pilotfish.applications.executable import Completed, ExecutableFailed, decode_completed, decode_executable_failure
-from pilotfish.applications.files import File
-from pilotfish.applications.launches import Defaults, ExecutableCalls
+from pilotfish.applications.files import File, pack_files
+from pilotfish.applications.launches import EXECUTABLE_KNOWN, Defaults, ExecutableCalls
 from pilotfish.applications.parcel import DamagedParcel, pack, unpack
+from pilotfish.applications.wishes import KNOWN, OF_EXECUTABLES, read_wishes
 from pilotfish.errors import BadInput
 from pilotfish.model.task import Failure, TaskSpec
 from tests.fake_slot import completed_parcel
@@ -86,7 +88,13 @@ def test_defaults_are_shared_and_wishes_of_one_task_make_another_spec() -> None:
         (["./sim", "a\0b"], {}, r"argv\[1\]"),
         (["./sim"], {"inputs": "model.dat"}, "inputs: 'model.dat' is one name"),
         (["./sim"], {"inputs": ["modle.dat"]}, "inputs: 'modle.dat' does not exist"),
-        (["./sim"], {"inputs": ["."]}, "inputs: '.'"),
+        (["./sim"], {"inputs": ["."]}, "inputs: '.' gives no name to have in the task's directory"),
+        (["./sim"], {"inputs": ["/"]}, "inputs: '/' gives no name"),
+        (["./sim"], {"inputs": [b"bytes"]}, "inputs: bytes have no name"),
+        (["./sim"], {"inputs": [File(b"bytes")]}, "inputs: this File has no name"),
+        (["./sim"], {"inputs": [Future()]}, "inputs: a Future is no file"),
+        (["./sim"], {"inputs": {"a": Future()}}, "inputs: a Future is no file"),
+        (["./sim"], {"inputs": [3]}, "inputs: 3 is no file"),
         (["./sim"], {"inputs": {"../x": b""}}, "inputs: '../x'"),
         (["./sim"], {"outputs": ["/etc/passwd"]}, "outputs: '/etc/passwd'"),
         (["./sim"], {"outputs": "out.dat"}, "outputs: 'out.dat' is one name"),
@@ -127,6 +135,30 @@ def test_what_it_left_comes_back(tmp_path: Path) -> None:
     written = done.save(tmp_path / "results")
     assert [path.read_bytes() for path in written] == [b"A", b"B"]
     assert (tmp_path / "results/d/b.txt").read_bytes() == b"B"
+
+
+def test_a_file_that_a_task_left_has_its_name_also_as_an_input() -> None:
+    files = decode_completed(completed_parcel(0, b"", b"", {"d/b.txt": b"B"})).files
+    _, payload, _ = ExecutableCalls(Register()).encode(["sim"], {"inputs": [files["d/b.txt"]]}, Defaults())
+    assert described(payload)[0]["inputs"] == [["d/b.txt", 0o644]]
+
+
+def test_an_input_that_cannot_be_read_is_told() -> None:
+    os.symlink("nowhere", "dangling")
+    with pytest.raises(BadInput, match="inputs: 'dangling' cannot be read: no such file or directory"):
+        pack_files({"a": "dangling"})
+
+
+def test_outputs_may_be_directories_written_as_such() -> None:
+    _, payload, _ = ExecutableCalls(Register()).encode(["sim"], {"outputs": ["out*/", "./x", "d//e"]}, Defaults())
+    assert described(payload)[0]["outputs"] == ["out*", "x", "d/e"]
+
+
+def test_a_python_call_is_told_that_files_are_for_programs() -> None:
+    assert set(OF_EXECUTABLES) == set(EXECUTABLE_KNOWN) - set(KNOWN)
+    with pytest.raises(BadInput, match="options: 'inputs' is for programs, not for Python calls") as caught:
+        read_wishes({"inputs": ["a"]}, "options")
+    assert "run.executable(argv, inputs=…)" in caught.value.hint
 
 
 def test_a_damaged_report_is_refused() -> None:

@@ -24,7 +24,7 @@ MOVING = {"contents": 3, "done_bytes": 2 * GIB, "bytes": 5 * GIB, "rate_bytes_pe
 
 def content(letter: str, **more: Any) -> dict[str, Any]:
     row = {"digest": letter * 64, "size": GIB, "name": f"{letter}.dat", "path": f"/home/{letter}.dat", "made_by": None, "needed_by": 0}
-    return {**row, "home": True, "nowhere": False, "workers": [], "sites": {}, "moving": [], **more}
+    return {**row, "home": True, "stored": True, "mtime_ns": 1, "nowhere": False, "workers": [], "sites": {}, "moving": [], **more}
 
 
 def answer(*contents: dict[str, Any], **more: Any) -> dict[str, Any]:
@@ -66,7 +66,7 @@ def test_where_time_and_bytes_go_is_said_first_and_then_each_file(pilotfish: Com
         "2 files, 2 GiB: 1 of yours (1 GiB), 1 made by tasks (1 GiB).",
         "3 files under way, 2 GiB of 5 GiB, 100 MiB/s, about 31 s.",
         "12 tasks wait at workers for their inputs.",
-        "warning: 1 file stayed with workers that are gone; for a task that needs one: pilotfish why TASK",
+        "warning: 1 file stayed with workers that are not here now; the next worker on the same node has what its cache still holds",
         "Of 10 files that tasks needed, 90 % were at the worker already; the others: 1 GiB from other workers.",
     ]
     table = [" ".join(line.split()) for line in said.out.splitlines()]
@@ -87,8 +87,29 @@ def test_files_that_tasks_made_are_called_as_their_results_call_them(pilotfish: 
     gone = content("d", path="", name="", made_by="7.0")
     master.data = answer(made, gone)
     table = [" ".join(line.split()) for line in pilotfish("data", "1").out.splitlines()]
-    assert "cccccccccccc 1 GiB mesh.bin of 1.0 - no n1 -" in table
+    assert "cccccccccccc 1 GiB 1.0:mesh.bin - no n1 -" in table
     assert "dddddddddddd 1 GiB made by 7.0 - yes - -" in table
+
+
+def test_a_persons_file_that_is_not_what_it_was_is_told(pilotfish: CommandLine, master: FakeMaster) -> None:
+    Path("d").mkdir()
+    for letter in "abc":
+        Path(f"d/{letter}.dat").write_text("12345")
+    path = str(Path("d").absolute())
+    told = {letter: {"path": f"{path}/{letter}.dat", "size": 5, "stored": False} for letter in "abc"}
+    for letter in "abc":
+        told[letter]["mtime_ns"] = Path(f"d/{letter}.dat").stat().st_mtime_ns
+    Path("d/b.dat").write_text("longer than it was")
+    Path("d/c.dat").unlink()
+    master.data = answer(*(content(letter, **told[letter]) for letter in "abc"))
+    table = [" ".join(line.split()) for line in pilotfish("data").out.splitlines()]
+    assert table[-3:] == [
+        "aaaaaaaaaaaa 5 B d/a.dat - yes - -",
+        "bbbbbbbbbbbb 5 B d/b.dat - changed - -",
+        "cccccccccccc 5 B d/c.dat - gone - -",
+    ]
+    rows = json.loads(pilotfish("data", "--json").out)["contents"]
+    assert [(row["home"], row.get("file")) for row in rows] == [(True, None), (False, "changed"), (False, "gone")]
 
 
 def test_more_than_a_screen_is_told_and_pages_follow(pilotfish: CommandLine, master: FakeMaster) -> None:
@@ -180,6 +201,44 @@ def test_outputs_to_keep_are_told_to_the_worker_and_need_a_directory_of_their_ow
     assert "--keep: '/x' " in pilotfish("run", "--keep", "/x", "--", "echo").err
 
 
+def leave(master: FakeMaster, run: int, *files: list[Any], contents: tuple[bytes, ...] = ()) -> None:
+    """The first task of a run left these."""
+    said = {"exit": 0, "signal": None, "files": list(files)}
+    master.runs[run].tasks[0].result = pack([json.dumps(said).encode(), b"", b"", *contents])
+
+
+def test_what_a_task_left_can_be_the_input_of_another(pilotfish: CommandLine, master: FakeMaster) -> None:
+    pilotfish("run", "--", "echo")
+    kept = ["mesh/kept.bin", 0o644, "c" * 64, GIB]
+    leave(master, 1, ["mesh/small", 0o755], kept, ["other", 0o644, "d" * 64, GIB], contents=(b"content",))
+    for given in ("1.0:mesh/kept.bin", "1.{n}:mesh/k*", "01.0:mesh/kept.bin"):
+        said = pilotfish("run", "--input", given, "--param", "n=0", "--", "echo", "{n}")
+        assert said.status == 0, said
+        (task,) = master.runs[max(master.runs)].tasks
+        assert task.told["inputs"] == [kept]
+    pilotfish("run", "--input", "1.0:mesh/", "--", "echo")
+    assert master.runs[max(master.runs)].tasks[0].told["inputs"] == [["mesh/small", 0o755], kept]
+    Path("tasks.txt").write_text("in=1.0:other echo 1\n")
+    pilotfish("run", "--tasks", "tasks.txt", "--input", "1.0:mesh")
+    run = master.runs[max(master.runs)]
+    assert [entry[0] for entry in run.tasks[0].told["inputs"]] == ["mesh/small", "mesh/kept.bin", "other"]
+    assert run.specs[0].launch["inputs"] == []
+
+
+def test_what_no_task_left_is_told_before_anything_starts(pilotfish: CommandLine, master: FakeMaster) -> None:
+    pilotfish("run", "--", "echo")
+    leave(master, 1, ["mesh.bin", 0o644, "c" * 64, GIB])
+    said = pilotfish("run", "--input", "1.0:mehs.bin", "--", "echo")
+    assert said.err == "error: --input 1.0:mehs.bin: task 1.0 left no file 'mehs.bin'\n  do: Did you mean 'mesh.bin'?\n"
+    master.stuck = True
+    pilotfish("run", "--detach", "--", "echo")
+    assert "is ready, and not done" in pilotfish("run", "--input", "2.0:mesh.bin", "--", "echo").err
+    assert len(master.runs) == 2
+    Path("1.0:mesh.bin").write_text("a file of this name")
+    assert pilotfish("run", "--detach", "--input", "1.0:mesh.bin", "--", "echo").status == 0
+    assert master.runs[3].specs[0].launch["inputs"] == [["1.0:mesh.bin", 0o644]]
+
+
 def test_a_directory_is_brought_with_all_that_is_in_it(pilotfish: CommandLine, master: FakeMaster) -> None:
     Path("mesh-1/deep").mkdir(parents=True)
     Path("mesh-1/deep/a").write_text("x")
@@ -202,6 +261,13 @@ def test_requirements_and_ranks_reach_the_spec_well_spaced(pilotfish: CommandLin
     assert "each needs 1 core, a worker with memory >= 8G:" in plan
 
 
+def test_a_dry_run_names_the_files(pilotfish: CommandLine) -> None:
+    Path("a.dat").touch()
+    plan = pilotfish("run", "--dry-run", "--input", "a.dat", "--output", "x*", "--output", "y", "--", "echo").out
+    assert plan.splitlines()[1:] == ["  echo", "inputs: a.dat", "outputs: x* y"]
+    assert json.loads(pilotfish("run", "--dry-run", "--json", "--keep", "k", "--", "echo").out)["keep"] == ["k"]
+
+
 @pytest.mark.parametrize("option", ["--require", "--rank"])
 def test_what_is_no_expression_is_told_before_anything_starts(pilotfish: CommandLine, master: FakeMaster, option: str) -> None:
     said = pilotfish("run", option, "memory = 8G", "--", "echo")
@@ -216,6 +282,7 @@ def test_what_is_no_expression_is_told_before_anything_starts(pilotfish: Command
     [
         (("--require", "memroy >= 8G"), "--require: no worker that is here has a property 'memroy'. Did you mean 'memory'?"),
         (("--rank", "scrtch"), "--rank: no worker that is here has a property 'scrtch'. Did you mean 'scratch'?"),
+        (("--require", "scratch == ssd"), "--require: no worker that is here has a property 'ssd'. A text stands in quotes: \"ssd\""),
         (("--require", "infiniband == 1"), "--require: no worker that is here has a property 'infiniband'."),
         (("--require", "held > 1"), "--require: only --rank may ask for held, which is about a task and a worker; here it is not known"),
     ],

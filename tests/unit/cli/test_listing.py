@@ -159,6 +159,13 @@ def test_why_a_run_was_cancelled_and_what_most_failures_have_in_common(pilotfish
     assert pilotfish("why", "2").out.startswith("run 2 is failed: 3 of 3 tasks failed, 2 of them [time], such as 2.1: it took too long\n")
 
 
+def test_why_finds_tasks_by_the_name_of_their_run_and_tells_of_names_that_nothing_has(pilotfish: CommandLine, master: FakeMaster) -> None:
+    pilotfish("run", "--name", "sim.v2", "--", "echo")
+    assert pilotfish("why", "sim.v2.0").out.startswith("task 1.0 ")
+    assert "there is no run 'foo'" in pilotfish("why", "foo").err
+    assert "there is no run 'foo'" in pilotfish("why", "foo.0").err
+
+
 def test_logs_print_what_tasks_wrote(pilotfish: CommandLine, master: FakeMaster) -> None:
     two_runs(pilotfish, master)
     assert pilotfish("logs", "1.0") == (0, "1\n", "")
@@ -253,8 +260,8 @@ def test_rerun_runs_what_failed_and_watches_it(pilotfish: CommandLine, master: F
     assert pilotfish("rerun", "2", "--detach").status == 0
     data = json.loads(pilotfish("rerun", "2", "--json").out)
     assert (data["state"], data["tasks"], sum(data["counts"].values())) == ("failed", 1, 1)
-    failure = {"task": "5.0", "command": "echo 2", "cause": "exit", "message": "echo ended with exit status 1", "wrote": "it went wrong"}
-    assert data["failures"] == [failure]
+    told = {"message": "echo ended with exit status 1", "wrote": "it went wrong"}
+    assert data["failures"] == [{"task": "5.0", "command": "echo 2", "cause": "exit", "blame": "task", **told}]
 
 
 def test_attach_watches_again(pilotfish: CommandLine, master: FakeMaster) -> None:

@@ -14,6 +14,8 @@ import click
 import pytest
 
 import pilotfish as package
+from pilotfish.applications.outcome import HINTS
+from pilotfish.cli.causes import CAUSES
 from pilotfish.cli.complaints import EXPLANATIONS
 from pilotfish.cli.main import COMMANDS
 from pilotfish.cli.main import pilotfish as group
@@ -119,7 +121,15 @@ def test_explain_tells_what_a_code_means(pilotfish: CommandLine) -> None:
     assert pilotfish("explain", "p2101").out == (
         "P2101  Another master already serves this pool.\n       pilotfish status\n       pilotfish stop\n"
     )
-    assert set(json.loads(pilotfish("explain", "--json").out)) == set(EXPLANATIONS)
+    assert set(json.loads(pilotfish("explain", "--json").out)) == {*EXPLANATIONS, *CAUSES}
+
+
+def test_explain_knows_the_causes_of_failures_too(pilotfish: CommandLine) -> None:
+    assert set(HINTS) <= set(CAUSES)
+    for written in ("missing-output", "[missing-output]"):
+        first, *commands = pilotfish("explain", written).out.splitlines()
+        assert first == f"missing-output  {CAUSES['missing-output']}"
+        assert commands == ["       pilotfish why TASK", "       pilotfish logs TASK"]
 
 
 @pytest.mark.parametrize(("shell", "part"), [("bash", "complete -o nosort"), ("zsh", "#compdef pilotfish"), ("fish", "--no-files")])

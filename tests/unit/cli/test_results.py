@@ -84,6 +84,15 @@ def test_lines_of_the_standard_input_are_kept(pilotfish: CommandLine, monkeypatc
     assert rows[3]["command"] == "echo emmy 2"
 
 
+def test_files_that_cannot_be_written_can_be_had_elsewhere(pilotfish: CommandLine) -> None:
+    Path("full").write_text("no directory")
+    pilotfish("run", "--output", "x", "--", "echo")
+    said = pilotfish("results", "1", "--save", "full/inner")
+    assert said.err == (
+        "error: the files of run 1 cannot be written: full/inner: not a directory\n  do: Elsewhere: pilotfish results 1 --save DIR\n"
+    )
+
+
 def test_a_rerun_knows_the_parameters_of_what_failed(pilotfish: CommandLine, master: FakeMaster) -> None:
     master.outcome = lambda argv: (int(argv[1]) % 2, b"", {})
     pilotfish("run", "--param", "x=1..6", "--", "echo", "{x}")

@@ -188,6 +188,7 @@ def test_the_outcome_as_json(pilotfish: CommandLine, master: FakeMaster) -> None
         "task": "1.0",
         "command": "false 1",
         "cause": "exit",
+        "blame": "task",
         "message": "false ended with exit status 1",
         "wrote": "it went wrong",
     }
@@ -249,6 +250,7 @@ def test_an_interrupted_submission_cancels_the_run(pilotfish: CommandLine, maste
         (["--name", "a\x1b[31m", "--", "echo"], "\\x1b cannot be part of a name", "--name 'a-[31m'"),
         (["--name", "a\udcff", "--", "echo"], "\\udcff cannot be part of a name", "--name a-"),
         (["--param", "a=1..1000000000", "--", "echo", "{a}"], "would make 1,000,000,000 tasks; a run may have 50,000,000", "fewer values"),
+        (["--input", "t", "b.dat", "--", "ls"], "--input takes one name, and there are several: t b.dat", "--input t --input b.dat"),
         (["--output", "../x", "--", "echo"], "outputs: '../x'", "relative"),
         (["--zip", "--param", "x=1,2", "--param", "y=1", "--", "echo", "{x}{y}"], "x has 2, y has 1", "same length"),
     ],

@@ -130,6 +130,12 @@ def test_a_wrong_change_changes_nothing(pilotfish: CommandLine, hpc: Path, words
     assert hpc.read_text() == before
 
 
+def test_this_machine_is_set_elsewhere(pilotfish: CommandLine, hpc: Path) -> None:
+    said = pilotfish("site", "set", "local", "cache_size=100M")
+    assert "error: local is this machine" in said.err
+    assert "config.toml" in said.err
+
+
 def test_a_site_is_paused_resumed_and_removed(pilotfish: CommandLine, hpc: Path, master: FakeMaster) -> None:
     assert pilotfish("site", "pause", "hpc").out == "Site hpc is paused. Go on: pilotfish site resume hpc\n"
     assert read_tables(hpc)["hpc"]["paused"] is True

@@ -173,6 +173,18 @@ def test_an_input_that_went_with_its_worker_names_the_task_that_made_it() -> Non
     assert first_reason(stage, user)["commands"] == lost["commands"]
 
 
+def test_a_failure_for_want_of_a_kept_input_names_its_maker_though_its_worker_is_here() -> None:
+    stage = Stage()
+    link = stage.join("n1")
+    (maker,) = stage.work(command="-- ./mesh")
+    keep_something(stage, link, maker)
+    (user,) = stage.work(NEEDS_KEPT)
+    stage.finish(link, user, failure=Failure("missing-input", "user", f"the content {KEPT[:12]}… could not be had from n1"))
+    reason = first_reason(stage, user)
+    assert reason["text"].startswith("the content cccccccccccc… could not be had from n1; it is mesh.bin, which was made by task 1.0 [")
+    assert reason["commands"][:2] == ["pilotfish data 2", "make it again: pilotfish run ... ./mesh"]
+
+
 def test_an_input_that_was_changed_has_to_be_submitted_again() -> None:
     stage = Stage()
     link = stage.join("n1")
@@ -214,6 +226,13 @@ def test_a_misspelt_property_is_told_with_the_one_that_was_meant() -> None:
     stage.join("n1")
     (task,) = stage.work(TaskSpec("python", requirement="memroy >= 1G"))
     assert first_reason(stage, task)["text"].endswith("for memroy, did you mean memory?")
+
+
+def test_a_text_without_quotes_is_told_to_lack_them() -> None:
+    stage = Stage()
+    stage.join("n1", tags={"system": "Linux"})
+    (task,) = stage.work(TaskSpec("python", requirement="cores >= 1 and system == Linux"))
+    assert first_reason(stage, task)["text"].endswith('fails system == Linux (system "Linux", no Linux); a text stands in quotes: "Linux"')
 
 
 def test_a_requirement_is_looked_at_where_the_run_may_go() -> None:

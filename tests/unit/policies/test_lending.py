@@ -62,6 +62,14 @@ def test_it_is_lent_no_more_than_that_in_all() -> None:
     assert lent(stage, workers) == {}
 
 
+def test_tasks_whose_inputs_can_be_had_anywhere_count_like_those_without() -> None:
+    stage = Idle()
+    tasks = stage.need(*[{"input": 10}] * 100)
+    workers = site(stage, "a", 20)
+    workers[0].lent = dict.fromkeys(tasks[:5])
+    assert len(lent(stage, workers)["a0"]) == 20 + LEAST - 5
+
+
 def test_no_task_is_lent_to_two_sites() -> None:
     stage = Idle()
     stage.need(*[{}] * 20)

@@ -163,6 +163,9 @@ class OverlayNode:
     def _unfetch(self, digest: str) -> None:
         """It comes nevertheless, and is in the cache then."""
 
+    def _unstow(self, number: int) -> None:
+        """It is put away nevertheless."""
+
     def _holders(self, query: int, contacts: list[Contact]) -> None:
         digest, size = self._queries.pop(query)
         having = [node for node in (self.world.nodes[contact.node] for contact in contacts) if digest in node.cache]

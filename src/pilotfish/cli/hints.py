@@ -14,7 +14,7 @@ from typing import Any
 DEFAULT_POOL = "default"
 POOL_VARIABLE = "PILOTFISH_POOL"
 OF_A_POOL = (
-    *("attach", "cancel", "data", "doctor", "logs", "pause", "rerun", "results", "resume", "run", "sites"),
+    *("attach", "cancel", "data", "doctor", "forget", "logs", "pause", "rerun", "results", "resume", "run", "sites"),
     *("site exec", "site log", "site login", "site show", "site test", "status", "stop", "tail", "tasks", "why", "workers"),
 )
 """Commands with an option ``--pool``."""

@@ -38,7 +38,7 @@ MOST_IDLE_TURNS = 20
 ANSWER_WITHIN_S = 15.0
 STALE_S = 1.0
 ENDING_S = 8.0
-MOST_UNCHARGED = 2
+MOST_UNCHARGED = 5
 """A worker that dies while it is being sent away is not held against its tasks."""
 
 

@@ -42,11 +42,13 @@ class Users:
     """All processes that use a directory share a lock there; whoever can have it alone for a moment is alone."""
 
     def __init__(self, directory: str) -> None:
+        self._descriptor = -1
         self._descriptor = os.open(os.path.join(directory, "users"), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         self._share()
 
     def __del__(self) -> None:
-        os.close(self._descriptor)
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
 
     def is_alone(self) -> bool:
         """False if that cannot be told."""

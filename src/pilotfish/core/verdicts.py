@@ -3,7 +3,7 @@
 Each kind of trouble has a budget of its own, so that a lost worker never eats the retries that a person gave a task:
 
 * failures    the task's own doing (exit status, exception, time limit): ``retries`` of the spec
-* losses      the worker's or site's doing (silent, disk full): ``losses`` of the spec
+* losses      the worker's or site's doing (silent; disk full, but only after many of them): ``losses`` of the spec
 * deaths      its worker died while it may have been running: ``losses`` of the spec, together with those
 * crashes     the task or its slot crashes (CRASH_BUDGET) or is killed (KILLED_BUDGET), or ``retries`` if that is more
 * ooms        the memory limit was really hit: tried again with twice as much, OOM_BUDGET times

@@ -216,6 +216,18 @@ def test_a_deposed_master_says_that_it_has_nothing_and_gives_nothing_any_more() 
     assert site.words(2, "reigns")[-1] == ["reigns", 2]
 
 
+def test_one_that_was_deposed_while_nobody_listened_says_so_when_it_is_back() -> None:
+    site = Site(1, 1)
+    site.crown(1)
+    site.settle()
+    site.agents[1].work.disconnected()
+    site.crown(2, 2)
+    said = len(site.words(1, "reigns"))
+    site.agents[1].work.connected(2, site.now)
+    site.settle(CALL_S)
+    assert site.words(1, "reigns")[said:] == [["reigns", 0]]
+
+
 def test_who_is_no_master_hands_back_what_it_is_lent() -> None:
     site = Site(1, 1)
     site.crown(1)

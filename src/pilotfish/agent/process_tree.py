@@ -147,8 +147,8 @@ def has_children() -> bool:
 def kill_descendants(spare: Iterable[int] = (), patience_s: float = 10.0) -> bool:
     """Kill and reap everything below ourselves, but the trees of ``spare``. We must be a subreaper. Whether all are gone.
 
-    Rounds, because a process may fork while we look. All found are stopped first, so that they cannot outrun us for long, and nothing
-    here waits without end: a process that hangs in the kernel must not hang us.
+    Rounds, because a process may fork while we look; parents are killed before their children. Nothing is stopped first: whoever kills us
+    in that moment would leave it stopped for ever. And nothing waits without end: a process that hangs in the kernel must not hang us.
     """
     spared = list(spare)
     give_up_at = time.monotonic() + patience_s
@@ -159,7 +159,6 @@ def kill_descendants(spare: Iterable[int] = (), patience_s: float = 10.0) -> boo
         if not found:
             return True
         alive = [pid for pid in found if state_of(pid) not in ("Z", "X", "")]
-        signal_all(alive, signal.SIGSTOP)
         signal_all(alive, signal.SIGKILL)
         if time.monotonic() > give_up_at:
             return False

@@ -334,9 +334,7 @@ class SlotProcess:
     def kill_all(self) -> None:
         """With more force: when the keeper does not do it."""
         self.killing = True
-        everything = [self.process.pid, *descendants_of(self.process.pid)]
-        signal_all(everything, signal.SIGSTOP)
-        signal_all(reversed(everything), signal.SIGKILL)
+        signal_all([self.process.pid, *descendants_of(self.process.pid)], signal.SIGKILL)
 
     def complaint(self) -> str:
         """The last line it wrote to its standard error."""

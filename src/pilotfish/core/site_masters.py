@@ -88,6 +88,7 @@ def reigns(machine: Machine, worker: Worker, term: int) -> bool:
         if known is not None and known.worker == worker.id:
             depose(machine, known)
             del by_site[worker.site]
+        _take_back(machine, worker)
         return False
     if known is not None and known.worker != worker.id:
         if _claim(machine, known.worker, known.term) > _claim(machine, worker.id, term):
@@ -110,11 +111,16 @@ def _claim(machine: Machine, name: str, term: int) -> tuple[int, int]:
 def depose(machine: Machine, reign: Reign) -> None:
     """What was lent to it and not given away is ours again; those it vouched for speak for themselves."""
     worker = machine.state.workers.get(reign.worker)
-    if worker is not None and worker.lent:
-        machine.record(f.TasksReturned(worker.id, [task.id for task in worker.lent], "its site has another master"))
+    if worker is not None:
+        _take_back(machine, worker)
     for name in reign.subjects:
         _hush(machine, name, False)
     reign.subjects.clear()
+
+
+def _take_back(machine: Machine, worker: Worker) -> None:
+    if worker.lent:
+        machine.record(f.TasksReturned(worker.id, [task.id for task in worker.lent], "its site has another master"))
 
 
 def _hush(machine: Machine, name: str, quiet: bool) -> None:

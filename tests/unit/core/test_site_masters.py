@@ -375,6 +375,21 @@ def test_work_that_a_site_did_without_the_master_counts_after_its_restart() -> N
     assert tasks[1].attempt == 1 and tasks[1] in stage.machine.state.workers["a"].lent
 
 
+def test_a_loan_that_never_arrived_comes_back_when_another_one_reigns_after_the_restart() -> None:
+    """The one that it was lent to has been told by its peers that it does not reign any more, while we were away."""
+    stage = Site("a", "b")
+    stage.crown("a", "a", "b")
+    (task,) = stage.work()
+    stage.restart()
+    task = stage.machine.state.task(task.id)
+    stage.link["b"] = stage.enter("b", 1)
+    stage.crown("b", "b", term=2)
+    stage.link["a"] = stage.enter("a", 2)
+    stage.say("a", m.Reigns(0))
+    assert not stage.machine.state.workers["a"].lent
+    assert task.attempt == 2
+
+
 def test_a_worker_that_calls_first_after_a_restart_keeps_what_it_was_given() -> None:
     stage = Site("a", "b")
     stage.crown("a", "a", "b")

@@ -167,7 +167,7 @@ class SiteWork:
             if not was_master:
                 self._introduce(term)
         elif was_master:
-            if self._claims:
+            if self._claims and self.linked:
                 self._tell_claims()
             self.drawer = Drawer()
             self.subjects.clear()
@@ -182,6 +182,10 @@ class SiteWork:
         if self.is_master:
             self._joined = {subject.worker: None for subject in self.subjects.values()}
             self._introduce(term)
+        else:
+            if self._claims:
+                self._tell_claims()
+            self._say(["reigns", 0])  # we may have been told so while nobody could hear us
 
     def disconnected(self) -> None:
         self.linked = False

@@ -222,10 +222,10 @@ def test_one_that_was_deposed_while_nobody_listened_says_so_when_it_is_back() ->
     site.settle()
     site.agents[1].work.disconnected()
     site.crown(2, 2)
-    said = len(site.words(1, "reigns"))
+    said = len(site.words(1, "loans"))
     site.agents[1].work.connected(2, site.now)
     site.settle(CALL_S)
-    assert site.words(1, "reigns")[said:] == [["reigns", 0]]
+    assert site.words(1, "loans")[said:] == [["loans", []]]
 
 
 def test_who_is_no_master_hands_back_what_it_is_lent() -> None:

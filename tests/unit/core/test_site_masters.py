@@ -385,7 +385,7 @@ def test_a_loan_that_never_arrived_comes_back_when_another_one_reigns_after_the_
     stage.link["b"] = stage.enter("b", 1)
     stage.crown("b", "b", term=2)
     stage.link["a"] = stage.enter("a", 2)
-    stage.say("a", m.Reigns(0))
+    stage.say("a", m.Loans([]))
     assert not stage.machine.state.workers["a"].lent
     assert task.attempt == 2
 

@@ -185,7 +185,7 @@ class SiteWork:
         else:
             if self._claims:
                 self._tell_claims()
-            self._say(["reigns", 0])  # we may have been told so while nobody could hear us
+            self._say(["loans", self.holding()])  # none: we may have been deposed while nobody could hear us
 
     def disconnected(self) -> None:
         self.linked = False

@@ -55,15 +55,15 @@ class PeerPool:
         """The command that runs these words where this agent is to be."""
         return list(words)
 
-    def start(self, *names: str, cores: int = 1, tags: dict[str, str] | None = None, options: Sequence[str] = ()) -> None:
-        """All are there when this is over. Each has its name as a tag."""
+    def start(self, *names: str, cores: int = 1, tags: dict[str, str] | None = None, options: Sequence[str] = (), pilot: str = "") -> None:
+        """All are there when this is over. Each has its name as a tag. ``pilot``: as if one had been sent that has all of them."""
         keyring = open_keyring(self.pool.directory)
         home = PoolHome(self.pool.directory)
         endpoint = {"kind": "tls", "host": self.master_address, "port": home.last_port(), "fingerprint": keyring.fingerprint}
         bundle = build_bundle(self.place)
         for name in names:
             self.home_of(name).mkdir()
-            home.write_credentials(self.home_of(name) / "credentials.json", keyring, AGENT, [endpoint])
+            home.write_credentials(self.home_of(name) / "credentials.json", keyring, f"pilot:{pilot}" if pilot else AGENT, [endpoint])
             words = ["--credentials", str(self.home_of(name) / "credentials.json"), "--worker", name, "--cores", str(cores)]
             words += ["--workdir", str(self.home_of(name)), "--cache", str(self.cache_of(name)), *options]
             for tag, value in {"name": name, **(tags or {})}.items():

@@ -15,7 +15,7 @@ import msgspec
 
 from pilotfish.errors import BadInput
 from pilotfish.model.quantities import DURATION_FIX, SIZE_FIX, parse_bytes, parse_seconds
-from pilotfish.model.settings import FACTORY_NAMES, PoolSettings
+from pilotfish.model.settings import FACTORY_NAMES, POLICY_NAMES, PoolSettings
 from pilotfish.model.site import CREDENTIAL_KINDS, LOCAL, Site
 from pilotfish.model.sitekinds import ANY_OPTIONS, BACKEND_NAMES, KINDS
 
@@ -41,8 +41,9 @@ def read_settings(path: Path, overrides: dict[str, Any] | None = None) -> PoolSe
         settings = msgspec.convert({**table, **(overrides or {})}, PoolSettings)
         for subnet in settings.subnets:
             ip_network(subnet)
-        if settings.factory not in FACTORY_NAMES:
-            raise ValueError(f"factory = {settings.factory!r}; known are {', '.join(FACTORY_NAMES)}")
+        for name, known in (("factory", FACTORY_NAMES), ("policy", POLICY_NAMES)):
+            if getattr(settings, name) not in known:
+                raise ValueError(f"{name} = {getattr(settings, name)!r}; known are {', '.join(known)}")
     except ValueError as problem:  # msgspec's ValidationError is one
         raise BadInput(f"{path}: {problem}", "docs/reference/settings.md lists the settings and their types") from None
     for name, value in msgspec.structs.asdict(settings).items():

@@ -203,3 +203,17 @@ def test_an_agent_that_drains_stays_until_all_is_stowed() -> None:
     machine.turn(2.0)
     machine.heard(["acked", 0, 0], b"", 3.0)
     assert of(machine.turn(3.0), "exit")
+
+
+def test_the_master_is_asked_about_what_was_kept_for_an_attempt_that_it_has_stopped() -> None:
+    machine = joined()
+    machine.heard(assign((1, [])), b"", 0.0)
+    machine.turn(0.0)
+    machine.slot_finished(0, [(None, 1, 1, 1, b"report", [])], 1.0)
+    machine.turn(1.0)
+    machine.heard(["kill", [[1, 1]]], b"", 2.0)
+    machine.turn(2.0)
+    machine.stowed(1, None, b"stowed report", [[A, 10, False, True], [B, 10, True, True]], 3.0)
+    effects = machine.turn(3.0)
+    assert sent(effects, "holds") == [["holds", [A, B], [], False, [A]]]
+    assert not sent(effects, "results")

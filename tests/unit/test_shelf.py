@@ -14,6 +14,7 @@ import pytest
 from pilotfish.agent.bulk import Absent, AskLater, Elsewhere
 from pilotfish.agent.cache import NoRoom
 from pilotfish.core.state import ContentRecord
+from pilotfish.live.meter import Meter
 from pilotfish.live.shelf import RESERVE_BYTES, MasterShelf
 from tests.bulk_stage import digest_of
 
@@ -37,7 +38,7 @@ class Stage:
         presence = {name: SimpleNamespace(peer=[name, ["127.0.0.1", 1]]) for name in names}
         pool: Any = SimpleNamespace(contents=directory / "contents", cache=directory / "cache")
         machine: Any = SimpleNamespace(state=state, presence=presence)
-        self.shelf = MasterShelf(pool, machine)
+        self.shelf = MasterShelf(pool, machine, Meter(lambda asker: "", lambda: None))
 
     def add(self, data: bytes) -> str:
         """A person's file."""

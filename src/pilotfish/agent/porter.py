@@ -5,8 +5,11 @@ A connection on which nothing is asked costs no thread. One request is answered 
 
 from __future__ import annotations
 
+import fcntl
 import os
 import select
+import sys
+import termios
 import threading
 import time
 from collections import OrderedDict, deque
@@ -32,6 +35,14 @@ class Traffic:
         self.into = 0
 
 
+def unsent(descriptor: int) -> int:
+    """Bytes that the kernel keeps for a connection because the other end has not confirmed them; 0 if that cannot be told."""
+    try:
+        return int.from_bytes(fcntl.ioctl(descriptor, termios.TIOCOUTQ, bytes(4)), sys.byteorder)
+    except (OSError, ValueError):
+        return 0
+
+
 class _Visitor:
     def __init__(self, asker: str, channel: Channel) -> None:
         self.asker = asker
@@ -46,6 +57,10 @@ class Porter:
         self.shelf = shelf
         self.most_streams = most_streams
         self.complain = complain
+        self.sent: Callable[[str, int], None] = lambda asker, length: None
+        """Told of what went out, to whom, stretch by stretch."""
+        self.left: Callable[[str, int], None] = lambda asker, length: None
+        """Told when an answer is over how much of what went out has not arrived yet."""
         self.by_asker: OrderedDict[str, Traffic] = OrderedDict()
         self.by_digest: OrderedDict[str, Traffic] = OrderedDict()
         self._counting = threading.Lock()
@@ -91,6 +106,8 @@ class Porter:
         os.close(self._wake_write)
 
     def count(self, asker: str, digest: str, out: int, into: int) -> None:
+        if out:
+            self.sent(asker, out)
         with self._counting:
             for table, key in ((self.by_asker, asker), (self.by_digest, digest)):
                 traffic = table.get(key)
@@ -169,6 +186,7 @@ class Porter:
         """Whether the connection can be used on."""
         try:
             answer(visitor.channel, self.shelf, visitor.asker, self.count)
+            self.left(visitor.asker, unsent(visitor.channel.fileno()))
             return True
         except Misbehaved as problem:
             self.complain("dropped a bulk connection of %s: %s" % (visitor.asker, problem))

@@ -34,6 +34,8 @@ class Staging:
         """What is kept here because a run counts on it."""
         self._gained: Dict[str, None] = {}
         self._lost: Dict[str, None] = {}
+        self._unclaimed: Dict[str, None] = {}
+        """What is kept here for an attempt that nobody wants any more. The master knows whether a run counts on it nevertheless."""
         self.seen = self.seen_bytes = 0
         """How many contents were needed that had been seen lately, and of how many bytes."""
         self._seen: Dict[str, float] = {}
@@ -126,8 +128,11 @@ class Staging:
         """What the master is to be told: all that is here once per connection, then what changes. That there is nothing, the hello says."""
         told, self.told = self.told, True
         gained, lost = self.changes()
+        unclaimed, self._unclaimed = list(self._unclaimed), {}
         if not told:
             return [["holds", list(self.holds), [], True, list(self.held)]] if self.holds else []
+        if unclaimed:
+            return [["holds", gained, lost, False, unclaimed]]
         return [["holds", gained, lost, False]] if gained or lost else []
 
     def stow(self, attempt: Attempt, item: Item) -> None:
@@ -147,6 +152,8 @@ class Staging:
             self.holds[digest] = None
             if attempt.forgotten:
                 self._gained[digest] = None
+                if not home:
+                    self.held[digest] = self._unclaimed[digest] = None
                 continue
             self.wanted[digest] = self.wanted.get(digest, 0) + 1  # until the master knows of it, it must not go
             if not home:

@@ -14,7 +14,7 @@ from .process_tree import libc
 VARIABLE_BYTES = 128
 
 # Of the agent's own start, of no use to tasks.
-_LEFT_OUT = ("PILOTFISH_TASK", "PILOTFISH_ATTEMPT", "PILOTFISH_DEADLINE")
+_LEFT_OUT = ("PILOTFISH_TASK", "PILOTFISH_ATTEMPT", "PILOTFISH_DEADLINE", "PILOTFISH_NODES", "PILOTFISH_HOSTFILE")
 
 
 class Variable:
@@ -43,6 +43,7 @@ class Surroundings:
         self._environments: Dict[int, Dict[str, str]] = {}
         self._time_limits: Dict[int, float] = {}
         self._directories: Dict[int, str] = {}
+        self._hosts: Dict[int, List[str]] = {}
         self._paths: Dict[int, List[str]] = {}
         self._added_paths: List[str] = []
         self._entered = -1
@@ -61,6 +62,7 @@ class Surroundings:
         self._time_limits[number] = time_s
         self._directories[number] = str(launch.get("cwd") or self._scratch)
         self._paths[number] = [str(path) for path in launch.get("path") or []]
+        self._hosts[number] = [str(host) for host in launch.get("hosts") or []]
         self._entered = -1
 
     def _steady(self, number: int, cores: float) -> Dict[str, str]:
@@ -68,7 +70,18 @@ class Surroundings:
         environment = dict(self._environments[number])
         environment["PILOTFISH_CORES"] = "%g" % cores
         environment.setdefault("OMP_NUM_THREADS", str(max(1, int(cores))))
+        if self._hosts[number]:
+            environment["PILOTFISH_NODES"] = str(len(self._hosts[number]))
+            environment["PILOTFISH_HOSTFILE"] = self._write_hosts(self._hosts[number], max(1, int(cores)))
         return environment
+
+    def _write_hosts(self, hosts: List[str], slots: int) -> str:
+        """For a task that has room at several nodes: as mpirun wants to read it."""
+        os.makedirs(self._scratch, 0o700, exist_ok=True)
+        path = os.path.join(self._scratch, "hostfile")
+        with open(path, "w") as file:
+            file.write("".join("%s slots=%d\n" % (host, slots) for host in hosts))
+        return path
 
     def environment(self, number: int, task: int, attempt: int, cores: float) -> Dict[str, str]:
         """For an executable."""

@@ -112,6 +112,7 @@ def describe(workdir: str, gpus: Optional[List[str]] = None) -> Dict[str, Any]:
     except OSError:
         disk_free = None
     system = os.uname()
+    node = os.environ.get("SLURMD_NODENAME", "")  # what srun calls it, if that is another name
     return {
         "hostname": readable(socket.gethostname()),
         "pid": os.getpid(),
@@ -127,4 +128,5 @@ def describe(workdir: str, gpus: Optional[List[str]] = None) -> Dict[str, Any]:
         "workdir": readable(workdir),
         "gpus": gpus or [],
         "benchmark": benchmark(),
+        **({"node": readable(node)} if node else {}),
     }

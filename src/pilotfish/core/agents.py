@@ -6,17 +6,18 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from pilotfish.core import site_masters
+from pilotfish.core import assigning, gangs, site_masters, twins
+from pilotfish.core.pilots import Pilot
 from pilotfish.core.presence import Presence
 from pilotfish.core.prospects import OUTRUN, RELIEVED
-from pilotfish.core.state import Pilot, Task, Worker
+from pilotfish.core.state import Task, Worker
 from pilotfish.core.verdicts import judge, judge_death, should_quarantine, time_to_ask_for
 from pilotfish.model import effects as e
 from pilotfish.model import facts as f
 from pilotfish.model import inputs as i
 from pilotfish.model import messages as m
 from pilotfish.model.data import Made
-from pilotfish.model.states import ACTIVE, ASSIGNED, DRAINING, ENDING, JOINED, RUNNING
+from pilotfish.model.states import ACTIVE, DRAINING, ENDING, JOINED
 from pilotfish.model.task import DISK, Payload
 
 if TYPE_CHECKING:
@@ -57,6 +58,8 @@ def hear(machine: Machine, spoke: i.AgentSpoke) -> None:
         presence.movement.heard(machine.now, message.moving)
         presence.movement.got = message.got
         machine.send(link, m.Pulse())
+        if worker.state == DRAINING and not worker.held:
+            _ask_to_drain(machine, worker)
     elif isinstance(message, m.Holds):
         _holds(machine, worker, message)
     elif isinstance(message, m.Claims):
@@ -84,9 +87,9 @@ def lease_s(machine: Machine, worker: Worker) -> float:
 
 def _current(machine: Machine, worker: Worker, number: int, attempt: int) -> Task | None:
     task = machine.state.find_task(number)
-    if task is None or task.worker is not worker or task.attempt != attempt:
-        return site_masters.own_claim(machine, worker, number, attempt)
-    return task
+    if task is not None and attempt and twins.attempt_at(machine.state, worker, task) == attempt:
+        return task
+    return site_masters.own_claim(machine, worker, number, attempt)
 
 
 def _hello(machine: Machine, link: int, hello: m.Hello) -> None:
@@ -144,7 +147,8 @@ def introduce(machine: Machine, worker: Worker) -> None:
 def _cancel_twins(machine: Machine, pilot: Pilot) -> None:
     """Of a pilot and those that were asked for in its stead, the first to join makes the others needless."""
     first = pilot.instead_of or pilot.id
-    for other in list(machine.state.pilots.values()):
+    pilots = machine.state.pilots
+    for other in [pilots[name] for name in (first, *machine.state.stand_ins) if name in pilots]:
         if other is not pilot and first in (other.id, other.instead_of) and not other.joined and other.state <= ACTIVE:
             cause = OUTRUN if other.requested_at <= pilot.requested_at else RELIEVED
             machine.end_pilot(other.id, f"{pilot.id} was asked for as well, and started first", cause)
@@ -153,14 +157,16 @@ def _cancel_twins(machine: Machine, pilot: Pilot) -> None:
 def _reconcile(machine: Machine, link: int, worker: Worker, holding: list[tuple[int, int, int]]) -> None:
     """Agree with an agent on what it holds: an assignment that never arrived goes back, what is no longer wanted is killed."""
     held = {(number, attempt): stage for number, attempt, stage in holding}
-    missing = [task for task in (*worker.active, *worker.ahead) if (task.id, task.attempt) not in held]
-    unseen = [task.id for task in missing if task.state != RUNNING]
+    state = machine.state
+    own = ((task, twins.attempt_at(state, worker, task)) for task in (*worker.active, *worker.ahead))
+    missing = [task for task, attempt in own if attempt and (task.id, attempt) not in held]
+    unseen = [task.id for task in missing if not twins.is_seen_running(worker, task)]
     if unseen:
         machine.record(f.TasksReturned(worker.id, unseen, "the assignment never reached the worker"))
     for lost in missing:
-        if lost.worker is worker:
+        if worker.has(lost):
             # It said that this one runs, and now it does not know it: the agent died and was started again under its old name.
-            machine.fail_attempt(judge_death(machine.state, worker, lost, "was started anew", died=True))
+            machine.fail_attempt(judge_death(state, worker, lost, "was started anew", died=True))
     started: list[tuple[int, int]] = []
     unwanted: list[tuple[int, int]] = []
     for number, attempt, stage in holding:
@@ -176,14 +182,14 @@ def _reconcile(machine: Machine, link: int, worker: Worker, holding: list[tuple[
     if worker.recalled:
         machine.send(link, m.Recall([(task.id, task.attempt) for task in worker.recalled]))
     if worker.state == DRAINING:
-        machine.send(link, m.Drain(worker.reason))
+        _ask_to_drain(machine, worker)
 
 
 def _started(machine: Machine, worker: Worker, items: list[tuple[int, int]]) -> None:
     tasks: dict[int, None] = {}
     for number, attempt in items:
         task = _current(machine, worker, number, attempt)
-        if task is not None and task.state == ASSIGNED:
+        if task is not None and not twins.is_seen_running(worker, task):
             tasks[number] = None
     if tasks:
         machine.record(f.TasksStarted(worker.id, list(tasks)))
@@ -196,11 +202,10 @@ def _results(machine: Machine, link: int, worker: Worker, message: m.Results, pa
     failed: list[tuple[m.ResultItem, Payload]] = []
     for item, payload in zip(message.items, payloads, strict=True):
         task = find_task(item.task)
-        if task is not None and task.worker is not worker:
-            task = site_masters.own_claim(machine, worker, item.task, item.attempt)
-        if task is None or task.attempt != item.attempt or task in done:
-            machine.stale_results += 1
-            machine.release_payload(payload)
+        if task is None or task.worker is not worker or task.attempt != item.attempt:
+            task = _current(machine, worker, item.task, item.attempt)
+        if task is None or task in done:
+            _stale(machine, worker, item, payload)
         elif item.failure is None:
             done[task] = (item, payload)
         else:
@@ -212,9 +217,23 @@ def _results(machine: Machine, link: int, worker: Worker, message: m.Results, pa
     machine.send(link, m.Acked(message.first, message.first + len(message.items) - 1))
 
 
+def _stale(machine: Machine, worker: Worker, item: m.ResultItem, payload: Payload) -> None:
+    """Nobody waits for it: another attempt was quicker, or somebody cancelled it. What it has made is not kept for it."""
+    machine.stale_results += 1
+    machine.release_payload(payload)
+    if item.made:
+        here = [made.digest for made in item.made if made.here]
+        _holds(machine, worker, m.Holds(here, [], held=[made.digest for made in item.made if not made.home]))
+        needless = [made.digest for made in item.made if made.home and made.digest not in machine.state.contents]
+        machine.effects.extend(e.ReleaseContent(digest) for digest in needless)
+
+
 def _done(machine: Machine, worker: Worker, done: dict[Task, tuple[m.ResultItem, Payload]]) -> None:
     tasks, walls, cpus, sizes, outputs = [], [], [], [], []
     made: dict[int, list[Made]] = {}
+    if machine.state.twins:
+        attempts = ((task, *attempt) for task in done for attempt in twins.attempts(machine.state, task))
+        assigning.kill(machine, (attempt for attempt in attempts if attempt[1] is not worker))
     for task, (item, payload) in done.items():
         if type(task.payload) is not bytes:
             machine.release_payload(task.payload)
@@ -231,8 +250,7 @@ def _done(machine: Machine, worker: Worker, done: dict[Task, tuple[m.ResultItem,
 def _failed(machine: Machine, worker: Worker, item: m.ResultItem, payload: Payload) -> None:
     task = _current(machine, worker, item.task, item.attempt)
     if task is None:
-        machine.stale_results += 1
-        machine.release_payload(payload)
+        _stale(machine, worker, item, payload)
         return
     assert item.failure is not None
     if item.failure.cause == DISK and item.failure.blame == "worker" and task.attempt < MOST_FULL_DISKS:
@@ -301,9 +319,11 @@ def leave(machine: Machine, worker: Worker, reason: str, cut_off: Sequence[tuple
     """An orderly goodbye: what the worker still holds is charged to nobody."""
     held = [task.id for task in worker.tasks]
     if held:
+        assigning.stop_beside(machine, worker)
         pilot = machine.state.pilots.get(worker.pilot)
         pilot_s = pilot.size.walltime_s if pilot else 0.0
-        current = ((number, ran_s) for number, attempt, ran_s in cut_off if _current(machine, worker, number, attempt))
+        current = [(number, ran_s) for number, attempt, ran_s in cut_off if _current(machine, worker, number, attempt)]
+        current += gangs.cut_off(worker, machine.now)
         least_s = {number: needed for number, ran_s in current if (needed := time_to_ask_for(worker, pilot_s, ran_s))}
         machine.record(f.TasksReturned(worker.id, held, f"worker {worker.id} left: {reason}", least_s))
     machine.end_worker(worker, lost=False, reason=reason)
@@ -313,6 +333,11 @@ def drain(machine: Machine, worker: Worker, reason: str) -> None:
     """Let a worker finish what it runs and go."""
     if worker.state == JOINED:
         machine.record(f.WorkerDraining(worker.id, reason))
-        presence = machine.presence.get(worker.id)
-        if presence is not None and presence.link is not None:
-            machine.send(presence.link, m.Drain(reason))
+        _ask_to_drain(machine, worker)
+
+
+def _ask_to_drain(machine: Machine, worker: Worker) -> None:
+    """But not while others have its room: it knows nothing of that, and would go. When it is free, its next beat reminds us."""
+    presence = machine.presence.get(worker.id)
+    if presence is not None and presence.link is not None and not gangs.is_beside(worker):
+        machine.send(presence.link, m.Drain(worker.reason))

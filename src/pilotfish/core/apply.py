@@ -6,9 +6,11 @@ from collections.abc import Callable
 from itertools import repeat
 from typing import Any
 
-from pilotfish.core import loans, replicas, snapshot
-from pilotfish.core.moves import dequeue, enqueue, move, occupy, release
-from pilotfish.core.state import KEPT_GONE_WORKERS, UNIT, Pilot, Run, SiteRecord, State, Task, Troubles, Worker
+from pilotfish.core import gangs, loans, replicas, runs, snapshot, speedups, twins
+from pilotfish.core.moves import dequeue, end, enqueue, maybe_ended, move, occupy, put_back, release, take_away
+from pilotfish.core.pilots import Pilot, SiteRecord
+from pilotfish.core.state import KEPT_GONE_WORKERS, UNIT, Run, State, Task, Troubles, Worker
+from pilotfish.core.usage import settle
 from pilotfish.model import facts as f
 from pilotfish.model import site as s
 from pilotfish.model.ids import INDEX_MASK, task_id
@@ -43,44 +45,13 @@ MOST_LOST_S, MOST_LOST = 30.0, 0.1
 
 
 def apply(state: State, fact: f.Fact, at: float) -> None:
+    if at > state.settled_at:
+        settle(state, at)
     state.at = at
     _RULES[type(fact)](state, fact, at)
 
 
 # --- tasks ------------------------------------------------------------------------------------------------------------------------
-
-
-def _end(state: State, task: Task, new: int, at: float) -> None:
-    """Bring a task to a final state."""
-    if task.state == READY:
-        dequeue(state, task)
-    move(task, new)
-    run = task.shape.run
-    run.ended.append(task.id & INDEX_MASK)
-    state.unfinished -= 1
-    if new == DONE and task.children:
-        for index in task.children:
-            _needed_one_less(state, run.tasks[index])
-        task.children = None
-    _maybe_ended(run, at)
-
-
-def _maybe_ended(run: Run, at: float) -> None:
-    if run.finished and not run.ended_at:
-        run.ended_at = at
-
-
-def _needed_one_less(state: State, task: Task) -> None:
-    task.waits_for -= 1
-    if task.waits_for == 0 and task.state == WAITING:
-        move(task, READY)
-        enqueue(state, task)
-
-
-def _run_opened(state: State, fact: f.RunOpened, at: float) -> None:
-    state.runs[fact.run] = Run(fact.run, fact.uid, fact.options, at)
-    state.run_uids[fact.uid] = fact.run
-    state.next_run = max(state.next_run, fact.run + 1)
 
 
 def _specs_added(state: State, fact: f.SpecsAdded, at: float) -> None:
@@ -100,6 +71,9 @@ def _tasks_added(state: State, fact: f.TasksAdded, at: float) -> None:
     run.wall_us.extend(repeat(0, count))
     run.cpu_us.extend(repeat(0, count))
     run.rss_kib.extend(repeat(0, count))
+    if fact.costs:
+        run.costs.extend(repeat(1.0, len(tasks) - len(run.costs)))
+        run.costs.extend(fact.costs)
     for number, spec, payload in zip(range(first, first + count), fact.specs, fact.payloads, strict=True):
         task = Task(number, spec, shapes[spec], payload)
         if number & INDEX_MASK in fact.contents:
@@ -112,6 +86,10 @@ def _tasks_added(state: State, fact: f.TasksAdded, at: float) -> None:
             run.counts[READY] += 1
             enqueue(state, task)
     state.unfinished += count
+
+
+def _link_measured(state: State, fact: f.LinkMeasured, at: float) -> None:
+    state.forecasts.transferred("", fact.site, fact.size, fact.seconds)
 
 
 def _wait_for(run: Run, task: Task, needed: Any) -> int:
@@ -130,6 +108,8 @@ def _tasks_assigned(state: State, fact: f.TasksAssigned, at: float) -> None:
     if not worker.held:
         worker.progress_at = at
     now = len(fact.tasks) - fact.ahead
+    if fact.ahead:
+        state.sent_ahead[worker] = None
     for place, number in enumerate(fact.tasks):
         task = state.task(number)
         shape = task.shape
@@ -148,35 +128,50 @@ def _tasks_assigned(state: State, fact: f.TasksAssigned, at: float) -> None:
         shape.run.attempts += 1
         if not shape.run.first_started_at:
             shape.run.first_started_at = at
+    if fact.beside:
+        gangs.formed(state, fact, at)
 
 
 def _tasks_started(state: State, fact: f.TasksStarted, at: float) -> None:
     worker = state.workers[fact.worker]
     for number in fact.tasks:
         task = state.task(number)
-        move(task, RUNNING)
+        if task.worker is worker:
+            move(task, RUNNING)
+        worker.started[task] = at
         worker.recalled.pop(task, None)
 
 
 def _tasks_done(state: State, fact: f.TasksDone, at: float) -> None:
     worker = state.workers[fact.worker]
     columns = zip(fact.tasks, fact.wall_us, fact.cpu_us, fact.rss_kib, fact.outputs, strict=True)
+    forecasts = state.forecasts
     for number, wall_us, cpu_us, rss_kib, output in columns:
         task = state.task(number)
+        if state.twins:
+            twins.won(state, worker, task, at)
+        if task.shape.cores_max:
+            speedups.learn(state, worker, task, wall_us / 1e6)
+        if state.gangs:
+            gangs.disband(state, task, at)
         release(worker, task)
         task.output = output
         task.payload = b""
         task.failure = None
         _measured(task, wall_us, cpu_us, rss_kib)
         task.shape.learn(wall_us)
+        run = task.shape.run
+        forecasts.task_ended(run.class_of(task.spec), worker.id, worker.site, wall_us / 1e6, run.cost(number & INDEX_MASK))
         if worker.site not in task.shape.served:
             task.shape.served[worker.site] = None
         if number in fact.made:
             replicas.made(state, task, worker, fact.made[number])
-        _end(state, task, DONE, at)
+        end(state, task, DONE, at)
     worker.done += len(fact.tasks)
     worker.streak.clear()
     worker.progress_at = at
+    if not worker.ahead:
+        state.sent_ahead.pop(worker, None)
 
 
 def _measured(task: Task, wall_us: int, cpu_us: int, rss_kib: int) -> None:
@@ -196,13 +191,15 @@ def _tasks_returned(state: State, fact: f.TasksReturned, at: float) -> None:
     worker = state.workers[fact.worker]
     for number in reversed(fact.tasks):
         task = state.task(number)
-        _take_away(worker, task, at)
+        if state.twins and twins.goes_on(state, worker, task, at):
+            continue
+        gangs.disband(state, task, at)
+        take_away(worker, task, at)
         if number in fact.least_s:
             troubles = task.troubles = task.troubles or Troubles()
             troubles.least_s = max(troubles.least_s, fact.least_s[number])
             _reshape(task, troubles)
-        move(task, READY)
-        enqueue(state, task, front=True)
+        put_back(state, task)
 
 
 def _reshape(task: Task, troubles: Troubles) -> None:
@@ -210,56 +207,60 @@ def _reshape(task: Task, troubles: Troubles) -> None:
     task.shape = task.shape.run.shape_for(task.spec, troubles.memory, troubles.least_s)
 
 
-def _take_away(worker: Worker, task: Task, at: float) -> None:
-    """The worker loses a task without having done anything for it. If it was the last one, it idles from now on."""
-    release(worker, task)
-    if not worker.held:
-        worker.progress_at = at
-
-
 def _attempt_failed(state: State, fact: f.AttemptFailed, at: float) -> None:
     worker = state.workers[fact.worker]
     task = state.task(fact.task)
     troubles = task.troubles = task.troubles or Troubles()
-    setattr(troubles, fact.charge, getattr(troubles, fact.charge) + 1)
+    if fact.charge:
+        setattr(troubles, fact.charge, getattr(troubles, fact.charge) + 1)
+    goes_on = bool(state.twins) and twins.goes_on(state, worker, task, at)
+    worker.failed += 1
+    worker.progress_at = at
+    _blame(worker, task, fact)
+    if goes_on:
+        return
+    gangs.disband(state, task, at)
     release(worker, task)
     task.failure = fact.failure
     task.output = fact.output
     _measured(task, *fact.usage)
-    worker.failed += 1
-    worker.progress_at = at
     if fact.memory:
         troubles.memory = fact.memory
         _reshape(task, troubles)
+    troubles.avoid = worker.id if fact.avoid else ""
+    troubles.suspect = fact.suspect
+    if fact.final:
+        end(state, task, FAILED, at)
+    else:
+        task.output = b""
+        put_back(state, task)
+
+
+def _blame(worker: Worker, task: Task, fact: f.AttemptFailed) -> None:
+    """What it says about the worker, or about its site."""
     if fact.failure.cause == MISSING_INPUT and fact.failure.blame == "site":
         pass  # the worker can do nothing about what nobody has
     elif fact.failure.cause != NO_DIRECTORY or fact.avoid:
         worker.streak[fact.task] = None
-    elif not fact.final:
+    elif not fact.final and (task.worker is None or task.worker is worker or task.worker.site != worker.site):
         task.shape.lacking[worker.site] = None  # which says nothing about how its workers do with other tasks
-    troubles.avoid = worker.id if fact.avoid else ""
-    troubles.suspect = fact.suspect
-    if fact.final:
-        _end(state, task, FAILED, at)
-    else:
-        task.output = b""
-        move(task, READY)
-        enqueue(state, task, front=True)
 
 
 def _tasks_skipped(state: State, fact: f.TasksSkipped, at: float) -> None:
     for number in fact.tasks:
         task = state.task(number)
         task.failure = fact.failure
-        _end(state, task, FAILED, at)
+        end(state, task, FAILED, at)
 
 
 def _cancel(state: State, task: Task, reason: str, at: float) -> None:
-    if task.worker is not None:
-        _take_away(task.worker, task, at)
+    gangs.disband(state, task, at)
+    for worker, _ in list(twins.attempts(state, task)):
+        take_away(worker, task, at)
+    state.twins.pop(task, None)
     task.failure = Failure("cancelled", "user", reason)
     task.payload = b""
-    _end(state, task, CANCELLED, at)
+    end(state, task, CANCELLED, at)
 
 
 def _tasks_cancelled(state: State, fact: f.TasksCancelled, at: float) -> None:
@@ -273,37 +274,7 @@ def _run_cancelled(state: State, fact: f.RunCancelled, at: float) -> None:
     for task in run.tasks:
         if task.state < DONE:
             _cancel(state, task, fact.reason, at)
-    _maybe_ended(run, at)
-
-
-# --- runs -------------------------------------------------------------------------------------------------------------------------
-
-
-def _application_advanced(state: State, fact: f.ApplicationAdvanced, at: float) -> None:
-    state.runs[fact.run].advanced = fact.cursor
-
-
-def _run_closed(state: State, fact: f.RunClosed, at: float) -> None:
-    run = state.runs[fact.run]
-    run.closed = fact.reason
-    _maybe_ended(run, at)
-
-
-def _run_paused(state: State, fact: f.RunPaused, at: float) -> None:
-    state.runs[fact.run].paused = fact.paused
-
-
-def _outputs_taken(state: State, fact: f.OutputsTaken, at: float) -> None:
-    run = state.runs[fact.run]
-    for index in run.ended[run.taken : fact.count]:
-        run.tasks[index].output = b""
-    run.taken = fact.count
-
-
-def _run_forgotten(state: State, fact: f.RunForgotten, at: float) -> None:
-    run = state.runs.pop(fact.run)
-    del state.run_uids[run.uid]
-    replicas.run_gone(state, run)
+    maybe_ended(run, at)
 
 
 # --- workers and pilots -------------------------------------------------------------------------------------------------------------
@@ -322,11 +293,12 @@ def _worker_joined(state: State, fact: f.WorkerJoined, at: float) -> None:
     capacity = {name: round(amount * UNIT) for name, amount in fact.capacity.items()}
     worker = Worker(fact.worker, fact.pilot, capacity, at)
     worker.tags, worker.info, worker.ends_at, worker.poll_s = fact.tags, fact.info, fact.ends_at, fact.poll_s
-    state.workers[worker.id] = worker
+    state.admit(worker)
     pilot = state.pilots.get(fact.pilot)
+    worker.site = pilot.site if pilot is not None else ""
+    state.forecasts.joined(worker.id, worker.site, _benchmark(worker))
     if pilot is None:
         return
-    worker.site = pilot.site
     pilot.workers.append(worker.id)
     if pilot.state < ACTIVE:
         _move_pilot(pilot, ACTIVE)
@@ -337,7 +309,13 @@ def _worker_joined(state: State, fact: f.WorkerJoined, at: float) -> None:
         if worker.ends_at is not None and pilot.size.walltime_s:
             lost_s = min(pilot.size.walltime_s - (worker.ends_at - at), MOST_LOST_S + MOST_LOST * pilot.size.walltime_s)
             record.lost_s = max(lost_s, FORGETTING * record.lost_s)
+        state.forecasts.waited(pilot.site, at - pilot.requested_at)
         _happened(state, pilot, s.JOINED, at, at - pilot.requested_at)
+
+
+def _benchmark(worker: Worker) -> float:
+    value = worker.info.get("benchmark", 0.0)
+    return float(value) if isinstance(value, int | float) else 0.0
 
 
 def _move_worker(worker: Worker, new: int, reason: str, at: float) -> None:
@@ -360,6 +338,9 @@ def _worker_quarantined(state: State, fact: f.WorkerQuarantined, at: float) -> N
 
 def _worker_ended(state: State, fact: f.WorkerEnded, at: float) -> None:
     worker = state.workers.pop(fact.worker)
+    state.forecasts.left(worker.id)
+    state.roomy.pop(worker, None)
+    state.sent_ahead.pop(worker, None)
     _move_worker(worker, LOST if fact.lost else LEFT, fact.reason, at)
     replicas.worker_gone(worker)
     pilot = state.pilots.get(worker.pilot)
@@ -390,6 +371,8 @@ def _pilot_requested(state: State, fact: f.PilotRequested, at: float) -> None:
         fact.pilot, fact.site, fact.size, at, reason=fact.reason, instead_of=fact.instead_of, by_hand=fact.by_hand
     )
     state.next_pilot += 1
+    if fact.instead_of:
+        state.stand_ins[fact.pilot] = None
 
 
 def _pilot_submitted(state: State, fact: f.PilotSubmitted, at: float) -> None:
@@ -409,6 +392,7 @@ def _pilot_ending(state: State, fact: f.PilotEnding, at: float) -> None:
 
 def _pilot_ended(state: State, fact: f.PilotEnded, at: float) -> None:
     pilot = state.pilots.pop(fact.pilot)
+    state.stand_ins.pop(pilot.id, None)
     site = _site(state, pilot.site)
     if not pilot.joined and not fact.well:
         # What was submitted together and is refused together is one try.
@@ -458,17 +442,20 @@ def _restored(state: State, fact: f.Restored, at: float) -> None:
 _RULES: dict[type, Callable[[State, Any, float], None]] = {
     f.MasterStarted: _master_started,
     f.PoolSized: _pool_sized,
-    f.RunOpened: _run_opened,
+    f.RunOpened: runs.opened,
     f.SpecsAdded: _specs_added,
     f.TasksAdded: _tasks_added,
-    f.ApplicationAdvanced: _application_advanced,
-    f.RunClosed: _run_closed,
-    f.RunPaused: _run_paused,
-    f.OutputsTaken: _outputs_taken,
-    f.RunForgotten: _run_forgotten,
+    f.ApplicationAdvanced: runs.application_advanced,
+    f.RunClosed: runs.closed,
+    f.RunPaused: runs.paused,
+    f.RunOptionsChanged: runs.options_changed,
+    f.OutputsTaken: runs.outputs_taken,
+    f.RunForgotten: runs.forgotten,
     f.TasksAssigned: _tasks_assigned,
+    f.LinkMeasured: _link_measured,
     f.TasksLent: loans.lent,
     f.TasksClaimed: loans.claimed,
+    f.TasksDuplicated: twins.duplicated,
     f.TasksStarted: _tasks_started,
     f.TasksDone: _tasks_done,
     f.TasksRecalled: _tasks_recalled,

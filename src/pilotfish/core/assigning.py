@@ -1,17 +1,21 @@
-"""From an accepted proposal to the words that the agent gets: what it must know of specs it has not seen, then the tasks."""
+"""From an accepted proposal to the words that the agent gets: what it must know of specs it has not seen, then the tasks. And what it is
+to stop."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from pilotfish.core import gangs, twins
 from pilotfish.core.presence import Presence
-from pilotfish.core.proposals import Proposal
-from pilotfish.core.state import Task
+from pilotfish.core.proposals import Duplicate, Proposal
+from pilotfish.core.state import UNIT, Task, Worker
 from pilotfish.model import effects as e
 from pilotfish.model import facts as f
 from pilotfish.model import messages as m
 from pilotfish.model.ids import INDEX_BITS, run_of
-from pilotfish.model.task import Payload, sent_bytes
+from pilotfish.model.states import RUNNING
+from pilotfish.model.task import CORES, Payload, sent_bytes
 
 if TYPE_CHECKING:
     from pilotfish.core.machine import Machine
@@ -20,10 +24,11 @@ BYTES_PER_MESSAGE = 16 * 1024 * 1024
 
 
 class Parcelling:
-    """One Assign or Lend in the making. ``known``: the specs that have been sent."""
+    """One Assign or Lend in the making. ``known``: the specs that have been sent; ``copies``: it is their second attempts that are sent."""
 
-    def __init__(self, known: dict[int, None]) -> None:
+    def __init__(self, known: dict[int, None], copies: bool) -> None:
         self.known = known
+        self.copies = copies
         self.specs: list[m.SentSpec] = []
         self.codes: list[Payload] = []
         self.tasks: list[m.SentTask] = []
@@ -33,18 +38,74 @@ class Parcelling:
 
 def assign(machine: Machine, proposal: Proposal) -> None:
     worker = proposal.worker
-    machine.record(f.TasksAssigned(worker.id, [task.id for task in proposal.tasks], proposal.ahead, proposal.cores))
+    beside = {proposal.tasks[0].id: [other.id for other in proposal.beside]} if proposal.beside else {}
+    machine.record(f.TasksAssigned(worker.id, [task.id for task in proposal.tasks], proposal.ahead, proposal.cores, beside))
     send_all(machine, machine.presence[worker.id], proposal.tasks, proposal.cores, m.Assign)
 
 
-def send_all(machine: Machine, presence: Presence, tasks: list[Task], cores: dict[int, float], kind: type[m.Assign] | type[m.Lend]) -> None:
+def duplicate(machine: Machine, proposal: Duplicate) -> bool:
+    """Whether it is lawful; then it is done."""
+    worker = proposal.worker
+    if not proposal.tasks or len(dict.fromkeys(proposal.tasks)) != len(proposal.tasks) or worker.runs_suspect:
+        return False
+    free = dict(worker.free)
+    cores: dict[int, float] = {}
+    for task in proposal.tasks:
+        first = task.worker
+        if first is None or not _may_double(machine, worker, task):
+            return False
+        for name, amount in twins.needs_at(first, task):
+            free[name] = free.get(name, 0) - amount
+            if free[name] < 0:
+                return False
+            if name == CORES and task.shape.cores_max:
+                cores[task.id] = amount / UNIT
+    machine.record(f.TasksDuplicated(worker.id, [task.id for task in proposal.tasks]))
+    send_all(machine, machine.presence[worker.id], proposal.tasks, cores, m.Assign, copies=True)
+    return True
+
+
+def _may_double(machine: Machine, worker: Worker, task: Task) -> bool:
+    """It runs elsewhere, has had no copy, its person does not mind, and it never felled a worker: it shall not fell two at a time."""
+    run = task.shape.run
+    if task.shape.nodes > 1:
+        return False
+    if task.state != RUNNING or task.worker is worker or task in machine.state.twins or run.paused or run.options.speculate is False:
+        return False
+    return not (task.troubles is not None and task.troubles.deaths) and worker.suits(task.shape, machine.now)
+
+
+def kill(machine: Machine, attempts: Iterable[tuple[Task, Worker, int]]) -> None:
+    """Stop these attempts where they are. Who is out of reach is told when it comes back."""
+    kills: dict[int, list[tuple[int, int]]] = {}
+    for task, worker, number in attempts:
+        presence = machine.presence.get(worker.id)
+        if presence is not None and presence.link is not None:
+            kills.setdefault(presence.link, []).append((task.id, number))
+    for link, items in kills.items():
+        machine.send(link, m.Kill(items))
+
+
+def stop_beside(machine: Machine, worker: Worker) -> None:
+    """This worker goes: what has its room ends with that, at the worker that was told to start it."""
+    kill(machine, ((task, task.worker, task.attempt) for task in gangs.beside(worker) if task.worker is not None))
+
+
+def send_all(
+    machine: Machine,
+    presence: Presence,
+    tasks: list[Task],
+    cores: dict[int, float],
+    kind: type[m.Assign] | type[m.Lend],
+    copies: bool = False,
+) -> None:
     known = presence.sent_specs if kind is m.Assign else presence.lent_specs
-    parcelling = Parcelling(known)
+    parcelling = Parcelling(known, copies)
     for task in tasks:
         _add(machine, presence, parcelling, task, cores.get(task.id, 0.0))
         if parcelling.size > BYTES_PER_MESSAGE:
             _send(machine, presence, parcelling, kind)
-            parcelling = Parcelling(known)
+            parcelling = Parcelling(known, copies)
     if parcelling.tasks:
         _send(machine, presence, parcelling, kind)
 
@@ -52,7 +113,8 @@ def send_all(machine: Machine, presence: Presence, tasks: list[Task], cores: dic
 def _add(machine: Machine, presence: Presence, parcelling: Parcelling, task: Task, cores: float) -> None:
     whole = not presence.shares
     number = run_of(task.id) << INDEX_BITS | task.spec
-    if number not in parcelling.known:
+    launch = gangs.with_hosts(machine.state, task) if machine.state.gangs else None
+    if number not in parcelling.known or launch is not None:
         parcelling.known[number] = None
         spec = machine.state.spec_of(task)
         length = sent_bytes(spec.code, whole)
@@ -60,12 +122,13 @@ def _add(machine: Machine, presence: Presence, parcelling: Parcelling, task: Tas
         contents = tuple(record.content for record in task.shape.run.spec_contents.get(task.spec, ()))
         needs = dict(spec.request.amounts())
         words = (spec.requirement, spec.rank, spec.tags)
-        parcelling.specs.append(m.SentSpec(number, spec.kind, spec.time_s, needs, spec.launch, length, contents, *words))
+        parcelling.specs.append(m.SentSpec(number, spec.kind, spec.time_s, needs, launch or spec.launch, length, contents, *words))
         parcelling.size += length
     length = sent_bytes(task.payload, whole)
     memory = task.troubles.memory if task.troubles else 0
     contents = tuple(record.content for record in task.contents) if task.contents else ()
-    parcelling.tasks.append(m.SentTask(task.id, task.attempt, number, length, cores, memory, contents))
+    attempt = machine.state.twins[task].attempt if parcelling.copies else task.attempt
+    parcelling.tasks.append(m.SentTask(task.id, attempt, number, length, cores, memory, contents))
     parcelling.payloads.append(task.payload)
     parcelling.size += length
 

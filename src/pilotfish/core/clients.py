@@ -19,7 +19,7 @@ from pilotfish.model.data import DIGEST, Content
 from pilotfish.model.ids import MAX_RUN
 from pilotfish.model.quantities import show_bytes
 from pilotfish.model.states import ASSIGNED, CANCELLED, FAILED, RUNNING
-from pilotfish.model.task import MEMORY, Payload, Stored, TaskSpec
+from pilotfish.model.task import LEAST_COST, MEMORY, MOST_COST, Payload, Stored, TaskSpec
 
 if TYPE_CHECKING:
     from pilotfish.core.machine import Machine
@@ -60,6 +60,7 @@ def _open(machine: Machine, link: int, message: m.Open, payloads: list[Payload])
     if number is None:
         if state.next_run > MAX_RUN:
             raise BadInput("this pool has had too many runs", "start a new one: PILOTFISH_HOME=… pilotfish run …")
+        commands.check_options(message.options)
         number = state.next_run
         machine.record(f.RunOpened(number, message.uid, message.options))
         if message.options.application:
@@ -92,7 +93,8 @@ def _submit(machine: Machine, link: int, message: m.Submit, payloads: list[Paylo
         agents.find_again(machine, (content.digest for spec in specs for content in spec.contents))
     if message.tasks[known:]:
         contents = {message.first + offset: wanted for offset, wanted in message.contents.items() if offset >= known}
-        machine.record(f.TasksAdded(run.id, len(run.tasks), [spec for spec, _ in message.tasks[known:]], inputs[known:], deps, contents))
+        numbers = [spec for spec, _ in message.tasks[known:]]
+        machine.record(f.TasksAdded(run.id, len(run.tasks), numbers, inputs[known:], deps, contents, message.costs[known:]))
         agents.find_again(machine, (content.digest for wanted in contents.values() for content in wanted))
         hopeless = {other: None for needed in deps.values() for other in needed if run.tasks[other].state in (FAILED, CANCELLED)}
         if hopeless:
@@ -114,6 +116,8 @@ def _with_code(spec: TaskSpec, code: Payload) -> TaskSpec:
         if not 0 <= amount <= MOST:
             shown = f"{show_bytes(amount)} of memory" if name == MEMORY else f"{amount:g} {name}"
             raise BadInput(f"a task asks for {shown}", f"ask for at most {show_bytes(MOST) if name == MEMORY else f'{MOST:g}'}")
+    if not 1 <= spec.request.nodes <= MOST_COUNT or (spec.request.nodes > 1 and spec.request.cores_max):
+        raise BadInput(f"a task asks for {spec.request.nodes} nodes", "ask for 1 or more, and for a fixed number of cores on each")
     for name, text in (("requirement", spec.requirement), ("rank", spec.rank)):
         try:
             text and parse(text)
@@ -139,6 +143,11 @@ def _read_tasks(run: Run, message: m.Submit, known: int) -> dict[int, list[int]]
     specs = message.first_spec + len(message.specs)
     if any(not 0 <= offset < len(message.tasks) for offset in message.contents):
         raise BadInput(f"contents are given for tasks of run {run.id} that are not there", "send them with the task")
+    if message.costs and len(message.costs) != len(message.tasks):
+        raise BadInput(f"{len(message.costs)} costs are given for {len(message.tasks)} tasks of run {run.id}", "send one for each, or none")
+    if not all(LEAST_COST <= cost <= MOST_COST for cost in message.costs):
+        wrong = next(cost for cost in message.costs if not LEAST_COST <= cost <= MOST_COST)
+        raise BadInput(f"cost: {wrong:g} is not between {LEAST_COST:g} and {MOST_COST:g}", "say how long it takes compared with the others")
     for spec, _ in message.tasks[known:]:
         if not 0 <= spec < max(specs, len(run.specs)):
             raise BadInput(f"run {run.id} has no spec {spec}", "send the spec before the task")

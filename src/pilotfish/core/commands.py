@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from pilotfish.core import agents, replicas, views
-from pilotfish.core.state import Run, Task
+from pilotfish.core import agents, assigning, replicas, twins, views
+from pilotfish.core.state import Run, Task, Worker
 from pilotfish.errors import BadInput
 from pilotfish.model import effects as e
 from pilotfish.model import facts as f
 from pilotfish.model import messages as m
 from pilotfish.model.ids import INDEX_MASK
 from pilotfish.model.states import DONE, FAILED, TASK_STATES
+from pilotfish.model.task import RunOptions
 
 if TYPE_CHECKING:
     from pilotfish.core.machine import Machine
@@ -28,14 +29,11 @@ def cancel_run(machine: Machine, run: Run, reason: str) -> int:
 
 
 def _stop_at_workers(machine: Machine, tasks: Iterable[Task]) -> None:
-    kills: dict[int, list[tuple[int, int]]] = {}
+    held: list[tuple[Task, Worker, int]] = []
     for task in tasks:
         machine.release_payload(task.payload)
-        presence = machine.presence.get(task.worker.id) if task.worker is not None else None
-        if presence is not None and presence.link is not None:
-            kills.setdefault(presence.link, []).append((task.id, task.attempt))
-    for link, items in kills.items():
-        machine.send(link, m.Kill(items))
+        held.extend((task, *attempt) for attempt in twins.attempts(machine.state, task))
+    assigning.kill(machine, held)
 
 
 def _cancel(machine: Machine, arguments: dict[str, Any]) -> dict[str, int]:
@@ -66,6 +64,37 @@ def _set_paused(machine: Machine, arguments: dict[str, Any], paused: bool) -> di
     return views.run_row(machine, run)
 
 
+STEERABLE = ("priority", "share", "weight", "deadline")
+MOST_WEIGHT, MOST_PRIORITY, MOST_NAME, MOST_TIME = 1e6, 1_000_000_000, 200, 1e15
+
+
+def _set(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Change what was asked for about a run. A share that is named without a weight keeps the one that it has."""
+    run = views.find_run(machine.state, arguments)
+    if run.finished:
+        raise BadInput(f"run {run.id} has ended", "pilotfish status lists the runs")
+    given = {name: arguments[name] for name in STEERABLE if name in arguments}
+    if "share" in given:
+        given.setdefault("weight", 0.0)
+    try:
+        changed = msgspec.convert(list({**msgspec.structs.asdict(run.options), **given}.values()), RunOptions)
+    except msgspec.ValidationError as problem:
+        raise BadInput(f"run {run.id} cannot be changed so: {problem}", "pilotfish set --help") from problem
+    check_options(changed)
+    if changed != run.options:
+        machine.record(f.RunOptionsChanged(run.id, changed))
+    return views.run_row(machine, run)
+
+
+def check_options(options: RunOptions) -> None:
+    """Refuse what no share or deadline can be."""
+    if not (0 <= options.weight <= MOST_WEIGHT and len(options.share) <= MOST_NAME and 0 <= options.deadline < MOST_TIME):
+        text = f"share {options.share[:MOST_NAME]!r} with weight {options.weight:g} and deadline {options.deadline:g} cannot be"
+        raise BadInput(text, "docs/how-to/share-a-pool.md says what may be written")
+    if options.priority is not None and abs(options.priority) > MOST_PRIORITY:
+        raise BadInput(f"priority is {options.priority}", f"choose a number up to {MOST_PRIORITY}")
+
+
 def _rerun(machine: Machine, arguments: dict[str, Any]) -> dict[str, int]:
     """A final state never changes, so that what failed is tried again as a new run. Tasks that were skipped keep their order."""
     run = views.find_run(machine.state, arguments)
@@ -79,7 +108,7 @@ def _rerun(machine: Machine, arguments: dict[str, Any]) -> dict[str, int]:
         number = machine.state.run_uids[uid]
         return {"run": number, "tasks": len(machine.state.runs[number].tasks)}
     # It belongs to nobody in particular, and no application waits for its tasks.
-    machine.record(f.RunOpened(number, uid, msgspec.structs.replace(run.options, owned=False, application="")))
+    machine.record(f.RunOpened(number, uid, msgspec.structs.replace(run.options, owned=False, application="", deadline=0.0)))
     machine.record(f.SpecsAdded(number, 0, list(run.specs)))
     places = {task.id & INDEX_MASK: place for place, task in enumerate(wanted)}
     deps: dict[int, list[int]] = {}
@@ -88,7 +117,8 @@ def _rerun(machine: Machine, arguments: dict[str, Any]) -> dict[str, int]:
             if child in places:
                 deps.setdefault(places[child], []).append(places[task.id & INDEX_MASK])
     contents = {place: tuple(record.content for record in task.contents) for place, task in enumerate(wanted) if task.contents}
-    machine.record(f.TasksAdded(number, 0, [task.spec for task in wanted], [task.payload for task in wanted], deps, contents))
+    costs = [run.cost(task.id & INDEX_MASK) for task in wanted] if run.costs else []
+    machine.record(f.TasksAdded(number, 0, [task.spec for task in wanted], [task.payload for task in wanted], deps, contents, costs))
     for payload in (*(spec.code for spec in run.specs), *(task.payload for task in wanted)):
         if not isinstance(payload, bytes):
             machine.effects.append(e.KeepPayload(payload))
@@ -176,6 +206,7 @@ COMMANDS: dict[str, Callable[[Machine, dict[str, Any]], Any]] = {
     "cancel": _cancel,
     "pause": _pause,
     "resume": _resume,
+    "set": _set,
     "rerun": _rerun,
     "forget": _forget,
     "stop": _stop,

@@ -16,8 +16,9 @@ from pilotfish.core.data_reasons import (
     waits_for_outputs,
 )
 from pilotfish.core.requirements import unmet
-from pilotfish.core.site_reasons import never_long_enough, site_reasons
+from pilotfish.core.site_reasons import never_long_enough, site_reasons, too_few_nodes
 from pilotfish.core.state import UNIT, Run, Task, Worker
+from pilotfish.core.turn_reasons import waits_for_turn
 from pilotfish.model.ids import show_task
 from pilotfish.model.quantities import show_bytes
 from pilotfish.model.site import LOCAL
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 Reason = dict[str, Any]
 MANY_TIMES = 4
 SHOWN_CUT_OFF = 3
-LACKS = ("no-workers", "starting", "held", "too-big", "tags", "requirement", "site", "walltime", NO_DIRECTORY)
+LACKS = ("no-workers", "starting", "held", "too-big", "too-few-nodes", "tags", "requirement", "site", "walltime", NO_DIRECTORY)
 """What keeps a task from every worker that is here."""
 
 
@@ -93,6 +94,14 @@ def _why_placed(machine: Machine, task: Task) -> list[Reason]:
     """It is at a worker, and runs there or will."""
     assert task.worker is not None
     reasons = [_reason("placed", f"attempt {task.attempt} is at worker {task.worker.id}", f"pilotfish tail -f {show_task(task.id)}")]
+    others = machine.state.gangs.get(task, ())[1:]
+    if others:
+        text = f"it has the room of {', '.join(worker.id for worker in others)} as well, and finds their hosts in $PILOTFISH_HOSTFILE"
+        reasons.append(_reason("several-nodes", text, "pilotfish workers"))
+    twin = machine.state.twins.get(task)
+    if twin is not None and twin.worker is not None:
+        text = f"attempt {twin.attempt} is at worker {twin.worker.id} as well, because the first takes long: the first result counts"
+        reasons.append(_reason("copied", text, f"pilotfish tasks {task.shape.run.id}"))
     if task in task.worker.lent:
         where = f"site {task.worker.site}" if task.worker.site else "workers of no site"
         text = f"it was lent to {where}, where worker {task.worker.id} gives tasks to the others as they have room"
@@ -127,7 +136,10 @@ def _why_ready(machine: Machine, task: Task) -> list[Reason]:
         ahead = sum(len(shape.queue) for shape in state.ready if shape.priority >= task.shape.priority)
         others = _count(max(ahead - 1, 0), "other task")
         text = f"all workers that could take it are busy, with {others} ready as well"
-        reasons.append(_reason("busy", text))
+        turn = waits_for_turn(machine, task)
+        reasons += [turn] if turn is not None else []
+        planned = machine.policy.why(task)
+        reasons.append(_reason("planned", planned, "pilotfish data") if planned else _reason("busy", text))
     return reasons
 
 
@@ -161,6 +173,8 @@ def _worker_reasons(machine: Machine, task: Task) -> list[Reason]:
         may_take = f"the {shape.time_s:g} s that it may take"
         text = f"every worker that fits ends before {'what it needs: it was cut off once' if shape.least_s > shape.time_s else may_take}"
         return [_reason("walltime", text, "ask for less with --time" if shape.time_s else "pilotfish workers")]
+    if (reason := too_few_nodes(machine, shape, in_time)) is not None:
+        return [reason]
     usable = [worker for worker in in_time if not worker.quarantined_until]
     if not usable:
         return [_reason("quarantine", f"all fitting workers are in quarantine: {in_time[0].reason}", "pilotfish workers")]

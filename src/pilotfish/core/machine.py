@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import Any
 
-from pilotfish.core import agents, assigning, clients, commands, site_masters, sites, watching
+from pilotfish.core import agents, assigning, clients, commands, gangs, site_masters, sites, watching
 from pilotfish.core.apply import apply
 from pilotfish.core.caches import Caches
 from pilotfish.core.presence import Presence
-from pilotfish.core.proposals import Hold, Loan, Outlook, Policy, Proposal, Recall, Strategy
+from pilotfish.core.proposals import Duplicate, Hold, Loan, Outlook, Policy, Proposal, Recall, Strategy
 from pilotfish.core.prospects import PilotWish, PilotWithdrawal
 from pilotfish.core.state import UNIT, State, Task, Worker
 from pilotfish.core.verdicts import judge_death
@@ -37,7 +37,7 @@ SOON_S = 0.01
 """The soonest that a policy or strategy is asked again when nothing happens."""
 
 
-_UNIMPORTANT = (f.TasksStarted, f.TasksClaimed)
+_UNIMPORTANT = (f.TasksStarted, f.TasksClaimed, f.LinkMeasured)
 """Facts by which no room becomes free and no task ready: nothing is to be decided because of them."""
 
 
@@ -205,8 +205,8 @@ class Machine:
     # --- deciding -----------------------------------------------------------------------------------------------------------------
 
     def _outlook(self) -> Outlook:
-        sites, workers = self.site_masters.divide([worker for worker in self.state.workers.values() if self._can_take(worker)])
-        return Outlook(self.state, workers, self.now, self.settings.ahead_s, sites)
+        divide = self.site_masters.divide if self.site_masters.by_site else None
+        return Outlook(self.state, self.now, self.settings.ahead_s, self._can_take, divide)
 
     def _can_take(self, worker: Worker) -> bool:
         presence = self.presence.get(worker.id)
@@ -242,6 +242,8 @@ class Machine:
                 self._recall(proposal)
             elif isinstance(proposal, Loan):
                 self._lend(proposal)
+            elif isinstance(proposal, Duplicate):
+                self.refused_proposals += not (self._can_take(proposal.worker) and assigning.duplicate(self, proposal))
             elif self._lawful(proposal):
                 assigning.assign(self, proposal)
             else:
@@ -254,6 +256,8 @@ class Machine:
             return False
         if worker.runs_suspect or (proposal.tasks[0].suspect and (worker.held or len(proposal.tasks) > 1)):
             return False
+        if proposal.beside:
+            return all(map(self._can_take, proposal.beside)) and gangs.is_lawful(proposal, self.now)
         free = dict(worker.free)
         now = len(proposal.tasks) - proposal.ahead
         seen: dict[Task, None] = dict.fromkeys(proposal.tasks)
@@ -265,7 +269,7 @@ class Machine:
                 return False
             if task.shape is not shape:
                 shape = task.shape
-                if not worker.suits(shape, self.now):
+                if not worker.suits(shape, self.now) or shape.nodes > 1:
                     return False
             if place < now:
                 for name, amount in task.shape.needs:
@@ -277,7 +281,7 @@ class Machine:
         return True
 
     def _lend(self, loan: Loan) -> None:
-        fit = all(task.state == READY and not task.suspect and not task.shape.run.paused for task in loan.tasks)
+        fit = all(task.state == READY and not task.suspect and not task.shape.run.paused and task.shape.nodes == 1 for task in loan.tasks)
         if self.site_masters.of(loan.worker) is None or not self._can_take(loan.worker) or not loan.tasks or not fit:
             self.refused_proposals += 1
         else:
@@ -353,6 +357,7 @@ class Machine:
         if worker.ends_at is not None and self.now >= worker.ends_at:
             agents.leave(self, worker, f"{reason}, and its time was over")
             return
+        assigning.stop_beside(self, worker)
         started: list[Task] = list(worker.active)
         untouched: list[Task] = list(worker.lent)
         places = len(started)
@@ -362,7 +367,7 @@ class Machine:
             self.record(f.TasksReturned(worker.id, [task.id for task in untouched], f"worker {worker.id} {reason}"))
         for task in reversed(started):  # the first of them shall be the first in the queue again
             # The end of one may have cancelled the others, when their run had its fill of failures.
-            if task.worker is worker:
+            if worker.has(task):
                 self.fail_attempt(judge_death(self.state, worker, task, reason, died))
         self.end_worker(worker, lost=True, reason=reason)
 
@@ -444,6 +449,10 @@ def _space_changed(machine: Machine, item: i.SpaceChanged) -> None:
     machine.stirred = True
 
 
+def _link_measured(machine: Machine, item: i.LinkMeasured) -> None:
+    machine.record(f.LinkMeasured(item.site, item.size, item.seconds))
+
+
 def _work_wanted(machine: Machine, item: i.WorkWanted) -> None:
     machine.go_on()
 
@@ -456,6 +465,7 @@ _HEAR: dict[type, Callable[[Machine, Any], None]] = {
     i.LinkResumed: _link_resumed,
     **sites.NEWS,
     i.SpaceChanged: _space_changed,
+    i.LinkMeasured: _link_measured,
     i.WorkWanted: _work_wanted,
 }
 

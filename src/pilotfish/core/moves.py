@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from pilotfish.core.state import Needs, Shape, State, Task, Worker
-from pilotfish.model.states import TASK_STATES, TASK_STEPS, step
+from pilotfish.core.state import Needs, Run, Shape, State, Task, Worker
+from pilotfish.core.usage import freed, occupied
+from pilotfish.model.ids import INDEX_MASK
+from pilotfish.model.states import DONE, READY, TASK_STATES, TASK_STEPS, WAITING, step
 
 
 def move(task: Task, new: int) -> None:
@@ -54,6 +56,8 @@ def release(worker: Worker, task: Task) -> None:
     """The worker no longer holds the task: give its room to what waits there."""
     worker.recalled.pop(task, None)
     worker.lent.pop(task, None)
+    if worker.started:
+        worker.started.pop(task, None)
     task.worker = None
     needs = worker.active.pop(task, None)
     if needs is None:
@@ -67,6 +71,7 @@ def release(worker: Worker, task: Task) -> None:
             del ahead[first]
             worker.active[first] = needs
             return
+    freed(task.shape.run, needs)
     free = worker.free
     for name, amount in needs:
         free[name] += amount
@@ -75,10 +80,53 @@ def release(worker: Worker, task: Task) -> None:
         if not worker.fits(ahead[first]):
             break
         occupy(worker, first, ahead.pop(first))
+    worker.count_room()
+
+
+def end(state: State, task: Task, new: int, at: float) -> None:
+    """Bring a task to a final state."""
+    if task.state == READY:
+        dequeue(state, task)
+    move(task, new)
+    run = task.shape.run
+    run.ended.append(task.id & INDEX_MASK)
+    state.unfinished -= 1
+    if new == DONE and task.children:
+        for index in task.children:
+            _needed_one_less(state, run.tasks[index])
+        task.children = None
+    maybe_ended(run, at)
+
+
+def maybe_ended(run: Run, at: float) -> None:
+    if run.finished and not run.ended_at:
+        run.ended_at = at
+
+
+def _needed_one_less(state: State, task: Task) -> None:
+    task.waits_for -= 1
+    if task.waits_for == 0 and task.state == WAITING:
+        move(task, READY)
+        enqueue(state, task)
+
+
+def take_away(worker: Worker, task: Task, at: float) -> None:
+    """The worker loses a task without having done anything for it. If it was the last one, it idles from now on."""
+    release(worker, task)
+    if not worker.held:
+        worker.progress_at = at
+
+
+def put_back(state: State, task: Task) -> None:
+    """It is the next of its kind."""
+    move(task, READY)
+    enqueue(state, task, front=True)
 
 
 def occupy(worker: Worker, task: Task, needs: Needs) -> None:
     worker.active[task] = needs
+    occupied(task.shape.run, needs)
     free = worker.free
     for name, amount in needs:
         free[name] -= amount
+    worker.count_room()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Protocol
 
 from pilotfish.core.prospects import PilotWish, PilotWithdrawal
@@ -12,12 +13,14 @@ from pilotfish.core.state import State, Task, Worker
 
 @dataclass(slots=True)
 class Proposal:
-    """Give these tasks to this worker; the last ``ahead`` of them are to wait there. ``cores``: grants to moldable tasks."""
+    """Give these tasks to this worker; the last ``ahead`` of them are to wait there. ``cores``: grants to moldable tasks. ``beside``: the
+    other workers of one task of several nodes."""
 
     worker: Worker
     tasks: list[Task]
     ahead: int = 0
     cores: dict[int, float] = field(default_factory=dict)
+    beside: list[Worker] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -37,15 +40,51 @@ class Recall:
 
 
 @dataclass(slots=True)
-class Outlook:
-    """What a policy may look at. ``workers``: those that can be reached and may take tasks; ``sites``: masters of sites, each with the
-    workers for which it is lent tasks."""
+class Duplicate:
+    """Let this worker try tasks as well that run elsewhere. The first result counts."""
 
-    state: State
-    workers: list[Worker]
-    now: float
-    ahead_s: float
-    sites: list[tuple[Worker, list[Worker]]] = field(default_factory=list)
+    worker: Worker
+    tasks: list[Task]
+
+
+Reigns = list[tuple[Worker, list[Worker]]]
+"""Masters of sites, each with the workers for which it is lent tasks."""
+Divide = Callable[[list[Worker]], tuple[Reigns, list[Worker]]]
+
+
+class Outlook:
+    """What a policy may look at.
+
+    ``workers``: those that can be reached and may take tasks, but for those that the master of a site sees to; ``roomy``: those of them
+    that have cores to spare. Made when they are asked for: of ten thousand workers, most are busy and of no interest."""
+
+    def __init__(self, state: State, now: float, ahead_s: float, able: Callable[[Worker], bool], divide: Divide | None = None) -> None:
+        self.state = state
+        self.now = now
+        self.ahead_s = ahead_s
+        self._able = able
+        self._divide = divide
+
+    @cached_property
+    def _divided(self) -> tuple[Reigns, list[Worker]]:
+        able = [worker for worker in self.state.workers.values() if self._able(worker)]
+        return self._divide(able) if self._divide is not None else ([], able)
+
+    @property
+    def workers(self) -> list[Worker]:
+        return self._divided[1]
+
+    @property
+    def sites(self) -> Reigns:
+        return self._divided[0] if self._divide is not None else []
+
+    @cached_property
+    def roomy(self) -> list[Worker]:
+        found = [worker for worker in self.state.roomy if self._able(worker)]
+        if self.sites:
+            own = dict.fromkeys(self.workers)
+            found = [worker for worker in found if worker in own]
+        return found
 
     @property
     def vouched(self) -> list[Worker]:
@@ -54,10 +93,16 @@ class Outlook:
 
 
 class Policy(Protocol):
-    def propose(self, outlook: Outlook) -> Sequence[Proposal | Loan | Recall]: ...
+    def propose(self, outlook: Outlook) -> Sequence[Proposal | Loan | Recall | Duplicate]: ...
 
     def next_look_at(self, outlook: Outlook) -> float | None:
         """When to ask again even if nothing happens."""
+
+    def why(self, task: Task) -> str:
+        """What it has in mind with a ready task, for people; empty: nothing in particular."""
+
+    def mood(self) -> str:
+        """How it decides just now, and why, for people; empty: as always."""
 
 
 @dataclass(slots=True)

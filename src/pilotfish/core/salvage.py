@@ -15,6 +15,7 @@ import msgspec
 from pilotfish.core.apply import apply
 from pilotfish.core.moves import enqueue, move
 from pilotfish.core.state import State
+from pilotfish.core.twins import attempts
 from pilotfish.errors import PilotfishError
 from pilotfish.model import facts as f
 from pilotfish.model.ids import INDEX_MASK, run_of
@@ -24,6 +25,15 @@ from pilotfish.model.task import Failure, RunOptions, TaskSpec
 LOST = Failure("damaged", "site", "its description was in a damaged part of the journal")
 LOST_PAYLOAD = b"\xff\xff\xff\xfflost"
 """What stands for an input that nobody knows any more; no parcel begins like this."""
+_ABOUT_HOLDERS = (
+    f.TasksAssigned,
+    f.TasksLent,
+    f.TasksClaimed,
+    f.TasksDuplicated,
+    f.TasksStarted,
+    f.TasksReturned,
+    f.TasksRecalled,
+)
 _COLUMNS = ("tasks", "wall_us", "cpu_us", "rss_kib", "outputs")
 
 
@@ -51,7 +61,7 @@ def settle(state: State, at: float) -> None:
 
 
 def _mend(state: State, fact: Any) -> Iterator[f.Fact]:
-    if isinstance(fact, f.TasksAssigned | f.TasksLent | f.TasksClaimed | f.TasksStarted | f.TasksReturned | f.TasksRecalled):
+    if isinstance(fact, _ABOUT_HOLDERS):
         return  # who holds what is settled at the end
     numbers = getattr(fact, "tasks", None) or ([fact.task] if isinstance(fact, f.AttemptFailed) else [])
     for run in dict.fromkeys([run_of(number) for number in numbers] + ([fact.run] if hasattr(fact, "run") else [])):
@@ -110,8 +120,8 @@ def _place(state: State, worker: str, tasks: list[int]) -> Iterator[f.Fact]:
     ready = []
     for number in tasks:
         task = state.task(number)
-        if task.worker is not None and task.worker.id != worker:
-            yield f.TasksReturned(task.worker.id, [number], "the journal was damaged")
+        for holder in [holder.id for holder, _ in attempts(state, task) if holder.id != worker]:
+            yield f.TasksReturned(holder, [number], "the journal was damaged")
         if task.state == WAITING:
             # What it needed must have ended well, or it would not have run: those records are among the lost ones.
             task.waits_for = 0

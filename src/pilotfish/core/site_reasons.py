@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from pilotfish.core import remedies
 from pilotfish.core.credentials import unusable
-from pilotfish.core.state import UNIT, Pilot, Shape, SiteRecord
-from pilotfish.core.survey import START_S, cores_of_pilot, is_long_enough, overhead_s
+from pilotfish.core.pilots import Pilot, SiteRecord
+from pilotfish.core.state import UNIT, Shape, Worker
+from pilotfish.core.survey import START_S, cores_of_pilot, is_long_enough, nodes_of_pilot, overhead_s
 from pilotfish.model.quantities import enough_seconds, show_bytes, show_seconds
 from pilotfish.model.site import EXPIRED, FAILED, JOINED, LOCAL, SUCCEEDED, WITHDRAWN, Site, SiteEvent
 from pilotfish.model.states import ACTIVE, DRAINING
@@ -108,6 +109,9 @@ def _lack(shape: Shape, name: str, site: Site) -> Reason | None:
             has = show_bytes(most) if resource == MEMORY else f"{most:g}"
             text = f"a task asks for {shown}, a pilot of site {name} has {has}"
             return _reason("too-big", text, f"pilotfish site set {name} {resource}={wanted}")
+    if shape.nodes > nodes_of_pilot(shape.nodes, site):
+        text = f"a task asks for {shape.nodes} nodes of one pilot; pilots of site {name} ({site.backend}) have {site.nodes}"
+        return _reason("too-few-nodes", text, "pilotfish site add NAME --backend slurm")
     for resource in sorted(needs.keys() - {CORES, MEMORY, GPUS}):
         text = f"a task asks for {needs[resource] / UNIT:g} {resource}, which pilots of site {name} do not have"
         return _reason("too-big", text, "ask for less (--resource)")
@@ -120,6 +124,22 @@ def _lack(shape: Shape, name: str, site: Site) -> Reason | None:
         changes = " ".join(shlex.quote(f"tags.{key}={value}") for key, value in missing)
         return _reason("tags", f"workers of site {name} do not have the tags {tags}", f"pilotfish site set {name} {changes}")
     return None
+
+
+def too_few_nodes(machine: Machine, shape: Shape, fitting: list[Worker]) -> Reason | None:
+    """A task of several nodes has them all from one pilot, and from one that this machine serves itself."""
+    if shape.nodes == 1:
+        return None
+    together: dict[str, int] = {}
+    for worker in fitting:
+        reign = machine.site_masters.by_site.get(worker.site)
+        if worker.pilot and (reign is None or worker.id not in reign.subjects):
+            together[worker.pilot] = together.get(worker.pilot, 0) + 1
+    most = max(together.values(), default=0)
+    if most >= shape.nodes:
+        return None
+    text = f"it asks for {shape.nodes} nodes of one pilot, and {most or 'none'} of those that are here could be had together"
+    return _reason("too-few-nodes", text, "ask for less (--nodes)", "pilotfish site add NAME --backend slurm")
 
 
 def _small_machines(machine: Machine, shape: Shape, name: str, site: Site) -> Reason | None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pilotfish.core import credentials
+from pilotfish.core.pilots import SiteRecord
 from pilotfish.core.site_reasons import end_of, of_gone_pilot, of_pilot, standing
-from pilotfish.core.state import SiteRecord
 from pilotfish.errors import BadInput
 from pilotfish.model.site import FAILED, JOINED, LOCAL
 from pilotfish.model.states import ENDED, PILOT_STATES

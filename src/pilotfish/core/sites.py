@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from pilotfish.core import agents, credentials
+from pilotfish.core.pilots import SiteRecord
 from pilotfish.core.prospects import UNNEEDED, PilotWish
-from pilotfish.core.state import SiteRecord
 from pilotfish.errors import BadInput
 from pilotfish.model import effects as e
 from pilotfish.model import facts as f

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 
+from pilotfish.core import usage
 from pilotfish.core.moves import enqueue
-from pilotfish.core.state import ContentRecord, Pilot, Run, SiteRecord, State, Task, Troubles, Worker
+from pilotfish.core.pilots import Pilot, SiteRecord
+from pilotfish.core.state import ContentRecord, Run, State, Task, Troubles, Twin, Worker
 from pilotfish.model import facts as f
 from pilotfish.model.ids import task_id
 from pilotfish.model.site import PilotSize, Site, SiteEvent
@@ -25,6 +28,8 @@ def dump(state: State) -> Iterator[f.Restored]:
         yield f.Restored("site", [name, *(getattr(site, field) for field in _SITE), list(site.history)])
     for pilot in state.pilots.values():
         yield f.Restored("pilot", [getattr(pilot, name) for name in Pilot.__slots__])
+    for row in state.forecasts.rows():
+        yield f.Restored("forecast", row)
     contents = [[*msgspec.to_builtins(record.content), record.home, record.maker] for record in state.contents.values()]
     for first in range(0, len(contents), TASKS_PER_ROW):
         yield f.Restored("contents", contents[first : first + TASKS_PER_ROW])
@@ -34,9 +39,17 @@ def dump(state: State) -> Iterator[f.Restored]:
             yield f.Restored("tasks", [run.id, first, [_task_row(task) for task in run.tasks[first : first + TASKS_PER_ROW]]])
     for worker in (*state.workers.values(), *state.gone_workers.values()):
         yield f.Restored("worker", _worker_row(worker))
+    if state.twins:
+        yield f.Restored("twins", [_twin_row(task, twin) for task, twin in state.twins.items()])
+    if state.gangs:
+        yield f.Restored("gangs", [[task.id, [worker.id for worker in workers]] for task, workers in state.gangs.items()])
+    if state.speedups:
+        yield f.Restored("speedups", [[name, [[cores, *row] for cores, row in known.items()]] for name, known in state.speedups.items()])
     for shape in state.ready:
         yield f.Restored("queue", [task.id for task in shape.queue])
     yield f.Restored("queue", [task.id for task in state.suspects])
+    # The last of all: what comes after it is charged to them.
+    yield f.Restored("shares", [state.settled_at, [[account.name, account.weight, account.used] for account in state.shares.values()]])
 
 
 def restore(state: State, kind: str, row: Any) -> None:
@@ -46,7 +59,7 @@ def restore(state: State, kind: str, row: Any) -> None:
 def _run_row(run: Run) -> list[Any]:
     shapes = [[*shape.made_from, list(shape.lacking), list(shape.served), shape.mean_us, shape.samples] for shape in run.shapes.values()]
     times = [run.opened_at, run.first_started_at, run.ended_at]
-    columns = [run.ended.tolist(), run.wall_us.tolist(), run.cpu_us.tolist(), run.rss_kib.tolist()]
+    columns = [run.ended.tolist(), run.wall_us.tolist(), run.cpu_us.tolist(), run.rss_kib.tolist(), run.costs.tolist()]
     return [
         run.id,
         run.uid,
@@ -75,8 +88,11 @@ def _restore_run(state: State, row: Any) -> None:
         shape.lacking, shape.served = dict.fromkeys(lacking), dict.fromkeys(served)
         shape.mean_us, shape.samples = mean, samples
     run.spec_shapes = [run.shape_for(spec) for spec in range(len(run.specs))]
-    for column, values in zip((run.ended, run.wall_us, run.cpu_us, run.rss_kib), columns, strict=True):
+    counted: tuple[array[int], ...] = (run.ended, run.wall_us, run.cpu_us, run.rss_kib)
+    *counts, costs = columns
+    for column, values in zip(counted, counts, strict=True):
         column.extend(values)
+    run.costs.extend(costs)
     run.contents = dict.fromkeys(contents)
     for digest in contents:
         state.contents[digest].runs += 1
@@ -85,6 +101,7 @@ def _restore_run(state: State, row: Any) -> None:
     }
     state.runs[number] = run
     state.run_uids[uid] = number
+    usage.join(state, run)
 
 
 def _task_row(task: Task) -> list[Any]:
@@ -129,7 +146,8 @@ def _worker_row(worker: Worker) -> list[Any]:
     plain = [getattr(worker, name) for name in _PLAIN]
     held = [[[task.id, needs] for task, needs in tasks.items()] for tasks in (worker.active, worker.ahead)]
     recalled, lent = ([task.id for task in tasks] for tasks in (worker.recalled, worker.lent))
-    return [plain, held, recalled, list(worker.streak), [record.digest for record in worker.holds], lent]
+    started = [[task.id, at] for task, at in worker.started.items()]
+    return [plain, held, recalled, list(worker.streak), [record.digest for record in worker.holds], lent, started]
 
 
 _PLAIN = [
@@ -154,7 +172,7 @@ _PLAIN = [
 
 
 def _restore_worker(state: State, row: Any) -> None:
-    plain, held, recalled, streak, holds, lent = row
+    plain, held, recalled, streak, holds, lent, started = row
     worker = Worker(*plain[:4])
     for name, value in zip(_PLAIN[4:], plain[4:], strict=True):
         setattr(worker, name, value)
@@ -164,7 +182,10 @@ def _restore_worker(state: State, row: Any) -> None:
             task = state.task(number)
             task.worker = worker
             target[task] = tuple((name, amount) for name, amount in needs)
+            if target is worker.active:
+                usage.occupied(task.shape.run, target[task])
     worker.recalled = {state.task(number): None for number in recalled}
+    worker.started = {state.task(number): at for number, at in started}
     worker.streak = dict.fromkeys(streak)
     for number in lent:
         task = state.task(number)
@@ -173,7 +194,36 @@ def _restore_worker(state: State, row: Any) -> None:
     for digest in holds:
         record = state.contents[digest]
         record.holders[worker.id] = worker.holds[record] = None
-    (state.workers if worker.alive else state.gone_workers)[worker.id] = worker
+    if worker.alive:
+        state.admit(worker)
+    else:
+        state.gone_workers[worker.id] = worker
+
+
+def _twin_row(task: Task, twin: Twin) -> list[Any]:
+    assert task.worker is not None, task
+    return [task.id, task.worker.id, twin.worker.id if twin.worker is not None else "", twin.attempt]
+
+
+def _restore_twins(state: State, rows: Any) -> None:
+    """Of the two workers that hold a task, one has the copy."""
+    for number, first, second, attempt in rows:
+        task = state.task(number)
+        task.worker = state.workers[first]
+        state.twins[task] = Twin(state.workers[second] if second else None, attempt)
+
+
+def _restore_gangs(state: State, rows: Any) -> None:
+    """Of the workers that hold a task, the first was told."""
+    for number, names in rows:
+        task = state.task(number)
+        state.gangs[task] = [state.workers[name] for name in names]
+        task.worker = state.gangs[task][0]
+
+
+def _restore_speedups(state: State, rows: Any) -> None:
+    for name, known in rows:
+        state.speedups[name] = {cores: (samples, mean_s) for cores, samples, mean_s in known}
 
 
 def _restore_contents(state: State, rows: Any) -> None:
@@ -202,6 +252,12 @@ def _restore_pilot(state: State, row: Any) -> None:
     pilot = Pilot(*row)
     pilot.size = msgspec.convert(pilot.size, PilotSize)
     state.pilots[pilot.id] = pilot
+    if pilot.instead_of:
+        state.stand_ins[pilot.id] = None
+
+
+def _restore_forecast(state: State, row: Any) -> None:
+    state.forecasts.restore(row)
 
 
 def _restore_queue(state: State, row: Any) -> None:
@@ -209,6 +265,13 @@ def _restore_queue(state: State, row: Any) -> None:
         task = state.task(number)
         assert task.state == READY, task
         enqueue(state, task)
+
+
+def _restore_shares(state: State, row: Any) -> None:
+    state.settled_at, rows = row
+    for name, weight, used in rows:
+        account = state.shares[name]
+        account.weight, account.used = weight, used
 
 
 _RESTORE = {
@@ -219,5 +282,10 @@ _RESTORE = {
     "run": _restore_run,
     "tasks": _restore_tasks,
     "worker": _restore_worker,
+    "twins": _restore_twins,
+    "gangs": _restore_gangs,
+    "speedups": _restore_speedups,
     "queue": _restore_queue,
+    "forecast": _restore_forecast,
+    "shares": _restore_shares,
 }

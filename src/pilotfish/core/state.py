@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -12,10 +12,13 @@ from typing import Any
 
 from pilotfish.agent.overlay.expressions import parse
 from pilotfish.agent.overlay.properties import worker_properties
+from pilotfish.core.forecasts import Forecasts
+from pilotfish.core.pilots import Pilot, SiteRecord
+from pilotfish.core.speedups import Speedup
+from pilotfish.core.usage import Account
 from pilotfish.model import ids
 from pilotfish.model.data import Content
-from pilotfish.model.site import PilotSize, Site, SiteEvent
-from pilotfish.model.states import DRAINING, JOINED, READY, REQUESTED, TASK_STATES
+from pilotfish.model.states import DRAINING, JOINED, READY, TASK_STATES
 from pilotfish.model.task import CORES, MEMORY, Failure, Payload, RunOptions, TaskSpec
 
 UNIT = 10_000
@@ -24,11 +27,12 @@ UNIT = 10_000
 CLIENT_GONE = "its client is gone"
 """Why a run was closed that its own client did not close."""
 
-KEPT_EVENTS = 200
-"""So much of its past is kept of each site."""
-
 GROWTH, FRESH = 1.5, 0.9
 """A task that was cut off by the end of a pilot's time next wants so many times as long as it had, or a worker that has just begun."""
+
+UNNAMED = "task"
+"""What a task is called of which nobody said more: then its run's name or command tells what it does."""
+MOST_NAME = 80
 
 Needs = tuple[tuple[str, int], ...]
 
@@ -41,12 +45,14 @@ class Shape:
     """Tasks of one run that are alike to a policy: same priority, needs, time limit and wanted tags. Holds those that are ready."""
 
     __slots__ = (
+        "__weakref__",
         "cores_max",
         "lacking",
         "least_s",
         "made_from",
         "mean_us",
         "needs",
+        "nodes",
         "priority",
         "queue",
         "rank",
@@ -66,9 +72,10 @@ class Shape:
             needs[MEMORY] = memory * UNIT
         self.run = run
         self.made_from = number, memory, least_s
-        self.priority = spec.priority
+        self.priority = run.priority_of(number)
         self.needs: Needs = tuple(needs.items())
         self.cores_max = round(spec.request.cores_max * UNIT)
+        self.nodes = spec.request.nodes
         self.time_s = spec.time_s
         self.least_s = least_s
         """They take longer than this: so long they ran, and were cut off."""
@@ -214,7 +221,17 @@ class Run:
         self.wall_us = array("q")
         self.cpu_us = array("q")
         self.rss_kib = array("q")
+        self.costs = array("f")
+        """Relative costs, as far as anybody gave some: those beyond its end are 1."""
         self.attempts = 0
+        self._classes: list[str] = []
+        self.account = Account("")
+        """That of its share."""
+        self.occupied = 0
+        """What its tasks occupy now, in ten-thousandths of cores."""
+
+    def priority_of(self, spec: int) -> int:
+        return self.specs[spec].priority if self.options.priority is None else self.options.priority
 
     @property
     def unfinished(self) -> int:
@@ -229,6 +246,18 @@ class Run:
         """Its client went away before it had said that all tasks were sent."""
         return self.closed == CLIENT_GONE
 
+    def cost(self, index: int) -> float:
+        return self.costs[index] if index < len(self.costs) else 1.0
+
+    def class_of(self, spec: int) -> str:
+        """Tasks of one class take about as long, but for their costs: what is learnt of one is expected of the next, also in later runs."""
+        for number in range(len(self._classes), spec + 1):
+            one = self.specs[number]
+            whole = self.options.name or self.options.command.removeprefix("-- ")
+            name = whole[:MOST_NAME] if one.name in ("", UNNAMED) and whole else one.name
+            self._classes.append(f"{one.kind} {name}")
+        return self._classes[spec]
+
     def shape_for(self, number: int, memory: int = 0, least_s: float = 0.0) -> Shape:
         """The shape of tasks of the spec with this number; ``memory``: granted instead of what it asked for."""
         spec = self.specs[number]
@@ -237,6 +266,7 @@ class Run:
             spec.priority,
             request.amounts(),
             request.cores_max,
+            request.nodes,
             spec.time_s,
             tuple(sorted(spec.tags.items())),
             spec.requirement,
@@ -261,6 +291,8 @@ class Worker:
         self.state = JOINED
         self.capacity = capacity
         self.free = dict(capacity)
+        self.roomy: dict[Worker, None] = {}
+        """Those of the pool that have cores to spare: we are in it, or not, as ours are."""
         self.tags: dict[str, str] = {}
         self.info: dict[str, Any] = {}
         self.ends_at: float | None = None
@@ -269,6 +301,8 @@ class Worker:
         self.active: dict[Task, Needs] = {}
         self.ahead: OrderedDict[Task, Needs] = OrderedDict()
         self.recalled: dict[Task, None] = {}
+        self.started: dict[Task, float] = {}
+        """When it was first heard that they run. Those that end before the next beat are never among them."""
         self.lent: dict[Task, None] = {}
         """Of a site's master: what it has for workers of its site, and has not given to one."""
         self.holds: dict[ContentRecord, None] = {}
@@ -304,6 +338,16 @@ class Worker:
     def tasks(self) -> Iterator[Task]:
         """All that would be lost with it."""
         return chain(self.active, self.ahead, self.lent)
+
+    def count_room(self) -> None:
+        if self.free.get(CORES, 0) > 0:
+            self.roomy[self] = None
+        else:
+            self.roomy.pop(self, None)
+
+    def has(self, task: Task) -> bool:
+        """Is an attempt of it here?"""
+        return task in self.active or task in self.ahead
 
     def fits(self, needs: Needs) -> bool:
         free = self.free
@@ -342,48 +386,11 @@ class Worker:
 
 
 @dataclass(slots=True)
-class Pilot:
-    id: str
-    site: str
-    size: PilotSize
-    requested_at: float
-    state: int = REQUESTED
-    job: str = ""
-    reason: str = ""
-    joined: int = 0
-    """How many of its agents have come so far, one on each of its nodes."""
-    workers: list[str] = field(default_factory=list)
-    """Those of them that are here."""
-    instead_of: str = ""
-    by_hand: bool = False
-    withdrawn: str = ""
-    """Why it was withdrawn, in one word."""
+class Twin:
+    """A second attempt of a task, at another worker; None: one of the two is over, and the task has the other."""
 
-    @property
-    def cores(self) -> float:
-        return self.size.all_cores
-
-
-@dataclass(slots=True)
-class SiteRecord:
-    """A site as its person describes it, how this pool uses it, and what its pilots have taught us."""
-
-    bad_starts: int = 0
-    """Pilots in a row that ended without ever joining."""
-    last_bad_at: float = 0.0
-    last_bad: str = ""
-    """What the last of them said."""
-    held: str = ""
-    site: Site | None = None
-    wanted: int | None = None
-    """So many pilots shall be there while there is work; -1: as many as pay; None: the pool does not use it."""
-    events: int = 0
-    """How many there have been; ``history`` has the latest."""
-    leaving: bool = False
-    """It was taken out, and its last pilots are on their way home."""
-    lost_s: float = 0.0
-    """So much of their time pilots there have lost, of late, before their agents could use it, or must keep for the end."""
-    history: deque[SiteEvent] = field(default_factory=lambda: deque(maxlen=KEPT_EVENTS))
+    worker: Worker | None
+    attempt: int
 
 
 @dataclass
@@ -402,12 +409,35 @@ class State:
     local_cores: float = 0.0
     sized: bool = False
     """Somebody said how many cores the pool shall have; none at all may be what they want."""
+    roomy: dict[Worker, None] = field(default_factory=dict)
+    """Workers that have cores to spare, whether or not they may have tasks: nobody has to look at thousands that are busy."""
+    sent_ahead: dict[Worker, None] = field(default_factory=dict)
+    """Workers at which tasks may wait for room."""
+    stand_ins: dict[str, None] = field(default_factory=dict)
+    """Pilots that were asked for in the stead of others."""
     ready: dict[Shape, None] = field(default_factory=dict)
     """Shapes that have ready tasks."""
     suspects: OrderedDict[Task, None] = field(default_factory=OrderedDict)
     """Ready tasks that must run alone."""
+    twins: dict[Task, Twin] = field(default_factory=dict)
+    """Second attempts of tasks that run. Most tasks never have one."""
+    gangs: dict[Task, list[Worker]] = field(default_factory=dict)
+    """Tasks of several nodes that are at workers: all that they have, first the one that was told."""
+    speedups: dict[str, Speedup] = field(default_factory=dict)
+    """By class: how long moldable tasks took with so many cores."""
     unfinished: int = 0
+    forecasts: Forecasts = field(default_factory=Forecasts)
+    shares: dict[str, Account] = field(default_factory=dict)
+    settled_at: float = 0.0
+    """Up to then, shares were charged for what they occupied."""
     revoked: dict[str, None] = field(default_factory=dict)
+
+    def admit(self, worker: Worker) -> None:
+        self.workers[worker.id] = worker
+        worker.roomy = self.roomy
+        worker.count_room()
+        if worker.ahead:
+            self.sent_ahead[worker] = None
 
     def find_task(self, task: int) -> Task | None:
         run = self.runs.get(task >> ids.INDEX_BITS)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from pilotfish.core.pilots import Pilot
 from pilotfish.core.prospects import Demand, Prospect, SiteView
-from pilotfish.core.state import UNIT, Pilot, Shape, State
+from pilotfish.core.state import UNIT, Shape, State
 from pilotfish.model.site import LOCAL, PilotSize, Site
+from pilotfish.model.sitekinds import kind_of
 from pilotfish.model.states import ACTIVE, JOINED
 from pilotfish.model.task import CORES, GPUS, MEMORY
 
@@ -66,7 +68,7 @@ def _demand(state: State, sites: list[SiteView], now: float) -> Demand:
     _fill_workers(state, work, now)
     _fill_coming(state, work, demand, now)
     for waiting in work:
-        demand.cores += waiting.count * waiting.least.cores
+        demand.cores += waiting.count * waiting.least.all_cores
         count = min(waiting.count, MOST_SIZES - len(demand.sizes))
         demand.sizes += [waiting.least] * count
         demand.places += [waiting.places] * count
@@ -75,12 +77,19 @@ def _demand(state: State, sites: list[SiteView], now: float) -> Demand:
 
 def _fill_workers(state: State, work: list[Waiting], now: float) -> None:
     """What the workers that are here have room for needs no pilot."""
-    for worker in state.workers.values():
-        if worker.state == JOINED and not worker.quarantined_until:
-            room = dict(worker.free)
-            for waiting in work:
-                if waiting.count and worker.suits(waiting.shape, now):
-                    _serve(waiting, room)
+    able = {worker: dict(worker.free) for worker in state.workers.values() if worker.state == JOINED and not worker.quarantined_until}
+    for waiting in work:
+        if waiting.shape.nodes > 1:
+            rooms: dict[str, list[dict[str, int]]] = {}
+            for worker, room in able.items():
+                if worker.pilot and worker.suits(waiting.shape, now):
+                    rooms.setdefault(worker.pilot, []).append(room)
+            for nodes in rooms.values():
+                _serve_several(waiting, nodes)
+    for worker, room in able.items():
+        for waiting in work:
+            if waiting.count and waiting.shape.nodes == 1 and worker.suits(waiting.shape, now):
+                _serve(waiting, room)
 
 
 def _fill_coming(state: State, work: list[Waiting], demand: Demand, now: float) -> None:
@@ -112,16 +121,35 @@ def _fill_pilot(state: State, pilot: Pilot, work: list[Waiting]) -> Waiting | No
         waiting for waiting in work if could_go(waiting.shape, view) and (not size.walltime_s or waiting.shape.lasts_s <= size.walltime_s)
     ]
     first: Waiting | None = None
-    for _ in range(size.nodes - pilot.joined):
-        room = {
-            CORES: round((size.cores or UNKNOWN_CORES) * UNIT),
-            MEMORY: size.memory * UNIT if size.memory or size.cores else UNKNOWN,
-            GPUS: round(size.gpus * UNIT),
-        }
+    one = {
+        CORES: round((size.cores or UNKNOWN_CORES) * UNIT),
+        MEMORY: size.memory * UNIT if size.memory or size.cores else UNKNOWN,
+        GPUS: round(size.gpus * UNIT),
+    }
+    rooms = [dict(one) for _ in range(size.nodes)]
+    for waiting in able:
+        if waiting.shape.nodes > 1 and _serve_several(waiting, rooms):
+            first = first or waiting
+    for room in rooms[pilot.joined :]:
         for waiting in able:
-            if waiting.count and _serve(waiting, room):
+            if waiting.count and waiting.shape.nodes == 1 and _serve(waiting, room):
                 first = first or waiting
     return first
+
+
+def _serve_several(waiting: Waiting, rooms: list[dict[str, int]]) -> int:
+    """The same for tasks of several nodes: so many have room at as many nodes of one pilot as they want."""
+    served = 0
+    while waiting.count:
+        able = [room for room in rooms if all(room.get(name, 0) >= amount for name, amount in waiting.shape.needs)]
+        if len(able) < waiting.shape.nodes:
+            break
+        for room in able[: waiting.shape.nodes]:
+            for name, amount in waiting.shape.needs:
+                room[name] -= amount
+        waiting.count -= 1
+        served += 1
+    return served
 
 
 def _serve(waiting: Waiting, room: dict[str, int]) -> int:
@@ -148,6 +176,7 @@ def could_go(shape: Shape, view: SiteView) -> bool:
         (not wanted or view.name in wanted)
         and view.name not in shape.lacking
         and is_long_enough(shape, site, view.lost_s)
+        and shape.nodes <= nodes_of_pilot(shape.nodes, site)
         and (not site.max_cores or cores_of_pilot(shape, site) <= site.max_cores)
         and (not site.cores or needs.get(CORES, 0) <= site.cores * UNIT)
         and (not site.memory or needs.get(MEMORY, 0) <= site.memory * UNIT)
@@ -171,13 +200,18 @@ def cores_of_pilot(shape: Shape, site: Site) -> int:
     """As far as it is known: whole machines count for nothing."""
     if site.takes_whole_machines:
         return 0
-    return (site.cores or math.ceil(size_for(shape).cores)) * site.nodes
+    return (site.cores or math.ceil(size_for(shape).cores)) * nodes_of_pilot(shape.nodes, site)
+
+
+def nodes_of_pilot(wanted: int, site: Site) -> int:
+    """As many as a task wants, where pilots can have several."""
+    return site.nodes if "nodes" in kind_of(site.backend).ignores else max(wanted, site.nodes)
 
 
 def size_for(shape: Shape) -> PilotSize:
     """The smallest pilot that takes a task of this shape."""
     needs = dict(shape.needs)
-    return PilotSize(needs.get(CORES, 0) / UNIT or 1.0, 1, shape.lasts_s, needs.get(MEMORY, 0) // UNIT, needs.get(GPUS, 0) / UNIT)
+    return PilotSize(needs.get(CORES, 0) / UNIT or 1.0, shape.nodes, shape.lasts_s, needs.get(MEMORY, 0) // UNIT, needs.get(GPUS, 0) / UNIT)
 
 
 def _worth(shape: Shape, count: int) -> int:

@@ -9,6 +9,8 @@ Each kind of trouble has a budget of its own, so that a lost worker never eats t
 * ooms        the memory limit was really hit: tried again with twice as much, OOM_BUDGET times
 * second_opinions  a failure on a worker that fails everything is not believed until another worker says the same; and a directory that
                    one site does not have may be at another
+
+Of two attempts of a task at the same time, the first to fail is charged only for what it may have done to its worker.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ import msgspec
 from pilotfish.core.replicas import needs
 from pilotfish.core.state import FRESH, UNIT, Shape, State, Task, Troubles, Worker
 from pilotfish.core.survey import could_go, usable_sites
+from pilotfish.core.twins import is_doubled
 from pilotfish.model import facts as f
 from pilotfish.model.ids import show_task
 from pilotfish.model.site import LOCAL
@@ -72,7 +75,8 @@ def judge(
     else:
         charge = "failures"
         final = troubles.failures >= spec.retries
-    return f.AttemptFailed(worker.id, task.id, failure, charge, final, 0 if final else memory, avoid, troubles.suspect, usage, output)
+    fact = f.AttemptFailed(worker.id, task.id, failure, charge, final, 0 if final else memory, avoid, troubles.suspect, usage, output)
+    return _spared(fact) if is_doubled(state, task) else fact
 
 
 def judge_death(state: State, worker: Worker, task: Task, reason: str, died: bool) -> f.AttemptFailed:
@@ -81,15 +85,23 @@ def judge_death(state: State, worker: Worker, task: Task, reason: str, died: boo
     failure = Failure("worker-lost", "worker", f"worker {worker.id} {reason}")
     final = troubles.losses + troubles.deaths >= state.spec_of(task).losses
     suspect = troubles.suspect
-    if died:
+    if died and task.shape.nodes == 1:  # of a task at several workers nobody can say which of them it fells: it runs alone on none
         deaths = troubles.deaths + 1
         if suspect:
             final = True
             text = f"{deaths} workers died while they ran task {show_task(task.id)}, the last time with no other task on it"
             failure = Failure("poison", "task", text)
         suspect = suspect or deaths >= SUSPECT_AFTER
-    charge = "deaths" if died else "losses"
-    return f.AttemptFailed(worker.id, task.id, failure, charge, final, 0, False, suspect and not final, (0, 0, 0), b"")
+    charge = "deaths" if died and task.shape.nodes == 1 else "losses"
+    fact = f.AttemptFailed(worker.id, task.id, failure, charge, final, 0, False, suspect and not final, (0, 0, 0), b"")
+    return _spared(fact) if is_doubled(state, task) else fact
+
+
+def _spared(fact: f.AttemptFailed) -> f.AttemptFailed:
+    """Another attempt of the task goes on, and will decide: a copy shall cost no retry and end no task. But what fells workers is found out
+    as soon as if there were no copies."""
+    charge = fact.charge if fact.charge in ("losses", "deaths") and not fact.final else ""
+    return msgspec.structs.replace(fact, charge=charge, final=False, memory=0, suspect=False, output=b"")
 
 
 def time_to_ask_for(worker: Worker, pilot_s: float, ran_s: float) -> float:

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pilotfish.core import data_views, explain, site_views
+from pilotfish.core.deadlines import late_s
 from pilotfish.core.sites import find_site
 from pilotfish.core.state import UNIT, Run, State, Task, Worker
+from pilotfish.core.usage import Account
 from pilotfish.errors import BadInput
 from pilotfish.model.ids import INDEX_MASK, show_task, task_id
 from pilotfish.model.states import DONE, JOINED, PILOT_STATES, TASK_STATES, WORKER_STATES
@@ -75,6 +77,7 @@ def failure_row(failure: Failure | None) -> dict[str, str] | None:
 def run_row(machine: Machine, run: Run) -> dict[str, Any]:
     elapsed = (run.ended_at or machine.now) - run.first_started_at if run.first_started_at else 0.0
     rate = len(run.ended) / elapsed if elapsed > 0 else 0.0
+    eta_s = run.unfinished / rate if rate and not run.finished else None
     return {
         "run": run.id,
         "uid": run.uid,
@@ -95,14 +98,18 @@ def run_row(machine: Machine, run: Run) -> dict[str, Any]:
         "ended_at": run.ended_at,
         "elapsed_s": elapsed,
         "rate_per_s": rate,
-        "eta_s": run.unfinished / rate if rate and not run.finished else None,
+        "eta_s": eta_s,
+        "share": run.options.share,
+        "priority": run.options.priority,
+        "deadline": run.options.deadline or None,
+        "late_s": late_s(run, eta_s, machine.now),
         "usage": {"wall_s": sum(run.wall_us) / 1e6, "cpu_s": sum(run.cpu_us) / 1e6, "rss_bytes": max(run.rss_kib, default=0) * 1024},
     }
 
 
 def task_row(state: State, task: Task) -> dict[str, Any]:
     run, index = task.shape.run, task.id & INDEX_MASK
-    troubles = task.troubles
+    troubles, twin = task.troubles, state.twins.get(task)
     return {
         "id": show_task(task.id),
         "run": run.id,
@@ -112,6 +119,7 @@ def task_row(state: State, task: Task) -> dict[str, Any]:
         "state": TASK_STATES[task.state],
         "attempt": task.attempt,
         "worker": task.worker.id if task.worker is not None else None,
+        "copy": twin.worker.id if twin is not None and twin.worker is not None else None,
         "failure": failure_row(task.failure),
         "wall_s": run.wall_us[index] / 1e6,
         "cpu_s": run.cpu_us[index] / 1e6,
@@ -168,12 +176,23 @@ def _status(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
         "local_cores": state.local_cores,
         "cores": sum(row["capacity"].get("cores", 0) for row in rows),
         "workers": counts,
+        "shares": [_share_row(account) for account in state.shares.values()],
         "pilots": [_pilot_row(machine, name) for name in state.pilots],
         "runs": [run_row(machine, run) for run in state.runs.values()],
         "moving": data_views.moving(machine),
         "warnings": explain.warnings(machine),
         "refused_proposals": machine.refused_proposals,
         "stale_results": machine.stale_results,
+    }
+
+
+def _share_row(account: Account) -> dict[str, Any]:
+    return {
+        "share": account.name,
+        "weight": account.weight,
+        "runs": account.runs,
+        "cores": account.occupied / UNIT,
+        "core_s": account.used,
     }
 
 
@@ -219,10 +238,11 @@ def _one_task(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
         "name": spec.name,
         "request": dict(spec.request.amounts()),
         "cores_max": spec.request.cores_max,
+        "nodes": spec.request.nodes,
         "time_s": spec.time_s,
         "retries": spec.retries,
         "losses": spec.losses,
-        "priority": spec.priority,
+        "priority": task.shape.priority,
         "tags": spec.tags,
         "launch": {key: value for key, value in spec.launch.items() if key != "env"},
     }
@@ -262,6 +282,15 @@ def _why(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
     return explain.run(machine, find_run(machine.state, arguments))
 
 
+def _forecasts(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "policy": machine.settings.policy,
+        "reason": machine.policy.mood(),
+        "quality": machine.state.forecasts.quality(),
+        "forecasts": machine.state.forecasts.table(),
+    }
+
+
 QUESTIONS: dict[str, Callable[[Machine, dict[str, Any]], Any]] = {
     "status": _status,
     "runs": _runs,
@@ -272,5 +301,6 @@ QUESTIONS: dict[str, Callable[[Machine, dict[str, Any]], Any]] = {
     "workers": _workers,
     "sites": site_views.sites,
     "data": _data,
+    "forecasts": _forecasts,
     "why": _why,
 }

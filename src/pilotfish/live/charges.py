@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from pilotfish.backends.exchange import Backend, Exchange, Refused, Unclear
-from pilotfish.core.state import Pilot
+from pilotfish.core.pilots import Pilot
 from pilotfish.live.orders import OrderBook, Placed
 from pilotfish.live.wallet import Wallet
 from pilotfish.model import inputs as i

@@ -34,6 +34,8 @@ READ_BYTES = 256 * 1024
 JOIN_BELOW_BYTES = 16 * 1024
 """Smaller parts share a TLS record."""
 HIGH_WATER_BYTES = 4 * 1024 * 1024
+UNSENT_BYTES = 32 * 1024
+"""So much of a content waits in the kernel for the link: what was handed over counts as sent, and the link is judged by it."""
 
 
 @dataclass
@@ -230,7 +232,10 @@ class Link(asyncio.BufferedProtocol):
         session = None
         if self._tls is not None and self._incoming is not None and self._outgoing is not None:
             session = Session(self._tls, self._incoming, self._outgoing)
-        connection = Stream(socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno())), session, self._inbox.rest(unheard))
+        sock = socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno()))
+        if self._tls is not None and hasattr(socket, "TCP_NOTSENT_LOWAT"):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
+        connection = Stream(sock, session, self._inbox.rest(unheard))
         self.transport = None
         transport.abort()
         porter.take(worker or self.key_id, connection)

@@ -29,6 +29,7 @@ from pilotfish.live.endpoints import Doorman, Link, Rules
 from pilotfish.live.home import PoolHome
 from pilotfish.live.keys import AGENT, CLIENT, open_keyring, write_private
 from pilotfish.live.launcher import Launcher
+from pilotfish.live.meter import LOOK_S, Meter
 from pilotfish.live.places import Places
 from pilotfish.live.replay import replay, stored_payloads
 from pilotfish.live.shelf import MasterShelf
@@ -38,7 +39,7 @@ from pilotfish.model import inputs as i
 from pilotfish.model import messages as m
 from pilotfish.model.facts import Record, encode_record
 from pilotfish.model.settings import PoolSettings
-from pilotfish.policies.fifo import Fifo
+from pilotfish.policies.registry import POLICIES
 from pilotfish.store.journal import Journal
 from pilotfish.store.lock import PoolLock
 from pilotfish.strategies.everywhere import Everywhere
@@ -68,7 +69,7 @@ class Master:
             self.cargo.refer(stored)
         self._wall_offset = max(time.time(), state.at) - time.monotonic()
         factory = FACTORIES[settings.factory](settings.pilots, random.Random(secrets.randbits(64)))
-        self.machine = Machine(state, Fifo(), Everywhere(factory), settings)
+        self.machine = Machine(state, POLICIES[settings.policy](), Everywhere(factory), settings)
         self.machine.resting = stop_marker(pool.directory).exists()
         self.machine.about = {"pool": pool.name, "pid": os.getpid()}
         self.doorman = Doorman(self.keyring, self._heard, self._closed)
@@ -77,8 +78,10 @@ class Master:
         self.doorman.complain = self._complain
         self.doorman.revoked = state.revoked
         self.doorman.pilot_of = lambda worker: state.workers[worker].pilot if worker in state.workers else None
-        self.shelf = MasterShelf(pool, self.machine)
+        self.meter = Meter(self._site_of, lambda: self._loop.call_soon_threadsafe(self._read_meter_soon))
+        self.shelf = MasterShelf(pool, self.machine, self.meter)
         self.doorman.porter = self.porter = Porter(self.shelf, complain=self._complain_from_thread)
+        self.porter.sent, self.porter.left = self.meter.moved, self.meter.left
         self.launcher = Launcher(pool, self.keyring, self._tell, settings.poll_s, settings.cache_size)
         self.places = Places(pool, self.keyring, self.launcher, self._tell)
         self.places.known = state.pilots.get
@@ -274,6 +277,20 @@ class Master:
                 self._complained.clear()
             self._complained[text] = now
             log.warning("%s", text)
+
+    def _site_of(self, worker: str) -> str:
+        known = self.machine.state.workers.get(worker)
+        return known.site if known is not None else ""
+
+    def _read_meter_soon(self) -> None:
+        self._loop.call_later(LOOK_S, self._read_meter)
+
+    def _read_meter(self) -> None:
+        measured, busy = self.meter.read()
+        for item in measured:
+            self._tell(item)
+        if busy:
+            self._read_meter_soon()
 
     def _complain_from_thread(self, text: str) -> None:
         self._loop.call_soon_threadsafe(self._complain, text)

@@ -17,7 +17,7 @@ from pilotfish.model import inputs as i
 from pilotfish.model.site import LOCAL, REFUSED, Site
 
 if TYPE_CHECKING:
-    from pilotfish.core.state import Pilot
+    from pilotfish.core.pilots import Pilot
     from pilotfish.live.charges import World
     from pilotfish.live.courier import Courier
     from pilotfish.live.orders import OrderBook

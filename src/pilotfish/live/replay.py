@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -18,8 +19,11 @@ from pilotfish.store.recovery import Recovery
 log = logging.getLogger("pilotfish.journal")
 
 
-def replay(recovery: Recovery) -> State:
-    """Apply every record. After a hole, go on with what can still be believed, and say so."""
+Heard = Callable[[State, AnyFact, float], None]
+
+
+def replay(recovery: Recovery, heard: Heard | None = None) -> State:
+    """Apply every record. After a hole, go on with what can still be believed, and say so. ``heard`` is told of each fact then."""
     state = State()
     troubles = recovery.salvage
     unusable = 0
@@ -32,6 +36,9 @@ def replay(recovery: Recovery) -> State:
                 _apply(state, fact, turn.at)
             elif not salvage.apply_mended(state, fact, turn.at):
                 unusable += 1
+                continue
+            if heard is not None:
+                heard(state, fact, turn.at)
     if holes or troubles.gaps or troubles.damages:
         salvage.settle(state, state.at)
         log.error("the journal is damaged: %s %s; %d facts after that could not be used", troubles.damages, troubles.gaps, unusable)

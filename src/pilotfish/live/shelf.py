@@ -22,6 +22,7 @@ from pilotfish.core.machine import Machine
 from pilotfish.core.presence import Presence
 from pilotfish.core.state import ContentRecord, Worker
 from pilotfish.live.home import PoolHome
+from pilotfish.live.meter import Meter
 from pilotfish.model.ids import show_task
 from pilotfish.model.quantities import show_bytes
 
@@ -100,7 +101,8 @@ class Turnstile:
 
 
 class MasterShelf:
-    def __init__(self, pool: PoolHome, machine: Machine) -> None:
+    def __init__(self, pool: PoolHome, machine: Machine, meter: Meter) -> None:
+        self._meter = meter
         self._store = Cache(str(pool.contents), UNBOUNDED, lambda digest: True, durable=True)
         self._cache = str(pool.cache)
         self._known = machine.state.contents.get
@@ -121,10 +123,16 @@ class MasterShelf:
             raise Elsewhere(others)
         site = self._turnstile.enter(asker)
         try:
-            return Served(self._open(asker, record), lambda: self._turnstile.leave(site))
+            served = Served(self._open(asker, record), lambda: self._sent(site))
+            self._meter.began(site)
+            return served
         except BaseException:
             self._turnstile.leave(site)
             raise
+
+    def _sent(self, site: str) -> None:
+        self._turnstile.leave(site)
+        self._meter.ended(site)
 
     def _open(self, asker: str, record: ContentRecord) -> FileReading:
         digest, size = record.digest, record.size

@@ -49,7 +49,9 @@ class Listener(Protocol):
 class Batch:
     """What becomes one Submit. ``size`` counts the bytes of its body."""
 
-    __slots__ = ("advance", "codes", "contents", "deps", "first", "first_spec", "links", "payloads", "size", "specs", "tasks", "whole")
+    __slots__ = (
+        "advance", "codes", "contents", "costs", "deps", "first", "first_spec", "links", "payloads", "size", "specs", "tasks", "whole"
+    )  # fmt: skip
 
     def __init__(self, first: int, first_spec: int, whole: bool = False) -> None:
         self.first = first
@@ -60,15 +62,32 @@ class Batch:
         self.payloads: list[Buffer] = []
         self.deps: dict[int, list[int]] = {}
         self.contents: dict[int, tuple[Content, ...]] = {}
+        self.costs: list[float] = []
+        """Of the first tasks; those beyond it cost 1."""
         self.size = 0
         self.links = 0
         self.advance = -1
         self.whole = whole
         """Nothing is added to it any more."""
 
+    def add(self, spec: int, payload: bytes, needs: Needs) -> None:
+        place = len(self.tasks)
+        if needs.after:
+            self.deps[place] = list(needs.after)
+            self.links += len(needs.after)
+        if needs.contents:
+            self.contents[place] = needs.contents
+            self.links += len(needs.contents)
+        if needs.cost != 1.0:
+            self.costs += [1.0] * (place - len(self.costs)) + [needs.cost]
+        self.tasks.append((spec, len(payload)))
+        self.payloads.append(payload)
+
     def encode(self, run: int) -> list[Buffer]:
         lengths = [len(code) for code in self.codes]
-        message = Submit(run, self.first, self.first_spec, self.specs, lengths, self.tasks, self.deps, self.advance, self.contents)
+        costs = self.costs + [1.0] * (len(self.tasks) - len(self.costs)) if self.costs else []
+        words = (self.deps, self.advance, self.contents, costs)
+        message = Submit(run, self.first, self.first_spec, self.specs, lengths, self.tasks, *words)
         return frame(message, [*self.codes, *self.payloads])
 
 
@@ -154,10 +173,9 @@ class Submission:
     def add(self, spec: int, payload: bytes, needs: Needs = NOTHING) -> int:
         """One more task; its index in the run."""
         size = len(payload)
-        after, contents = needs
-        if len(after) > WHOLE_TASKS:
+        if len(needs.after) > WHOLE_TASKS:
             raise PayloadTooLarge(
-                f"after: {len(after)} tasks; {WHOLE_TASKS} are the most", "put a task in between that waits for a part of them"
+                f"after: {len(needs.after)} tasks; {WHOLE_TASKS} are the most", "put a task in between that waits for a part of them"
             )
         if size > MAX_BODY:
             raise PayloadTooLarge(
@@ -165,14 +183,7 @@ class Submission:
                 "pass large data as files that the workers can read",
             )
         batch = self._open_batch(size)
-        if after:
-            batch.deps[len(batch.tasks)] = list(after)
-            batch.links += len(after)
-        if contents:
-            batch.contents[len(batch.tasks)] = contents
-            batch.links += len(contents)
-        batch.tasks.append((spec, size))
-        batch.payloads.append(payload)
+        batch.add(spec, payload, needs)
         batch.size += size
         self.unsent_bytes += size
         index = self.next_index
@@ -195,13 +206,8 @@ class Submission:
             )
         batch = Batch(self.next_index, self.next_spec, whole=True)
         numbers = {local: self.spec_number(*specs[local], batch) for local in used}
-        for offset, entry in enumerate(entries):
-            batch.tasks.append((numbers[entry.spec], len(entry.payload)))
-            batch.payloads.append(entry.payload)
-            if entry.needs.after:
-                batch.deps[offset] = list(entry.needs.after)
-            if entry.needs.contents:
-                batch.contents[offset] = entry.needs.contents
+        for entry in entries:
+            batch.add(numbers[entry.spec], entry.payload, entry.needs)
         batch.advance = advance
         self._advance_sent = max(self._advance_sent, advance)
         self._fresh.append(batch)

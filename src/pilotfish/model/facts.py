@@ -50,6 +50,16 @@ class TasksAdded(Fact, frozen=True, tag="tasks"):
     """Index in the run -> indices of the tasks that it needs."""
     contents: dict[int, tuple[Content, ...]] = {}
     """Index in the run -> contents that it needs."""
+    costs: list[float] = []
+    """Relative costs, one for each of the tasks; empty: all alike."""
+
+
+class LinkMeasured(Fact, frozen=True, tag="link"):
+    """So much went from us to a site, in so many seconds in which something was under way."""
+
+    site: str
+    size: int
+    seconds: float
 
 
 class ApplicationAdvanced(Fact, frozen=True, tag="advanced"):
@@ -67,6 +77,13 @@ class RunPaused(Fact, frozen=True, tag="paused"):
     paused: bool
 
 
+class RunOptionsChanged(Fact, frozen=True, tag="options"):
+    """A person changed what they had asked for about the run."""
+
+    run: int
+    options: RunOptions
+
+
 class OutputsTaken(Fact, frozen=True, tag="taken"):
     """The client that owns the run has what the first ``count`` tasks that ended gave; it is no longer kept here."""
 
@@ -79,12 +96,14 @@ class RunForgotten(Fact, frozen=True, tag="forgotten"):
 
 
 class TasksAssigned(Fact, frozen=True, tag="assigned"):
-    """``ahead``: how many of them, from the end of the list, wait at the worker until others end. ``cores``: grants to moldable tasks."""
+    """``ahead``: how many of them, from the end of the list, wait at the worker until others end. ``cores``: grants to moldable tasks.
+    ``beside``: other workers that a task of several nodes has as well."""
 
     worker: str
     tasks: list[int]
     ahead: int
     cores: dict[int, float]
+    beside: dict[int, list[str]] = {}
 
 
 class TasksLent(Fact, frozen=True, tag="lent"):
@@ -96,6 +115,13 @@ class TasksLent(Fact, frozen=True, tag="lent"):
 
 class TasksClaimed(Fact, frozen=True, tag="claimed"):
     """A site's master gave tasks that were lent to it to this worker."""
+
+    worker: str
+    tasks: list[int]
+
+
+class TasksDuplicated(Fact, frozen=True, tag="duplicated"):
+    """This worker tries them as well, while another one runs them. The first result counts."""
 
     worker: str
     tasks: list[int]
@@ -124,7 +150,8 @@ class TasksRecalled(Fact, frozen=True, tag="recalled"):
 
 
 class TasksReturned(Fact, frozen=True, tag="returned"):
-    """Back in the queue, charged to nobody: not started, or ended by something that is not their fault."""
+    """Back in the queue, charged to nobody: not started, or ended by something that is not their fault. Of two attempts of a task the other
+    goes on."""
 
     worker: str
     tasks: list[int]
@@ -134,7 +161,8 @@ class TasksReturned(Fact, frozen=True, tag="returned"):
 
 
 class AttemptFailed(Fact, frozen=True, tag="failed"):
-    """One attempt ended badly, and what follows from it (see core/verdicts.py). ``charge`` names the budget that pays."""
+    """One attempt ended badly, and what follows from it (see core/verdicts.py). ``charge`` names the budget that pays; empty: none, as
+    another attempt goes on."""
 
     worker: str
     task: int
@@ -284,14 +312,17 @@ AnyFact = (
     | RunOpened
     | SpecsAdded
     | TasksAdded
+    | LinkMeasured
     | ApplicationAdvanced
     | RunClosed
     | RunPaused
+    | RunOptionsChanged
     | OutputsTaken
     | RunForgotten
     | TasksAssigned
     | TasksLent
     | TasksClaimed
+    | TasksDuplicated
     | TasksStarted
     | TasksDone
     | TasksRecalled

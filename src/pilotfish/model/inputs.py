@@ -100,6 +100,14 @@ class SitesRead(Struct, frozen=True):
     unread: tuple[str, ...] = ()
 
 
+class LinkMeasured(Struct, frozen=True):
+    """So many bytes of contents went to a site, in so many seconds in which something was under way."""
+
+    site: str
+    size: int
+    seconds: float
+
+
 class SpaceChanged(Struct, frozen=True):
     """The journal's disk ran full, or has room again."""
 
@@ -123,5 +131,6 @@ Input = (
     | CredentialsSeen
     | SitesRead
     | SpaceChanged
+    | LinkMeasured
     | WorkWanted
 )

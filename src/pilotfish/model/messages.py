@@ -331,6 +331,8 @@ class Submit(Message, frozen=True, tag="submit"):
     """Of an application only: it has dealt with so many ended tasks; written down together with the new tasks."""
     contents: dict[int, tuple[Content, ...]] = {}
     """Offset in ``tasks`` -> larger files that this task needs, besides those of its spec."""
+    costs: list[float] = []
+    """How long each of them takes compared with the others, as far as the person knows; empty: all alike."""
 
 
 class Close(Message, frozen=True, tag="close"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 FACTORY_NAMES = ("demand", "simple", "heuristic", "hybrid", "swift")
+POLICY_NAMES = ("auto", "near", "workqueue", "stealing", "min-min", "max-min", "sufferage", "xsufferage")
 
 
 class PoolSettings(Struct, frozen=True, forbid_unknown_fields=True):
@@ -41,6 +42,9 @@ class PoolSettings(Struct, frozen=True, forbid_unknown_fields=True):
     matching: str = "auto"
     """Who gives tasks to workers: the master (central), or at each site one of its own agents, which is lent tasks in bulk (distributed);
     auto: at sites of 200 workers or more."""
+    policy: str = "auto"
+    """Who decides which task goes to which worker: auto (which chooses, and chooses again), near, workqueue, stealing, or a plan by
+    min-min, max-min, sufferage or xsufferage."""
     factory: str = "demand"
     """Who decides which sites get pilots: demand, simple, heuristic, hybrid or swift."""
     pilots: int = 0

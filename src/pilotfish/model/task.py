@@ -13,6 +13,10 @@ CORES = "cores"
 GPUS = "gpus"
 
 
+LEAST_COST, MOST_COST = 1e-6, 1e9
+"""Of a task compared with others."""
+
+
 class Stored(Struct, frozen=True, array_like=True, tag="stored"):
     """Bytes too large to keep in memory: where the payload store put them."""
 
@@ -36,13 +40,15 @@ def sent_bytes(payload: Payload, whole: bool = False) -> int:
 
 
 class Request(Struct, frozen=True, array_like=True):
-    """What one task needs of a worker. ``cores_max`` above ``cores`` makes the task moldable: the policy grants what is free."""
+    """What one task needs of a worker. ``cores_max`` above ``cores`` makes the task moldable: the policy grants what pays. With several
+    ``nodes`` it has so many workers of one pilot at the same time, and needs all this of each of them."""
 
     cores: float = 1.0
     cores_max: float = 0.0
     memory: int = 0
     gpus: float = 0.0
     custom: dict[str, float] = {}
+    nodes: int = 1
 
     def amounts(self) -> tuple[tuple[str, float], ...]:
         """The needs that count, as (name, amount); the order is fixed so that equal requests make equal tuples."""
@@ -114,3 +120,14 @@ class RunOptions(Struct, frozen=True, array_like=True):
     """The run file of an ApplicationManager that the master keeps alive for this run."""
     sites: tuple[str, ...] = ()
     """Its tasks run at these sites only; none: wherever there is a worker."""
+    speculate: bool | None = None
+    """May a slow task be tried by a second worker at the same time? What it does outside of its sandbox is then done twice. None: as the
+    pool's policy has it."""
+    share: str = ""
+    """Runs of one share stand in one line, and shares get the pool in turns. See ``core/usage.py``."""
+    weight: float = 0.0
+    """The share gets so many times what others get; 0: as much as it got so far."""
+    deadline: float = 0.0
+    """It should have ended by then, in seconds since 1970; 0: whenever."""
+    priority: int | None = None
+    """All its tasks have this one; None: each the one of its spec."""

@@ -90,7 +90,8 @@ def _send_idle_home(round_: Round, fixed: Container[str]) -> None:
             if not is_active(pilot) or not agents or any(agent.held or agent.state != JOINED for agent in agents):
                 continue
             idle_since = max(agent.progress_at for agent in agents)
-            of_use = any(agent.suits(shape, round_.now) and not agent.quarantined_until for agent in agents for shape in state.ready)
+            fitting = [shape for shape in state.ready if shape.nodes <= len(agents)]
+            of_use = any(agent.suits(shape, round_.now) and not agent.quarantined_until for agent in agents for shape in fitting)
             if of_use:
                 continue  # it is about to get something, or cannot be reached just now
             if in_the_way and round_.now < idle_since + SETTLED_S:

@@ -20,6 +20,6 @@ FACTORIES: dict[str, Callable[[int, random.Random], Factory]] = {
     "demand": lambda pilots, dice: OnDemand(DemandSettings(workers=pilots)),
     "simple": lambda pilots, dice: Simple(pilots or SOME_PILOTS, dice),
     "heuristic": lambda pilots, dice: Heuristic(HeuristicSettings(workers=pilots or SOME_PILOTS), dice),
-    "hybrid": lambda pilots, dice: Hybrid(HeuristicSettings(workers=pilots or SOME_PILOTS), dice, {}),
+    "hybrid": lambda pilots, dice: Hybrid(HeuristicSettings(workers=pilots or SOME_PILOTS), dice),
     "swift": lambda pilots, dice: Swift(SwiftSettings(workers=pilots), dice),
 }

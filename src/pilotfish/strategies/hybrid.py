@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from pilotfish.core.prospects import SiteView
+from pilotfish.core.prospects import PilotWish, PilotWithdrawal, Prospect, SiteView
 from pilotfish.strategies.heuristic import Heuristic, HeuristicSettings
 from pilotfish.strategies.record import Record
 
 
 class Hybrid(Heuristic):
-    """``ranks``: how fast the nodes of a site are for this work, 1 being ordinary; a site that is not in it has 1. Read anew each time, so
-    that whoever measures may go on measuring."""
+    """``ranks``: how fast the nodes of a site are for this work, 1 being ordinary; a site that is not in it has 1. Without any, they are
+    what the tasks that ended tell of the workers of each site, compared with all others."""
 
-    def __init__(self, settings: HeuristicSettings, dice: random.Random, ranks: Mapping[str, float]) -> None:
+    def __init__(self, settings: HeuristicSettings, dice: random.Random, ranks: Mapping[str, float] | None = None) -> None:
         super().__init__(settings, dice)
-        self._ranks = ranks
+        self._ranks = ranks or {}
+        self._given = ranks is not None
+
+    def propose(self, prospect: Prospect) -> Sequence[PilotWish | PilotWithdrawal]:
+        if not self._given:
+            slowness = prospect.state.forecasts.slowness
+            self._ranks = {view.name: 1 / slowness("", view.name) for view in prospect.sites}
+        return super().propose(prospect)
 
     def fitness(self, view: SiteView, record: Record) -> float:
         return super().fitness(view, record) * self._rank(view)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from pilotfish.core.pilots import Pilot
 from pilotfish.core.prospects import PilotWish, PilotWithdrawal, Prospect, SiteView
-from pilotfish.core.state import Pilot
-from pilotfish.core.survey import could_go
+from pilotfish.core.survey import could_go, nodes_of_pilot
 from pilotfish.model.site import PilotSize, Site
 from pilotfish.model.states import ACTIVE, REQUESTED, SUBMITTED
 
@@ -26,7 +26,8 @@ def fit(least: PilotSize, site: Site) -> PilotSize | None:
     cores = 0.0 if whole else float(site.cores or max(1, math.ceil(least.cores)))
     alike = int(cores / least.cores) if least.cores else 1
     memory = site.memory or (0 if whole else least.memory * max(1, alike))
-    size = PilotSize(cores=cores, nodes=site.nodes, walltime_s=site.walltime_s, memory=memory, gpus=float(site.gpus))
+    nodes = nodes_of_pilot(least.nodes, site)
+    size = PilotSize(cores=cores, nodes=nodes, walltime_s=site.walltime_s, memory=memory, gpus=float(site.gpus))
     large = whole or (size.cores >= least.cores and size.memory >= least.memory)
     long = not size.walltime_s or size.walltime_s >= least.walltime_s
     if not large or not long or size.nodes < least.nodes or size.gpus < least.gpus:
@@ -77,7 +78,7 @@ class Needs:
         room = [
             size.all_cores - least.all_cores,
             size.memory * size.nodes - least.memory * least.nodes,
-            size.gpus * size.nodes - least.gpus,
+            size.gpus * size.nodes - least.gpus * least.nodes,
         ]
         allowed = [kind for kind in self._counts if not site or not kind[1] or site in kind[1]]
         self._reduce(next(kind for kind in allowed if kind[0] == least), 1)

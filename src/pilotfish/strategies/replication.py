@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from pilotfish.core.pilots import Pilot
 from pilotfish.core.prospects import JOINED, OUTRUN, OVERDUE, RELIEVED, Prospect, SiteView
-from pilotfish.core.state import Pilot
 from pilotfish.strategies.limits import Round, is_active, is_queued
 
 RECENT_WAITS = 10

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
+from pilotfish.core.pilots import Pilot
 from pilotfish.core.prospects import EXPIRED, FAILED, JOINED, OUTRUN, RELEASED, SUBMITTED, SUCCEEDED, WITHDRAWN, SiteEvent
-from pilotfish.core.state import Pilot
 from pilotfish.strategies.record import PROVEN_S
 from pilotfish.strategies.scores import (
     FILE_OPERATION,

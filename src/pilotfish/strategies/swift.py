@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
+from pilotfish.core.pilots import Pilot
 from pilotfish.core.prospects import PilotWish, PilotWithdrawal, Prospect, SiteEvent, SiteView
-from pilotfish.core.state import Pilot
 from pilotfish.model.states import REQUESTED
 from pilotfish.strategies.duties import Duties
 from pilotfish.strategies.limits import Round, active_at, is_queued, queued_at

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pilotfish.core.proposals import Outlook, Proposal, Recall
+from pilotfish.core.state import Task
 from pilotfish.model import effects as e
 from pilotfish.model import inputs as i
 from pilotfish.model import messages as m
@@ -35,14 +36,16 @@ def test_fractions_of_cores_add_up_exactly() -> None:
     assert stage.machine.state.workers["w"].free["cores"] + 1000 == stage.machine.state.workers["w"].capacity["cores"]
 
 
-def test_a_moldable_task_gets_as_many_cores_as_are_free_within_its_range() -> None:
+def test_moldable_tasks_share_what_is_free_within_their_range() -> None:
     stage = Stage()
-    link = stage.join("w", cores=8.0)
-    wide, narrow = stage.work(TaskSpec("python", request=Request(2.0, 6.0)), count=2)
+    link = stage.join("w", cores=9.0)
+    first, second = stage.work(TaskSpec("python", request=Request(2.0, 6.0)), count=2)
     (assign,) = stage.sent(m.Assign)
-    assert {sent.task: sent.cores for sent in assign.tasks} == {wide.id: 6.0, narrow.id: 2.0}
-    stage.finish(link, wide)
-    assert stage.machine.state.workers["w"].free["cores"] == 60_000
+    assert {sent.task: sent.cores for sent in assign.tasks} == {first.id: 4.0, second.id: 4.0}
+    stage.finish(link, first)
+    assert stage.machine.state.workers["w"].free["cores"] == 50_000
+    (alone,) = stage.work(TaskSpec("python", request=Request(1.0, 20.0)))
+    assert [sent.cores for sent in stage.sent(m.Assign)[0].tasks] == [5.0] and alone.state == ASSIGNED
 
 
 def test_the_higher_priority_goes_first_and_equals_in_order() -> None:
@@ -326,6 +329,12 @@ class _Greedy:
     def next_look_at(self, outlook: Outlook) -> float | None:
         return outlook.now - 100.0
 
+    def why(self, task: Task) -> str:
+        return ""
+
+    def mood(self) -> str:
+        return ""
+
 
 def test_a_policy_that_proposes_nonsense_is_refused_and_cannot_make_the_host_spin() -> None:
     stage = Stage(policy=_Greedy())
@@ -345,6 +354,12 @@ class _Careless:
 
     def next_look_at(self, outlook: Outlook) -> float | None:
         return None
+
+    def why(self, task: Task) -> str:
+        return ""
+
+    def mood(self) -> str:
+        return ""
 
 
 def test_a_policy_cannot_place_a_task_where_it_may_not_run() -> None:

@@ -10,7 +10,7 @@ import pytest
 from pilotfish.core.check import check, fingerprint
 from pilotfish.core.proposals import Hold, Outlook, Proposal, Strategy
 from pilotfish.core.prospects import OUTRUN, RELIEVED, PilotWish, PilotWithdrawal
-from pilotfish.core.state import State
+from pilotfish.core.state import State, Task
 from pilotfish.model import effects as e
 from pilotfish.model import inputs as i
 from pilotfish.model import messages as m
@@ -317,6 +317,12 @@ class Lawless:
 
     def next_look_at(self, outlook: Outlook) -> float | None:
         return None
+
+    def why(self, task: Task) -> str:
+        return ""
+
+    def mood(self) -> str:
+        return ""
 
 
 def test_the_machine_does_not_believe_a_policy_that_sends_a_run_elsewhere() -> None:

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from unittest.mock import patch
 
 from pilotfish.backends.exchange import QUEUED, Answer, Command, Exchange, Order, Refused, Sighting, Unclear
-from pilotfish.core.state import Pilot
+from pilotfish.core.pilots import Pilot
 from pilotfish.live import charges, courier, dispatch, watch
 from pilotfish.live.charges import World
 from pilotfish.live.courier import Courier

@@ -6,8 +6,9 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
+from pilotfish.core.pilots import Pilot
 from pilotfish.core.prospects import Demand, PilotWish, PilotWithdrawal, Prospect, SiteEvent, SiteView
-from pilotfish.core.state import Pilot, State
+from pilotfish.core.state import State
 from pilotfish.model.site import PilotSize, Site
 from pilotfish.model.states import ACTIVE, SUBMITTED
 

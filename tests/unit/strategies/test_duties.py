@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from pilotfish.core.pilots import Pilot
 from pilotfish.core.prospects import Prospect, SiteView
-from pilotfish.core.state import Pilot, Task, Worker
+from pilotfish.core.state import Task, Worker
 from pilotfish.model.site import PilotSize
 from pilotfish.model.states import DRAINING
 from pilotfish.strategies.duties import Duties

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from pilotfish.core.pilots import SiteRecord
 from pilotfish.core.proposals import Hold
 from pilotfish.core.prospects import PilotWish, PilotWithdrawal, Prospect, SiteView
-from pilotfish.core.state import SiteRecord, State
+from pilotfish.core.state import State
 from pilotfish.model.site import LOCAL, SUBMITTED, PilotSize, Site, SiteEvent
 from pilotfish.strategies.everywhere import APART_S, GIVE_UP_AFTER, Everywhere
 

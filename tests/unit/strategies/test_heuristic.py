@@ -130,6 +130,18 @@ def test_the_hybrid_scales_fitness_by_rank() -> None:
     assert Hybrid(HeuristicSettings(), dice, {}).fitness(site, record) == pytest.approx(0.5)
 
 
+def test_without_ranks_the_hybrid_goes_by_what_tasks_took_at_the_sites() -> None:
+    sites = [view(name, history=past(name, 4, 0).history) for name in "ab"]
+    outlook = prospect(sites)
+    for worker, site, seconds in (("w", "a", 1.0), ("v", "b", 4.0)):
+        for _ in range(20):
+            outlook.state.forecasts.task_ended("exec sim", worker, site, seconds)
+    hybrid = Hybrid(HeuristicSettings(), random.Random(1))
+    hybrid.propose(outlook)
+    fit = [hybrid.fitness(site, read_record(site, NOW, 1e6)) for site in sites]
+    assert fit[0] > 2 * fit[1]
+
+
 def test_the_hybrid_draws_fast_sites_more_often() -> None:
     settings = HeuristicSettings(workers=4000, max_pending=4000)
     sites = [view(name, history=past(name, 4, 0).history, max_pilots=9999, max_queued=9999) for name in "ab"]

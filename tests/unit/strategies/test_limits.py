@@ -64,7 +64,14 @@ def test_no_pilot_is_asked_for_that_no_waiting_task_fits(make: Callable[[], Fact
     assert make().propose(prospect([view("a", walltime_s=600)], sizes=[PilotSize(walltime_s=601)])) == []
     assert make().propose(prospect([view("a")], sizes=[PilotSize(gpus=1)])) == []
     assert make().propose(prospect([view("a", memory=GIB)], sizes=[PilotSize(memory=2 * GIB)])) == []
-    assert make().propose(prospect([view("a")], sizes=[PilotSize(nodes=2)])) == []
+    assert make().propose(prospect([view("a", backend="sge")], sizes=[PilotSize(nodes=2)])) == []
+
+
+@every_factory
+def test_a_pilot_has_as_many_nodes_as_a_task_wants_where_it_can_have_several(make: Callable[[], Factory]) -> None:
+    asked = wishes(make().propose(prospect([view("a")], sizes=[PilotSize(nodes=2)])))
+    assert [wish.size.nodes for wish in asked] == [2]
+    assert make().propose(prospect([view("a", max_cores=1)], sizes=[PilotSize(nodes=2)])) == []
 
 
 @every_factory

@@ -1,0 +1,131 @@
+"""What is measured of the ways to sites."""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import Any
+
+import pytest
+
+from pilotfish.agent.porter import unsent
+from pilotfish.live.meter import LEAST_BYTES, Meter
+
+SITES = {"a1": "a", "a2": "a", "b1": "b"}
+
+
+class Stage:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 100.0
+        self.woken = 0
+        monkeypatch.setattr("pilotfish.live.meter.time.monotonic", lambda: self.now)
+        self.meter = Meter(SITES.__getitem__, self._wake)
+
+    def _wake(self) -> None:
+        self.woken += 1
+
+    def read(self) -> dict[str, Any]:
+        return {told.site: (told.size, told.seconds) for told in self.meter.read()[0]}
+
+
+@pytest.fixture
+def stage(monkeypatch: pytest.MonkeyPatch) -> Stage:
+    return Stage(monkeypatch)
+
+
+def test_bytes_and_the_time_in_which_any_were_under_way(stage: Stage) -> None:
+    stage.meter.began("a")
+    stage.meter.began("a")
+    stage.meter.moved("a1", 130_000)
+    stage.meter.moved("a2", 150_000)
+    stage.now += 2
+    stage.meter.ended("a")
+    stage.now += 3
+    stage.meter.ended("a")
+    stage.now += 100
+    assert stage.read() == {"a": (280_000, pytest.approx(5.0))}
+    assert stage.read() == {}
+
+
+def test_what_is_still_under_way_is_told_as_well_and_goes_on(stage: Stage) -> None:
+    stage.meter.began("a")
+    stage.meter.began("b")
+    stage.now += 2
+    stage.meter.moved("a1", 120_000)
+    stage.meter.moved("b1", 140_000)
+    measured, busy = stage.meter.read()
+    assert busy and {(told.site, told.size, told.seconds) for told in measured} == {("a", 120_000, 2.0), ("b", 140_000, 2.0)}
+    stage.now += 1
+    stage.meter.moved("b1", 160_000)
+    stage.meter.ended("b")
+    stage.meter.ended("a")
+    assert stage.read() == {"b": (160_000, pytest.approx(1.0))}
+    assert stage.meter.read() == ([], False)
+
+
+def test_it_asks_to_be_read_when_something_begins_and_not_again_until_it_was_read_while_nothing_moved(stage: Stage) -> None:
+    stage.meter.began("a")
+    stage.meter.began("b")
+    stage.meter.ended("a")
+    stage.meter.ended("b")
+    stage.meter.began("a")
+    assert stage.woken == 1
+    assert stage.meter.read() == ([], True)
+    stage.meter.ended("a")
+    stage.meter.began("a")
+    assert stage.woken == 1
+    stage.meter.ended("a")
+    assert stage.meter.read() == ([], False)
+    stage.meter.began("a")
+    assert stage.woken == 2
+
+
+def test_while_a_piece_is_under_way_its_time_is_kept(stage: Stage) -> None:
+    stage.meter.began("a")
+    stage.now += 2
+    assert stage.read() == {}
+    stage.now += 2
+    stage.meter.moved("a1", 1_000_000)
+    assert stage.read() == {"a": (1_000_000, pytest.approx(4.0))}
+
+
+def test_little_says_nothing(stage: Stage) -> None:
+    stage.meter.began("a")
+    stage.meter.moved("a1", LEAST_BYTES - 1)
+    stage.now += 1
+    stage.meter.ended("a")
+    assert stage.read() == {}
+
+
+def test_what_is_left_in_buffers_when_all_is_handed_over_has_not_moved(stage: Stage) -> None:
+    stage.meter.began("a")
+    stage.now += 2
+    stage.meter.moved("a1", 300_000)
+    stage.meter.ended("a")
+    stage.meter.left("a1", 100_000)
+    assert stage.read() == {"a": (200_000, pytest.approx(2.0))}
+
+
+def test_what_is_left_in_buffers_while_more_follows_moves_in_the_time_of_that(stage: Stage) -> None:
+    stage.meter.began("a")
+    stage.meter.began("a")
+    stage.now += 2
+    stage.meter.moved("a1", 300_000)
+    stage.meter.ended("a")
+    stage.meter.left("a1", 100_000)
+    assert stage.read() == {"a": (300_000, pytest.approx(2.0))}
+
+
+def test_the_kernel_tells_what_the_other_end_has_not_taken() -> None:
+    one, other = socket.socketpair()
+    with one, other:
+        one.sendall(b"x" * 1000)
+        assert unsent(one.fileno()) >= 1000
+        assert len(other.recv(1000)) == 1000
+        assert unsent(one.fileno()) == 0
+
+
+def test_of_what_is_no_connection_nothing_is_left() -> None:
+    with open(os.devnull, "wb") as file:
+        assert unsent(file.fileno()) == 0
+    assert unsent(-1) == 0

@@ -7,15 +7,22 @@ that then turns out slow is called back for an idle one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
-from pilotfish.core.proposals import Loan, Outlook, Proposal, Recall
+from pilotfish.core.gangs import is_beside
+from pilotfish.core.proposals import Duplicate, Loan, Outlook, Proposal, Recall
 from pilotfish.core.replicas import within_reach
 from pilotfish.core.state import UNIT, Needs, Shape, Task, Worker
+from pilotfish.core.usage import cores_of
 from pilotfish.model.states import ASSIGNED
 from pilotfish.model.task import CORES
+from pilotfish.policies.duplication import Duplication
+from pilotfish.policies.gathering import Gathering
 from pilotfish.policies.lending import call_back, lend
-from pilotfish.policies.nearness import prefer
+from pilotfish.policies.matching import Matcher, Matching, Nearest
+from pilotfish.policies.molding import Molding
+from pilotfish.policies.order import Turns
+from pilotfish.policies.ranked import CriticalFirst, Order
 
 OVERHEAD_US = 20.0
 """What a call costs beside its own run time: no task is taken to be shorter than this."""
@@ -29,19 +36,23 @@ STALE_S = 1.0
 
 
 class Fifo:
-    def __init__(self) -> None:
+    def __init__(self, matcher: Matcher | None = None, duplication: Duplication | None = None, order: Order | None = None) -> None:
+        self.matcher = matcher or Nearest()
+        self._fallback = Nearest()
         self._passed_over: dict[Shape, float] = {}
         """Since when tasks of these shapes have been ready while no worker had room for one."""
+        self._reserved: dict[str, None] = {}
+        """Workers that were kept free for them when it was last looked."""
         self._call_back_at = 0.0
+        self._order = order or CriticalFirst()
+        self.duplication = duplication or Duplication()
+        self._gathering = Gathering()
+        self._molding = Molding()
 
-    def propose(self, outlook: Outlook) -> list[Proposal | Loan | Recall]:
+    def propose(self, outlook: Outlook) -> list[Proposal | Loan | Recall | Duplicate]:
         proposals: list[Proposal | Loan | Recall] = []
         self._place(outlook, proposals)
-        idle = _idle(outlook)
-        if idle and proposals:
-            given = {proposal.worker.id: None for proposal in proposals}
-            idle = [worker for worker in idle if worker.id not in given]
-        for worker in _held_up(outlook, idle):
+        for worker in _held_up(outlook, proposals):
             if worker.progress_at + STALE_S <= outlook.now:
                 proposals.append(Recall(worker, [task for task in worker.ahead if task.state == ASSIGNED]))
         if outlook.sites and outlook.now >= self._call_back_at:
@@ -49,73 +60,113 @@ class Fifo:
             if loans is not None:
                 self._call_back_at = outlook.now + STALE_S
                 proposals.append(loans)
-        return proposals
+        return [*proposals, *self.duplication.propose(outlook, proposals)]
 
     def _place(self, outlook: Outlook, proposals: list[Proposal | Loan | Recall]) -> None:
         state = outlook.state
         if not state.ready and not state.suspects:
-            self._passed_over = {}
+            self._passed_over, self._reserved = {}, {}
+            self._gathering.forget()
             return
-        workers = [worker for worker in outlook.workers if not worker.runs_suspect]
+        kept: dict[str, None] = {}
         if state.suspects:
-            everybody = [worker for worker in (*workers, *outlook.vouched) if not worker.runs_suspect]
-            left = _place_suspects(outlook, everybody, proposals)
-            workers = [worker for worker in workers if worker in left]
-        supplies = [_Supply(shape) for shape in _in_order(state.ready)]
+            everybody = [worker for worker in (*outlook.workers, *outlook.vouched) if not worker.runs_suspect]
+            kept = _place_suspects(outlook, everybody, proposals)
+        turns = Turns(state, outlook.now)
+        supplies = [_Supply(shape, self._order.of(state, shape, outlook.now)) for shape in turns.shapes]
+        supplies, promised = self._gather(outlook, supplies, kept, turns, proposals)
         loans = lend(outlook, [supply.shape for supply in supplies]) if outlook.sites else []
         proposals.extend(loans)
         lent = {task: None for loan in loans for task in loan.tasks}
         if not supplies:
-            self._passed_over = {}
+            self._passed_over, self._reserved = {}, {}
             return
-        roomy = [worker for worker in workers if any(worker.fits(supply.shape.needs) for supply in supplies)]
-        reserved = self._reserve(outlook, (workers, roomy), supplies)
-        first = [supply for supply in supplies if supply.shape.priority == supplies[0].shape.priority]
-        preferred = prefer(outlook, [worker for worker in roomy if worker.id not in reserved], [supply.shape for supply in first])
+        among = outlook.roomy if all(_needs_cores(supply.shape) for supply in supplies) else outlook.workers
+        open_to_all = [worker for worker in among if not worker.runs_suspect and worker.id not in kept]
+        roomy = [worker for worker in open_to_all if any(worker.fits(supply.shape.needs) for supply in supplies)]
+        self._molding.begin(roomy)
+        reserved = self._reserve(outlook, roomy, supplies, kept | dict.fromkeys(promised))
+        reserved |= {name: [supply for supply in supplies if supply.shape.priority > shape.priority] for name, shape in promised.items()}
+        preferred, governed = self._match(outlook, [worker for worker in roomy if worker.id not in reserved], turns)
+        spoken_for = {**lent, **{task: None for tasks in preferred.values() for task in tasks}}
         for supply in supplies:
-            supply.spoken_for = {**lent, **{task: None for tasks in preferred.values() for task in tasks}}
-        # Who is full is of interest only for tasks that are so short that they are sent ahead.
-        chosen = workers if any(_is_short(supply.shape) for supply in supplies) else roomy
-        fillings = [_fill(outlook, worker, reserved.get(worker.id, supplies), preferred.get(worker.id, ())) for worker in chosen]
+            supply.spoken_for = spoken_for
         odd = [supply for supply in supplies if supply.shape.least_s]
+        all_supplies = supplies
+        supplies = [supply for supply in supplies if supply.shape not in governed] if governed else supplies
+        # Who is full is of interest only for tasks that are so short that they are sent ahead.
+        chosen = roomy
+        if any(_is_short(supply.shape) for supply in supplies):
+            chosen = [worker for worker in outlook.workers if not worker.runs_suspect and worker.id not in kept]
+        mold = self._molding
+        fillings = [
+            _fill(outlook, worker, reserved.get(worker.id, supplies), preferred.get(worker.id, ()), turns, mold) for worker in chosen
+        ]
         if odd:
-            fillings += [_fill(outlook, worker, odd, ()) for worker in outlook.vouched]
+            fillings += [_fill(outlook, worker, odd, (), turns, mold) for worker in outlook.vouched]
         for proposal in fillings:
             # Only when everybody has what fits now: a task must not wait at one worker while another has room for it.
             if proposal.worker.id not in reserved and not outlook.sites:
-                _add_ahead(outlook, proposal, supplies)
+                _add_ahead(outlook, proposal, supplies, all_supplies, turns)
             if proposal.tasks:
                 proposals.append(proposal)
+
+    def _match(self, outlook: Outlook, roomy: list[Worker], turns: Turns) -> Matching:
+        shapes = [shape for shape in turns.leading if shape.nodes == 1]
+        if not turns.contested:
+            return self.matcher.match(outlook, roomy, shapes)
+        # What keeps tasks back for later cannot know whose turn it will be then.
+        matcher = self._fallback if self.matcher.keeps_back else self.matcher
+        preferred, governed = matcher.match(outlook, roomy, shapes)
+        return Matching(turns.moderate(preferred, roomy), governed)
 
     def next_look_at(self, outlook: Outlook) -> float | None:
         """Tasks that wait at a worker while another one idles need a second look, and so do tasks that nobody has room for."""
         moments = [since + PATIENCE_S for since in self._passed_over.values()]
-        moments += [worker.progress_at + STALE_S for worker in _held_up(outlook, _idle(outlook))]
+        moments += [worker.progress_at + STALE_S for worker in _held_up(outlook)]
+        again_at = self.duplication.next_look_at(outlook)
+        moments += [again_at] if again_at is not None else []
+        others = self.matcher.next_look_at(outlook), self._gathering.next_look_at(outlook)
+        moments += [moment for moment in others if moment is not None]
         return min((moment for moment in moments if moment > outlook.now), default=None)
 
-    def _reserve(self, outlook: Outlook, among: tuple[list[Worker], list[Worker]], supplies: list[_Supply]) -> dict[str, list[_Supply]]:
+    def why(self, task: Task) -> str:
+        return self.matcher.why(task)
+
+    def mood(self) -> str:
+        return self.matcher.mood()
+
+    def _gather(
+        self, outlook: Outlook, supplies: list[_Supply], kept: dict[str, None], turns: Turns, proposals: list[Proposal | Loan | Recall]
+    ) -> tuple[list[_Supply], dict[str, Shape]]:
+        """Place tasks of several nodes. What is left to be given, and workers that are kept free for some of them."""
+        wanting = [supply for supply in supplies if supply.shape.nodes > 1]
+        if not wanting:
+            self._gathering.forget()
+            return supplies, {}
+        others = [supply for supply in supplies if supply.shape.nodes == 1]
+        gathered = self._gathering.gather(outlook, wanting, others, kept | self._reserved, turns)
+        proposals.extend(gathered.proposals)
+        kept |= gathered.used
+        return others, gathered.kept
+
+    def _reserve(self, outlook: Outlook, roomy: list[Worker], supplies: list[_Supply], kept: dict[str, None]) -> dict[str, list[_Supply]]:
         """Large tasks must not starve behind a stream of small ones: after a while, a worker is kept free for one until it fits."""
         passed_over, self._passed_over = self._passed_over, {}
         reserved: dict[str, list[_Supply]] = {}
-        workers, roomy = among
         for place, supply in enumerate(supplies):
             shape = supply.shape
             if any(worker.fits(shape.needs) and worker.id not in reserved and worker.suits(shape, outlook.now) for worker in roomy):
                 continue
-            able = [worker for worker in workers if worker.id not in reserved and worker.suits(shape, outlook.now)]
-            if not able:
-                continue
             since = self._passed_over[shape] = passed_over.get(shape, outlook.now)
-            if since + PATIENCE_S <= outlook.now:
+            if since + PATIENCE_S > outlook.now:
+                continue
+            free_to_ask = (worker for worker in outlook.workers if worker.id not in reserved and worker.id not in kept)
+            able = [worker for worker in free_to_ask if not worker.runs_suspect and worker.suits(shape, outlook.now)]
+            if able:
                 reserved[min(able, key=lambda worker: worker.held).id] = supplies[: place + 1]
+        self._reserved = dict.fromkeys(reserved)
         return reserved
-
-
-def _in_order(shapes: dict[Shape, None]) -> list[Shape]:
-    live = [shape for shape in shapes if not shape.run.paused]
-    if len(live) > 1:
-        live.sort(key=lambda shape: (-shape.priority, next(iter(shape.queue)).id))
-    return live
 
 
 class _Supply:
@@ -123,9 +174,9 @@ class _Supply:
 
     __slots__ = ("left", "passed_over", "shape", "spoken_for", "tasks")
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: Shape, tasks: Iterable[Task]) -> None:
         self.shape = shape
-        self.tasks: Iterator[Task] = iter(shape.queue)
+        self.tasks: Iterator[Task] = iter(tasks)
         self.left = len(shape.queue)
         self.passed_over: list[Task] = []
         self.spoken_for: dict[Task, None] = {}
@@ -159,8 +210,8 @@ def _in_reach(outlook: Outlook, task: Task, worker: Worker) -> bool:
     return within_reach(outlook.state, task, worker.site)
 
 
-def _place_suspects(outlook: Outlook, workers: list[Worker], proposals: list[Proposal | Loan | Recall]) -> list[Worker]:
-    """Suspects need a worker of their own. Returns the workers left for other tasks; one is kept free for the first that has no place."""
+def _place_suspects(outlook: Outlook, workers: list[Worker], proposals: list[Proposal | Loan | Recall]) -> dict[str, None]:
+    """Suspects need a worker of their own. Returns workers that are not for others; one is kept free for the first that has no place."""
     used: dict[str, None] = {}
     kept_for: Task | None = None
     empty = sum(1 for worker in workers if not worker.held)
@@ -177,55 +228,64 @@ def _place_suspects(outlook: Outlook, workers: list[Worker], proposals: list[Pro
         elif able and kept_for is None:
             kept_for = task
             used[min(able, key=lambda worker: worker.held).id] = None
-    return [worker for worker in workers if worker.id not in used]
+    return used
 
 
-def _fill(outlook: Outlook, worker: Worker, supplies: list[_Supply], preferred: Sequence[Task]) -> Proposal:
+def _fill(outlook: Outlook, worker: Worker, supplies: list[_Supply], preferred: Sequence[Task], turns: Turns, molding: Molding) -> Proposal:
     """Give the worker what fits now: first what had better run there than anywhere else."""
     free = dict(worker.free)
     proposal = Proposal(worker, list(preferred))
     for near in preferred:
         for name, amount in near.shape.needs:
             free[name] -= amount
-    for supply in supplies:
+        turns.gave(near.shape, near.shape.needs)
+    for near in preferred:
+        if near.shape.cores_max:
+            least = cores_of(near.shape.needs)
+            granted = cores_of(molding.grant(outlook.state, near, len(near.shape.queue), free.get(CORES, 0) + least))
+            proposal.cores[near.id] = granted / UNIT
+            free[CORES] = free.get(CORES, 0) + least - granted
+    for supply in turns.offer(supplies):
         shape = supply.shape
-        if not supply.left or not worker.fits(shape.needs) or not worker.suits(shape, outlook.now):
+        if not supply.left or not _fits(free, shape.needs) or not worker.suits(shape, outlook.now):
             continue
         while _fits(free, shape.needs):
             task = supply.take(outlook, worker)
             if task is None:
                 break
             if shape.cores_max:
-                needs = _grant(free, shape)
+                needs = molding.grant(outlook.state, task, supply.left + 1, free.get(CORES, 0))
                 proposal.cores[task.id] = dict(needs).get(CORES, 0) / UNIT
             else:
                 needs = shape.needs
             for name, amount in needs:
                 free[name] -= amount
             proposal.tasks.append(task)
+            if turns.contested:
+                turns.gave(shape, needs)
+                break
     return proposal
 
 
 def _fits(free: dict[str, int], needs: Needs) -> bool:
-    return all(free.get(name, 0) >= amount for name, amount in needs)
+    for name, amount in needs:  # noqa: SIM110 - a generator would cost more than the loop
+        if free.get(name, 0) < amount:
+            return False
+    return True
 
 
-def _grant(free: dict[str, int], shape: Shape) -> Needs:
-    wanted = min(shape.cores_max, free.get(CORES, 0))
-    return tuple((name, max(amount, wanted) if name == CORES else amount) for name, amount in shape.needs)
-
-
-def _add_ahead(outlook: Outlook, proposal: Proposal, supplies: list[_Supply]) -> None:
-    """Tasks ahead must be like all that the worker has, so that master and agent agree on what starts next."""
+def _add_ahead(outlook: Outlook, proposal: Proposal, supplies: list[_Supply], others: list[_Supply], turns: Turns) -> None:
+    """Tasks ahead must be like all that the worker has, so that master and agent agree on what starts next. ``others``: whose turn may be
+    first, also if nothing of them is to be sent ahead."""
     worker = proposal.worker
     held = next(iter(worker.active), None) or (proposal.tasks[0] if proposal.tasks else None)
-    if held is None:
+    if held is None or (outlook.state.gangs and is_beside(worker)):
         return
     if worker.held and outlook.now - worker.progress_at >= max(STALE_S, worker.poll_s):
         return  # what runs there takes long: tasks would only wait, and be called back
     shape = held.shape
     supply = next((supply for supply in supplies if supply.shape is shape and supply.left), None)
-    if supply is None or (supply is not supplies[0] and any(s.left and s.shape.priority > shape.priority for s in supplies)):
+    if supply is None or not turns.is_first(supply, others):
         return
     room = _depth(outlook, worker, shape)
     if len(worker.ahead) > room // 2 or not _uniform(worker, proposal, shape):
@@ -236,6 +296,14 @@ def _add_ahead(outlook: Outlook, proposal: Proposal, supplies: list[_Supply]) ->
             break
         proposal.tasks.append(task)
         proposal.ahead += 1
+        if turns.contested:
+            turns.gave(shape, shape.needs)
+            if not turns.is_first(supply, others):
+                break
+
+
+def _needs_cores(shape: Shape) -> bool:
+    return bool(shape.needs) and shape.needs[0][0] == CORES
 
 
 def _is_short(shape: Shape) -> bool:
@@ -243,7 +311,7 @@ def _is_short(shape: Shape) -> bool:
 
 
 def _uniform(worker: Worker, proposal: Proposal, shape: Shape) -> bool:
-    if shape.cores_max or worker.ends_at is not None:
+    if shape.cores_max or shape.nodes > 1 or worker.ends_at is not None:
         return False
     held = (*worker.active, *proposal.tasks) if len(worker.active) < 64 else (*proposal.tasks, next(iter(worker.active)))
     return all(task.shape is shape for task in held) and (not worker.ahead or next(reversed(worker.ahead)).shape is shape)
@@ -259,19 +327,17 @@ def _depth(outlook: Outlook, worker: Worker, shape: Shape) -> int:
     return slots * max(1, min(MAX_AHEAD_PER_SLOT, int(window / mean_s)))
 
 
-def _idle(outlook: Outlook) -> list[Worker]:
-    return [worker for worker in outlook.workers if not worker.active]
-
-
-def _held_up(outlook: Outlook, idle: list[Worker]) -> Iterator[Worker]:
+def _held_up(outlook: Outlook, proposals: Sequence[Proposal | Loan | Recall] = ()) -> Iterator[Worker]:
     """Where tasks wait that could begin at once at an idle worker, and have not been asked back yet."""
-    if not idle:
+    waiting = [worker for worker in outlook.state.sent_ahead if worker.ahead and not worker.recalled]
+    if not waiting:
         return
+    given = {proposal.worker for proposal in proposals}
+    idle = [worker for worker in outlook.roomy if not worker.active and worker not in given]
     suited: dict[Shape, bool] = {}
-    for worker in outlook.workers:
-        if worker.ahead and not worker.recalled:
-            shape = next(iter(worker.ahead)).shape  # what waits at one worker is all alike, see _uniform
-            if shape not in suited:
-                suited[shape] = any(other.suits(shape, outlook.now) for other in idle)
-            if suited[shape]:
-                yield worker
+    for worker in waiting if idle else ():
+        shape = next(iter(worker.ahead)).shape  # what waits at one worker is all alike, see _uniform
+        if shape not in suited:
+            suited[shape] = any(other.suits(shape, outlook.now) for other in idle)
+        if suited[shape]:
+            yield worker

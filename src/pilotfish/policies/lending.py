@@ -17,7 +17,8 @@ MOST_BOUND = 2000
 
 def lend(outlook: Outlook, shapes: Sequence[Shape]) -> list[Loan]:
     """Oldest tasks first, those that at least one worker of the site could run. Those that were cut off by a pilot's end are not lent:
-    how much time they need is for us to see to. What cannot begin at once is shared out by size: no site hoards what another could run."""
+    how much time they need is for us to see to; nor are those of several nodes. What cannot begin at once is shared out by size: no site
+    hoards what another could run."""
     taken: dict[Task, None] = {}
     loans: dict[Worker, list[Task]] = {}
     for speaker, _ in outlook.sites:
@@ -34,11 +35,15 @@ def _lend_unbound(outlook: Outlook, shapes: Sequence[Shape], taken: dict[Task, N
         for speaker, subjects in outlook.sites:
             wanted[speaker] += more.get(speaker, 0)
             for shape in shapes:
-                if wanted[speaker] > 0 and not shape.least_s and any(worker.suits(shape, outlook.now) for worker in subjects):
+                if wanted[speaker] > 0 and _may_be_lent(shape) and any(worker.suits(shape, outlook.now) for worker in subjects):
                     found = list(_first(outlook, shape, wanted[speaker], taken, speaker.site))
                     taken.update(dict.fromkeys(found))
                     loans[speaker] += found
                     wanted[speaker] -= len(found)
+
+
+def _may_be_lent(shape: Shape) -> bool:
+    return not shape.least_s and shape.nodes == 1
 
 
 def _can_begin(subjects: list[Worker]) -> int:
@@ -67,7 +72,7 @@ def _bound(outlook: Outlook, speaker: Worker, taken: dict[Task, None]) -> Iterab
     found: dict[Task, None] = {}
     room = MOST_BOUND - len(speaker.lent)
     for shape in outlook.state.ready:
-        if shape.least_s or shape.run.paused:
+        if not _may_be_lent(shape) or shape.run.paused:
             continue
         for record, tasks in shape.wanting.items():
             if record.home or record.path or not record.holders:

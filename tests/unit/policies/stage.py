@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from pilotfish.core.proposals import Outlook, Proposal
 from pilotfish.core.state import Shape, Task, Worker
@@ -22,6 +23,12 @@ class Nothing:
     def next_look_at(self, outlook: Outlook) -> float | None:
         return None
 
+    def why(self, task: Task) -> str:
+        return ""
+
+    def mood(self) -> str:
+        return ""
+
 
 def digest(name: str) -> str:
     return name.encode().hex().rjust(64, "0")
@@ -33,6 +40,8 @@ class Idle(Stage):
     def __init__(self) -> None:
         super().__init__(policy=Nothing())
         self.link: dict[str, int] = {}
+        self.options: dict[str, Any] = {}
+        """Of runs to come."""
 
     def enter(self, name: str, cores: float = 1.0, holds: Sequence[str] = (), **tags: str) -> Worker:
         self.link[name] = self.join(name, cores=cores, tags=tags)
@@ -45,7 +54,7 @@ class Idle(Stage):
 
     def need(self, *contents: dict[str, int], spec: TaskSpec | None = None) -> list[Task]:
         """A run of tasks of one spec, each with what it needs: {name: bytes}."""
-        run = self.open_run(f"run{self.machine.state.next_run}")
+        run = self.open_run(f"run{self.machine.state.next_run}", **self.options)
         needed = {
             number: tuple(Content(digest(name), size, f"/inputs/{name}", 1, 1) for name, size in one.items())
             for number, one in enumerate(contents)
@@ -60,7 +69,7 @@ class Idle(Stage):
         """As the machine makes it: whom somebody vouches for is not among those that are served directly."""
         vouched = {worker.id for _, subjects in sites for worker in subjects}
         workers = [worker for worker in self.machine.state.workers.values() if worker.id not in vouched]
-        return Outlook(self.machine.state, workers, self.now, 0.05, list(sites))
+        return Outlook(self.machine.state, self.now, 0.05, lambda worker: True, lambda able: (list(sites), workers))
 
     def shapes(self) -> list[Shape]:
         return list(self.machine.state.ready)

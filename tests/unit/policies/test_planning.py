@@ -1,0 +1,270 @@
+"""What a plan makes of the pool: who gets what now, who waits, and when it is drawn anew."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from pilotfish.core.proposals import Proposal
+from pilotfish.core.replicas import needs
+from pilotfish.core.state import Troubles, Worker
+from pilotfish.model import inputs as i
+from pilotfish.model.task import TaskSpec
+from pilotfish.policies import planning
+from pilotfish.policies.auto import LOOK_S, Chooser
+from pilotfish.policies.fifo import Fifo
+from pilotfish.policies.gantt import HEURISTICS, Heuristic
+from pilotfish.policies.planning import AGAIN_S, Planner
+from pilotfish.policies.registry import POLICIES
+from pilotfish.policies.transfers import TRIAL_S, Transfers, bandwidth, is_at
+from tests.unit.policies.stage import Idle, digest
+
+MB = 1_000_000
+QUICK, SLOW = 100 * MB, MB // 10
+
+
+class TwoSites(Idle):
+    """Two workers here, near the files, and two far away, over a slow link."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        for name in ("near-1", "near-2", "far-1", "far-2"):
+            self.enter(name)
+            self.worker(name).site = self.shadow.workers[name].site = name.split("-")[0]
+        self.measure("near", QUICK)
+        self.measure("far", SLOW)
+        self.learn(10.0)
+
+    def worker(self, name: str) -> Worker:
+        return self.machine.state.workers[name]
+
+    def measure(self, site: str, rate: float) -> None:
+        for _ in range(3):
+            self.tell(i.LinkMeasured(site, int(rate), 1.0))
+
+    def learn(self, seconds: float) -> None:
+        """Tasks have taken so long."""
+        for name in self.machine.state.workers:
+            for _ in range(3):
+                self.machine.state.forecasts.task_ended("python ", name, self.worker(name).site, seconds)
+
+    def given(self, policy: Fifo) -> dict[str, list[int]]:
+        return {p.worker.id: [task.id & 0xFFFF for task in p.tasks] for p in policy.propose(self.outlook()) if hasattr(p, "tasks")}
+
+
+@pytest.mark.parametrize("heuristic", HEURISTICS)
+def test_a_large_file_does_not_go_over_a_slow_link(heuristic: Heuristic) -> None:
+    stage = TwoSites()
+    stage.need(*[{"large": 500 * MB}] * 4)
+    given = stage.given(Fifo(Planner(heuristic)))
+    assert set(given) == {"near-1", "near-2"}, "the second gets it as it comes to the first; the far ones would wait for over an hour"
+
+
+@pytest.mark.parametrize("heuristic", HEURISTICS)
+def test_small_files_go_where_there_is_room(heuristic: Heuristic) -> None:
+    stage = TwoSites()
+    stage.need(*[{f"small-{number}": MB // 10} for number in range(8)])
+    assert {"near-1", "far-1"} <= set(stage.given(Fifo(Planner(heuristic))))
+
+
+def test_without_files_everybody_gets_something() -> None:
+    stage = TwoSites()
+    stage.need(*[{}] * 8)
+    given = stage.given(Fifo(Planner("xsufferage")))
+    assert set(given) == {"near-1", "near-2", "far-1", "far-2"}
+    tasks = [task for ones in given.values() for task in ones]
+    assert len(tasks) == len(set(tasks))
+
+
+def test_a_task_whose_file_is_on_its_way_does_not_hold_a_core_that_others_can_use() -> None:
+    stage = TwoSites()
+    stage.need(*[{"large": 500 * MB}] * 4, *[{"small": MB}] * 40)
+    policy = Fifo(Planner("xsufferage"))
+    large = [task for tasks in stage.given(policy).values() for task in tasks if task < 4]
+    assert len(large) <= 1
+    stage.holds("near-1", "large", "small")
+    stage.now += 2 * AGAIN_S
+    assert {"near-1", "near-2"} <= set(stage.given(policy))
+
+
+def test_who_may_not_run_it_is_not_planned_for() -> None:
+    stage = TwoSites()
+    stage.enter("odd", cores=4.0)
+    stage.need(*[{}] * 3)
+    for state in (stage.machine.state, stage.shadow):
+        for shape in state.ready:
+            shape.lacking["near"] = shape.lacking["far"] = None
+    assert set(stage.given(Fifo(Planner("min-min")))) == {"odd"}
+
+
+def test_a_plan_is_drawn_again_when_work_comes_and_when_workers_come() -> None:
+    stage = TwoSites()
+    planner = Planner("sufferage")
+    policy = Fifo(planner)
+    stage.need(*[{}] * 20)
+    stage.given(policy)
+    stage.given(policy)
+    assert planner.plans == 1
+    stage.need(*[{}] * 2)
+    stage.given(policy)
+    assert planner.plans == 2
+    stage.enter("new")
+    stage.given(policy)
+    assert planner.plans == 3
+
+
+def test_of_very_many_tasks_each_file_has_its_representatives(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planning, "MOST_TASKS", 20)
+    stage = TwoSites()
+    tasks = stage.need(*[{"first": MB}] * 100, *[{"last": MB}] * 100)
+    chosen = list(planning._representatives(tasks[0].shape))
+    assert len(chosen) <= 20 and {record for task in chosen for record in task.contents} == set(stage.machine.state.contents.values())
+
+
+def test_links_are_believed_to_be_as_quick_as_they_were() -> None:
+    stage = TwoSites()
+    outlook = stage.outlook()
+    assert bandwidth(outlook, "near") == pytest.approx(QUICK, rel=0.05)
+    assert bandwidth(outlook, "far") == pytest.approx(SLOW, rel=0.05)
+
+
+def test_transfers_come_one_after_the_other_and_are_forgotten_when_they_are_there() -> None:
+    stage = TwoSites()
+    first, second = stage.need({"a": 10 * MB}, {"b": 10 * MB})
+    transfers, outlook = Transfers(), stage.outlook()
+    transfers.begin(outlook, first, "far")
+    transfers.begin(outlook, second, "far")
+    record = stage.machine.state.contents[digest("b")]
+    assert transfers.arrival(outlook, record, "far") == pytest.approx(outlook.now + 200, rel=0.05)
+    assert transfers.must_wait(outlook, second, "far") and not transfers.must_wait(outlook, second, "near")
+    stage.holds("far-1", "a", "b")
+    transfers.look(stage.outlook())
+    assert is_at(stage.outlook(), record, "far")
+    assert transfers.link_free_at(stage.outlook(), "far") == stage.now
+
+
+def test_it_says_what_it_has_in_mind() -> None:
+    stage = TwoSites()
+    tasks = stage.need(*[{"large": 500 * MB}] * 3, {"other": 500 * MB})
+    planner = Planner("xsufferage")
+    stage.given(Fifo(planner))
+    assert "has it for worker near-" in planner.why(tasks[2])
+    assert Planner("min-min").why(tasks[0]) == ""
+
+
+@pytest.mark.parametrize("name", list(POLICIES))
+def test_without_any_worker_nothing_is_proposed_and_nothing_breaks(name: str) -> None:
+    stage = Idle()
+    stage.need({"large": 500 * MB}, {})
+    policy = POLICIES[name]()
+    assert list(policy.propose(stage.outlook())) == []
+    assert policy.next_look_at(stage.outlook()) is None or policy.next_look_at(stage.outlook()) > stage.now  # type: ignore[operator]
+
+
+def test_a_task_that_failed_at_the_only_worker_goes_there_again() -> None:
+    stage = Idle()
+    stage.enter("a")
+    (task,) = stage.need({})
+    task.troubles = Troubles()
+    task.troubles.avoid = "a"
+    (proposal,) = Fifo(Planner("min-min")).propose(stage.outlook())
+    assert proposal.worker.id == "a"
+
+
+def test_a_file_that_never_arrives_holds_nobody_up() -> None:
+    """Whoever was to fetch it has lost its task."""
+    stage = TwoSites()
+    first, second = stage.need({"large": 500 * MB}, {"large": 500 * MB})
+    transfers = Transfers()
+    transfers.begin(stage.outlook(), first, "near")
+    assert transfers.must_wait(stage.outlook(), second, "near"), "it has just been given away"
+    stage.now += 1
+    assert not transfers.must_wait(stage.outlook(), second, "near")
+    transfers.look(stage.outlook())
+    assert transfers.link_free_at(stage.outlook(), "near") == stage.now
+
+
+def test_short_tasks_of_a_lower_priority_are_not_sent_ahead_of_what_is_planned() -> None:
+    stage = TwoSites()
+    stage.need(*[{}] * 20, spec=TaskSpec("python", "high", priority=5))
+    stage.need(*[{}] * 20, spec=TaskSpec("python", "low"))
+    for state in (stage.machine.state, stage.shadow):
+        for shape in state.ready:
+            shape.samples, shape.mean_us = 10, 1000.0
+    for proposal in Fifo(Planner("min-min")).propose(stage.outlook()):
+        assert all(task.shape.priority == 5 for task in proposal.tasks), proposal
+
+
+# --- auto -----------------------------------------------------------------------------------------------------------------------------
+
+
+def choice(stage: Idle, chooser: Chooser) -> bool:
+    Fifo(chooser).propose(stage.outlook())
+    return chooser.planning
+
+
+def test_without_inputs_nothing_is_planned() -> None:
+    stage, chooser = TwoSites(), Chooser()
+    stage.need(*[{}] * 4)
+    assert not choice(stage, chooser) and chooser.planner.plans == 0
+
+
+def test_files_that_travel_for_long_are_worth_a_plan_and_small_ones_are_not() -> None:
+    stage, chooser = TwoSites(), Chooser()
+    stage.need(*[{"large": 500 * MB}] * 4)
+    assert choice(stage, chooser)
+    stage, chooser = TwoSites(), Chooser()
+    stage.need(*[{"tiny": 100_000}] * 400)
+    assert not choice(stage, chooser), chooser.reason
+
+
+def test_it_chooses_again_when_the_files_are_everywhere() -> None:
+    stage, chooser = TwoSites(), Chooser()
+    stage.need(*[{"large": 500 * MB}] * 4)
+    assert choice(stage, chooser)
+    stage.holds("near-2", "large")
+    stage.holds("far-1", "large")
+    assert choice(stage, chooser), "not before it looks again"
+    stage.now += LOOK_S + 1
+    assert not choice(stage, chooser)
+
+
+def test_on_bad_forecasts_nothing_is_built() -> None:
+    stage, chooser = TwoSites(), Chooser()
+    dice = random.Random(1)
+    for _ in range(200):
+        stage.machine.state.forecasts.task_ended("python ", "near-1", "near", dice.choice((0.1, 1.0, 10.0, 100.0)))
+    stage.need(*[{"large": 500 * MB}] * 4)
+    for shape in stage.shapes():
+        shape.samples = 200
+    assert not choice(stage, chooser) and "wrong" in chooser.reason
+
+
+@pytest.mark.parametrize("name", list(POLICIES))
+def test_every_policy_gives_work_to_who_is_free(name: str) -> None:
+    stage = Idle()
+    stage.enter("a")
+    stage.need({}, {})
+    (proposal,) = POLICIES[name]().propose(stage.outlook())
+    assert proposal.worker.id == "a" and len(proposal.tasks) == 1
+
+
+@pytest.mark.parametrize("heuristic", HEURISTICS)
+def test_a_link_of_which_nothing_is_known_gets_one_small_file_first(heuristic: Heuristic) -> None:
+    stage = Idle()
+    for name in ("near-1", "near-2", "far-1", "far-2"):
+        stage.enter(name)
+        stage.machine.state.workers[name].site = stage.shadow.workers[name].site = name.split("-")[0]
+    stage.need(*[{"large": 500 * MB}] * 4, *[{"small": MB}] * 2)
+    policy = Fifo(Planner(heuristic))
+
+    def sizes() -> list[int]:
+        given = [task for proposal in policy.propose(stage.outlook()) if isinstance(proposal, Proposal) for task in proposal.tasks]
+        return [record.size for task in given for record in needs(task)]
+
+    assert sizes() == [MB, MB]
+    for name in ("near-1", "far-1"):
+        stage.holds(name, "small")
+    stage.now += TRIAL_S
+    assert 500 * MB in sizes(), "nobody waits for ever for what cannot be measured"

@@ -53,6 +53,7 @@ def test_nothing_is_lost_or_done_twice_in_a_hundred_thousand_faults(record_prope
     record_property("figure", f"simulation: {campaign.fault_count} faults in {campaign.seeds} seeds: {counts}")
     assert not campaign.failures, campaign.complaint()
     assert campaign.fault_count >= ENOUGH_FAULTS
+    assert campaign.counts["copies that won"] >= LEAST_COVERED
     assert campaign.counts["innocents convicted"] <= MOST_INNOCENTS_CONVICTED * campaign.counts["tasks"]
     kinds = (*NODE_FAULTS, *DATA_FAULTS, *MASTER_FAULTS, *CLIENT_FAULTS, *CONSEQUENCES)
     missing = [kind for kind in kinds if campaign.faults[kind] < LEAST_COVERED]

@@ -34,6 +34,7 @@ class SimulatedCarrier:
         self.unstowed: dict[int, None] = {}
         """What it was asked to put away, and has not answered yet."""
         node.machine.staging.changed(list(self.disk.contents), [])
+        node.machine.staging.held.update(self.disk.held)
 
     @property
     def full(self) -> bool:

@@ -108,6 +108,9 @@ class Custody:
             if staging.wanted or staging.stowing:
                 raise Mislaid(f"{node.worker} wants {list(staging.wanted)} and stows {list(staging.stowing)} when all is over")
             self._check_holds(node, machine.state)
+            needless = [digest for digest in node.carrier.disk.held if digest not in machine.state.contents]
+            if needless:
+                raise Mislaid(f"{node.worker} keeps {needless} for nobody")
 
     def _check_holds(self, node: Node, state: State) -> None:
         believed = {record.digest for record in state.workers[node.worker].holds}

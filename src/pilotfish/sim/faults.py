@@ -22,6 +22,7 @@ RARE_FACTS = (
     f.TasksReturned,
     f.AttemptFailed,
     f.TasksRecalled,
+    f.TasksDuplicated,
     f.TasksCancelled,
     f.RunCancelled,
     f.RunClosed,

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from pilotfish.core.pilots import KEPT_EVENTS, Pilot
 from pilotfish.core.prospects import (
     EXPIRED,
     FAILED,
@@ -23,7 +24,7 @@ from pilotfish.core.prospects import (
     SiteEvent,
     SiteView,
 )
-from pilotfish.core.state import KEPT_EVENTS, Pilot, State
+from pilotfish.core.state import State
 from pilotfish.model import states
 from pilotfish.model.site import BOOTSTRAP, DIED, REFUSED, PilotSize, Site
 from pilotfish.sim.gridsites import BLACK_HOLE, DEAD, KILLER, REFUSING, GridSite

@@ -11,7 +11,6 @@ from pilotfish.model import inputs as i
 from pilotfish.model import messages as m
 from pilotfish.model.facts import Record, encode_record
 from pilotfish.model.task import Payload
-from pilotfish.policies.fifo import Fifo
 from pilotfish.sim.network import CLOSED, DIAL, Link
 from pilotfish.sim.wire import read_from_agent, read_from_client, write_to_agent, write_to_client
 
@@ -36,7 +35,7 @@ class MasterProcess:
         self.usurped = False
         self.doom = doom
         self.doom_fact = doom_fact
-        self.machine = Machine(state, Fifo(), world.strategy(), world.scenario.settings)
+        self.machine = Machine(state, world.policy(), world.strategy(), world.scenario.settings)
         self.links: dict[int, Link] = {}
         self.inbox: list[i.Input] = []
         self.backlog: list[tuple[Link | None, Any]] = []

@@ -2,7 +2,8 @@
 
 * nothing lost: what was accepted stays, and reaches one final state; what clients were told never changes
 * once: an attempt begins at most once; a result is applied at most once, and it is that of the current attempt
-* efficiency: a task runs again only if its earlier run failed or the worker of that run is gone, and a worker is given up only for a reason
+* efficiency: a task runs again only if its earlier run failed or the worker of that run is gone, or as the one copy that its person allows;
+  and a worker is given up only for a reason
 * blame: only who was alone when its worker died is convicted
 * liveness: when the faults are over everything ends within a bound, and no capacity idles beside a task that could use it
 * replay: the journal gives the live state; explanation: whoever waits has a reason
@@ -19,6 +20,7 @@ from pilotfish.core.check import check, fingerprint
 from pilotfish.core.machine import RETURN_S
 from pilotfish.core.replicas import within_reach
 from pilotfish.core.state import State
+from pilotfish.core.twins import attempt_at
 from pilotfish.model import facts as f
 from pilotfish.model.facts import Record
 from pilotfish.model.ids import INDEX_MASK, run_of, show_task
@@ -58,6 +60,8 @@ class Oracle:
         self.applied: dict[int, int] = {}
         self.charges: Counter[tuple[int, str]] = Counter()
         """How often each task was charged with what, as the journal has it."""
+        self.copies: dict[tuple[int, int], None] = {}
+        """Attempts that are second ones: (task, attempt)."""
         self.deaths_caused: dict[int, int] = {}
         self.convicted: dict[int, str] = {}
         self.person_of_run: dict[int, Person] = {}
@@ -136,6 +140,7 @@ class Oracle:
             attempt = self.world.journal.shadow.task(number).attempt
             if said != [b"%d" % number, b"%d" % attempt, fact.worker.encode()]:
                 raise Violated(f"task {show_task(number)}, attempt {attempt} at {fact.worker}: the result of {said} was taken for it")
+            self.world.report.counts["copies that won"] += (number, attempt) in self.copies
         self.custody.done(fact)
 
     def _attempt_failed(self, fact: f.AttemptFailed, turn: Record) -> None:
@@ -163,6 +168,15 @@ class Oracle:
         deaths = self.charges[fact.task, "deaths"]
         if deaths < 3:
             raise Violated(f"task {show_task(fact.task)} was convicted after {deaths} deaths")
+
+    def _tasks_duplicated(self, fact: f.TasksDuplicated, turn: Record) -> None:
+        state = self.world.journal.shadow
+        for number in fact.tasks:
+            task = state.task(number)
+            if task.shape.run.options.speculate is False:
+                raise Violated(f"task {show_task(number)} was copied, against the will of its person")
+            self.copies[number, state.twins[task].attempt] = None
+            self.world.report.counts["copies"] += 1
 
     def _worker_ended(self, fact: f.WorkerEnded, turn: Record) -> None:
         self.ended_workers[fact.worker] = fact.reason
@@ -209,6 +223,7 @@ class Oracle:
                 raise Violated(f"attempt {execution.attempt} of task {show_task(task)} was begun by {other.worker} and by {node.worker}")
             reborn = other.life < world.nodes[other.worker].life
             excused = other.outcome == "failed" or other.worker in self.ended_workers or reborn
+            excused |= (task, execution.attempt) in self.copies and other.worker != node.worker
             if not excused and node.worker not in self.ended_workers:
                 raise Violated(
                     f"task {show_task(task)} runs again on {node.worker} (attempt {execution.attempt}), "
@@ -294,7 +309,7 @@ class Oracle:
                 execution = slot.execution
                 if execution is not None and not slot.condemned:
                     task = state.find_task(execution.task)
-                    wanted = task is not None and task.worker is worker and task.attempt == execution.attempt
+                    wanted = task is not None and attempt_at(state, worker, task) == execution.attempt
                     name = ("useless", execution.task, execution.attempt)
                     if self._lasts(name, not wanted and not self._troubled(worker.id), self.settle_s):
                         raise Violated(f"{worker.id} has long been running attempt {execution.attempt} of {task}, which nobody wants")
@@ -379,6 +394,7 @@ def _first_difference(where: str, left: Any, right: Any) -> str:
 _FACTS: dict[type, Any] = {
     f.TasksDone: Oracle._tasks_done,
     f.AttemptFailed: Oracle._attempt_failed,
+    f.TasksDuplicated: Oracle._tasks_duplicated,
     f.WorkerEnded: Oracle._worker_ended,
     f.RunClosed: Oracle._run_closed,
     f.RunCancelled: Oracle._run_cancelled,

@@ -9,6 +9,8 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
+import msgspec
+
 from pilotfish.model.settings import PoolSettings
 from pilotfish.model.task import RunOptions
 from pilotfish.sim.data_faults import DATA_FAULTS
@@ -111,6 +113,8 @@ class Scenario:
     clients_speak_json: bool = False
     items_per_message: int = 5000
     data: DataPlan | None = None
+    copies: float | None = None
+    """How eagerly tasks that run are given to second workers as well; 0: where that pays, as far as anybody can tell."""
 
 
 def draw_scenario(seed: int, most_faults: int = 0) -> Scenario:
@@ -121,6 +125,7 @@ def draw_scenario(seed: int, most_faults: int = 0) -> Scenario:
     sites = _draw_sites(dice)
     people = _draw_people(dice, sites, faults * gap_s)
     data = draw_data(seed, people)
+    copies = _draw_copies(seed, people)
     if data is not None:
         weights |= _draw_data_weights(seed)
     return Scenario(
@@ -143,6 +148,7 @@ def draw_scenario(seed: int, most_faults: int = 0) -> Scenario:
         clients_speak_json=dice.random() < 0.2,
         items_per_message=dice.choice((5000, 5000, 7, 1)),
         data=data,
+        copies=copies,
     )
 
 
@@ -155,6 +161,16 @@ def _draw_weights(dice: random.Random) -> dict[str, float]:
 def _draw_data_weights(seed: int) -> dict[str, float]:
     dice = random.Random(f"data faults {seed}")
     return {kind: dice.uniform(0.2, 1.0) * RARE.get(kind, 1.0) for kind in DATA_FAULTS if dice.random() < 0.6}
+
+
+def _draw_copies(seed: int, people: list[PersonPlan]) -> float | None:
+    """In some worlds people allow copies of their tasks, or say nothing, or forbid them."""
+    dice = random.Random(f"copies {seed}")
+    if dice.random() < 0.6:
+        return None
+    for plan in people:
+        plan.options = msgspec.structs.replace(plan.options, speculate=dice.choice((None, True, True, False)))
+    return dice.choice((0.0, 0.1, 0.5, 1.0))
 
 
 def _draw_settings(dice: random.Random) -> PoolSettings:

@@ -11,7 +11,10 @@ from typing import Any
 
 from pilotfish.agent.pace import DIAL_TIMEOUT_S
 from pilotfish.core import watching
-from pilotfish.core.proposals import Strategy
+from pilotfish.core.proposals import Policy, Strategy
+from pilotfish.policies.duplication import Duplication, forecast
+from pilotfish.policies.fifo import Fifo
+from pilotfish.sim.copying import Copying
 from pilotfish.sim.disk import SimulatedJournal, SimulatedPayloads
 from pilotfish.sim.faults import Faults
 from pilotfish.sim.library import Library
@@ -86,6 +89,12 @@ class World:
         if self.scenario.fixed_strategy:
             shapes = [*shapes, SiteShape("local", memory=shapes[0].memory, tags=shapes[0].tags)]
         return shapes
+
+    def policy(self) -> Policy:
+        eagerness = self.scenario.copies
+        if eagerness:
+            return Copying(eagerness, random.Random(f"copies {self.scenario.seed} {self.now}"))
+        return Fifo(duplication=Duplication(eagerness is not None, forecast))
 
     def strategy(self) -> Strategy:
         return Fixed() if self.scenario.fixed_strategy else Fleet(self.scenario.sites)

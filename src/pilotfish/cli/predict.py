@@ -1,0 +1,155 @@
+"""predict: when a run will be over. The pool as it stands goes on in the simulator, many times."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pilotfish.cli import completions
+from pilotfish.cli.foreseen import RECORD, Seen, about, clock, find_unfinished, notes, number, progress_of, read_moment
+from pilotfish.cli.options import json_option, pool_option, run_argument
+from pilotfish.cli.render import Column, Screen, duration, plural
+
+if TYPE_CHECKING:
+    from pilotfish.core.state import Run
+    from pilotfish.sim.calibration import Calibration
+    from pilotfish.sim.foresight import Foresight
+
+SHOWN = 20
+"""So many of the record's predictions, the latest."""
+
+
+@click.command()
+@run_argument(completions.unfinished)
+@click.option("--record", is_flag=True, help="Show how good earlier predictions were instead.")
+@click.option("--replicas", type=click.IntRange(1, 10_000), metavar="N", help="Imagine so many futures.  [default: by what is left to do]")
+@pool_option
+@json_option
+def predict(run: str | None, record: bool, replicas: int | None, pool: str, as_json: bool) -> None:
+    """Say when a run will be over, and what the time goes into.
+
+    The pool goes on in the simulator, many times, with what it has learnt about tasks, links and queues. It does not wait for that.
+    """
+    from pilotfish.sim.calibration import Calibration, Prediction
+
+    screen = Screen.of()
+    seen, moment = read_moment(pool)
+    calibration = Calibration(seen.directory / RECORD)
+    calibration.settle(seen.state, seen.ended)
+    if record:
+        calibration.save()
+        _show_record(screen, calibration, as_json)
+        return
+    from pilotfish.sim.foresight import foresee
+
+    found = find_unfinished(seen.state, run)
+    foresight = foresee(moment, found.id, replicas=replicas or 0, told=progress_of(screen, as_json))[0]
+    factor = calibration.factor()
+    low, high = foresight.band(factor)
+    median = foresight.median_s
+    if not foresight.stuck:
+        calibration.predictions.append(Prediction(moment.now, found.uid, found.id, found.unfinished, median, low, high, factor))
+    calibration.save()
+    answer = _answer(seen, found, foresight, (low, high), factor, len(calibration.tested))
+    if as_json:
+        screen.json(answer)
+    else:
+        _show(screen, seen, found, answer, foresight, (low, high))
+
+
+def _answer(seen: Seen, run: Run, foresight: Foresight, band: tuple[float, float], factor: float, tested: int) -> dict[str, Any]:
+    parts, median = foresight.parts, foresight.median_s
+    return {
+        "run": run.id,
+        "at": seen.now,
+        "left": run.unfinished,
+        "tasks": len(run.tasks),
+        "median_s": number(median),
+        "low_s": number(band[0]),
+        "high_s": number(band[1]),
+        "end_at": number(seen.now + median),
+        "parts": {
+            "waiting_s": number(parts.waiting_s),
+            "execution_s": number(parts.execution_s),
+            "staging_s": number(parts.staging_s),
+            "tail_s": number(parts.tail_s),
+        },
+        "replicas": len(foresight.ends_s),
+        "factor": round(factor, 3),
+        "tested": tested,
+        "guessed": foresight.guessed,
+        "stuck": foresight.stuck,
+        "notes": notes(seen, run, foresight),
+    }
+
+
+def _show(screen: Screen, seen: Seen, run: Run, answer: dict[str, Any], foresight: Foresight, band: tuple[float, float]) -> None:
+    median, now = foresight.median_s, seen.now
+    if answer["median_s"] is None:
+        screen.line(f"Run {run.id} will not end as it is.")
+    else:
+        low, high = band
+        latest = f"{clock(now + high, now)} ({about(low)} to {about(high)})" if answer["high_s"] is not None else "never"
+        screen.line(f"Run {run.id} will be over at about {clock(now + median, now)}, in {about(median)}.")
+        screen.line(f"In four of five cases between {clock(now + low, now)} and {latest}.")
+        screen.line()
+        parts = foresight.parts
+        futures = plural(len(foresight.ends_s), "future")
+        if answer["factor"] != 1.0:
+            futures += f"; the band is {answer['factor']:g} times as wide as they say, by {plural(answer['tested'], 'earlier prediction')}"
+        screen.fields(
+            [
+                ("left", f"{run.unfinished:,} of {plural(len(run.tasks), 'task')}"),
+                ("waiting for workers", about(parts.waiting_s)),
+                ("execution", about(parts.execution_s)),
+                ("staging", about(parts.staging_s)),
+                ("tail", f"{about(parts.tail_s)} from when the first worker has nothing to do"),
+                ("imagined", futures),
+            ]
+        )
+    for note in answer["notes"]:
+        screen.line(f"Note: {note}.")
+
+
+def _show_record(screen: Screen, calibration: Calibration, as_json: bool) -> None:
+    tested = calibration.tested
+    errors = sorted(one.error for one in tested)
+    held = sum(one.held for one in tested)
+    if as_json:
+        rows = [
+            {
+                "run": one.run,
+                "at": one.at,
+                "left": one.left,
+                "median_s": one.median_s,
+                "low_s": one.low_s,
+                "high_s": one.high_s,
+                "took_s": one.took_s or None,
+            }
+            for one in calibration.predictions
+        ]
+        middle = errors[len(errors) // 2] if errors else None
+        screen.json({"predictions": rows, "tested": len(tested), "held": held, "median_error": middle, "factor": calibration.factor()})
+        return
+    if not calibration.predictions:
+        screen.line("Nothing was predicted yet. When will it be over? pilotfish predict")
+        return
+    columns = [
+        Column("RUN", right=True),
+        Column("LEFT", right=True),
+        Column("PREDICTED", right=True),
+        Column("BAND"),
+        Column("TOOK", right=True),
+        Column(""),
+    ]
+    rows_shown = []
+    for one in calibration.predictions[-SHOWN:]:
+        verdict = "" if not one.took_s else "inside" if one.held else "outside"
+        took = duration(one.took_s) if one.took_s else "not over"
+        rows_shown.append((one.run, f"{one.left:,}", about(one.median_s), f"{about(one.low_s)} to {about(one.high_s)}", took, verdict))
+    screen.table(columns, rows_shown)
+    if tested:
+        screen.line()
+        half = f"half of the medians were within {errors[len(errors) // 2]:.0%} of the time that was left"
+        screen.line(f"{held} of {plural(len(tested), 'end')} inside the band of four of five; {half}.")

@@ -1,0 +1,79 @@
+"""Bugs about second attempts of tasks to be found, like those of ``planted.py``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pilotfish.core import assigning, snapshot, twins, verdicts
+from pilotfish.core.machine import Machine
+from pilotfish.core.moves import put_back, take_away
+from pilotfish.core.state import State, Task, Worker
+from tests.simulation.planted import Patch, bug
+from tests.simulation.planted_data import PLANTED
+
+__all__ = ["PLANTED"]
+
+
+@bug
+def who_lost_is_not_told(patch: Patch) -> None:
+    """The slower of two attempts runs to its end."""
+    kill = assigning.kill
+
+    def forgetful(master: Machine, attempts: Iterable[tuple[Task, Worker, int]]) -> None:
+        kill(master, [attempt for attempt in attempts if attempt[0] not in master.state.twins])
+
+    patch.setattr(assigning, "kill", forgetful)
+
+
+@bug
+def the_room_of_who_lost_is_not_freed(patch: Patch) -> None:
+    def careless(state: State, worker: Worker, task: Task, at: float) -> None:
+        twin = state.twins.pop(task, None)
+        if twin is not None and twin.worker is worker:
+            task.attempt = twin.attempt
+
+    patch.setattr(twins, "won", careless)
+
+
+@bug
+def the_number_of_a_copy_is_used_again(patch: Patch) -> None:
+    """Two workers run an attempt of the same number."""
+    goes_on = twins.goes_on
+
+    def forgetful(state: State, worker: Worker, task: Task, at: float) -> bool:
+        number = task.attempt
+        if goes_on(state, worker, task, at):
+            return True
+        task.attempt = number
+        return False
+
+    patch.setattr(twins, "goes_on", forgetful)
+
+
+@bug
+def a_new_master_does_not_know_of_copies(patch: Patch) -> None:
+    """The snapshot has them, and they are not read."""
+    patch.setitem(snapshot._RESTORE, "twins", lambda state, rows: None)
+
+
+@bug
+def a_failed_copy_ends_its_task(patch: Patch) -> None:
+    """The verdict does not spare the one that goes on."""
+    patch.setattr(verdicts, "_spared", lambda fact: fact)
+
+
+@bug
+def with_one_worker_the_other_attempt_is_lost(patch: Patch) -> None:
+    """The task is queued again although it still runs elsewhere."""
+    goes_on = twins.goes_on
+
+    def hasty(state: State, worker: Worker, task: Task, at: float) -> bool:
+        if not goes_on(state, worker, task, at):
+            return False
+        assert task.worker is not None
+        take_away(task.worker, task, at)
+        goes_on(state, worker, task, at)
+        put_back(state, task)
+        return True
+
+    patch.setattr(twins, "goes_on", hasty)

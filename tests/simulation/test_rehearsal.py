@@ -1,0 +1,134 @@
+"""The light world: hosts, links and disks do what they say, and what decides in it is what decides live."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+
+import pytest
+
+from pilotfish.policies.registry import POLICIES
+from pilotfish.sim.apst import places, sweep
+from pilotfish.sim.families import family
+from pilotfish.sim.places import STREAMS, Disk, Link
+from pilotfish.sim.rehearsal import Rehearsal
+from pilotfish.sim.workflows import unlawful, work_of
+from pilotfish.sim.workload import Place, Work
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+        self._events: list[tuple[float, int, Callable[..., None], tuple[object, ...]]] = []
+
+    def after(self, seconds: float, act: Callable[..., None], *arguments: object) -> None:
+        self._events.append((self.now + seconds, len(self._events), act, arguments))
+
+    def run(self) -> None:
+        while self._events:
+            event = min(self._events)
+            self._events.remove(event)
+            self.now = event[0]
+            event[2](*event[3])
+
+
+def test_transfers_share_a_link_equally_and_together_use_all_of_it() -> None:
+    clock = Clock()
+    ends: dict[str, float] = {}
+    link = Link(clock, bandwidth=100.0, latency_s=0.0)
+    link.send(100.0, lambda: ends.update(small=clock.now))
+    link.send(300.0, lambda: ends.update(large=clock.now))
+    clock.run()
+    assert ends == {"small": pytest.approx(2.0), "large": pytest.approx(4.0)}
+    moved, busy_s = link.measure()
+    assert moved == pytest.approx(400) and busy_s == pytest.approx(4.0) and not link.busy
+
+
+def test_only_so_many_transfers_go_at_a_time_and_each_has_its_latency() -> None:
+    clock = Clock()
+    ends: list[float] = []
+    link = Link(clock, bandwidth=100.0, latency_s=1.0)
+    for _ in range(STREAMS + 1):
+        link.send(0.0, lambda: ends.append(clock.now))
+    clock.run()
+    assert ends == [pytest.approx(STREAMS)] * STREAMS + [pytest.approx(STREAMS + 1)]
+
+
+def test_a_file_comes_once_however_many_ask_for_it() -> None:
+    clock = Clock()
+    got: list[str] = []
+    link = Link(clock, bandwidth=10.0, latency_s=0.0)
+    disk = Disk(link, ("here",))
+    assert not disk.fetch("here", 100, lambda: got.append("here"))
+    assert disk.fetch("there", 100, lambda: got.append("first"))
+    assert not disk.fetch("there", 100, lambda: got.append("second"))
+    clock.run()
+    assert got == ["here", "first", "second"] and disk.has("there")
+    assert link.measure()[0] == pytest.approx(100)
+
+
+@pytest.mark.parametrize("name", list(POLICIES))
+def test_all_tasks_end_once_and_no_host_runs_more_than_it_has_cores_for(name: str) -> None:
+    work = sweep(1, unit_s=1.0, tasks=120)
+    played = Rehearsal(places("a", hosts=(6, 2, 3)), work, POLICIES[name](), 1, keep=True).run()
+    ended = sorted(stint.task for stint in played.stints)
+    assert sorted(set(ended)) == list(range(120))
+    assert len(ended) == 120 or name == "stealing"
+    by_host: dict[int, list[tuple[float, float]]] = {}
+    for stint in played.stints:
+        by_host.setdefault(stint.host, []).append((stint.began, stint.ended))
+    for spans in by_host.values():
+        spans.sort()
+        assert all(before[1] <= after[0] + 1e-9 for before, after in pairwise(spans))
+    assert played.makespan_s >= max(stint.ended for stint in played.stints)
+
+
+def test_the_same_seed_gives_the_same_play() -> None:
+    def play() -> float:
+        return Rehearsal(places("b", hosts=(4, 2, 2)), sweep(3, 1.0, 60), POLICIES["xsufferage"](), 3).run().makespan_s
+
+    assert play() == play()
+
+
+def test_a_plan_beats_self_scheduling_where_large_files_are_shared_and_ties_where_they_are_everywhere() -> None:
+    """The published experiment at a third of its size."""
+
+    def seconds(scenario: str, policy: str) -> float:
+        work = sweep(1, unit_s=1.5, tasks=402)
+        return Rehearsal(places(scenario, bandwidth=30e6, hosts=(11, 3, 5)), work, POLICIES[policy](), 1).run().makespan_s
+
+    assert seconds("a", "workqueue") > 1.3 * seconds("a", "xsufferage")
+    assert seconds("a", "auto") < 1.1 * seconds("a", "xsufferage")
+    assert seconds("d", "auto") < 1.05 * seconds("d", "workqueue")
+
+
+def test_pilots_that_wait_and_pilots_whose_time_is_over_lose_nothing() -> None:
+    work = Work([7.0] * 60)
+    patient = Place("batch", 4, wait_s=30.0, wait_spread=0.5)
+    short = Place("short", 2, walltime_s=20.0)
+    played = Rehearsal([patient, short], work, POLICIES["near"](), 2, keep=True).run()
+    assert sorted(stint.task for stint in played.stints) == list(range(60))
+    assert all(stint.ended <= 20.0 + 1e-6 for stint in played.stints if stint.place == "short")
+
+
+@pytest.mark.parametrize("name", list(POLICIES))
+def test_work_that_nobody_can_run_is_said_to_be_that(name: str) -> None:
+    with pytest.raises(RuntimeError, match="1 tasks were left"):
+        Rehearsal([Place("small", 2)], Work([1.0, 1.0], cores=[1, 2]), POLICIES[name]()).run()
+
+
+@pytest.mark.parametrize("name", ["montage", "epigenomics", "cycles", "1000genome", "seismology"])
+@pytest.mark.parametrize("policy", ["workqueue", "near", "xsufferage"])
+def test_every_order_of_a_workflow_is_lawful_and_no_shorter_than_its_bounds(name: str, policy: str) -> None:
+    workflow = family(name, 150, 1)
+    played = Rehearsal([Place("p", 8)], work_of(workflow), POLICIES[policy](), keep=True).run()
+    assert not unlawful(workflow, played.stints)
+    assert played.makespan_s >= workflow.least_s(8)
+
+
+def test_the_longest_chain_goes_first_where_it_is_known() -> None:
+    workflow = family("cycles", 400, 1)
+    work = work_of(workflow)
+    work.costs, work.kinds = list(work.seconds), ["task"] * len(work)
+    ranked, listed = (Rehearsal([Place("p", 32)], work, POLICIES[name]()).run().makespan_s for name in ("near", "workqueue"))
+    assert ranked < listed

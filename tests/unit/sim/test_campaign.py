@@ -1,0 +1,72 @@
+"""Many rehearsals: the same figures on any number of cores, and bounds that hold."""
+
+from __future__ import annotations
+
+import pytest
+
+from pilotfish.errors import BadInput
+from pilotfish.policies.registry import POLICIES
+from pilotfish.sim.campaign import in_parallel, longest_chain_s, play, play_all, tell
+from pilotfish.sim.scenario_file import Scenario, Wanted
+from pilotfish.sim.workload import Work
+from tests.unit.sim.test_scenario_file import read
+
+
+def small(**work: object) -> Scenario:
+    return read(
+        wanted=Wanted(
+            ["near 4", "far 4 speed=0.5 bandwidth=1MB"], ["3x5MB"], {"tasks": 60, "seconds": "uniform(5, 20)", **work}, ["all"], 2
+        )
+    )
+
+
+def test_every_policy_ends_every_task_above_the_bounds() -> None:
+    for outcome in play_all(small(), 1):
+        assert outcome.makespan_s >= max(outcome.area_s, outcome.path_s)
+        assert 0 < outcome.used <= 1
+        assert set(outcome.sent) == {"near", "far"}
+
+
+def test_two_processes_find_what_one_finds() -> None:
+    def found(cores: int) -> dict[tuple[str, int], float]:
+        return {(one.policy, one.seed): one.makespan_s for one in play_all(small(), cores)}
+
+    alone = found(1)
+    assert len(alone) == 2 * len(POLICIES)
+    assert found(2) == alone
+
+
+def test_what_happened_is_told_whole() -> None:
+    story = tell(small(), "near")
+    assert sorted(stint.task for stint in story.played.stints) == list(range(60))
+    assert all(transfer.asked < transfer.came for transfer in story.transfers)
+    assert {transfer.place for transfer in story.transfers} == {"near", "far"}
+    assert story.outcome == play(small(), ("near", 0))
+
+
+def test_stealing_ends_sooner_where_some_hosts_are_slow() -> None:
+    scenario = read(wanted=Wanted(["quick 4", "slow 4 speed=0.1"], [], {"tasks": 24, "seconds": 30}, ["near", "stealing"], 1))
+    near, stealing = play_all(scenario, 1)
+    assert stealing.makespan_s < 0.7 * near.makespan_s
+
+
+def test_tasks_that_nobody_can_end_are_an_error() -> None:
+    scenario = read(wanted=Wanted(["here 1 walltime=60"], [], {"tasks": 10, "seconds": 50}, ["workqueue"], 1))
+    with pytest.raises(BadInput, match="policy workqueue, seed 0: .* tasks were left") as refused:
+        list(play_all(scenario, 1))
+    assert "walltime" in refused.value.hint
+
+
+def test_an_error_in_another_process_comes_back() -> None:
+    scenario = read(wanted=Wanted(["here 1 walltime=60"], [], {"tasks": 10, "seconds": 50}, ["workqueue"], 2))
+    with pytest.raises(BadInput, match="tasks were left"):
+        list(play_all(scenario, 2))
+
+
+def test_turns_are_done_once_each() -> None:
+    assert sorted(in_parallel(abs, [-3, -1, -2], 2)) == [1, 2, 3]
+
+
+def test_the_longest_chain_is_found() -> None:
+    assert longest_chain_s(Work([1.0, 5.0, 2.0], after=[(), (0,), (0, 1)])) == 8.0
+    assert longest_chain_s(Work([1.0, 5.0])) == 5.0

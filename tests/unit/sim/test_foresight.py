@@ -1,0 +1,147 @@
+"""Futures of a moment: they begin where the pool stands, differ by luck, and agree where nothing is left to luck."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pilotfish.core.snapshot import dump
+from pilotfish.core.state import State
+from pilotfish.model.settings import PoolSettings
+from pilotfish.policies.registry import POLICIES
+from pilotfish.sim.calibration import ENOUGH, Calibration, Prediction
+from pilotfish.sim.foresight import foresee
+from pilotfish.sim.forked import Forked
+from pilotfish.sim.lengths import Lengths
+from pilotfish.sim.moment import AS_IT_IS, Moment, Variation
+from pilotfish.sim.past import Past
+from pilotfish.sim.rehearsal import Rehearsal
+from pilotfish.sim.workload import Place, Work
+
+
+class Told(Rehearsal):
+    """A rehearsal that can be asked how it stands."""
+
+    beat_s = 5.0
+
+    def __init__(self, places: list[Place], work: Work) -> None:
+        super().__init__(places, work, POLICIES["workqueue"]())
+        self.past = Past()
+        self.heard = self.past.hear
+        self.begin()
+
+    def moment(self) -> Moment:
+        return Moment.of(self.machine.state, self.past, PoolSettings(policy="workqueue"), self.now)
+
+
+def halfway(work: Work, *places: Place) -> Told:
+    world = Told(list(places) or [Place("here", 4)], work)
+    world.go_on(left=len(work) // 2)
+    return world
+
+
+def test_what_never_varies_is_foreseen_within_a_few_parts_in_a_hundred() -> None:
+    world = halfway(Work([10.0] * 80))
+    told = foresee(world.moment(), None, replicas=20, cores=1)[0]
+    at = world.now
+    world.go_on()
+    assert told.median_s == pytest.approx(world.now - at, rel=0.1)
+    low, high = told.band()
+    assert low <= told.median_s <= high
+
+
+def test_a_fork_leaves_what_it_was_forked_from_alone() -> None:
+    world = halfway(Work([10.0, 20.0] * 20))
+    before = [str(fact) for fact in dump(world.machine.state)]
+    foresee(world.moment(), None, replicas=2, cores=1)
+    assert [str(fact) for fact in dump(world.machine.state)] == before
+
+
+def test_the_same_seed_is_the_same_future_in_one_process_and_in_two() -> None:
+    moment = halfway(Work([float(3 + task % 7) for task in range(300)])).moment()
+    alone, together = (foresee(moment, None, replicas=30, cores=cores)[0] for cores in (1, 2))
+    assert alone.ends_s == together.ends_s
+
+
+def test_tasks_that_run_go_on_from_where_they_are() -> None:
+    work = Work([100.0] * 80)
+    world = Told([Place("here", 40)], work)
+    world.go_on(until=160.0)
+    assert world.machine.state.unfinished == 40
+    told = foresee(world.moment(), None, replicas=10, cores=1)[0]
+    assert told.quantile(0.0) > 30
+
+
+def test_more_workers_are_sooner_and_fewer_are_later_with_the_same_dice() -> None:
+    moment = halfway(Work([10.0 + task % 5 for task in range(120)])).moment()
+    variations = [
+        AS_IT_IS,
+        Variation("more", more=(("here", 4),)),
+        Variation("quick", speeds={"here": 2.0}),
+        Variation("less", more=(("here", -2),)),
+    ]
+    as_it_is, more, quick, less = foresee(moment, None, variations, replicas=16, cores=1)
+    assert more.chance_to_beat(as_it_is) > 0.9
+    assert quick.median_s == pytest.approx(as_it_is.median_s / 2, rel=0.1)
+    assert less.chance_to_beat(as_it_is) == 0
+
+
+def test_without_its_only_site_a_run_never_ends() -> None:
+    moment = halfway(Work([10.0] * 20)).moment()
+    told = foresee(moment, None, [Variation("none", without_sites=("here",))], replicas=2, cores=1)[0]
+    assert told.median_s == float("inf")
+    assert told.stuck == 8
+
+
+def test_what_the_time_goes_into_adds_up_to_it() -> None:
+    digest = "0" * 64
+    work = Work([10.0] * 24, files={digest: 50_000_000}, needs=[(digest,)] * 24, after=[()] * 12 + [(task,) for task in range(12)])
+    world = Told([Place("here", 4, bandwidth=1e7)], work)
+    world.go_on(left=20)
+    told = foresee(world.moment(), None, replicas=1, cores=1)[0]
+    parts = told.parts
+    assert parts.waiting_s + parts.execution_s + parts.staging_s == pytest.approx(told.median_s)
+    assert 0 <= parts.tail_s <= told.median_s
+
+
+def test_it_is_said_of_which_tasks_nothing_is_known() -> None:
+    world = Told([Place("here", 2)], Work([5.0] * 6 + [7.0] * 4, kinds=["known"] * 6 + ["new"] * 4))
+    world.go_on(left=7)
+    future = Forked(world.moment(), AS_IT_IS, 1)
+    assert future.guessed == {"exec new": 4}
+
+
+def test_what_runs_longer_than_all_that_ended_makes_the_rest_longer() -> None:
+    dice = np.random.default_rng(1)
+    short = Lengths([1.0] * 10, [], dice).draw(dice, 1000).mean()
+    longer = Lengths([1.0] * 10, [5.0] * 10, dice).draw(dice, 1000).mean()
+    assert longer > 2 * short
+    assert all(Lengths([1.0, 2.0, 3.0], [], dice).draw_beyond(dice, 2.5) >= 2.5 for _ in range(100))
+
+
+def predicted(took_s: float, number: int = 0) -> Prediction:
+    return Prediction(float(number), f"run {number}", number, 10, 100.0, 80.0, 125.0, took_s=took_s)
+
+
+def test_bands_that_never_held_become_wider_and_those_that_always_did_narrower(tmp_path: Path) -> None:
+    record = Calibration(tmp_path / "record")
+    record.predictions = [predicted(200.0) for _ in range(ENOUGH - 1)]
+    assert record.factor() == 1.0
+    record.predictions.append(predicted(200.0))
+    assert record.factor() > 2
+    record.predictions = [predicted(101.0)] * ENOUGH
+    assert record.factor() < 1
+
+
+def test_the_record_is_kept_for_its_owner_alone(tmp_path: Path) -> None:
+    record = Calibration(tmp_path / "record")
+    record.predictions = [predicted(0.0, 1), predicted(90.0, 2)]
+    record.save()
+    assert (tmp_path / "record").stat().st_mode & 0o777 == 0o600
+    again = Calibration(tmp_path / "record")
+    assert again.predictions == record.predictions
+    assert [one.run for one in again.tested] == [2]
+    again.settle(State(), {})
+    assert [one.run for one in again.predictions] == [2]  # of the other nobody will ever know

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 TYPE_CHECKING = False  # type checkers take it for true; the module typing would take longer to import than all of this
 if TYPE_CHECKING:
+    from pilotfish.api.balance_report import BalanceReport
+    from pilotfish.api.divisible import divide, iterate
     from pilotfish.api.executor import Executor, ExecutorBroken, LeftBehind
     from pilotfish.api.future import TaskFuture
     from pilotfish.api.run import Run
@@ -18,6 +20,7 @@ _HOMES = {
     "ApplicationManager": "pilotfish.applications.manager",
     "ApplicationWorker": "pilotfish.applications.manager",
     "BadInput": "pilotfish.errors",
+    "BalanceReport": "pilotfish.api.balance_report",
     "Completed": "pilotfish.applications.executable",
     "ConnectionFailed": "pilotfish.errors",
     "ExecutableFailed": "pilotfish.applications.executable",
@@ -28,12 +31,15 @@ _HOMES = {
     "Run": "pilotfish.api.run",
     "TaskFailed": "pilotfish.errors",
     "TaskFuture": "pilotfish.api.future",
+    "divide": "pilotfish.api.divisible",
+    "iterate": "pilotfish.api.divisible",
 }
 
 __all__ = [
     "ApplicationManager",
     "ApplicationWorker",
     "BadInput",
+    "BalanceReport",
     "Completed",
     "ConnectionFailed",
     "ExecutableFailed",
@@ -45,6 +51,8 @@ __all__ = [
     "TaskFailed",
     "TaskFuture",
     "__version__",
+    "divide",
+    "iterate",
 ]
 
 

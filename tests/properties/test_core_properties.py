@@ -40,7 +40,11 @@ SPECS = st.builds(
     TaskSpec,
     kind=st.just("python"),
     request=st.builds(
-        Request, cores=st.sampled_from([0.5, 1.0, 2.0]), cores_max=st.sampled_from([0.0, 3.0]), memory=st.sampled_from([0, 4])
+        Request,
+        cores=st.sampled_from([0.5, 1.0, 2.0]),
+        cores_max=st.sampled_from([0.0, 3.0]),
+        memory=st.sampled_from([0, 4]),
+        nodes=st.sampled_from([1, 1, 2]),
     ),
     time_s=st.sampled_from([0.0, 50.0]),
     retries=st.integers(0, 2),
@@ -123,7 +127,7 @@ class CoreStory(RuleBasedStateMachine):
         held = self.stage.held.get(self._link(worker), {}) if honest else {}
         holding = [(task, attempt, m.STARTED if task % 2 else m.QUEUED) for task, attempt in held.items()]
         offer: dict[str, Any] = {"holding": holding, "ends_in_s": ends, "tags": {"gpu": "yes"} if cores > 1 else {}}
-        self.links[worker] = self.stage.join(worker, cores, capacity={"memory": 16.0}, **offer)
+        self.links[worker] = self.stage.join(worker, cores, capacity={"memory": 16.0}, pilot="p", **offer)
         self.stage.held.setdefault(self.links[worker], {}).update(held)
 
     @rule(worker=WORKERS, failure=FAILURES, count=st.integers(1, 4), wall_us=st.sampled_from([100, 3_000_000]))

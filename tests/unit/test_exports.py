@@ -15,6 +15,7 @@ NAMES = [
     "ApplicationManager",
     "ApplicationWorker",
     "BadInput",
+    "BalanceReport",
     "Completed",
     "ConnectionFailed",
     "ExecutableFailed",
@@ -25,6 +26,8 @@ NAMES = [
     "Run",
     "TaskFailed",
     "TaskFuture",
+    "divide",
+    "iterate",
 ]
 
 

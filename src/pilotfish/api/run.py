@@ -6,10 +6,12 @@ import itertools
 import os
 import shlex
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar, Unpack
 
+from pilotfish.api.deadlines import RunWishes, run_wishes
 from pilotfish.api.executor import shared_pool
 from pilotfish.api.future import ExecutableFuture, TaskFuture
 from pilotfish.api.mapping import map_by
@@ -17,7 +19,7 @@ from pilotfish.api.places import list_places, read_place, use_places
 from pilotfish.api.session import Pool, Session
 from pilotfish.applications.function import PICKLE, PythonCalls, worker_payload, worker_spec
 from pilotfish.applications.launches import Defaults, ExecutableCalls, ExecutableWishes
-from pilotfish.applications.tasklist import Needs
+from pilotfish.applications.tasklist import NOTHING, Needs, read_cost
 from pilotfish.applications.wishes import Wishes, read_wishes
 from pilotfish.errors import BadInput, PilotfishError
 from pilotfish.model.task import RunOptions
@@ -30,10 +32,10 @@ DEFAULT_POOL = "default"
 class Submitter:
     """Makes tasks of calls, all with the same wishes. ``run.options(cores=2).submit(f, x)``"""
 
-    def __init__(self, session: Session, calls: PythonCalls, after: tuple[int, ...] = ()) -> None:
+    def __init__(self, session: Session, calls: PythonCalls, needs: Needs = NOTHING) -> None:
         self._session = session
         self._calls = calls
-        self._after = after
+        self._needs = needs
 
     def submit(self, fn: Callable[Arguments, Value], /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> TaskFuture[Value]:
         """A call as a task. What cannot be pickled is an error here and now."""
@@ -45,7 +47,7 @@ class Submitter:
                 )
         spec, payload = self._calls.encode(fn, args, kwargs)
         future: TaskFuture[Value] = TaskFuture(self._session)
-        return self._session.submit(future, spec, payload, Needs(self._after))
+        return self._session.submit(future, spec, payload, self._needs)
 
     def map(
         self,
@@ -64,20 +66,29 @@ class Run:
 
     The run belongs to the pool, not to this program: when the block is left by an exception (Ctrl-C too), the tasks go on, and
     ``pilotfish status`` shows them. ``Run(uid=…)`` finds a run again. ``sites``: where its tasks may run, as in ``"hpc"`` or
-    ``["hpc:4", "local"]``; otherwise wherever the pool has workers. A Python call runs in this program's current directory, or in a
-    directory of the worker's own on a node that has not got it.
+    ``["hpc:4", "local"]``; otherwise wherever the pool has workers. ``max_failures``: stop it after so many failed tasks. ``share``: runs
+    of one share stand in one line, and shares get the pool in turns, by weight if one is given: ``"thesis:2"``. ``deadline``: when it
+    should have ended: ``"18:00"``, ``"2h"`` or a datetime. ``speculate``: a task that takes far longer than others is tried by an idle
+    worker as well, and the first result counts. A Python call runs in this program's current directory, or in a directory of the worker's
+    own on a node that has not got it.
     """
 
     def __init__(
-        self, name: str = "", *, pool: str | Pool = DEFAULT_POOL, sites: str | Sequence[str] = (), uid: str = "", max_failures: int = 0
+        self,
+        name: str = "",
+        *,
+        pool: str | Pool = DEFAULT_POOL,
+        sites: str | Sequence[str] = (),
+        uid: str = "",
+        **wishes: Unpack[RunWishes],
     ) -> None:
         place = shared_pool(pool) if isinstance(pool, str) else pool
         options = RunOptions(
             name=name,
             command=shlex.join(sys.argv),
             cwd=os.getcwd(),
-            max_failures=max_failures,
             sites=tuple(read_place(text)[0] for text in list_places(sites)),
+            **run_wishes(wishes, time.time()),
         )
         self._session = Session(place, options, uid)
         use_places(self._session.client.ask, list_places(sites))
@@ -109,21 +120,31 @@ class Run:
         """The results of ``fn`` over the iterables, in order."""
         return self._plain.map(fn, *iterables, timeout=timeout, chunksize=chunksize)
 
-    def options(self, *, after: Iterable[TaskFuture[Any]] = (), form: str = PICKLE, **wishes: Unpack[Wishes]) -> Submitter:
-        """A submitter for calls that need something: cores, memory, time, gpus, resources, retries, priority, tags, name."""
+    def options(
+        self, *, after: Iterable[TaskFuture[Any]] = (), cost: float = 1.0, form: str = PICKLE, **wishes: Unpack[Wishes]
+    ) -> Submitter:
+        """A submitter for calls that need something: cores, memory, time, gpus, resources, retries, priority, tags, name.
+
+        ``cost``: how long they take compared with other calls of the same function."""
         calls = PythonCalls(self._session.register, read_wishes(wishes, "options"), form)
-        return Submitter(self._session, calls, self._indices(after))
+        return Submitter(self._session, calls, Needs(self._indices(after), cost=read_cost(cost)))
 
     def executable(
-        self, argv: Sequence[str | os.PathLike[str]], *, after: Iterable[TaskFuture[Any]] = (), **options: Unpack[ExecutableWishes]
+        self,
+        argv: Sequence[str | os.PathLike[str]],
+        *,
+        after: Iterable[TaskFuture[Any]] = (),
+        cost: float = 1.0,
+        **options: Unpack[ExecutableWishes],
     ) -> ExecutableFuture:
-        """An executable as a task; the result is a ``Completed``.
+        """An executable as a task; the result is a ``Completed``. ``cost``: how long it takes compared with the other tasks.
 
         With inputs or outputs it runs in a fresh directory of its own, else in this program's current directory, and only where
         that is; ``sandbox=True`` gives it a fresh one without files.
         """
         spec, payload, contents = self._executables.encode(argv, options, self.defaults)
-        return self._session.submit(ExecutableFuture(self._session), spec, payload, Needs(self._indices(after), contents))
+        needs = Needs(self._indices(after), contents, read_cost(cost))
+        return self._session.submit(ExecutableFuture(self._session), spec, payload, needs)
 
     def work(
         self, worker: Callable[[], Any], parameters: Any, *, after: Iterable[TaskFuture[Any]] = (), **wishes: Unpack[Wishes]

@@ -13,7 +13,7 @@ from pilotfish.applications.parcel import joined
 from pilotfish.applications.wishes import KNOWN, read_wishes
 from pilotfish.errors import BadInput
 from pilotfish.model.data import Content
-from pilotfish.model.task import TaskSpec
+from pilotfish.model.task import LEAST_COST, MOST_COST, TaskSpec
 
 Post = Callable[..., None]
 
@@ -23,6 +23,16 @@ class Needs(NamedTuple):
 
     after: Sequence[int] = ()
     contents: tuple[Content, ...] = ()
+    cost: float = 1.0
+    """How long it takes compared with the other tasks of its kind, as far as is known."""
+
+
+def read_cost(cost: float) -> float:
+    if isinstance(cost, bool) or not isinstance(cost, int | float) or not LEAST_COST <= cost <= MOST_COST:
+        raise BadInput(
+            f"cost: {cost!r} is not a number from {LEAST_COST:g} to {MOST_COST:g}", "write how long it takes compared with others"
+        )
+    return float(cost)
 
 
 NOTHING = Needs()
@@ -56,11 +66,13 @@ class TaskList:
     def __len__(self) -> int:
         return self._next
 
-    def add(self, argv: Sequence[str | os.PathLike[str]], *, after: Iterable[int] = (), **options: Unpack[ExecutableWishes]) -> int:
-        """An executable. Returns the task's index, which ``after`` of later tasks may name."""
+    def add(
+        self, argv: Sequence[str | os.PathLike[str]], *, after: Iterable[int] = (), cost: float = 1.0, **options: Unpack[ExecutableWishes]
+    ) -> int:
+        """An executable. Returns the task's index, which ``after`` of later tasks may name. ``cost``: compared with the other tasks."""
         with self._lock:
             spec, payload, contents = self._executables.encode(argv, options, self.defaults)
-            return self._append(spec, payload, after, contents)
+            return self._append(spec, payload, after, contents, cost)
 
     def call(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> int:
         """A Python call."""
@@ -68,7 +80,7 @@ class TaskList:
             number, parcel = self._python().encode(function, args, kwargs)
             return self._append(number, joined(parcel), ())
 
-    def work(self, parameters: Any, *, after: Iterable[int] = ()) -> int:
+    def work(self, parameters: Any, *, after: Iterable[int] = (), cost: float = 1.0) -> int:
         """One ``do_work(parameters)`` of the application's worker."""
         if self._worker is None:
             raise BadInput("work: this application has no worker", "set worker = YourApplicationWorker in the manager's class")
@@ -77,7 +89,7 @@ class TaskList:
             number = self._worker_specs.get(key)
             if number is None:
                 number = self._worker_specs[key] = self._register(*worker_spec(self._worker, self._wanted()))
-            return self._append(number, worker_payload(parameters), after)
+            return self._append(number, worker_payload(parameters), after, cost=cost)
 
     def post(self, function: Callable[..., object], /, *args: Any) -> None:
         """Have results worked on in the manager's thread pool. They count as dealt with when this is through."""
@@ -95,13 +107,13 @@ class TaskList:
         self.specs.append((spec, code))
         return len(self.specs) - 1
 
-    def _append(self, spec: int, payload: bytes, after: Iterable[int], contents: tuple[Content, ...] = ()) -> int:
+    def _append(self, spec: int, payload: bytes, after: Iterable[int], contents: tuple[Content, ...] = (), cost: float = 1.0) -> int:
         index = self._next
         before = tuple(after)
         for other in before:
             if isinstance(other, bool) or not isinstance(other, int) or not 0 <= other < index:
                 raise BadInput(f"after: {other!r} is not the index of an earlier task", f"indices so far go from 0 to {index - 1}")
-        self._entries.append(Entry(spec, payload, Needs(before, contents)))
+        self._entries.append(Entry(spec, payload, Needs(before, contents, read_cost(cost))))
         self._next = index + 1
         if self._changed is not None:
             self._changed()

@@ -20,6 +20,7 @@ class Wishes(TypedDict, total=False):
 
     name: str
     cores: int | float | str | tuple[float, float]
+    nodes: int
     memory: int | str
     gpus: int | float
     resources: dict[str, float]
@@ -128,6 +129,9 @@ def read_wishes(wishes: Mapping[str, Any], what: str = "task") -> Wanted:
         return NOTHING_SPECIAL
     check_known(wishes, KNOWN, what)
     cores, cores_max = parse_cores(wishes.get("cores", 1), "cores")
+    nodes = _whole(wishes, "nodes", 1, 1)
+    if nodes > 1 and cores_max:
+        raise BadInput(f"cores: a task of {nodes} nodes has as many on each", f"write cores={cores_max:g}")
     resources = _table(wishes, "resources", '{"licence": 1}')
     tags = _table(wishes, "tags", '{"site": "home"}')
     for key, value in tags.items():
@@ -141,6 +145,7 @@ def read_wishes(wishes: Mapping[str, Any], what: str = "task") -> Wanted:
             memory=parse_bytes(wishes.get("memory", 0), "memory"),
             gpus=_amount(wishes.get("gpus", 0), "gpus"),
             custom={key: _amount(value, f"resources[{key!r}]") for key, value in sorted(resources.items())},
+            nodes=nodes,
         ),
         time_s=parse_seconds(wishes.get("time", 0), "time"),
         retries=_whole(wishes, "retries", 0, 0),

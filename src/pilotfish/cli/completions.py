@@ -88,6 +88,23 @@ def complete_site(context: click.Context, parameter: click.Parameter, incomplete
     return [CompletionItem(name, help=kind) for name, kind in found.items() if name.startswith(incomplete)]
 
 
+def complete_what_if(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """The forms in which something can be asked, with the sites that are written."""
+    from pilotfish.model.settings import POLICY_NAMES
+
+    sites = [item.value for item in complete_site(context, parameter, "")]
+    forms = [f"policy={name}" for name in POLICY_NAMES] + ["cores="]
+    for site in sites:
+        forms += [f"+10 workers {site}", f"+site {site}", f"speed {site}=2"]
+    return [CompletionItem(form) for form in forms if form.startswith(incomplete)]
+
+
+def complete_share(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Shares that runs of the pool have."""
+    names = {row["share"]: None for rows in _asked(context, _runs) for row in rows if row.get("share")}
+    return [CompletionItem(name) for name in names if name.startswith(incomplete) and ONE_WORD.fullmatch(name)]
+
+
 def complete_site_key(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     from pilotfish.config import SITE_KEYS
 

@@ -32,7 +32,7 @@ SHOWN_FAILURES = 5
 INCOMPLETE = "incomplete"
 CANCELLED = "cancelled"
 SEEN_RUNNING = 1000
-HOPELESS = frozenset({"too-big", "tags", "requirement", "walltime"})
+HOPELESS = frozenset({"too-big", "too-few-nodes", "tags", "requirement", "walltime"})
 """Reasons that no waiting will change, only somebody's doing."""
 SITES_AT_FAULT = frozenset({"no-site", "site-paused", "site-trouble", "batch-limit", "site-unused", "bootstrap"})
 QUEUED = "pending"
@@ -334,4 +334,9 @@ def attach(run: str | None, quiet: bool, pool: str, as_json: bool) -> int:
     screen = Screen.of()
     if not as_json and not quiet and row["state"] != "done":
         screen.line(f"Run {row['run']}: {clean(shown_command(row))}")
-    return show_outcome(screen, follow(master, row["run"], quiet=quiet or as_json), as_json)
+    outcome = follow(master, row["run"], quiet=quiet or as_json)
+    if row["command"].startswith("--dag "):
+        from pilotfish.cli.rescue import keep_rescue_of
+
+        keep_rescue_of(master, row, outcome, quiet or as_json)
+    return show_outcome(screen, outcome, as_json)

@@ -14,8 +14,25 @@ from typing import Any
 DEFAULT_POOL = "default"
 POOL_VARIABLE = "PILOTFISH_POOL"
 OF_A_POOL = (
-    *("attach", "cancel", "data", "doctor", "forget", "logs", "pause", "rerun", "results", "resume", "run", "sites"),
-    *("site exec", "site log", "site login", "site show", "site test", "status", "stop", "tail", "tasks", "why", "workers"),
+    *(
+        "attach",
+        "cancel",
+        "data",
+        "doctor",
+        "forecasts",
+        "forget",
+        "logs",
+        "pause",
+        "predict",
+        "replay",
+        "rerun",
+        "results",
+        "resume",
+        "run",
+        "set",
+        "sites",
+    ),
+    *("site exec", "site log", "site login", "site show", "site test", "status", "stop", "tail", "tasks", "whatif", "why", "workers"),
 )
 """Commands with an option ``--pool``."""
 TOLD = ("commands", "cure", "hint")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Sequence
+from datetime import datetime
 from typing import Any
 
 import click
@@ -28,6 +30,8 @@ RUN_COLUMNS = (
     Column("WAITING", right=True),
     Column("RATE", right=True),
     Column("TO GO", right=True),
+    Column("SHARE"),
+    Column("DEADLINE"),
     Column("COMMAND", elastic=True),
 )
 TASK_COLUMNS = (
@@ -53,6 +57,7 @@ WORKER_COLUMNS = (
     Column("NOTE", elastic=True),
 )
 WHILE_ACTIVE = ("RUNNING", "WAITING", "RATE", "TO GO")
+IF_ANY = ("SHARE", "DEADLINE")
 SHOWN_RUNS = 20
 SHOWN_TASKS = 100
 IN_HAND = ("assigned", "running")
@@ -131,8 +136,10 @@ def state_of_run(row: dict[str, Any]) -> str:
 
 def show_runs(screen: Screen, rows: Sequence[dict[str, Any]]) -> None:
     """A line per run. What only matters while something is to be done is left out when nothing is."""
-    idle = all(row["state"] == "done" for row in rows)
-    kept = [place for place, column in enumerate(RUN_COLUMNS) if not (idle and column.title in WHILE_ACTIVE)]
+    left_out = [title for title in IF_ANY if not any(row.get(title.lower()) for row in rows)]
+    if all(row["state"] == "done" for row in rows):
+        left_out += WHILE_ACTIVE
+    kept = [place for place, column in enumerate(RUN_COLUMNS) if column.title not in left_out]
     lines = (run_cells(row) for row in rows)
     screen.table([RUN_COLUMNS[place] for place in kept], ([cells[place] for place in kept] for cells in lines))
 
@@ -150,8 +157,27 @@ def run_cells(row: dict[str, Any]) -> list[object]:
         f"{_sum(counts, AHEAD):,}",
         rate(row.get("rate_per_s")) if active else "-",
         duration(row.get("eta_s")) if active and not row.get("paused") else "-",
+        row.get("share") or "-",
+        deadline_told(row, time.time()),
         program_first(row),
     ]
+
+
+LATEST = 2.5e11
+"""The last moment that has a date."""
+
+
+def deadline_told(row: dict[str, Any], now: float) -> str:
+    """When a run should end, and whether it will, as far as is known."""
+    if not row.get("deadline"):
+        return "-"
+    moment, late_s, ended = datetime.fromtimestamp(min(row["deadline"], LATEST)), row.get("late_s"), row["state"] == "done"
+    when = moment.strftime("%H:%M" if moment.date() == datetime.fromtimestamp(now).date() else "%d %b %H:%M")
+    if late_s is None:
+        return when
+    if late_s <= 0:
+        return f"{when}, {'met' if ended else 'in time'}"
+    return f"{when}, late by {'' if ended else 'about '}{duration(late_s)}"
 
 
 def program_first(row: dict[str, Any]) -> str:

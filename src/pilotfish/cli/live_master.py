@@ -56,6 +56,7 @@ class LiveRun:
         self._submission = submission
         # A refusal of tasks is told to whoever listens to the run: us, until somebody watches it.
         self._listener = submission.listener = _Listener()
+        self._added = 0
 
     @property
     def number(self) -> int:
@@ -66,14 +67,17 @@ class LiveRun:
 
     def add(self, spec: int, payload: bytes, needs: Needs = NOTHING) -> None:
         self._client.submit(self._submission, spec, payload, _ignore, needs)
+        self._added += 1
 
     def close(self) -> None:
         self._client.close_run(self._submission)
         # The master answers in order: with this answer, everything before it is on its disk.
-        self._client.ask("run", run=self.number)
-        news = self._listener.next(0.0)
-        if news is not None and news.lost is not None:
-            raise news.lost
+        known = self._client.ask("run", run=self.number).data["tasks"]
+        while (news := self._listener.next(0.0)) is not None:
+            if news.lost is not None:
+                raise news.lost
+        if known != self._added:
+            raise PilotfishError(f"the master has {known:,} of {self._added:,} tasks: it refused the others", "see: pilotfish doctor")
 
 
 def _ignore(index: int) -> None:

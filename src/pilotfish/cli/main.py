@@ -17,7 +17,7 @@ from pilotfish.errors import PilotfishError
 # section -> command -> (module:attribute, what it does); the text is the first line of the command's own help, a test compares them
 SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "Work": {
-        "run": ("run:run", "Run a command, a sweep, a task list or a run file."),
+        "run": ("run:run", "Run a command, a sweep, a task list, a run file or a DAGMan file."),
         "attach": ("follow:attach", "Watch a run again after you left it."),
         "results": ("results:results", "Show what the tasks gave, and save their files."),
         "rerun": ("steer:rerun", "Run the failed tasks of a run again."),
@@ -36,9 +36,17 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "cancel": ("steer:cancel", "Cancel a run, or some of its tasks."),
         "pause": ("steer:pause", "Start no more tasks of a run; those that run go on."),
         "resume": ("steer:resume", "Go on with a paused run."),
+        "set": ("steer:set_options", "Change the priority, share or deadline of a run."),
         "forget": ("steer:forget", "Forget runs that have ended, with all results that the pool keeps."),
         "stop": ("stop:stop", "Stop the master and its workers, and prove that nothing is left."),
         "site": ("site:site", "Describe the places where pilots can run, and look after them."),
+    },
+    "Foresee": {
+        "forecasts": ("forecasts:forecasts", "Show what is expected of tasks, links and queues, and how wrong that was of late."),
+        "predict": ("predict:predict", "Say when a run will be over, and what the time goes into."),
+        "whatif": ("whatif:whatif", "Say how much sooner a run would be over with other workers, sites or policies."),
+        "replay": ("replay:replay", "Play a run that is over once more, under another policy."),
+        "simulate": ("simulate:simulate", "Compare policies in simulation: work at sites, in a table and in pictures."),
     },
     "Care": {
         "doctor": ("doctor:doctor", "Check that everything here works, and say how to cure what does not."),

@@ -16,6 +16,9 @@ from pilotfish.api.placeholders import make_template
 from pilotfish.api.sweep import make_sweep
 from pilotfish.api.tables import LINE
 from pilotfish.api.taskfile import read_task_file
+from pilotfish.applications.dagman import read_dag
+from pilotfish.applications.dagman_nodes import node_tasks
+from pilotfish.applications.dagman_rescue import Rescue
 from pilotfish.applications.parcel import DamagedParcel, unpack
 from pilotfish.cli.pool import Master, all_tasks
 from pilotfish.cli.poolfiles import lines_file
@@ -173,6 +176,12 @@ def _read(words: list[str], opened_at: float, lines_kept: Path | None) -> tuple[
         _check_unchanged(words[1], opened_at)
         listed = read_task_file(words[1])
         return len(listed), (), ((shlex.join(task.argv), ()) for task in listed)
+    if words[0] == "--dag":
+        dag = read_dag(words[1], Rescue(int(words[-1]) if len(words) > 2 else 0, opened_at))  # --dag FILE # rescue 2
+        nodes = [(task.command, ()) for task in node_tasks(dag)]
+        for path in dag.files:
+            _check_unchanged(path, opened_at)
+        return len(nodes), (), iter(nodes)
     parameters: list[str] = []
     tables: list[str] = []
     each_line, zipped = None, False

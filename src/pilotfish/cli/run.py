@@ -25,7 +25,7 @@ from pilotfish.cli.completions import complete_site
 from pilotfish.cli.earlier import EarlierOutputs
 from pilotfish.cli.follow import Outcome, exit_status_of, follow, show_outcome
 from pilotfish.cli.matching import read_expression, warn_of_unknown
-from pilotfish.cli.options import json_option, pool_option
+from pilotfish.cli.options import deadline_option, json_option, pool_option, share_option
 from pilotfish.cli.output import show_single
 from pilotfish.cli.pool import Master, NewRun, connect
 from pilotfish.cli.poolfiles import keep_lines
@@ -79,8 +79,10 @@ class CommandLine(click.Command):
 @click.option("--each-line", metavar="FILE", help="One task per line of FILE ('-': standard input), put where {} is.")
 @click.option("--zip", "zipped", is_flag=True, help="Put the values of parameters side by side instead of combining them all.")
 @click.option("--tasks", "task_list", metavar="FILE", help="A task list: one task per line.")
+@click.option("--dag", metavar="FILE", help="A DAGMan file: nodes that wait for each other.")
 @click.option("--name", metavar="NAME", default="", help="A name for the run.")
 @click.option("--cores", metavar="N|A-B", help="Cores per task, or a range to choose from.  [default: 1]")
+@click.option("--nodes", type=click.IntRange(min=1), metavar="N", help="Nodes per task, of one pilot, for MPI.  [default: 1]")
 @click.option("--memory", metavar="SIZE", help="Memory per task, such as 2G; a task that takes more is stopped.")
 @click.option("--gpus", type=click.FloatRange(min=0), metavar="N", help="GPUs per task.")
 @click.option("--resource", "resources", multiple=True, metavar="NAME=AMOUNT", help="Anything else that a worker must have. Repeatable.")
@@ -95,8 +97,15 @@ class CommandLine(click.Command):
     "--retries", type=click.IntRange(min=0), metavar="N", default=0, show_default=True, help="How often a failed task is tried again."
 )
 @click.option("--priority", type=int, metavar="N", default=0, show_default=True, help="Tasks with a higher one go first.")
+@share_option
+@deadline_option
 @click.option(
     "--max-failures", type=click.IntRange(min=0), metavar="N", default=0, help="Stop the run after so many failed tasks.  [default: never]"
+)
+@click.option(
+    "--speculate/--no-speculate",
+    default=None,
+    help="When a task takes far longer than others, let an idle worker try it as well.  [default: as the pool's policy has it]",
 )
 @click.option("--require", "requirement", metavar="EXPRESSION", help="Only on workers for which this holds, such as 'memory >= 8G'.")
 @click.option("--rank", metavar="EXPRESSION", help="Rather on workers for which this is larger, such as 'cores'.")
@@ -124,7 +133,7 @@ class CommandLine(click.Command):
 @json_option
 @click.pass_context
 def run(context: click.Context, /, **options: Any) -> int:
-    """Run a command, a sweep, a task list or a run file.
+    """Run a command, a sweep, a task list, a run file or a DAGMan file.
 
     \b
     pilotfish run -- ./sim --seed 1
@@ -132,6 +141,7 @@ def run(context: click.Context, /, **options: Any) -> int:
     pilotfish run --param alpha=0.1:1.0:0.1 --param seed=1..100 -- ./sim {alpha} {seed}
     pilotfish run --tasks tasks.txt
     pilotfish run workflow.py
+    pilotfish run flow.dag
 
     {name} is the task's value of a parameter, {} its line, {#} its number. Ctrl-C leaves the run; the work goes on.
     The exit status is 0 when all tasks were done, 1 when some failed, 2 when the request itself is wrong, and 3 when the run is
@@ -143,10 +153,11 @@ def run(context: click.Context, /, **options: Any) -> int:
     digests(options["reading"])
     options["sites"] = read_wanted(options["sites"])
     options["typed"] = shlex.join(["pilotfish", *(context.obj or ["run"])])
-    if command and command[0].endswith(".py") and not context.meta["after_dashes"] and not _is_sweep(options):
-        from pilotfish.cli.runfile import run_file
+    names_file = bool(command) and command[0].endswith((".py", ".dag")) and not context.meta["after_dashes"]
+    if options["dag"] is not None or (names_file and not is_sweep(options)):
+        from pilotfish.cli.runfile import run_any_file
 
-        return run_file(command[0], command[1:], options)
+        return run_any_file(command, options)
     source = make_source(_wording(options), os.environ, EarlierOutputs(options["pool"]))
     wanted = read_wishes(_wishes(options, command), "run")
     screen = Screen.of()
@@ -169,7 +180,7 @@ def connect_for(options: dict[str, Any]) -> Master:
     return master
 
 
-def _is_sweep(options: dict[str, Any]) -> bool:
+def is_sweep(options: dict[str, Any]) -> bool:
     return bool(options["parameters"] or options["tables"] or options["each_line"] or options["task_list"])
 
 
@@ -182,7 +193,7 @@ def _wishes(options: dict[str, Any], command: tuple[str, ...]) -> dict[str, Any]
     wishes: dict[str, Any] = {"retries": options["retries"], "priority": options["priority"]}
     if command:
         wishes["name"] = os.path.basename(command[0])
-    for option, wish in (("cores", "cores"), ("memory", "memory"), ("gpus", "gpus"), ("time_limit", "time")):
+    for option, wish in (("cores", "cores"), ("nodes", "nodes"), ("memory", "memory"), ("gpus", "gpus"), ("time_limit", "time")):
         if options[option] is not None:
             wishes[wish] = options[option]
     for option, wish in (("--require", "requirement"), ("--rank", "rank")):
@@ -220,11 +231,24 @@ def check_name(name: str) -> None:
         raise BadInput(f"--name {name}: that already means {meaning}", f"Put a letter before it: --name run-{name}")
 
 
+def run_options_of(options: dict[str, Any]) -> dict[str, Any]:
+    """What was said about the run's place in the line."""
+    name, weight = options["share"] or ("", 0.0)
+    return {"share": name, "weight": weight, "deadline": options["deadline"] or 0.0, "speculate": options["speculate"]}
+
+
 def submit(master: Master, source: Source, wanted: Wanted, options: dict[str, Any]) -> int:
     """Hand over all tasks."""
     sites = options["sites"].names
     new = master.begin(
-        RunOptions(name=options["name"], command=source.command, cwd=os.getcwd(), max_failures=options["max_failures"], sites=sites)
+        RunOptions(
+            name=options["name"],
+            command=source.command,
+            cwd=os.getcwd(),
+            max_failures=options["max_failures"],
+            sites=sites,
+            **run_options_of(options),
+        )
     )
     with handing_over(master, new, source.count, options) as submitting:
         if source.count > 1 and not (options["quiet"] or options["as_json"] or options["detach"]):
@@ -233,9 +257,10 @@ def submit(master: Master, source: Source, wanted: Wanted, options: dict[str, An
             lines = next(axis for axis in source.sweep.axes if axis.names == (LINE,))
             keep_lines(master, new.number, (line for (line,) in lines))
         number = new.spec(*executable_spec(wanted.name or "task", source.launch, wanted))
-        for task in source:
+        costs = source.costs()
+        for place, task in enumerate(source):
             payload, contents = executable_payload(task)
-            new.add(number, payload, Needs(contents=contents))
+            new.add(number, payload, Needs(source.parents(place), contents, costs[place] if costs else 1.0))
             submitting.one_more()
         new.close()
     return new.number
@@ -283,7 +308,9 @@ def _after_submission(screen: Screen, master: Master, source: Source, number: in
 
 
 def _tell(screen: Screen, master: Master, source: Source, outcome: Outcome, options: dict[str, Any]) -> int:
-    has_files = bool(options["outputs"] or options["keep"]) or (source.listed is not None and any(task.outputs for task in source.listed))
+    has_files = bool(options["outputs"] or options["keep"]) or (
+        source.listed is not None and source.launch.sandbox and any(task.outputs for task in source.listed)
+    )
     saved = Saved()
     directory = f"run-{outcome.run}"
     if has_files and not outcome.left:
@@ -316,7 +343,7 @@ def _show_plan(screen: Screen, source: Source, wanted: Wanted, files: dict[str, 
         screen.json({**plan, **files, "requirement": wanted.requirement, "rank": wanted.rank})
         return
     cores = f"{request.cores:g}" + (f" to {request.cores_max:g}" if request.cores_max else "")
-    needs = [f"{cores} core{'' if cores == '1' else 's'}"]
+    needs = [f"{cores} core{'' if cores == '1' else 's'}" + (f" on each of {request.nodes} nodes" if request.nodes > 1 else "")]
     needs += [f"{show_bytes(request.memory)} of memory"] if request.memory else []
     needs += [f"{request.gpus:g} GPU{'' if request.gpus == 1 else 's'}"] if request.gpus else []
     needs += [f"{amount:g} {clean(name)}" for name, amount in request.custom.items()]

@@ -1,4 +1,4 @@
-"""cancel, pause, resume, rerun."""
+"""cancel, pause, resume, set, rerun."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ import click
 from pilotfish.cli import completions
 from pilotfish.cli.follow import follow, show_outcome
 from pilotfish.cli.listing import shown_command, state_of_run
-from pilotfish.cli.options import json_option, pool_option, run_argument
+from pilotfish.cli.options import deadline_option, json_option, pool_option, run_argument, share_option
 from pilotfish.cli.pool import connect, find_run, look, task_name
 from pilotfish.cli.recipe import name_rerun
 from pilotfish.cli.render import Screen, plural
+from pilotfish.cli.rescue import retire_rescues_of
 from pilotfish.errors import BadInput
 
 TASK = re.compile(r"[0-9]*[.][0-9]*")
@@ -94,6 +95,36 @@ def resume(run: str | None, pool: str) -> None:
     Screen.of().line(f"Run {row['run']} goes on. Watch it: pilotfish attach {row['run']}")
 
 
+@click.command("set")
+@run_argument(completions.unfinished)
+@click.option("--priority", type=int, metavar="N", help="All its tasks have this one; those with a higher one go first.")
+@share_option
+@deadline_option
+@pool_option
+@json_option
+def set_options(run: str | None, priority: int | None, share: tuple[str, float] | None, deadline: float | None, **options: Any) -> None:
+    """Change the priority, share or deadline of a run.
+
+    Tasks that run go on; what begins from now on follows the new order.
+    """
+    given: dict[str, Any] = {} if priority is None else {"priority": priority}
+    if share is not None:
+        given.update(share=share[0], weight=share[1])
+    if deadline is not None:
+        given["deadline"] = deadline
+    if not given:
+        raise BadInput("nothing was given to change", "pilotfish set --priority 5, --share NAME:2 or --deadline 18:00")
+    master = look(options["pool"])
+    row = find_run(master, run)
+    if row["state"] == "done":
+        raise BadInput(f"run {row['run']} has already ended: it is {state_of_run(row)}", "Start it anew with other options: pilotfish run")
+    row = master.ask("set", run=row["run"], **given)
+    if options["as_json"]:
+        Screen.of().json({**row, "state": state_of_run(row)})
+    else:
+        Screen.of().line(f"Run {row['run']} is changed. See how it stands: pilotfish status")
+
+
 def _nothing_failed(row: dict[str, Any]) -> BadInput:
     message = f"run {row['run']} has no failed tasks"
     if not row["counts"].get("cancelled"):
@@ -126,4 +157,6 @@ def rerun(run: str | None, failed: bool, detach: bool, quiet: bool, pool: str, a
         if as_json:
             screen.json({"run": answer["run"], "tasks": answer["tasks"], "state": "submitted"})
         return 0
-    return show_outcome(screen, follow(master, answer["run"], quiet=quiet or as_json), as_json)
+    outcome = follow(master, answer["run"], quiet=quiet or as_json)
+    retire_rescues_of(row, outcome)
+    return show_outcome(screen, outcome, as_json)

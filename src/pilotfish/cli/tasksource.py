@@ -76,6 +76,10 @@ class Source:
         assert self.templates is not None
         return (self.templates.fill(values, number) for number, values in enumerate(self.sweep))
 
+    def parents(self, place: int) -> tuple[int, ...]:
+        """The tasks for which this one waits."""
+        return self.listed.flow.parents[place] if self.listed is not None and self.listed.flow is not None else ()
+
     def costs(self) -> list[float] | None:
         """How long each task takes compared with the others, if the task list says so."""
         if self.listed is None:
@@ -194,12 +198,15 @@ def _from_list(wording: Wording, env: dict[str, str], environ: Mapping[str, str]
         # What may lie at one site alone is for each task to say.
         return check_inputs(find([*earlier, *inputs]))
 
+    made = listed.flow.files if listed.flow is not None else frozenset[str]()
+    if made:
+        _refuse_travel(wording, listed)
     needs_sandbox, seen = bool(wording.inputs or wording.outputs or wording.keep), set()
     for task in listed:
-        needs_sandbox = needs_sandbox or bool(task.inputs or task.outputs)
-        read(task.inputs)
+        needs_sandbox = needs_sandbox or (bool(task.inputs or task.outputs) and not made)
+        read(name for name in task.inputs if os.path.normpath(name) not in made)
         check_outputs(task.outputs)
-        if task.argv[0] not in seen:
+        if task.argv[0] not in seen and os.path.normpath(task.argv[0]) not in made:
             seen.add(task.argv[0])
             check_program(task.argv[0], environ)
     launch = Launch(
@@ -214,8 +221,22 @@ def _from_list(wording: Wording, env: dict[str, str], environ: Mapping[str, str]
     return Source(len(listed), launch, f"--tasks {wording.task_list}", listed=listed, read=read)
 
 
+def _refuse_travel(wording: Wording, listed: TaskFile) -> None:
+    """Files that one task makes for another stay where the tasks run, which must be one directory for all."""
+    given = ["--sandbox"] if wording.sandbox else []
+    given += [f"--{kind}" for kind, names in (("input", wording.inputs), ("output", wording.outputs), ("keep", wording.keep)) if names]
+    given += [f"in={name}" for task in listed for name in task.inputs if is_earlier(name)]
+    if given:
+        raise BadInput(
+            f"{given[0]} does not go with a list in which tasks make files for each other",
+            "Leave it out: such tasks run in this directory, and their files stay here.",
+        )
+
+
 def _executable(task: ListedTask, sandbox: bool, read: ReadInputs) -> Executable:
-    beside = program_beside(task.argv) if sandbox else {}
+    if not sandbox:
+        return Executable(argv=task.argv)
+    beside = program_beside(task.argv)
     return Executable(argv=task.argv, inputs={**beside, **read(task.inputs)}, outputs=check_outputs(task.outputs))
 
 

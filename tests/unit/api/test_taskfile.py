@@ -44,9 +44,9 @@ def test_a_line_is_a_program_with_arguments_and_optional_fields(tmp_path: Path) 
         ("in=a", "no program", "after the fields"),
         ("./sim in=a", "'in=a' comes after the program", "before the program"),
         ("in=a,,b ./sim", "empty file name", "single commas"),
-        ("cost=fast ./sim", "cost=fast is not a number above 0", "cost=2.5"),
-        ("cost=-1 ./sim", "cost=-1 is not a number above 0", "cost=2.5"),
-        ("cost=nan ./sim", "cost=nan is not a number above 0", "cost=2.5"),
+        ("cost=fast ./sim", "cost=fast is not a number from 1e-06", "cost=2.5"),
+        ("cost=-1 ./sim", "cost=-1 is not a number from 1e-06", "cost=2.5"),
+        ("cost=nan ./sim", "cost=nan is not a number from 1e-06", "cost=2.5"),
         ("./sim 'open", "no closing quotation", "Close the quote"),
     ],
 )

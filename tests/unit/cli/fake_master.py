@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from pilotfish.applications.parcel import pack, unpack
 from pilotfish.applications.tasklist import NOTHING, Needs
 from pilotfish.cli.pool import News, NoPool
@@ -29,6 +31,7 @@ class FakeTask:
     state: str = "ready"
     result: bytes = b""
     failure: Failure | None = None
+    needs: Needs = NOTHING
 
     @property
     def told(self) -> dict[str, Any]:
@@ -45,6 +48,7 @@ class FakeRun:
     tasks: list[FakeTask] = field(default_factory=list)
     closed: bool = False
     paused: bool = False
+    late_s: float | None = None
     order: list[int] = field(default_factory=list)
     elapsed_s: float = 3600.0
     incomplete: bool = False
@@ -59,7 +63,7 @@ class FakeRun:
         return len(self.specs) - 1
 
     def add(self, spec: int, payload: bytes, needs: Needs = NOTHING) -> None:
-        self.tasks.append(FakeTask(payload, spec))
+        self.tasks.append(FakeTask(payload, spec, needs=needs))
         self.contents.update(dict.fromkeys(content.digest for content in needs.contents))
 
     def close(self) -> None:
@@ -100,6 +104,9 @@ class FakeRun:
             "elapsed_s": self.elapsed_s,
             "rate_per_s": 2.5,
             "eta_s": 90.0,
+            "share": self.options.share,
+            "deadline": self.options.deadline or None,
+            "late_s": self.late_s if self.options.deadline else None,
         }
 
 
@@ -307,6 +314,10 @@ class FakeMaster:
 
     def _ask_pause(self, run: int) -> dict[str, Any]:
         self.runs[run].paused = True
+        return self.runs[run].row()
+
+    def _ask_set(self, run: int, **changes: Any) -> dict[str, Any]:
+        self.runs[run].options = msgspec.structs.replace(self.runs[run].options, **changes)
         return self.runs[run].row()
 
     def _ask_resume(self, run: int) -> dict[str, Any]:

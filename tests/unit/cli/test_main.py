@@ -76,7 +76,7 @@ def test_help_does_not_import_the_commands() -> None:
     loaded = said.stdout.splitlines()[-1]
     for heavy in ("pilotfish.live", "pilotfish.cli.run'", "pilotfish.applications", "pilotfish.model.messages"):
         assert heavy not in loaded
-    assert "Run a command, a sweep, a task list or a run file." in said.stdout
+    assert "Run a command, a sweep, a task list, a run file or a DAGMan file." in said.stdout
 
 
 @pytest.mark.parametrize(

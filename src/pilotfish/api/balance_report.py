@@ -1,0 +1,134 @@
+"""What became of divisible work: who got how much, how long it took, and what the balancing brought."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What one worker did in one iteration; if it did several chunks, the times are those of the slowest."""
+
+    units: int
+    """How much it did."""
+    compute_s: float
+    """What that took it."""
+    transfer_s: float
+    """What its chunks took besides, from being sent to being back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Iteration:
+    """One iteration, or one round of a load that is done once."""
+
+    seconds: float
+    """From the first chunk sent to the last one back."""
+    shares: dict[str, Share]
+    """By worker: `units`, `compute_s`, and `transfer_s`, which is all that its chunks took besides."""
+    left_out: tuple[str, ...]
+    """Workers that were there, and would have cost more time than they bring."""
+    equal_s: float
+    """How long it would take with equal chunks for all, by the speeds that were measured."""
+    phi: float
+    """How unlike the workers are: the standard deviation of mu / mu_avg; mu is a worker's speed over its bandwidth."""
+    ratio: float
+    """f_c: bytes moved for each unit."""
+    planned_s: float | None = None
+    """How long it should have taken; None if the workers had not been measured yet."""
+    balanced: bool = True
+    """False if all got the same on purpose, to have something to compare with."""
+    notes: tuple[str, ...] = ()
+    """What else a person should know, such as chunks that were late."""
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Units by worker."""
+        return {worker: share.units for worker, share in self.shares.items()}
+
+    @property
+    def theta(self) -> float:
+        """T unbalanced / T balanced: how many times longer it would have taken with equal chunks."""
+        return self.equal_s / self.seconds if self.seconds > 0 and self.equal_s > 0 else 1.0
+
+    @property
+    def expected_theta(self) -> float | None:
+        """The same, had all gone as planned."""
+        return self.equal_s / self.planned_s if self.planned_s and self.equal_s > 0 else None
+
+
+@dataclass(slots=True)
+class BalanceReport:
+    """``value`` is what came out. ``print(report)`` shows the rest."""
+
+    value: Any = None
+    """What the results were combined to, or the last state."""
+    iterations: list[Iteration] = field(default_factory=list)
+    """What happened in each."""
+
+    @property
+    def seconds(self) -> float:
+        """What all iterations took."""
+        return sum(one.seconds for one in self.iterations)
+
+    @property
+    def theta(self) -> float:
+        """T unbalanced / T balanced: measured if there were iterations with equal chunks, else against what these would take by the
+        speeds that were measured."""
+        usual = self._usual()
+        equal = [one.seconds for one in self.iterations if not one.balanced]
+        if equal and usual:
+            # The first one also got the workers ready.
+            return statistics.median(equal[1:] or equal) / statistics.median(one.seconds for one in usual)
+        return statistics.median(one.theta for one in usual) if usual else 1.0
+
+    @property
+    def expected_theta(self) -> float | None:
+        """T unbalanced / T balanced as planned; None if nothing was measured before the end."""
+        known = [theta for one in self._usual() if (theta := one.expected_theta) is not None]
+        return statistics.median(known) if known else None
+
+    @property
+    def phi(self) -> float:
+        """How unlike the workers were in the end."""
+        usual = self._usual()
+        return usual[-1].phi if usual else 0.0
+
+    @property
+    def ratio(self) -> float:
+        """f_c, as it was in the end."""
+        usual = self._usual()
+        return usual[-1].ratio if usual else 0.0
+
+    def _usual(self) -> list[Iteration]:
+        """Those that were balanced by what had been measured, if there are any."""
+        balanced = [one for one in self.iterations if one.balanced and one.shares]
+        return [one for one in balanced if one.planned_s is not None] or balanced
+
+    def __str__(self) -> str:
+        if not self.iterations or not any(one.shares for one in self.iterations):
+            return "nothing was done: there were no units of work"
+        head = ["iteration", "seconds", "planned", "theta", "Phi", "f_c", "workers", "chunks"]
+        rows = [head, *(_row(number, one) for number, one in enumerate(self.iterations, 1))]
+        last = next(one for one in reversed(self.iterations) if one.shares)
+        workers = [["worker", "units", "compute s", "transfer s"]]
+        workers += [[name, f"{one.units:,}", f"{one.compute_s:.3g}", f"{one.transfer_s:.3g}"] for name, one in last.shares.items()]
+        workers += [[name, "0", "", "left out"] for name in last.left_out]
+        notes = [f"iteration {number}: {note}" for number, one in enumerate(self.iterations, 1) for note in one.notes]
+        told = f"theta {self.theta:.2f}, Phi {self.phi:.2f}, f_c {self.ratio:.3g} bytes per unit, {self.seconds:.3g} s in all"
+        return "\n".join([*_aligned(rows), "", "the last one by worker", *_aligned(workers), *notes, told])
+
+
+def _row(number: int, one: Iteration) -> list[str]:
+    sizes = [share.units for share in one.shares.values()]
+    used = f"{len(sizes)} of {len(sizes) + len(one.left_out)}"
+    chunks = "" if not sizes else f"{min(sizes):,} to {max(sizes):,}" if one.balanced else "equal"
+    planned, theta = ("", "") if one.planned_s is None else (f"{one.planned_s:.3g}", f"{one.theta:.2f}")
+    return [str(number), f"{one.seconds:.3g}", planned, theta, f"{one.phi:.2f}", f"{one.ratio:.3g}", used, chunks]
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]

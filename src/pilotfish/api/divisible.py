@@ -1,0 +1,279 @@
+"""``pilotfish.divide`` and ``pilotfish.iterate``: a load that can be cut anywhere, one chunk for each worker, as large as suits it.
+
+How large is found by adaptive workload balancing (AWLB), from what the chunks before took. Who joined, left, or became slow meanwhile is
+taken into account with the next iteration.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, TypedDict, Unpack
+
+from pilotfish.api.balance_report import BalanceReport, Iteration, Share
+from pilotfish.api.chunks import Chunk, Crew, in_order
+from pilotfish.api.run import Run
+from pilotfish.applications.wishes import KNOWN, Wishes, check_known, read_wishes
+from pilotfish.errors import BadInput
+from pilotfish.policies.awlb import Application, Capacity, capacities, equal, heterogeneity, plan, time_of, whole
+from pilotfish.policies.awlb_learning import Estimates, Measured, RatioSearch
+
+JOINING_S = 5.0
+"""Workers of a pool that was just started are on their way for so long."""
+CHUNKS_FOR_NOBODY = 8
+"""So many equal chunks, if there is no worker yet: so many are asked for at once."""
+PROBE = 0.05
+"""So much of a load that is done once is for measuring the workers."""
+SPREAD = 1.15
+"""If the slowest worker took so many times as long as all on average, the sizes were not right yet."""
+MOST_ROUNDS = 6
+BASELINE_ITERATIONS = 2
+"""The first one also gets the workers ready."""
+
+
+class _Balancing(TypedDict, total=False):
+    cut: Callable[[int, int], Any]
+    baseline: bool | int
+    ratio: float | tuple[float, float]
+    progress: bool
+
+
+BALANCING_OPTIONS = {
+    "cut": "`cut(start, stop)` makes what the function gets for these units; else it is that range, or that slice of the load",
+    "baseline": "`True`: equal chunks in the first two iterations (a number: in so many), so that what balancing brings is measured",
+    "ratio": "f_c, bytes moved for each unit, where chunks and results do not show it; two bounds: the best is searched between them",
+    "progress": "`False`: no line that moves while chunks are done; there is one on a terminal only",
+}
+
+
+class Balancing(_Balancing, Wishes, total=False):
+    """Keywords of ``divide`` and ``iterate``; those of tasks hold for each chunk."""
+
+
+def divide(
+    run: Run,
+    work: Callable[[Any], Any],
+    load: int | Sequence[Any],
+    combine: Callable[[list[Any]], Any] | None = None,
+    **options: Unpack[Balancing],
+) -> BalanceReport:
+    """Do a load once. ``work(piece)`` does a part of it; ``combine([result, …])`` makes the report's value of the results, in order; else
+    it is the list of them. ``load`` is a number of units, or a sequence.
+
+    A small part goes first, to measure the workers; then half of what is left, until all take equally long; then the rest.
+    """
+    balancer = _Balancer(run, work, load, options)
+    results: list[Any] = []
+    for number in range(1, MOST_ROUNDS + 1):
+        units = balancer.left
+        if number == 1:
+            units = min(units, max(1, len(balancer.seats), round(PROBE * units)))
+        elif number < MOST_ROUNDS and not balancer.is_even:
+            units = -(-units // 2)
+        results += balancer.go(units, f"round {number}", lambda piece: (piece,))
+        if not balancer.left:
+            break
+    balancer.report.value = results if combine is None else combine(results)
+    return balancer.report
+
+
+def iterate(
+    run: Run,
+    step: Callable[[Any, Any], Any],
+    load: int | Sequence[Any],
+    iterations: int,
+    state: Any = None,
+    update: Callable[[Any, list[Any]], Any] | None = None,
+    **options: Unpack[Balancing],
+) -> BalanceReport:
+    """Do a load again and again. ``step(piece, state)`` does a part of it; ``update(state, [result, …])`` makes the next state, or raises
+    StopIteration when that will do; without it, the next state is the list of results. The report's value is the last state."""
+    if not _is_count(iterations) or iterations < 0:
+        raise BadInput(f"iterations: {iterations!r} is not a number of iterations", "write iterations=20")
+    balancer = _Balancer(run, step, load, options)
+    report = balancer.report
+    report.value = state
+    for number in range(iterations):
+        balancer.begin_again()
+        results = balancer.go(balancer.left, f"iteration {number + 1} of {iterations}", lambda piece: (piece, report.value))
+        try:
+            report.value = results if update is None else update(report.value, results)
+        except StopIteration as end:
+            report.value = report.value if end.value is None else end.value
+            break
+    return report
+
+
+class _Balancer:
+    """Cuts a load, and learns from each round for the next."""
+
+    def __init__(self, run: Run, function: Callable[..., Any], load: int | Sequence[Any], options: Balancing) -> None:
+        if not isinstance(run, Run):
+            raise BadInput(f"run: {run!r} is not a run", "with pilotfish.Run() as run: ...")
+        check_known(options, (*KNOWN, *BALANCING_OPTIONS), "divisible work")
+        if "rank" in options:
+            raise BadInput(f"rank: {options['rank']!r} cannot be asked for: each chunk is for one worker", "use requirement or tags")
+        for name, given in (("the function", function), ("cut", options.get("cut", len))):
+            if not callable(given):
+                raise BadInput(f"{name}: {given!r} is not a function", "write a function's name, without calling it")
+        self.load, self._cut = _read_load(load, options.get("cut"))
+        self._baseline = _read_baseline(options.get("baseline", False))
+        self._given, self._search = _read_ratio(options.get("ratio"))
+        wishes = {key: value for key, value in options.items() if key in KNOWN}
+        self._crew = Crew(run, function, read_wishes(wishes), options.get("progress", True))
+        self._estimates = Estimates()
+        self._done = 0
+        self._seats: list[str] | None = None
+        self._notes: list[str] = []
+        self.report = BalanceReport()
+
+    @property
+    def left(self) -> int:
+        return self.load - self._done
+
+    @property
+    def seats(self) -> list[str]:
+        """Where a chunk can run in this round: workers, each as often as it has room."""
+        if self._seats is None:
+            self._seats = self._crew.wait_for_seats(0.0 if self.report.iterations else JOINING_S) if self.load else []
+            for worker, benchmark in self._crew.benchmarks.items():
+                self._estimates.expect(worker, benchmark)
+        return self._seats
+
+    @property
+    def is_even(self) -> bool:
+        """Whether all took about equally long in the last round, which was cut by what had been measured."""
+        last = self.report.iterations[-1]
+        times = [share.compute_s + share.transfer_s for share in last.shares.values()]
+        return last.planned_s is not None and max(times) <= SPREAD * sum(times) / len(times)
+
+    def begin_again(self) -> None:
+        self._done = 0
+
+    # --- one round --------------------------------------------------------------------------------------------------------------------
+
+    def go(self, units: int, title: str, arguments: Callable[[Any], tuple[Any, ...]]) -> list[Any]:
+        """Have the next units done; the results, in order."""
+        if not units:
+            self.report.iterations.append(Iteration(0.0, {}, (), 0.0, 0.0, 0.0))
+            return []
+        seats = self.seats
+        self._notes = []
+        balanced = len(self.report.iterations) >= self._baseline
+        workers = [self._estimates.capacity(seat) for seat in seats]
+        application = self._application()
+        chunks, planned_s = self._chunks(units, workers, application, balanced)
+        begun = time.monotonic()
+        self._crew.do(chunks, lambda start, stop: arguments(self._cut(start, stop)), title, planned_s or 0.0, self._recut)
+        seconds = time.monotonic() - begun
+        self._done += units
+        done = [part for chunk in chunks for part in chunk.that_count]
+        self._learn(done, set(seats))
+        self._tell(done, seats, seconds, planned_s, balanced)
+        if self._search is not None and balanced and planned_s is not None:
+            self._search.tell(seconds / units)
+        self._seats = None
+        return [part.value for part in done]
+
+    def _application(self) -> Application:
+        measured = self._estimates.application()
+        ratio = self._search.ratio if self._search is not None else self._given
+        return measured if ratio is None else Application(ratio, measured.chunk_bytes)
+
+    def _chunks(
+        self, units: int, workers: Sequence[Capacity], application: Application, balanced: bool
+    ) -> tuple[list[Chunk], float | None]:
+        if not workers:
+            sizes = equal(units, CHUNKS_FOR_NOBODY)
+            return in_order(sizes, [""] * len(sizes), self._done), None
+        names = [worker.name for worker in workers]
+        if not balanced:
+            return in_order(equal(units, len(names)), names, self._done), None
+        sizes = whole(plan(workers, application, units), workers, application, units)
+        known = all(self._estimates.knows(worker.name) for worker in workers)
+        return in_order(sizes, names, self._done), time_of(sizes, workers, application) if known else None
+
+    def _recut(self, late: Chunk, idle: list[str]) -> None:
+        """Cut a chunk that is late for those who have nothing to do."""
+        if not idle:
+            return
+        workers = [self._estimates.capacity(worker) for worker in idle]
+        application = self._application()
+        sizes = whole(plan(workers, application, late.units), workers, application, late.units)
+        late.instead = in_order(sizes, idle, late.start)
+        for chunk in late.instead:
+            chunk.avoid = late.avoid
+        elapsed_s = time.monotonic() - late.sent_at
+        self._estimates.held_up(late.avoid, late.units, elapsed_s)
+        where = f"units {late.start:,} to {late.stop - 1:,} at worker {late.avoid}"
+        self._notes.append(f"{where} were late after {elapsed_s:.3g} s, and were given to {len(late.instead)} idle ones as well")
+
+    # --- afterwards -------------------------------------------------------------------------------------------------------------------
+
+    def _learn(self, done: Sequence[Chunk], seats: set[str]) -> None:
+        measured = [
+            Measured(chunk.worker, chunk.units, chunk.compute_s, max(0.0, chunk.total_s - chunk.compute_s), chunk.moved_bytes)
+            for chunk in done
+        ]
+        self._estimates.observe(measured)
+        self._estimates.forgive(sorted(seats - {chunk.worker for chunk in done}))
+
+    def _tell(self, done: Sequence[Chunk], seats: Sequence[str], seconds: float, planned_s: float | None, balanced: bool) -> None:
+        shares: dict[str, Share] = {}
+        for chunk in done:
+            before = shares.get(chunk.worker, Share(0, 0.0, 0.0))
+            transfer_s = max(before.transfer_s, chunk.total_s - chunk.compute_s, 0.0)
+            shares[chunk.worker] = Share(before.units + chunk.units, max(before.compute_s, chunk.compute_s), transfer_s)
+        workers = [self._estimates.capacity(seat) for seat in seats or list(shares)]
+        application = self._application()
+        units = sum(share.units for share in shares.values())
+        self.report.iterations.append(
+            Iteration(
+                seconds,
+                shares,
+                tuple(worker for worker in dict.fromkeys(seats) if worker not in shares),
+                time_of(equal(units, len(workers)), workers, application),
+                heterogeneity(capacities(workers)),
+                application.ratio,
+                planned_s,
+                balanced,
+                tuple(self._notes),
+            )
+        )
+
+
+def _is_count(value: Any) -> bool:
+    """A whole number, of whatever library."""
+    return hasattr(value, "__index__") and not isinstance(value, bool) and not hasattr(value, "__len__")
+
+
+def _read_load(load: int | Sequence[Any], cut: Callable[[int, int], Any] | None) -> tuple[int, Callable[[int, int], Any]]:
+    if _is_count(load):
+        if load < 0:  # type: ignore[operator]
+            raise BadInput(f"load: {load} units cannot be done", "give a number of units, 0 or more")
+        return int(load), cut or range  # type: ignore[arg-type]
+    try:
+        count = len(load)  # type: ignore[arg-type]
+        load[0:0]  # type: ignore[index]
+    except (TypeError, KeyError) as error:
+        raise BadInput(f"load: {load!r:.100} can be neither counted nor cut", "give a number of units, or a list or an array") from error
+    return count, cut or (lambda start, stop: load[start:stop])  # type: ignore[index]
+
+
+def _read_baseline(baseline: Any) -> int:
+    if not isinstance(baseline, int) or baseline < 0:
+        raise BadInput(f"baseline: {baseline!r} is neither true nor false, nor a number of iterations", "write baseline=True")
+    return BASELINE_ITERATIONS if baseline is True else baseline
+
+
+def _read_ratio(ratio: Any) -> tuple[float | None, RatioSearch | None]:
+    try:
+        if isinstance(ratio, tuple):
+            return None, RatioSearch(*ratio)
+        if ratio is None or 0 <= float(ratio) < float("inf"):
+            return None if ratio is None else float(ratio), None
+        raise ValueError(ratio)
+    except (TypeError, ValueError) as error:
+        raise BadInput(
+            f"ratio: {ratio!r} is not a number of bytes for each unit", "leave it out, or give two bounds: ratio=(1, 1e6)"
+        ) from error

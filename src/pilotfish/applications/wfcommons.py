@@ -1,0 +1,183 @@
+"""Workflow instances of WfCommons (JSON, schema 1.0 to 1.5) as a neutral Workflow: what ran for how long, after what, with which files.
+
+Real executions, published for benchmarks: the simulator runs them, and ``add_stand_ins`` makes tasks of them that only sleep.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from pilotfish.applications.ordering import Circle, in_order
+from pilotfish.applications.tasklist import TaskList
+from pilotfish.errors import BadInput
+
+MOST_BYTES = 1 << 30
+FORM = "An instance has workflow.specification.tasks (1.5) or workflow.tasks (1.4 and before): see wfcommons.org/format"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkflowTask:
+    """``parents`` are indices of earlier tasks; ``inputs`` and ``outputs`` names of files."""
+
+    name: str
+    program: str
+    seconds: float
+    parents: tuple[int, ...] = ()
+    inputs: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
+    cores: int = 1
+
+
+@dataclass(frozen=True)
+class Workflow:
+    """Tasks, each after all its parents, and the sizes of all files in bytes."""
+
+    name: str
+    tasks: tuple[WorkflowTask, ...]
+    files: Mapping[str, int]
+
+    @cached_property
+    def children(self) -> tuple[tuple[int, ...], ...]:
+        found: list[list[int]] = [[] for _ in self.tasks]
+        for index, task in enumerate(self.tasks):
+            for parent in task.parents:
+                found[parent].append(index)
+        return tuple(map(tuple, found))
+
+    @cached_property
+    def levels(self) -> tuple[int, ...]:
+        """How many tasks come one after the other before each task."""
+        found: list[int] = []
+        for task in self.tasks:
+            found.append(1 + max((found[parent] for parent in task.parents), default=-1))
+        return tuple(found)
+
+    @cached_property
+    def work_s(self) -> float:
+        """Seconds of cores that all tasks take together."""
+        return math.fsum(task.seconds * task.cores for task in self.tasks)
+
+    @cached_property
+    def critical_path_s(self) -> float:
+        """The longest chain of tasks: nobody can be quicker, with however many workers."""
+        ends: list[float] = []
+        for task in self.tasks:
+            ends.append(task.seconds + max((ends[parent] for parent in task.parents), default=0.0))
+        return max(ends, default=0.0)
+
+    def least_s(self, cores: float) -> float:
+        """No schedule on so many cores is shorter, even if files took no time."""
+        return max(self.critical_path_s, self.work_s / cores)
+
+
+def read_workflow(path: str | os.PathLike[str]) -> Workflow:
+    """An instance from a file."""
+    shown = os.fspath(path)
+    try:
+        if os.path.getsize(path) > MOST_BYTES:
+            raise BadInput(f"{shown}: it is larger than {MOST_BYTES >> 30} GiB", "Is it an instance of WfCommons?")
+        with open(path, encoding="utf-8") as file:
+            document = json.load(file)
+    except OSError as error:
+        raise BadInput(f"{shown}: {(error.strerror or 'cannot be read').lower()}", "Check the path.") from None
+    except (ValueError, RecursionError) as error:
+        raise BadInput(f"{shown}: it is not JSON: {str(error)[:100]}", FORM) from None
+    return parse_workflow(document, shown)
+
+
+def parse_workflow(document: Any, where: str = "the instance") -> Workflow:
+    """An instance from its parsed JSON; BadInput says what is wrong with it."""
+    try:
+        return _parse(document, where)
+    except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
+        raise BadInput(f"{where}: it is not an instance of WfCommons: {type(error).__name__}: {str(error)[:100]}", FORM) from None
+
+
+def _parse(document: Any, where: str) -> Workflow:
+    workflow = document["workflow"]
+    sizes: dict[str, int] = {}
+    if "specification" in workflow:
+        described = workflow["specification"]["tasks"]
+        executed = {str(row["id"]): row for row in workflow.get("execution", {}).get("tasks", ())}
+        for file in workflow["specification"].get("files", ()):
+            sizes[str(file["id"])] = _size(file)
+        rows = [{**executed.get(str(row.get("id", row["name"])), {}), **row} for row in described]
+    else:
+        rows = list(workflow.get("tasks") or workflow["jobs"])
+    if not rows:
+        raise BadInput(f"{where}: it has no tasks", FORM)
+    indices: dict[str, int] = {}
+    for index, row in enumerate(rows):
+        for key in {str(row["name"]), str(row.get("id", row["name"]))}:
+            if indices.setdefault(key, index) != index and "id" not in row:
+                raise BadInput(f"{where}: two tasks are called {key!r}", "Give each a name of its own.")
+    parents = _parents(rows, indices, where)
+    try:
+        order = in_order(parents)
+    except Circle as circle:
+        names = ", ".join(str(rows[place]["name"]) for place in circle.places[:5])
+        raise BadInput(f"{where}: these tasks wait for each other: {names}", "Mend the instance.") from None
+    places = {index: place for place, index in enumerate(order)}
+    tasks = tuple(_task(rows[index], sorted(places[parent] for parent in parents[index]), sizes) for index in order)
+    return Workflow(str(document.get("name", "workflow")), tasks, sizes)
+
+
+def _parents(rows: Sequence[Any], indices: Mapping[str, int], where: str) -> list[dict[int, None]]:
+    """As said by children of their parents, or by parents of their children."""
+    found: list[dict[int, None]] = [{} for _ in rows]
+
+    def known(name: object, row: Any) -> int:
+        if str(name) not in indices:
+            raise BadInput(f"{where}: task {row['name']!r} names {name!r}, which is no task", "Mend the instance.")
+        return indices[str(name)]
+
+    for index, row in enumerate(rows):
+        for name in row.get("parents") or ():
+            found[index][known(name, row)] = None
+        for name in row.get("children") or ():
+            found[known(name, row)][index] = None
+    return found
+
+
+def _task(row: Any, parents: Sequence[int], sizes: dict[str, int]) -> WorkflowTask:
+    inputs, outputs = [str(name) for name in row.get("inputFiles") or ()], [str(name) for name in row.get("outputFiles") or ()]
+    for file in row.get("files") or ():
+        name = str(file["name"] if "name" in file else file["id"])
+        sizes[name] = _size(file)
+        (inputs if file["link"] == "input" else outputs).append(name)
+    for name in (*inputs, *outputs):
+        sizes.setdefault(name, 0)
+    seconds = float(row.get("runtimeInSeconds", row.get("runtime", 0.0)) or 0.0)
+    if not 0 <= seconds < math.inf:
+        raise ValueError(f"{row['name']} ran for {seconds} s")
+    cores = float(row.get("coreCount") or row.get("cores") or 1)
+    if not 0 < cores <= 1_000_000:
+        raise ValueError(f"{row['name']} has {cores} cores")
+    command = row.get("command")
+    program = str(command.get("program") or "") if isinstance(command, dict) else ""
+    program = os.path.basename(program) or str(row.get("category") or row["name"]).split("_ID")[0]
+    return WorkflowTask(str(row["name"]), program, seconds, tuple(parents), tuple(inputs), tuple(outputs), max(1, round(cores)))
+
+
+def _size(file: Mapping[str, Any]) -> int:
+    size = float(file.get("sizeInBytes", file.get("size", 0)) or 0)
+    if not 0 <= size < math.inf:
+        raise ValueError(f"a file of {size} bytes")
+    return round(size)
+
+
+def add_stand_ins(tasks: TaskList, workflow: Workflow, scale: float = 1.0) -> None:
+    """Tasks that wait for each other as those of the workflow do, and only sleep: ``scale`` times as long as those ran.
+
+    In a run file: ``def run(tasks): add_stand_ins(tasks, read_workflow("instance.json"), 0.01)``.
+    """
+    indices: list[int] = []
+    for task in workflow.tasks:
+        after = [indices[parent] for parent in task.parents]
+        indices.append(tasks.add(["sleep", f"{task.seconds * scale:.3f}"], after=after, name=task.program, cores=task.cores))

@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pilotfish.api.taskfile import TaskFile, read_task_file
+from pilotfish.cli.tasksource import Source, Wording, make_source
+from pilotfish.errors import BadInput
+
+ENVIRON = {"PATH": "/usr/bin:/bin"}
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def read(text: str) -> TaskFile:
+    Path("tasks.txt").write_text(text)
+    return read_task_file("tasks.txt")
+
+
+def source(text: str, **wording: object) -> Source:
+    Path("tasks.txt").write_text(text)
+    return make_source(Wording(task_list="tasks.txt", **wording), ENVIRON)  # type: ignore[arg-type]
+
+
+def test_a_task_waits_for_those_that_its_after_names_wherever_they_stand() -> None:
+    listed = read("after=b,c echo last\n# comment\nid=b echo b\nid=c after=b echo c\necho alone\n")
+    assert [task.argv[1] for task in listed] == ["b", "alone", "c", "last"]
+    assert listed.flow is not None
+    assert listed.flow.parents == ((), (), (0,), (0, 2))
+
+
+def test_who_needs_a_file_waits_for_who_makes_it() -> None:
+    listed = read("in=./mid.txt,x/../raw.txt out=end.txt sort mid.txt\nin=raw.txt out=mid.txt cp raw.txt mid.txt\n")
+    assert listed.flow is not None
+    assert listed.flow.order == (1, 0)
+    assert listed.flow.parents == ((), (0,))
+    assert listed.flow.files == {"mid.txt"}
+
+
+def test_tasks_that_need_nothing_of_each_other_are_as_before() -> None:
+    assert read("in=a out=b ./x\nin=a out=b ./x\nid=c ./y\n").flow is None
+    assert read("in=a out=a ./x\nin=a out=a ./x\n").flow is None, "each changes its own copy"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("out=x echo 1\nout=x echo 2\nin=x echo 3\n", "line 3: in=x: lines 1 and 2 both make it"),
+        ("in=a out=b echo 1\nin=b out=a echo 2\n", r"tasks of lines \d, \d wait for each other"),
+        ("id=a after=a echo 1\n", "the task of line 1 waits for itself"),
+        ("after=nobody echo 1\n", "line 1: after=nobody: no task has that id"),
+        ("id=a echo 1\n\nid=a echo 2\n", "line 3: id=a is already that of line 1"),
+        ("after=a,,b echo 1\n", "line 1: after=a,,b has an empty name"),
+    ],
+)
+def test_what_is_wrong_is_said_with_its_line(text: str, said: str) -> None:
+    with pytest.raises(BadInput, match=said):
+        read(text)
+
+
+def test_tasks_that_make_files_for_each_other_run_in_this_directory() -> None:
+    Path("raw.txt").write_text("1\n")
+    found = source("in=raw.txt out=mid.txt cp raw.txt mid.txt\nin=mid.txt out=end.txt ./made\nout=made,other touch made\nin=made ./made\n")
+    assert not found.launch.sandbox
+    assert [found.parents(place) for place in range(found.count)] == [(), (), (0,), (1,)]
+    assert all(not task.inputs and not task.outputs for task in found)
+
+
+def test_tasks_that_only_wait_may_still_have_files_that_travel() -> None:
+    Path("raw.txt").write_text("1\n")
+    found = source("id=a in=raw.txt out=x echo 1\nafter=a out=x echo 2\n")
+    assert found.launch.sandbox
+    assert found.parents(1) == (0,)
+
+
+@pytest.mark.parametrize("wording", [{"sandbox": True}, {"outputs": ("x",)}, {"keep": ("x",)}, {"inputs": ("tasks.txt",)}])
+def test_files_do_not_travel_where_tasks_make_them_for_each_other(wording: dict[str, object]) -> None:
+    with pytest.raises(BadInput, match="make files for each other"):
+        source("out=x touch x\nin=x cat x\n", **wording)
+
+
+def test_an_input_that_nobody_makes_must_be_there() -> None:
+    with pytest.raises(BadInput, match=r"raw.txt.* does not exist"):
+        source("in=raw.txt out=mid.txt echo 1\nin=mid.txt echo 2\n")

@@ -1,0 +1,43 @@
+"""What people may ask ``whatif``, and what they are told when they cannot."""
+
+from __future__ import annotations
+
+import pytest
+
+from pilotfish.cli.variations import read_variation
+from pilotfish.errors import BadInput
+
+SITES = ["cluster", "far"]
+
+
+def test_every_form_is_understood() -> None:
+    assert read_variation("+50 workers cluster", SITES).more == (("cluster", 50),)
+    assert read_variation("-2 workers", SITES).more == (("local", -2),)
+    assert read_variation("+site far", SITES).with_sites == ("far",)
+    assert read_variation("-site far", SITES).without_sites == ("far",)
+    assert read_variation("policy=xsufferage", SITES).policy == "xsufferage"
+    assert read_variation("cores = 8", SITES).cores == 8.0
+    assert read_variation("speed far=0.5", SITES).speeds == {"far": 0.5}
+
+
+def test_several_things_at_once_are_separated_by_commas() -> None:
+    both = read_variation("+5 workers far, policy=near", SITES)
+    assert (both.more, both.policy, both.text) == ((("far", 5),), "near", "+5 workers far, policy=near")
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("+5 workers clusterr", "Did you mean 'cluster'?"),
+        ("policy=sufferag", "Did you mean 'sufferage'?"),
+        ("+5 workrs far", "Did you mean 'workers'?"),
+        ("polcy=near", "Did you mean 'policy'?"),
+        ("speed far=0", "speed SITE=2"),
+        ("what", "+50 workers SITE"),
+        ("", "+50 workers SITE"),
+    ],
+)
+def test_what_cannot_be_asked_is_answered_with_the_nearest_that_can(text: str, hint: str) -> None:
+    with pytest.raises(BadInput) as refused:
+        read_variation(text, SITES)
+    assert hint in refused.value.hint

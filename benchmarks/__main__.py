@@ -19,6 +19,13 @@ QUESTIONS = (
     "million_tasks",
     "connections",
     "transfers",
+    "planning",
+    "predictions",
+    "shared_files",
+    "policies",
+    "simulator",
+    "workflows",
+    "awlb",
 )
 
 

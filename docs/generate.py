@@ -13,6 +13,8 @@ import click
 import msgspec
 
 import pilotfish as package
+from pilotfish.api.balance_report import BalanceReport, Iteration
+from pilotfish.api.divisible import BALANCING_OPTIONS, divide, iterate
 from pilotfish.api.executor import Executor
 from pilotfish.api.future import TaskFuture
 from pilotfish.api.run import Run, Submitter
@@ -207,6 +209,8 @@ TASK_VARIABLES = {
     "PILOTFISH_TASK": "The task's name, `RUN.INDEX`.",
     "PILOTFISH_ATTEMPT": "Which try this is, from 1.",
     "PILOTFISH_CORES": "How many cores it was given. `OMP_NUM_THREADS` is the same unless it was set.",
+    "PILOTFISH_NODES": "How many nodes it has; only with `--nodes`.",
+    "PILOTFISH_HOSTFILE": "A file with one line for each of them, as `mpirun --hostfile` reads it; only with `--nodes`.",
     "PILOTFISH_DEADLINE": "When its time is up, in seconds since 1970; only with a time limit.",
     "PILOTFISH_ENDS_AT": "When its worker ends, in seconds since 1970; only where that is known, as in a batch job.",
     "PILOTFISH_WORKER": "The worker it runs on.",
@@ -303,6 +307,8 @@ CLASSES: dict[type, str] = {
     Submitter: "What `run.options(...)` gives.",
     TaskFuture: "What `submit` gives. Everything that a `concurrent.futures.Future` has, and:",
     Completed: "The result of an executable.",
+    BalanceReport: "What `divide` and `iterate` return; it prints as a table.",
+    Iteration: "One of a report's `iterations`.",
     ApplicationManager: "For run files that decide while they run; see the [tutorial](../tutorials/applications.md).",
     ApplicationWorker: "Does what a manager asks for with `tasks.work`.",
     TaskList: "The `tasks` of a run file and of a manager.",
@@ -338,6 +344,7 @@ MEMBERS = {
 TASK_OPTIONS = {
     "name": "what it is called in listings",
     "cores": 'how many cores: `2`, `0.5`, or a range such as `"1-4"`; default 1',
+    "nodes": "on how many nodes of one pilot at the same time, each with all that it asks for; default 1",
     "memory": 'how much memory at most, such as `"2 GiB"`',
     "gpus": "how many GPUs",
     "resources": 'what else a worker must offer: `{"licence": 1}`',
@@ -367,15 +374,19 @@ EXECUTABLE_OPTIONS = {
 def python_page() -> str:
     """The classes that a program imports, from their docstrings."""
     errors = [cls for cls in map(package.__getattr__, package._HOMES) if isinstance(cls, type) and issubclass(cls, Exception)]
-    missing = set(package.__all__) - {"__version__"} - {cls.__name__ for cls in (*CLASSES, *errors)}
+    missing = set(package.__all__) - {"__version__"} - {cls.__name__ for cls in (*CLASSES, *errors, divide, iterate)}
     assert not missing, f"exported, but not told of: {missing}"
     lines = [
         NOTE + "# Python\n",
-        "`from pilotfish import ...` has all of these but for `Submitter`, `TaskList` and `TaskDone`, which you are given. How to use them:"
-        " [Pilotfish from Python](../tutorials/python.md).\n",
+        "`from pilotfish import ...` has all of these but for `Submitter`, `Iteration`, `TaskList` and `TaskDone`, which you are given. How"
+        " to use them: [Pilotfish from Python](../tutorials/python.md).\n",
     ]
     for cls, first in CLASSES.items():
         lines += [f"## {cls.__name__}\n", *_constructor(cls), _prose(cls.__doc__ or "") + "\n", first + "\n", *_members(cls), ""]
+    lines += ["## divide and iterate\n", "Work that can be cut anywhere: see [how to](../how-to/divisible.md).\n"]
+    for function in (divide, iterate):
+        lines += [f"`{function.__name__}{_signature(function, 0)}`\n", _prose(function.__doc__ or "") + "\n"]
+    lines += ["Besides the options of a task, but for `rank`:\n", *_options(BALANCING_OPTIONS, tuple(BALANCING_OPTIONS)), ""]
     lines += ["## Options of a task\n", "Keywords of `Executor(...)`, `run.options(...)`, `run.work`, `run.executable` and `tasks.add`:\n"]
     lines += [*_options(TASK_OPTIONS, KNOWN), "", "Executables also take:\n"]
     lines += [*_options(EXECUTABLE_OPTIONS, tuple(name for name in EXECUTABLE_KNOWN if name not in KNOWN)), ""]
@@ -394,14 +405,14 @@ def _options(told: dict[str, str], known: tuple[str, ...]) -> list[str]:
 
 def _constructor(cls: type) -> list[str]:
     own = cls.__dict__.get("__init__")
-    if own is None or cls in (Submitter, TaskFuture, TaskList):
+    if own is None or cls in (Submitter, TaskFuture, TaskList, BalanceReport, Iteration):
         return []
     return [f"`{cls.__name__}{_signature(own)}`\n"]
 
 
-def _signature(function: Callable[..., object]) -> str:
-    """The parameters with their defaults; types would drown them."""
-    parameters = list(inspect.signature(function).parameters.values())[1:]
+def _signature(function: Callable[..., object], first: int = 1) -> str:
+    """The parameters with their defaults; types would drown them. That of a method begins behind ``self``."""
+    parameters = list(inspect.signature(function).parameters.values())[first:]
     bare = [parameter.replace(annotation=inspect.Parameter.empty) for parameter in parameters]
     return str(inspect.Signature(bare))
 

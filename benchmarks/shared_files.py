@@ -1,0 +1,214 @@
+"""Is a plan worth it where files are shared and links are narrow, and does the simulator say beforehand how long it takes?
+
+The experiment of pilotfish.sim.apst in small, for real: three sites, each a network of its own behind a link of its own width (root is
+needed), real agents that have the disk of their site in common, real files. Tasks sleep, so that one machine has enough cores. What is
+rehearsed has the same numbers, and what a task costs beside its own time (LAUNCH_S) from an earlier run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from benchmarks.harness import Contestant, Figure, Goal, Options, Question, compare
+from pilotfish.agent.cache import Cache
+from pilotfish.applications.files import digests
+from pilotfish.core.forecasts import Forecasts
+from pilotfish.live.replay import replay
+from pilotfish.policies.registry import POLICIES
+from pilotfish.sim.apst import FAR, FILES, MB, MIDDLE, NEAR, SCENARIOS, places, sweep
+from pilotfish.sim.rehearsal import Rehearsal
+from pilotfish.sim.workload import Place, Work
+from pilotfish.store.journal import Journal
+from tests.engines.processes import wait_until
+from tests.network.far_pool import MASTER, FarPool, far_pool
+from tests.network.namespaces import network, what_is_missing
+
+HOSTS = (8, 2, 4)
+TASKS = 300
+UNIT_S = 0.4 / 3
+"""300 tasks for 14 hosts and 32 s, as 1,200 for 56 hosts and five and a half minutes: files and links follow."""
+FILES_SCALE = 0.25
+BANDWIDTH = 28 * MB
+WRAPPING = 1.06
+"""So many bytes are on the wire for one of a file: of Ethernet, TCP and TLS."""
+LAUNCH_S = 0.03
+"""What a task takes beside its own time, on two cores that do everything else here as well."""
+WALLTIME_S = 3600.0
+
+WORKQUEUE, PLAN, AUTO = "workqueue", "xsufferage", "auto"
+PAPER = 1.62
+SECONDS = Figure("seconds", "seconds", 1, higher_is_better=False)
+REHEARSED = Figure("rehearsed_s", "rehearsed", 1, higher_is_better=False)
+WRONG = Figure("wrong", "wrong by", 2, higher_is_better=False)
+LINKS = [Figure(f"{name}_link", f"link {name}: forecast/true", 2) for name in (NEAR, MIDDLE, FAR)]
+
+PYTHON = """#!/bin/sh
+[ "$1" != -c ] || exec {python} "$@"
+exec {enter} unshare --mount sh -c 'mount -t tmpfs none "{hidden}" && exec {python} "$@"' sh "$@"
+"""
+
+
+def work_of(seed: int) -> Work:
+    work = sweep(seed, UNIT_S, TASKS)
+    return replace(work, files={name: int(FILES_SCALE * size) for name, size in work.files.items()})
+
+
+def sites_of(scenario: str) -> list[Place]:
+    return [replace(place, launch_s=LAUNCH_S, walltime_s=WALLTIME_S) for place in places(scenario, BANDWIDTH, HOSTS)]
+
+
+def rehearse(scenario: str, policy: str, seed: int) -> float:
+    return Rehearsal(sites_of(scenario), work_of(seed), POLICIES[policy](), seed).run().makespan_s
+
+
+# --- for real -------------------------------------------------------------------------------------------------------------------------
+
+
+def measure(scenario: str, policy: str, seeds: list[int]) -> dict[str, Any]:
+    """Each round another seed."""
+    seed = seeds.pop(0)
+    sites = sites_of(scenario)
+    with (
+        tempfile.TemporaryDirectory(prefix="pfb", ignore_cleanup_errors=True) as place,
+        network(MASTER, *(one.name for one in sites)) as hosts,
+    ):
+        for site in sites:
+            hosts[site.name].shape(site.bandwidth * WRAPPING * 8 / 1e6)
+        with far_pool(Path(place), hosts, policy=policy, beat_s=5.0, lease_s=60.0) as pool:
+            work = work_of(seed)
+            inputs = {name: pool.write_input(f"input{number}", work.files[name]) for number, name in enumerate(FILES)}
+            open_sites(pool, sites, inputs)
+            seconds = run(pool, work, inputs)
+            links = links_of(pool, sites)
+    rehearsed = rehearse(scenario, policy, seed)
+    return {"seconds": seconds, "rehearsed_s": rehearsed, "wrong": abs(rehearsed / seconds - 1), **links}
+
+
+def open_sites(pool: FarPool, sites: Sequence[Place], inputs: dict[str, Path]) -> None:
+    """All their agents are there when this is over, and some files."""
+    for site in sites:
+        disk = Cache(str(_folder(pool, site) / "cache"), 1 << 40)
+        for name in site.files:
+            disk.adopt_copy(_digest(inputs[name]), inputs[name].stat().st_size, str(inputs[name]))
+    path = pool.place / "home" / "sites.toml"
+    path.write_text("\n".join(_describe(pool, site) for site in sites))
+    path.chmod(0o600)
+    pool.ask("sites_reread")
+    for site in sites:
+        pool.ask("pilots_add", site=site.name, pilots=site.hosts)
+    wait_until(lambda: len(pool.present()) == sum(site.hosts for site in sites), "the agents join")
+
+
+def _describe(pool: FarPool, site: Place) -> str:
+    """Its pilots are processes in its network, each with a node's own place for temporary files."""
+    folder = _folder(pool, site)
+    python = folder / "python"
+    enter = " ".join(pool.enter(site.name))
+    python.write_text(PYTHON.format(python=sys.executable, enter=enter, hidden=pool.hidden))
+    python.chmod(0o700)
+    fields = {"backend": "ssh", "folder": str(folder), "cache": str(folder / "cache"), "python": str(python), "cores": 1, "peers": False}
+    fields |= {"max_pilots": site.hosts, "max_queued": site.hosts, "walltime": WALLTIME_S, "submissions_per_minute": 6000.0}
+    fields |= {"setup": [f"export TMPDIR=$(mktemp -d {folder}/node-XXXXXX)"]}
+    return "\n".join([f"[{site.name}]", *(f"{key} = {json.dumps(value)}" for key, value in fields.items()), ""])
+
+
+def _folder(pool: FarPool, site: Place) -> Path:
+    folder = pool.place / site.name
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return digests().of(str(path), file.fileno())
+
+
+def run(pool: FarPool, work: Work, inputs: dict[str, Path]) -> float:
+    """Seconds from the first task that was given to a worker to the end of the last one."""
+    with pool.run() as run:
+        for seconds, cost, (name,) in zip(work.seconds, work.costs, work.needs, strict=True):
+            run.executable(["sleep", f"{seconds:.3f}"], inputs={"in.dat": inputs[name]}, cost=cost)
+    row = pool.ask("run", run=run.id)
+    assert row["attempts"] == row["counts"]["done"] == len(work), row
+    return float(row["ended_at"] - row["started_at"])
+
+
+def links_of(pool: FarPool, sites: Sequence[Place]) -> dict[str, float]:
+    """What the master has learnt of each link, by what it really is; and what came over it."""
+    forecasts = _forecasts(pool)
+    told: dict[str, float] = {}
+    for site in sites:
+        known = forecasts.bandwidth("", site.name)
+        if known is not None:
+            told[f"{site.name}_link"] = known.value / site.bandwidth
+        told[f"{site.name}_mb"] = pool.network[site.name].bytes_in() / WRAPPING / MB
+    return told
+
+
+def _forecasts(pool: FarPool) -> Forecasts:
+    """From a copy of the journal: the master writes to it."""
+    with tempfile.TemporaryDirectory(dir=pool.place) as copy:
+        shutil.copytree(pool.pool.directory / "journal", f"{copy}/journal")
+        journal, recovery = Journal.open(f"{copy}/journal")
+        forecasts = replay(recovery).forecasts
+        journal.close()
+    return forecasts
+
+
+# --- the question ---------------------------------------------------------------------------------------------------------------------
+
+
+def question(scenario: str) -> Question:
+    gain, words = {"a": (PAPER, f"{PAPER} times as quick as")}.get(scenario, (1.0, "quicker than"))
+    gain, words = (0.9, "about as quick as") if scenario == "d" else (gain, words)
+    return Question(
+        f"shared_files_{scenario}",
+        f"scenario {scenario}, {TASKS} tasks",
+        [SECONDS, REHEARSED, WRONG, *LINKS],
+        [
+            Goal(f"({scenario}) a plan is {words} who comes first is served first", SECONDS, (WORKQUEUE,), gain, PLAN),
+            Goal(f"({scenario}) left to itself it is within a tenth of the better one", SECONDS, (WORKQUEUE, PLAN), 0.9, AUTO),
+            *(Goal(f"({scenario}) {name}: rehearsed within 20 %", WRONG, (), 0.2, name) for name in (WORKQUEUE, PLAN, AUTO)),
+        ],
+    )
+
+
+def ask(scenarios: str, options: Options, first_seed: int = 0) -> int:
+    if missing := what_is_missing():
+        print(f"there can be no network here: {missing}")
+        return 1 if options.strict else 0
+    options = replace(options, workers=sum(HOSTS))
+    seeds = range(first_seed, first_seed + options.rounds)
+    return max(
+        compare(
+            question(scenario),
+            [
+                Contestant(name, "ours" if name == PLAN else "pool", partial(measure, scenario, name, list(seeds)))
+                for name in (WORKQUEUE, PLAN, AUTO)
+            ],
+            options,
+        )
+        for scenario in scenarios
+    )
+
+
+def main(options: Options) -> int:
+    return ask("".join(SCENARIOS), options)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    Options.add_to(parser)
+    parser.add_argument("--scenarios", default="".join(SCENARIOS), help="such as ad")
+    parser.add_argument("--seed", type=int, default=0, help="of the first round")
+    chosen = parser.parse_args()
+    sys.exit(ask(chosen.scenarios, Options.from_namespace(chosen), chosen.seed))

@@ -1,0 +1,67 @@
+"""How near to the best possible do workflows end, and what is it worth to begin with the longest chain?
+
+Nine families of scientific workflows, in simulation: makespan over the larger of two bounds, the critical path and the area. ``list``:
+ready tasks in the order in which they came. ``ranked``: by upward ranks, on what is learnt during the run; ``second run``: with what the
+first one taught about each program; ``hints``: with costs given that are exact.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from benchmarks.harness import Options, layout, write_json
+from pilotfish.applications.wfcommons import Workflow
+from pilotfish.core.forecasts import Forecasts
+from pilotfish.policies.registry import POLICIES
+from pilotfish.sim.families import FAMILIES, family
+from pilotfish.sim.rehearsal import Rehearsal
+from pilotfish.sim.workflows import unlawful, work_of
+from pilotfish.sim.workload import Place, Work
+
+SIZES = ((100, 8), (1000, 32), (5000, 64))
+SEEDS = 3
+WAYS = ("list", "ranked", "second run", "hints")
+
+
+def play(workflow: Workflow, work: Work, policy: str, cores: int, known: Forecasts | None = None) -> tuple[float, Forecasts]:
+    world = Rehearsal([Place("here", cores)], work, POLICIES[policy](), keep=True)
+    if known is not None:
+        world.machine.state.forecasts = known
+    played = world.run()
+    wrong = unlawful(workflow, played.stints)
+    assert not wrong, f"{workflow.name}: task {wrong[0][0]} began before task {wrong[0][1]} had ended"
+    return played.makespan_s / workflow.least_s(cores), world.machine.state.forecasts
+
+
+def ratios(name: str, size: int, cores: int, seed: int) -> dict[str, float]:
+    workflow = family(name, size, seed)
+    work = work_of(workflow)
+    hinted = Work(work.seconds, costs=list(work.seconds), cores=work.cores, after=work.after)
+    listed, _ = play(workflow, work, "workqueue", cores)
+    ranked, learnt = play(workflow, work, "near", cores)
+    again, _ = play(workflow, work, "near", cores, learnt)
+    told, _ = play(workflow, hinted, "near", cores)
+    return dict(zip(WAYS, (listed, ranked, again, told), strict=True))
+
+
+def main(options: Options) -> int:
+    rows = [["family", "tasks", "cores", *WAYS]]
+    results = []
+    for size, cores in SIZES:
+        for name in FAMILIES:
+            each = [ratios(name, size, cores, seed) for seed in range(SEEDS)]
+            mean = {way: sum(one[way] for one in each) / SEEDS for way in WAYS}
+            results.append({"family": name, "tasks": size, "cores": cores, **mean})
+            rows.append([name, f"{size:,}", f"{cores}", *(f"{mean[way]:.2f}" for way in WAYS)])
+            print(".", end="", file=sys.stderr, flush=True)
+    print(file=sys.stderr)
+    print(layout(rows))
+    write_json(options.out, "workflows", {"results": results})
+    return 0
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    Options.add_to(parser)
+    sys.exit(main(Options.from_namespace(parser.parse_args())))

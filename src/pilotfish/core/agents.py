@@ -18,7 +18,7 @@ from pilotfish.model import inputs as i
 from pilotfish.model import messages as m
 from pilotfish.model.data import Made
 from pilotfish.model.states import ACTIVE, DRAINING, ENDING, JOINED
-from pilotfish.model.task import DISK, Payload
+from pilotfish.model.task import DISK, Failure, Payload
 
 if TYPE_CHECKING:
     from pilotfish.core.machine import Machine
@@ -259,7 +259,8 @@ def _failed(machine: Machine, worker: Worker, item: m.ResultItem, payload: Paylo
         machine.record(f.TasksReturned(worker.id, [item.task], item.failure.message))
         drain(machine, worker, item.failure.message)
         return
-    fact = judge(machine.state, worker, task, item.failure, (item.wall_us, item.cpu_us, item.rss_kib), payload)
+    failure = _with_a_node_less(machine, task, item.failure) if machine.state.gangs else item.failure
+    fact = judge(machine.state, worker, task, failure, (item.wall_us, item.cpu_us, item.rss_kib), payload)
     if not fact.final:
         machine.release_payload(payload)
     machine.fail_attempt(fact)
@@ -271,6 +272,15 @@ def _failed(machine: Machine, worker: Worker, item: m.ResultItem, payload: Paylo
         reason = f"{len(worker.streak)} different tasks failed there in a row while other workers do well; the last one: {last}"
         machine.record(f.WorkerQuarantined(worker.id, until, reason))
         machine.set_timer(until, "quarantine", worker.id)
+
+
+def _with_a_node_less(machine: Machine, task: Task, failure: Failure) -> Failure:
+    """When one of its nodes dies, a task of several may notice, and fail, before we hear of it: that is not its own doing."""
+    others = (other for other in machine.state.gangs.get(task, ()) if not other.poll_s)
+    lost = next((other for other in others if machine.presence[other.id].link is None), None)
+    if lost is None or failure.blame != "task":
+        return failure
+    return Failure(failure.cause, "worker", f"{failure.message}; worker {lost.id}, which it had as well, cannot be reached")
 
 
 def _holds(machine: Machine, worker: Worker, message: m.Holds) -> None:

@@ -9,7 +9,7 @@ from pilotfish.core.replicas import needs, within_reach
 from pilotfish.core.state import ContentRecord, Task
 from pilotfish.model.ids import run_of, show_task
 from pilotfish.model.quantities import show_bytes, show_seconds
-from pilotfish.model.states import ASSIGNED
+from pilotfish.model.states import ASSIGNED, DRAINING
 
 if TYPE_CHECKING:
     from pilotfish.core.machine import Machine
@@ -66,7 +66,8 @@ def kept_elsewhere(machine: Machine, task: Task) -> Reason | None:
     """Workers have room for it, but none where an input of it was kept."""
     state = machine.state
     links = {name: presence.link for name, presence in machine.presence.items()}
-    present = (worker for worker in state.workers.values() if links.get(worker.id) is not None)
+    taking = (worker for worker in state.workers.values() if worker.state < DRAINING and not worker.quarantined_until)
+    present = (worker for worker in taking if links.get(worker.id) is not None)
     able = [worker for worker in present if worker.suits(task.shape, machine.now) and worker.fits(task.shape.needs)]
     if not able or any(within_reach(state, task, worker.site) for worker in able):
         return None

@@ -178,8 +178,12 @@ def _worker_reasons(machine: Machine, task: Task) -> list[Reason]:
     usable = [worker for worker in in_time if not worker.quarantined_until]
     if not usable:
         return [_reason("quarantine", f"all fitting workers are in quarantine: {in_time[0].reason}", "pilotfish workers")]
-    if not any((presence := machine.presence.get(worker.id)) and presence.link is not None for worker in usable):
+    reached = [worker for worker in usable if (presence := machine.presence.get(worker.id)) and presence.link is not None]
+    if not reached:
         return [_reason("out-of-reach", "no fitting worker can be reached just now", "pilotfish workers")]
+    if too_few_nodes(machine, shape, reached) is not None:
+        text = f"it asks for {shape.nodes} nodes of one pilot, and of those that fit too few can be reached just now"
+        return [_reason("out-of-reach", text, "pilotfish workers")]
     return []
 
 

@@ -6,14 +6,16 @@ room is taken. When the attempt is over, or one of the workers is gone, all of t
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
+from pilotfish.core import replicas
 from pilotfish.core.moves import occupy, take_away
 from pilotfish.core.proposals import Proposal
 from pilotfish.core.state import FRESH, State, Task, Worker
 from pilotfish.model import facts as f
-from pilotfish.model.states import READY
+from pilotfish.model.states import JOINED, READY
 
 
 def is_lawful(proposal: Proposal, now: float) -> bool:
@@ -27,6 +29,18 @@ def is_lawful(proposal: Proposal, now: float) -> bool:
     return all(
         worker.pilot == pilot and worker.fits(shape.needs) and worker.suits(shape, now) and not worker.runs_suspect for worker in workers
     )
+
+
+def within_reach(state: State, task: Task, site: str) -> bool:
+    """As for any other task; but if nowhere within reach of what it needs there are as many workers of one pilot as it has nodes, it may go
+    anywhere."""
+    if replicas.within_reach(state, task, site):
+        return True
+    sites = {worker.site: None for worker in state.workers.values()}
+    near = [name for name in sites if replicas.within_reach(state, task, name)]
+    able = [worker for worker in state.workers.values() if worker.site in near and worker.pilot and worker.suits(task.shape, state.at)]
+    together = Counter(worker.pilot for worker in able if worker.state == JOINED and not worker.quarantined_until)
+    return max(together.values(), default=0) < task.shape.nodes
 
 
 def with_hosts(state: State, task: Task) -> dict[str, Any] | None:

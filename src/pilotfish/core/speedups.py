@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 Speedup = dict[int, tuple[int, float]]
 """Ten-thousandths of cores: how many tasks ended with so many, and how long one of cost 1 takes."""
+MOST_CLASSES = 1_000
 REMEMBERED = 20
 """Later ones count as if so many had been before them, so that a change is followed."""
 
@@ -22,7 +23,11 @@ def learn(state: State, worker: Worker, task: Task, wall_s: float) -> None:
     if needs is None:
         return
     run = task.shape.run
-    known = state.speedups.setdefault(run.class_of(task.spec), {})
+    name = run.class_of(task.spec)
+    known = state.speedups.pop(name, {})
+    state.speedups[name] = known  # as the latest
+    if len(state.speedups) > MOST_CLASSES:
+        del state.speedups[next(iter(state.speedups))]
     samples, mean_s = known.get(cores_of(needs), (0, 0.0))
     cost = run.cost(task.id & INDEX_MASK) or 1.0
     known[cores_of(needs)] = samples + 1, mean_s + (wall_s / cost - mean_s) / min(samples + 1, REMEMBERED)

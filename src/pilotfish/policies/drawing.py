@@ -13,7 +13,6 @@ from pilotfish.core.state import UNIT, ContentRecord, Shape, Task, Worker
 from pilotfish.model.task import CORES
 from pilotfish.policies.chart import Chart, Truths, batches_of
 from pilotfish.policies.gantt import plan
-from pilotfish.policies.transfers import bandwidth
 
 if TYPE_CHECKING:
     from pilotfish.policies.planning import Planner
@@ -41,7 +40,7 @@ class _Drawing:
         self._outlook = outlook
         self.workers = outlook.workers
         self._sites = list(dict.fromkeys(worker.site for worker in self.workers))
-        self._bandwidths = [bandwidth(outlook, site) for site in self._sites]
+        self._bandwidths = [planner.transfers.bandwidth(outlook, site) for site in self._sites]
         self._records: dict[ContentRecord, int] = {}
         self._files_of: dict[tuple[ContentRecord, ...], tuple[int, ...]] = {}
         self._suits: dict[Shape, Truths] = {}
@@ -55,12 +54,13 @@ class _Drawing:
         return numbers
 
     def width(self, task: Task) -> int:
-        """So many lanes, each of one core; more if something else than cores would run out first."""
+        """So many lanes, each of one core; more if something else than cores would run out first. Where that differs from worker to worker,
+        the least: it is to have a place with each that it suits."""
         shape = task.shape
         if shape not in self._widths:
-            able = next((worker for worker in self.workers if worker.could_fit(shape.needs)), None)
-            parts = [amount / able.capacity[name] * able.slots for name, amount in shape.needs] if able is not None else []
-            self._widths[shape] = max(1, round(max(parts, default=1.0)))
+            suited = {worker.slots: worker for worker, suits in zip(self.workers, self._suited(shape), strict=True) if suits}.values()
+            widths = [max(amount / worker.capacity[name] * worker.slots for name, amount in shape.needs) for worker in suited]
+            self._widths[shape] = max(1, round(min(widths, default=1.0)))
         return self._widths[shape]
 
     def allowed(self, task: Task) -> Truths | None:

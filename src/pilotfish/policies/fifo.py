@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from pilotfish.core.gangs import is_beside
+from pilotfish.core import gangs
 from pilotfish.core.proposals import Duplicate, Loan, Outlook, Proposal, Recall
 from pilotfish.core.replicas import within_reach
 from pilotfish.core.state import UNIT, Needs, Shape, Task, Worker
@@ -172,30 +172,51 @@ class Fifo:
 class _Supply:
     """The ready tasks of a shape, handed out one by one during one round of proposals."""
 
-    __slots__ = ("left", "passed_over", "shape", "spoken_for", "tasks")
+    __slots__ = ("_avoiding", "_beyond", "_passed_over", "left", "shape", "spoken_for", "tasks")
 
     def __init__(self, shape: Shape, tasks: Iterable[Task]) -> None:
         self.shape = shape
         self.tasks: Iterator[Task] = iter(tasks)
         self.left = len(shape.queue)
-        self.passed_over: list[Task] = []
         self.spoken_for: dict[Task, None] = {}
         """Those that go to a certain worker."""
+        self._avoiding: list[Task] = []
+        """Those that some worker was not given because they failed there."""
+        self._passed_over: list[Task] = []
+        self._beyond: dict[str, int] = {}
+        """By site: so many of the first that were passed over are out of its reach, and need not be looked at again."""
 
     def take(self, outlook: Outlook, worker: Worker) -> Task | None:
-        for place, task in enumerate(self.passed_over):
+        found = self._again(outlook, worker) or self._next(outlook, worker)
+        self.left -= found is not None
+        return found
+
+    def _again(self, outlook: Outlook, worker: Worker) -> Task | None:
+        for place, task in enumerate(self._avoiding):
             if not _avoids(outlook, task, worker) and _in_reach(outlook, task, worker):
-                self.left -= 1
-                return self.passed_over.pop(place)
+                return self._avoiding.pop(place)
+        for place in range(self._beyond.get(worker.site, 0), len(self._passed_over)):
+            if _in_reach(outlook, self._passed_over[place], worker):
+                self._beyond = {site: count - (count > place) for site, count in self._beyond.items()}
+                self._beyond[worker.site] = place
+                return self._passed_over.pop(place)
+        return None
+
+    def _next(self, outlook: Outlook, worker: Worker) -> Task | None:
+        found = None
         for task in self.tasks:
             if task in self.spoken_for:
                 continue
-            if (task.troubles is not None and _avoids(outlook, task, worker)) or not _in_reach(outlook, task, worker):
-                self.passed_over.append(task)
-                continue
-            self.left -= 1
-            return task
-        return None
+            if task.troubles is not None and _avoids(outlook, task, worker):
+                self._avoiding.append(task)
+            elif not _in_reach(outlook, task, worker):
+                self._passed_over.append(task)
+            else:
+                found = task
+                break
+        if self._passed_over:
+            self._beyond[worker.site] = len(self._passed_over)
+        return found
 
 
 def _avoids(outlook: Outlook, task: Task, worker: Worker) -> bool:
@@ -207,7 +228,8 @@ def _avoids(outlook: Outlook, task: Task, worker: Worker) -> bool:
 
 
 def _in_reach(outlook: Outlook, task: Task, worker: Worker) -> bool:
-    return within_reach(outlook.state, task, worker.site)
+    reach = within_reach if task.shape.nodes == 1 else gangs.within_reach
+    return reach(outlook.state, task, worker.site)
 
 
 def _place_suspects(outlook: Outlook, workers: list[Worker], proposals: list[Proposal | Loan | Recall]) -> dict[str, None]:
@@ -279,7 +301,7 @@ def _add_ahead(outlook: Outlook, proposal: Proposal, supplies: list[_Supply], ot
     first, also if nothing of them is to be sent ahead."""
     worker = proposal.worker
     held = next(iter(worker.active), None) or (proposal.tasks[0] if proposal.tasks else None)
-    if held is None or (outlook.state.gangs and is_beside(worker)):
+    if held is None or (outlook.state.gangs and gangs.is_beside(worker)):
         return
     if worker.held and outlook.now - worker.progress_at >= max(STALE_S, worker.poll_s):
         return  # what runs there takes long: tasks would only wait, and be called back

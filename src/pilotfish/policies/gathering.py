@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from pilotfish.core.gangs import within_reach
 from pilotfish.core.proposals import Outlook, Proposal
 from pilotfish.core.state import Shape, Task, Worker
 from pilotfish.policies.order import Turns
@@ -62,7 +63,7 @@ class Gathering:
                 gathered.kept.update({worker.id: shape for worker in workers})
         moments = [moment + PATIENCE_S for moment in self._since.values()]
         moments += [outlook.now + SOON_S] if gathered.used else []
-        self._look_at = min(moments, default=None)
+        self._look_at = min((moment for moment in moments if moment > outlook.now), default=None)
         return gathered
 
     def next_look_at(self, outlook: Outlook) -> float | None:
@@ -78,11 +79,13 @@ class Gathering:
         for workers in pilots.values():
             roomy = [worker for worker in workers if worker.fits(shape.needs) and worker.id not in gathered.kept]
             while supply.left and len(roomy) >= shape.nodes:
-                first, *beside = roomy[: shape.nodes]
-                task = supply.take(outlook, first)
-                if task is None:
+                # Where it is started from may be a worker that it avoids; beside others, nobody is.
+                given = next(((worker, task) for worker in roomy if (task := supply.take(outlook, worker)) is not None), None)
+                if given is None:
                     break
-                del roomy[: shape.nodes]
+                first, task = given
+                roomy.remove(first)
+                beside, roomy = roomy[: shape.nodes - 1], roomy[shape.nodes - 1 :]
                 gathered.proposals.append(Proposal(first, [task], beside=beside))
                 gathered.used.update({worker.id: None for worker in (first, *beside)})
                 for _ in range(shape.nodes):
@@ -92,12 +95,14 @@ class Gathering:
 
 
 def _able(outlook: Outlook, shape: Shape, busy: dict[str, None]) -> dict[str, list[Worker]]:
-    """By pilot: workers that could take a part of such a task, now or later."""
+    """By pilot: workers that could take a part of such a task, now or later. Where none of them can have its files, nobody is kept."""
     pilots: dict[str, list[Worker]] = {}
     for worker in outlook.workers:
         if worker.pilot and worker.id not in busy and not worker.runs_suspect and worker.suits(shape, outlook.now):
             pilots.setdefault(worker.pilot, []).append(worker)
-    return pilots
+    sites = dict.fromkeys(workers[0].site for workers in pilots.values())
+    within = [site for site in sites if any(within_reach(outlook.state, task, site) for task in shape.queue)]
+    return {pilot: workers for pilot, workers in pilots.items() if workers[0].site in within}
 
 
 def _still(workers: list[Worker], pilots: dict[str, list[Worker]], gathered: Gathered) -> list[Worker]:

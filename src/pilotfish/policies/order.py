@@ -29,11 +29,6 @@ Offered = TypeVar("Offered", bound=Supply)
 Key = tuple[int, float, float]
 
 
-def in_order(state: State, now: float) -> list[Shape]:
-    """Shapes with ready tasks, as they stand in line now."""
-    return Turns(state, now).shapes
-
-
 class Turns:
     """The order at the beginning of a round of proposals, and how it changes as things are given."""
 

@@ -28,12 +28,12 @@ GUESS_S = 1.0
 """A task of which nothing is known is taken to last so long, times its cost; or twice as long as others of its class have run already."""
 SOONEST_S, LATEST_S = 5.0, 120.0
 """A plan lasts at least and at most so long."""
-PLACEMENT_S = 0.004
-"""And so long for each placement in it: twenty times what it takes to make one."""
+PLACEMENT_S, TASK_S = 0.001, 1e-4
+"""And so long for each placement in it and each task that was looked at: several times what it takes to make one."""
 AGAIN_S = 1.0
 """A worker without work makes for a new plan when the last one is so old."""
 MOST_TASKS = 4_000
-"""So many tasks of a shape are planned at a time, so that the master never stands still for long."""
+"""So many tasks are planned at a time, so that the master never stands still for long."""
 
 
 class Planner:
@@ -53,27 +53,40 @@ class Planner:
         """Tasks that were ready when it was planned, those together that need the same."""
         self._since: dict[str, tuple[float, float]] = {}
         """When the first task of a class was given to somebody, and its cost."""
+        self._fresh_until = 0.0
+        """Whatever comes, it is not worth a new plan before."""
         self._again_at = 0.0
         self._next_at = 0.0
+        self._has_room = False
+        """Has anybody? Otherwise there is nothing to look at before a task ends."""
+        self._partial = False
+        """There were more tasks than were looked at."""
+        self._short = False
+        """And somebody has room for them."""
         self._known: tuple[int, int, int] = (0, 0, 0)
         self._left = 0
 
     def match(self, outlook: Outlook, roomy: Sequence[Worker], shapes: Sequence[Shape]) -> Matching:
-        if not outlook.workers:
-            return Matching({})
+        self._has_room = bool(roomy)
+        if not roomy:
+            return Matching({}, dict.fromkeys(shapes) if outlook.workers else {})
         if self._is_stale(outlook, roomy, shapes):
             self._plan(outlook, shapes)
         preferred = {worker.id: given for worker in roomy if (given := self._next_for(outlook, worker))}
+        self._short = self._partial and any(worker.id not in preferred and not self._queues.get(worker.id) for worker in roomy)
         return Matching(preferred, dict.fromkeys(shapes))
 
     def next_look_at(self, outlook: Outlook) -> float | None:
-        return self._next_at if self._left and outlook.state.ready else None
+        if not self._has_room or not self._left or not outlook.state.ready:
+            return None
+        return min(self._next_at, self._again_at) if self._short and self._again_at > outlook.now else self._next_at
 
     def why(self, task: Task) -> str:
         for worker, queue in self._queues.items():
             if task in queue:
                 before = queue.index(task)
-                return f"a plan ({self.heuristic}) has it for worker {worker}" + (f", after {before} others" if before else ", as the next")
+                turn = "as the next" if not before else f"after {before} other{'s' * (before > 1)}"
+                return f"a plan ({self.heuristic}) has it for worker {worker}, {turn}"
         nowhere = f"a plan ({self.heuristic}) has no place for it yet: where there is room, it would end later than if it waits"
         return nowhere if self.plans else ""
 
@@ -93,7 +106,9 @@ class Planner:
     # --- when to plan, and what follows -----------------------------------------------------------------------------------------------
 
     def _is_stale(self, outlook: Outlook, roomy: Sequence[Worker], shapes: Sequence[Shape]) -> bool:
-        if outlook.now >= self._next_at or self._known != self._all_known(outlook, shapes):
+        if outlook.now >= self._next_at:
+            return True
+        if self._known != self._all_known(outlook, shapes) and outlook.now >= self._fresh_until:
             return True
         idle = self._left and any(not self._queues.get(worker.id) for worker in roomy)
         return bool(idle) and outlook.now >= self._again_at
@@ -170,7 +185,7 @@ class Planner:
         running = {task.shape.run.class_of(task.spec) for task in self.ends}
         self._since = {kind: since for kind, since in self._since.items() if kind in running}
         self.transfers.look(outlook)
-        tasks = [task for shape in shapes for task in _representatives(shape)]
+        tasks = [task for shape in shapes for task in _representatives(shape, max(1, MOST_TASKS // len(shapes)))]
         seconds = [self.seconds(outlook, task) for task in tasks]
         lasts_s = min(LATEST_S, max(SOONEST_S, median(seconds) / 2)) if seconds else LATEST_S
         placed = draw(self, outlook, tasks, seconds, 2 * lasts_s)
@@ -182,18 +197,22 @@ class Planner:
         for task in tasks:
             self._alike.setdefault((task.shape, needs(task)), []).append(task)
         self._left = len(tasks)
-        effort_s = PLACEMENT_S * len(placed)
+        self._partial = sum(len(shape.queue) for shape in shapes) > len(tasks)
+        effort_s = PLACEMENT_S * len(placed) + TASK_S * len(tasks)
+        self._fresh_until = outlook.now + effort_s
         self._again_at = outlook.now + max(AGAIN_S, effort_s)
         self._next_at = outlook.now + max(lasts_s, effort_s)
         self._known = self._all_known(outlook, shapes)
 
 
-def _representatives(shape: Shape) -> Iterable[Task]:
+def _representatives(shape: Shape, most: int) -> Iterable[Task]:
     """All ready tasks, or of very many the first, and some for each file that others of them need."""
-    if len(shape.queue) <= MOST_TASKS:
+    if len(shape.queue) <= most:
         return shape.queue
-    chosen = dict.fromkeys(islice(shape.queue, MOST_TASKS // 2))
-    each = max(1, MOST_TASKS // 2 // max(1, len(shape.wanting)))
-    for tasks in islice(shape.wanting.values(), MOST_TASKS // 2):
+    if not shape.wanting:
+        return islice(shape.queue, most)
+    chosen = dict.fromkeys(islice(shape.queue, most // 2))
+    each = max(1, most // 2 // len(shape.wanting))
+    for tasks in islice(shape.wanting.values(), most // 2):
         chosen.update(dict.fromkeys(islice(tasks, each)))
     return chosen

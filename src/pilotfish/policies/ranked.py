@@ -91,7 +91,8 @@ class AsTheyCame:
 
 
 class CriticalFirst:
-    """Of a run in which tasks wait for others, the highest rank first."""
+    """Of a run in which tasks wait for others, the highest rank first; of another whose tasks have costs, the highest cost: what takes
+    longest had better not begin last. Not of tasks with inputs: those that came together often share them."""
 
     def __init__(self) -> None:
         self._ranks = Ranks()
@@ -101,9 +102,10 @@ class CriticalFirst:
 
     def of(self, state: State, shape: Shape, now: float) -> Iterable[Task]:
         run = shape.run
-        if not run.counts[WAITING]:
+        waiting = run.counts[WAITING]
+        if not waiting and (shape.wanting or not run.costs):
             return shape.queue
-        ranks = self._ranks_of(state, run, now)
+        ranks = self._ranks_of(state, run, now) if waiting else run.costs
         line = self._lines.get(shape)
         if line is None or line.ranks is not ranks:
             line = self._lines[shape] = _Line(ranks)
@@ -148,7 +150,10 @@ class _Line:
 
     def first_to_last(self, queue: OrderedDict[Task, None]) -> Iterator[Task]:
         for entry in self._offered:
-            heappush(self._heap, entry)
+            if entry[2] in queue:
+                heappush(self._heap, entry)
+            else:  # it may come back, to any place
+                del self._here[entry[2]]
         self._offered = []
         for end in (queue, reversed(queue)):
             for task in end:
@@ -156,7 +161,8 @@ class _Line:
                     break
                 self._here[task] = None
                 index = task.id & INDEX_MASK
-                heappush(self._heap, (-self.ranks[index], index, task))
+                rank = self.ranks[index] if index < len(self.ranks) else 1.0
+                heappush(self._heap, (-rank, index, task))
         return self._offer(queue)
 
     def _offer(self, queue: OrderedDict[Task, None]) -> Iterator[Task]:

@@ -4,21 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from heapq import nsmallest
+from typing import NamedTuple
 
 from pilotfish.core.proposals import Outlook
 from pilotfish.core.replicas import needs
 from pilotfish.core.state import ContentRecord, Task
+from pilotfish.model.site import LOCAL
 from pilotfish.model.states import ASSIGNED
 
 BANDWIDTH = 1e6
 """A link of which nothing is known is taken to be so quick, in bytes per second: small files go first, and teach how quick it is."""
+DISK = 500e6
+"""Files for this machine are copied from disk to disk, which nobody measures."""
 BESIDE = 0.1
 """A file may come beside others if it takes no more than such a part of the time that these still need."""
+AT_ONCE_S = 0.5
+"""For so short a time, a core may wait for files."""
 OVERDUE_S = 1.0
 """What should have come by now is expected after so long."""
 TRIAL_S = 5.0
 """A link of which nothing is known gets one small file, and for so long no other, unless more is known sooner."""
-LEAST_BYTES = 100_000
+LEAST_BYTES, LEAST_S = 100_000, 0.01
 MOST_TRIALS, MOST_ALIKE = 32, 16
 """So many files are good for a trial, and so many tasks with the same ones."""
 NEVER = float("inf")
@@ -27,18 +33,6 @@ NEVER = float("inf")
 def is_at(outlook: Outlook, record: ContentRecord, site: str) -> bool:
     workers = outlook.state.workers
     return any(workers[name].site == site for name in record.holders)
-
-
-def bandwidth(outlook: Outlook, site: str) -> float:
-    """Bytes per second from the master to a site, as far as is known: less than it looks like as long as few forecasts of it came true.
-    The first bytes over an idle link are often quick, and what was sent in vain cannot be had back."""
-    known = outlook.state.forecasts.bandwidth("", site)
-    return max(1.0, known.value / (1 + min(1.0, known.error))) if known is not None else BANDWIDTH
-
-
-def is_known(outlook: Outlook, site: str) -> bool:
-    """How quick the link to a site is."""
-    return outlook.state.forecasts.bandwidth("", site) is not None
 
 
 def smallest_first(tasks: Iterable[Task]) -> list[Task]:
@@ -51,6 +45,13 @@ def smallest_first(tasks: Iterable[Task]) -> list[Task]:
     return [task for wanted in nsmallest(MOST_TRIALS, sizes, key=lambda wanted: sizes[wanted]) for task in alike[wanted]]
 
 
+class Trial(NamedTuple):
+    """The first files over a link, and since when."""
+
+    files: tuple[ContentRecord, ...]
+    since: float
+
+
 class Transfers:
     """What is on its way because of tasks that were given away. Files come one after the other over the link of a site."""
 
@@ -61,8 +62,24 @@ class Transfers:
         self._still: dict[str, dict[str, float]] = {}
         self._free_at: dict[str, float] = {}
         """What is still coming to each site, and when all of it will have come, as of this outlook."""
-        self._trials: dict[str, float] = {}
-        """Sites whose links were tried, and until when others wait for what is learnt from that."""
+        self._trials: dict[str, Trial] = {}
+        self._rates: dict[str, float] = {}
+        """What the files of trials came with, in bytes per second: more is known as soon as somebody has measured the link."""
+
+    def bandwidth(self, outlook: Outlook, site: str) -> float:
+        """Bytes per second from the master to a site, as far as is known: less than it looks like as long as few forecasts of it came true.
+        The first bytes over an idle link are often quick, and what was sent in vain cannot be had back."""
+        measured = outlook.state.forecasts.bandwidth("", site)
+        if measured is not None:
+            return max(1.0, measured.value / (1 + min(1.0, measured.error)))
+        return DISK if site == LOCAL else self._rates.get(site, BANDWIDTH)
+
+    def _is_known(self, outlook: Outlook, site: str) -> bool:
+        """How quick the link to a site is. Files may also come from elsewhere, so that nobody measures it."""
+        trial = self._trials.get(site)
+        if trial is not None and site not in self._rates and all(is_at(outlook, record, site) for record in trial.files):
+            self._rates[site] = sum(record.size for record in trial.files) / max(outlook.now - trial.since, LEAST_S)
+        return site == LOCAL or site in self._rates or outlook.state.forecasts.bandwidth("", site) is not None
 
     def arrival(self, outlook: Outlook, record: ContentRecord, site: str) -> float:
         """Never: it has to be sent."""
@@ -82,7 +99,7 @@ class Transfers:
             for digest, (end, task, since) in self._coming.get(site, {}).items():
                 waits = task.state == ASSIGNED and task.worker is not None and task.worker.site == site
                 if waits or since == outlook.now:
-                    found[digest] = max(end, outlook.now + OVERDUE_S)
+                    found[digest] = end if end > outlook.now else outlook.now + OVERDUE_S
             self._free_at[site] = max(found.values(), default=outlook.now)
         return found
 
@@ -91,12 +108,15 @@ class Transfers:
         missing = [record for record in needs(task) if not is_at(outlook, record, site)]
         if not missing:
             return False
-        if outlook.now < self._trials.get(site, 0.0) and not is_known(outlook, site):
-            return True
-        if any(record.digest in self._ends(outlook, site) for record in missing):
+        trial = self._trials.get(site)
+        if trial is not None and outlook.now < trial.since + TRIAL_S and not self._is_known(outlook, site):
             return True
         busy_s = self.link_free_at(outlook, site) - outlook.now
-        return sum(record.size for record in missing) / bandwidth(outlook, site) > BESIDE * busy_s > 0
+        if busy_s < AT_ONCE_S:
+            return False
+        if any(record.digest in self._ends(outlook, site) for record in missing):
+            return True
+        return sum(record.size for record in missing) / self.bandwidth(outlook, site) > BESIDE * busy_s > 0
 
     def comes(self, outlook: Outlook, task: Task, site: str) -> bool:
         """It lacks something there, and all of that is on its way."""
@@ -107,23 +127,25 @@ class Transfers:
         """Of tasks in the order of what they need, the first to lack something there, if the link was never tried.
 
         A large file over what turns out to be a narrow link could not be had back."""
-        if site in self._trials or is_known(outlook, site):
+        if site in self._trials or self._is_known(outlook, site):
             return None
-        found = next((task for task in tasks if any(not is_at(outlook, record, site) for record in needs(task))), None)
-        if found is not None:
-            self._trials[site] = outlook.now + TRIAL_S
-        return found
+        for task in tasks:
+            missing = tuple(record for record in needs(task) if not is_at(outlook, record, site))
+            if missing:
+                self._trials[site] = Trial(missing, outlook.now)
+                return task
+        return None
 
     def learnt(self, outlook: Outlook) -> int:
         """From how many trials something was learnt."""
-        return sum(is_known(outlook, site) for site in self._trials)
+        return sum(self._is_known(outlook, site) for site in self._trials)
 
     def begin(self, outlook: Outlook, task: Task, site: str) -> None:
         """Its files are on their way from now on."""
         ends = self._ends(outlook, site)
         for record in needs(task):
             if record.digest not in ends and not is_at(outlook, record, site):
-                self._free_at[site] += record.size / bandwidth(outlook, site)
+                self._free_at[site] += record.size / self.bandwidth(outlook, site)
                 ends[record.digest] = self._free_at[site]
                 self._coming.setdefault(site, {})[record.digest] = self._free_at[site], task, outlook.now
 

@@ -12,18 +12,20 @@ from pilotfish.core.state import State, Task, Worker
 from pilotfish.core.survey import survey
 from pilotfish.model import inputs as i
 from pilotfish.model import messages as m
+from pilotfish.model.data import Content, Made
 from pilotfish.model.settings import PoolSettings
 from pilotfish.model.site import PilotSize, Site
 from pilotfish.model.states import ASSIGNED, CANCELLED, DONE, DRAINING, FAILED, READY, RUNNING
 from pilotfish.model.task import Request, RunOptions, TaskSpec
 from pilotfish.policies.fifo import PATIENCE_S, Fifo
-from tests.core_stage import Stage, fail
+from tests.core_stage import CLIENT, Stage, fail
 from tests.unit.core.test_sites import add, stage_with
 
 WIDE = TaskSpec("exec", request=Request(2.0, nodes=2), launch={"sandbox": True})
 LONG = 60_000_000
 """Microseconds: nothing that takes so long is sent ahead."""
 POND = Site(backend="slurm", cores=2, walltime_s=3600.0)
+KEPT = "c" * 64
 
 
 class Pair(Stage):
@@ -154,6 +156,36 @@ def test_a_failure_frees_all_and_it_is_tried_again() -> None:
     assert task.state == ASSIGNED and task.attempt == 2 and names(stage, task) == ["a", "b"]
     stage.finish(stage.first, task, failure=fail())
     assert task.state == FAILED and stage.is_empty("a") and stage.is_empty("b")
+
+
+def test_it_is_started_from_another_worker_if_it_avoids_the_first() -> None:
+    stage = Pair()
+    task = stage.begin()
+    stage.finish(stage.first, task, failure=fail("killed"))
+    assert task.state == ASSIGNED and task.attempt == 2 and names(stage, task) == ["b", "a"]
+
+
+def test_a_failure_while_one_of_its_workers_cannot_be_reached_is_not_its_own_doing() -> None:
+    """Its other parts notice sooner than the master that a node is gone."""
+    stage = Pair()
+    task = stage.begin()
+    stage.tell(i.LinkClosed(stage.second))
+    stage.finish(stage.first, task, failure=fail("exit"))
+    assert task.state == READY and task.troubles is not None and (task.troubles.losses, task.troubles.failures) == (1, 0)
+    assert task.failure is not None and task.failure.blame == "worker" and "worker b" in task.failure.message
+    stage.second = stage.join("b", 2.0, pilot="p", info={"hostname": "node2"})
+    stage.finish(stage.machine.presence[task.worker.id].link if task.worker else 0, task, failure=fail("exit"))  # type: ignore[arg-type]
+    assert task.state == FAILED, "this time all of them were there"
+
+
+def test_of_workers_that_call_now_and_then_nobody_is_missed() -> None:
+    stage = Stage(PoolSettings(lease_s=1000.0))
+    first, second = (stage.join(name, 2.0, pilot="p", poll_s=30.0) for name in "ab")
+    (task,) = stage.work(WIDE)
+    stage.started(first, task)
+    stage.tell(i.LinkClosed(second))
+    stage.finish(first, task, failure=fail("exit"))
+    assert task.state == FAILED
 
 
 def test_cancelling_it_frees_all() -> None:
@@ -332,6 +364,48 @@ def test_a_stream_of_them_does_not_starve_a_large_one_that_has_one_node() -> Non
             stage.finish(stage.first, stage.machine.state.task(held[0]), wall_us=LONG)
     assert large.state == ASSIGNED
     assert stage.machine.state.runs[1].counts[READY] > 0
+
+
+# --- its files ----------------------------------------------------------------------------------------------------------------------
+
+
+def _kept_at_lyon(stage: Pair, nodes: int) -> Task:
+    """One that needs what was kept at another site, which has so many nodes of one pilot."""
+    links = [stage.join(f"l{number}", 2.0, pilot="q") for number in range(nodes)]
+    for state in (stage.machine.state, stage.shadow):
+        for number in range(nodes):
+            state.workers[f"l{number}"].site = "lyon"
+    (maker, *_) = stage.work(TaskSpec("python", request=Request(2.0)), count=2 + nodes)
+    held = next(link for link in links if stage.held.get(link))
+    made = stage.machine.state.task(next(iter(stage.held[held])))
+    item = m.ResultItem(made.id, made.attempt, None, LONG, 1, 1, 1, [Made(KEPT, 1000, False)])
+    stage.held[held].clear()
+    stage.tell(i.AgentSpoke(held, m.Results(0, [item]), [b"r"]))
+    stage.tell(i.ClientSpoke(CLIENT, m.Close(maker.shape.run.id)))
+    run = stage.open_run("uses")
+    stage.tell(i.ClientSpoke(CLIENT, m.Submit(run, 0, 0, [WIDE], [0], [(0, 1)], {}, contents={0: (Content(KEPT, 1000),)}), [b"", b"x"]))
+    return stage.task(run, 0)
+
+
+def test_nobody_is_kept_free_for_one_whose_files_are_elsewhere() -> None:
+    stage = Pair()
+    wide = _kept_at_lyon(stage, nodes=2)
+    others = stage.work(TaskSpec("python", request=Request(2.0)), count=4)
+    stage.wait(3 * PATIENCE_S, quietly=False)
+    for link in (stage.first, stage.second):
+        stage.finish(link, stage.machine.state.task(next(iter(stage.held[link]))), wall_us=LONG)
+    assert wide.state == READY, "there is no room where it could run"
+    assert [task.worker.id for task in others if task.worker is not None and task.worker.site == ""] == ["a", "b"]
+
+
+def test_one_whose_files_are_where_too_few_nodes_are_goes_anywhere() -> None:
+    """It will say what is missing, and does not wait for ever."""
+    stage = Pair()
+    wide = _kept_at_lyon(stage, nodes=1)
+    for link in (stage.first, stage.second):
+        stage.finish(link, stage.machine.state.task(next(iter(stage.held[link]))), wall_us=LONG)
+    stage.wait(2 * PATIENCE_S, quietly=False)
+    assert names(stage, wide) == ["a", "b"]
 
 
 # --- pilots -------------------------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from pilotfish.core.state import Run, Task
 from pilotfish.model.states import ASSIGNED, RUNNING
 from pilotfish.model.task import Request, TaskSpec
 from pilotfish.policies.fifo import Fifo
-from pilotfish.policies.order import Turns, in_order
+from pilotfish.policies.order import Turns
 from tests.unit.policies.clockwork import Clockwork
 from tests.unit.policies.stage import Idle
 
@@ -19,7 +19,7 @@ def placed(run: Run) -> int:
 
 
 def order(stage: Idle) -> list[int]:
-    return [shape.run.id for shape in in_order(stage.machine.state, stage.now)]
+    return [shape.run.id for shape in Turns(stage.machine.state, stage.now).shapes]
 
 
 # --- one look ----------------------------------------------------------------------------------------------------------------------

@@ -10,14 +10,15 @@ from pilotfish.core.proposals import Proposal
 from pilotfish.core.replicas import needs
 from pilotfish.core.state import Troubles, Worker
 from pilotfish.model import inputs as i
-from pilotfish.model.task import TaskSpec
+from pilotfish.model.site import LOCAL
+from pilotfish.model.task import Request, TaskSpec
 from pilotfish.policies import planning
 from pilotfish.policies.auto import LOOK_S, Chooser
 from pilotfish.policies.fifo import Fifo
 from pilotfish.policies.gantt import HEURISTICS, Heuristic
 from pilotfish.policies.planning import AGAIN_S, Planner
 from pilotfish.policies.registry import POLICIES
-from pilotfish.policies.transfers import TRIAL_S, Transfers, bandwidth, is_at
+from pilotfish.policies.transfers import TRIAL_S, Transfers, is_at
 from tests.unit.policies.stage import Idle, digest
 
 MB = 1_000_000
@@ -108,8 +109,12 @@ def test_a_plan_is_drawn_again_when_work_comes_and_when_workers_come() -> None:
     assert planner.plans == 1
     stage.need(*[{}] * 2)
     stage.given(policy)
+    assert planner.plans == 1, "not at once: who plans with each task that comes does nothing else"
+    stage.now += 0.1
+    stage.given(policy)
     assert planner.plans == 2
     stage.enter("new")
+    stage.now += 0.1
     stage.given(policy)
     assert planner.plans == 3
 
@@ -118,15 +123,15 @@ def test_of_very_many_tasks_each_file_has_its_representatives(monkeypatch: pytes
     monkeypatch.setattr(planning, "MOST_TASKS", 20)
     stage = TwoSites()
     tasks = stage.need(*[{"first": MB}] * 100, *[{"last": MB}] * 100)
-    chosen = list(planning._representatives(tasks[0].shape))
+    chosen = list(planning._representatives(tasks[0].shape, 20))
     assert len(chosen) <= 20 and {record for task in chosen for record in task.contents} == set(stage.machine.state.contents.values())
 
 
 def test_links_are_believed_to_be_as_quick_as_they_were() -> None:
     stage = TwoSites()
     outlook = stage.outlook()
-    assert bandwidth(outlook, "near") == pytest.approx(QUICK, rel=0.05)
-    assert bandwidth(outlook, "far") == pytest.approx(SLOW, rel=0.05)
+    assert Transfers().bandwidth(outlook, "near") == pytest.approx(QUICK, rel=0.05)
+    assert Transfers().bandwidth(outlook, "far") == pytest.approx(SLOW, rel=0.05)
 
 
 def test_transfers_come_one_after_the_other_and_are_forgotten_when_they_are_there() -> None:
@@ -201,7 +206,7 @@ def test_short_tasks_of_a_lower_priority_are_not_sent_ahead_of_what_is_planned()
 
 def choice(stage: Idle, chooser: Chooser) -> bool:
     Fifo(chooser).propose(stage.outlook())
-    return chooser.planning
+    return chooser.chosen is not chooser.nearest
 
 
 def test_without_inputs_nothing_is_planned() -> None:
@@ -268,3 +273,65 @@ def test_a_link_of_which_nothing_is_known_gets_one_small_file_first(heuristic: H
         stage.holds(name, "small")
     stage.now += TRIAL_S
     assert 500 * MB in sizes(), "nobody waits for ever for what cannot be measured"
+
+
+def test_what_a_trial_brought_is_learnt_although_nobody_measured_the_link() -> None:
+    stage = Idle()
+    for name in ("near-1", "near-2"):
+        stage.enter(name)
+        stage.machine.state.workers[name].site = stage.shadow.workers[name].site = "near"
+    small, another = stage.need({"small": MB}, {"another": 2 * MB})
+    policy = Fifo(Planner("max-min"))
+    (trial,) = policy.propose(stage.outlook())
+    assert isinstance(trial, Proposal) and trial.tasks == [small]
+    assert not policy.propose(stage.outlook())
+    stage.holds(trial.worker.id, "small")
+    stage.now += 0.1
+    given = [task for proposal in policy.propose(stage.outlook()) if isinstance(proposal, Proposal) for task in proposal.tasks]
+    assert another in given
+
+
+def test_files_for_this_machine_need_no_trial() -> None:
+    stage = Idle()
+    for name in ("a", "b"):
+        stage.enter(name)
+        stage.machine.state.workers[name].site = stage.shadow.workers[name].site = LOCAL
+    stage.need(*[{"one": MB}, {"two": MB}])
+    assert len(Fifo(Planner("xsufferage")).propose(stage.outlook())) == 2
+
+
+def test_auto_plans_the_end_of_a_run_whose_tasks_are_uneven() -> None:
+    stage, chooser = TwoSites(), Chooser()
+    run = stage.need(*[{}] * 12)[0].shape.run
+    assert not choice(stage, chooser)
+    run.costs.extend([1.0, 9.0] * 6)
+    stage.now += LOOK_S
+    assert choice(stage, chooser)
+    stage.learn(0.001)
+    stage.now += LOOK_S
+    assert not choice(stage, chooser), "short tasks are not worth it"
+
+
+def test_auto_serves_workers_as_they_come_while_there_is_work_for_all() -> None:
+    stage, chooser = TwoSites(), Chooser()
+    stage.need(*[{}] * 100)[0].shape.run.costs.extend([1.0, 9.0] * 50)
+    assert not choice(stage, chooser)
+
+
+def test_a_task_has_a_place_where_it_suits_whatever_it_would_be_elsewhere() -> None:
+    """With little memory for many cores, it would fill several of them; where it may run, there are only two."""
+    stage = Idle()
+    stage.link["a"] = stage.join("a", cores=8, capacity={"memory": 8_000})
+    stage.link["b"] = stage.join("b", cores=2, capacity={"memory": 64_000}, tags={"where": "b"})
+    stage.need({}, spec=TaskSpec("python", request=Request(1.0, memory=4_000), tags={"where": "b"}))
+    (proposal,) = Fifo(Planner("max-min")).propose(stage.outlook())
+    assert proposal.worker.id == "b"
+
+
+def test_where_more_tasks_wait_than_were_looked_at_who_has_nothing_to_do_does_not_wait_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planning, "MOST_TASKS", 2)
+    stage = TwoSites()
+    policy = Fifo(Planner("max-min"))
+    stage.need(*[{}] * 8)
+    assert len(stage.given(policy)) == 2
+    assert policy.next_look_at(stage.outlook()) == pytest.approx(stage.now + AGAIN_S)

@@ -189,3 +189,35 @@ def test_the_order_is_that_of_sorting_whatever_comes_and_goes(seed: int) -> None
                 outside.append(task)
         if outside and dice.random() < 0.5:
             enqueue(growing.state, outside.pop(), front=dice.random() < 0.5)
+
+
+def test_where_nobody_waits_the_most_costly_come_first() -> None:
+    growing = Growing()
+    growing.add(4, {})
+    growing.run.costs.extend([2.0, 5.0, 3.0])
+    shape = growing.run.tasks[0].shape
+    assert [index(task) for task in CriticalFirst().of(growing.state, shape, 0.0)] == [1, 2, 0, 3]
+
+
+def test_what_comes_back_between_others_is_offered() -> None:
+    growing = Growing()
+    growing.add(4, {})
+    growing.run.costs.extend([1.0, 10.0, 5.0, 0.5])
+    tasks, shape, order = growing.run.tasks, growing.run.tasks[0].shape, CriticalFirst()
+
+    def offered(count: int) -> list[int]:
+        return [index(task) for task in islice(order.of(growing.state, shape, 0.0), count)]
+
+    for task in tasks[2:]:
+        dequeue(growing.state, task)
+    assert offered(2) == [1, 0]
+    for task in tasks[:2]:
+        dequeue(growing.state, task)
+    for task in tasks[2:]:
+        enqueue(growing.state, task)
+    assert offered(1) == [2]
+    dequeue(growing.state, tasks[2])
+    for task in (tasks[1], tasks[0]):
+        shape.queue[task] = None
+        shape.queue.move_to_end(task, last=False)
+    assert offered(4) == [1, 0, 3]

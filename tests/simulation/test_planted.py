@@ -8,7 +8,7 @@ import pytest
 
 from pilotfish.sim.experiment import try_seed
 from tests.simulation.planted import Planted
-from tests.simulation.planted_copies import PLANTED
+from tests.simulation.planted_gangs import PLANTED
 
 MOST_SEEDS = 300
 

@@ -40,6 +40,8 @@ class Copying(Fifo):
 
 def _may(outlook: Outlook, worker: Worker, task: Task) -> bool:
     run, first = task.shape.run, task.worker
+    if task.shape.nodes > 1:
+        return False
     if first is None or task.state != RUNNING or task in outlook.state.twins or run.paused or run.options.speculate is False:
         return False
     if task.troubles is not None and task.troubles.deaths:

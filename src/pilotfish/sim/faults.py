@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pilotfish.model import facts as f
 from pilotfish.model import inputs as i
-from pilotfish.model.states import TASK_STATES
+from pilotfish.model.states import RUNNING, TASK_STATES
 from pilotfish.sim.data_faults import DATA_FAULTS, TRANSFERS, moving_at
 from pilotfish.sim.master import AFTER_SYNC, AMID_EFFECTS, BEFORE_APPEND, BEFORE_SYNC, MOMENTS, MasterProcess
 from pilotfish.sim.network import Link
@@ -75,11 +75,16 @@ class Faults:
                 self.world.count_fault(kind, states)
 
     def _victim(self, nodes: list[Node]) -> Node:
-        """Any node, but half the time one where tasks wait for room, if there is one: such moments are short. So are transfers."""
+        """Any node, but half the time one where tasks wait for room, if there is one: such moments are short. So are transfers. And often
+        one that is part of a task which another was told to start."""
         dice, workers = self.world.dice, self.world.journal.shadow.workers
         if self.scenario.data is not None and dice.random() < 0.5:
             state = dice.choice(TRANSFERS)
             nodes = [node for node in nodes if state in moving_at(node)] or nodes
+        if self.scenario.wide and dice.random() < 0.4:
+            gangs = self.world.journal.shadow.gangs
+            beside = {worker.id for task, gang in gangs.items() if task.state == RUNNING for worker in gang[1:]}
+            nodes = [node for node in nodes if node.worker in beside] or nodes
         crowded = [node for node in nodes if node.worker in workers and workers[node.worker].ahead]
         return dice.choice(crowded if crowded and dice.random() < 0.5 else nodes)
 
@@ -143,11 +148,16 @@ class Faults:
         return True
 
     def _eviction(self, node: Node) -> bool:
-        node.evict(gently=True)
-        return True
+        return self._evict(node, gently=True)
 
     def _preemption(self, node: Node) -> bool:
-        node.evict(gently=False)
+        return self._evict(node, gently=False)
+
+    def _evict(self, node: Node, gently: bool) -> bool:
+        """Sites take back all nodes of a pilot, or one of them."""
+        together = self.world.sites.neighbours(node)
+        for one in together if len(together) > 1 and self.world.dice.random() < 0.3 else [node]:
+            one.evict(gently=gently)
         return True
 
     def _requeue(self, node: Node) -> bool:

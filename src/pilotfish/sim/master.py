@@ -258,9 +258,9 @@ class MasterProcess:
         elif self.usurped:
             return
         elif isinstance(effect, e.SubmitPilot):
-            world.sites.submit(effect.pilot, effect.site, effect.size.cores)
+            world.sites.submit(effect.pilot, effect.site, effect.size)
         elif isinstance(effect, e.AdoptPilot):
-            world.sites.adopt(effect.pilot, effect.site, effect.size.cores, effect.job)
+            world.sites.adopt(effect.pilot, effect.site, effect.size, effect.job)
         elif isinstance(effect, e.CancelPilot):
             world.sites.cancel(effect.pilot)
         elif isinstance(effect, e.ReleasePayload):

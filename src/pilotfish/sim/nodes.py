@@ -177,14 +177,14 @@ class Node:
 
     # --- ends -------------------------------------------------------------------------------------------------------------------------
 
-    def _end(self, outcome: str) -> None:
+    def _end(self, outcome: str, noticed: bool = True) -> None:
         self.alive = False
         self.link = None
         for slot in self.slots.values():
             slot.vanish(outcome)
         self.slots.clear()
         self.world.library.leave_disk(self.site, self.carrier.disk)
-        self.world.node_gone(self)
+        self.world.node_gone(self, noticed)
 
     def kill_agent(self, reason: str) -> None:
         """kill -9 of the agent: its slots die with it, the supervisor stays to say so."""
@@ -201,7 +201,7 @@ class Node:
             return
         if self.link is not None:
             self.world.network.cut_silently(self.link)
-        self._end("died")
+        self._end("died", noticed=False)
         self.world.after(self.site.notice_s * self.world.dice.random(), self._noticed)
 
     def _noticed(self) -> None:

@@ -4,6 +4,7 @@
 * once: an attempt begins at most once; a result is applied at most once, and it is that of the current attempt
 * efficiency: a task runs again only if its earlier run failed or the worker of that run is gone, or as the one copy that its person allows;
   and a worker is given up only for a reason
+* room: what runs has as much as was written down, and tasks of several nodes have it at all their workers
 * blame: only who was alone when its worker died is convicted
 * liveness: when the faults are over everything ends within a bound, and no capacity idles beside a task that could use it
 * replay: the journal gives the live state; explanation: whoever waits has a reason
@@ -27,6 +28,7 @@ from pilotfish.model.ids import INDEX_MASK, run_of, show_task
 from pilotfish.model.states import ASSIGNED, DONE, ENDING
 from pilotfish.sim.custody import Custody
 from pilotfish.sim.explained import check_explanations, check_idle_capacity, could_take
+from pilotfish.sim.gang_watch import GangWatch
 from pilotfish.sim.verdict import check_end
 
 if TYPE_CHECKING:
@@ -52,6 +54,7 @@ class Oracle:
     def __init__(self, world: World) -> None:
         self.world = world
         self.custody = Custody(world)
+        self.gangs = GangWatch(world)
         self.calm_since = 0.0
         self.settle_s = 1.0 + 8 * world.scenario.delay_s
         """After a disturbance, and longer than any message takes: so long things may be other than they should be."""
@@ -91,6 +94,7 @@ class Oracle:
             self._check_ahead(process)
             self._check_useless(process)
             self._check_endings(process)
+            self.gangs.check(machine)
         now = self.world.now
         for number, (kind, asked_at) in self.world.operator.asked.items():
             if now - max(asked_at, self.world.master_trouble_until) > ANSWER_WITHIN_S:
@@ -140,15 +144,18 @@ class Oracle:
             attempt = self.world.journal.shadow.task(number).attempt
             if said != [b"%d" % number, b"%d" % attempt, fact.worker.encode()]:
                 raise Violated(f"task {show_task(number)}, attempt {attempt} at {fact.worker}: the result of {said} was taken for it")
+            self.gangs.done(number)
             self.world.report.counts["copies that won"] += (number, attempt) in self.copies
         self.custody.done(fact)
 
     def _attempt_failed(self, fact: f.AttemptFailed, turn: Record) -> None:
         self.charges[fact.task, fact.charge] += 1
         self.custody.failed(fact)
+        self.gangs.failed(fact)
         if fact.charge == "deaths":
             node = self.world.nodes[fact.worker]
-            if not node.life and (node.alive or node.left_well):
+            together = node.site.nodes > 1 and not node.alive  # when a pilot of several nodes ends badly, nobody says which of them died
+            if not node.life and (node.alive or node.left_well) and not together:
                 truth = "lives" if node.alive else "left"
                 raise Violated(f"task {show_task(fact.task)} was charged with the death of {fact.worker}, which {truth}")
         if fact.failure.cause == "poison":
@@ -168,6 +175,12 @@ class Oracle:
         deaths = self.charges[fact.task, "deaths"]
         if deaths < 3:
             raise Violated(f"task {show_task(fact.task)} was convicted after {deaths} deaths")
+
+    def _tasks_assigned(self, fact: f.TasksAssigned, turn: Record) -> None:
+        self.gangs.assigned(fact)
+
+    def _tasks_returned(self, fact: f.TasksReturned, turn: Record) -> None:
+        self.gangs.returned(fact)
 
     def _tasks_duplicated(self, fact: f.TasksDuplicated, turn: Record) -> None:
         state = self.world.journal.shadow
@@ -224,6 +237,7 @@ class Oracle:
             reborn = other.life < world.nodes[other.worker].life
             excused = other.outcome == "failed" or other.worker in self.ended_workers or reborn
             excused |= (task, execution.attempt) in self.copies and other.worker != node.worker
+            excused |= any(name in self.ended_workers for name in other.beside)
             if not excused and node.worker not in self.ended_workers:
                 raise Violated(
                     f"task {show_task(task)} runs again on {node.worker} (attempt {execution.attempt}), "
@@ -232,6 +246,9 @@ class Oracle:
         earlier.append(execution)
         self._check_needed(task, bytes(attempt.payload))
         self._check_room(node)
+        self.gangs.began(node, execution, attempt)
+        self.gangs.molded(execution, attempt)
+        self.gangs.check_room(node)
         self.custody.check_present(node, task, "begins")
 
     def lost(self, task: int) -> int:
@@ -273,7 +290,7 @@ class Oracle:
 
     # --- what may last only so long ---------------------------------------------------------------------------------------------------
 
-    def _lasts(self, what: tuple[object, ...], holds: bool, most_s: float) -> bool:
+    def lasts(self, what: tuple[object, ...], holds: bool, most_s: float) -> bool:
         """Has this been so for longer than it may, as far as we have looked?"""
         if not holds:
             self._since.pop(what, None)
@@ -298,11 +315,11 @@ class Oracle:
                 for other in idle
             )
             stuck = waits and machine.now - worker.progress_at > STALE_S
-            if self._lasts(("ahead", worker.id), stuck and not self._troubled(worker.id), self.settle_s):
+            if self.lasts(("ahead", worker.id), stuck and not self._troubled(worker.id), self.settle_s):
                 raise Violated(f"{len(worker.ahead)} tasks wait at {worker.id}, which has not got on for long, while {idle[0].id} idles")
 
     def _check_useless(self, process: MasterProcess) -> None:
-        """Nobody works for long on what is over or has been given to another."""
+        """Nobody works for long on what is over or has been given to another. Who calls now and then learns of it with the next call."""
         state = process.machine.state
         for worker in process.machine._outlook().workers:
             for slot in self.world.nodes[worker.id].slots.values():
@@ -311,7 +328,7 @@ class Oracle:
                     task = state.find_task(execution.task)
                     wanted = task is not None and attempt_at(state, worker, task) == execution.attempt
                     name = ("useless", execution.task, execution.attempt)
-                    if self._lasts(name, not wanted and not self._troubled(worker.id), self.settle_s):
+                    if self.lasts(name, not wanted and not self._troubled(worker.id), self.settle_s + worker.poll_s):
                         raise Violated(f"{worker.id} has long been running attempt {execution.attempt} of {task}, which nobody wants")
 
     def _check_endings(self, process: MasterProcess) -> None:
@@ -322,8 +339,8 @@ class Oracle:
                 raise Violated(f"the quarantine of {worker.id} should have ended {machine.now - worker.quarantined_until:.0f} s ago")
         for pilot in machine.state.pilots.values():
             job = self.world.sites.jobs.get(pilot.id)
-            there = job is not None and (job.node is None or job.node.alive)
-            if self._lasts(("ending", pilot.id), pilot.state == ENDING and there, ENDING_S):
+            there = job is not None and (not job.nodes or any(node.alive for node in job.nodes))
+            if self.lasts(("ending", pilot.id), pilot.state == ENDING and there, ENDING_S):
                 raise Violated(f"pilot {pilot.id} was to end {ENDING_S:g} s ago and is still there")
 
     # --- people ---------------------------------------------------------------------------------------------------------------------
@@ -392,6 +409,8 @@ def _first_difference(where: str, left: Any, right: Any) -> str:
 
 
 _FACTS: dict[type, Any] = {
+    f.TasksAssigned: Oracle._tasks_assigned,
+    f.TasksReturned: Oracle._tasks_returned,
     f.TasksDone: Oracle._tasks_done,
     f.AttemptFailed: Oracle._attempt_failed,
     f.TasksDuplicated: Oracle._tasks_duplicated,

@@ -15,6 +15,7 @@ from pilotfish.model.settings import PoolSettings
 from pilotfish.model.task import RunOptions
 from pilotfish.sim.data_faults import DATA_FAULTS
 from pilotfish.sim.library import DataPlan, draw_data
+from pilotfish.sim.wide_work import draw_wide_work
 from pilotfish.sim.workloads import GIB, MOST_S, Mix, PersonPlan, draw_specs, draw_tasks
 
 NODE_FAULTS = (
@@ -89,6 +90,8 @@ class SiteShape:
     bad_start: float = 0.0
     notice_s: float = 5.0
     guest: bool = False
+    nodes: int = 1
+    """Each of its pilots has so many."""
 
 
 @dataclass(slots=True)
@@ -113,6 +116,8 @@ class Scenario:
     clients_speak_json: bool = False
     items_per_message: int = 5000
     data: DataPlan | None = None
+    wide: bool = False
+    """Some tasks want several nodes."""
     copies: float | None = None
     """How eagerly tasks that run are given to second workers as well; 0: where that pays, as far as anybody can tell."""
 
@@ -128,7 +133,7 @@ def draw_scenario(seed: int, most_faults: int = 0) -> Scenario:
     copies = _draw_copies(seed, people)
     if data is not None:
         weights |= _draw_data_weights(seed)
-    return Scenario(
+    scenario = Scenario(
         seed,
         _draw_settings(dice),
         sites,
@@ -150,6 +155,8 @@ def draw_scenario(seed: int, most_faults: int = 0) -> Scenario:
         data=data,
         copies=copies,
     )
+    scenario.wide = draw_wide_work(scenario)
+    return scenario
 
 
 def _draw_weights(dice: random.Random) -> dict[str, float]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from pilotfish.core.pilots import Pilot
 from pilotfish.core.proposals import Hold
 from pilotfish.core.prospects import PilotWish
 from pilotfish.core.state import State
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 KILL_AFTER_S = 5.0
 SUBMIT_S = 0.05
+NODES_APART_S = 30.0
+"""The nodes of one pilot come at most so long after each other."""
 
 
 class Fleet:
@@ -32,9 +35,10 @@ class Fleet:
             return []
         wishes: list[PilotWish | Hold] = []
         for site in self._sites:
-            present = sum(1 for pilot in state.pilots.values() if pilot.site == site.name)
+            present = sum(1 for pilot in state.pilots.values() if pilot.site == site.name and not _is_maimed(state, pilot, now))
             if present < site.count and now >= self._not_before(state, site.name):
-                wishes += [PilotWish(site.name, PilotSize(site.cores), "simulated") for _ in range(site.count - present)]
+                size = PilotSize(site.cores, site.nodes)
+                wishes += [PilotWish(site.name, size, "simulated") for _ in range(site.count - present)]
         return wishes
 
     def standings(self, state: State, now: float) -> dict[str, dict[str, object]]:
@@ -52,14 +56,24 @@ class Fleet:
         return site.last_bad_at + 0.5 * 2.0 ** min(site.bad_starts, 6) if site is not None and site.bad_starts else 0.0
 
 
+def _is_maimed(state: State, pilot: Pilot, now: float) -> bool:
+    """Of several nodes it has one left, which is of no use to tasks that want two."""
+    if pilot.size.nodes == 1 or len(pilot.workers) != 1:
+        return False
+    return now > state.workers[pilot.workers[0]].joined_at + NODES_APART_S
+
+
 @dataclass(slots=True)
 class Job:
-    """A pilot as its site knows it."""
+    """A pilot as its site knows it. ``nodes``: those whose end the site has not seen; ``booting``: so many are yet to come."""
 
     number: str
     site: SiteShape
-    cores: float
-    node: Node | None = None
+    size: PilotSize
+    nodes: list[Node] = field(default_factory=list)
+    booting: int = 0
+    starts: int = 0
+    well: bool = True
     cancelled: bool = False
 
 
@@ -73,21 +87,21 @@ class Sites:
 
     # --- what the master asks -------------------------------------------------------------------------------------------------------
 
-    def submit(self, pilot: str, site: str, cores: float) -> None:
+    def submit(self, pilot: str, site: str, size: PilotSize) -> None:
         self._count += 1
         self._ever_submitted[pilot] = None
-        job = self.jobs[pilot] = Job(f"job{self._count}", self.shapes[site], cores)
+        job = self.jobs[pilot] = Job(f"job{self._count}", self.shapes[site], size)
         self.world.after(SUBMIT_S, self._accepted, pilot, job)
-        self.world.after(job.site.boot_s * (0.5 + self.world.dice.random()), self._boot, pilot, job)
+        self._start(pilot, job)
 
-    def adopt(self, pilot: str, site: str, cores: float, number: str) -> None:
+    def adopt(self, pilot: str, site: str, size: PilotSize, number: str) -> None:
         job = self.jobs.get(pilot)
         if job is not None:
             self.world.after(SUBMIT_S, self._accepted, pilot, job)
         elif number or pilot in self._ever_submitted:
             self._tell(i.PilotGone(pilot, False, "ended while no master watched", witnessed=False))
         else:
-            self.submit(pilot, site, cores)
+            self.submit(pilot, site, size)
 
     def cancel(self, pilot: str) -> None:
         job = self.jobs.get(pilot)
@@ -95,10 +109,12 @@ class Sites:
             self._tell(i.PilotGone(pilot, True, "was not running"))
             return
         job.cancelled = True
-        if job.node is None:
+        job.booting = 0
+        if not job.nodes:
             self._ended(pilot, True, "cancelled before it began")
             return
-        job.node.tell("stop", "its pilot was cancelled")
+        for node in list(job.nodes):
+            node.tell("stop", "its pilot was cancelled")
         self.world.after(KILL_AFTER_S, self._press, job, self.world.master)
 
     # --- what happens -----------------------------------------------------------------------------------------------------------------
@@ -107,35 +123,61 @@ class Sites:
         if self.jobs.get(pilot) is job:
             self._tell(i.PilotAccepted(pilot, job.number))
 
-    def _boot(self, pilot: str, job: Job) -> None:
-        if self.jobs.get(pilot) is not job:
+    def _start(self, pilot: str, job: Job) -> None:
+        """Each of its nodes comes when it comes."""
+        job.starts += 1
+        job.well = True
+        job.booting = job.size.nodes
+        for number in range(job.size.nodes):
+            self.world.after(job.site.boot_s * (0.5 + self.world.dice.random()), self._boot, pilot, job, job.starts, number)
+
+    def _boot(self, pilot: str, job: Job, start: int, number: int) -> None:
+        if self.jobs.get(pilot) is not job or job.starts != start or not job.booting:
             return
+        job.booting -= 1
         if self.world.dice.random() < job.site.bad_start and not self.world.calm:
             self.world.count_fault("bad-start")
-            self._ended(pilot, False, "its bootstrap failed")
+            self._one_less(pilot, job, False, "its bootstrap failed")
             return
-        job.node = self.world.nodes[pilot] = Node(self.world, pilot, pilot, job.site, job.cores)
+        worker = pilot if job.size.nodes == 1 else f"{pilot}.{number}{'abcdefgh'[job.starts % 8]}"  # an agent has its own number as well
+        node = self.world.nodes[worker] = Node(self.world, worker, pilot, job.site, job.size.cores)
+        job.nodes.append(node)
 
     def _press(self, job: Job, canceller: MasterProcess | None) -> None:
         """It did not listen to a TERM. Only the master that sent it still thinks of the KILL."""
-        if job.node is not None and job.node.alive and canceller is self.world.master:
-            job.node.evict(gently=False)
+        for node in list(job.nodes):
+            if node.alive and canceller is self.world.master:
+                node.evict(gently=False)
 
     def requeue(self, node: Node) -> bool:
         job = self.jobs.get(node.pilot)
         if job is None or job.cancelled:
             return False
-        node.vanish()
-        job.node = None
-        self.world.after(job.site.boot_s * (0.5 + self.world.dice.random()), self._boot, node.pilot, job)
+        for one in job.nodes:
+            if one.alive:
+                one.vanish()
+        job.nodes = []
+        self._start(node.pilot, job)
         return True
+
+    def neighbours(self, node: Node) -> list[Node]:
+        """The nodes of its pilot that live, itself included."""
+        job = self.jobs.get(node.pilot)
+        return [one for one in job.nodes if one.alive] if job is not None else [node]
 
     def node_ended(self, node: Node, *, well: bool, reason: str) -> None:
         """All of a node is gone, and its site knows."""
         if node.site.guest:
             self.world.guest_ended(node.site)
-        elif node.pilot in self.jobs and self.jobs[node.pilot].node is node:
-            self._ended(node.pilot, well or self.jobs[node.pilot].cancelled, reason)
+        elif (job := self.jobs.get(node.pilot)) is not None and node in job.nodes:
+            job.nodes.remove(node)
+            self._one_less(node.pilot, job, well, reason)
+
+    def _one_less(self, pilot: str, job: Job, well: bool, reason: str) -> None:
+        """A pilot ends with the last of its nodes, and well if all of them did."""
+        job.well = job.well and well
+        if not job.nodes and not job.booting:
+            self._ended(pilot, job.well or job.cancelled, reason)
 
     def _ended(self, pilot: str, well: bool, reason: str) -> None:
         del self.jobs[pilot]

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 REPORT_DELAY_S = 0.002
 BLACK_HOLE_S = 0.01
+LOST_A_NODE = "a part of it is gone"
 
 
 @dataclass(slots=True)
@@ -27,6 +28,8 @@ class Execution:
     began: float
     ended: float = 0.0
     outcome: str = ""
+    beside: tuple[str, ...] = ()
+    """Other workers that it has as well."""
 
 
 class SimulatedSlot:
@@ -90,7 +93,8 @@ class SimulatedSlot:
         world, node = self.node.world, self.node
         self.condemned = False
         self.attempt = attempt = self.waiting.popleft()
-        self.execution = Execution(attempt.task, attempt.attempt, node.worker, node.life, world.now)
+        beside = tuple(attempt.spec.launch.get("hosts", ())[1:])
+        self.execution = Execution(attempt.task, attempt.attempt, node.worker, node.life, world.now, beside=beside)
         behaviour = world.workloads.behaviour(bytes(attempt.payload))
         world.oracle.began(node, self.execution, attempt)
         if world.oracle.custody.missing(node, attempt.task):
@@ -98,6 +102,9 @@ class SimulatedSlot:
             return
         if world.now < node.black_hole_until:
             self._plan(BLACK_HOLE_S, ["exit", "task", "everything fails here"], "failed")
+            return
+        if not all(world.nodes[other].alive for other in beside):
+            self.bereaved()
             return
         slowness = node.site.slowness * (10.0 if world.now < node.slow_until else 1.0)
         self._plan_behaviour(behaviour, behaviour.duration_s * slowness)
@@ -163,6 +170,13 @@ class SimulatedSlot:
             items = [item for _, item in self.unreported]
             self.unreported = []
             self.node.tell("slot_finished", self.number, items)
+
+    def bereaved(self, noticed: bool = False) -> None:
+        """One of the other nodes of what runs is gone. It will not end well: it fails by itself, or hangs. Only who had its connections cut
+        notices at once."""
+        self._turn += 1
+        if noticed and self.node.world.dice.random() < 0.7:
+            self._plan(self.node.world.dice.uniform(0.3, 3.0), ["exit", "task", LOST_A_NODE], "failed")
 
     def _crash(self) -> None:
         self.die(["crash", "task", "ended by signal 11"], "failed")

@@ -250,8 +250,12 @@ class World:
         if not self.calm:
             self.after(5.0 * self.dice.random(), self._invite, site)
 
-    def node_gone(self, node: Node) -> None:
+    def node_gone(self, node: Node, noticed: bool) -> None:
         self.note(f"node {node.worker} is gone")
+        for other in self.nodes.values() if self.scenario.wide else ():
+            for slot in list(other.slots.values()):
+                if slot.execution is not None and node.worker in slot.execution.beside:
+                    slot.bereaved(noticed)
 
     # --- faults ---------------------------------------------------------------------------------------------------------------------
 

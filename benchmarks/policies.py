@@ -18,13 +18,15 @@ from pilotfish.model import inputs as i
 from pilotfish.model import messages as m
 from pilotfish.policies.registry import POLICIES
 from pilotfish.sim import apst
-from pilotfish.sim.campaign import in_parallel
 from pilotfish.sim.drawn_work import wrong
+from pilotfish.sim.parallel import in_parallel
 from pilotfish.sim.pictures import draw_lines
 from pilotfish.sim.rehearsal import Rehearsal
 from pilotfish.sim.workload import Place, Work
 
 COMPARED = ("workqueue", "near", "min-min", "max-min", "sufferage", "xsufferage", "auto")
+OTHERS = COMPARED[:-1]
+"""All but auto, which is to be nearly as good as the best of them."""
 PLANS = ("min-min", "max-min", "sufferage", "xsufferage", "auto")
 SEEDS = 5
 UNITS_S = (1.0, 1.5, 2.0, 5.0, 10.0)
@@ -35,7 +37,9 @@ MISJUDGED_GRIDS = 12
 SITES, HOSTS = 10, 20
 MB = 1_000_000
 GOALS = {"a": 1.62, "b": 1.0, "c": 1.0}
-"""How many times quicker than the workqueue the best plan must be."""
+"""How many times quicker than the workqueue a plan must be."""
+ROOM = 1.1
+"""A goal is asked where a schedule that no file holds up would gain so many times as much: where tasks are long, nobody can gain."""
 NEAR_ENOUGH = 1.05
 
 
@@ -122,22 +126,29 @@ def published(seeds: int, units_s: Sequence[float]) -> tuple[list[str], Makespan
     def mean_s(policy: str, case: str, unit_s: float) -> float:
         return statistics.fmean(found[Turn(policy, seed, case, unit_s)] for seed in range(seeds))
 
-    rows = [["scenario", "cost 1, s", "workqueue, s", *(f"{policy}" for policy in COMPARED[1:]), "auto against the better"]]
+    rows = [["scenario", "cost 1, s", "workqueue, s", "most possible", *COMPARED[1:], "auto against the best"]]
     for case in apst.SCENARIOS:
         for unit_s in units_s:
             base_s = mean_s("workqueue", case, unit_s)
             ratios = [base_s / mean_s(policy, case, unit_s) for policy in COMPARED[1:]]
-            better_s = min(base_s, mean_s("xsufferage", case, unit_s))
+            best_s = min(mean_s(policy, case, unit_s) for policy in OTHERS)
             rows.append(
                 [
                     case,
                     f"{unit_s:g}",
                     f"{base_s:.0f}",
+                    f"{base_s / unhindered_s(unit_s, seeds):.2f}",
                     *(f"{ratio:.2f}" for ratio in ratios),
-                    f"{mean_s('auto', case, unit_s) / better_s:.2f}",
+                    f"{mean_s('auto', case, unit_s) / best_s:.2f}",
                 ]
             )
     return as_table(rows), found
+
+
+def unhindered_s(unit_s: float, seeds: int) -> float:
+    """All hosts at work all the time, as if every file were everywhere: no schedule is shorter."""
+    hosts = sum(place.hosts for place in apst.places("d"))
+    return statistics.fmean(sum(apst.sweep(seed, unit_s).seconds) / hosts for seed in range(seeds))
 
 
 # --- grids ----------------------------------------------------------------------------------------------------------------------------
@@ -199,23 +210,24 @@ def as_table(rows: Iterable[Sequence[str]]) -> list[str]:
 
 
 def judge(found: Makespans, seeds: int) -> Iterator[tuple[str, bool]]:
-    """The gain hangs on how long cost 1 takes, which the publication does not say: a goal counts as met only if it is at every length."""
+    """The gain hangs on how long cost 1 takes, which the publication does not say: a goal is to be met at every length that leaves room."""
     units_s = sorted({turn.unit_s for turn in found if turn.case})
 
     def mean_s(policy: str, case: str, unit_s: float) -> float:
         return statistics.fmean(found[Turn(policy, seed, case, unit_s)] for seed in range(seeds))
 
     for case, goal in GOALS.items():
-        gains = {unit_s: mean_s("workqueue", case, unit_s) / mean_s("xsufferage", case, unit_s) for unit_s in units_s}
+        roomy = [unit_s for unit_s in units_s if mean_s("workqueue", case, unit_s) >= ROOM * goal * unhindered_s(unit_s, seeds)]
+        gains = {unit_s: mean_s("workqueue", case, unit_s) / mean_s("xsufferage", case, unit_s) for unit_s in roomy}
         told = ", ".join(f"{gain:.2f} at {unit_s:g} s" for unit_s, gain in gains.items())
-        yield f"scenario {case}: T_workqueue / T_xsufferage {told}; goal {goal:g}", min(gains.values()) >= goal
+        yield f"scenario {case}: T_workqueue / T_xsufferage {told}; goal {goal:g}", min(gains.values(), default=0.0) >= goal
     worst = max(
-        (mean_s("auto", case, unit_s) / min(mean_s("workqueue", case, unit_s), mean_s("xsufferage", case, unit_s)), case, unit_s)
+        (mean_s("auto", case, unit_s) / min(mean_s(policy, case, unit_s) for policy in OTHERS), case, unit_s)
         for case in apst.SCENARIOS
         for unit_s in units_s
     )
     yield (
-        f"auto against the better of both, at worst: {worst[0]:.2f} (scenario {worst[1]}, {worst[2]:g} s), goal {NEAR_ENOUGH}",
+        f"auto against the best of the others, at worst: {worst[0]:.2f} (scenario {worst[1]}, {worst[2]:g} s), goal {NEAR_ENOUGH}",
         worst[0] <= NEAR_ENOUGH,
     )
 

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TypeVar
 
 from pilotfish.errors import BadInput
 from pilotfish.model.ids import INDEX_MASK
 from pilotfish.policies.registry import POLICIES
 from pilotfish.sim.hosts import Host
+from pilotfish.sim.parallel import in_parallel
 from pilotfish.sim.places import Disk, Link, Then
 from pilotfish.sim.rehearsal import Played, Rehearsal
 from pilotfish.sim.scenario_file import Scenario
 from pilotfish.sim.workload import Work
-
-Turn = TypeVar("Turn")
-Result = TypeVar("Result")
 
 BEAT_S = 1.0
 """So often hosts say what they have begun, to a policy that steals."""
@@ -138,24 +132,3 @@ def longest_chain_s(work: Work) -> float:
 def play_all(scenario: Scenario, cores: int = 0) -> Iterator[Outcome]:
     """Each policy with each seed, as they are done; on as many cores as there are unless it is said how many."""
     return in_parallel(partial(play, scenario), [(policy, seed) for seed in range(scenario.seeds) for policy in scenario.policies], cores)
-
-
-def in_parallel(act: Callable[[Turn], Result], turns: Sequence[Turn], cores: int = 0) -> Iterator[Result]:
-    """``act`` for each of the turns, in any order. Whatever ends the caller ends the other processes."""
-    processes = min(cores or os.cpu_count() or 1, len(turns))
-    if processes <= 1:
-        yield from map(act, turns)
-        return
-    pool = None
-    # Ctrl-C goes to all processes of a terminal: the others are started deaf to it, and are ended by us.
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        try:
-            pool = multiprocessing.get_context("fork").Pool(processes)
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        yield from pool.imap_unordered(act, turns)
-    finally:
-        if pool is not None:
-            pool.terminate()
-            pool.join()

@@ -32,7 +32,7 @@ ONE_SECOND = Draw()
 HINTS_FIX = 'write true, false, or by how much the hints are wrong: hints = "30 %"'
 FROM_FIX = (
     f'write a family and a number of tasks, such as "montage:1000" ({", ".join(FAMILIES)}),'
-    f' "{APST}:a", a JSON file of WfCommons, or a task list'
+    f' "{APST}:a", a JSON file of WfCommons, a .dag file of DAGMan, or a task list'
 )
 
 Lister = Callable[[str], Work]

@@ -15,6 +15,7 @@ MOST_SHOWN = 80
 BITS = re.compile(r"([0-9]*\.?[0-9]+)\s*([kMGT]?)bit", re.IGNORECASE)
 BANDWIDTH_FIX = 'write it like "2 MB/s", "100 Mbit/s" or a number of bytes per second'
 MOST_SECONDS = 10 * 365 * 86400.0
+MOST_BYTES, LEAST_BANDWIDTH = 100 * 10**12, 1000.0
 
 
 def nearest(given: object, known: Iterable[str]) -> str:
@@ -34,7 +35,7 @@ class Fields:
 
     def __init__(self, table: Mapping[str, Any], where: str, known: Sequence[str]) -> None:
         if not isinstance(table, Mapping):
-            raise BadInput(f"{where.rstrip('.')} = {shown(table)} is not a table", "write its fields, one on each line: name = value")
+            raise BadInput(f"{where.rstrip('.: ')} = {shown(table)} is not a table", "write its fields, one on each line: name = value")
         for key in table:
             if key not in known:
                 raise BadInput(f"{where}{key}: there is no such field", nearest(key, known))
@@ -89,7 +90,10 @@ class Fields:
         value = self.get(key, default)
         if isinstance(value, bool) or not isinstance(value, str | int | float):
             raise self.refuse(key, " is not a size", 'write it like "20 MB"')
-        return parse_bytes(value, self.label(key))
+        found = parse_bytes(value, self.label(key))
+        if found > MOST_BYTES:
+            raise self.refuse(key, " is too large", "choose at most 100 TB")
+        return found
 
     def bandwidth(self, key: str, default: float) -> float:
         """Bytes per second."""
@@ -103,8 +107,8 @@ class Fields:
                 found = float(parse_bytes(text, self.label(key)))
             except BadInput:
                 raise self.refuse(key, " is not a bandwidth", BANDWIDTH_FIX) from None
-        if found < 1:
-            raise self.refuse(key, " is less than a byte per second", BANDWIDTH_FIX)
+        if found < LEAST_BANDWIDTH:
+            raise self.refuse(key, " is less than 1 kB/s", BANDWIDTH_FIX)
         return found
 
     def word(self, key: str, default: str, known: Sequence[str]) -> str:

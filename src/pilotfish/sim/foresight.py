@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import exp, inf, log
 from statistics import fmean
 
-import numpy as np
-
 from pilotfish.core.state import State
-from pilotfish.model.ids import run_of, task_id
-from pilotfish.model.states import DONE
+from pilotfish.model.ids import run_of
 from pilotfish.sim.forked import Forked
 from pilotfish.sim.moment import AS_IT_IS, Moment, Variation
-from pilotfish.sim.rehearsal import Stint
+from pilotfish.sim.parallel import in_parallel
+from pilotfish.sim.parts import Parts, parents_of, parts_of
 
 LEAST_REPLICAS, MOST_REPLICAS = 20, 60
 COMPLETIONS = 20_000
@@ -31,17 +27,6 @@ MARGIN = 1.2
 
 Told = Callable[[int, int], None]
 """How many futures are there, and of how many."""
-
-
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """Of the seconds to the end: along the chain of tasks that determines it, how much is waiting for workers, execution and staging. And
-    how long it takes from the moment when the first worker runs out of work."""
-
-    waiting_s: float = 0.0
-    execution_s: float = 0.0
-    staging_s: float = 0.0
-    tail_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +71,9 @@ class Foresight:
         # Some may be infinite.
         return ends[below] if place == below or ends[below] == ends[above] else ends[below] + (ends[above] - ends[below]) * (place - below)
 
+    def chance_to_end_by(self, seconds: float) -> float:
+        return sum(end <= seconds for end in self.ends_s) / len(self.ends_s)
+
     def chance_to_beat(self, other: Foresight) -> float:
         pairs = list(zip(self.ends_s, other.ends_s, strict=True))
         return sum(1.0 if mine < theirs else 0.5 if mine == theirs else 0.0 for mine, theirs in pairs) / len(pairs)
@@ -99,16 +87,14 @@ def imagine(moment: Moment, variation: Variation, seed: int, run: int | None) ->
     """One future, up to the end of one run or of all."""
     world = Forked(moment, variation, seed)
     state = world.machine.state
-    parents = _parents(state)
+    parents = parents_of(state)
     world.begin()
     world.go_on_to_the_end(run)
     runs = [state.runs[run]] if run is not None else list(state.runs.values())
     stuck = sum(one.unfinished for one in runs)
-    own = {one.id: None for one in runs}
-    stints = [stint for stint in world.played.stints if run_of(stint.task) in own]
-    end = max((stint.ended for stint in stints), default=world.forked_at)
-    parts = _parts(world.played.stints, stints, parents, world.forked_at)
-    return Future(float("inf") if stuck else end - world.forked_at, parts, stuck, world.guessed)
+    own = frozenset(one.id for one in runs)
+    end = max((stint.ended for stint in world.played.stints if run_of(stint.task) in own), default=world.forked_at)
+    return Future(float("inf") if stuck else end - world.forked_at, parts_of(world, own, parents), stuck, world.guessed)
 
 
 def replicas_for(left: int, variations: int = 1) -> int:
@@ -127,10 +113,10 @@ def foresee(
     left = _left(moment.restore(), run)
     count = replicas or replicas_for(left, len(variations))
     jobs = [(variation, seed) for seed in range(count) for variation in range(len(variations))]
-    cores = cores or len(os.sched_getaffinity(0))
-    futures: dict[tuple[int, int], Future] = {}
-    source = _here if cores == 1 or left * len(jobs) <= ALONE else _in_processes
-    for job, future in source(moment, variations, run, jobs, cores):
+    futures: dict[Job, Future] = {}
+    global _common
+    _common = moment, variations, run
+    for job, future in in_parallel(_imagine_one, jobs, 1 if left * len(jobs) <= ALONE else cores):
         futures[job] = future
         if told is not None:
             told(len(futures), len(jobs))
@@ -144,72 +130,14 @@ def _together(variation: Variation, futures: list[Future]) -> Foresight:
 
 
 Job = tuple[int, int]
-_common: tuple[Moment, Sequence[Variation], int | None] | None = None
+_common: tuple[Moment, Sequence[Variation], int | None]
+"""What all jobs have in common, here and in the processes that begin as copies of this one."""
 
 
-def _here(moment: Moment, variations: Sequence[Variation], run: int | None, jobs: list[Job], cores: int) -> Iterator[tuple[Job, Future]]:
-    for job in jobs:
-        yield job, imagine(moment, variations[job[0]], job[1], run)
-
-
-def _in_processes(
-    moment: Moment, variations: Sequence[Variation], run: int | None, jobs: list[Job], cores: int
-) -> Iterator[tuple[Job, Future]]:
-    with ProcessPoolExecutor(cores, initializer=_remember, initargs=(moment, variations, run)) as pool:
-        under_way = {pool.submit(_imagine_one, job): job for job in jobs}
-        for done in as_completed(under_way):
-            yield under_way[done], done.result()
-
-
-def _remember(moment: Moment, variations: Sequence[Variation], run: int | None) -> None:
-    global _common
-    _common = moment, variations, run
-
-
-def _imagine_one(job: Job) -> Future:
-    assert _common is not None
+def _imagine_one(job: Job) -> tuple[Job, Future]:
     moment, variations, run = _common
-    return imagine(moment, variations[job[0]], job[1], run)
+    return job, imagine(moment, variations[job[0]], job[1], run)
 
 
 def _left(state: State, run: int | None) -> int:
     return state.unfinished if run is None else state.runs[run].unfinished
-
-
-# --- what the time goes into --------------------------------------------------------------------------------------------------------
-
-
-def _parents(state: State) -> dict[int, list[int]]:
-    found: dict[int, list[int]] = {}
-    for run in state.runs.values():
-        for task in run.tasks if run.unfinished else ():
-            if task.state < DONE:
-                for child in task.children or ():
-                    found.setdefault(task_id(run.id, child), []).append(task.id)
-    return found
-
-
-def _parts(everything: list[Stint], own: list[Stint], parents: dict[int, list[int]], now: float) -> Parts:
-    """Back from the last task to end: what it waited for is who ended last before it began, at its host or among those it needs."""
-    if not own:
-        return Parts()
-    at_host: dict[int, list[Stint]] = {}
-    by_task: dict[int, Stint] = {}
-    for one in everything:  # in the order of ending
-        at_host.setdefault(one.host, []).append(one)
-        by_task[one.task] = one
-    ends = {host: np.array([stint.ended for stint in stints]) for host, stints in at_host.items()}
-    last = own[-1]
-    tail_s = last.ended - max(now, min(stints[-1].ended for stints in at_host.values()))
-    waiting = execution = staging = 0.0
-    stint: Stint | None = last
-    while stint is not None:
-        given, began = max(now, stint.given), max(now, stint.began)
-        execution += stint.ended - began
-        staging += began - given
-        place = int(np.searchsorted(ends[stint.host], given, side="right")) - 1
-        before = [at_host[stint.host][place]] if place >= 0 else []
-        before += [by_task[parent] for parent in parents.get(stint.task, ()) if parent in by_task and by_task[parent].ended <= given]
-        stint = max((one for one in before if one.ended > now and one is not stint), key=lambda one: one.ended, default=None)
-        waiting += given - (stint.ended if stint is not None else now)
-    return Parts(waiting, execution, staging, tail_s)

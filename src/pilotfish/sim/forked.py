@@ -43,13 +43,13 @@ BANDWIDTH = 125e6
 """Of a link of which nothing is known."""
 FEW = 5
 """With fewer tasks of a class in memory than this, forecasts tell more."""
-NOTHING_KNOWN_S = 60.0
+NOTHING_KNOWN_S, LEAST_GUESS_S = 60.0, 5.0
 VAGUE = (0.15, 0.4, 0.7, 1.0, 1.4, 2.5, 6.0)
 """What is only guessed may be off by such factors."""
 WORKER_DOUBT, STRANGER_DOUBT = 0.35, 0.3
 """Standard deviations of the logarithm of slowness: of a worker of which nothing is known, and of one that has not come yet."""
 LOCAL_WAIT_S = 1.0
-PATIENCE = 5_000
+PATIENCE = 200
 """After so many events without a task that ended, it is looked whether any can."""
 
 
@@ -60,7 +60,7 @@ class Forked(Rehearsal):
         state = moment.restore()
         settings = moment.settings
         policy = POLICIES[variation.policy or settings.policy]()
-        super().__init__([_place(state, name, moment) for name in _sites(state, variation)], Work([]), policy, seed, keep=True)
+        super().__init__([self._place(state, name, moment) for name in _sites(state, variation)], Work([]), policy, seed, keep=True)
         factory = FACTORIES[settings.factory](settings.pilots, random.Random(seed))
         patient = msgspec.structs.replace(settings, beat_s=3600.0, lease_s=1e9, linger_s=1e9, author_s=1e9)
         self.machine = Machine(state, policy, Everywhere(factory), patient)
@@ -80,6 +80,17 @@ class Forked(Rehearsal):
         self._lengths: dict[int, float] = {}
         self._draw_lengths()
 
+    # --- what is known ----------------------------------------------------------------------------------------------------------------
+
+    def _place(self, state: State, name: str, moment: Moment) -> Place:
+        """Its link as it is forecast, and what any of its workers has."""
+        told = state.forecasts.bandwidth("", name)
+        here = {record.digest: None for worker in state.workers.values() if worker.site == name for record in worker.holds}
+        place = Place(
+            name, 0, bandwidth=told.value if told is not None else BANDWIDTH, launch_s=moment.launches.get(name, 0.0), files=tuple(here)
+        )
+        return replace(place, latency_s=min(state.forecasts.latency("", name), 10.0)) if told is not None else place
+
     # --- what is drawn ----------------------------------------------------------------------------------------------------------------
 
     def _draw_slowness(self, worker: Worker) -> float:
@@ -95,35 +106,40 @@ class Forked(Rehearsal):
     def _draw_lengths(self) -> None:
         """Seconds of every task that is not over, for cost 1 and slowness 1."""
         state = self.machine.state
-        ahead: dict[str, list[Task]] = {}
+        ahead: dict[tuple[str, int], list[Task]] = {}
         for run in state.runs.values():
             if run.unfinished:
                 for task in run.tasks:
                     if task.state < DONE:
-                        ahead.setdefault(run.class_of(task.spec), []).append(task)
-        for name, tasks in ahead.items():
+                        ahead.setdefault((run.class_of(task.spec), run.id), []).append(task)
+        for (name, number), tasks in ahead.items():
             running = [
                 (task, worker) for task in tasks for worker, _ in twins.attempts(state, task) if self._began(worker, task) is not None
             ]
             so_far = [self._so_far(worker, task) for task, worker in running]
-            lengths = self._lengths_of(name, len(tasks), so_far)
+            lengths = self._lengths_of(name, number, so_far)
+            if name in self.guessed:
+                self.guessed[name] += len(tasks)
             for task, drawn in zip(tasks, lengths.draw(self._rng, len(tasks)), strict=True):
                 self._lengths[task.id] = float(drawn)
             for (task, _), least in zip(running, so_far, strict=True):
                 self._lengths[task.id] = lengths.draw_beyond(self._rng, least)
 
-    def _lengths_of(self, name: str, count: int, so_far: list[float]) -> Lengths:
+    def _lengths_of(self, name: str, run: int, so_far: list[float]) -> Lengths:
+        """Of tasks of a class in a run: others of the run tell most, such as where the program of all is a shell."""
         forecasts = self.machine.state.forecasts
-        seen = [seconds / self._slowness_of(worker, site) for worker, site, seconds in self._moment.taken.get(name, ())]
+        taken = self._moment.taken.get(name, ())
+        own = [one for one in taken if one[2] == run]
+        seen = [seconds / self._slowness_of(worker, site) for worker, site, _, seconds in (own if len(own) >= FEW else taken)]
         unit, ratios = forecasts.unit(name), forecasts.ratios(name)
         if unit is not None and len(seen) < FEW and len(ratios) > len(seen):
             seen = [unit.value * ratio for ratio in ratios]
         elif not seen and unit is not None:
             seen = [unit.value]
         if not seen:
-            self.guessed[name] = count
+            self.guessed.setdefault(name, 0)
             guess = forecasts.guess(1.0)
-            middle = guess.value if guess is not None else 2.0 * max(so_far) if so_far else NOTHING_KNOWN_S
+            middle = guess.value if guess is not None else max(LEAST_GUESS_S, 2.0 * max(so_far)) if so_far else NOTHING_KNOWN_S
             middle *= exp(float(self._rng.normal(0.0, 0.5)))
             seen = [middle * factor for factor in VAGUE]
         return Lengths(seen, so_far, self._rng)
@@ -182,22 +198,21 @@ class Forked(Rehearsal):
         self._go_on_fetching()
         for pilot in queued:
             self._await(pilot, self.now - pilot.requested_at)
-        if variation.more:
-            self._turn()  # everybody is back
+        self.machine.stirred = True
+        self._turn()  # everybody is back, or there is nobody
         for site, count in variation.more:
             self._add(site, count)
 
     def _add(self, site: str, count: int) -> None:
         state = self.machine.state
-        if site == LOCAL and state.local_cores:
+        if site == LOCAL:
             apply(state, f.PoolSized(max(0.0, state.local_cores + count)), state.at)
-            self.machine.stirred = True
-            return
-        here = [worker for worker in state.workers.values() if worker.site == site]
-        for _ in range(count):
-            self.machine.request_pilot(PilotWish(site, self._usual_size(site), "what if"), by_hand=True)
-        for worker in here[len(here) + count :] if count < 0 else ():
-            self._send_home(worker)
+        else:
+            here = [worker for worker in state.workers.values() if worker.site == site]
+            for _ in range(count):
+                self.machine.request_pilot(PilotWish(site, self._usual_size(site), "what if"), by_hand=True)
+            for worker in here[max(0, len(here) + count) :] if count < 0 else ():
+                self._send_home(worker)
         self.machine.stirred = True
         self._turn()
 
@@ -207,7 +222,7 @@ class Forked(Rehearsal):
         if sizes:
             return sizes[-1]
         described = record.site if record is not None else None
-        return PilotSize(float(described.cores or 1), described.nodes, described.walltime_s) if described is not None else PilotSize()
+        return described.pilot_size if described is not None else PilotSize()
 
     def _call_back(self, worker: Worker) -> None:
         """An agent that is back says what it has, and goes on with it."""
@@ -286,7 +301,8 @@ class Forked(Rehearsal):
             host = self._host(pilot.site, speed, cores)
             self._strangers += 1
             ends_in = pilot.size.walltime_s or None
-            capacity = {CORES: float(cores), **({"memory": float(pilot.size.memory)} if pilot.size.memory else {})}
+            also = {"memory": float(pilot.size.memory), "gpus": pilot.size.gpus}
+            capacity = {CORES: float(cores), **{name: amount for name, amount in also.items() if amount}}
             hello = m.Hello(f"{name}+{node}.{self._strangers}", name, capacity, self._usual_tags(pilot.site), {}, ends_in, 0.0, [])
             self.tell(i.AgentSpoke(host.link, hello, []))
             if ends_in:
@@ -340,13 +356,3 @@ def _contents(task: Task) -> tuple[Content, ...]:
 def _sites(state: State, variation: Variation) -> list[str]:
     names = [LOCAL, "", *state.sites, *(pilot.site for pilot in state.pilots.values()), *(worker.site for worker in state.workers.values())]
     return list(dict.fromkeys([*names, *variation.with_sites, *(site for site, _ in variation.more)]))
-
-
-def _place(state: State, name: str, moment: Moment) -> Place:
-    """Its link as it is forecast, and what any of its workers has."""
-    told = state.forecasts.bandwidth("", name)
-    here = {record.digest: None for worker in state.workers.values() if worker.site == name for record in worker.holds}
-    place = Place(
-        name, 0, bandwidth=told.value if told is not None else BANDWIDTH, launch_s=moment.launches.get(name, 0.0), files=tuple(here)
-    )
-    return replace(place, latency_s=min(state.forecasts.latency("", name), 10.0)) if told is not None else place

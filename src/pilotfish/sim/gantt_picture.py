@@ -18,6 +18,7 @@ MOST_ROWS = 120
 """Of hosts' cores; of larger places some hosts are shown."""
 HEIGHT = 420.0
 LINK_HEIGHT = 14.0
+LEGEND_HEIGHT = 16.0
 GAP, LEFT, RIGHT, TOP = 10.0, 96.0, 16.0, 60.0
 MOST_LEGENDS = len(COLOURS) - 1
 LEAST_WAIT = 0.002
@@ -82,7 +83,7 @@ class Looks:
             )
             found.append((words, COLOURS[place]))
         rest = len(self.places) - MOST_LEGENDS
-        return [*found, *([(f"{rest} others", COLOURS[-1])] if rest > 0 else [])]
+        return [*found, *([(f"{rest} other{'s'[: rest > 1]}", COLOURS[-1])] if rest > 0 else [])]
 
 
 def draw_gantt(title: str, places: Sequence[Place], story: Story) -> str:
@@ -97,6 +98,7 @@ def draw_gantt(title: str, places: Sequence[Place], story: Story) -> str:
 
 def _draw(title: str, places: Sequence[Place], story: Story, merge: float) -> str:
     looks = Looks(story.work)
+    legend, top = _legend(looks)
     most_s = max(story.played.makespan_s, 1e-9)
     across = (WIDTH - LEFT - RIGHT) / most_s
     rows = _shown_rows(places, story)
@@ -104,7 +106,7 @@ def _draw(title: str, places: Sequence[Place], story: Story, merge: float) -> st
     ran = [Blocks(merge) for _ in COLOURS]
     waited = [Blocks(merge) for _ in COLOURS]
     parts: list[str] = []
-    y = TOP
+    y = top
     for place in places:
         count = place.hosts * place.cores
         shown = len(rows[place.name])
@@ -126,8 +128,8 @@ def _draw(title: str, places: Sequence[Place], story: Story, merge: float) -> st
         for one, colour in zip(blocks, COLOURS, strict=True)
         for line in one.path(colour, opacity)
     ]
-    head = [text(MARGIN, 20, title, more=' font-weight="bold"'), *_legend(looks)]
-    axis = time_axis(LEFT, WIDTH - RIGHT, TOP - 4, y, most_s)
+    head = [text(MARGIN, 20, title, more=' font-weight="bold"'), *legend]
+    axis = time_axis(LEFT, WIDTH - RIGHT, top - 4, y, most_s)
     return sheet(WIDTH, y + 38, [*head, *axis, *parts, *drawn])
 
 
@@ -188,14 +190,16 @@ def _in_lanes(transfers: Sequence[Transfer]) -> list[tuple[int, int, Transfer]]:
     return [(lane, len(ends), one) for lane, one in placed]
 
 
-def _legend(looks: Looks) -> list[str]:
-    entries = looks.legend() if len(looks.places) > 1 else []
-    x, parts = float(MARGIN), []
-    for words, colour in entries:
-        parts.append(f'<rect x="{x:.0f}" y="31" width="11" height="11" fill="{colour}"/>')
-        parts.append(text(x + 15, 41, words, more=' font-size="11"'))
-        x += 28 + 6.1 * len(words)
-    if looks.by_file:
-        parts.append(f'<rect class="w" x="{x:.0f}" y="31" width="11" height="11" opacity="0.35"/>')
-        parts.append(text(x + 15, 41, "waits for its file", more=' font-size="11"'))
-    return parts
+def _legend(looks: Looks) -> tuple[list[str], float]:
+    """In as many lines as it needs, and where the rest begins."""
+    entries = [(words, f'fill="{colour}"') for words, colour in looks.legend()] if len(looks.places) > 1 else []
+    entries += [("waits for its file", 'class="w" opacity="0.35"')] if looks.by_file else []
+    x, y, parts = float(MARGIN), 31.0, []
+    for words, look in entries:
+        width = 28 + 6.1 * len(words)
+        if x > MARGIN and x + width > WIDTH:
+            x, y = float(MARGIN), y + LEGEND_HEIGHT
+        parts.append(f'<rect {look} x="{x:.0f}" y="{y:.0f}" width="11" height="11"/>')
+        parts.append(text(x + 15, y + 10, words, more=' font-size="11"'))
+        x += width
+    return parts, TOP + y - 31.0

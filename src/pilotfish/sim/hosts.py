@@ -81,7 +81,7 @@ class Host:
         """The pilot's time is over."""
         if self._draining and not self._here:
             return
-        cut_off = [(a.task, a.number, self.world.now - a.began) for a in self._here.values() if a.began >= 0]
+        cut_off = [(a.task, a.number, max(0.0, self.world.now - a.began)) for a in self._here.values() if a.began >= 0]
         self._here.clear()
         self._queue.clear()
         self.world.tell(i.AgentSpoke(self.link, m.Leave("its time is over", cut_off), []))
@@ -168,7 +168,7 @@ class Host:
             self._begin_some()
 
     def _hand_back(self, message: m.Recall) -> None:
-        wanted = set(message.items)
+        wanted = self._here.keys() & set(message.items)
         back = [a for a in self._queue if (a.task, a.number) in wanted]
         for attempt in back:
             self._queue.remove(attempt)

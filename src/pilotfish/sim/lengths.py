@@ -20,6 +20,8 @@ UNSEEN = 4.0
 """What was not seen counts as so many observations."""
 SPREAD, SPREAD_WEIGHT = 0.8, 4.0
 """Standard deviation of logarithms that is thought of before anything is seen, and as how many observations that counts."""
+MOST_SPREAD = 1.5
+"""Such a standard deviation of logarithms is the most that is believed: beyond, futures take years."""
 LONGER = 1.3
 """What outlives all that was seen is thought to take so many times as long as it has."""
 LEAST = 1e-9
@@ -44,7 +46,7 @@ class Lengths:
         logs, masses = np.log(self._values), np.diff(self._below, prepend=0.0)
         middle = float(np.sum(masses * logs))
         squares = count * float(np.sum(masses * (logs - middle) ** 2)) + SPREAD_WEIGHT * SPREAD**2
-        spread = sqrt(squares / float(dice.chisquare(count + SPREAD_WEIGHT)))
+        spread = min(MOST_SPREAD, sqrt(squares / float(dice.chisquare(count + SPREAD_WEIGHT))))
         self._law = NormalDist(middle + float(dice.normal(0.0, spread / sqrt(count))), spread)
         """Of logarithms."""
         self._unseen = UNSEEN / (UNSEEN + count)

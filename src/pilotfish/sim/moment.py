@@ -43,7 +43,7 @@ class Moment:
     """When attempts that run began, by worker and task."""
     given: dict[tuple[str, int], float]
     """When the others were given out."""
-    taken: dict[str, list[tuple[str, str, float]]]
+    taken: dict[str, list[tuple[str, str, int, float]]]
     launches: dict[str, float]
     settings: PoolSettings
 
@@ -75,10 +75,13 @@ class Moment:
 def _rows(state: State) -> Iterator[f.AnyFact]:
     """Without runs that are over and that nobody needs files of, and without what only a worker reads."""
     over = {run.id: None for run in state.runs.values() if _is_past(run)}
+    shares = {run.account.name: None for run in state.runs.values() if run.id not in over}
     for fact in snapshot.dump(state):
         row = fact.row
         if fact.kind in ("run", "tasks") and row[0] in over:
             continue
+        if fact.kind == "shares":
+            fact = f.Restored("shares", [row[0], [account for account in row[1] if account[0] in shares]])
         if fact.kind == "tasks":
             for task in row[2]:
                 task[3] = task[4] = b""

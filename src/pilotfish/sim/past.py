@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
+from pilotfish.core.replicas import needs
 from pilotfish.core.state import Run, State, Task, Worker
 from pilotfish.model import facts as f
 from pilotfish.model.ids import INDEX_MASK
@@ -14,7 +15,7 @@ KEPT = 1_000
 """So many of the last tasks of each class."""
 KEPT_LAUNCHES = 100
 
-Taken = deque[tuple[str, str, float]]
+Taken = deque[tuple[str, str, int, float]]
 
 
 @dataclass(slots=True)
@@ -22,7 +23,7 @@ class Past:
     given: dict[tuple[str, int], float] = field(default_factory=dict)
     """When a worker was given an attempt of a task, and room for it. Of what was sent ahead nobody knows when its turn came."""
     taken: dict[str, Taken] = field(default_factory=dict)
-    """For each class: worker, site, and seconds for cost 1, as measured there."""
+    """For each class: worker, site, run, and seconds for cost 1, as measured there."""
     launches: dict[str, deque[float]] = field(default_factory=dict)
     """For each site: seconds between the master's word and its answer that the task itself did not take."""
 
@@ -57,8 +58,7 @@ class Past:
         if seen is not None:
             # It is told with the first beat after it began.
             return max(given if given is not None else seen - beat_s / 2, seen - beat_s)
-        files = task.contents or task.shape.run.spec_contents.get(task.spec, ())
-        return given if task in worker.active and not any(worker.id not in file.holders for file in files) else None
+        return given if task in worker.active and all(worker.id in file.holders for file in needs(task)) else None
 
     def _done(self, state: State, fact: f.TasksDone, at: float) -> None:
         worker = state.workers.get(fact.worker) or state.gone_workers.get(fact.worker)
@@ -72,7 +72,7 @@ class Past:
             taken = self.taken.get(name)
             if taken is None:
                 taken = self.taken[name] = deque(maxlen=KEPT)
-            taken.append((worker.id, worker.site, wall_us / 1e6 / (cost if cost > 0 else 1.0)))
+            taken.append((worker.id, worker.site, run.id, wall_us / 1e6 / (cost if cost > 0 else 1.0)))
             given = self.given.pop((worker.id, number), None)
             if given is not None and not task.contents and task.spec not in run.spec_contents:
                 launches = self.launches.setdefault(worker.site, deque(maxlen=KEPT_LAUNCHES))

@@ -29,6 +29,8 @@ class Link:
         """Bytes that are still to come, by transfer."""
         self._done: dict[int, Then] = {}
         self._waiting: deque[tuple[float, Then]] = deque()
+        self._asked = 0
+        """Those of which no byte has come yet."""
         self._count = 0
         self._as_of = 0.0
         self._version = 0
@@ -36,6 +38,15 @@ class Link:
         self.busy_s = 0.0
 
     def send(self, size: float, done: Then) -> None:
+        """Who waits for the first byte is in nobody's way."""
+        self._asked += 1
+        if self._latency_s:
+            self._clock.after(self._latency_s, self._enter, size, done)
+        else:
+            self._enter(size, done)
+
+    def _enter(self, size: float, done: Then) -> None:
+        self._asked -= 1
         if len(self._left) >= STREAMS:
             self._waiting.append((size, done))
         else:
@@ -43,7 +54,7 @@ class Link:
 
     @property
     def busy(self) -> bool:
-        return bool(self._left)
+        return bool(self._left or self._asked)
 
     def measure(self) -> tuple[int, float]:
         """Bytes and busy seconds since the last time."""
@@ -55,9 +66,7 @@ class Link:
     def _begin(self, size: float, done: Then) -> None:
         self._advance()
         self._count += 1
-        # The latency is a part of each transfer: as if there were so many bytes more.
-        self._left[self._count] = size + self._latency_s * self._bandwidth
-        self.moved -= self._latency_s * self._bandwidth
+        self._left[self._count] = size
         self._done[self._count] = done
         self._schedule()
 

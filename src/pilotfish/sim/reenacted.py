@@ -7,7 +7,8 @@ Modelled: links, by what is forecast of them; a disk in common for the workers o
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import accumulate, cycle
 
 from pilotfish.core.proposals import Hold
 from pilotfish.core.prospects import PilotWish, PilotWithdrawal
@@ -18,7 +19,7 @@ from pilotfish.model import inputs as i
 from pilotfish.model import messages as m
 from pilotfish.model.ids import INDEX_MASK, run_of
 from pilotfish.model.site import PilotSize
-from pilotfish.model.states import DONE, WORKER_STATES
+from pilotfish.model.states import WORKER_STATES
 from pilotfish.model.task import CORES
 from pilotfish.policies.registry import POLICIES
 from pilotfish.sim.forked import BANDWIDTH
@@ -61,6 +62,25 @@ class Stay:
     from_s: float
     until_s: float | None
     slowness: float
+    cores: float
+
+
+def most_cores(present: Sequence[Stay]) -> float:
+    """So many were there at the same time."""
+    comings = [(one.from_s, one.cores) for one in present]
+    goings = [(one.until_s, -one.cores) for one in present if one.until_s is not None]
+    return max(accumulate(cores for _, cores in sorted([*comings, *goings])))
+
+
+def alike(present: Sequence[Stay], cores: float) -> list[Stay]:
+    """So many cores in all, of workers like those that were there, from the beginning to the end."""
+    found: list[Stay] = []
+    for one in cycle(present):
+        if cores <= 0:
+            break
+        found.append(replace(one, from_s=0.0, until_s=None, cores=min(cores, one.cores or 1.0)))
+        cores -= found[-1].cores
+    return found
 
 
 def stays(state: State, run: Run) -> list[Stay]:
@@ -71,7 +91,8 @@ def stays(state: State, run: Run) -> list[Stay]:
             # Who was there to the end would have stayed on.
             until_s = left - run.opened_at if left is not None and left < run.ended_at else None
             slowness = state.forecasts.slowness(worker.id, worker.site)
-            found.append(Stay(worker, max(0.0, worker.joined_at - run.opened_at), until_s, slowness))
+            cores = worker.capacity.get(CORES, 0) / UNIT
+            found.append(Stay(worker, max(0.0, worker.joined_at - run.opened_at), until_s, slowness, cores))
     return found
 
 
@@ -83,7 +104,7 @@ class _Coming:
 
     def propose(self, state: State, now: float) -> list[PilotWish | PilotWithdrawal | Hold]:
         present, self._present = self._present, ()
-        return [PilotWish(stay.worker.site, PilotSize(stay.worker.capacity.get(CORES, 0) / UNIT), "it was there") for stay in present]
+        return [PilotWish(stay.worker.site, PilotSize(stay.cores), "it was there") for stay in present]
 
     def next_look_at(self, state: State, now: float) -> float | None:
         return None
@@ -118,9 +139,8 @@ class Reenacted(Rehearsal):
     def _arrive(self, pilot: str, stay: Stay) -> None:
         worker = stay.worker
         link = FIRST_LINK + len(self.hosts)
-        cores = worker.capacity.get(CORES, 0) / UNIT
-        host = self.hosts[link] = Host(self, link, self.places[worker.site], 1.0 / stay.slowness, cores)
-        capacity = {name: amount / UNIT for name, amount in worker.capacity.items()}
+        host = self.hosts[link] = Host(self, link, self.places[worker.site], 1.0 / stay.slowness, stay.cores)
+        capacity = {**{name: amount / UNIT for name, amount in worker.capacity.items()}, CORES: stay.cores}
         self.tell(i.AgentSpoke(link, m.Hello(f"{worker.id}+{link}", pilot, capacity, worker.tags, {}, None, 0.0, []), []))
         if stay.until_s is not None:
             self.after(max(0.0, stay.until_s - stay.from_s), host.leave)
@@ -156,8 +176,7 @@ class Reenacted(Rehearsal):
     def play(self) -> float | None:
         """Seconds until the run was over; None if it never was."""
         self.begin()
-        while self._heap and not (1 in self.machine.state.runs and self.machine.state.runs[1].finished):
-            self.go_on(self._heap[0][0], -1)
+        self.go_on(left=-1)
         runs = self.machine.state.runs
         return runs[1].ended_at if 1 in runs and runs[1].ended_at else None
 
@@ -165,8 +184,3 @@ class Reenacted(Rehearsal):
 def _place(state: State, name: str) -> Place:
     told = state.forecasts.bandwidth("", name)
     return Place(name, 0, bandwidth=told.value if told is not None else BANDWIDTH)
-
-
-def is_complete(run: Run) -> bool:
-    """Did all of its tasks end well?"""
-    return bool(run.tasks) and run.counts[DONE] == len(run.tasks)

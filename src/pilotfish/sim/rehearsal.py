@@ -34,8 +34,8 @@ LATEST_S = float("inf")
 TURN_S = 0.005
 """What comes within so short a time is dealt with in one turn, as by a live master."""
 MOST_LOOKS = 500
-MEASURE_S = 2.0
-"""So often a master looks how quick its links are, while something is under way."""
+MEASURE_S, MEASURE_PART = 2.0, 0.01
+"""So often a master looks how quick its links are, while something is under way; and after long, when such a part more has gone by."""
 SETTINGS = PoolSettings(beat_s=3600.0, lease_s=1e9, linger_s=1e9)
 """Hosts neither die nor fall silent, so that nobody has to say that it lives."""
 
@@ -103,7 +103,8 @@ class Rehearsal:
         self.heard: Callable[[State, f.Fact, float], None] | None = None
         """Who wants to know all that is recorded."""
         self._keep = keep
-        self._measured: dict[str, None] = {}
+        self._measured: dict[str, float] = {}
+        """Since when something has been on its way, by place."""
         self._heap: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._count = 0
         self._inbox: list[i.Input] = []
@@ -121,6 +122,8 @@ class Rehearsal:
         state = self.machine.state
         if state.unfinished:
             raise RuntimeError(f"{state.unfinished} tasks were left: nobody could run them")
+        for place in list(self._measured):
+            self.played.sent[place] += self.links[place].measure()[0]
         self.played.makespan_s = max((run.ended_at or self.now for run in state.runs.values()), default=self.now)
         return self.played
 
@@ -213,8 +216,11 @@ class Rehearsal:
     def fetching(self, place: str) -> None:
         """Something is on its way there: how quick is the link, from time to time?"""
         if place not in self._measured:
-            self._measured[place] = None
-            self.after(MEASURE_S, self._measure, place)
+            self._measured[place] = self.now
+            self._measure_later(place)
+
+    def _measure_later(self, place: str) -> None:
+        self.after(max(MEASURE_S, MEASURE_PART * (self.now - self._measured[place])), self._measure, place)
 
     def _measure(self, place: str) -> None:
         link = self.links[place]
@@ -223,7 +229,7 @@ class Rehearsal:
         if moved > 0 and busy_s > 0:
             self.tell(i.LinkMeasured(place, moved, busy_s))
         if link.busy:
-            self.after(MEASURE_S, self._measure, place)
+            self._measure_later(place)
         else:
             del self._measured[place]
 

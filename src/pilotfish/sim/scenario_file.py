@@ -89,16 +89,22 @@ def read_scenario(table: Mapping[str, Any], where: str, wanted: Wanted, lister: 
 
 
 def _policies(top: Fields, wanted: Sequence[str]) -> tuple[str, ...]:
-    fields = Fields({"policies": list(wanted)}, "--", ("policies",)) if wanted else top
-    names = fields.get("policies", list(USUAL))
+    if wanted:
+        return read_policies(wanted, "--policy")
+    names = top.get("policies", list(USUAL))
     if isinstance(names, str):
         names = names.split(",")
     if not isinstance(names, list) or not names:
-        raise fields.refuse("policies", " is not a list of policies", 'write policies = ["workqueue", "auto"]')
-    found = list(POLICIES) if names == ["all"] else [name.strip() if isinstance(name, str) else name for name in names]
+        raise top.refuse("policies", " is not a list of policies", 'write policies = ["workqueue", "auto"]')
+    return read_policies(names, top.label("policies"))
+
+
+def read_policies(names: Sequence[Any], label: str) -> tuple[str, ...]:
+    """Each once; ``all`` is all there are."""
+    found = list(POLICIES) if list(names) == ["all"] else [name.strip() if isinstance(name, str) else shown(name) for name in names]
     for name in found:
         if name not in POLICIES:
-            raise BadInput(f"{fields.label('policies')}: there is no policy {shown(name)}", nearest(name, [*POLICIES, "all"]))
+            raise BadInput(f"{label}: there is no policy {shown(name)}", nearest(name, [*POLICIES, "all"]))
     return tuple(dict.fromkeys(found))
 
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import signal
+
 import pytest
 
-from pilotfish.errors import BadInput
+from pilotfish.errors import BadInput, PilotfishError
 from pilotfish.policies.registry import POLICIES
-from pilotfish.sim.campaign import in_parallel, longest_chain_s, play, play_all, tell
+from pilotfish.sim.campaign import longest_chain_s, play, play_all, tell
+from pilotfish.sim.parallel import in_parallel
 from pilotfish.sim.scenario_file import Scenario, Wanted
 from pilotfish.sim.workload import Work
 from tests.unit.sim.test_scenario_file import read
@@ -65,6 +69,16 @@ def test_an_error_in_another_process_comes_back() -> None:
 
 def test_turns_are_done_once_each() -> None:
     assert sorted(in_parallel(abs, [-3, -1, -2], 2)) == [1, 2, 3]
+
+
+def test_a_process_that_is_killed_is_an_error_and_no_long_wait() -> None:
+    with pytest.raises(PilotfishError, match="killed"):
+        list(in_parallel(_die, [1, 2, 3], 2))
+
+
+def _die(turn: int) -> int:
+    os.kill(os.getpid(), signal.SIGKILL)
+    return turn
 
 
 def test_the_longest_chain_is_found() -> None:

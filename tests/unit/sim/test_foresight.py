@@ -7,9 +7,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pilotfish.core.apply import apply
 from pilotfish.core.snapshot import dump
 from pilotfish.core.state import State
+from pilotfish.model import facts as f
+from pilotfish.model import inputs as i
+from pilotfish.model import messages as m
 from pilotfish.model.settings import PoolSettings
+from pilotfish.model.site import LOCAL
+from pilotfish.model.task import RunOptions, TaskSpec
 from pilotfish.policies.registry import POLICIES
 from pilotfish.sim.calibration import ENOUGH, Calibration, Prediction
 from pilotfish.sim.foresight import foresee
@@ -17,7 +23,7 @@ from pilotfish.sim.forked import Forked
 from pilotfish.sim.lengths import Lengths
 from pilotfish.sim.moment import AS_IT_IS, Moment, Variation
 from pilotfish.sim.past import Past
-from pilotfish.sim.rehearsal import Rehearsal
+from pilotfish.sim.rehearsal import CLIENT_LINK, Rehearsal
 from pilotfish.sim.workload import Place, Work
 
 
@@ -50,6 +56,27 @@ def test_what_never_varies_is_foreseen_within_a_few_parts_in_a_hundred() -> None
     assert told.median_s == pytest.approx(world.now - at, rel=0.1)
     low, high = told.band()
     assert low <= told.median_s <= high
+
+
+def test_where_nobody_is_left_pilots_are_asked_for_at_once() -> None:
+    world = Told([Place(LOCAL, 2)], Work([10.0] * 8))
+    state = world.machine.state
+    world.go_on(left=4)
+    apply(state, f.PoolSized(2.0), world.now)
+    for worker in list(state.workers.values()):
+        apply(state, f.TasksReturned(worker.id, [task.id for task in worker.tasks], "gone"), world.now)
+        apply(state, f.WorkerEnded(worker.id, False, "gone"), world.now)
+        apply(state, f.PilotEnding(worker.pilot, "gone", ""), world.now)
+        apply(state, f.PilotEnded(worker.pilot, True, "gone", ""), world.now)
+    assert foresee(world.moment(), None, replicas=5, cores=1)[0].median_s < 100
+
+
+def test_shares_of_runs_that_are_over_are_left_out() -> None:
+    world = halfway(Work([10.0] * 8))
+    for number, share in ((7, "over"), (8, "open")):
+        apply(world.machine.state, f.RunOpened(number, f"uid {number}", RunOptions(share=share)), 0.0)
+    apply(world.machine.state, f.RunClosed(7, "by its client"), 0.0)
+    assert list(world.moment().restore().shares) == ["", "open"]
 
 
 def test_a_fork_leaves_what_it_was_forked_from_alone() -> None:
@@ -102,8 +129,37 @@ def test_what_the_time_goes_into_adds_up_to_it() -> None:
     world.go_on(left=20)
     told = foresee(world.moment(), None, replicas=1, cores=1)[0]
     parts = told.parts
-    assert parts.waiting_s + parts.execution_s + parts.staging_s == pytest.approx(told.median_s)
+    added = parts.waiting_s + parts.behind_s + parts.starting_s + parts.staging_s + parts.execution_s
+    assert added == pytest.approx(told.median_s)
     assert 0 <= parts.tail_s <= told.median_s
+    early = Told([Place("here", 4, bandwidth=1e7)], work)
+    early.go_on(until=0.5)
+    assert foresee(early.moment(), None, replicas=1, cores=1)[0].parts.staging_s > 0.1
+
+
+def test_tasks_without_files_are_never_said_to_wait_for_any() -> None:
+    """Those that were sent ahead wait for their turn at the host."""
+    parts = foresee(halfway(Work([10.0] * 80)).moment(), None, replicas=1, cores=1)[0].parts
+    assert parts.staging_s == 0 and parts.waiting_s < 1
+    assert parts.execution_s > 80
+
+
+def test_the_tail_is_that_of_cores() -> None:
+    world = Told([Place("here", 1, cores=2)], Work([10.0, 10.0, 10.0, 50.0]))
+    world.go_on(left=1)
+    told = foresee(world.moment(), None, replicas=1, cores=1)[0]
+    assert told.parts.tail_s == pytest.approx(told.median_s), "one of the two has nothing to do already"
+
+
+def test_what_others_have_before_a_run_has_its_turn_is_time_behind_them() -> None:
+    world = halfway(Work([10.0] * 40), Place("here", 2))
+    world.tell(i.ClientSpoke(CLIENT_LINK, m.Open("late", RunOptions(name="late", priority=-1)), []))
+    world.tell(i.ClientSpoke(CLIENT_LINK, m.Submit(2, 0, 0, [TaskSpec("exec", "task")], [0], [(0, 0)] * 2, {}), [b""] * 3))
+    world.tell(i.ClientSpoke(CLIENT_LINK, m.Close(2), []))
+    world.go_on(until=world.now + 1)
+    told = foresee(world.moment(), 2, replicas=1, cores=1)[0]
+    assert told.parts.behind_s > 50
+    assert told.parts.execution_s < 25
 
 
 def test_it_is_said_of_which_tasks_nothing_is_known() -> None:
@@ -145,3 +201,9 @@ def test_the_record_is_kept_for_its_owner_alone(tmp_path: Path) -> None:
     assert [one.run for one in again.tested] == [2]
     again.settle(State(), {})
     assert [one.run for one in again.predictions] == [2]  # of the other nobody will ever know
+
+
+def test_a_site_cannot_lose_more_workers_than_it_has() -> None:
+    world = halfway(Work([10.0] * 40))
+    fewer = foresee(world.moment(), None, [Variation("-9 here", more=(("here", -9),))], replicas=2, cores=1)[0]
+    assert fewer.stuck

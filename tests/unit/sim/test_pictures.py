@@ -8,7 +8,7 @@ from pilotfish.sim.campaign import tell
 from pilotfish.sim.drawn_work import WorkPlan
 from pilotfish.sim.draws import Draw
 from pilotfish.sim.gantt_picture import MOST_BYTES, draw_gantt
-from pilotfish.sim.pictures import draw_bars, draw_lines, ticks
+from pilotfish.sim.pictures import WIDTH, draw_bars, draw_lines, ticks
 from pilotfish.sim.scenario_file import Scenario, Wanted
 from pilotfish.sim.workload import Place
 from tests.unit.sim.test_scenario_file import read
@@ -25,6 +25,16 @@ def test_a_gantt_picture_has_sites_files_links_and_minutes() -> None:
     for expected in ("workqueue & co", "near", "far", "4 cores", "files come", "file 1, 5.24 MB", "waits for its file", "minutes"):
         assert expected in words
     assert "prefers-color-scheme:dark" in picture
+
+
+def test_a_long_legend_goes_on_in_the_next_line() -> None:
+    scenario = read(wanted=Wanted(sites=["near 4"], files=["10x5M"], work={"tasks": 40, "seconds": 10}))
+    picture = draw_gantt("ten files", scenario.places, tell(scenario, "workqueue"))
+    words = [element for element in ElementTree.fromstring(picture).iter() if element.tag.endswith("text")]
+    legend = [element for element in words if (element.text or "").startswith(("file ", "waits", "2 others"))]
+    assert len(legend) == 10
+    assert all(float(element.attrib["x"]) + 5 * len(element.text or "") < WIDTH for element in legend)
+    assert len({element.attrib["y"] for element in legend}) == 2
 
 
 def test_a_picture_of_many_tasks_is_small() -> None:

@@ -12,6 +12,15 @@ ROOT = Path(__file__).parents[2]
 GENERATED: dict[str, Callable[[], str]] = runpy.run_path(str(ROOT / "docs" / "generate.py"))["GENERATED"]
 
 
+@pytest.mark.parametrize("contents", ["docs/index.md", "mkdocs.yml"])
+def test_every_page_is_in_the_contents(contents: str) -> None:
+    listed = (ROOT / contents).read_text()
+    pages = (str(path.relative_to(ROOT / "docs")) for path in sorted((ROOT / "docs").rglob("*.md")))
+    # Decisions have a list of their own.
+    missing = [page for page in pages if page not in listed and page != "index.md" and not page.startswith("explanation/decisions/0")]
+    assert not missing, f"{contents} has no {missing}"
+
+
 @pytest.mark.parametrize("name", sorted(GENERATED))
 def test_the_page_is_as_the_code_says(name: str) -> None:
     assert (ROOT / "docs" / name).read_text() == GENERATED[name](), f"docs/{name} is out of date: make docs"

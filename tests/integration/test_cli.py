@@ -202,6 +202,14 @@ def test_doctor_starts_a_pool_that_leaves_nothing(typist: Typist) -> None:
     assert typist.type("gc").out == "Nothing is left behind.\n"
 
 
+def test_a_task_of_a_list_that_does_not_make_what_others_wait_for_has_failed(typist: Typist) -> None:
+    (typist.directory / "tasks.txt").write_text("out=made true\nin=made cat made\n")
+    said = typist.type("run", "--tasks", "tasks.txt")
+    assert said.status == 1
+    assert "did not leave the file 'made'" in said.out
+    assert "task 1.0, which it needs, did not end well" in said.out
+
+
 def test_the_tour_kills_three_things_and_loses_nothing(typist: Typist) -> None:
     said = typist.type("demo", "--tasks", "48", "--json")
     assert said.status == 0, said

@@ -53,6 +53,14 @@ def test_it_finds_both_hosts_and_others_wait_for_its_room(pool: PeerPool, tmp_pa
         assert other.result(PATIENCE_S).exit == 0
 
 
+def test_who_asks_for_one_node_finds_its_name_as_well(pool: PeerPool) -> None:
+    pool.start("a")
+    with pool.run() as run:
+        said = run.executable(["sh", "-c", HOSTS], nodes=1).result(PATIENCE_S)
+        assert said.text == f"{socket.gethostname()} slots=1\n1 1\n"
+        assert run.executable(["sh", "-c", "echo $PILOTFISH_NODES"]).result(PATIENCE_S).text == "\n"
+
+
 def test_a_python_call_finds_them_as_well(pool: PeerPool) -> None:
     pool.start("a", "b", pilot="twin")
     with pool.run() as run:

@@ -66,14 +66,27 @@ def test_a_run_is_predicted_and_the_record_tells_how_good_that_was(typist: Typis
     assert refused.status != 0 and "run 1 has ended" in refused.err
 
 
+def test_of_a_program_that_nobody_knows_only_a_rough_guess_is_told(typist: Typist) -> None:
+    script = "while test {n}; do sleep 0.1; done"
+    assert typist.type("run", "--detach", "--deadline", "2h", "--param", "n=1..4", "--", "sh", "-c", script).status == 0
+    said = typist.type("predict").out
+    assert "a rough guess" in said.splitlines()[0] and "four of five" not in said
+    assert "deadline" in said and "staging" not in said
+    assert ask(typist, "predict")["in_time"] == 1.0
+    assert "its deadline is" in typist.type("why").out
+
+
 def test_a_run_that_is_over_is_played_again(typist: Typist) -> None:
     submit(typist).touch()
     wait_until(lambda: typist_done(typist) == TASKS, "the run to end")
-    rows = ask(typist, "replay", "1", "--policy", "workqueue", "--workers", "4")["rows"]
+    rows = ask(typist, "replay", "1", "--policy", "workqueue,near", "--workers", "3")["rows"]
     assert rows[0]["what"] == "as it was"
+    assert [row["cores"] for row in rows] == [2, *[2, 3] * 3], "so many cores in all, as with run --workers"
     assert rows[1]["seconds"] == pytest.approx(rows[0]["seconds"], rel=0.5)
     assert rows[2]["seconds"] < rows[1]["seconds"]
-    assert typist.type("replay", "1", "--policy", "wrkqueue").status != 0
+    refused = typist.type("replay", "1", "--policy", "wrkqueue")
+    assert refused.status != 0 and "--policy: there is no policy 'wrkqueue'" in refused.err
+    assert "pilotfish replay 1 --policy" in typist.type("whatif", "+2 workers").err
 
 
 def test_a_stopped_pool_is_looked_at_without_being_started(typist: Typist) -> None:

@@ -274,6 +274,18 @@ def test_garbage_from_a_proven_peer_drops_that_peer_alone(pool: Pool) -> None:
     witness.close()
 
 
+def test_a_client_that_says_what_cannot_be_used_is_told_so(pool: Pool) -> None:
+    """Hung up on, it would come back and say it again for ever."""
+    with dial_unix(pool) as sock:
+        prove(sock, open_keyring(pool.directory), CLIENT, CLIENT)
+        said: list[tuple[list[Any], int]] = [(["ask", 7, 5, {}], 7), (["open", 3], -1), (["sing"], -1), ([], -1)]
+        for wrong, query in said:
+            send(sock, wrong)
+            answer, _ = receive(sock)
+            assert answer[:3] == ["problem", query, "P1100"], answer
+    still_serves(pool)
+
+
 def test_a_pilots_key_cannot_speak_for_another_pilot(pool: Pool) -> None:
     keyring = open_keyring(pool.directory)
     with dial_tls(pool) as sock:

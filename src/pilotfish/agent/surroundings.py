@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import socket
 import sys
 import time
 from typing import Any, Dict, List
@@ -62,7 +63,9 @@ class Surroundings:
         self._time_limits[number] = time_s
         self._directories[number] = str(launch.get("cwd") or self._scratch)
         self._paths[number] = [str(path) for path in launch.get("path") or []]
-        self._hosts[number] = [str(host) for host in launch.get("hosts") or []]
+        # Who asked for nodes and is not told any has one: this.
+        own = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
+        self._hosts[number] = [str(host) for host in launch["hosts"] or [own]] if "hosts" in launch else []
         self._entered = -1
 
     def _steady(self, number: int, cores: float) -> Dict[str, str]:
@@ -76,7 +79,7 @@ class Surroundings:
         return environment
 
     def _write_hosts(self, hosts: List[str], slots: int) -> str:
-        """For a task that has room at several nodes: as mpirun wants to read it."""
+        """For a task that asked for nodes: as mpirun wants to read it."""
         os.makedirs(self._scratch, 0o700, exist_ok=True)
         path = os.path.join(self._scratch, "hostfile")
         with open(path, "w") as file:

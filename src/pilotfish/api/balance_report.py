@@ -49,6 +49,11 @@ class Iteration:
         return {worker: share.units for worker, share in self.shares.items()}
 
     @property
+    def is_even(self) -> bool:
+        """Whether all workers had as much to do, so that equal chunks would be the same."""
+        return not self.left_out and len(dict.fromkeys(share.units for share in self.shares.values())) == 1
+
+    @property
     def theta(self) -> float:
         """T unbalanced / T balanced: how many times longer it would have taken with equal chunks."""
         return self.equal_s / self.seconds if self.seconds > 0 and self.equal_s > 0 else 1.0
@@ -110,22 +115,33 @@ class BalanceReport:
     def __str__(self) -> str:
         if not self.iterations or not any(one.shares for one in self.iterations):
             return "nothing was done: there were no units of work"
-        head = ["iteration", "seconds", "planned", "theta", "Phi", "f_c", "workers", "chunks"]
+        head = ["iteration", "seconds", "planned", "theta", "Phi", "f_c", "workers", "units each"]
         rows = [head, *(_row(number, one) for number, one in enumerate(self.iterations, 1))]
         last = next(one for one in reversed(self.iterations) if one.shares)
         workers = [["worker", "units", "compute s", "transfer s"]]
         workers += [[name, f"{one.units:,}", f"{one.compute_s:.3g}", f"{one.transfer_s:.3g}"] for name, one in last.shares.items()]
         workers += [[name, "0", "", "left out"] for name in last.left_out]
         notes = [f"iteration {number}: {note}" for number, one in enumerate(self.iterations, 1) for note in one.notes]
-        told = f"theta {self.theta:.2f}, Phi {self.phi:.2f}, f_c {self.ratio:.3g} bytes per unit, {self.seconds:.3g} s in all"
-        return "\n".join([*_aligned(rows), "", "the last one by worker", *_aligned(workers), *notes, told])
+        return "\n".join([*_aligned(rows), "", "the last one by worker", *_aligned(workers), *notes, "", *self._in_words()])
+
+    def _in_words(self) -> list[str]:
+        gain = f"theta {self.theta:.2f}: with equal chunks it would take {self.theta:.2f} times as long"
+        if all(one.is_even for one in self._usual()):
+            gain = "all workers had equal chunks: there was nothing to gain"
+        return [
+            gain,
+            f"Phi {self.phi:.2f}: how unlike the workers are; 0 if they are all alike",
+            f"f_c {self.ratio:.3g}: bytes moved for each unit",
+            f"{self.seconds:.3g} s in all",
+        ]
 
 
 def _row(number: int, one: Iteration) -> list[str]:
     sizes = [share.units for share in one.shares.values()]
     used = f"{len(sizes)} of {len(sizes) + len(one.left_out)}"
     chunks = "" if not sizes else f"{min(sizes):,} to {max(sizes):,}" if one.balanced else "equal"
-    planned, theta = ("", "") if one.planned_s is None else (f"{one.planned_s:.3g}", f"{one.theta:.2f}")
+    planned = "" if one.planned_s is None else f"{one.planned_s:.3g}"
+    theta = "" if one.planned_s is None or one.is_even else f"{one.theta:.2f}"
     return [str(number), f"{one.seconds:.3g}", planned, theta, f"{one.phi:.2f}", f"{one.ratio:.3g}", used, chunks]
 
 

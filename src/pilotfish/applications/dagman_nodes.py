@@ -100,7 +100,7 @@ def _task(dag: Dag, node: Node, number: int) -> NodeTask:
     words = [program, *job.arguments]
     scripted = node.pre or node.post or node.unless_exit is not None or len(known) < len(job.env)
     plain = not (scripted or job.scratch or job.stdin or job.stdout or job.stderr)
-    command = f"{node.name}: {shlex.join(words).replace(RETRY, '$RETRY')}"
+    command = shlex.join(words).replace(RETRY, "$RETRY")
     if plain and RETRY not in "".join(words):
         return NodeTask(node, words, {**options, "cwd": here}, command)
     script = _Wrapper(node, job, here, retries, len(dag.nodes)).script(words)

@@ -51,6 +51,8 @@ class Wanted(Struct, frozen=True):
     tags: dict[str, str] = {}
     requirement: str = ""
     rank: str = ""
+    names_hosts: bool = False
+    """It asked for nodes, were it only one: it finds their names in a file."""
 
     def spec(self, kind: str, name: str, launch: dict[str, Any]) -> TaskSpec:
         return TaskSpec(
@@ -62,7 +64,7 @@ class Wanted(Struct, frozen=True):
             losses=self.losses,
             priority=self.priority,
             tags=self.tags,
-            launch=launch,
+            launch={**launch, "hosts": []} if self.names_hosts else launch,
             requirement=self.requirement,
             rank=self.rank,
         )
@@ -154,4 +156,5 @@ def read_wishes(wishes: Mapping[str, Any], what: str = "task") -> Wanted:
         tags=dict(sorted(tags.items())),
         requirement=_expression(wishes, "requirement", 'memory >= 8G and site == "lyon"'),
         rank=_expression(wishes, "rank", "memory"),
+        names_hosts="nodes" in wishes,
     )

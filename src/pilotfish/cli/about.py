@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import re
 from importlib import metadata
 
 import click
@@ -15,6 +16,8 @@ from pilotfish.cli.render import Screen
 from pilotfish.errors import BadInput
 
 SHELLS = ("bash", "zsh", "fish")
+SUBJECT = re.compile(r"[0-9]+|.+[.][0-9]+")
+"""A run or a task, more likely than a code."""
 
 
 @click.command()
@@ -82,7 +85,8 @@ def explain_code(code: str | None, as_json: bool) -> None:
     if code is not None:
         known = {one: told for one, told in known.items() if one.lower() == code.strip("[]").lower()}
     if not known:
-        raise BadInput(f"there is no error code {code!r}", "See them all: pilotfish explain")
+        asked = f"Why a run or task is as it is: pilotfish why {code}; all codes: pilotfish explain"
+        raise BadInput(f"there is no error code {code!r}", asked if code and SUBJECT.fullmatch(code) else "See them all: pilotfish explain")
     screen = Screen.of()
     if as_json:
         screen.json({one: {"meaning": meaning, "commands": commands} for one, (meaning, commands) in known.items()})

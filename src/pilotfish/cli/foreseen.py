@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pilotfish.api.nearest import did_you_mean
-from pilotfish.cli.pool import NoPool
+from pilotfish.cli.pool import NoPool, refuse_nothing
 from pilotfish.cli.progress import Progress
 from pilotfish.cli.render import Screen, clean, duration, plural
 from pilotfish.config import home, read_settings
@@ -34,6 +34,7 @@ RECORD = "predictions.jsonl"
 TRIES = 5
 """A master that tidies up its journal may take a file away while we read."""
 AWAY = "the pool is stopped"
+RECORD_CURE = "See how good predictions were: pilotfish predict --record"
 
 
 @dataclass(slots=True)
@@ -99,6 +100,7 @@ def _send_everybody_home(state: State) -> None:
 
 def find(state: State, wanted: str | None, unfinished: bool = True) -> Run:
     """The run that is meant: a number, a name, or nothing for the newest."""
+    refuse_nothing(wanted)
     newest_first = sorted(state.runs.values(), key=lambda run: -run.id)
     able = [run for run in newest_first if bool(run.unfinished) == unfinished] or newest_first
     if not able:
@@ -112,10 +114,11 @@ def find(state: State, wanted: str | None, unfinished: bool = True) -> Run:
     raise BadInput(f"there is no run {wanted!r}", did_you_mean(wanted, names) or "See the runs there are: pilotfish status")
 
 
-def find_unfinished(state: State, wanted: str | None) -> Run:
+def find_unfinished(state: State, wanted: str | None, cure: str = RECORD_CURE) -> Run:
+    """``cure``: what to do instead with one that has ended; {} is its number."""
     run = find(state, wanted)
     if not run.unfinished:
-        raise BadInput(f"run {run.id} has ended", "See how good predictions were: pilotfish predict --record")
+        raise BadInput(f"run {run.id} has ended", cure.format(run.id))
     if run.paused:
         raise BadInput(f"run {run.id} is paused: it ends when somebody lets it go on", f"pilotfish resume {run.id}")
     return run
@@ -141,7 +144,7 @@ def number(seconds: float) -> float | None:
 def notes(seen: Seen, run: Run, foresight: Foresight) -> list[str]:
     """What makes an answer worse than it looks."""
     said = [
-        f"nothing is known yet of {plural(count, 'task')} of {clean(name.partition(' ')[2])}: a rough guess"
+        f"nothing is known yet of how long {plural(count, 'task')} of {clean(name.partition(' ')[2])} will take: a rough guess"
         for name, count in foresight.guessed.items()
     ]
     if not seen.served:

@@ -12,7 +12,7 @@ import click
 from pilotfish.cli.completions import complete_add
 from pilotfish.cli.options import json_option, pool_option, run_argument
 from pilotfish.cli.pool import NoPool, all_tasks, connect, find_run, look
-from pilotfish.cli.recipe import with_commands
+from pilotfish.cli.recipe import describe, with_commands
 from pilotfish.cli.render import Column, Screen, clean, duration, fits, plural, rate, size, under_way
 from pilotfish.cli.siteuse import add_workers
 from pilotfish.cli.stopped import last_stop, sentence, status_at_stop
@@ -92,15 +92,23 @@ def status(everything: bool, pool: str, as_json: bool) -> None:
         screen.line(sentence(pool, stop, answer["runs"]))
     rows = sorted(answer.get("runs", ()), key=lambda row: int(row["run"]))
     shown = rows if everything else rows[-SHOWN_RUNS:]
+    together = sum(row["state"] != "done" and not row.get("paused") for row in rows) > 1
     if shown:
         screen.line()
-        show_runs(screen, shown)
+        show_runs(screen, [_without_guess(row) for row in shown] if together else shown)
     if len(shown) < len(rows):
         screen.line(f"... and {plural(len(rows) - len(shown), 'earlier run')}: pilotfish status --all")
+    if together:
+        screen.line("Several runs share the pool. When will one be over? pilotfish predict RUN")
     for warning in answer.get("warnings", ()):
         screen.line(f"{screen.paint('warning:', 'yellow')} {clean(warning['text'])}")
         for command in warning.get("commands", ()):
             screen.line(f"  do      {clean(command)}")
+
+
+def _without_guess(row: dict[str, Any]) -> dict[str, Any]:
+    """How quick a run was of late says nothing of its end while others come before it, or end before it does."""
+    return row if row["state"] == "done" else {**row, "eta_s": None, "late_s": None}
 
 
 def _pool_sentence(answer: dict[str, Any]) -> str:
@@ -163,6 +171,8 @@ def run_cells(row: dict[str, Any]) -> list[object]:
     ]
 
 
+NEAR_S = 600.0
+"""Of moments so near, seconds matter."""
 LATEST = 2.5e11
 """The last moment that has a date."""
 
@@ -172,7 +182,8 @@ def deadline_told(row: dict[str, Any], now: float) -> str:
     if not row.get("deadline"):
         return "-"
     moment, late_s, ended = datetime.fromtimestamp(min(row["deadline"], LATEST)), row.get("late_s"), row["state"] == "done"
-    when = moment.strftime("%H:%M" if moment.date() == datetime.fromtimestamp(now).date() else "%d %b %H:%M")
+    near = abs(row["deadline"] - now) < NEAR_S
+    when = moment.strftime("%H:%M:%S" if near else "%H:%M" if moment.date() == datetime.fromtimestamp(now).date() else "%d %b %H:%M")
     if late_s is None:
         return when
     if late_s <= 0:
@@ -214,8 +225,8 @@ def tasks(run: str | None, state: str | None, limit: int | None, offset: int, **
     master = look(options["pool"])
     row = find_run(master, run)
     if options["as_json"]:
-        found = with_commands(master, row, all_tasks(master, row["run"], state, offset, limit), ask=False)
-        screen.json_list({**task, "command": command} for task, command in found)
+        found = describe(master, row, all_tasks(master, row["run"], state, offset, limit), ask=False).found
+        screen.json_list({**task.row, "command": task.command, "label": task.label or None} for task in found)
         return
     if options["ids"]:
         for task in all_tasks(master, row["run"], state, offset, limit):

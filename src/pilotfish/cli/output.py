@@ -23,7 +23,7 @@ from pilotfish.cli.listing import failure_note, failure_told
 from pilotfish.cli.options import pool_option
 from pilotfish.cli.pool import Master, all_tasks, find_run, look, task_name
 from pilotfish.cli.poolfiles import manager_log
-from pilotfish.cli.recipe import with_commands
+from pilotfish.cli.recipe import named_task, with_commands
 from pilotfish.cli.render import Screen, clean
 from pilotfish.model.task import MISSING_INPUT
 
@@ -130,12 +130,12 @@ def write_bytes(data: bytes, stream: Any, raw: bool) -> None:
 def logs(subject: str | None, only: str | None, failed: bool, raw: bool, pool: str) -> None:
     """Print what a task wrote.
 
-    A task is RUN.INDEX, such as 3.17. Of a whole run the outputs come one after the other, each below its name; that of an
-    application manager comes first.
+    A task is RUN.INDEX, such as 3.17, or RUN.ID with the name that a task list or DAG gives it. Of a whole run the outputs come one
+    after the other, each below its name; that of an application manager comes first.
     """
     master = look(pool)
     if subject is not None and "." in subject:
-        row = master.ask("task", task=task_name(subject))
+        row = master.ask("task", task=named_task(master, subject) or task_name(subject))
         if not _print_log(master, row, only, raw):
             where = f" to {only}" if only else ""
             note = "" if row["state"] in ENDED else f" so far: it is {row['state']}"
@@ -205,7 +205,7 @@ def show_single(master: Master, task: str) -> int:
 def tail(task: str, follow: bool, lines: int, stream: str | None, raw: bool, pool: str) -> None:
     """Print the end of what a task wrote, also while it runs."""
     master = look(pool)
-    name, stream = task_name(task), stream or "stdout"
+    name, stream = named_task(master, task) or task_name(task), stream or "stdout"
     seen = _tail_once(master, name, stream, lines, raw)
     _say_what_it_waits_for(master, name)
     while follow:

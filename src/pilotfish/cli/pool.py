@@ -123,13 +123,17 @@ def use_connector(connector: Connector | None) -> None:
     _connector = connector or _connect_live
 
 
-def find_run(master: Master, wanted: str | None) -> dict[str, Any]:
-    """The run that a person means: a number, a name (the newest of that name), or nothing for the newest of all."""
+def refuse_nothing(wanted: str | None) -> None:
     if wanted is not None and not wanted.strip():
         raise BadInput(
             f"{wanted!r} is no run: it is empty (an unset variable?)",
             "Write its number or its name, or last for the newest; see: pilotfish status",
         )
+
+
+def find_run(master: Master, wanted: str | None) -> dict[str, Any]:
+    """The run that a person means: a number, a name (the newest of that name), or nothing for the newest of all."""
+    refuse_nothing(wanted)
     rows: list[dict[str, Any]] = master.ask("runs")
     if not rows:
         raise BadInput("there are no runs yet", "Start one: pilotfish run -- COMMAND")

@@ -1,9 +1,8 @@
-"""Files of a pool beside its journal: what an application manager wrote, and lines that came from the standard input."""
+"""Files of a pool beside its journal: what an application manager wrote, and what each task of a run is."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -34,16 +33,18 @@ def why_manager_failed(master: Master, row: dict[str, Any]) -> bytes:
     return manager_log(master, row["run"])
 
 
-def lines_file(master: Master, run: int) -> Path:
-    """Where the lines are that a run was made of, if they came from the standard input."""
-    return _directory(master) / f"lines-{run}.txt"
+def register_file(master: Master, run: int) -> Path:
+    """Where it is written down what each task of a run is."""
+    return _directory(master) / f"register-{run}.gz"
 
 
-def keep_lines(master: Master, run: int, lines: Iterable[str]) -> None:
-    """The standard input cannot be read again, and the master forgets the input of a task that is done."""
-    path = lines_file(master, run)
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "w", errors="surrogateescape") as file:
-        file.writelines(f"{line}\n" for line in lines)
+def forget_run(master: Master, run: int) -> None:
+    """With what lies beside the journal for it."""
+    master.ask("forget", run=run)
+    directory = _directory(master)
+    for name in (f"register-{run}.gz", f"application-{run}.log"):
+        with suppress(OSError):
+            (directory / name).unlink()
 
 
 def _directory(master: Master) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -18,6 +19,15 @@ if TYPE_CHECKING:
 
 SHOWN = 20
 """So many of the record's predictions, the latest."""
+PARTS = {
+    "waiting_s": "waiting for workers",
+    "behind_s": "behind other runs",
+    "starting_s": "starting",
+    "staging_s": "staging",
+    "execution_s": "execution",
+}
+LEAST_S = 0.001
+"""Shorter parts are not worth a line."""
 
 
 @click.command()
@@ -59,7 +69,7 @@ def predict(run: str | None, record: bool, replicas: int | None, pool: str, as_j
 
 
 def _answer(seen: Seen, run: Run, foresight: Foresight, band: tuple[float, float], factor: float, tested: int) -> dict[str, Any]:
-    parts, median = foresight.parts, foresight.median_s
+    median = foresight.median_s
     return {
         "run": run.id,
         "at": seen.now,
@@ -69,12 +79,9 @@ def _answer(seen: Seen, run: Run, foresight: Foresight, band: tuple[float, float
         "low_s": number(band[0]),
         "high_s": number(band[1]),
         "end_at": number(seen.now + median),
-        "parts": {
-            "waiting_s": number(parts.waiting_s),
-            "execution_s": number(parts.execution_s),
-            "staging_s": number(parts.staging_s),
-            "tail_s": number(parts.tail_s),
-        },
+        "deadline": run.options.deadline or None,
+        "in_time": foresight.chance_to_end_by(run.options.deadline - seen.now) if run.options.deadline else None,
+        "parts": {name: number(seconds) for name, seconds in asdict(foresight.parts).items()},
         "replicas": len(foresight.ends_s),
         "factor": round(factor, 3),
         "tested": tested,
@@ -91,25 +98,38 @@ def _show(screen: Screen, seen: Seen, run: Run, answer: dict[str, Any], foresigh
     else:
         low, high = band
         latest = f"{clock(now + high, now)} ({about(low)} to {about(high)})" if answer["high_s"] is not None else "never"
-        screen.line(f"Run {run.id} will be over at about {clock(now + median, now)}, in {about(median)}.")
-        screen.line(f"In four of five cases between {clock(now + low, now)} and {latest}.")
+        between = f"between {clock(now + low, now)} and {latest}"
+        when = f"be over at about {clock(now + median, now)}, in {about(median)}"
+        if answer["guessed"]:
+            screen.line(f"Run {run.id} may {when}: a rough guess, until some of its tasks have ended.")
+            screen.line(f"Perhaps {between}.")
+        else:
+            screen.line(f"Run {run.id} will {when}.")
+            screen.line(f"In four of five cases {between}.")
         screen.line()
-        parts = foresight.parts
         futures = plural(len(foresight.ends_s), "future")
         if answer["factor"] != 1.0:
             futures += f"; the band is {answer['factor']:g} times as wide as they say, by {plural(answer['tested'], 'earlier prediction')}"
         screen.fields(
             [
                 ("left", f"{run.unfinished:,} of {plural(len(run.tasks), 'task')}"),
-                ("waiting for workers", about(parts.waiting_s)),
-                ("execution", about(parts.execution_s)),
-                ("staging", about(parts.staging_s)),
-                ("tail", f"{about(parts.tail_s)} from when the first worker has nothing to do"),
+                *_deadline(answer, median, now),
+                *((words, about(seconds)) for name, words in PARTS.items() if (seconds := answer["parts"][name]) >= LEAST_S),
+                ("tail", f"{about(foresight.parts.tail_s)} from when the first core has nothing to do"),
                 ("imagined", futures),
             ]
         )
     for note in answer["notes"]:
         screen.line(f"Note: {note}.")
+
+
+def _deadline(answer: dict[str, Any], median: float, now: float) -> list[tuple[str, str]]:
+    if answer["deadline"] is None:
+        return []
+    late_s = now + median - answer["deadline"]
+    verdict = f"late by about {about(late_s)}" if late_s > 0 else f"in time, {about(-late_s)} before it"
+    sure = "if this guess holds" if answer["guessed"] else f"in time in {answer['in_time']:.0%} of the futures"
+    return [("deadline", f"{clock(answer['deadline'], now)}: {verdict}; {sure}")]
 
 
 def _show_record(screen: Screen, calibration: Calibration, as_json: bool) -> None:

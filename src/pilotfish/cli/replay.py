@@ -1,49 +1,60 @@
-"""replay: a run that is over, as it would have gone under another policy, or with more of its workers."""
+"""replay: a run that is over, as it would have gone under other policies, or with more of its workers."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
-from click.shell_completion import CompletionItem
 
 from pilotfish.cli import completions
 from pilotfish.cli.foreseen import find, read_pool
 from pilotfish.cli.options import json_option, pool_option
 from pilotfish.cli.render import Column, Screen, clean, duration, plural
+from pilotfish.cli.simulate import complete_policies
 from pilotfish.errors import BadInput
-from pilotfish.model.settings import POLICY_NAMES
+from pilotfish.model.states import DONE
 
 if TYPE_CHECKING:
+    from pilotfish.core.state import Run, State
     from pilotfish.live.replay import Heard
     from pilotfish.sim.reenacted import History
 
 
-def _complete_policy(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    return [CompletionItem(name) for name in POLICY_NAMES if name.startswith(incomplete)]
+class Row(NamedTuple):
+    """``seconds``: None if it would never end."""
+
+    what: str
+    cores: float
+    seconds: float | None
 
 
 @click.command()
 @click.argument("run", metavar="RUN", shell_complete=completions.complete_run())
 @click.option(
-    "--policy", "policies", multiple=True, metavar="NAME", shell_complete=_complete_policy, help="Under this policy. Again for more."
+    "--policy",
+    metavar="NAMES",
+    default="",
+    shell_complete=complete_policies,
+    help="Policies to compare, separated by commas, or all.  [default: that of the pool]",
 )
 @click.option(
-    "--workers", type=click.IntRange(1, 100_000), metavar="N", help="With so many workers like those that were there, from the beginning."
+    "--workers",
+    type=click.IntRange(1, 100_000),
+    metavar="N",
+    help="With so many cores in all, of workers like those that were there, from the beginning.",
 )
 @pool_option
 @json_option
-def replay(run: str, policies: tuple[str, ...], workers: int | None, pool: str, as_json: bool) -> None:
+def replay(run: str, policy: str, workers: int | None, pool: str, as_json: bool) -> None:
     """Play a run that is over once more, under another policy.
 
     Its tasks take what they took and arrive when they did, and workers come and go as they did; who gets which task is decided anew.
     """
-    from pilotfish.sim.reenacted import History, Reenacted, stays
+    from pilotfish.sim.reenacted import History, Reenacted, alike, most_cores, stays
+    from pilotfish.sim.scenario_file import read_policies
 
     screen = Screen.of()
-    for name in policies:
-        if name not in POLICY_NAMES:
-            raise BadInput(f"there is no policy {name!r}", f"There are {', '.join(POLICY_NAMES)}")
+    policies = read_policies([name for name in policy.split(",") if name], "--policy")
     seen = read_pool(pool, lambda: lambda state, fact, at: None)
     found = find(seen.state, run, unfinished=False)
     if found.unfinished or not found.tasks or not found.ended_at:
@@ -60,38 +71,55 @@ def replay(run: str, policies: tuple[str, ...], workers: int | None, pool: str, 
     if not present:
         raise BadInput(f"nobody remembers the workers of run {found.id}", "The journal keeps the last thousand that left")
     own = seen.settings.policy
-    measured_s = found.ended_at - found.opened_at
-    rows: list[tuple[str, float | None]] = [("as it was", measured_s)]
-    crowd = present
-    if workers is not None:
-        from dataclasses import replace
-
-        crowd = [replace(present[place % len(present)], from_s=0.0, until_s=None) for place in range(workers)]
+    rows = [Row("as it was", most_cores(present), found.ended_at - found.opened_at)]
     for name in dict.fromkeys([own, *policies]):
-        title = f"replayed, {name}" + (" (its own)" if name == own else "")
-        rows.append((title, Reenacted(seen.state, found, histories[-1], name, present).play()))
-        if crowd is not present:
-            rows.append(
-                (f"replayed, {name}, {plural(len(crowd), 'worker')}", Reenacted(seen.state, found, histories[-1], name, crowd).play())
-            )
-    _show(screen, rows, found.id, clean(found.options.name), as_json)
+        for crowd in [present, alike(present, workers)] if workers is not None else [present]:
+            title = f"replayed, {name}" + (" (its own)" if name == own and crowd is present else "")
+            rows.append(Row(title, most_cores(crowd), Reenacted(seen.state, found, histories[-1], name, crowd).play()))
+    _show(screen, rows, found, _remarks(found, histories[-1], beside(seen.state, found)), as_json)
 
 
-def _show(screen: Screen, rows: list[tuple[str, float | None]], run: int, name: str, as_json: bool) -> None:
-    measured = rows[0][1]
+def _remarks(run: Run, history: History, others: list[int]) -> list[str]:
+    """What makes a replay differ from what was."""
+    said = []
+    unknown, failed = len(run.tasks) - sum(count for _, count in history.arrivals), len(run.tasks) - run.counts[DONE]
+    if others:
+        named = f"{plural(len(others), 'other run')} ({', '.join(map(str, others[:5]))}{', ...' if len(others) > 5 else ''})"
+        said.append(f"{named} had a part of the workers meanwhile, and here none has: compare what is replayed, not with what was")
+    if unknown > 0:
+        said.append(f"the journal was compacted since: when {plural(unknown, 'task')} came, and what they waited for, is not known")
+    if failed:
+        said.append(f"{plural(failed, 'task')} did not end well, and take no time here")
+    return said
+
+
+def beside(state: State, run: Run) -> list[int]:
+    """Runs that had tasks at the same time."""
+    return [
+        other.id
+        for other in state.runs.values()
+        if other is not run and other.tasks and other.opened_at < run.ended_at and (not other.ended_at or other.ended_at > run.opened_at)
+    ]
+
+
+def _show(screen: Screen, rows: list[Row], run: Run, remarks: list[str], as_json: bool) -> None:
+    measured = rows[0].seconds
     assert measured is not None
     if as_json:
-        told = [
-            {"what": what, "seconds": seconds, "to_measured": seconds / measured if seconds is not None else None} for what, seconds in rows
+        told: list[dict[str, Any]] = [
+            {**row._asdict(), "to_measured": row.seconds / measured if row.seconds is not None else None} for row in rows
         ]
-        screen.json({"run": run, "name": name, "rows": told})
+        screen.json({"run": run.id, "name": clean(run.options.name), "rows": told, "notes": remarks})
         return
+    columns = [Column(f"RUN {run.id}"), Column("CORES", right=True), Column("TOOK", right=True), Column("TO MEASURED", right=True)]
     shown = [
-        (what, duration(seconds) if seconds is not None else "never", f"{seconds / measured:.2f}" if seconds is not None else "-")
-        for what, seconds in rows
+        (row.what, f"{row.cores:g}", "never", "-")
+        if row.seconds is None
+        else (row.what, f"{row.cores:g}", duration(row.seconds), f"{row.seconds / measured:.2f}")
+        for row in rows
     ]
-    screen.table([Column("RUN " + str(run)), Column("TOOK", right=True), Column("TO MEASURED", right=True)], shown)
+    screen.table(columns, shown)
     screen.line()
-    screen.line(
-        "Measured: how long tasks took, when they came, who was there. Modelled: links, as they are forecast; nothing fails, no other run."
-    )
+    screen.line("Measured: how long tasks took, when they came, who was there. Modelled: links, as they are forecast; nothing fails.")
+    for remark in remarks:
+        screen.line(f"Note: {remark}.")

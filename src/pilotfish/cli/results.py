@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import click
 
 from pilotfish.applications.below import write_below
-from pilotfish.cli.listing import shown_command, with_parameters
+from pilotfish.cli.listing import with_parameters
 from pilotfish.cli.options import json_option, pool_option, run_argument
 from pilotfish.cli.output import fetch_output
 from pilotfish.cli.pool import Master, all_tasks, find_run, look
@@ -87,8 +87,7 @@ def show_results(screen: Screen, master: Master, run: dict[str, Any], rows: list
 
 def _complain_of_unknown_values(run: dict[str, Any], tasks: Tasks) -> None:
     """A table without the columns that somebody counts on must not pass for one that has them."""
-    swept = shown_command(run).partition(" -- ")[0]
-    if not tasks.names and swept.startswith(("--param", "--each-line")):
+    if not tasks.known and str(run["command"]).startswith("--"):
         Screen.of(sys.stderr).line(
             f"warning: the parameters of run {run['run']} are not known any more: they came from a file that is gone or has changed since"
         )
@@ -108,6 +107,7 @@ def _as_data(master: Master, task: Described, names: tuple[str, ...]) -> dict[st
     row, output = task.row, fetch_output(master, task.row)
     data = {
         "task": row["id"],
+        "label": task.label or None,
         "parameters": dict(zip(names, task.values or (), strict=False)),
         "state": row["state"],
         "command": task.command,

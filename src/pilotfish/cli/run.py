@@ -12,11 +12,11 @@ import unicodedata
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import fields
+from itertools import islice
 from typing import Any
 
 import click
 
-from pilotfish.api.tables import LINE
 from pilotfish.applications.executable import executable_payload, executable_spec
 from pilotfish.applications.files import digests
 from pilotfish.applications.tasklist import Needs
@@ -28,8 +28,10 @@ from pilotfish.cli.matching import read_expression, warn_of_unknown
 from pilotfish.cli.options import deadline_option, json_option, pool_option, share_option
 from pilotfish.cli.output import show_single
 from pilotfish.cli.pool import Master, NewRun, connect
-from pilotfish.cli.poolfiles import keep_lines
+from pilotfish.cli.poolfiles import forget_run
 from pilotfish.cli.progress import Reading, Submitting
+from pilotfish.cli.recipe import columns_of
+from pilotfish.cli.register import Line, keep_register
 from pilotfish.cli.render import Screen, clean, plural
 from pilotfish.cli.report import show_report
 from pilotfish.cli.results import Saved, save_results
@@ -41,6 +43,7 @@ from pilotfish.model.task import RunOptions
 
 SHOWN_IN_DRY_RUN = 5
 OF_FILES = ("--input", "--output", "--keep")
+LIST_ENDINGS = ("", ".txt", ".list", ".lst", ".tasks")
 MAX_NAME = 200
 NUMBER = re.compile(r"[0-9]+([.][0-9]+)?")
 
@@ -158,6 +161,8 @@ def run(context: click.Context, /, **options: Any) -> int:
         from pilotfish.cli.runfile import run_any_file
 
         return run_any_file(command, options)
+    if len(command) == 1 and not context.meta["after_dashes"]:
+        _refuse_list(command[0])
     source = make_source(_wording(options), os.environ, EarlierOutputs(options["pool"]))
     wanted = read_wishes(_wishes(options, command), "run")
     screen = Screen.of()
@@ -170,6 +175,13 @@ def run(context: click.Context, /, **options: Any) -> int:
     warn_of_unknown(master, wanted)
     number = submit(master, source, wanted, options)
     return _after_submission(screen, master, source, number, options)
+
+
+def _refuse_list(program: str) -> None:
+    if os.path.splitext(program)[1] in LIST_ENDINGS and os.path.isfile(program) and not os.access(program, os.X_OK):
+        name = shlex.quote(program)
+        advice = f"If it lists tasks: pilotfish run --tasks {name}; if it is a program: chmod +x {name}"
+        raise BadInput(f"{program!r} is a file that may not be executed", advice)
 
 
 def connect_for(options: dict[str, Any]) -> Master:
@@ -253,15 +265,15 @@ def submit(master: Master, source: Source, wanted: Wanted, options: dict[str, An
     with handing_over(master, new, source.count, options) as submitting:
         if source.count > 1 and not (options["quiet"] or options["as_json"] or options["detach"]):
             Screen.of(sys.stderr).line(f"Run {new.number}: {plural(source.count, 'task')}: {clean(source.command.removeprefix('-- '))}")
-        if options["each_line"] == "-":
-            lines = next(axis for axis in source.sweep.axes if axis.names == (LINE,))
-            keep_lines(master, new.number, (line for (line,) in lines))
         number = new.spec(*executable_spec(wanted.name or "task", source.launch, wanted))
         costs = source.costs()
-        for place, task in enumerate(source):
-            payload, contents = executable_payload(task)
-            new.add(number, payload, Needs(source.parents(place), contents, costs[place] if costs else 1.0))
-            submitting.one_more()
+        with keep_register(master, new.number, columns_of(source.sweep.names)) as note:
+            for place, (task, values, label) in enumerate(source.described()):
+                payload, contents = executable_payload(task)
+                new.add(number, payload, Needs(source.parents(place), contents, costs[place] if costs else 1.0))
+                if source.from_files:
+                    note(Line(shlex.join(task.argv), values, label))
+                submitting.one_more()
         new.close()
     return new.number
 
@@ -278,7 +290,7 @@ def handing_over(master: Master, new: NewRun, count: int, options: dict[str, Any
         options["reading"].clear()
         master.ask("cancel", run=new.number)
         if isinstance(error, PilotfishError) and not master.ask("run", run=new.number)["tasks"]:
-            master.ask("forget", run=new.number)
+            forget_run(master, new.number)
         if isinstance(error, KeyboardInterrupt):
             screen.line(f"Not all tasks were submitted: run {new.number} was cancelled. Again: {clean(options['typed'])}")
         raise
@@ -335,11 +347,11 @@ def _tell(screen: Screen, master: Master, source: Source, outcome: Outcome, opti
 
 def _show_plan(screen: Screen, source: Source, wanted: Wanted, files: dict[str, list[str]], as_json: bool) -> None:
     """What would be run."""
-    first = [task.argv for _, task in zip(range(SHOWN_IN_DRY_RUN), source, strict=False)]
+    first = [(task.argv, label) for task, _, label in islice(source.described(), SHOWN_IN_DRY_RUN)]
     request = wanted.request
     if as_json:
         amounts = dict(request.amounts())
-        plan = {"tasks": source.count, "sandbox": source.launch.sandbox, "request": amounts, "first": [list(argv) for argv in first]}
+        plan = {"tasks": source.count, "sandbox": source.launch.sandbox, "request": amounts, "first": [list(argv) for argv, _ in first]}
         screen.json({**plan, **files, "requirement": wanted.requirement, "rank": wanted.rank})
         return
     cores = f"{request.cores:g}" + (f" to {request.cores_max:g}" if request.cores_max else "")
@@ -351,8 +363,8 @@ def _show_plan(screen: Screen, source: Source, wanted: Wanted, files: dict[str, 
     needs += [f"a worker with {clean(wanted.requirement)}"] if wanted.requirement else []
     where = "each in a fresh directory" if source.launch.sandbox else f"in {clean(source.launch.cwd)}"
     screen.line(f"Would run {plural(source.count, 'task')}, {where}; each needs {', '.join(needs)}:")
-    for argv in first:
-        screen.line("  " + clean(shlex.join(argv)))
+    for argv, label in first:
+        screen.line("  " + clean(Line(shlex.join(argv), label=label).told()))
     if source.count > len(first):
         screen.line(f"  ... and {source.count - len(first):,} more")
     for option, names in files.items():

@@ -6,15 +6,16 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from pilotfish.api.runfile import RunFile, load
 from pilotfish.applications.dagman import read_dag
-from pilotfish.applications.dagman_nodes import task_list
+from pilotfish.applications.dagman_nodes import node_tasks, task_list
 from pilotfish.cli.follow import Outcome, exit_status_of, follow, show_outcome
 from pilotfish.cli.pool import Master
+from pilotfish.cli.register import Line, keep_register
 from pilotfish.cli.render import Screen, clean, plural
 from pilotfish.cli.report import show_report
 from pilotfish.cli.rescue import keep_rescue
@@ -74,7 +75,8 @@ def run_dag(path: str, options: dict[str, Any]) -> int:
     for notice in () if quiet else dag.notices:
         Screen.of(sys.stderr).line(f"note: {clean(notice)}")
     command = shlex.join(["--dag", path]) + (f" # rescue {dag.rescue}" if dag.rescue else "")
-    return _run_loaded(loaded, command, options, lambda master, outcome: keep_rescue(dag, master, outcome, quiet))
+    lines = [Line(task.command, label=task.node.name) for task in node_tasks(dag)]
+    return _run_loaded(loaded, command, options, lines, lambda master, outcome: keep_rescue(dag, master, outcome, quiet))
 
 
 def _refuse_inner(what: str, fix: str, options: dict[str, Any]) -> None:
@@ -83,15 +85,21 @@ def _refuse_inner(what: str, fix: str, options: dict[str, Any]) -> None:
             raise BadInput(f"{written} does not go with {what}", fix)
 
 
-def _run_loaded(loaded: RunFile, command: str, options: dict[str, Any], ended: Callable[[Master, Outcome], None] | None = None) -> int:
-    """``ended`` is called when the run was followed to its end."""
+def _run_loaded(
+    loaded: RunFile,
+    command: str,
+    options: dict[str, Any],
+    lines: Iterable[Line] = (),
+    ended: Callable[[Master, Outcome], None] | None = None,
+) -> int:
+    """``lines`` tell what its tasks are. ``ended`` is called when the run was followed to its end."""
     screen = Screen.of()
     if options["dry_run"]:
         _show_plan(screen, loaded, options["as_json"])
         return 0
     started = time.monotonic()
     master = connect_for(options)
-    number = _submit(master, loaded, command, options)
+    number = _submit(master, loaded, command, options, lines)
     if options["detach"]:
         tasks = len(loaded.tasks) if loaded.tasks is not None else None
         if options["as_json"]:
@@ -128,7 +136,7 @@ def _show_plan(screen: Screen, loaded: RunFile, as_json: bool) -> None:
         screen.line(f"Would run {plural(tasks, 'task')} of {loaded.path.name}.")
 
 
-def _submit(master: Master, loaded: RunFile, command: str, options: dict[str, Any]) -> int:
+def _submit(master: Master, loaded: RunFile, command: str, options: dict[str, Any], lines: Iterable[Line]) -> int:
     run_options = RunOptions(
         name=options["name"],
         command=command,
@@ -146,5 +154,8 @@ def _submit(master: Master, loaded: RunFile, command: str, options: dict[str, An
         for entry in loaded.tasks.take():
             new.add(numbers[entry.spec], entry.payload, entry.needs)
             submitting.one_more()
+        with keep_register(master, new.number) as note:
+            for line in lines:
+                note(line)
         new.close()
     return new.number

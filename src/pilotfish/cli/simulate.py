@@ -20,7 +20,7 @@ from click.shell_completion import CompletionItem
 from pilotfish.api.taskfile import read_task_file
 from pilotfish.cli.options import json_option
 from pilotfish.cli.progress import Progress
-from pilotfish.cli.render import Column, Screen, duration, size
+from pilotfish.cli.render import Column, Screen, clean, duration, plural, size
 from pilotfish.config import parse_toml, read_toml
 from pilotfish.errors import BadInput
 from pilotfish.model.settings import POLICY_NAMES
@@ -69,7 +69,7 @@ def complete_work(context: click.Context, parameter: click.Parameter, incomplete
     "--work",
     metavar="WORK",
     shell_complete=complete_work,
-    help="Instead of --tasks: montage:1000, apst:a, a WfCommons file or a task list.",
+    help="Instead of --tasks: montage:1000, apst:a, a WfCommons file, a DAGMan file (.dag) or a task list.",
 )
 @click.option(
     "--policy",
@@ -98,7 +98,7 @@ def simulate(file: str | None, plot: str | None, gantt: str | None, processes: i
 
     scenario = read(file, wanted)
     for path in (plot, gantt):
-        check_writable(path)
+        check_picture(path)
     outcomes = sorted(watch(play_all(scenario, processes or 0), scenario), key=lambda one: (scenario.policies.index(one.policy), one.seed))
     by_policy = {policy: [one for one in outcomes if one.policy == policy] for policy in scenario.policies}
     screen = Screen.of()
@@ -115,6 +115,8 @@ def simulate(file: str | None, plot: str | None, gantt: str | None, processes: i
                 bound_s,
             )
         )
+        if not as_json:
+            screen.line(f"wrote {plot}")
     if gantt:
         for policy in scenario.policies:
             path = gantt if len(scenario.policies) == 1 else f"{gantt.removesuffix('.svg')}-{policy}.svg"
@@ -147,6 +149,8 @@ def read_list(path: str) -> Work:
     """Tasks of a list: how long they take compared with each other, which wait for which, and the inputs that are here."""
     from pilotfish.sim.workload import Work
 
+    if path.endswith(".dag"):
+        return read_nodes(path)
     listed = read_task_file(path)
     made = listed.flow.files if listed.flow is not None else frozenset()
     tasks = list(listed)
@@ -159,8 +163,28 @@ def read_list(path: str) -> Work:
     return Work([task.cost for task in tasks], kinds=kinds, files=sizes, needs=needs if sizes else [], after=after)
 
 
-def check_writable(path: str | None) -> None:
+def read_nodes(path: str) -> Work:
+    """Nodes of a DAGMan file that are not done, each of cost 1: the file does not say how long they take."""
+    from pilotfish.applications.dagman import read_dag
+    from pilotfish.applications.dagman_nodes import node_tasks
+    from pilotfish.sim.workload import Work
+
+    dag = read_dag(path)
+    tasks = list(node_tasks(dag))
+    for notice in dag.notices:
+        Screen.of(sys.stderr).line(f"note: {clean(notice)}")
+    if not tasks:
+        raise BadInput(f"{path}: every node is done", "Take out the DONE words; if a rescue file says so, delete it.")
+    places = {task.node.name: place for place, task in enumerate(tasks)}
+    after = [tuple(places[parent] for parent in task.node.parents if parent in places) for task in tasks]
+    kinds, cores = [task.options["name"] for task in tasks], [task.options["cores"] for task in tasks]
+    return Work([1.0] * len(tasks), kinds=kinds, cores=cores, after=after)
+
+
+def check_picture(path: str | None) -> None:
     """Before anything is reckoned for minutes."""
+    if path is not None and not path.endswith(".svg"):
+        raise BadInput(f"{path}: pictures are written as SVG, which browsers show", f"call it {Path(path).stem}.svg")
     if path is not None and not os.access(Path(path).absolute().parent, os.W_OK):
         raise BadInput(
             f"{path}: its directory is not there, or cannot be written", f"make it: mkdir -p {shlex.quote(str(Path(path).parent))}"
@@ -185,7 +209,7 @@ def watch(outcomes: Iterator[Outcome], scenario: Scenario) -> Iterator[Outcome]:
 def describe(scenario: Scenario) -> str:
     work = scenario.work
     cores = sum(place.hosts * place.cores for place in scenario.places)
-    return f"{work.tasks:,} tasks on {cores:,} cores at {len(scenario.places)} site{'s'[: len(scenario.places) > 1]}"
+    return f"{plural(work.tasks, 'task')} on {plural(cores, 'core')} at {plural(len(scenario.places), 'site')}"
 
 
 def show(screen: Screen, scenario: Scenario, by_policy: dict[str, list[Outcome]]) -> None:

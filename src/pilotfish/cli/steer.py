@@ -13,7 +13,8 @@ from pilotfish.cli.follow import follow, show_outcome
 from pilotfish.cli.listing import shown_command, state_of_run
 from pilotfish.cli.options import deadline_option, json_option, pool_option, run_argument, share_option
 from pilotfish.cli.pool import connect, find_run, look, task_name
-from pilotfish.cli.recipe import name_rerun
+from pilotfish.cli.poolfiles import forget_run
+from pilotfish.cli.recipe import keep_rerun, named_task
 from pilotfish.cli.render import Screen, plural
 from pilotfish.cli.rescue import retire_rescues_of
 from pilotfish.errors import BadInput
@@ -33,8 +34,9 @@ def cancel(subjects: tuple[str, ...], pool: str) -> None:
     """
     screen = Screen.of()
     master = look(pool)
-    named = [task_name(subject) for subject in subjects if TASK.fullmatch(subject)]
-    rows = [find_run(master, subject) for subject in subjects if not TASK.fullmatch(subject)]
+    found = {subject: named_task(master, subject) for subject in subjects if "." in subject}
+    named = [found.get(subject) or task_name(subject) for subject in subjects if found.get(subject) or TASK.fullmatch(subject)]
+    rows = [find_run(master, subject) for subject in subjects if not (found.get(subject) or TASK.fullmatch(subject))]
     if named:
         cancelled = int(master.ask("cancel", tasks=named)["cancelled"])
         ended = len(dict.fromkeys(named)) - cancelled
@@ -59,7 +61,7 @@ def forget(subjects: tuple[str, ...], pool: str) -> None:
     screen = Screen.of()
     master = look(pool)
     for row in [find_run(master, subject) for subject in subjects]:
-        master.ask("forget", run=row["run"])
+        forget_run(master, row["run"])
         screen.line(f"Run {row['run']} is forgotten.")
 
 
@@ -113,7 +115,7 @@ def set_options(run: str | None, priority: int | None, share: tuple[str, float] 
     if deadline is not None:
         given["deadline"] = deadline
     if not given:
-        raise BadInput("nothing was given to change", "pilotfish set --priority 5, --share NAME:2 or --deadline 18:00")
+        raise BadInput("nothing was given to change", f"pilotfish set {run or 'RUN'} --priority 5, --share NAME:2 or --deadline 18:00")
     master = look(options["pool"])
     row = find_run(master, run)
     if row["state"] == "done":
@@ -149,7 +151,8 @@ def rerun(run: str | None, failed: bool, detach: bool, quiet: bool, pool: str, a
     if not row["counts"].get("failed"):
         raise _nothing_failed(row)
     # With a uid of our own, a master that dies over it and is asked again does not do it twice.
-    answer = master.ask("rerun", run=row["run"], uid=name_rerun(row["uid"], uuid.uuid4().hex[:8]))
+    answer = master.ask("rerun", run=row["run"], uid=uuid.uuid4().hex)
+    keep_rerun(master, row, answer["run"], answer["tasks"])
     screen = Screen.of()
     if not as_json:
         screen.line(f"Run {answer['run']}: {plural(answer['tasks'], 'task')} of run {row['run']} once more.")

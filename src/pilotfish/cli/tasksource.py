@@ -64,6 +64,8 @@ class Source:
     count: int
     launch: Launch
     command: str
+    from_files: bool
+    """Whether what was typed does not tell what each task is."""
     sweep: Sweep = field(default_factory=lambda: Sweep(()))
     templates: Templates | None = None
     listed: TaskFile | None = None
@@ -71,10 +73,15 @@ class Source:
     """What is made of the inputs of a listed task."""
 
     def __iter__(self) -> Iterator[Executable]:
+        return (task for task, _, _ in self.described())
+
+    def described(self) -> Iterator[tuple[Executable, tuple[str, ...], str]]:
+        """Each task with its values of the parameters and its ``id=``."""
         if self.listed is not None:
-            return (_executable(task, self.launch.sandbox, self.read) for task in self.listed)
-        assert self.templates is not None
-        return (self.templates.fill(values, number) for number, values in enumerate(self.sweep))
+            return ((_executable(task, self.launch.sandbox, self.read), (), task.id) for task in self.listed)
+        templates = self.templates
+        assert templates is not None
+        return ((templates.fill(values, number), values, "") for number, values in enumerate(self.sweep))
 
     def parents(self, place: int) -> tuple[int, ...]:
         """The tasks for which this one waits."""
@@ -162,7 +169,9 @@ def make_source(wording: Wording, environ: Mapping[str, str], find: Finder = lis
         inputs=shared,
         warn_signal=check_signal(wording.warn_signal or 0),
     )
-    return Source(len(sweep), launch, _recipe(wording), sweep, templates)
+    columns = any(text.partition("=")[2].startswith("@") for text in wording.parameters)
+    from_files = columns or bool(wording.tables) or wording.each_line is not None
+    return Source(len(sweep), launch, _recipe(wording), from_files, sweep, templates)
 
 
 def _check_forms(wording: Wording) -> None:
@@ -218,7 +227,7 @@ def _from_list(wording: Wording, env: dict[str, str], environ: Mapping[str, str]
         keep=check_outputs(wording.keep, "--keep"),
         warn_signal=check_signal(wording.warn_signal or 0),
     )
-    return Source(len(listed), launch, f"--tasks {wording.task_list}", listed=listed, read=read)
+    return Source(len(listed), launch, f"--tasks {wording.task_list}", True, listed=listed, read=read)
 
 
 def _refuse_travel(wording: Wording, listed: TaskFile) -> None:
@@ -235,7 +244,7 @@ def _refuse_travel(wording: Wording, listed: TaskFile) -> None:
 
 def _executable(task: ListedTask, sandbox: bool, read: ReadInputs) -> Executable:
     if not sandbox:
-        return Executable(argv=task.argv)
+        return Executable(argv=task.argv, outputs=check_outputs(task.outputs))
     beside = program_beside(task.argv)
     return Executable(argv=task.argv, inputs={**beside, **read(task.inputs)}, outputs=check_outputs(task.outputs))
 

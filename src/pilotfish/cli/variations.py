@@ -60,8 +60,9 @@ def _read(word: str) -> tuple[str, tuple[str, ...]]:
         matched = form.fullmatch(word)
         if matched is not None:
             return kind, tuple(group or "" for group in matched.groups())
-    first = re.split(r"[ =]", word.lstrip("+-0123456789 "))[0]
-    raise BadInput(f"{word!r} cannot be asked", did_you_mean(first, FORMS) or HINT)
+    words = re.findall("[a-z]+", word)
+    misspelt = did_you_mean(words[0], FORMS) if words and not any(one in ("worker", *FORMS) for one in words) else None
+    raise BadInput(f"{word!r} cannot be asked", misspelt or HINT)
 
 
 def _few(text: str, count: int) -> int:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pilotfish.cli import completions
-from pilotfish.cli.foreseen import about, clock, find_unfinished, notes, number, progress_of, read_moment
+from pilotfish.cli.foreseen import RECORD, about, clock, find_unfinished, notes, number, progress_of, read_moment
 from pilotfish.cli.options import json_option, pool_option
 from pilotfish.cli.render import Column, Screen, plural
 
@@ -47,6 +47,7 @@ def whatif(options: tuple[str, ...], run: str | None, replicas: int | None, pool
     With commas, several at once: "+site X, policy=xsufferage".
     """
     from pilotfish.cli.variations import read_variation
+    from pilotfish.sim.calibration import Calibration
     from pilotfish.sim.foresight import foresee
     from pilotfish.sim.moment import AS_IT_IS
 
@@ -55,11 +56,14 @@ def whatif(options: tuple[str, ...], run: str | None, replicas: int | None, pool
     state = seen.state
     sites = [*state.sites, *(worker.site for worker in state.workers.values() if worker.site)]
     variations = [AS_IT_IS, *(read_variation(text.lstrip(MARK), sites) for text in options)]
-    found = find_unfinished(state, run)
+    found = find_unfinished(state, run, "What would have been: pilotfish replay {} --policy NAMES --workers N")
     base, *others = foresee(moment, found.id, variations, replicas or 0, progress_of(screen, as_json))
+    calibration = Calibration(seen.directory / RECORD)
+    calibration.settle(seen.state, seen.ended)
+    factor = calibration.factor()
     ranked = sorted([base, *others], key=lambda one: one.merit_s)
     if as_json:
-        rows = [{"what": one.variation.text, **_row(one, base)} for one in ranked]
+        rows = [{"what": one.variation.text, **_row(one, base, factor)} for one in ranked]
         screen.json({"run": found.id, "at": seen.now, "replicas": len(base.ends_s), "options": rows, "notes": notes(seen, found, base)})
         return
     columns = [
@@ -70,7 +74,7 @@ def whatif(options: tuple[str, ...], run: str | None, replicas: int | None, pool
         Column("THAN NOW", right=True),
         Column("SOONER", right=True),
     ]
-    screen.table(columns, [_cells(one, base, seen.now) for one in ranked])
+    screen.table(columns, [_cells(one, base, seen.now, factor) for one in ranked])
     screen.line()
     screen.line(
         f"Of run {found.id}, with {plural(len(base.ends_s), 'future')} of each, the same dice for all. SOONER: in so many of them it is."
@@ -79,8 +83,8 @@ def whatif(options: tuple[str, ...], run: str | None, replicas: int | None, pool
         screen.line(f"Note: {note}.")
 
 
-def _row(one: Foresight, base: Foresight) -> dict[str, Any]:
-    low, high = one.band()
+def _row(one: Foresight, base: Foresight, factor: float) -> dict[str, Any]:
+    low, high = one.band(factor)
     return {
         "median_s": number(one.median_s),
         "low_s": number(low),
@@ -91,12 +95,12 @@ def _row(one: Foresight, base: Foresight) -> dict[str, Any]:
     }
 
 
-def _cells(one: Foresight, base: Foresight, now: float) -> tuple[str, ...]:
-    row = _row(one, base)
+def _cells(one: Foresight, base: Foresight, now: float, factor: float) -> tuple[str, ...]:
+    row = _row(one, base, factor)
     if row["median_s"] is None:
         return (one.variation.text, "never", "-", "-", "-", f"{row['chance_sooner'] or 0:.0%}")
     difference = row["difference_s"]
     than_now = "" if one is base else "?" if difference is None else f"{'-' if difference < 0 else '+'}{about(abs(difference))}"
     sooner = "" if row["chance_sooner"] is None else f"{row['chance_sooner']:.0%}"
-    low, high = one.band()
+    low, high = one.band(factor)
     return (one.variation.text, clock(now + one.median_s, now), about(one.median_s), f"{about(low)} to {about(high)}", than_now, sooner)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from contextlib import suppress
 from typing import Any
@@ -9,15 +10,18 @@ from typing import Any
 import click
 
 from pilotfish.cli.completions import complete_subject
-from pilotfish.cli.listing import state_of_run
+from pilotfish.cli.listing import deadline_told, state_of_run
 from pilotfish.cli.options import json_option, pool_option
 from pilotfish.cli.output import fetch_output, last_line
 from pilotfish.cli.pool import Master, all_tasks, find_run, look, task_name
 from pilotfish.cli.poolfiles import why_manager_failed
-from pilotfish.cli.recipe import command_of
+from pilotfish.cli.recipe import command_of, named_task
 from pilotfish.cli.render import Screen, clean, plural
 from pilotfish.cli.siteuse import site_rows
 from pilotfish.errors import BadInput, PilotfishError
+
+DEPENDENCY = "dependency"
+"""The cause of those that only failed because another did."""
 
 
 @click.command()
@@ -27,7 +31,7 @@ from pilotfish.errors import BadInput, PilotfishError
 def why(subject: str | None, pool: str, as_json: bool) -> None:
     """Say why a task, run, worker, pilot or site is in the state it is in.
 
-    A task is RUN.INDEX, such as 3.17 or NAME.17. Without a subject: the last run.
+    A task is RUN.INDEX, such as 3.17 or NAME.17, or RUN.ID with the name that a task list or DAG gives it. Without a subject: the last run.
     """
     screen = Screen.of()
     master = look(pool)
@@ -60,9 +64,11 @@ def _arguments(master: Master, subject: str | None) -> dict[str, Any]:
         with suppress(PilotfishError):  # a pilot that is gone is remembered for a while
             master.ask("why", pilot=subject)
             return {"pilot": subject}
+        if (task := named_task(master, subject)) is not None:
+            return {"task": task}
         name, _, index = subject.rpartition(".")
         if name.strip() and index.isdecimal():
-            return {"task": task_name(f"{find_run(master, name)['run']}.{index}")}
+            find_run(master, name)
         raise
 
 
@@ -91,12 +97,20 @@ def _of_run(master: Master, number: int, answer: dict[str, Any]) -> dict[str, An
         commands += [f"pilotfish results {number}"] if done else []
         reason = {"code": "cancelled", "text": text, "commands": commands}
     else:
-        return {**answer, "state": state}
+        return {**answer, "state": state, "reasons": [*answer.get("reasons", ()), *_about_deadline(run)]}
     return {**answer, "state": state, "sentence": f"run {number} is {state}: {reason['text']}", "reasons": [reason]}
 
 
+def _about_deadline(run: dict[str, Any]) -> list[dict[str, Any]]:
+    if not run.get("deadline") or run["state"] == "done":
+        return []
+    now = time.time()
+    text = f"its deadline {'is' if run['deadline'] > now else 'was'} {deadline_told({**run, 'late_s': None}, now)}"
+    return [{"code": "deadline", "text": text, "commands": [f"pilotfish predict {run['run']}"]}]
+
+
 def _mostly(master: Master, run: dict[str, Any]) -> dict[str, Any]:
-    """How many failed, and what most of them have in common."""
+    """How many failed, and what most of those that did so by themselves have in common."""
     number = run["run"]
     causes: Counter[str] = Counter()
     examples: dict[str, dict[str, Any]] = {}
@@ -104,11 +118,14 @@ def _mostly(master: Master, run: dict[str, Any]) -> dict[str, Any]:
         cause = (row.get("failure") or {}).get("cause", "unknown")
         causes[cause] += 1
         examples.setdefault(cause, row)
+    dependents = causes.pop(DEPENDENCY, 0) if len(causes) > 1 else 0  # what failed by itself says more
     ((cause, count),) = causes.most_common(1)
     example = examples[cause]
-    share = "" if len(causes) == 1 else f", {count:,} of them"
+    failed = causes.total() + dependents
+    share = "" if count == failed else f", {count:,} of them"
     note = fetch_output(master, example).failure_line()
-    text = f"{causes.total():,} of {plural(run['tasks'], 'task')} failed{share} [{cause}], such as {example['id']}: {note}"
+    text = f"{failed:,} of {plural(run['tasks'], 'task')} failed{share} [{cause}], such as {example['id']}: {note}"
+    text += f"; and {dependents:,} that needed {'it' if causes.total() == 1 else 'those that failed'}" if dependents else ""
     text += _given_up(master, run)
     commands = [f"pilotfish tasks {number} --state failed", f"pilotfish logs {example['id']}", f"pilotfish rerun {number} --failed"]
     return {"code": cause, "text": text, "commands": commands}

@@ -22,7 +22,7 @@ import msgspec
 
 from pilotfish.agent.porter import Porter
 from pilotfish.agent.tls_stream import Session, Stream
-from pilotfish.errors import ConnectionFailed
+from pilotfish.errors import BadInput, ConnectionFailed
 from pilotfish.live.frames import Buffer, Inbox, frame, joined
 from pilotfish.live.keys import AGENT, CLIENT, UNIX, Keyring, proof
 from pilotfish.model import messages as m
@@ -215,9 +215,21 @@ class Link(asyncio.BufferedProtocol):
                 self._heard = True
                 self.doorman.hear(self, message, body)
             else:
-                self.doorman.hear(self, m.decode_from_client(header), body)
+                self._take_from_client(header, body)
             if self.transport is None:
                 return
+
+    def _take_from_client(self, header: memoryview, body: memoryview) -> None:
+        try:
+            message = m.decode_from_client(header)
+        except msgspec.ValidationError as problem:
+            # Hung up on, it would come back and say the same again.
+            kind, number, *_ = [*msgspec.json.decode(header, type=list), None, None]
+            query = number if kind == "ask" and isinstance(number, int) else -1
+            self.send(m.Problem(query, BadInput.code, f"the master cannot use {kind!r}: {problem}", "use the same version of both"))
+            self.flush()
+        else:
+            self.doorman.hear(self, message, body)
 
     def _hand_over(self, worker: str, unheard: Iterable[tuple[memoryview, memoryview]]) -> None:
         """The connection leaves the event loop, with all that was read from it. What stays behind of it is closed without a word."""

@@ -87,20 +87,21 @@ def parse_seconds(value: str | int | float | timedelta, field: str) -> float:
 
 def parse_cores(value: str | int | float | tuple[float, float], field: str) -> tuple[float, float]:
     """How many cores at least and at most; the second is 0 when there is no range."""
+    ranged = True
     if _is_number(value):
-        least, most = float(value), 0.0  # type: ignore[arg-type]
+        least, most, ranged = float(value), 0.0, False  # type: ignore[arg-type]
     elif isinstance(value, tuple) and len(value) == 2 and all(_is_number(bound) for bound in value):
         least, most = float(value[0]), float(value[1])
     elif isinstance(value, str) and (match := _RANGE.fullmatch(value.strip())):
         least, most = float(match[1]), float(match[2])
     elif isinstance(value, str) and (match := _AMOUNT.fullmatch(value.strip())) and match[2] == "":
-        least, most = float(match[1]), 0.0
+        least, most, ranged = float(match[1]), 0.0, False
     else:
         raise BadInput(f"{field}: {value!r} is not a number of cores", CORES_FIX)
     _finite(least, field, value, CORES_FIX)
     if least == 0:
         raise BadInput(f"{field}: a task needs more than 0 cores", CORES_FIX)
-    if most and not (math.isfinite(most) and most >= least):
+    if ranged and not (math.isfinite(most) and most >= least):
         raise BadInput(f"{field}: the range {value!r} ends below its start", CORES_FIX)
     return least, (most if most > least else 0.0)
 

@@ -282,6 +282,13 @@ def test_the_ratio_is_what_was_given_or_is_searched(stage: Stage) -> None:
     assert all(1.0 <= one.ratio <= 100.0 for one in found)
 
 
+def test_where_all_had_equal_chunks_no_gain_is_told() -> None:
+    share = Share(30, 1.0, 0.1)
+    said = str(BalanceReport(None, [Iteration(2.0, {"a": share, "b": share}, (), 1.5, 0.0, 8.0, 1.4)]))
+    assert "0.75" not in said and "theta 0" not in said
+    assert "all workers had equal chunks" in said
+
+
 def test_a_report_reads_as_a_table() -> None:
     share = Share(30, 1.0, 0.1)
     first = Iteration(4.0, {"a": share, "b": share}, (), 4.0, 0.5, 8.0, None, False)
@@ -290,7 +297,8 @@ def test_a_report_reads_as_a_table() -> None:
     assert report.theta == 2.0
     assert report.expected_theta == pytest.approx(4.0 / 1.9)
     said = str(report)
-    assert "theta 2.00, Phi 0.50, f_c 8 bytes per unit" in said
+    assert "theta 2.00: with equal chunks it would take 2.00 times as long\nPhi 0.50: how unlike" in said
+    assert "f_c 8: bytes moved for each unit" in said
     assert "iteration 2: it was late" in said
     assert "1 of 2" in said and "left out" in said
     assert repr(pilotfish.BalanceReport()).startswith("BalanceReport(")

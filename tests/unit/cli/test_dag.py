@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -31,10 +32,36 @@ def test_the_nodes_of_a_dag_are_tasks_and_are_known_by_their_names(
     assert "A: /bin/echo A hi" in pilotfish("tasks").out
 
 
-def test_names_are_not_guessed_when_a_description_was_changed_since(pilotfish: CommandLine, master: FakeMaster, flow: str) -> None:
+def test_nodes_keep_their_names_whatever_becomes_of_the_files_and_when_they_are_run_again(
+    pilotfish: CommandLine, master: FakeMaster, flow: str
+) -> None:
+    Path("a.sub").write_text("executable = /bin/echo\narguments = $(JOB) $(word)\nerror = err.$(JOB)\nqueue\n")
+    master.outcome = lambda argv: (1, b"", {}) if "B" in argv else echo(argv)
     pilotfish("run", flow)
     Path("a.sub").write_text("executable = /bin/true\n")
-    assert "/bin/true" not in pilotfish("tasks").out
+    Path(flow).unlink()
+    told = pilotfish("tasks").out
+    assert "A: /bin/echo A hi" in told and "B: /bin/echo B hi" in told
+    assert "2.0   B: /bin/echo B hi  " in pilotfish("rerun").out
+
+
+def test_a_task_is_named_as_its_list_or_dag_names_it(pilotfish: CommandLine, master: FakeMaster, flow: str) -> None:
+    master.outcome = lambda argv: (1, b"", {}) if "B" in argv else echo(argv)
+    Path("tasks.txt").write_text("after=mesh.1 id=use echo B\nid=mesh.1 echo A\necho C\n")
+    failures = pilotfish("run", "--name", "listed", "--tasks", "tasks.txt").out
+    assert "1.2   use: echo B  " in failures
+    shown = pilotfish("tasks").out
+    assert "mesh.1: echo A  " in shown and "1.1   echo C  " in shown
+    assert [row["label"] for row in json.loads(pilotfish("tasks", "--json").out)] == ["mesh.1", None, "use"]
+    assert [row["label"] for row in json.loads(pilotfish("results", "--json").out)] == ["mesh.1", None, "use"]
+    assert pilotfish("why", "1.use").out.startswith("task 1.2 (use: echo B) is ")
+    assert pilotfish("logs", "listed.mesh.1").out == "A\n"
+    assert pilotfish("tail", "last.mesh.1").out == "A\n"
+    assert "run 1 has no task 'ues'\n  do: Did you mean 'use'?" in pilotfish("logs", "1.ues").err
+    pilotfish("run", flow)
+    pilotfish("cancel", "2.B", "1.0")
+    assert ("cancel", {"tasks": ["2.1", "1.0"]}) in master.asked
+    assert "  use: echo B\n" in pilotfish("run", "--dry-run", "--tasks", "tasks.txt").out
 
 
 def test_a_dag_behind_dashes_is_a_program(pilotfish: CommandLine, master: FakeMaster, flow: str) -> None:

@@ -159,6 +159,16 @@ def test_why_a_run_was_cancelled_and_what_most_failures_have_in_common(pilotfish
     assert pilotfish("why", "2").out.startswith("run 2 is failed: 3 of 3 tasks failed, 2 of them [time], such as 2.1: it took too long\n")
 
 
+def test_why_names_what_failed_by_itself_and_not_what_only_needed_it(pilotfish: CommandLine, master: FakeMaster) -> None:
+    two_runs(pilotfish, master)
+    for task in master.runs[2].tasks:
+        task.state, task.failure = "failed", Failure("dependency", "task", "it needs what failed")
+    master.runs[2].tasks[1].failure = Failure("time", "task", "it took too long")
+    said = pilotfish("why", "2").out
+    assert said.startswith("run 2 is failed: 3 of 3 tasks failed, 1 of them [time], such as 2.1: it took too long; and 2 that needed it\n")
+    assert "pilotfish logs 2.1\n" in said
+
+
 def test_why_finds_tasks_by_the_name_of_their_run_and_tells_of_names_that_nothing_has(pilotfish: CommandLine, master: FakeMaster) -> None:
     pilotfish("run", "--name", "sim.v2", "--", "echo")
     assert pilotfish("why", "sim.v2.0").out.startswith("task 1.0 ")

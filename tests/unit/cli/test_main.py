@@ -124,6 +124,12 @@ def test_explain_tells_what_a_code_means(pilotfish: CommandLine) -> None:
     assert set(json.loads(pilotfish("explain", "--json").out)) == {*EXPLANATIONS, *CAUSES}
 
 
+def test_explain_of_a_task_points_to_why(pilotfish: CommandLine) -> None:
+    for subject in ("2.3", "sweep.3", "2"):
+        assert f"pilotfish why {subject};" in pilotfish("explain", subject).err
+    assert "why" not in pilotfish("explain", "nonsense").err
+
+
 def test_explain_knows_the_causes_of_failures_too(pilotfish: CommandLine) -> None:
     assert set(HINTS) <= set(CAUSES)
     for written in ("missing-output", "[missing-output]"):

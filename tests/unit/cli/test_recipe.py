@@ -39,7 +39,7 @@ def test_what_was_typed_gives_each_task_its_command(
     assert [shlex.join(task.argv) for task in _made(source, tmp_path, monkeypatch)] == expected
     recipe = read_recipe(row(source.command, source.count, tmp_path))
     assert recipe is not None
-    assert [command for command, _ in recipe.lines] == expected
+    assert [line.command for line in recipe.lines] == expected
 
 
 def _made(source: Any, directory: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
@@ -65,7 +65,7 @@ def test_the_values_of_the_parameters_are_told_with_their_names(tmp_path: Path) 
     recipe = read_recipe(row("--each-line lines.txt --param a=1..2 --zip -- echo {} {a}", 2, tmp_path))
     assert recipe is not None
     assert recipe.names == ("line", "a")
-    assert [values for _, values in recipe.lines] == [("one", "1"), ("two", "2")]
+    assert [line.values for line in recipe.lines] == [("one", "1"), ("two", "2")]
 
 
 @pytest.mark.parametrize(

@@ -56,9 +56,52 @@ def test_all_columns_of_a_table_are_told_even_those_that_the_command_does_not_us
     assert [(row["mesh"], row["remark"]) for row in table(pilotfish("results", "--csv").out)] == [("coarse", "quick"), ("fine", "slow")]
 
 
-def test_values_that_are_not_known_any_more_are_told_to_be_missing(pilotfish: CommandLine, master: FakeMaster) -> None:
+FROM_FILES = {
+    ("--params-from", "cases.csv", "--", "echo", "{mesh}", "{n}"): "mesh,n\ncoarse,1\nfine,2\n",
+    ("--param", "mesh=@cases.csv", "--param", "x=1..2", "--", "echo", "{mesh}", "{x}"): "mesh\ncoarse\nfine\n",
+    ("--each-line", "cases.csv", "--", "echo", "{}"): "coarse\nfine \u00e9\n",
+    ("--tasks", "cases.csv"): "id=first echo coarse\n# no task\nafter=first echo 'very fine'\n",
+}
+
+
+@pytest.mark.parametrize("edited", ["mesh,n\nother,7\nthan,8\n", None])
+@pytest.mark.parametrize(("words", "content"), FROM_FILES.items(), ids=lambda value: value[0] if isinstance(value, tuple) else "")
+def test_what_was_run_is_known_whatever_becomes_of_the_file(
+    pilotfish: CommandLine, words: tuple[str, ...], content: str, edited: str | None
+) -> None:
+    file = Path("cases.csv")
+    file.write_text(content)
+    pilotfish("run", *words)
+    before = pilotfish("results", "--csv")
+    assert "echo coarse" in before.out and before.err == ""
+    file.unlink()
+    if edited is not None:
+        file.write_text(edited)
+    assert pilotfish("results", "--csv") == before
+
+
+def test_what_was_written_down_of_a_run_is_private_and_forgotten_with_it(
+    pilotfish: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = tmp_path / ".pilotfish" / "pools" / "default"
+    pilotfish("run", "--param", "x=1..2", "--", "echo", "{x}")
+    assert not list(pool.iterdir()), "what was typed says it all"
+    monkeypatch.setattr("sys.stdin", io.StringIO("ada\nemmy\n"))
+    pilotfish("run", "--each-line", "-", "--", "echo", "{}")
+    (kept,) = pool.iterdir()
+    assert kept.stat().st_mode & 0o777 == 0o600
+    (pool / "application-2.log").touch()
+    pilotfish("forget", "2")
+    assert not list(pool.iterdir())
+
+
+def test_values_that_are_not_known_any_more_are_told_to_be_missing(
+    pilotfish: CommandLine, master: FakeMaster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pilotfish.cli.register.MOST_BYTES", 0)
     Path("cases.csv").write_text("mesh\ncoarse\n")
     pilotfish("run", "--params-from", "cases.csv", "--", "echo", "{mesh}")
+    assert table(pilotfish("results", "--csv").out)[0]["mesh"] == "coarse"
     master.runs[1].opened_at -= 3600
     said = pilotfish("results", "--csv")
     assert said.status == 0
@@ -107,11 +150,26 @@ def test_a_rerun_knows_the_parameters_of_what_failed(pilotfish: CommandLine, mas
         assert [row["command"] for row in rows] == [f"echo {value}" for value in values]
 
 
-def test_a_rerun_of_a_run_in_which_more_failed_since_is_not_guessed(pilotfish: CommandLine, master: FakeMaster) -> None:
-    master.outcome = lambda argv: (1 if argv[1] == "1" else 0, b"", {})
+def test_a_rerun_knows_its_tasks_when_more_failed_since_and_the_first_run_is_forgotten(pilotfish: CommandLine, master: FakeMaster) -> None:
+    master.outcome = lambda argv: (1 if argv[1] == "2" else 0, b"", {})
     pilotfish("run", "--param", "x=1..3", "--", "echo", "{x}")
     pilotfish("rerun")
-    master.runs[1].tasks[1].state = "failed"
+    master.runs[1].tasks[0].state = "failed"
+    assert table(pilotfish("results", "2", "--csv").out)[0]["x"] == "2"
+    pilotfish("forget", "1")
+    assert table(pilotfish("results", "2", "--csv").out)[0]["x"] == "2"
+
+
+def test_which_tasks_a_rerun_has_is_not_guessed(pilotfish: CommandLine, master: FakeMaster, monkeypatch: pytest.MonkeyPatch) -> None:
+    def rerun_and_one_more_fails(run: int, uid: str) -> dict[str, int]:
+        answer = FakeMaster._ask_rerun(master, run, uid)
+        master.runs[1].tasks[0].state = "failed"
+        return answer
+
+    master.outcome = lambda argv: (1 if argv[1] == "2" else 0, b"", {})
+    pilotfish("run", "--param", "x=1..3", "--", "echo", "{x}")
+    monkeypatch.setattr(master, "_ask_rerun", rerun_and_one_more_fails)
+    pilotfish("rerun")
     assert "x" not in table(pilotfish("results", "2", "--csv").out)[0]
 
 

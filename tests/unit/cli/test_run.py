@@ -285,6 +285,15 @@ def test_a_run_whose_tasks_the_master_refuses_fails_and_is_forgotten(pilotfish: 
     assert master.runs == {}
 
 
+@pytest.mark.parametrize("typed", ["tasks.txt", "./tasks.txt"])
+def test_a_list_of_tasks_that_is_taken_for_a_program_is_told_apart(pilotfish: CommandLine, typed: str) -> None:
+    Path("tasks.txt").write_text("echo 1\necho 2\n")
+    answer = pilotfish("run", typed)
+    assert answer.status == 2
+    assert f"  do: If it lists tasks: pilotfish run --tasks {typed};" in answer.err
+    assert pilotfish("run", "--tasks", typed).status == 0
+
+
 @pytest.mark.parametrize(
     ("name", "content", "mode", "said", "fix"),
     [

@@ -37,7 +37,11 @@ def test_status_shows_shares_and_deadlines_if_there_are_any(pilotfish: CommandLi
     master.runs[2].late_s = 1200.0
     said = pilotfish("status").out
     assert "SHARE" in said and "thesis" in said
-    assert "late by about 20 min" in said
+    assert "late by" not in said and "1 min 30 s" not in said, "by its own pace alone nobody knows, while there are others"
+    assert "pilotfish predict RUN" in said
+    master.runs[1].finish()
+    said = pilotfish("status").out
+    assert "late by about 20 min" in said and "1 min 30 s" in said and "predict" not in said
     assert json.loads(pilotfish("status", "--json").out)["runs"][1]["late_s"] == 1200.0
 
 
@@ -53,6 +57,16 @@ def test_status_shows_shares_and_deadlines_if_there_are_any(pilotfish: CommandLi
 )
 def test_a_deadline_is_told_with_what_will_become_of_it(late_s: float | None, state: str, told: str) -> None:
     assert deadline_told({"deadline": EVENING, "late_s": late_s, "state": state}, NOON) == told
+
+
+def test_why_a_run_is_not_over_tells_its_deadline(pilotfish: CommandLine, master: FakeMaster) -> None:
+    started(pilotfish, master, "--deadline", "2h")
+    said = pilotfish("why", "1").out
+    assert "  also    its deadline is " in said and "  do      pilotfish predict 1\n" in said
+
+
+def test_a_deadline_that_is_near_has_seconds() -> None:
+    assert deadline_told({"deadline": EVENING, "late_s": None, "state": "open"}, EVENING - 60.0) == "18:00:00"
 
 
 def test_a_deadline_on_another_day_has_a_date() -> None:
@@ -85,7 +99,8 @@ def test_a_run_can_be_changed(pilotfish: CommandLine, master: FakeMaster) -> Non
 
 def test_set_wants_something_to_change_and_a_run_that_goes_on(pilotfish: CommandLine, master: FakeMaster) -> None:
     assert pilotfish("run", "--", "echo").status == 0
-    assert "nothing was given to change" in pilotfish("set", "1").err
+    said = pilotfish("set", "1").err
+    assert "nothing was given to change" in said and "pilotfish set 1 --priority 5" in said
     refused = pilotfish("set", "1", "--priority", "5")
     assert refused.status == 2 and "run 1 has already ended: it is done" in refused.err
 

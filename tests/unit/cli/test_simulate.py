@@ -58,9 +58,22 @@ def test_a_task_list_with_costs_is_work(pilotfish: CommandLine, tmp_path: Path) 
     assert found["policies"][0]["sent_bytes"]["here"] >= 5000
 
 
+def test_nodes_of_a_dag_are_work_in_their_order(pilotfish: CommandLine, tmp_path: Path) -> None:
+    (tmp_path / "node.sub").write_text("executable = /bin/true\nrequest_cpus = 2\nqueue\n")
+    (tmp_path / "flow.dag").write_text('JOB a node.sub\nJOB b node.sub\nJOB c node.sub\nVARS a x="1"\nPARENT a CHILD b c\n')
+    said = pilotfish("simulate", "--work", "flow.dag", "--seconds", "1m", "--site", "here 1x4", "--seeds", "1", "--json")
+    assert said.status == 0, said.err
+    found = json.loads(said.out)
+    assert found["tasks"] == 3 and found["path_bound_s"] == 120.0
+    assert 120 < found["policies"][0]["makespan_s"] < 121
+    (tmp_path / "flow.dag.rescue001").write_text("DONE a\nDONE b\nDONE c\n")
+    said = pilotfish("simulate", "--work", "flow.dag", "--site", "here 1x4")
+    assert "note: 3 nodes done before, says flow.dag.rescue001" in said.err and "every node is done" in said.err
+
+
 def test_pictures_are_written(pilotfish: CommandLine, tmp_path: Path) -> None:
     said = pilotfish("simulate", *SMALL, "--plot", "bars.svg", "--gantt", "chart.svg")
-    assert "wrote chart-workqueue.svg\nwrote chart-auto.svg\n" in said.out
+    assert "wrote bars.svg\nwrote chart-workqueue.svg\nwrote chart-auto.svg\n" in said.out
     pilotfish("simulate", *SMALL, "--policy", "near", "--gantt", "one.svg")
     for name in ("bars", "chart-workqueue", "chart-auto", "one"):
         assert ElementTree.parse(tmp_path / f"{name}.svg").getroot().tag.endswith("svg")
@@ -70,7 +83,8 @@ def test_what_cannot_be_used_is_said_before_anything_is_reckoned(pilotfish: Comm
     for words, told, hint in (
         (("--tasks", "5"), "there is no site", "--site"),
         (("missing.toml",), "missing.toml: there is no such file", "--help"),
-        ((*SMALL, "--policy", "xsuferage"), "--policies: there is no policy 'xsuferage'", "did you mean xsufferage?"),
+        ((*SMALL, "--policy", "xsuferage"), "--policy: there is no policy 'xsuferage'", "did you mean xsufferage?"),
+        ((*SMALL, "--plot", "bars.png"), "bars.png: pictures are written as SVG", "call it bars.svg"),
         ((*SMALL, "--plot", "nowhere/x.svg"), "nowhere/x.svg: its directory is not there", "mkdir -p nowhere"),
     ):
         said = pilotfish("simulate", *words)

@@ -33,6 +33,8 @@ def test_several_things_at_once_are_separated_by_commas() -> None:
         ("+5 workrs far", "Did you mean 'workers'?"),
         ("polcy=near", "Did you mean 'policy'?"),
         ("speed far=0", "speed SITE=2"),
+        ("2 more workers", "+50 workers SITE"),
+        ("workers=5", "+50 workers SITE"),
         ("what", "+50 workers SITE"),
         ("", "+50 workers SITE"),
     ],

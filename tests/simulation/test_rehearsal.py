@@ -20,9 +20,11 @@ class Clock:
     def __init__(self) -> None:
         self.now = 0.0
         self._events: list[tuple[float, int, Callable[..., None], tuple[object, ...]]] = []
+        self._count = 0
 
     def after(self, seconds: float, act: Callable[..., None], *arguments: object) -> None:
-        self._events.append((self.now + seconds, len(self._events), act, arguments))
+        self._count += 1
+        self._events.append((self.now + seconds, self._count, act, arguments))
 
     def run(self) -> None:
         while self._events:
@@ -44,14 +46,14 @@ def test_transfers_share_a_link_equally_and_together_use_all_of_it() -> None:
     assert moved == pytest.approx(400) and busy_s == pytest.approx(4.0) and not link.busy
 
 
-def test_only_so_many_transfers_go_at_a_time_and_each_has_its_latency() -> None:
+def test_only_so_many_transfers_go_at_a_time_and_latencies_overlap() -> None:
     clock = Clock()
     ends: list[float] = []
     link = Link(clock, bandwidth=100.0, latency_s=1.0)
     for _ in range(STREAMS + 1):
-        link.send(0.0, lambda: ends.append(clock.now))
+        link.send(100.0, lambda: ends.append(clock.now))
     clock.run()
-    assert ends == [pytest.approx(STREAMS)] * STREAMS + [pytest.approx(STREAMS + 1)]
+    assert ends == [pytest.approx(1 + STREAMS)] * STREAMS + [pytest.approx(1 + STREAMS + 1)]
 
 
 def test_a_file_comes_once_however_many_ask_for_it() -> None:

@@ -119,8 +119,7 @@ def test_a_plan_is_drawn_again_when_work_comes_and_when_workers_come() -> None:
     assert planner.plans == 3
 
 
-def test_of_very_many_tasks_each_file_has_its_representatives(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(planning, "MOST_TASKS", 20)
+def test_of_very_many_tasks_each_file_has_its_representatives() -> None:
     stage = TwoSites()
     tasks = stage.need(*[{"first": MB}] * 100, *[{"last": MB}] * 100)
     chosen = list(planning._representatives(tasks[0].shape, 20))

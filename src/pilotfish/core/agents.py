@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from pilotfish.core.machine import Machine
 
 
+_OF_A_WORKER = m.Hello, m.Gone
+"""What names its worker: the link does not."""
 MOST_CONTACTS = 20
 MOST_FULL_DISKS = 10
 """From so many attempts on, a task that finds every disk full is charged for it: else it would go from one to the next for ever."""
@@ -31,7 +33,7 @@ MOST_FULL_DISKS = 10
 
 def hear(machine: Machine, spoke: i.AgentSpoke) -> None:
     link, message, payloads = spoke.link, spoke.message, spoke.payloads
-    if isinstance(message, m.Hello | m.Gone):
+    if isinstance(message, _OF_A_WORKER):
         known = machine.state.workers.get(message.worker)
         if known is not None and spoke.pilot and known.pilot != spoke.pilot:
             # A pilot's key speaks for that pilot's workers only.
@@ -82,7 +84,8 @@ def hear(machine: Machine, spoke: i.AgentSpoke) -> None:
 
 def lease_s(machine: Machine, worker: Worker) -> float:
     """How long this worker may be silent: one that calls now and then longer than one that stays connected."""
-    return max(machine.settings.lease_s, 3 * worker.poll_s)
+    lease_s = machine.settings.lease_s
+    return max(lease_s, 3 * worker.poll_s) if worker.poll_s else lease_s
 
 
 def _current(machine: Machine, worker: Worker, number: int, attempt: int) -> Task | None:

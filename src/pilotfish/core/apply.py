@@ -148,9 +148,10 @@ def _tasks_done(state: State, fact: f.TasksDone, at: float) -> None:
     forecasts = state.forecasts
     for number, wall_us, cpu_us, rss_kib, output in columns:
         task = state.task(number)
+        shape = task.shape
         if state.twins:
             twins.won(state, worker, task, at)
-        if task.shape.cores_max:
+        if shape.cores_max:
             speedups.learn(state, worker, task, wall_us / 1e6)
         if state.gangs:
             gangs.disband(state, task, at)
@@ -159,11 +160,11 @@ def _tasks_done(state: State, fact: f.TasksDone, at: float) -> None:
         task.payload = b""
         task.failure = None
         _measured(task, wall_us, cpu_us, rss_kib)
-        task.shape.learn(wall_us)
-        run = task.shape.run
+        shape.learn(wall_us)
+        run = shape.run
         forecasts.task_ended(run.class_of(task.spec), worker.id, worker.site, wall_us / 1e6, run.cost(number & INDEX_MASK))
-        if worker.site not in task.shape.served:
-            task.shape.served[worker.site] = None
+        if worker.site not in shape.served:
+            shape.served[worker.site] = None
         if number in fact.made:
             replicas.made(state, task, worker, fact.made[number])
         end(state, task, DONE, at)

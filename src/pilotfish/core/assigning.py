@@ -13,7 +13,7 @@ from pilotfish.core.state import UNIT, Task, Worker
 from pilotfish.model import effects as e
 from pilotfish.model import facts as f
 from pilotfish.model import messages as m
-from pilotfish.model.ids import INDEX_BITS, run_of
+from pilotfish.model.ids import INDEX_BITS
 from pilotfish.model.states import RUNNING
 from pilotfish.model.task import CORES, Payload, sent_bytes
 
@@ -112,7 +112,7 @@ def send_all(
 
 def _add(machine: Machine, presence: Presence, parcelling: Parcelling, task: Task, cores: float) -> None:
     whole = not presence.shares
-    number = run_of(task.id) << INDEX_BITS | task.spec
+    number = task.shape.run.id << INDEX_BITS | task.spec
     launch = gangs.with_hosts(machine.state, task) if machine.state.gangs else None
     if number not in parcelling.known or launch is not None:
         parcelling.known[number] = None

@@ -41,6 +41,10 @@ _UNIMPORTANT = (f.TasksStarted, f.TasksClaimed, f.LinkMeasured)
 """Facts by which no room becomes free and no task ready: nothing is to be decided because of them."""
 
 
+def _matters(fact: f.Fact) -> bool:
+    return type(fact) not in _UNIMPORTANT
+
+
 @dataclass(slots=True)
 class Turn:
     at: float
@@ -148,7 +152,7 @@ class Machine:
         due = due or (
             bool(self.state.ready) and self.now >= self._decided_at + self.settings.beat_s
         )  # time itself may have changed something
-        if due or self.stirred or any(type(fact) not in _UNIMPORTANT for fact in self.facts):
+        if due or self.stirred or any(map(_matters, self.facts)):
             self._decide()
         watching.tell(self)
         self._consider_finish()
@@ -179,7 +183,10 @@ class Machine:
 
     def _next_deadline(self) -> float | None:
         candidates = [self._timers[0][0]] if self._timers else []
-        candidates += [moment for moment in (self._look_at, self.finish_at) if moment is not None]
+        if self._look_at is not None:
+            candidates.append(self._look_at)
+        if self.finish_at is not None:
+            candidates.append(self.finish_at)
         if self.presence:
             # Often enough that a sleep of ours is noticed before it can be taken for the silence of others.
             candidates.append(self.now + self.settings.beat_s)
@@ -223,7 +230,8 @@ class Machine:
             moments.append(self.policy.next_look_at(outlook))
         moments.append(self._retire_idle(outlook))
         # Whoever asks for a moment that is over gets the next one that makes sense, or the host would turn without end.
-        self._look_at = min((max(moment, self.now + SOON_S) for moment in moments if moment is not None), default=None)
+        soonest = min([moment for moment in moments if moment is not None], default=None)
+        self._look_at = max(soonest, self.now + SOON_S) if soonest is not None else None
 
     def _retire_idle(self, outlook: Outlook) -> float | None:
         """Send home who has had nothing to do for long; when to look again."""
@@ -258,14 +266,13 @@ class Machine:
             return False
         if proposal.beside:
             return all(map(self._can_take, proposal.beside)) and gangs.is_lawful(proposal, self.now)
-        free = dict(worker.free)
-        now = len(proposal.tasks) - proposal.ahead
-        seen: dict[Task, None] = dict.fromkeys(proposal.tasks)
-        if len(seen) != len(proposal.tasks):
+        count = len(proposal.tasks)
+        if count > 1 and len(dict.fromkeys(proposal.tasks)) != count:
             return False
+        free, now = dict(worker.free), count - proposal.ahead
         shape = None
         for place, task in enumerate(proposal.tasks):
-            if task.state != READY or task.shape.run.paused or (task.suspect and place):
+            if task.state != READY or task.shape.run.paused or (place and task.suspect):
                 return False
             if task.shape is not shape:
                 shape = task.shape
@@ -418,10 +425,6 @@ class Machine:
 # --- inputs -------------------------------------------------------------------------------------------------------------------------
 
 
-def _agent_spoke(machine: Machine, item: i.AgentSpoke) -> None:
-    agents.hear(machine, item)
-
-
 def _client_spoke(machine: Machine, item: i.ClientSpoke) -> None:
     clients.hear(machine, item.link, item.message, item.payloads)
 
@@ -458,7 +461,7 @@ def _work_wanted(machine: Machine, item: i.WorkWanted) -> None:
 
 
 _HEAR: dict[type, Callable[[Machine, Any], None]] = {
-    i.AgentSpoke: _agent_spoke,
+    i.AgentSpoke: agents.hear,
     i.ClientSpoke: _client_spoke,
     i.LinkClosed: _link_closed,
     i.LinkPaused: _link_paused,

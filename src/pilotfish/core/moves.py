@@ -95,7 +95,8 @@ def end(state: State, task: Task, new: int, at: float) -> None:
         for index in task.children:
             _needed_one_less(state, run.tasks[index])
         task.children = None
-    maybe_ended(run, at)
+    if len(run.ended) == len(run.tasks):
+        maybe_ended(run, at)
 
 
 def maybe_ended(run: Run, at: float) -> None:

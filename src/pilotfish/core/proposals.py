@@ -64,6 +64,7 @@ class Outlook:
         self.ahead_s = ahead_s
         self._able = able
         self._divide = divide
+        self._roomy: list[Worker] | None = None
 
     @cached_property
     def _divided(self) -> tuple[Reigns, list[Worker]]:
@@ -78,13 +79,14 @@ class Outlook:
     def sites(self) -> Reigns:
         return self._divided[0] if self._divide is not None else []
 
-    @cached_property
+    @property
     def roomy(self) -> list[Worker]:
-        found = [worker for worker in self.state.roomy if self._able(worker)]
-        if self.sites:
-            own = dict.fromkeys(self.workers)
-            found = [worker for worker in found if worker in own]
-        return found
+        if self._roomy is None:  # asked for in every turn, in which the lock of a cached property would be felt
+            self._roomy = [worker for worker in self.state.roomy if self._able(worker)]
+            if self.sites:
+                own = dict.fromkeys(self.workers)
+                self._roomy = [worker for worker in self._roomy if worker in own]
+        return self._roomy
 
     @property
     def vouched(self) -> list[Worker]:

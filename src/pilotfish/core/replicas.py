@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import chain
 
 from pilotfish.core.state import ContentRecord, Run, State, Task, Worker
@@ -86,7 +86,8 @@ def needs(task: Task) -> tuple[ContentRecord, ...]:
 def within_reach(state: State, task: Task, site: str) -> bool:
     """Whether the task had better run at this site than at another one, for what it needs. What was kept where it was made can be had there
     alone. If no worker that would do has all of it in reach, it may go anywhere, and will say what is missing."""
-    kept = [record for record in needs(task) if not (record.home or record.path) and record.holders]
+    needed = needs(task)
+    kept = [record for record in needed if not (record.home or record.path) and record.holders] if needed else ()
     if not kept:
         return True
     sites = _sites_with_all(state, kept)
@@ -100,7 +101,7 @@ def _would_do(worker: Worker, task: Task, state: State) -> bool:
     return worker.state == JOINED and not worker.quarantined_until and worker.suits(task.shape, state.at)
 
 
-def _sites_with_all(state: State, kept: list[ContentRecord]) -> set[str] | None:
+def _sites_with_all(state: State, kept: Sequence[ContentRecord]) -> set[str] | None:
     """None: wherever one is, they can be had."""
     found: set[str] | None = None
     for record in kept:

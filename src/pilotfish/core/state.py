@@ -251,6 +251,8 @@ class Run:
 
     def class_of(self, spec: int) -> str:
         """Tasks of one class take about as long, but for their costs: what is learnt of one is expected of the next, also in later runs."""
+        if spec < len(self._classes):
+            return self._classes[spec]
         for number in range(len(self._classes), spec + 1):
             one = self.specs[number]
             whole = self.options.name or self.options.command.removeprefix("-- ")
@@ -357,18 +359,24 @@ class Worker:
         return True
 
     def could_fit(self, needs: Needs) -> bool:
-        return all(self.capacity.get(name, 0) >= amount for name, amount in needs)
+        capacity = self.capacity
+        for name, amount in needs:  # noqa: SIM110 - as above
+            if capacity.get(name, 0) < amount:
+                return False
+        return True
 
     def qualifies(self, shape: Shape) -> bool:
         """Has it the tags, and is it at one of the sites, that tasks of this shape ask for?"""
         sites = shape.run.options.sites
         if self.site in shape.lacking or (shape.requirement is not None and not shape.requirement.holds(self.properties)):
             return False
-        return all(self.tags.get(name) == value for name, value in shape.tags) and (not sites or self.site in sites)
+        if sites and self.site not in sites:
+            return False
+        return not shape.tags or all(self.tags.get(name) == value for name, value in shape.tags)
 
     def suits(self, shape: Shape, now: float) -> bool:
         """May a task of this shape run here at all: enough of everything, the tags that it wants, time enough?"""
-        return self.has_time(shape, now) and self.could_fit(shape.needs) and self.qualifies(shape)
+        return (self.ends_at is None or self.has_time(shape, now)) and self.could_fit(shape.needs) and self.qualifies(shape)
 
     def has_time(self, shape: Shape, now: float) -> bool:
         """Long enough for its limit; and for one that was cut off before, worth another try."""

@@ -77,13 +77,10 @@ def freed(run: Run, needs: Needs) -> None:
 def settle(state: State, at: float) -> None:
     """Charge each share for what it has occupied since the last time, before anything changes."""
     elapsed, state.settled_at = at - state.settled_at, at
-    alone = len(state.shares) < 2
-    if alone and not any(account.used for account in state.shares.values()):
-        return
-    kept = 0.5 ** (elapsed / HALF_LIFE_S)
-    waiting = {} if alone else {shape.run.account: None for shape in state.ready if not shape.run.paused}
+    waiting = {shape.run.account: None for shape in state.ready if not shape.run.paused} if len(state.shares) > 1 else {}
     for account in state.shares.values():
-        account.used *= kept
+        if account.used:
+            account.used *= 0.5 ** (elapsed / HALF_LIFE_S)
         if account.occupied and len(waiting) > (account in waiting):
             account.used += account.occupied / UNIT * elapsed
 

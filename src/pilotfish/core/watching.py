@@ -44,6 +44,9 @@ class Audience:
 
 def tell(machine: Machine) -> None:
     audience = machine.audience
+    if not audience.links:
+        audience.newly_running.clear()
+        return
     began = _began_by_run(audience)
     for link, watchers in audience.links.items():
         if link in audience.paused or not watchers:

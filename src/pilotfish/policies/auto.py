@@ -116,7 +116,7 @@ def _why_not_yet(outlook: Outlook, shapes: Sequence[Shape]) -> str:
     if any(shape.run.counts[WAITING] for shape in shapes):
         return "tasks wait for others, and those go first for which most wait"
     count = sum(len(shape.queue) for shape in shapes)
-    return "there is work for everybody for a while" if count > min(MOST_EACH * _slots(outlook), MOST_TASKS) else ""
+    return "there is work for everybody for a while" if count > MOST_TASKS or count > MOST_EACH * _slots(outlook) else ""
 
 
 def _slots(outlook: Outlook) -> int:

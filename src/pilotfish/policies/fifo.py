@@ -7,7 +7,7 @@ that then turns out slow is called back for an idle one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from pilotfish.core import gangs
 from pilotfish.core.proposals import Duplicate, Loan, Outlook, Proposal, Recall
@@ -52,9 +52,10 @@ class Fifo:
     def propose(self, outlook: Outlook) -> list[Proposal | Loan | Recall | Duplicate]:
         proposals: list[Proposal | Loan | Recall] = []
         self._place(outlook, proposals)
-        for worker in _held_up(outlook, proposals):
-            if worker.progress_at + STALE_S <= outlook.now:
-                proposals.append(Recall(worker, [task for task in worker.ahead if task.state == ASSIGNED]))
+        if outlook.state.sent_ahead:
+            for worker in _held_up(outlook, proposals):
+                if worker.progress_at + STALE_S <= outlook.now:
+                    proposals.append(Recall(worker, [task for task in worker.ahead if task.state == ASSIGNED]))
         if outlook.sites and outlook.now >= self._call_back_at:
             loans = call_back(outlook)
             if loans is not None:
@@ -70,44 +71,48 @@ class Fifo:
             return
         kept: dict[str, None] = {}
         if state.suspects:
-            everybody = [worker for worker in (*outlook.workers, *outlook.vouched) if not worker.runs_suspect]
-            kept = _place_suspects(outlook, everybody, proposals)
+            kept = _place_suspects(outlook, proposals)
         turns = Turns(state, outlook.now)
         supplies = [_Supply(shape, self._order.of(state, shape, outlook.now)) for shape in turns.shapes]
         supplies, promised = self._gather(outlook, supplies, kept, turns, proposals)
-        loans = lend(outlook, [supply.shape for supply in supplies]) if outlook.sites else []
-        proposals.extend(loans)
-        lent = {task: None for loan in loans for task in loan.tasks}
+        spoken_for: dict[Task, None] = {}
+        if outlook.sites:
+            loans = lend(outlook, [supply.shape for supply in supplies])
+            proposals.extend(loans)
+            spoken_for = {task: None for loan in loans for task in loan.tasks}
         if not supplies:
             self._passed_over, self._reserved = {}, {}
             return
-        among = outlook.roomy if all(_needs_cores(supply.shape) for supply in supplies) else outlook.workers
-        open_to_all = [worker for worker in among if not worker.runs_suspect and worker.id not in kept]
-        roomy = [worker for worker in open_to_all if any(worker.fits(supply.shape.needs) for supply in supplies)]
+        roomy = _with_room(outlook, supplies, kept)
         self._molding.begin(roomy)
-        reserved = self._reserve(outlook, roomy, supplies, kept | dict.fromkeys(promised))
-        reserved |= {name: [supply for supply in supplies if supply.shape.priority > shape.priority] for name, shape in promised.items()}
-        preferred, governed = self._match(outlook, [worker for worker in roomy if worker.id not in reserved], turns)
-        spoken_for = {**lent, **{task: None for tasks in preferred.values() for task in tasks}}
+        reserved = self._reserve(outlook, roomy, supplies, kept | dict.fromkeys(promised) if promised else kept)
+        for name, shape in promised.items():
+            reserved[name] = [supply for supply in supplies if supply.shape.priority > shape.priority]
+        open_to_all = [worker for worker in roomy if worker.id not in reserved] if reserved else roomy
+        preferred, governed = self._match(outlook, open_to_all, turns)
+        for tasks in preferred.values():
+            spoken_for.update(dict.fromkeys(tasks))
+        given = [supply for supply in supplies if supply.shape not in governed] if governed else supplies
+        short = []
         for supply in supplies:
             supply.spoken_for = spoken_for
-        odd = [supply for supply in supplies if supply.shape.least_s]
-        all_supplies = supplies
-        supplies = [supply for supply in supplies if supply.shape not in governed] if governed else supplies
+            if _is_short(supply.shape) and supply.shape not in governed:
+                short.append(supply)
         # Who is full is of interest only for tasks that are so short that they are sent ahead.
-        chosen = roomy
-        if any(_is_short(supply.shape) for supply in supplies):
-            chosen = [worker for worker in outlook.workers if not worker.runs_suspect and worker.id not in kept]
-        mold = self._molding
-        fillings = [
-            _fill(outlook, worker, reserved.get(worker.id, supplies), preferred.get(worker.id, ()), turns, mold) for worker in chosen
-        ]
-        if odd:
-            fillings += [_fill(outlook, worker, odd, (), turns, mold) for worker in outlook.vouched]
-        for proposal in fillings:
+        chosen = [worker for worker in outlook.workers if not worker.runs_suspect and worker.id not in kept] if short else roomy
+        fillings, mold = [], self._molding
+        for worker in chosen:
+            name = worker.id
+            fillings.append(_fill(outlook, worker, reserved.get(name, given), preferred.get(name, ()), turns, mold))
+        if outlook.sites:
+            odd = [supply for supply in supplies if supply.shape.least_s]
+            fillings += [_fill(outlook, worker, odd, (), turns, mold) for worker in outlook.vouched if odd]
+        elif short:
             # Only when everybody has what fits now: a task must not wait at one worker while another has room for it.
-            if proposal.worker.id not in reserved and not outlook.sites:
-                _add_ahead(outlook, proposal, supplies, all_supplies, turns)
+            for proposal in fillings:
+                if proposal.worker.id not in reserved:
+                    _add_ahead(outlook, proposal, short, supplies, turns)
+        for proposal in fillings:
             if proposal.tasks:
                 proposals.append(proposal)
 
@@ -123,12 +128,13 @@ class Fifo:
     def next_look_at(self, outlook: Outlook) -> float | None:
         """Tasks that wait at a worker while another one idles need a second look, and so do tasks that nobody has room for."""
         moments = [since + PATIENCE_S for since in self._passed_over.values()]
-        moments += [worker.progress_at + STALE_S for worker in _held_up(outlook)]
-        again_at = self.duplication.next_look_at(outlook)
-        moments += [again_at] if again_at is not None else []
-        others = self.matcher.next_look_at(outlook), self._gathering.next_look_at(outlook)
-        moments += [moment for moment in others if moment is not None]
-        return min((moment for moment in moments if moment > outlook.now), default=None)
+        if outlook.state.sent_ahead:
+            moments += [worker.progress_at + STALE_S for worker in _held_up(outlook)]
+        for other in (self.duplication, self.matcher, self._gathering):
+            again_at = other.next_look_at(outlook)
+            if again_at is not None:
+                moments.append(again_at)
+        return min([moment for moment in moments if moment > outlook.now], default=None) if moments else None
 
     def why(self, task: Task) -> str:
         return self.matcher.why(task)
@@ -156,7 +162,7 @@ class Fifo:
         reserved: dict[str, list[_Supply]] = {}
         for place, supply in enumerate(supplies):
             shape = supply.shape
-            if any(worker.fits(shape.needs) and worker.id not in reserved and worker.suits(shape, outlook.now) for worker in roomy):
+            if _has_place(outlook, shape, roomy, reserved):
                 continue
             since = self._passed_over[shape] = passed_over.get(shape, outlook.now)
             if since + PATIENCE_S > outlook.now:
@@ -187,7 +193,8 @@ class _Supply:
         """By site: so many of the first that were passed over are out of its reach, and need not be looked at again."""
 
     def take(self, outlook: Outlook, worker: Worker) -> Task | None:
-        found = self._again(outlook, worker) or self._next(outlook, worker)
+        found = self._again(outlook, worker) if self._avoiding or self._passed_over else None
+        found = found or self._next(outlook, worker)
         self.left -= found is not None
         return found
 
@@ -204,12 +211,13 @@ class _Supply:
 
     def _next(self, outlook: Outlook, worker: Worker) -> Task | None:
         found = None
+        shared = self.shape.run.spec_contents
         for task in self.tasks:
             if task in self.spoken_for:
                 continue
             if task.troubles is not None and _avoids(outlook, task, worker):
                 self._avoiding.append(task)
-            elif not _in_reach(outlook, task, worker):
+            elif (shared or task.contents) and not _in_reach(outlook, task, worker):
                 self._passed_over.append(task)
             else:
                 found = task
@@ -232,8 +240,9 @@ def _in_reach(outlook: Outlook, task: Task, worker: Worker) -> bool:
     return reach(outlook.state, task, worker.site)
 
 
-def _place_suspects(outlook: Outlook, workers: list[Worker], proposals: list[Proposal | Loan | Recall]) -> dict[str, None]:
+def _place_suspects(outlook: Outlook, proposals: list[Proposal | Loan | Recall]) -> dict[str, None]:
     """Suspects need a worker of their own. Returns workers that are not for others; one is kept free for the first that has no place."""
+    workers = [worker for worker in (*outlook.workers, *outlook.vouched) if not worker.runs_suspect]
     used: dict[str, None] = {}
     kept_for: Task | None = None
     empty = sum(1 for worker in workers if not worker.held)
@@ -257,36 +266,40 @@ def _fill(outlook: Outlook, worker: Worker, supplies: list[_Supply], preferred: 
     """Give the worker what fits now: first what had better run there than anywhere else."""
     free = dict(worker.free)
     proposal = Proposal(worker, list(preferred))
-    for near in preferred:
-        for name, amount in near.shape.needs:
-            free[name] -= amount
-        turns.gave(near.shape, near.shape.needs)
-    for near in preferred:
-        if near.shape.cores_max:
-            least = cores_of(near.shape.needs)
-            granted = cores_of(molding.grant(outlook.state, near, len(near.shape.queue), free.get(CORES, 0) + least))
-            proposal.cores[near.id] = granted / UNIT
-            free[CORES] = free.get(CORES, 0) + least - granted
+    if preferred:
+        _take_preferred(outlook, proposal, free, turns, molding)
     for supply in turns.offer(supplies):
         shape = supply.shape
-        if not supply.left or not _fits(free, shape.needs) or not worker.suits(shape, outlook.now):
-            continue
-        while _fits(free, shape.needs):
+        has_room = supply.left and _fits(free, shape.needs) and worker.suits(shape, outlook.now)
+        while has_room:
             task = supply.take(outlook, worker)
             if task is None:
                 break
+            needs = shape.needs
             if shape.cores_max:
                 needs = molding.grant(outlook.state, task, supply.left + 1, free.get(CORES, 0))
                 proposal.cores[task.id] = dict(needs).get(CORES, 0) / UNIT
-            else:
-                needs = shape.needs
             for name, amount in needs:
                 free[name] -= amount
             proposal.tasks.append(task)
             if turns.contested:
                 turns.gave(shape, needs)
                 break
+            has_room = _fits(free, shape.needs)
     return proposal
+
+
+def _take_preferred(outlook: Outlook, proposal: Proposal, free: dict[str, int], turns: Turns, molding: Molding) -> None:
+    for near in proposal.tasks:
+        for name, amount in near.shape.needs:
+            free[name] -= amount
+        turns.gave(near.shape, near.shape.needs)
+    for near in proposal.tasks:
+        if near.shape.cores_max:
+            least = cores_of(near.shape.needs)
+            granted = cores_of(molding.grant(outlook.state, near, len(near.shape.queue), free.get(CORES, 0) + least))
+            proposal.cores[near.id] = granted / UNIT
+            free[CORES] = free.get(CORES, 0) + least - granted
 
 
 def _fits(free: dict[str, int], needs: Needs) -> bool:
@@ -324,8 +337,28 @@ def _add_ahead(outlook: Outlook, proposal: Proposal, supplies: list[_Supply], ot
                 break
 
 
-def _needs_cores(shape: Shape) -> bool:
-    return bool(shape.needs) and shape.needs[0][0] == CORES
+def _with_room(outlook: Outlook, supplies: list[_Supply], kept: Collection[str]) -> list[Worker]:
+    """Where one of these tasks fits. What needs cores can only be where there are some to spare."""
+    among = outlook.roomy
+    for supply in supplies:
+        if not cores_of(supply.shape.needs):
+            among = outlook.workers
+    found = []
+    for worker in among:
+        if worker.id in kept or worker.runs_suspect:
+            continue
+        for supply in supplies:
+            if worker.fits(supply.shape.needs):
+                found.append(worker)
+                break
+    return found
+
+
+def _has_place(outlook: Outlook, shape: Shape, roomy: list[Worker], reserved: Collection[str]) -> bool:
+    for worker in roomy:  # noqa: SIM110 - a generator would cost more than the loop
+        if worker.fits(shape.needs) and worker.id not in reserved and worker.suits(shape, outlook.now):
+            return True
+    return False
 
 
 def _is_short(shape: Shape) -> bool:

@@ -25,10 +25,9 @@ Ranks = dict[tuple[Task, Worker], float]
 def prefer(outlook: Outlook, workers: Iterable[Worker], shapes: Iterable[Shape]) -> dict[str, list[Task]]:
     """For workers, by id, tasks that they should take before others; one task is named for one worker."""
     preferred: dict[str, list[Task]] = {}
-    room = {worker.id: dict(worker.free) for worker in workers}
-    for shape in shapes:
-        if not shape.wanting and shape.rank is None:
-            continue
+    particular = [shape for shape in shapes if shape.wanting or shape.rank is not None]
+    room = {worker.id: dict(worker.free) for worker in workers} if particular else {}
+    for shape in particular:
         slots = {worker: _slots(room[worker.id], shape) for worker in workers if worker.suits(shape, outlook.now)}
         able = [worker for worker, count in slots.items() if count]
         for task, worker in _match(shape, able, slots).items():

@@ -63,6 +63,8 @@ class Turns:
     @property
     def leading(self) -> list[Shape]:
         """Those that have the same turn as the first of all."""
+        if len(self.shapes) == 1:
+            return self.shapes
         if not self.contested:
             return [shape for shape in self.shapes if shape.priority == self.shapes[0].priority]
         first = self._key(self.shapes[0])

@@ -17,11 +17,12 @@ if TYPE_CHECKING:
 class Attempt:
     """``lacking``: so many of its files are not here yet."""
 
-    __slots__ = ("began", "cores", "given", "lacking", "number", "task")
+    __slots__ = ("began", "cores", "given", "key", "lacking", "number", "task")
 
     def __init__(self, task: int, number: int, cores: float, given: float) -> None:
         self.task = task
         self.number = number
+        self.key = task, number
         self.cores = cores
         self.given = given
         self.began = -1.0
@@ -54,19 +55,19 @@ class Host:
             self._hand_back(message)
         elif type(message) is m.Drain:
             self._draining = True
-            self._hand_back(m.Recall([(a.task, a.number) for a in self._queue]))
+            self._hand_back(m.Recall([attempt.key for attempt in self._queue]))
             self._leave_when_done()
 
     def holds(self, attempt: Attempt, contents: tuple[Content, ...] = ()) -> None:
         """It was given to us before the rehearsal began, and waits for its turn, or for files."""
-        self._here[attempt.task, attempt.number] = attempt
+        self._here[attempt.key] = attempt
         if contents:
             self._fetch(attempt, contents)
         self._queue.append(attempt)
 
     def runs(self, attempt: Attempt, left_s: float) -> None:
         """It began before the rehearsal did."""
-        self._here[attempt.task, attempt.number] = attempt
+        self._here[attempt.key] = attempt
         self._free -= attempt.cores
         self.world.after(left_s, self._end, attempt, self.world.now - attempt.began + left_s)
 
@@ -92,7 +93,7 @@ class Host:
         for sent in message.tasks:
             spec = self._specs[sent.spec]
             attempt = Attempt(sent.task, sent.attempt, sent.cores or spec.needs.get("cores", 0.0), self.world.now)
-            self._here[sent.task, sent.attempt] = attempt
+            self._here[attempt.key] = attempt
             if spec.contents or sent.contents:
                 self._fetch(attempt, (*spec.contents, *sent.contents))
             self._queue.append(attempt)
@@ -120,14 +121,14 @@ class Host:
         """Each in its turn takes cores, also while its files are on their way, as with an agent: it knows no later one to run instead."""
         while self._queue and self._free >= self._queue[0].cores:
             attempt = self._queue.popleft()
-            if (attempt.task, attempt.number) in self._here:
+            if attempt.key in self._here:
                 self._free -= attempt.cores
                 attempt.began = -2.0
                 self._try(attempt)
 
     def _try(self, attempt: Attempt) -> None:
         """It begins when it has both its cores and its files."""
-        if attempt.began == -2.0 and not attempt.lacking and (attempt.task, attempt.number) in self._here:
+        if attempt.began == -2.0 and not attempt.lacking and attempt.key in self._here:
             attempt.began = self.world.now + self.place.launch_s
             seconds = self.world.seconds(attempt.task, self)
             self.world.after(self.place.launch_s + seconds, self._end, attempt, seconds)
@@ -139,12 +140,12 @@ class Host:
     def _beat(self) -> None:
         """What has begun and still runs, as an agent says it from time to time."""
         fresh, self._fresh = self._fresh, []
-        started = [(a.task, a.number) for a in fresh if (a.task, a.number) in self._here]
+        started = [attempt.key for attempt in fresh if attempt.key in self._here]
         if started:
             self.world.tell(i.AgentSpoke(self.link, m.Beat(started), []))
 
     def _end(self, attempt: Attempt, seconds: float) -> None:
-        if self._here.pop((attempt.task, attempt.number), None) is None:
+        if self._here.pop(attempt.key, None) is None:
             return
         self._free += attempt.cores
         wall_us = int(seconds * 1e6)
@@ -169,9 +170,9 @@ class Host:
 
     def _hand_back(self, message: m.Recall) -> None:
         wanted = self._here.keys() & set(message.items)
-        back = [a for a in self._queue if (a.task, a.number) in wanted]
+        back = [attempt for attempt in self._queue if attempt.key in wanted]
         for attempt in back:
             self._queue.remove(attempt)
-            del self._here[attempt.task, attempt.number]
+            del self._here[attempt.key]
         if back:
-            self.world.tell(i.AgentSpoke(self.link, m.Returned([(a.task, a.number) for a in back]), []))
+            self.world.tell(i.AgentSpoke(self.link, m.Returned([attempt.key for attempt in back]), []))

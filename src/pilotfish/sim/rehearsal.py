@@ -109,6 +109,8 @@ class Rehearsal:
         self._count = 0
         self._inbox: list[i.Input] = []
         self._wake_at = LATEST_S
+        self._looks = 0
+        """So many times in a row the master has only looked, and nobody has told it anything."""
 
     # --- time -------------------------------------------------------------------------------------------------------------------------
 
@@ -133,18 +135,10 @@ class Rehearsal:
 
     def go_on(self, until: float = LATEST_S, left: int = 0) -> None:
         """As long as there is work; or to a moment, or until so many tasks are left."""
-        heap, state, looks = self._heap, self.machine.state, 0
+        heap, state = self._heap, self.machine.state
         while ((heap and state.unfinished > left) or self._inbox) and heap[0][0] <= until:
-            at, _, act, arguments = heappop(heap)
-            self.now = at
-            looks = looks + 1 if act == self._alarm else 0
-            if looks >= MOST_LOOKS and not looks % MOST_LOOKS and self._is_stuck():
-                return
+            self.now, _, act, arguments = heappop(heap)
             act(*arguments)
-
-    def _is_stuck(self) -> bool:
-        """The master only looks again and again at work that nobody can run."""
-        return not self._inbox and all(act == self._alarm for _, _, act, _ in self._heap)
 
     def seconds(self, task: int, host: Host) -> float:
         """What a task takes there."""
@@ -155,6 +149,7 @@ class Rehearsal:
     def tell(self, item: i.Input) -> None:
         self._inbox.append(item)
         if len(self._inbox) == 1:
+            self._looks = 0
             self.after(self.turn_s, self._turn)
 
     def _turn(self) -> None:
@@ -182,9 +177,14 @@ class Rehearsal:
             self.after(self._wake_at - self.now, self._alarm, self._wake_at)
 
     def _alarm(self, at: float) -> None:
-        if at == self._wake_at and not self._inbox:
-            self._wake_at = LATEST_S
-            self._turn()
+        if at != self._wake_at or self._inbox:
+            return
+        self._looks += 1
+        if not self._looks % MOST_LOOKS and all(act == self._alarm for _, _, act, _ in self._heap):
+            self._heap.clear()  # it would look for ever at work that nobody can run
+            return
+        self._wake_at = LATEST_S
+        self._turn()
 
     # --- pilots and hosts -------------------------------------------------------------------------------------------------------------
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from pilotfish.core.usage import cores_of
+from pilotfish.core.usage import UNIT, cores_of
 from pilotfish.model.ids import INDEX_MASK
 
 if TYPE_CHECKING:
@@ -31,3 +31,12 @@ def learn(state: State, worker: Worker, task: Task, wall_s: float) -> None:
     samples, mean_s = known.get(cores_of(needs), (0, 0.0))
     cost = run.cost(task.id & INDEX_MASK) or 1.0
     known[cores_of(needs)] = samples + 1, mean_s + (wall_s / cost - mean_s) / min(samples + 1, REMEMBERED)
+
+
+def table(state: State) -> list[dict[str, Any]]:
+    """For people: one row for each number of cores that was tried."""
+    return [
+        {"what": f"task {name} on {cores / UNIT:g} core{'s' * (cores != UNIT)}", "forecast": mean_s, "unit": "s", "samples": samples}
+        for name, known in state.speedups.items()
+        for cores, (samples, mean_s) in sorted(known.items())
+    ]

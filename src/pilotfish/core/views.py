@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pilotfish.core import data_views, explain, site_views
+from pilotfish.core import data_views, explain, site_views, speedups
 from pilotfish.core.deadlines import late_s
 from pilotfish.core.sites import find_site
 from pilotfish.core.state import UNIT, Run, State, Task, Worker
@@ -287,7 +287,7 @@ def _forecasts(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
         "policy": machine.settings.policy,
         "reason": machine.policy.mood(),
         "quality": machine.state.forecasts.quality(),
-        "forecasts": machine.state.forecasts.table(),
+        "forecasts": [*machine.state.forecasts.table(), *speedups.table(machine.state)],
     }
 
 

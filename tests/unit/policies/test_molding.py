@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from pilotfish.core import snapshot
+from pilotfish.core import snapshot, views
 from pilotfish.core.apply import apply
 from pilotfish.core.state import UNIT, State, Task
 from pilotfish.model.states import ASSIGNED
@@ -116,6 +116,15 @@ def test_in_the_tail_they_get_no_more_if_it_does_not_help() -> None:
     again = bench.work(TaskSpec("exec", request=Request(1.0, 8.0)), 2)
     worker = bench.machine.state.workers["w"]
     assert [worker.active[task][0][1] // UNIT for task in again] == [1, 1]
+
+
+def test_people_are_shown_what_was_learnt() -> None:
+    bench = Bench(HALF, cores=16.0, count=20)
+    for _ in range(12):
+        bench.step()
+    rows = views.QUESTIONS["forecasts"](bench.machine, {})["forecasts"]
+    shown = {row["what"].partition(" on ")[2]: row["forecast"] for row in rows if " on " in row["what"]}
+    assert shown == {f"{n} core{'s' * (n > 1)}": pytest.approx(HALF.seconds(n)) for n in (1, 3, 8)}
 
 
 def test_what_was_learnt_is_in_a_snapshot() -> None:

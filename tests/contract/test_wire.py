@@ -12,11 +12,12 @@ from pilotfish.agent import frames as agent_frames
 from pilotfish.agent.machine import AgentMachine
 from pilotfish.agent.offer import Offer
 from pilotfish.model import messages as wire
-from pilotfish.model.data import Content, Made
+from pilotfish.model.data import Awaited, Content, Handed, Made
 from pilotfish.model.task import Failure, Request, RunOptions, TaskSpec
 
 FAILURE = Failure("exit", "task", 'it said "no" ünïcode \u2028 and \\ a backslash')
 
+MADE = Made("ab" * 32, 5, True, True, "a/b", 0o755)
 CONTENT = Content("ab" * 32, 1 << 41, "/data/x", 10**18, 77)
 
 EXAMPLES: list[Any] = [
@@ -41,7 +42,11 @@ EXAMPLES: list[Any] = [
     wire.Lend([], [wire.SentTask(1 << 33, 2, 1, 100, 1.5, 1 << 30)]),
     wire.Holds(["ab" * 32], ["cd" * 32], True),
     wire.Results(
-        12, [wire.ResultItem(1 << 52, 3, FAILURE, 1, 2, 3, 0), wire.ResultItem(2, 1, None, 10**12, 0, 0, 9, [Made("ab" * 32, 5, True)])]
+        12,
+        [
+            wire.ResultItem(1 << 52, 3, FAILURE, 1, 2, 3, 0),
+            wire.ResultItem(2, 1, None, 10**12, 0, 0, 9, [MADE]),
+        ],
     ),
     wire.Returned([(4, 1)]),
     wire.Draining("nearly over"),
@@ -51,7 +56,7 @@ EXAMPLES: list[Any] = [
     wire.Welcome(7, 5.0, 60.0),
     wire.Assign(
         [wire.SentSpec(1, "python", 1.5, {"cores": 1.0}, {"env": {"A": "b"}, "cwd": None, "python": [3, 11]}, 10, (CONTENT,))],
-        [wire.SentTask(1 << 33, 2, 1, 100, 1.5, 1 << 30, (CONTENT, CONTENT))],
+        [wire.SentTask(1 << 33, 2, 1, 100, 1.5, 1 << 30, (CONTENT, CONTENT), (Handed("a/b", 0o644, "ab" * 32, 5),))],
     ),
     wire.Acked(0, 11),
     wire.Kill([(1, 1), (2, 3)]),
@@ -62,6 +67,7 @@ EXAMPLES: list[Any] = [
     wire.Peek(3, 1, 1, 2, 0),
     wire.Open("uid", RunOptions(name="n")),
     wire.Submit(1, 0, 0, [TaskSpec("exec", request=Request(cores=2.0))], [0], [(0, 5)], {1: [0]}, 4, {0: (CONTENT,)}),
+    wire.Submit(1, 0, 0, [], [], [(0, 5)], {1: [0]}, awaited={1: (Awaited(0, "a/b", "c"),)}),
     wire.Close(1),
     wire.Watch(1, 0, True),
     wire.Taken(1, 5),

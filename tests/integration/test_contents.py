@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,11 +14,14 @@ import pytest
 import pilotfish
 from pilotfish.applications.executable import ExecutableFailed
 from pilotfish.applications.files import INLINE_BYTES
-from pilotfish.errors import TaskFailed
+from pilotfish.errors import BadInput, TaskFailed
 from pilotfish.live.home import pool_home
+from pilotfish.live.processes import processes_of
 
 pytestmark = pytest.mark.usefixtures("pilotfish_home")
 MIB = 1 << 20
+WAIT_S = 120.0
+"""A limit for hangs, never a measure."""
 
 
 @pytest.fixture
@@ -112,10 +116,62 @@ def test_a_file_in_a_list_of_inputs_keeps_its_name_and_what_is_both_output_and_k
     assert {name: file.path is not None and file.path.exists() for name, file in first.files.items() if file.digest} == {
         "out/a": True,
         "out/b": False,
+        "out/small": True,
     }
     assert first.files["out/small"].content == b"small\n"
     second = run.executable(["sh", "-c", "head -c 3 out/a; head -c 3 out/b"], inputs=[first.files["out/a"], first.files["out/b"]])
     assert second.result().text == "aaabbb"
+
+
+def test_files_that_tasks_keep_are_inputs_of_others_before_they_are_there(run: pilotfish.Run) -> None:
+    files = "head -c 300000 /dev/zero > mesh.bin; mkdir -p d/e; echo small > d/e/small"
+    script = f"sleep 0.2; {files}; printf '#!/bin/sh\\ncat m d/e/small' > tool; chmod +x tool"
+    kept = {"keep": ["mesh.bin", "d", "tool"], "outputs": ["tool", "d"]}
+    maker = run.executable(["sh", "-c", script], **kept)  # type: ignore[arg-type]
+    promised = {"m": maker.file("mesh.bin"), "d": maker.file("d"), "bin/tool": maker.file("tool")}
+    user = run.executable(["sh", "-c", "bin/tool | wc -c"], inputs=promised)
+    again = run.executable(["sh", "-c", "cat small"], inputs={"small": maker.file("d/e/small")}, after=[user])
+    by_list = run.executable(["sh", "-c", "wc -c < mesh.bin; cat d/e/small"], inputs=[maker.file("mesh.bin"), maker.file("d")])
+    assert (user.result().text, again.result().text, by_list.result().text) == ("300006\n", "small\n", "300000\nsmall\n")
+    assert maker.result().files["d/e/small"].content == b"small\n", "it came home besides"
+    late = run.executable(["sh", "-c", "wc -c < mesh.bin"], inputs=[maker.file("mesh.bin")])
+    assert late.result().text == "300000\n", "also when it has long been there"
+
+
+def test_files_of_others_are_handed_on_whatever_happens_to_the_master(run: pilotfish.Run) -> None:
+    """Killed while the first task runs, and again when it has ended."""
+    gates = [Path(name).absolute() for name in ("one", "two")]
+    first = run.executable(["sh", "-c", f"until [ -e {gates[0]} ]; do sleep 0.02; done; echo 17 > n"], keep=["n"], outputs=["n"])
+    wait = run.executable(["sh", "-c", f"until [ -e {gates[1]} ]; do sleep 0.02; done; cp n m"], inputs=[first.file("n")], keep=["m"])
+    last = run.executable(["cat", "n", "m"], inputs=[first.file("n"), wait.file("m")])
+    for gate in gates:
+        kill_master()
+        gate.touch()
+        (first if gate is gates[0] else wait).result(WAIT_S)
+    assert last.result(WAIT_S).text == "17\n17\n"
+
+
+def kill_master() -> None:
+    processes = processes_of(pool_home("default").directory)
+    os.kill(next(pid for pid, command in processes if "pilotfish.live.serve" in command), signal.SIGKILL)
+
+
+def test_a_promised_file_that_cannot_be_given_is_told_at_once(run: pilotfish.Run) -> None:
+    maker = run.executable(["sh", "-c", "echo > n"], keep=["n"])
+    with pytest.raises(BadInput, match="does not keep 'other'"):
+        maker.file("other")
+    with pytest.raises(BadInput, match="does not name a file inside"):
+        run.executable(["true"], inputs={"../x": maker.file("n")})
+    with pytest.raises(BadInput, match="sandbox=False"):
+        run.executable(["true"], inputs=[maker.file("n")], sandbox=False)
+    with pytest.raises(BadInput, match="is no file"):
+        run.executable(["true"], inputs=[maker])  # type: ignore[list-item]
+
+
+def test_two_promised_files_of_one_name_must_be_named(run: pilotfish.Run) -> None:
+    makers = [run.executable(["sh", "-c", "echo > n"], keep=["n"]) for _ in range(2)]
+    with pytest.raises(BadInput, match="would both be called 'n'"):
+        run.executable(["true"], inputs=[maker.file("n") for maker in makers])
 
 
 def test_an_input_that_was_changed_after_submission_is_not_taken_for_the_old_one(run: pilotfish.Run) -> None:

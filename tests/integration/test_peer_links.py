@@ -205,7 +205,7 @@ def test_a_sites_master_keeps_more_links_than_others(site: Site, monkeypatch: py
 def test_a_peer_that_gives_what_is_no_work_is_hung_up_on_and_gets_no_receipt(site: Site, agent: Peers) -> None:
     given: list[Any] = []
     agent.tell = lambda kind, *what: given.append(what) if kind == "given" else None
-    task = [1, 1, 5, 4, 0, 0, []]
+    task = [1, 1, 5, 4, 0, 0, [], []]
     good = site.friend(agent, "good")
     good.say("assign", [], [task], body=b"code")
     eventually(lambda: given)

@@ -34,7 +34,8 @@ def assign(
     *tasks: tuple[int, int], spec: int = 1, time_s: float = 0.0, needs: dict[str, float] | None = None, kind: str = "python"
 ) -> list[Any]:
     needs = {"cores": 1.0} if needs is None else needs
-    return ["assign", [[spec, kind, time_s, needs, {}, 0, [], "", "", {}]], [[task, attempt, spec, 0, 0, 0, []] for task, attempt in tasks]]
+    rows = [[task, attempt, spec, 0, 0, 0, [], []] for task, attempt in tasks]
+    return ["assign", [[spec, kind, time_s, needs, {}, 0, [], "", "", {}]], rows]
 
 
 def ok(wall_us: int = 100_000) -> tuple[None, int, int, int, bytes]:
@@ -73,7 +74,7 @@ def test_a_task_that_does_not_fit_holds_back_those_behind_it() -> None:
     assert starts(machine.turn(1.0)) == {0: [2]}
 
 
-@pytest.mark.parametrize("rows", [[[1, 1, 5, 0, 0, 0, [], "more"]], [[1, 1, 5]], [["x"]], [[1, 1, 1, 10, 0, 0, []]], 5])
+@pytest.mark.parametrize("rows", [[[1, 1, 5, 0, 0, 0, [], [], "more"]], [[1, 1, 5]], [["x"]], [[1, 1, 1, 10, 0, 0, [], []]], 5])
 def test_what_a_peer_gives_and_nobody_can_read_costs_nothing(rows: Any) -> None:
     machine = joined()
     machine.heard(assign((1, 1)), b"", 0.0)

@@ -16,7 +16,7 @@ def content(digest: str, size: int = 10) -> list[Any]:
 
 def assign(*tasks: tuple[int, list[Any]], shared: list[Any] | None = None) -> list[Any]:
     spec = [1, "exec", 0.0, {"cores": 1.0}, {}, 0, shared or [], "", "", {}]
-    return ["assign", [spec], [[task, 1, 1, 0, 0, 0, contents] for task, contents in tasks]]
+    return ["assign", [spec], [[task, 1, 1, 0, 0, 0, contents, []] for task, contents in tasks]]
 
 
 def fetches(effects: list[Any]) -> list[str]:

@@ -166,6 +166,14 @@ def test_if_nothing_may_be_read_all_is_moved(stage: Stage) -> None:
     assert [entry[:3] for entry in entries] == [["empty", 0o600, 0], ["small", 0o600, 1]] and contents == []
 
 
+def test_what_others_need_is_moved_out_however_small(stage: Stage) -> None:
+    for name in ("a", "d/b", "c"):
+        stage.sandbox.put(name, 0o600, name.encode())
+    entries, contents = stage.sandbox.collect(["a", "d", "c"], 1 << 20, str(stage.outbox), ["a", "d"])
+    assert [entry[0] for entry in entries if len(entry) > 2] == ["a", "d/b"]
+    assert contents == [b"c"]
+
+
 def test_a_directory_as_an_output_means_all_files_below_it(stage: Stage) -> None:
     for name in ("d/a", "d/e/b", "other"):
         stage.sandbox.put(name, 0o600, name.encode())

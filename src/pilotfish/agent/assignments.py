@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, List, Sequence, Tuple
 
+from .handed import wrap
 from .overlay.contacts import Malformed
 from .work import Attempt, Spec, Work
 
@@ -11,7 +12,8 @@ UNKNOWN = Spec(-1, "", 0.0, {}, {}, b"")
 _NUMBER = (int, float)
 _CONTENT = (str, int, str, int, int)
 _SPEC = (int, str, _NUMBER, dict, dict, int, list, str, str, dict)
-_TASK = (int, int, int, int, _NUMBER, int, list)
+_TASK = (int, int, int, int, _NUMBER, int, list, list)
+_HANDED = (str, int, str, int)
 
 
 def read_assignment(header: Sequence[Any], body: Any, work: Work) -> List[Tuple[Attempt, str]]:
@@ -24,7 +26,7 @@ def read_assignment(header: Sequence[Any], body: Any, work: Work) -> List[Tuple[
         work.keep_spec(new)
         offset += length
     found: List[Tuple[Attempt, str]] = []
-    for task, number, spec_number, length, cores, memory, contents in header[2]:
+    for task, number, spec_number, length, cores, memory, contents, handed in header[2]:
         payload = view[offset : offset + length]
         offset += length
         if not work.is_news(task, number):
@@ -33,7 +35,7 @@ def read_assignment(header: Sequence[Any], body: Any, work: Work) -> List[Tuple[
         if spec is None:
             found.append((Attempt(task, number, UNKNOWN, payload, ()), "its spec never came"))
             continue
-        attempt = Attempt(task, number, spec, payload, work.needs_of(spec, cores, memory))
+        attempt = Attempt(task, number, spec, wrap(payload, handed) if handed else payload, work.needs_of(spec, cores, memory))
         if contents or spec.contents:
             attempt.contents = list({content[0]: content for content in (*spec.contents, *contents)}.values())
         found.append((attempt, work.too_big(attempt.needs)))
@@ -49,6 +51,8 @@ def check_assignment(header: Sequence[Any], body: Any) -> None:
     length = sum(row[5] for row in _rows(header[1], _SPEC)) + sum(row[3] for row in _rows(header[2], _TASK))
     for row in (*header[1], *header[2]):
         _rows(row[6], _CONTENT)
+    for row in header[2]:
+        _rows(row[7], _HANDED)
     if length != len(body):
         raise Malformed("the body does not have the announced length")
 

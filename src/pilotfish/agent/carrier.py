@@ -134,7 +134,7 @@ class Carrier:
     def discard(self, payload: Any) -> None:
         """Nobody wants these files."""
         try:
-            for _, path, _ in Report(payload, self._outbox).files():
+            for _, _, path, _ in Report(payload, self._outbox).files():
                 remove(path)
         except (ValueError, LookupError, TypeError):
             pass  # a slot can be made to say anything; then nothing is known of any files
@@ -362,18 +362,18 @@ class Carrier:
     def _stow(self, number: int, report: Report, master: MasterLine, pinned: List[str]) -> Tuple[List[Tuple[str, int]], List[List[Any]]]:
         contents: List[Tuple[str, int]] = []
         made: List[List[Any]] = []
-        for _, path, stays in report.files():
+        for name, mode, path, stays in report.files():
             at_home = None if stays else self._move_home(path)
             if at_home is not None:
                 contents.append(at_home)
-                made.append([*at_home, True, False])
+                made.append([*at_home, True, False, str(name), int(mode)])
                 continue
             digest, size = self._adopt(path)
             self.cache.pin(digest)
             pinned.append(digest)
             contents.append((digest, size))
             self.peers.publish([digest])
-            made.append([digest, size, not stays, True])
+            made.append([digest, size, not stays, True, str(name), int(mode)])
             if stays:
                 self.cache.hold(digest)
             else:

@@ -138,13 +138,16 @@ class Executables:
             self._poll.register(read_end, select.POLLIN)
         self._poll.register(channel, select.POLLIN)
 
-    def run(self, spec: ExecutableSpec, body: memoryview, environment: Dict[str, str], label: str) -> Outcome:
+    def run(self, spec: ExecutableSpec, body: memoryview, environment: Dict[str, str], label: str, handed: Sequence[Any] = ()) -> Outcome:
+        """``handed``: inputs that other tasks left for it."""
         sandbox: Optional[Sandbox] = None
         self._outputs = [HeadAndTail(spec.output_cap), HeadAndTail(spec.output_cap)]
         try:
             try:
                 parts = unpack(body)
                 task = json.loads(bytes(parts[0]))
+                if handed:
+                    task["inputs"] = [*(task.get("inputs") or []), *handed]
                 if spec.sandbox:
                     sandbox = self._make_sandbox(spec, task, parts, label)
                 return self._run(spec, task, parts[1], environment, sandbox)
@@ -230,12 +233,13 @@ class Executables:
             os.chdir(directory)
 
     def _collect(self, sandbox: Optional[Sandbox], wanted: Sequence[str], kept: Sequence[str]) -> Tuple[List[List[Any]], List[bytes]]:
-        """What goes with the result, or to the outbox; what goes home need not be kept besides. Without a sandbox the outputs stay where
-        they are; those named plainly must be there."""
+        """What goes with the result, or to the outbox; what goes home need not be kept besides, but becomes a content that others can be
+        given, however small. Without a sandbox the outputs stay where they are; those named plainly must be there."""
         if sandbox is not None:
-            files, contents = sandbox.collect(wanted, ROOM_FOR_FILES, self._places.outbox)
+            files, contents = sandbox.collect(wanted, ROOM_FOR_FILES, self._places.outbox, kept)
             home = {entry[0] for entry in files}
-            kept = [name for name in kept if name not in home]
+            # Of a directory, what is left of it: it may be empty by now.
+            kept = [name + "/**" if any(gone.startswith(name + "/") for gone in home) else name for name in kept if name not in home]
             stays, _ = sandbox.collect(kept, 0, self._places.outbox) if kept else ([], [])
             for entry in stays:
                 if entry[0] in home:

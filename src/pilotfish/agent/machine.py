@@ -22,7 +22,7 @@ Inputs (they return nothing)
     not_begun(slot, now)        an answer to terminate: the attempt has not started yet, its time begins now
     fetched(digest, now)        a content is in the cache; not_fetched(digest, failure, now): it cannot be got, and that is this failure
     staging.changed(gained, lost)   contents came to the cache, or went from it
-    stowed(number, failure, payload, made, now)   the answer to stow: the payload to be sent, and [digest, size, home] of what was made
+    stowed(number, failure, payload, made, now)   the answer to stow: what is to be sent, and rows of what was made
     over_limit(slot, failure, now)   what runs there broke a limit that the host watches (memory): it is killed and ends with this failure
     stop(reason, now)           a signal, or the supervisor is gone: leave at once
 

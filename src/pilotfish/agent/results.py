@@ -9,7 +9,7 @@ from .failure import Failure
 from .work import FINISHED, Attempt
 
 Item = Tuple[Any, ...]
-"""(failure or None, wall_us, cpu_us, rss_kib, payload[, contents that were made: [digest, size, home, here] each])"""
+"""(failure or None, wall_us, cpu_us, rss_kib, payload[, contents that were made: [digest, size, home, here, name, mode] each])"""
 
 FRAME_BYTES = 1 << 20
 FRAME_ITEMS = 2048

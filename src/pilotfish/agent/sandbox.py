@@ -110,12 +110,15 @@ class Sandbox:
             if directory >= 0:
                 os.close(directory)
 
-    def collect(self, patterns: Sequence[str], most_bytes: int, outbox: str = "") -> Tuple[List[List[Any]], List[bytes]]:
+    def collect(
+        self, patterns: Sequence[str], most_bytes: int, outbox: str = "", apart: Sequence[str] = ()
+    ) -> Tuple[List[List[Any]], List[bytes]]:
         """[name, mode] and content of the regular files that the patterns name; a plain name that is not there is a failure.
 
-        If there is an outbox, files that are not small are moved into it: [name, mode, size, path], and no content.
+        If there is an outbox, files that are not small, or that are to be kept ``apart``, are moved into it: [name, mode, size, path],
+        and no content.
         """
-        return take_out(self.path, patterns, most_bytes, outbox)
+        return take_out(self.path, patterns, most_bytes, outbox, apart)
 
     def remove(self) -> None:
         """However deep it is, and whatever the task forbade."""

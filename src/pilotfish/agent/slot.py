@@ -44,6 +44,7 @@ from .cell import (
     move_high,
 )
 from .executables import Executables, ExecutableSpec, Places
+from .handed import unwrap
 from .limits import describe_limit, is_limit
 from .process_tree import ChildrenClock, become_subreaper, has_children, keep_freed_memory, kill_descendants, signal_on_parent_death
 from .sharing import Share
@@ -239,6 +240,9 @@ class SlotLoop:
             outbox.flushed_at = begun
         self.cell.words[STARTED] = sequence
         self.current = sequence
+        handed: List[Any] = []
+        if spec.kind == "exec":
+            handed, body = unwrap(body)
         try:
             body = self.share.resolve(body)
         except OSError as error:
@@ -248,7 +252,7 @@ class SlotLoop:
             outbox.report((sequence, 0, 0, self._rss_kib), failure, [b"", b"", b"", b""])
             return
         if spec.kind == "exec":
-            self._run_executable(sequence, begun, order, body)
+            self._run_executable(begun, order, body, handed)
             return
         assert isinstance(spec, CallSpec)
         problem = self.surroundings.enter(number, task, attempt, cores)
@@ -283,14 +287,14 @@ class SlotLoop:
             used += self._children_clock.lap_s()
         return int(used * 1e6)
 
-    def _run_executable(self, sequence: int, begun: float, order: Tuple[Any, ...], body: memoryview) -> None:
-        _, _, number, attempt, task, cores, _ = order
+    def _run_executable(self, begun: float, order: Tuple[Any, ...], body: memoryview, handed: List[Any]) -> None:
+        _, sequence, number, attempt, task, cores, _ = order
         if self.executables is None:
             self.executables = Executables(self._channel.fileno(), self._control, self.outbox, self._places, self._children_clock)
         spec = self.specs[number]
         assert isinstance(spec, ExecutableSpec)
         environment = self.surroundings.environment(number, task, attempt, cores)
-        failure, parts, cpu_us, rss_kib = self.executables.run(spec, body, environment, "%d-%d" % (task, attempt))
+        failure, parts, cpu_us, rss_kib = self.executables.run(spec, body, environment, "%d-%d" % (task, attempt), handed)
         wall_s = perf_counter() - begun
         self.outbox.report((sequence, int(wall_s * 1e6), cpu_us, rss_kib), failure, parts)
 

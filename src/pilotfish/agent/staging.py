@@ -146,7 +146,7 @@ class Staging:
 
     def stowed(self, number: int, failure: Any, payload: Any, made: List[Any]) -> Tuple[Attempt, Item]:
         attempt, item = self.stowing.pop(number)
-        for digest, _, home, here in made:
+        for digest, _, home, here, *_ in made:
             if not here:
                 continue
             self.holds[digest] = None

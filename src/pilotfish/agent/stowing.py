@@ -28,11 +28,11 @@ class Report:
         self._said = json.loads(bytes(self._parts[0]))
         self._outbox = outbox
 
-    def files(self) -> Iterator[Tuple[str, str, bool]]:
-        """Name, path and whether it stays here, of those that are to be put away."""
+    def files(self) -> Iterator[Tuple[str, int, str, bool]]:
+        """Name, mode, path and whether it stays here, of those that are to be put away."""
         for entry in self._said["files"]:
             if len(entry) > 2:
-                yield entry[0], os.path.join(self._outbox, os.path.basename(entry[3])), len(entry) > 4
+                yield entry[0], entry[1], os.path.join(self._outbox, os.path.basename(entry[3])), len(entry) > 4
 
     def stowed(self, contents: Sequence[Tuple[str, int]]) -> bytes:
         """The payload of the result; ``contents``: digest and size of those files, in order."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from pilotfish.applications.ordering import Circle, in_order
 from pilotfish.errors import BadInput
+from pilotfish.model.data import Awaited
 
 SHOWN = 6
 
@@ -20,6 +21,8 @@ class Flow:
     parents: tuple[tuple[int, ...], ...]
     files: frozenset[str]
     """Files that one task makes and another needs."""
+    awaited: tuple[tuple[Awaited, ...], ...]
+    """For each task in that order: those of them that it needs."""
 
 
 @dataclass(slots=True)
@@ -56,7 +59,7 @@ class Links:
     def flow(self) -> Flow | None:
         """None if no task waits for another."""
         parents: list[dict[int, None]] = [{} for _ in self._lines] if self._after or self._needs else []
-        files: dict[str, None] = {}
+        files: dict[tuple[int, str], int] = {}
         for index, labels in self._after.items():
             parents[index].update((self._named(label, index), None) for label in labels)
         for index, names in self._needs.items():
@@ -69,10 +72,10 @@ class Links:
                     )
                 for maker in makers:
                     parents[index][maker] = None
-                    files[name] = None
-        return self._ordered(parents, frozenset(files)) if any(parents) else None
+                    files[index, name] = maker
+        return self._ordered(parents, files) if any(parents) else None
 
-    def _ordered(self, parents: list[dict[int, None]], files: frozenset[str]) -> Flow:
+    def _ordered(self, parents: list[dict[int, None]], files: dict[tuple[int, str], int]) -> Flow:
         try:
             order = in_order(parents)
         except Circle as circle:
@@ -81,7 +84,15 @@ class Links:
             what = f"the tasks of lines {shown} wait for each other" if len(lines) > 1 else f"the task of line {shown} waits for itself"
             raise BadInput(f"{self.path}: {what}", "Break the circle: see their after=, in= and out=.") from None
         places = {index: place for place, index in enumerate(order)}
-        return Flow(tuple(order), tuple(tuple(sorted(places[parent] for parent in parents[index])) for index in order), files)
+        awaited: list[list[Awaited]] = [[] for _ in order]
+        for (index, name), maker in files.items():
+            awaited[places[index]].append(Awaited(places[maker], name, name))
+        return Flow(
+            tuple(order),
+            tuple(tuple(sorted(places[parent] for parent in parents[index])) for index in order),
+            frozenset(name for _, name in files),
+            tuple(map(tuple, awaited)),
+        )
 
     def _named(self, label: str, index: int) -> int:
         if label not in self._ids:

@@ -9,6 +9,7 @@ import signal
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import Struct
@@ -25,7 +26,6 @@ from pilotfish.model.messages import MAX_BODY
 from pilotfish.model.quantities import show_bytes
 from pilotfish.model.task import Failure, TaskSpec
 
-Inputs = Mapping[str, Source] | Iterable[str | os.PathLike[str] | File]
 _LAST_LINES = 20
 
 
@@ -48,6 +48,16 @@ class Completed(Struct, frozen=True):
     def save(self, directory: str | os.PathLike[str]) -> list[Path]:
         """Write the output files below a directory; a name that leads out of it is refused."""
         return [file.save_below(directory, name) for name, file in self.files.items()]
+
+
+class PromisedFile(NamedTuple):
+    """A file that a task will leave, as an input of later tasks of its run."""
+
+    task: Future[Any]
+    name: str
+
+
+Inputs = Mapping[str, Source | PromisedFile] | Iterable[str | os.PathLike[str] | File | PromisedFile]
 
 
 class ExecutableFailed(TaskFailed):
@@ -110,10 +120,27 @@ def _path(source: object) -> str:
     if isinstance(source, Future | Completed):
         result = ".result()" if isinstance(source, Future) else ""
         what = f"a {type(source).__name__} is no file"
-        raise BadInput(f"inputs: {what}", f'give a file that the task left: inputs=[task{result}.files["model.dat"]]')
+        later = ', or one that it will keep: inputs=[task.file("model.dat")]' if result else ""
+        raise BadInput(f"inputs: {what}", f'give a file that the task left: inputs=[task{result}.files["model.dat"]]{later}')
     if not isinstance(source, (str, os.PathLike)):
         raise BadInput(f"inputs: {source!r} is no file", "give a path, or a file that another task left")
     return os.fsdecode(source)
+
+
+def split_promised(inputs: Inputs) -> tuple[Inputs, dict[str, PromisedFile]]:
+    """Inputs that are there, and those that tasks will leave, by the names that they will have."""
+    if isinstance(inputs, Mapping):
+        named = {"/".join(check_name(name, "inputs")): source for name, source in inputs.items() if isinstance(source, PromisedFile)}
+        return {name: source for name, source in inputs.items() if not isinstance(source, PromisedFile)}, named
+    if isinstance(inputs, (str, bytes, os.PathLike)):
+        return inputs, {}
+    rest, promised = [], dict[str, PromisedFile]()
+    for source in inputs:
+        if not isinstance(source, PromisedFile):
+            rest.append(source)
+        elif promised.setdefault(source.name, source) != source:
+            raise BadInput(f"inputs: files of two tasks would both be called {source.name!r}", 'name them: {"a.txt": one.file("x.txt"), …}')
+    return rest, promised
 
 
 def check_inputs(inputs: Inputs) -> dict[str, Source]:
@@ -121,12 +148,14 @@ def check_inputs(inputs: Inputs) -> dict[str, Source]:
     if isinstance(inputs, (str, bytes, os.PathLike)):
         raise BadInput(f"inputs: {inputs!r} is one name, not a list", f"write inputs=[{inputs!r}]")
     if isinstance(inputs, Mapping):
-        named: list[tuple[str, Source]] = list(inputs.items())
+        named: list[tuple[str, Source | PromisedFile]] = list(inputs.items())
     else:
         named = [_named(source) for source in inputs]
     found: dict[str, Source] = {}
     for name, source in named:
         check_name(name, "inputs")
+        if isinstance(source, PromisedFile):
+            raise BadInput(f"inputs: {name!r} is a file that a task will leave", "only executable() of the run of that task takes it")
         if name in found and found[name] != source:
             fix = 'name them: {"a.txt": "one/x.txt", …}; the command line needs one of them under another name, such as a link'
             raise BadInput(f"inputs: {found[name]!r} and {source!r} would both be called {name!r}", fix)

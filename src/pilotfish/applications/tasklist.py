@@ -12,7 +12,7 @@ from pilotfish.applications.launches import Defaults, ExecutableCalls, Executabl
 from pilotfish.applications.parcel import joined
 from pilotfish.applications.wishes import KNOWN, read_wishes
 from pilotfish.errors import BadInput
-from pilotfish.model.data import Content
+from pilotfish.model.data import Awaited, Content
 from pilotfish.model.task import LEAST_COST, MOST_COST, TaskSpec
 
 Post = Callable[..., None]
@@ -25,6 +25,8 @@ class Needs(NamedTuple):
     contents: tuple[Content, ...] = ()
     cost: float = 1.0
     """How long it takes compared with the other tasks of its kind, as far as is known."""
+    awaited: tuple[Awaited, ...] = ()
+    """Files that earlier tasks of its run will leave."""
 
 
 def read_cost(cost: float) -> float:

@@ -270,7 +270,8 @@ def submit(master: Master, source: Source, wanted: Wanted, options: dict[str, An
         with keep_register(master, new.number, columns_of(source.sweep.names)) as note:
             for place, (task, values, label) in enumerate(source.described()):
                 payload, contents = executable_payload(task)
-                new.add(number, payload, Needs(source.parents(place), contents, costs[place] if costs else 1.0))
+                needs = Needs(source.parents(place), contents, costs[place] if costs else 1.0, source.awaited(place))
+                new.add(number, payload, needs)
                 if source.from_files:
                     note(Line(shlex.join(task.argv), values, label))
                 submitting.one_more()

@@ -6,7 +6,7 @@ import os
 import re
 import shlex
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -28,6 +28,7 @@ from pilotfish.applications.executable import (
 from pilotfish.applications.files import Source as Input
 from pilotfish.cli.earlier import Finder, is_earlier
 from pilotfish.errors import BadInput
+from pilotfish.model.data import Awaited
 from pilotfish.model.environment import without_secrets
 
 PLAIN_WORD = re.compile(r"[\w@%+=:,./{}#-]+")
@@ -78,7 +79,8 @@ class Source:
     def described(self) -> Iterator[tuple[Executable, tuple[str, ...], str]]:
         """Each task with its values of the parameters and its ``id=``."""
         if self.listed is not None:
-            return ((_executable(task, self.launch.sandbox, self.read), (), task.id) for task in self.listed)
+            made = self.listed.flow.files if self.listed.flow is not None else frozenset[str]()
+            return ((_executable(task, self.launch.sandbox, self.read, made), (), task.id) for task in self.listed)
         templates = self.templates
         assert templates is not None
         return ((templates.fill(values, number), values, "") for number, values in enumerate(self.sweep))
@@ -86,6 +88,11 @@ class Source:
     def parents(self, place: int) -> tuple[int, ...]:
         """The tasks for which this one waits."""
         return self.listed.flow.parents[place] if self.listed is not None and self.listed.flow is not None else ()
+
+    def awaited(self, place: int) -> tuple[Awaited, ...]:
+        """Files that come to its directory from those of others."""
+        flow = self.listed.flow if self.listed is not None and self.launch.sandbox else None
+        return flow.awaited[place] if flow is not None else ()
 
     def costs(self) -> list[float] | None:
         """How long each task takes compared with the others, if the task list says so."""
@@ -208,11 +215,10 @@ def _from_list(wording: Wording, env: dict[str, str], environ: Mapping[str, str]
         return check_inputs(find([*earlier, *inputs]))
 
     made = listed.flow.files if listed.flow is not None else frozenset[str]()
-    if made:
-        _refuse_travel(wording, listed)
     needs_sandbox, seen = bool(wording.inputs or wording.outputs or wording.keep), set()
     for task in listed:
-        needs_sandbox = needs_sandbox or (bool(task.inputs or task.outputs) and not made)
+        # Those who make files for each other share this directory, unless a sandbox is asked for.
+        needs_sandbox = needs_sandbox or (bool(task.inputs or task.outputs) and not made) or any(map(is_earlier, task.inputs))
         read(name for name in task.inputs if os.path.normpath(name) not in made)
         check_outputs(task.outputs)
         if task.argv[0] not in seen and os.path.normpath(task.argv[0]) not in made:
@@ -230,23 +236,15 @@ def _from_list(wording: Wording, env: dict[str, str], environ: Mapping[str, str]
     return Source(len(listed), launch, f"--tasks {wording.task_list}", True, listed=listed, read=read)
 
 
-def _refuse_travel(wording: Wording, listed: TaskFile) -> None:
-    """Files that one task makes for another stay where the tasks run, which must be one directory for all."""
-    given = ["--sandbox"] if wording.sandbox else []
-    given += [f"--{kind}" for kind, names in (("input", wording.inputs), ("output", wording.outputs), ("keep", wording.keep)) if names]
-    given += [f"in={name}" for task in listed for name in task.inputs if is_earlier(name)]
-    if given:
-        raise BadInput(
-            f"{given[0]} does not go with a list in which tasks make files for each other",
-            "Leave it out: such tasks run in this directory, and their files stay here.",
-        )
-
-
-def _executable(task: ListedTask, sandbox: bool, read: ReadInputs) -> Executable:
+def _executable(task: ListedTask, sandbox: bool, read: ReadInputs, made: Collection[str]) -> Executable:
+    """``made``: files that tasks of the list make for each other."""
+    outputs = check_outputs(task.outputs)
     if not sandbox:
-        return Executable(argv=task.argv, outputs=check_outputs(task.outputs))
-    beside = program_beside(task.argv)
-    return Executable(argv=task.argv, inputs={**beside, **read(task.inputs)}, outputs=check_outputs(task.outputs))
+        return Executable(argv=task.argv, outputs=outputs)
+    beside = program_beside(task.argv) if os.path.normpath(task.argv[0]) not in made else {}
+    inputs = {**beside, **read(name for name in task.inputs if os.path.normpath(name) not in made)}
+    handed_on = tuple(name for name in outputs if name in made)
+    return Executable(argv=task.argv, inputs=inputs, outputs=outputs, keep=handed_on)
 
 
 def read_environment(given: Sequence[str], environ: Mapping[str, str]) -> dict[str, str]:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from itertools import repeat
 from typing import Any
 
-from pilotfish.core import gangs, loans, replicas, runs, snapshot, speedups, twins
+from pilotfish.core import gangs, handing, loans, replicas, runs, snapshot, speedups, twins
 from pilotfish.core.moves import dequeue, end, enqueue, maybe_ended, move, occupy, put_back, release, take_away
 from pilotfish.core.pilots import Pilot, SiteRecord
 from pilotfish.core.state import KEPT_GONE_WORKERS, UNIT, Run, State, Task, Troubles, Worker
@@ -74,6 +74,8 @@ def _tasks_added(state: State, fact: f.TasksAdded, at: float) -> None:
     if fact.costs:
         run.costs.extend(repeat(1.0, len(tasks) - len(run.costs)))
         run.costs.extend(fact.costs)
+    run.awaited.update(fact.awaited)
+    run.handed.update(fact.handed)
     for number, spec, payload in zip(range(first, first + count), fact.specs, fact.payloads, strict=True):
         task = Task(number, spec, shapes[spec], payload)
         if number & INDEX_MASK in fact.contents:
@@ -84,6 +86,8 @@ def _tasks_added(state: State, fact: f.TasksAdded, at: float) -> None:
             run.counts[WAITING] += 1
         else:
             run.counts[READY] += 1
+            if run.awaited or run.handed:
+                handing.receive(state, task)
             enqueue(state, task)
     state.unfinished += count
 
@@ -167,6 +171,7 @@ def _tasks_done(state: State, fact: f.TasksDone, at: float) -> None:
             shape.served[worker.site] = None
         if number in fact.made:
             replicas.made(state, task, worker, fact.made[number])
+            handing.leave(task, fact.made[number])
         end(state, task, DONE, at)
     worker.done += len(fact.tasks)
     worker.streak.clear()

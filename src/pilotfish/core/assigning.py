@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from pilotfish.core import gangs, twins
+from pilotfish.core import gangs, handing, twins
 from pilotfish.core.presence import Presence
 from pilotfish.core.proposals import Duplicate, Proposal
 from pilotfish.core.state import UNIT, Task, Worker
@@ -112,14 +112,15 @@ def send_all(
 
 def _add(machine: Machine, presence: Presence, parcelling: Parcelling, task: Task, cores: float) -> None:
     whole = not presence.shares
-    number = task.shape.run.id << INDEX_BITS | task.spec
+    run = task.shape.run
+    number = run.id << INDEX_BITS | task.spec
     launch = gangs.with_hosts(machine.state, task) if machine.state.gangs else None
     if number not in parcelling.known or launch is not None:
         parcelling.known[number] = None
         spec = machine.state.spec_of(task)
         length = sent_bytes(spec.code, whole)
         parcelling.codes.append(spec.code)
-        contents = tuple(record.content for record in task.shape.run.spec_contents.get(task.spec, ()))
+        contents = tuple(record.content for record in run.spec_contents.get(task.spec, ()))
         needs = dict(spec.request.amounts())
         words = (spec.requirement, spec.rank, spec.tags)
         parcelling.specs.append(m.SentSpec(number, spec.kind, spec.time_s, needs, launch or spec.launch, length, contents, *words))
@@ -128,7 +129,8 @@ def _add(machine: Machine, presence: Presence, parcelling: Parcelling, task: Tas
     memory = task.troubles.memory if task.troubles else 0
     contents = tuple(record.content for record in task.contents) if task.contents else ()
     attempt = machine.state.twins[task].attempt if parcelling.copies else task.attempt
-    parcelling.tasks.append(m.SentTask(task.id, attempt, number, length, cores, memory, contents))
+    handed = tuple(handing.inputs_of(task)) if run.awaited or run.handed else ()
+    parcelling.tasks.append(m.SentTask(task.id, attempt, number, length, cores, memory, contents, handed))
     parcelling.payloads.append(task.payload)
     parcelling.size += length
 

@@ -15,7 +15,7 @@ from pilotfish.errors import BadInput, JournalFull, PilotfishError
 from pilotfish.model import effects as e
 from pilotfish.model import facts as f
 from pilotfish.model import messages as m
-from pilotfish.model.data import DIGEST, Content
+from pilotfish.model.data import DIGEST, Awaited, Content
 from pilotfish.model.ids import MAX_RUN
 from pilotfish.model.quantities import show_bytes
 from pilotfish.model.states import ASSIGNED, CANCELLED, FAILED, RUNNING
@@ -82,6 +82,7 @@ def _submit(machine: Machine, link: int, message: m.Submit, payloads: list[Paylo
     if known < len(message.tasks) or known_specs < len(message.specs):
         _refuse_growth(machine, run)
     deps = _read_tasks(run, message, known)
+    awaited = _read_awaited(run, message, known, deps)
     _check_contents(machine, (content for spec in message.specs for content in spec.contents))
     _check_contents(machine, (content for wanted in message.contents.values() for content in wanted))
     # From here on nothing is refused: what is refused gives up its payloads, and that must happen once.
@@ -94,7 +95,8 @@ def _submit(machine: Machine, link: int, message: m.Submit, payloads: list[Paylo
     if message.tasks[known:]:
         contents = {message.first + offset: wanted for offset, wanted in message.contents.items() if offset >= known}
         numbers = [spec for spec, _ in message.tasks[known:]]
-        machine.record(f.TasksAdded(run.id, len(run.tasks), numbers, inputs[known:], deps, contents, message.costs[known:]))
+        needed = deps, contents, message.costs[known:], awaited
+        machine.record(f.TasksAdded(run.id, len(run.tasks), numbers, inputs[known:], *needed))
         agents.find_again(machine, (content.digest for wanted in contents.values() for content in wanted))
         hopeless = {other: None for needed in deps.values() for other in needed if run.tasks[other].state in (FAILED, CANCELLED)}
         if hopeless:
@@ -162,6 +164,19 @@ def _read_tasks(run: Run, message: m.Submit, known: int) -> dict[int, list[int]]
             raise BadInput(f"task {run.id}.{index} depends on {needed}, which is not before it", "a task may need earlier tasks only")
         deps[index] = sorted(set(needed))
     return deps
+
+
+def _read_awaited(run: Run, message: m.Submit, known: int, deps: dict[int, list[int]]) -> dict[int, tuple[Awaited, ...]]:
+    """Files that others will leave for the tasks that are new, which thus wait for those others."""
+    found: dict[int, tuple[Awaited, ...]] = {}
+    for offset, files in message.awaited.items():
+        index = message.first + offset
+        if not 0 <= offset < len(message.tasks) or any(not 0 <= file.maker < index for file in files):
+            raise BadInput(f"task {run.id}.{index} awaits files of tasks that are not before it", "a task may need earlier tasks only")
+        if offset >= known:
+            found[index] = files
+            deps[index] = sorted({*deps.get(index, ()), *(file.maker for file in files)})
+    return found
 
 
 def _close(machine: Machine, link: int, message: m.Close, payloads: list[Payload]) -> None:

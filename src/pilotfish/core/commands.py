@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from pilotfish.core import agents, assigning, replicas, twins, views
+from pilotfish.core import agents, assigning, handing, replicas, twins, views
 from pilotfish.core.state import Run, Task, Worker
 from pilotfish.errors import BadInput
 from pilotfish.model import effects as e
 from pilotfish.model import facts as f
 from pilotfish.model import messages as m
+from pilotfish.model.data import Awaited, Handed
 from pilotfish.model.ids import INDEX_MASK
 from pilotfish.model.states import DONE, FAILED, TASK_STATES
 from pilotfish.model.task import RunOptions
@@ -117,13 +118,30 @@ def _rerun(machine: Machine, arguments: dict[str, Any]) -> dict[str, int]:
             if child in places:
                 deps.setdefault(places[child], []).append(places[task.id & INDEX_MASK])
     contents = {place: tuple(record.content for record in task.contents) for place, task in enumerate(wanted) if task.contents}
+    awaited, handed = _files_for(run, wanted, places)
     costs = [run.cost(task.id & INDEX_MASK) for task in wanted] if run.costs else []
-    machine.record(f.TasksAdded(number, 0, [task.spec for task in wanted], [task.payload for task in wanted], deps, contents, costs))
+    specs, payloads = [task.spec for task in wanted], [task.payload for task in wanted]
+    machine.record(f.TasksAdded(number, 0, specs, payloads, deps, contents, costs, awaited, handed))
     for payload in (*(spec.code for spec in run.specs), *(task.payload for task in wanted)):
         if not isinstance(payload, bytes):
             machine.effects.append(e.KeepPayload(payload))
     machine.record(f.RunClosed(number, f"a second try of run {run.id}"))
     return {"run": number, "tasks": len(wanted)}
+
+
+def _files_for(run: Run, tasks: list[Task], places: dict[int, int]) -> tuple[dict[int, tuple[Awaited, ...]], dict[int, tuple[Handed, ...]]]:
+    """What tasks of a second try need of others: of those that are tried again as well, and of those that were done."""
+    awaited: dict[int, tuple[Awaited, ...]] = {}
+    handed: dict[int, tuple[Handed, ...]] = {}
+    for place, index in enumerate(task.id & INDEX_MASK for task in tasks):
+        needed = run.awaited.get(index, ())
+        again = [Awaited(places[file.maker], file.name, file.here) for file in needed if file.maker in places]
+        had = [one for file in needed if file.maker not in places for one in handing.left_for(run, file)]
+        if again:
+            awaited[place] = tuple(again)
+        if had or index in run.handed:
+            handed[place] = (*run.handed.get(index, ()), *had)
+    return awaited, handed
 
 
 def _forget(machine: Machine, arguments: dict[str, Any]) -> dict[str, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
+from pilotfish.core import handing
 from pilotfish.core.state import Needs, Run, Shape, State, Task, Worker
 from pilotfish.core.usage import freed, occupied
 from pilotfish.model.ids import INDEX_MASK
@@ -107,6 +108,8 @@ def maybe_ended(run: Run, at: float) -> None:
 def _needed_one_less(state: State, task: Task) -> None:
     task.waits_for -= 1
     if task.waits_for == 0 and task.state == WAITING:
+        if task.shape.run.awaited:
+            handing.receive(state, task)
         move(task, READY)
         enqueue(state, task)
 

@@ -13,6 +13,7 @@ from pilotfish.core.moves import enqueue
 from pilotfish.core.pilots import Pilot, SiteRecord
 from pilotfish.core.state import ContentRecord, Run, State, Task, Troubles, Twin, Worker
 from pilotfish.model import facts as f
+from pilotfish.model.data import Awaited, Handed
 from pilotfish.model.ids import task_id
 from pilotfish.model.site import PilotSize, Site, SiteEvent
 from pilotfish.model.states import DONE, READY
@@ -37,6 +38,8 @@ def dump(state: State) -> Iterator[f.Restored]:
         yield f.Restored("run", _run_row(run))
         for first in range(0, len(run.tasks), TASKS_PER_ROW):
             yield f.Restored("tasks", [run.id, first, [_task_row(task) for task in run.tasks[first : first + TASKS_PER_ROW]]])
+        if run.awaited or run.left or run.handed:
+            yield f.Restored("files", [run.id, *([*files.items()] for files in (run.awaited, run.left, run.handed))])
     for worker in (*state.workers.values(), *state.gone_workers.values()):
         yield f.Restored("worker", _worker_row(worker))
     if state.twins:
@@ -140,6 +143,13 @@ def _restore_rest(run: Run, task: Task, failure: Any, troubles: Any, waits_for: 
         for name, value in zip(Troubles.__slots__, troubles, strict=True):
             setattr(task.troubles, name, value)
         task.shape = run.shape_for(task.spec, task.troubles.memory, task.troubles.least_s)
+
+
+def _restore_files(state: State, row: Any) -> None:
+    number, awaited, left, handed = row
+    run = state.runs[number]
+    run.awaited = dict(msgspec.convert(awaited, list[tuple[int, tuple[Awaited, ...]]]))
+    run.left, run.handed = (dict(msgspec.convert(files, list[tuple[int, tuple[Handed, ...]]])) for files in (left, handed))
 
 
 def _worker_row(worker: Worker) -> list[Any]:
@@ -281,6 +291,7 @@ _RESTORE = {
     "contents": _restore_contents,
     "run": _restore_run,
     "tasks": _restore_tasks,
+    "files": _restore_files,
     "worker": _restore_worker,
     "twins": _restore_twins,
     "gangs": _restore_gangs,

@@ -17,7 +17,7 @@ from pilotfish.core.pilots import Pilot, SiteRecord
 from pilotfish.core.speedups import Speedup
 from pilotfish.core.usage import Account
 from pilotfish.model import ids
-from pilotfish.model.data import Content
+from pilotfish.model.data import Awaited, Content, Handed
 from pilotfish.model.states import DRAINING, JOINED, READY, TASK_STATES
 from pilotfish.model.task import CORES, MEMORY, Failure, Payload, RunOptions, TaskSpec
 
@@ -223,6 +223,12 @@ class Run:
         self.rss_kib = array("q")
         self.costs = array("f")
         """Relative costs, as far as anybody gave some: those beyond its end are 1."""
+        self.awaited: dict[int, tuple[Awaited, ...]] = {}
+        """By index: files that other tasks of the run leave for it."""
+        self.left: dict[int, tuple[Handed, ...]] = {}
+        """By index: files that it left as contents."""
+        self.handed: dict[int, tuple[Handed, ...]] = {}
+        """By index: files that tasks of another run left for it."""
         self.attempts = 0
         self._classes: list[str] = []
         self.account = Account("")

@@ -13,7 +13,7 @@ import msgspec
 from pilotfish.applications.tasklist import NOTHING, Entry, Needs
 from pilotfish.errors import BadInput, PayloadTooLarge, PilotfishError
 from pilotfish.live.frames import Buffer, frame
-from pilotfish.model.data import Content
+from pilotfish.model.data import Awaited, Content
 from pilotfish.model.messages import MAX_BODY, EndedItem, Open, Opened, Submit, Taken
 from pilotfish.model.quantities import show_bytes
 from pilotfish.model.task import REFERENCE_BYTES, RunOptions, TaskSpec
@@ -50,7 +50,8 @@ class Batch:
     """What becomes one Submit. ``size`` counts the bytes of its body."""
 
     __slots__ = (
-        "advance", "codes", "contents", "costs", "deps", "first", "first_spec", "links", "payloads", "size", "specs", "tasks", "whole"
+        "advance", "awaited", "codes", "contents", "costs", "deps", "first", "first_spec", "links", "payloads", "size", "specs", "tasks",
+        "whole",
     )  # fmt: skip
 
     def __init__(self, first: int, first_spec: int, whole: bool = False) -> None:
@@ -62,6 +63,7 @@ class Batch:
         self.payloads: list[Buffer] = []
         self.deps: dict[int, list[int]] = {}
         self.contents: dict[int, tuple[Content, ...]] = {}
+        self.awaited: dict[int, tuple[Awaited, ...]] = {}
         self.costs: list[float] = []
         """Of the first tasks; those beyond it cost 1."""
         self.size = 0
@@ -78,6 +80,9 @@ class Batch:
         if needs.contents:
             self.contents[place] = needs.contents
             self.links += len(needs.contents)
+        if needs.awaited:
+            self.awaited[place] = needs.awaited
+            self.links += len(needs.awaited)
         if needs.cost != 1.0:
             self.costs += [1.0] * (place - len(self.costs)) + [needs.cost]
         self.tasks.append((spec, len(payload)))
@@ -86,7 +91,7 @@ class Batch:
     def encode(self, run: int) -> list[Buffer]:
         lengths = [len(code) for code in self.codes]
         costs = self.costs + [1.0] * (len(self.tasks) - len(self.costs)) if self.costs else []
-        words = (self.deps, self.advance, self.contents, costs)
+        words = (self.deps, self.advance, self.contents, costs, self.awaited)
         message = Submit(run, self.first, self.first_spec, self.specs, lengths, self.tasks, *words)
         return frame(message, [*self.codes, *self.payloads])
 
@@ -197,7 +202,7 @@ class Submission:
         """
         used = dict.fromkeys(entry.spec for entry in entries)
         size = sum(len(entry.payload) for entry in entries) + sum(len(specs[local][1]) for local in used)
-        links = sum(len(entry.needs.after) + len(entry.needs.contents) for entry in entries)
+        links = sum(len(entry.needs.after) + len(entry.needs.contents) + len(entry.needs.awaited) for entry in entries)
         if size > MAX_BODY or len(entries) + links > WHOLE_TASKS:
             raise PayloadTooLarge(
                 f"{len(entries)} tasks with {links} dependencies and {show_bytes(size)} in one answer; "

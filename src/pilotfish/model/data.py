@@ -21,9 +21,29 @@ class Content(Struct, frozen=True, array_like=True):
 
 
 class Made(Struct, frozen=True, array_like=True):
-    """What a task has made. ``home``: it was brought to the master; ``here``: the worker that made it has it."""
+    """What a task has made. ``home``: it was brought to the master; ``here``: its worker has it; ``name``: what the task called it."""
 
     digest: str
     size: int
     home: bool
     here: bool = True
+    name: str = ""
+    mode: int = 0
+
+
+class Awaited(Struct, frozen=True, array_like=True):
+    """A file that an earlier task of the run will leave, or all that will be in a directory: the index of that task, what it calls it, and
+    what it is to be called for the task that waits."""
+
+    maker: int
+    name: str
+    here: str
+
+
+class Handed(Struct, frozen=True, array_like=True):
+    """A file that one task left for another: its name in a task's directory, and its bytes as a content."""
+
+    name: str
+    mode: int
+    digest: str
+    size: int

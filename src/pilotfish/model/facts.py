@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from pilotfish.model.data import Content, Made
+from pilotfish.model.data import Awaited, Content, Handed, Made
 from pilotfish.model.site import PilotSize, Site
 from pilotfish.model.task import Failure, Payload, RunOptions, TaskSpec
 
@@ -52,6 +52,10 @@ class TasksAdded(Fact, frozen=True, tag="tasks"):
     """Index in the run -> contents that it needs."""
     costs: list[float] = []
     """Relative costs, one for each of the tasks; empty: all alike."""
+    awaited: dict[int, tuple[Awaited, ...]] = {}
+    """Index in the run -> files that others will leave for it."""
+    handed: dict[int, tuple[Handed, ...]] = {}
+    """Index in the run -> files that tasks of another run left for it."""
 
 
 class LinkMeasured(Fact, frozen=True, tag="link"):

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, Struct
 
-from pilotfish.model.data import Content, Made
+from pilotfish.model.data import Awaited, Content, Handed, Made
 from pilotfish.model.task import Failure, RunOptions, TaskSpec
 
 PROTOCOL = 1
@@ -233,6 +233,8 @@ class SentTask(Struct, frozen=True, array_like=True):
     cores: float
     memory: int
     contents: tuple[Content, ...] = ()
+    handed: tuple[Handed, ...] = ()
+    """Inputs that its payload does not name: other tasks left them. They are among ``contents``."""
 
 
 class Assign(Message, frozen=True, tag="assign"):
@@ -333,6 +335,8 @@ class Submit(Message, frozen=True, tag="submit"):
     """Offset in ``tasks`` -> larger files that this task needs, besides those of its spec."""
     costs: list[float] = []
     """How long each of them takes compared with the others, as far as the person knows; empty: all alike."""
+    awaited: dict[int, tuple[Awaited, ...]] = {}
+    """Offset in ``tasks`` -> files that earlier tasks of the run will leave for this one."""
 
 
 class Close(Message, frozen=True, tag="close"):

@@ -75,11 +75,7 @@ class Fifo:
         turns = Turns(state, outlook.now)
         supplies = [_Supply(shape, self._order.of(state, shape, outlook.now)) for shape in turns.shapes]
         supplies, promised = self._gather(outlook, supplies, kept, turns, proposals)
-        spoken_for: dict[Task, None] = {}
-        if outlook.sites:
-            loans = lend(outlook, [supply.shape for supply in supplies])
-            proposals.extend(loans)
-            spoken_for = {task: None for loan in loans for task in loan.tasks}
+        spoken_for = _lend(outlook, supplies, proposals) if outlook.sites else {}
         if not supplies:
             self._passed_over, self._reserved = {}, {}
             return
@@ -238,6 +234,13 @@ def _avoids(outlook: Outlook, task: Task, worker: Worker) -> bool:
 def _in_reach(outlook: Outlook, task: Task, worker: Worker) -> bool:
     reach = within_reach if task.shape.nodes == 1 else gangs.within_reach
     return reach(outlook.state, task, worker.site)
+
+
+def _lend(outlook: Outlook, supplies: list[_Supply], proposals: list[Proposal | Loan | Recall]) -> dict[Task, None]:
+    """What is lent to masters of sites is not for others."""
+    loans = lend(outlook, [supply.shape for supply in supplies])
+    proposals.extend(loans)
+    return {task: None for loan in loans for task in loan.tasks}
 
 
 def _place_suspects(outlook: Outlook, proposals: list[Proposal | Loan | Recall]) -> dict[str, None]:

@@ -78,10 +78,20 @@ def test_tasks_that_only_wait_may_still_have_files_that_travel() -> None:
     assert found.parents(1) == (0,)
 
 
-@pytest.mark.parametrize("wording", [{"sandbox": True}, {"outputs": ("x",)}, {"keep": ("x",)}, {"inputs": ("tasks.txt",)}])
-def test_files_do_not_travel_where_tasks_make_them_for_each_other(wording: dict[str, object]) -> None:
-    with pytest.raises(BadInput, match="make files for each other"):
-        source("out=x touch x\nin=x cat x\n", **wording)
+@pytest.mark.parametrize("wording", [{"sandbox": True}, {"outputs": ("y",)}, {"keep": ("y",)}, {"inputs": ("tasks.txt",)}])
+def test_where_tasks_have_directories_of_their_own_the_files_go_from_one_to_the_next(wording: dict[str, object]) -> None:
+    Path("raw.txt").write_text("1\n")
+    Path("prog").write_text("an old one")
+    text = "in=./x,raw.txt,prog ./prog x\nout=x,y touch x y\nout=./prog cc\nid=alone out=z touch z\n"
+    found = source(text.replace("cc", "touch prog"), **wording)
+    assert found.launch.sandbox
+    tasks = list(found)
+    user = next(place for place, task in enumerate(tasks) if task.argv[0] == "./prog")
+    awaited = {file.name: tasks[file.maker].argv for file in found.awaited(user)}
+    assert awaited == {"x": ("touch", "x", "y"), "prog": ("touch", "prog")}
+    assert set(tasks[user].inputs) == {"raw.txt"}, "what is made is not taken from here"
+    assert [task.keep for task in tasks if task.outputs] == [("x",), ("prog",), ()]
+    assert all(not found.awaited(place) for place in range(found.count) if place != user)
 
 
 def test_an_input_that_nobody_makes_must_be_there() -> None:

@@ -1,0 +1,131 @@
+"""Files that one task leaves for another: promised by name, and handed on by content when they are there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pilotfish.core import snapshot
+from pilotfish.core.apply import apply
+from pilotfish.core.check import fingerprint
+from pilotfish.core.state import State, Task
+from pilotfish.model import inputs as i
+from pilotfish.model import messages as m
+from pilotfish.model.data import Awaited, Handed, Made
+from pilotfish.model.states import CANCELLED, DONE, FAILED, READY, WAITING
+from pilotfish.model.task import Failure, TaskSpec
+from tests.core_stage import CLIENT, Stage
+
+MESH, PART, OTHER = "a" * 64, "b" * 64, "c" * 64
+FILES = [
+    Made(MESH, 10, True, True, "mesh.bin", 0o755),
+    Made(PART, 20, True, True, "parts/1", 0o644),
+    Made(OTHER, 30, True, True, "parts-of-others", 0o644),
+    Made(OTHER, 30, True, True),
+]
+
+
+def submit(stage: Stage, run: int, count: int, awaited: dict[int, tuple[Awaited, ...]], **words: Any) -> list[Task]:
+    known = stage.machine.state.runs[run]
+    first, new = len(known.tasks), not known.specs
+    specs = [TaskSpec("exec")] if new else []
+    message = m.Submit(run, first, len(known.specs), specs, [0] * new, [(0, 1)] * count, awaited=awaited, **words)
+    stage.tell(i.ClientSpoke(CLIENT, message, [*[b""] * new, *[b"x"] * count]))
+    return known.tasks[first:]
+
+
+def finish(stage: Stage, link: int, task: Task, made: list[Made], failure: Failure | None = None) -> None:
+    item = m.ResultItem(task.id, stage.held[link].pop(task.id), failure, 1, 1, 1, 1, made)
+    stage.tell(i.AgentSpoke(link, m.Results(0, [item]), [b"r"]))
+
+
+def given(stage: Stage) -> dict[int, tuple[Handed, ...]]:
+    return {sent.task: sent.handed for message in stage.sent(m.Assign) for sent in message.tasks}
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_task_waits_for_a_file_and_gets_it_under_the_name_that_it_knows(restarted: bool) -> None:
+    stage = Stage()
+    maker, user = submit(stage, stage.open_run(), 2, {1: (Awaited(0, "mesh.bin", "in/m.bin"), Awaited(0, "parts", "p"))})
+    assert (maker.state, user.state) == (READY, WAITING)
+    link = stage.join("w")
+    finish(stage, link, maker, FILES)
+    expected = (Handed("in/m.bin", 0o755, MESH, 10), Handed("p/1", 0o644, PART, 20))
+    if restarted:
+        stage.restart()
+        user = stage.machine.state.runs[1].tasks[1]
+        stage.lose("w")
+        stage.join("other")
+    assert given(stage) == {user.id: expected}
+    assert [record.digest for record in user.contents] == [MESH, PART]
+    (sent,) = [one for message in stage.sent(m.Assign) for one in message.tasks]
+    assert [content.digest for content in sent.contents] == [MESH, PART], "or the worker would not fetch them"
+
+
+def test_who_comes_when_the_file_is_there_gets_it_at_once() -> None:
+    stage = Stage()
+    run = stage.open_run()
+    (maker,) = submit(stage, run, 1, {})
+    finish(stage, stage.join("w"), maker, FILES)
+    (late,) = submit(stage, run, 1, {0: (Awaited(0, "mesh.bin", "mesh.bin"),)})
+    assert given(stage) == {late.id: (Handed("mesh.bin", 0o755, MESH, 10),)}
+
+
+def test_what_is_known_of_files_is_in_a_snapshot() -> None:
+    stage = Stage()
+    maker, user = submit(stage, stage.open_run(), 2, {1: (Awaited(0, "mesh.bin", "m.bin"),)})
+    finish(stage, stage.join("w"), maker, FILES)
+    stage.lose("w")
+    state = State()
+    for fact in snapshot.dump(stage.machine.state):
+        apply(state, fact, stage.machine.state.at)
+    assert fingerprint(state) == fingerprint(stage.machine.state)
+    run, before = state.runs[1], user.shape.run
+    assert (run.awaited, run.left, run.handed) == (before.awaited, before.left, before.handed) != ({}, {}, {})
+    assert [record.digest for record in run.tasks[1].contents] == [MESH]
+
+
+def test_when_the_maker_fails_nobody_waits_for_its_files() -> None:
+    stage = Stage()
+    maker, user = submit(stage, stage.open_run(), 2, {1: (Awaited(0, "mesh.bin", "m.bin"),)})
+    finish(stage, stage.join("w"), maker, [], Failure("version", "user", "made by another Python"))
+    assert (maker.state, user.state) == (FAILED, FAILED)
+
+
+def test_a_second_try_gets_what_the_first_had_and_waits_for_what_it_has_not() -> None:
+    stage = Stage()
+    needed = {1: (Awaited(0, "mesh.bin", "m.bin"),), 2: (Awaited(0, "parts", "p"), Awaited(1, "out", "out"))}
+    run = stage.open_run()
+    maker, middle, last = submit(stage, run, 3, needed)
+    stage.close_run(run)
+    link = stage.join("w")
+    finish(stage, link, maker, FILES)
+    finish(stage, link, middle, [], Failure("version", "user", "made by another Python"))
+    assert [task.state for task in (maker, middle, last)] == [DONE, FAILED, FAILED]
+    assert stage.ask("rerun", run=run, uid="again") == {"run": 2, "tasks": 2}
+    stage.tell(i.ClientSpoke(CLIENT, m.Ask(1, "forget", {"run": run}), []))
+    middle, last = stage.machine.state.runs[2].tasks
+    assert last.state == WAITING and [record.digest for record in middle.contents] == [MESH]
+    stage.restart()
+    middle, last = stage.machine.state.runs[2].tasks
+    link = stage.join("w", holding=[(middle.id, 1, m.STARTED)])
+    stage.held[link] = {middle.id: 1}
+    finish(stage, link, middle, [Made(OTHER, 30, True, True, "out", 0o600)])
+    assert given(stage) == {last.id: (Handed("p/1", 0o644, PART, 20), Handed("out", 0o600, OTHER, 30))}
+
+
+@pytest.mark.parametrize("awaited", [{0: (Awaited(0, "x", "x"),)}, {1: (Awaited(5, "x", "x"),)}, {1: (Awaited(-1, "x", "x"),)}, {7: ()}])
+def test_files_of_tasks_that_are_not_before_it_are_refused(awaited: dict[int, tuple[Awaited, ...]]) -> None:
+    stage = Stage()
+    assert submit(stage, stage.open_run(), 2, awaited) == []
+    assert "not before it" in stage.sent(m.Problem)[0].message
+
+
+def test_who_was_cancelled_while_it_waited_gets_nothing() -> None:
+    stage = Stage()
+    maker, user = submit(stage, stage.open_run(), 2, {1: (Awaited(0, "mesh.bin", "m.bin"),)})
+    link = stage.join("w")
+    stage.ask("cancel", tasks=["1.1"])
+    finish(stage, link, maker, FILES)
+    assert user.state == CANCELLED and not user.contents

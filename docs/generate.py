@@ -16,7 +16,7 @@ import pilotfish as package
 from pilotfish.api.balance_report import BalanceReport, Iteration
 from pilotfish.api.divisible import BALANCING_OPTIONS, divide, iterate
 from pilotfish.api.executor import Executor
-from pilotfish.api.future import TaskFuture
+from pilotfish.api.future import ExecutableFuture, TaskFuture
 from pilotfish.api.run import Run, Submitter
 from pilotfish.applications.executable import Completed
 from pilotfish.applications.launches import EXECUTABLE_KNOWN
@@ -306,6 +306,7 @@ CLASSES: dict[type, str] = {
     Run: "Belongs to the pool that the command line shows, and outlives the program. `with` closes it.",
     Submitter: "What `run.options(...)` gives.",
     TaskFuture: "What `submit` gives. Everything that a `concurrent.futures.Future` has, and:",
+    ExecutableFuture: "What `executable` gives. All of the above, and:",
     Completed: "The result of an executable.",
     BalanceReport: "What `divide` and `iterate` return; it prints as a table.",
     Iteration: "One of a report's `iterations`.",

@@ -108,6 +108,25 @@ def test_what_a_task_made_and_kept_is_had_from_where_it_was_made(peers: PeerPool
     wait_for(peers, peers=2)
 
 
+def test_files_go_from_task_to_task_wherever_these_run(peers: PeerPool) -> None:
+    """Small ones and large ones; kept where they were made, or brought home as well, which outlives their worker."""
+    peers.start("a", "b", "c")
+    gate = peers.place / "gate"
+    with peers.run() as run:
+        files = "head -c 500000 /dev/urandom > large; echo 1 > small; echo 2 > home"
+        first = run.executable(["sh", "-c", files], keep=["large", "small", "home"], outputs=["home"], tags={"name": "a"})
+        inputs = [first.file("large"), first.file("small")]
+        script = f"until [ -e {gate} ]; do sleep 0.05; done; wc -c < large; cat small; echo 3 > more"
+        second = run.executable(["sh", "-c", script], inputs=inputs, keep=["more"], tags={"name": "b"})
+        third = run.executable(["cat", "home", "more"], inputs=[first.file("home"), second.file("more")], tags={"name": "c"})
+        first.result(timeout=PATIENCE_S)
+        wait_until(lambda: peers.ask("task", task=second.task_id)["state"] == "running", "the second one runs")
+        peers.kill("a")
+        gate.touch()
+        assert second.result(timeout=PATIENCE_S).text == "500000\n1\n"
+        assert third.result(timeout=PATIENCE_S).text == "2\n3\n"
+
+
 def test_a_peer_that_serves_damaged_bytes_is_not_believed(peers: PeerPool) -> None:
     """Its file has the right size and the right time, and its agent has checked it a moment ago."""
     peers.start("a", "b")

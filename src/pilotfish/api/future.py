@@ -5,13 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future, InvalidStateError
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pilotfish.applications.executable import Completed, PromisedFile, decode_completed, decode_executable_failure
 from pilotfish.applications.outcome import decode_failure, decode_value, result_gone
 from pilotfish.applications.parcel import DamagedParcel
-from pilotfish.errors import BadInput
+from pilotfish.applications.promises import promise
 from pilotfish.model.messages import EndedItem
 from pilotfish.model.states import CANCELLED, DONE, FAILED, TASK_STATES
 from pilotfish.model.task import Failure, Usage
@@ -141,10 +140,7 @@ class ExecutableFuture(TaskFuture[Completed]):
 
     def file(self, name: str) -> PromisedFile:
         """A file that the task will leave, or a directory, for the ``inputs`` of later tasks: they wait for it."""
-        if not any(fnmatchcase(name, kept) or name.startswith(f"{kept}/") for kept in self.keep):
-            hint = f"submit that task with keep=[{name!r}]; with outputs=[{name!r}] as well, it comes home besides"
-            raise BadInput(f"file: task {self.task_id} does not keep {name!r} for others", hint)
-        return PromisedFile(self, name)
+        return promise(self, name, self.keep, self.task_id)
 
     def _decode_value(self, payload: memoryview) -> tuple[Any, BaseException | None]:
         try:

@@ -8,7 +8,6 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar, Unpack
 
@@ -18,13 +17,13 @@ from pilotfish.api.future import ExecutableFuture, TaskFuture
 from pilotfish.api.mapping import map_by
 from pilotfish.api.places import list_places, read_place, use_places
 from pilotfish.api.session import Pool, Session
-from pilotfish.applications.executable import check_outputs, split_promised
+from pilotfish.applications.executable import check_outputs
 from pilotfish.applications.function import PICKLE, PythonCalls, worker_payload, worker_spec
 from pilotfish.applications.launches import Defaults, ExecutableCalls, ExecutableWishes
+from pilotfish.applications.promises import take_promised
 from pilotfish.applications.tasklist import NOTHING, Needs, read_cost
 from pilotfish.applications.wishes import Wishes, read_wishes
 from pilotfish.errors import BadInput, PilotfishError
-from pilotfish.model.data import Awaited
 from pilotfish.model.task import RunOptions
 
 Value = TypeVar("Value")
@@ -146,7 +145,7 @@ class Run:
         that is; ``sandbox=True`` gives it a fresh one without files. A file that another task keeps may be an input before it is there:
         ``inputs=[other.file("mesh.bin")]``.
         """
-        awaited = self._take_promised(options)
+        awaited = take_promised(options, lambda task: self._indices([task])[0])
         spec, payload, contents = self._executables.encode(argv, options, self.defaults)
         needs = Needs(self._indices(after), contents, read_cost(cost), awaited)
         future = ExecutableFuture(self._session)
@@ -154,17 +153,6 @@ class Run:
         if kept:
             future.keep = check_outputs(kept, "keep")
         return self._session.submit(future, spec, payload, needs)
-
-    def _take_promised(self, options: ExecutableWishes) -> tuple[Awaited, ...]:
-        """Those of its inputs that other tasks will leave: they are taken off the rest."""
-        rest, promised = split_promised(options.get("inputs", ()))
-        if not promised:
-            return ()
-        if options.get("sandbox") is False:
-            raise BadInput("sandbox=False does not go with files of other tasks", "leave it out: they are brought to a fresh directory")
-        options["inputs"], options["sandbox"] = rest, True
-        makers = self._indices(source.task for source in promised.values())
-        return tuple(Awaited(maker, source.name, name) for maker, (name, source) in zip(makers, promised.items(), strict=True))
 
     def work(
         self, worker: Callable[[], Any], parameters: Any, *, after: Iterable[TaskFuture[Any]] = (), **wishes: Unpack[Wishes]
@@ -177,7 +165,7 @@ class Run:
         future: TaskFuture[Any] = TaskFuture(self._session)
         return self._session.submit(future, spec, worker_payload(parameters), Needs(self._indices(after)))
 
-    def _indices(self, futures: Iterable[Future[Any]]) -> tuple[int, ...]:
+    def _indices(self, futures: Iterable[TaskFuture[Any]]) -> tuple[int, ...]:
         if isinstance(futures, TaskFuture):
             raise BadInput("after: one future was given, not a list", "write after=[future]")
         indices = []

@@ -51,9 +51,9 @@ class Completed(Struct, frozen=True):
 
 
 class PromisedFile(NamedTuple):
-    """A file that a task will leave, as an input of later tasks of its run."""
+    """A file that a task will leave, as an input of later tasks of its run. ``task``: its future, or its index in a list of tasks."""
 
-    task: Future[Any]
+    task: Future[Any] | int
     name: str
 
 
@@ -105,9 +105,9 @@ def _sandbox_name(path: str) -> str:
     return name
 
 
-def _named(source: object) -> tuple[str, Source]:
+def _named(source: object) -> tuple[str, Source | PromisedFile]:
     """A name for what stands in a list without one."""
-    if isinstance(source, File) and source.name:
+    if isinstance(source, PromisedFile) or (isinstance(source, File) and source.name):
         return source.name, source
     if isinstance(source, (File, bytes)):
         what = "bytes have" if isinstance(source, bytes) else "this File has"
@@ -125,22 +125,6 @@ def _path(source: object) -> str:
     if not isinstance(source, (str, os.PathLike)):
         raise BadInput(f"inputs: {source!r} is no file", "give a path, or a file that another task left")
     return os.fsdecode(source)
-
-
-def split_promised(inputs: Inputs) -> tuple[Inputs, dict[str, PromisedFile]]:
-    """Inputs that are there, and those that tasks will leave, by the names that they will have."""
-    if isinstance(inputs, Mapping):
-        named = {"/".join(check_name(name, "inputs")): source for name, source in inputs.items() if isinstance(source, PromisedFile)}
-        return {name: source for name, source in inputs.items() if not isinstance(source, PromisedFile)}, named
-    if isinstance(inputs, (str, bytes, os.PathLike)):
-        return inputs, {}
-    rest, promised = [], dict[str, PromisedFile]()
-    for source in inputs:
-        if not isinstance(source, PromisedFile):
-            rest.append(source)
-        elif promised.setdefault(source.name, source) != source:
-            raise BadInput(f"inputs: files of two tasks would both be called {source.name!r}", 'name them: {"a.txt": one.file("x.txt"), …}')
-    return rest, promised
 
 
 def check_inputs(inputs: Inputs) -> dict[str, Source]:

@@ -7,9 +7,11 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, Unpack
 
+from pilotfish.applications.executable import PromisedFile, check_outputs
 from pilotfish.applications.function import PythonCalls, worker_payload, worker_spec
 from pilotfish.applications.launches import Defaults, ExecutableCalls, ExecutableWishes
 from pilotfish.applications.parcel import joined
+from pilotfish.applications.promises import promise, take_promised
 from pilotfish.applications.wishes import KNOWN, read_wishes
 from pilotfish.errors import BadInput
 from pilotfish.model.data import Awaited, Content
@@ -64,6 +66,8 @@ class TaskList:
         self._worker_specs: dict[str, int] = {}
         self._executables = ExecutableCalls(self._register)
         self._calls: dict[str, PythonCalls] = {}
+        self._kept: dict[int, tuple[str, ...]] = {}
+        """By index: what executables keep for others."""
 
     def __len__(self) -> int:
         return self._next
@@ -73,8 +77,22 @@ class TaskList:
     ) -> int:
         """An executable. Returns the task's index, which ``after`` of later tasks may name. ``cost``: compared with the other tasks."""
         with self._lock:
+            awaited = take_promised(options, self._index_of)
             spec, payload, contents = self._executables.encode(argv, options, self.defaults)
-            return self._append(spec, payload, after, contents, cost)
+            index = self._append(spec, payload, after, contents, cost, awaited)
+            kept = (*(self.defaults.keep or ()), *options.get("keep", ()))
+            if kept:
+                self._kept[index] = check_outputs(kept, "keep")
+            return index
+
+    def _index_of(self, task: object) -> int:
+        if isinstance(task, int):
+            return task
+        raise BadInput(f"inputs: {task!r} is no task of this list", "name it by its index: tasks.file(0, 'model.dat')")
+
+    def file(self, task: int, name: str) -> PromisedFile:
+        """A file that the task with this index will leave, or a directory, for the ``inputs`` of later tasks: they wait for it."""
+        return promise(task, name, self._kept.get(task, ()), str(task))
 
     def call(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> int:
         """A Python call."""
@@ -109,13 +127,21 @@ class TaskList:
         self.specs.append((spec, code))
         return len(self.specs) - 1
 
-    def _append(self, spec: int, payload: bytes, after: Iterable[int], contents: tuple[Content, ...] = (), cost: float = 1.0) -> int:
+    def _append(
+        self,
+        spec: int,
+        payload: bytes,
+        after: Iterable[int],
+        contents: tuple[Content, ...] = (),
+        cost: float = 1.0,
+        awaited: tuple[Awaited, ...] = (),
+    ) -> int:
         index = self._next
         before = tuple(after)
         for other in before:
             if isinstance(other, bool) or not isinstance(other, int) or not 0 <= other < index:
                 raise BadInput(f"after: {other!r} is not the index of an earlier task", f"indices so far go from 0 to {index - 1}")
-        self._entries.append(Entry(spec, payload, Needs(before, contents, read_cost(cost))))
+        self._entries.append(Entry(spec, payload, Needs(before, contents, read_cost(cost), awaited)))
         self._next = index + 1
         if self._changed is not None:
             self._changed()

@@ -1,0 +1,69 @@
+"""Files that tasks will leave, as inputs of others that are added to the same list."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pilotfish.applications.executable import PromisedFile
+from pilotfish.applications.tasklist import TaskList
+from pilotfish.errors import BadInput
+from pilotfish.model.data import Awaited
+
+
+def test_files_of_earlier_tasks_are_awaited_under_the_names_they_are_given() -> None:
+    tasks = TaskList()
+    tasks.defaults.keep = ["log"]
+    first = tasks.add(["./mesh"], keep=["mesh.bin", "parts/"])
+    tasks.add(["./use"], inputs=(source for source in [tasks.file(first, "mesh.bin"), tasks.file(first, "parts/1")]))
+    tasks.add(["./use"], inputs={"./in//m": tasks.file(first, "mesh.bin"), "log": tasks.file(1, "log")})
+    _, *users = tasks.take()
+    assert [user.needs.awaited for user in users] == [
+        (Awaited(0, "mesh.bin", "mesh.bin"), Awaited(0, "parts/1", "parts/1")),
+        (Awaited(0, "mesh.bin", "in/m"), Awaited(1, "log", "log")),
+    ]
+    assert all(tasks.specs[user.spec][0].launch["sandbox"] for user in users)
+
+
+def test_other_inputs_come_as_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("here").write_text("bytes of this file")
+    tasks = TaskList()
+    tasks.add(["./mesh"], keep=["m"])
+    tasks.add(["./use"], inputs=(source for source in ["here"]))
+    tasks.add(["./use"], inputs=["here", tasks.file(0, "m")])
+    assert all(b"bytes of this file" in entry.payload for entry in tasks.take()[1:])
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"inputs": [PromisedFile(0, "m"), PromisedFile(1, "m")]}, "both be called 'm'"),
+        ({"inputs": {"/m": PromisedFile(0, "m")}}, "inside the task's directory"),
+        ({"inputs": [PromisedFile(0, "m")], "sandbox": False}, "sandbox=False"),
+        ({"inputs": [PromisedFile(Future(), "m")]}, "no task of this list"),
+    ],
+)
+def test_what_cannot_be_is_told(options: dict[str, Any], said: str) -> None:
+    tasks = TaskList()
+    tasks.add(["true"], keep=["m"])
+    with pytest.raises(BadInput, match=said):
+        tasks.add(["true"], **options)
+
+
+def test_what_nobody_keeps_is_not_promised() -> None:
+    tasks = TaskList()
+    tasks.add(["true"], outputs=["m"])
+    for index in (0, 7):
+        with pytest.raises(BadInput, match=f"task {index} does not keep 'm' for others"):
+            tasks.file(index, "m")
+
+
+def test_promised_files_are_no_inputs_of_all_tasks() -> None:
+    tasks = TaskList()
+    tasks.defaults.inputs = [PromisedFile(0, "m")]
+    with pytest.raises(BadInput, match="a file that a task will leave"):
+        tasks.add(["true"])

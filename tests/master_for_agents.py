@@ -153,7 +153,9 @@ class FakeMaster:
 
     @staticmethod
     def _mac(*fields: str) -> str:
-        return hmac.new(KEY, b"|".join([b"pilotfish-1", *(field.encode() for field in fields)]), hashlib.sha256).hexdigest()
+        return hmac.new(
+            KEY, b"|".join([b"pilotfish-%d" % wire.PROTOCOL, *(field.encode() for field in fields)]), hashlib.sha256
+        ).hexdigest()
 
     def _listen_to(self, peer: Peer) -> None:
         while True:

@@ -53,7 +53,7 @@ def test_a_directory_goes_along_some_outputs_stay_and_data_says_where_all_is(typ
 def test_the_files_of_a_list_go_from_sandbox_to_sandbox_and_a_second_try_has_them_too(typist: Typist) -> None:
     (typist.directory / "tasks.txt").write_text(
         """out=prog,data/   sh -c 'mkdir data; seq 1 9 > data/n; printf "#!/bin/sh\\nsort -rn data/n" > prog; chmod +x prog'
-in=prog,data/ out=sorted id=sort   sh -c './prog > sorted; test -e gate || exit 3'
+in=prog,data/ out=sorted id=sort   sh -c './prog > sorted || exit 4; exit 3'
 in=sorted out=first   sh -c 'head -n 1 sorted > first'
 """
     )
@@ -62,11 +62,10 @@ in=sorted out=first   sh -c 'head -n 1 sorted > first'
     assert not (typist.directory / "sorted").exists(), "they are in directories of their own"
     assert (typist.directory / "run-1/0/data/n").read_text().split() == list("123456789")
     assert typist.type("rerun", "1").status == 1
+    assert "exit status 3" in typist.type("why", "2.0").out, "it had its files, and got as far as before"
     (typist.directory / "tasks.txt").write_text((typist.directory / "tasks.txt").read_text().replace("exit 3", "true"))
     assert typist.type("run", "--sandbox", "--tasks", "tasks.txt").status == 0
     assert (typist.directory / "run-3/2/first").read_text() == "9\n"
-    log = typist.type("why", "2.0")
-    assert "exit status 3" in log.out, "it had its files, and got as far as before"
 
 
 def test_an_input_that_changes_before_its_task_begins_is_told_with_what_to_do(typist: Typist) -> None:

@@ -9,11 +9,12 @@ import msgspec
 from pilotfish.agent import machine as agent_machine
 from pilotfish.agent.staging import Staging
 from pilotfish.agent.work import Attempt, Work
-from pilotfish.core import agents, replicas
+from pilotfish.core import agents, handing, replicas, snapshot
 from pilotfish.core.machine import Machine
-from pilotfish.core.state import State, Worker
+from pilotfish.core.state import Run, State, Worker
 from pilotfish.model import facts as f
 from pilotfish.model import messages as m
+from pilotfish.model.data import Awaited, Handed
 from pilotfish.model.task import DISK
 from tests.simulation.planted import PLANTED, Patch, bug
 
@@ -187,3 +188,32 @@ def contents_outlive_their_runs(patch: Patch) -> None:
             state.contents[digest].runs -= 1
 
     patch.setattr(replicas, "run_gone", keep)
+
+
+# --- files that tasks leave for others ------------------------------------------------------------------------------------------------
+
+
+@bug
+def promised_files_are_not_fetched(patch: Patch) -> None:
+    """The task is told of them, and its worker does not know that it needs them."""
+    patch.setattr(handing, "receive", lambda state, task: None)
+
+
+@bug
+def promised_files_are_handed_on_under_the_name_that_they_had(patch: Patch) -> None:
+    def unnamed(run: Run, awaited: Awaited) -> list[Handed]:
+        return [file for name, file in run.left.get(awaited.maker, {}).items() if name.startswith(f"{awaited.name}/")]
+
+    patch.setattr(handing, "left_for", unnamed)
+
+
+@bug
+def what_tasks_left_for_others_is_not_in_a_snapshot(patch: Patch) -> None:
+    patch.setitem(snapshot._RESTORE, "files", lambda state, row: None)
+
+
+@bug
+def only_the_first_attempt_gets_what_was_promised(patch: Patch) -> None:
+    """Whoever tries again finds an empty directory."""
+    inputs_of = handing.inputs_of
+    patch.setattr(handing, "inputs_of", lambda task: inputs_of(task) if task.attempt < 2 else [])

@@ -175,10 +175,10 @@ def test_large_outputs_are_stowed_before_the_result_is_told() -> None:
     (hello,) = sent(machine.turn(3.0), "hello")
     assert hello[8] == [[1, 1, 1]]
     machine.heard(["welcome", 1, 5.0, 60.0], b"", 3.0)
-    machine.stowed(1, None, b"stowed report", [[A, 10, True, True]], 4.0)
+    machine.stowed(1, None, b"stowed report", [[A, 10, True, True, "a", 420]], 4.0)
     effects = machine.turn(4.0)
     (results,) = sent(effects, "results")
-    assert results[2][0][0] == 1 and results[2][0][6:] == [len(b"stowed report"), [[A, 10, True, True]]]
+    assert results[2][0][0] == 1 and results[2][0][6:] == [len(b"stowed report"), [[A, 10, True, True, "a", 420]]]
     assert A in machine.staging.holds
 
 
@@ -213,7 +213,7 @@ def test_the_master_is_asked_about_what_was_kept_for_an_attempt_that_it_has_stop
     machine.turn(1.0)
     machine.heard(["kill", [[1, 1]]], b"", 2.0)
     machine.turn(2.0)
-    machine.stowed(1, None, b"stowed report", [[A, 10, False, True], [B, 10, True, True]], 3.0)
+    machine.stowed(1, None, b"stowed report", [[A, 10, False, True, "a", 420], [B, 10, True, True, "b", 420]], 3.0)
     effects = machine.turn(3.0)
     assert sent(effects, "holds") == [["holds", [A, B], [], False, [A]]]
     assert not sent(effects, "results")

@@ -58,10 +58,10 @@ class Node:
 
     def report(self, *contents: bytes) -> bytes:
         files = []
-        for data in contents:
+        for place, data in enumerate(contents):
             name = os.urandom(8).hex()
             (self.outbox / name).write_bytes(data)
-            files.append([name, 0o644, len(data), name])
+            files.append([f"out/{place}", 0o644, len(data), name])
         return pack([json.dumps({"stow": True, "files": files}).encode()])
 
     def answers(self, count: int) -> list[tuple[Any, ...]]:
@@ -213,6 +213,16 @@ def test_a_content_is_not_locked_for_ever_when_no_thread_can_be_started(node: No
     assert cache.take(digest_of(data), len(data)) is not None
 
 
+@pytest.mark.parametrize("name", ["m\udce9sh", "../x", "", 5, "x" * 9999])
+def test_a_name_that_cannot_be_handed_on_is_left_out_and_nothing_else_is_lost(node: Node, name: object) -> None:
+    """A slot can be made to say anything; and what the master cannot read would come again and again."""
+    (node.outbox / "file").write_bytes(b"data")
+    said = {"stow": True, "files": [[name, 0o644 + (1 << 70), 4, "file", True]]}
+    node.carrier.stow(1, pack([json.dumps(said).encode()]))
+    ((_, _, failure, _, made),) = node.answers(1)
+    assert failure is None and made == [[digest_of(b"data"), 4, False, True, "", 0o644]]
+
+
 def test_an_output_that_is_put_into_the_masters_own_store_is_no_file_that_a_task_has_a_link_to(node: Node) -> None:
     home = node.directory / "home"
     settings = {"worker": "w", "outbox": str(node.outbox), "home": str(home)}
@@ -220,7 +230,7 @@ def test_an_output_that_is_put_into_the_masters_own_store_is_no_file_that_a_task
     data = os.urandom(100_000)
     carrier.stow(1, node.report(data))
     ((_, _, failure, _, made),) = node.answers(1)
-    assert failure is None and [row[:4] for row in made] == [[digest_of(data), len(data), True, False]]
+    assert failure is None and made == [[digest_of(data), len(data), True, False, "out/0", 0o644]]
     place = Path(content_path(str(home), digest_of(data)))
     assert place.read_bytes() == data and place.stat().st_nlink == 1
     carrier.fetch([digest_of(data), len(data), ""])

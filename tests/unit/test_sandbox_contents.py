@@ -169,7 +169,9 @@ def test_if_nothing_may_be_read_all_is_moved(stage: Stage) -> None:
 def test_what_others_need_is_moved_out_however_small(stage: Stage) -> None:
     for name in ("a", "d/b", "c"):
         stage.sandbox.put(name, 0o600, name.encode())
-    entries, contents = stage.sandbox.collect(["a", "d", "c"], 1 << 20, str(stage.outbox), ["a", "d"])
+    apart = stage.sandbox.names(["a", "d"])
+    assert list(apart) == ["a", "d/b"]
+    entries, contents = stage.sandbox.collect(["a", "d", "c"], 1 << 20, str(stage.outbox), apart)
     assert [entry[0] for entry in entries if len(entry) > 2] == ["a", "d/b"]
     assert contents == [b"c"]
 

@@ -366,14 +366,14 @@ class Carrier:
             at_home = None if stays else self._move_home(path)
             if at_home is not None:
                 contents.append(at_home)
-                made.append([*at_home, True, False, str(name), int(mode)])
+                made.append([*at_home, True, False, name, mode])
                 continue
             digest, size = self._adopt(path)
             self.cache.pin(digest)
             pinned.append(digest)
             contents.append((digest, size))
             self.peers.publish([digest])
-            made.append([digest, size, not stays, True, str(name), int(mode)])
+            made.append([digest, size, not stays, True, name, mode])
             if stays:
                 self.cache.hold(digest)
             else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import glob
 import json
 import os
 import resource
@@ -183,6 +184,8 @@ class Executables:
                 sandbox.make_directory(entry[0], 0o755)
             elif entry[1] == "link":
                 sandbox.make_link(entry[0], entry[2])
+            elif len(entry) > 2 and not entry[2]:
+                raise SandboxError("missing-input", "user", "the task that was to leave %r for it did not" % (entry[0],))
             elif len(entry) > 2:
                 sandbox.place(entry[0], entry[1], content_path(self._places.cache, entry[2]))
             else:
@@ -236,15 +239,12 @@ class Executables:
         """What goes with the result, or to the outbox; what goes home need not be kept besides, but becomes a content that others can be
         given, however small. Without a sandbox the outputs stay where they are; those named plainly must be there."""
         if sandbox is not None:
-            files, contents = sandbox.collect(wanted, ROOM_FOR_FILES, self._places.outbox, kept)
-            home = {entry[0] for entry in files}
-            # Of a directory, what is left of it: it may be empty by now.
-            kept = [name + "/**" if any(gone.startswith(name + "/") for gone in home) else name for name in kept if name not in home]
-            stays, _ = sandbox.collect(kept, 0, self._places.outbox) if kept else ([], [])
-            for entry in stays:
-                if entry[0] in home:
-                    os.unlink(entry[3])
-            return [*files, *([*entry, True] for entry in stays if entry[0] not in home)], contents
+            apart = sandbox.names(kept) if kept else {}
+            files, contents = sandbox.collect(wanted, ROOM_FOR_FILES, self._places.outbox, apart)
+            for entry in files:
+                apart.pop(entry[0], None)
+            stays, _ = sandbox.collect([glob.escape(name) for name in apart], 0, self._places.outbox) if apart else ([], [])
+            return [*files, *([*entry, True] for entry in stays)], contents
         for name in (*wanted, *kept):
             if not any(sign in name for sign in "*?[") and not os.path.exists(name):
                 raise missing_output(name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any, List, Sequence, Tuple
 
-from .parcels import pack, unpack
+from .parcels import begins_with, pack, unpack
 
 MARK = b'{"handed"'
 """A payload that has some begins like this."""
@@ -17,8 +17,10 @@ def wrap(payload: Any, entries: Sequence[Any]) -> bytes:
 
 
 def unwrap(payload: memoryview) -> Tuple[List[Any], memoryview]:
-    start = 4 + 8 * int.from_bytes(payload[:4], "big")
-    if payload[start : start + len(MARK)] != MARK:
+    if not begins_with(payload, MARK):
         return [], payload
-    head, rest = unpack(payload)
-    return json.loads(bytes(head))["handed"], rest
+    try:
+        head, rest = unpack(payload)
+        return list(json.loads(bytes(head))["handed"]), rest
+    except (ValueError, KeyError, TypeError):
+        return [], payload  # which is no task then, and will be told so

@@ -17,7 +17,7 @@ from typing import Any, Deque, Dict, Iterator, List, Sequence
 from .frames import Frame, FrameError, FrameReader, frame_buffers
 from .tls_stream import Stream, secure
 
-PROTOCOL = 1
+PROTOCOL = 2
 DIAL_TIMEOUT_S = 10.0
 READ_AT_ONCE = 4 * 1024 * 1024
 WRITE_AT_ONCE = 256 * 1024
@@ -117,7 +117,7 @@ def keep_alive(connection: socket.socket) -> None:
 
 
 def mac(key: bytes, *fields: str) -> str:
-    return hmac.new(key, b"|".join([b"pilotfish-1", *(field.encode("ascii") for field in fields)]), hashlib.sha256).hexdigest()
+    return hmac.new(key, b"|".join([b"pilotfish-%d" % PROTOCOL, *(field.encode("ascii") for field in fields)]), hashlib.sha256).hexdigest()
 
 
 def prove(link: Link, key: bytes, role: str, key_id: str, binding: str) -> int:

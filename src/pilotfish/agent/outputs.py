@@ -6,7 +6,7 @@ import errno
 import fnmatch
 import os
 import stat
-from typing import Any, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Container, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from .copying import clone, copy
 from .entry_names import SandboxError, missing_output, name_parts
@@ -142,19 +142,19 @@ def _insist_on_absence(error: OSError, name: str) -> None:
 
 
 def take_out(
-    path: str, patterns: Sequence[str], most_bytes: int, outbox: str, apart: Sequence[str] = ()
+    path: str, patterns: Sequence[str], most_bytes: int, outbox: str, apart: Container[str] = ()
 ) -> Tuple[List[List[Any]], List[bytes]]:
     """[name, mode] of those that are read, with their contents, and [name, mode, size, path] of those that lie in the outbox afterwards.
 
-    Without an outbox all are read, and too much is a failure; with one only small ones are, none that the patterns in ``apart`` name, and
-    none at all if nothing may be read.
+    Without an outbox all are read, and too much is a failure; with one only small ones are that are not in ``apart``, and none if nothing
+    may be read.
     """
     entries: List[List[Any]] = []
     contents: List[bytes] = []
     room = min(most_bytes, INLINE_BYTES_IN_ALL) if outbox else most_bytes
     try:
         for output in outputs_in(path, patterns):
-            readable = not outbox or (most_bytes > 0 and not _is_named(output.name, apart))
+            readable = not outbox or (most_bytes > 0 and output.name not in apart)
             content = _read(output, min(INLINE_BYTES, room) if outbox else room) if readable else None
             if content is not None:
                 room -= len(content)
@@ -171,11 +171,6 @@ def take_out(
                 os.unlink(entry[3])
         raise
     return entries, contents
-
-
-def _is_named(name: str, patterns: Sequence[str]) -> bool:
-    """Itself, or a directory that it is in."""
-    return any(fnmatch.fnmatchcase(name, pattern) or name.startswith(pattern + "/") for pattern in patterns)
 
 
 def _read(output: Output, most_bytes: int) -> Optional[bytes]:

@@ -27,6 +27,12 @@ def pack(parts: Sequence[Any]) -> bytes:
     return b"".join([pack_head(parts), *parts])
 
 
+def begins_with(payload: Any, mark: bytes) -> bool:
+    """Whether the first part of it does, if it is a parcel."""
+    start = 4 + 8 * int.from_bytes(bytes(payload[:4]), "big")
+    return bytes(payload[start : start + len(mark)]) == mark
+
+
 def unpack(payload: Any) -> List[memoryview]:
     """The parts, as views of the payload."""
     view = memoryview(payload)

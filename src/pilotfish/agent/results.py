@@ -85,7 +85,7 @@ class Results:
                 continue
             length = len(done.payload)
             # A message counts with the most that JSON may make of it.
-            weight = length + (6 * len(done.failure[2]) if done.failure else 0)
+            weight = length + (6 * len(done.failure[2]) if done.failure else 0) + sum([128 + 6 * len(row[4]) for row in done.made])
             if rows and (number != following or size + weight > FRAME_BYTES or len(rows) >= FRAME_ITEMS):
                 yield ["results", first, rows], parts
                 rows, parts, size = [], [], 0

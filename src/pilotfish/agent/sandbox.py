@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import os
 from contextlib import contextmanager
-from typing import Any, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Container, Dict, Iterator, List, Optional, Sequence, Tuple
 
 from .copying import clone, copy
 from .entry_names import SandboxError, check_target, disk_error, missing_output, name_parts
 from .limits import is_limit
-from .outputs import DIRECTORY, take_out
+from .outputs import DIRECTORY, outputs_in, take_out
 
 __all__ = ["Sandbox", "SandboxError", "disk_error", "missing_output", "name_parts", "write_all"]
 
@@ -111,14 +111,18 @@ class Sandbox:
                 os.close(directory)
 
     def collect(
-        self, patterns: Sequence[str], most_bytes: int, outbox: str = "", apart: Sequence[str] = ()
+        self, patterns: Sequence[str], most_bytes: int, outbox: str = "", apart: Container[str] = ()
     ) -> Tuple[List[List[Any]], List[bytes]]:
         """[name, mode] and content of the regular files that the patterns name; a plain name that is not there is a failure.
 
-        If there is an outbox, files that are not small, or that are to be kept ``apart``, are moved into it: [name, mode, size, path],
+        If there is an outbox, files that are not small, or whose names are in ``apart``, are moved into it: [name, mode, size, path],
         and no content.
         """
         return take_out(self.path, patterns, most_bytes, outbox, apart)
+
+    def names(self, patterns: Sequence[str]) -> Dict[str, None]:
+        """Of the regular files that the patterns name; a plain name that is not there is a failure."""
+        return {output.name: None for output in outputs_in(self.path, patterns)}
 
     def remove(self) -> None:
         """However deep it is, and whatever the task forbade."""

@@ -36,10 +36,10 @@ from .cell import (
 )
 from .failure import Failure
 from .frames import MAX_BODY
-from .parcels import pack
+from .parcels import begins_with, pack
 from .process_tree import children_of, descendants_of, resident_bytes, signal_all
 from .results import Item
-from .stowing import is_marked
+from .stowing import MARK
 from .work import Attempt, Spec
 
 BUFFER_BYTES = 256 * 1024
@@ -258,7 +258,7 @@ class SlotProcess:
             peak_kib = max(rss_kib, self.peak_bytes >> 10)
             self.peak_bytes = 0
             item: Item = (_read_failure(failure), wall_us, cpu_us, peak_kib, payload)
-            items.append((*item, []) if attempt.spec.kind == "exec" and is_marked(payload) else item)
+            items.append((*item, []) if attempt.spec.kind == "exec" and begins_with(payload, MARK) else item)
         if items:
             self.begun_at = now
             self.punched_to = [0, 0]

@@ -9,15 +9,23 @@ import json
 import os
 from typing import Any, Iterator, List, Sequence, Tuple
 
+from .entry_names import SandboxError, name_parts
 from .parcels import pack, unpack
 
 MARK = b'{"stow"'
 """A report that names such files begins like this."""
+NAMES_BYTES = 4 * 1024 * 1024
+"""So much may their names take in a header, at most; those beyond cannot be handed on."""
 
 
-def is_marked(payload: Any) -> bool:
-    start = 4 + 8 * int.from_bytes(bytes(payload[:4]), "big")
-    return bytes(payload[start : start + len(MARK)]) == MARK
+def _promisable(name: Any) -> str:
+    """Nothing if the master could not read it, or no task could have it: then it cannot be handed on."""
+    try:
+        name_parts(name)
+        name.encode()
+    except (SandboxError, UnicodeEncodeError):
+        return ""
+    return str(name)
 
 
 class Report:
@@ -29,10 +37,13 @@ class Report:
         self._outbox = outbox
 
     def files(self) -> Iterator[Tuple[str, int, str, bool]]:
-        """Name, mode, path and whether it stays here, of those that are to be put away."""
+        """Name, mode, path and whether it stays here, of those that are to be put away. A slot can be made to say anything."""
+        room = NAMES_BYTES
         for entry in self._said["files"]:
             if len(entry) > 2:
-                yield entry[0], entry[1], os.path.join(self._outbox, os.path.basename(entry[3])), len(entry) > 4
+                name, path = _promisable(entry[0]), os.path.join(self._outbox, os.path.basename(entry[3]))
+                room -= 6 * len(name)
+                yield name if room >= 0 else "", int(entry[1]) & 0o777, path, len(entry) > 4
 
     def stowed(self, contents: Sequence[Tuple[str, int]]) -> bytes:
         """The payload of the result; ``contents``: digest and size of those files, in order."""

@@ -136,7 +136,7 @@ class ExecutableFuture(TaskFuture[Completed]):
     """The future of an executable: its result is a Completed."""
 
     keep: tuple[str, ...] = ()
-    """What stays with its worker, or on its way, for other tasks."""
+    """Names and patterns of the files that it keeps for others: ``file`` promises these."""
 
     def file(self, name: str) -> PromisedFile:
         """A file that the task will leave, or a directory, for the ``inputs`` of later tasks: they wait for it."""

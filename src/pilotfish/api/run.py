@@ -17,10 +17,9 @@ from pilotfish.api.future import ExecutableFuture, TaskFuture
 from pilotfish.api.mapping import map_by
 from pilotfish.api.places import list_places, read_place, use_places
 from pilotfish.api.session import Pool, Session
-from pilotfish.applications.executable import check_outputs
 from pilotfish.applications.function import PICKLE, PythonCalls, worker_payload, worker_spec
 from pilotfish.applications.launches import Defaults, ExecutableCalls, ExecutableWishes
-from pilotfish.applications.promises import take_promised
+from pilotfish.applications.promises import kept_by, take_promised
 from pilotfish.applications.tasklist import NOTHING, Needs, read_cost
 from pilotfish.applications.wishes import Wishes, read_wishes
 from pilotfish.errors import BadInput, PilotfishError
@@ -145,13 +144,13 @@ class Run:
         that is; ``sandbox=True`` gives it a fresh one without files. A file that another task keeps may be an input before it is there:
         ``inputs=[other.file("mesh.bin")]``.
         """
-        awaited = take_promised(options, lambda task: self._indices([task])[0])
-        spec, payload, contents = self._executables.encode(argv, options, self.defaults)
+        kept = kept_by(options, self.defaults)
+        awaited = take_promised(options, lambda task: self._indices([task], "inputs")[0])
+        spec, payload, contents = self._executables.encode(argv, options, self.defaults, awaited)
         needs = Needs(self._indices(after), contents, read_cost(cost), awaited)
         future = ExecutableFuture(self._session)
-        kept = (*(self.defaults.keep or ()), *options.get("keep", ()))
         if kept:
-            future.keep = check_outputs(kept, "keep")
+            future.keep = kept
         return self._session.submit(future, spec, payload, needs)
 
     def work(
@@ -165,15 +164,17 @@ class Run:
         future: TaskFuture[Any] = TaskFuture(self._session)
         return self._session.submit(future, spec, worker_payload(parameters), Needs(self._indices(after)))
 
-    def _indices(self, futures: Iterable[TaskFuture[Any]]) -> tuple[int, ...]:
+    def _indices(self, futures: Iterable[TaskFuture[Any]], field: str = "after") -> tuple[int, ...]:
         if isinstance(futures, TaskFuture):
-            raise BadInput("after: one future was given, not a list", "write after=[future]")
+            raise BadInput(f"{field}: one future was given, not a list", f"write {field}=[future]")
         indices = []
         for future in futures:
             if not isinstance(future, TaskFuture) or future._session is not self._session:
-                raise BadInput(f"after: {future!r} is not a task of this run", "give futures that this run's submit or executable returned")
+                raise BadInput(
+                    f"{field}: {future!r} is not a task of this run", "give futures that this run's submit or executable returned"
+                )
             if future.index < 0:
-                raise BadInput("after: that task was never sent", "see its exception()")
+                raise BadInput(f"{field}: that task was never sent", "see its exception()")
             indices.append(future.index)
         return tuple(indices)
 

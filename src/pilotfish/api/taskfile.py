@@ -25,6 +25,7 @@ from pilotfish.api.sweep import check_count
 from pilotfish.api.tables import existing_file, text_of
 from pilotfish.api.taskflow import Flow, Links
 from pilotfish.errors import BadInput
+from pilotfish.model.data import Awaited
 from pilotfish.model.task import LEAST_COST, MOST_COST
 
 FIELDS = ("in", "out", "cost", "id", "after")
@@ -55,6 +56,15 @@ class TaskFile:
 
     def __len__(self) -> int:
         return self.count
+
+    @property
+    def made(self) -> frozenset[str]:
+        """Files that one task makes and another needs."""
+        return self.flow.files if self.flow is not None else frozenset()
+
+    def awaited(self, place: int) -> tuple[Awaited, ...]:
+        """Those that this task needs."""
+        return self.flow.awaited[place] if self.flow is not None else ()
 
     def __iter__(self) -> Iterator[ListedTask]:
         tasks = (task for _, task in _tasks_of(self.path))

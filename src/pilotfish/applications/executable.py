@@ -139,7 +139,7 @@ def check_inputs(inputs: Inputs) -> dict[str, Source]:
     for name, source in named:
         check_name(name, "inputs")
         if isinstance(source, PromisedFile):
-            raise BadInput(f"inputs: {name!r} is a file that a task will leave", "only executable() of the run of that task takes it")
+            raise BadInput(f"inputs: {name!r} is a file that a task will leave", "it can be an input of single tasks, not of all")
         if name in found and found[name] != source:
             fix = 'name them: {"a.txt": "one/x.txt", …}; the command line needs one of them under another name, such as a link'
             raise BadInput(f"inputs: {found[name]!r} and {source!r} would both be called {name!r}", fix)

@@ -21,7 +21,7 @@ from pilotfish.applications.executable import (
 )
 from pilotfish.applications.wishes import KNOWN, Wishes, check_known, read_wishes
 from pilotfish.errors import BadInput
-from pilotfish.model.data import Content
+from pilotfish.model.data import Awaited, Content
 from pilotfish.model.quantities import parse_bytes
 from pilotfish.model.task import TaskSpec
 
@@ -90,7 +90,10 @@ class ExecutableCalls:
         self._register = register
         self._specs: dict[str, int] = {}
 
-    def encode(self, argv: Sequence[str | os.PathLike[str]], options: Mapping[str, Any], defaults: Defaults) -> Encoded:
+    def encode(
+        self, argv: Sequence[str | os.PathLike[str]], options: Mapping[str, Any], defaults: Defaults, awaited: Sequence[Awaited] = ()
+    ) -> Encoded:
+        """``awaited``: inputs that other tasks will leave."""
         words = check_argv(argv)
         if options:
             check_known(options, EXECUTABLE_KNOWN, "executable")
@@ -102,24 +105,35 @@ class ExecutableCalls:
             stdin=_stdin(options.get("stdin", b"")),
             env=check_environment(options.get("env", {})),
         )
-        return (self._spec(task, options, defaults), *executable_payload(task))
+        coming = [file.here for file in awaited]
+        if coming:
+            inputs = {**check_inputs(defaults.copy().get("inputs", ())), **task.inputs}
+            taken = {os.path.normpath(name): source for name, source in inputs.items()}
+            twice = next((name for name in coming if name in taken), None)
+            if twice is not None:
+                raise BadInput(
+                    f"inputs: {taken[twice]!r} and a file of another task would both be called {twice!r}", "give one another name"
+                )
+        return (self._spec(task, options, defaults, coming), *executable_payload(task))
 
-    def _spec(self, task: Executable, options: Mapping[str, Any], defaults: Defaults) -> int:
+    def _spec(self, task: Executable, options: Mapping[str, Any], defaults: Defaults, coming: Sequence[str]) -> int:
         own = {name: value for name, value in options.items() if name not in _OF_ONE_TASK}
-        needs_sandbox = bool(task.inputs or task.outputs or task.keep)
-        key = f"{task.argv[0]}\0{needs_sandbox}\0{own!r}\0{defaults.key()}"
+        needs_sandbox = bool(task.inputs or task.outputs or task.keep or coming)
+        is_made = os.path.normpath(task.argv[0]) in coming
+        key = f"{task.argv[0]}\0{needs_sandbox}\0{is_made}\0{own!r}\0{defaults.key()}"
         number = self._specs.get(key)
         if number is None:
-            number = self._specs[key] = self._register(*self._describe(task, {**defaults.copy(), **own}, needs_sandbox))
+            number = self._specs[key] = self._register(*self._describe(task, {**defaults.copy(), **own}, needs_sandbox, is_made))
         return number
 
-    def _describe(self, task: Executable, shared: dict[str, Any], needs_sandbox: bool) -> tuple[TaskSpec, bytes]:
+    def _describe(self, task: Executable, shared: dict[str, Any], needs_sandbox: bool, is_made: bool) -> tuple[TaskSpec, bytes]:
+        """``is_made``: the program itself comes from another task."""
         inputs, outputs = check_inputs(shared.get("inputs", ())), check_outputs(shared.get("outputs", ()))
         keep = check_outputs(shared.get("keep", ()), "keep")
         sandbox = shared.get("sandbox")
         if sandbox is None:
             sandbox = bool(needs_sandbox or inputs or outputs or keep)
-        if sandbox:
+        if sandbox and not is_made:
             inputs = {**program_beside(task.argv), **inputs}
         cwd = shared.get("cwd")
         # What is named in full may well be known only to the nodes.

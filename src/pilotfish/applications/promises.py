@@ -5,19 +5,28 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
-from fnmatch import fnmatchcase
 from typing import Any
 
 from pilotfish.applications.below import check_name
-from pilotfish.applications.executable import Inputs, PromisedFile
-from pilotfish.applications.launches import ExecutableWishes
+from pilotfish.applications.executable import Inputs, PromisedFile, check_outputs
+from pilotfish.applications.launches import Defaults, ExecutableWishes
 from pilotfish.errors import BadInput
 from pilotfish.model.data import Awaited
 
+MAGIC = frozenset("*?[")
+
+
+def kept_by(options: ExecutableWishes, defaults: Defaults) -> tuple[str, ...]:
+    """Names and patterns of what an executable keeps for others."""
+    if "keep" in options:
+        options["keep"] = check_outputs(options["keep"], "keep")
+    return check_outputs((*(defaults.keep or ()), *options.get("keep", ())), "keep")
+
 
 def promise(task: Future[Any] | int, name: str, kept: Iterable[str], shown: str) -> PromisedFile:
-    """``kept``: what the task keeps for others."""
-    if not any(fnmatchcase(name, pattern) or name.startswith(f"{pattern}/") for pattern in kept):
+    """``kept``: what the task keeps for others. What a pattern will match, nobody knows yet: whoever then gets nothing is told so."""
+    (name,) = check_outputs([name], "file")
+    if not any(name == one or name.startswith(f"{one}/") or MAGIC.intersection(one) for one in kept):
         hint = f"give that task keep=[{name!r}]; with outputs=[{name!r}] as well, it comes home besides"
         raise BadInput(f"file: task {shown} does not keep {name!r} for others", hint)
     return PromisedFile(task, name)
@@ -27,25 +36,33 @@ def take_promised(options: ExecutableWishes, index_of: Callable[[Any], int]) -> 
     """Those inputs that other tasks will leave: they are taken off the rest. ``index_of``: a task in its run."""
     if "inputs" not in options:
         return ()
-    options["inputs"], promised = _split_promised(options["inputs"])
+    options["inputs"], promised = _split(options["inputs"])
     if promised and options.get("sandbox") is False:
         raise BadInput("sandbox=False does not go with files of other tasks", "leave it out: they are brought to a fresh directory")
-    if promised:
-        options["sandbox"] = True
     return tuple(Awaited(index_of(source.task), source.name, name) for name, source in promised.items())
 
 
-def _split_promised(inputs: Inputs) -> tuple[Inputs, dict[str, PromisedFile]]:
+def _split(inputs: Inputs) -> tuple[Inputs, dict[str, PromisedFile]]:
     """Inputs that are there, and those that tasks will leave, by the names that they will have."""
-    if isinstance(inputs, Mapping):
-        named = {"/".join(check_name(name, "inputs")): source for name, source in inputs.items() if isinstance(source, PromisedFile)}
-        return {name: source for name, source in inputs.items() if not isinstance(source, PromisedFile)}, named
     if isinstance(inputs, (str, bytes, os.PathLike)):
         return inputs, {}
-    rest, promised = [], dict[str, PromisedFile]()
-    for source in inputs:
-        if not isinstance(source, PromisedFile):
-            rest.append(source)
-        elif promised.setdefault(source.name, source) != source:
-            raise BadInput(f"inputs: files of two tasks would both be called {source.name!r}", 'name them: {"a.txt": one.file("x.txt"), …}')
+    promised: dict[str, PromisedFile] = {}
+    rest: Inputs
+    if isinstance(inputs, Mapping):
+        for name, source in inputs.items():
+            _add(promised, name, source)
+        rest = {name: source for name, source in inputs.items() if not isinstance(source, PromisedFile)}
+    else:
+        sources = list(inputs)
+        for source in sources:
+            _add(promised, getattr(source, "name", ""), source)
+        rest = [source for source in sources if not isinstance(source, PromisedFile)]
     return rest, promised
+
+
+def _add(promised: dict[str, PromisedFile], name: str, source: object) -> None:
+    if not isinstance(source, PromisedFile):
+        return
+    name = "/".join(check_name(name, "inputs"))
+    if promised.setdefault(name, source) != source:
+        raise BadInput(f"inputs: files of two tasks would both be called {name!r}", 'name them: {"a.txt": one.file("x.txt"), …}')

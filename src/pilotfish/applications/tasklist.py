@@ -7,11 +7,11 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, Unpack
 
-from pilotfish.applications.executable import PromisedFile, check_outputs
+from pilotfish.applications.executable import PromisedFile
 from pilotfish.applications.function import PythonCalls, worker_payload, worker_spec
 from pilotfish.applications.launches import Defaults, ExecutableCalls, ExecutableWishes
 from pilotfish.applications.parcel import joined
-from pilotfish.applications.promises import promise, take_promised
+from pilotfish.applications.promises import kept_by, promise, take_promised
 from pilotfish.applications.wishes import KNOWN, read_wishes
 from pilotfish.errors import BadInput
 from pilotfish.model.data import Awaited, Content
@@ -77,12 +77,12 @@ class TaskList:
     ) -> int:
         """An executable. Returns the task's index, which ``after`` of later tasks may name. ``cost``: compared with the other tasks."""
         with self._lock:
+            kept = kept_by(options, self.defaults)
             awaited = take_promised(options, self._index_of)
-            spec, payload, contents = self._executables.encode(argv, options, self.defaults)
-            index = self._append(spec, payload, after, contents, cost, awaited)
-            kept = (*(self.defaults.keep or ()), *options.get("keep", ()))
+            spec, payload, contents = self._executables.encode(argv, options, self.defaults, awaited)
+            index = self._append(spec, payload, Needs(tuple(after), contents, read_cost(cost), awaited))
             if kept:
-                self._kept[index] = check_outputs(kept, "keep")
+                self._kept[index] = kept
             return index
 
     def _index_of(self, task: object) -> int:
@@ -98,7 +98,7 @@ class TaskList:
         """A Python call."""
         with self._lock:
             number, parcel = self._python().encode(function, args, kwargs)
-            return self._append(number, joined(parcel), ())
+            return self._append(number, joined(parcel))
 
     def work(self, parameters: Any, *, after: Iterable[int] = (), cost: float = 1.0) -> int:
         """One ``do_work(parameters)`` of the application's worker."""
@@ -109,7 +109,7 @@ class TaskList:
             number = self._worker_specs.get(key)
             if number is None:
                 number = self._worker_specs[key] = self._register(*worker_spec(self._worker, self._wanted()))
-            return self._append(number, worker_payload(parameters), after, cost=cost)
+            return self._append(number, worker_payload(parameters), Needs(tuple(after), cost=read_cost(cost)))
 
     def post(self, function: Callable[..., object], /, *args: Any) -> None:
         """Have results worked on in the manager's thread pool. They count as dealt with when this is through."""
@@ -127,21 +127,12 @@ class TaskList:
         self.specs.append((spec, code))
         return len(self.specs) - 1
 
-    def _append(
-        self,
-        spec: int,
-        payload: bytes,
-        after: Iterable[int],
-        contents: tuple[Content, ...] = (),
-        cost: float = 1.0,
-        awaited: tuple[Awaited, ...] = (),
-    ) -> int:
+    def _append(self, spec: int, payload: bytes, needs: Needs = NOTHING) -> int:
         index = self._next
-        before = tuple(after)
-        for other in before:
+        for other in (*needs.after, *(file.maker for file in needs.awaited)):
             if isinstance(other, bool) or not isinstance(other, int) or not 0 <= other < index:
                 raise BadInput(f"after: {other!r} is not the index of an earlier task", f"indices so far go from 0 to {index - 1}")
-        self._entries.append(Entry(spec, payload, Needs(before, contents, read_cost(cost), awaited)))
+        self._entries.append(Entry(spec, payload, needs))
         self._next = index + 1
         if self._changed is not None:
             self._changed()

@@ -6,7 +6,7 @@ import os
 import re
 import shlex
 import shutil
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -78,9 +78,9 @@ class Source:
 
     def described(self) -> Iterator[tuple[Executable, tuple[str, ...], str]]:
         """Each task with its values of the parameters and its ``id=``."""
-        if self.listed is not None:
-            made = self.listed.flow.files if self.listed.flow is not None else frozenset[str]()
-            return ((_executable(task, self.launch.sandbox, self.read, made), (), task.id) for task in self.listed)
+        listed = self.listed
+        if listed is not None:
+            return ((self._listed_executable(listed, place, task), (), task.id) for place, task in enumerate(listed))
         templates = self.templates
         assert templates is not None
         return ((templates.fill(values, number), values, "") for number, values in enumerate(self.sweep))
@@ -91,8 +91,15 @@ class Source:
 
     def awaited(self, place: int) -> tuple[Awaited, ...]:
         """Files that come to its directory from those of others."""
-        flow = self.listed.flow if self.listed is not None and self.launch.sandbox else None
-        return flow.awaited[place] if flow is not None else ()
+        return self.listed.awaited(place) if self.listed is not None and self.launch.sandbox else ()
+
+    def _listed_executable(self, listed: TaskFile, place: int, task: ListedTask) -> Executable:
+        outputs = check_outputs(task.outputs)
+        if not self.launch.sandbox:
+            return Executable(argv=task.argv, outputs=outputs)
+        beside = program_beside(task.argv) if os.path.normpath(task.argv[0]) not in listed.made else {}
+        inputs = {**beside, **self.read(_not_awaited(task, listed.awaited(place)))}
+        return Executable(argv=task.argv, inputs=inputs, outputs=outputs, keep=tuple(name for name in outputs if name in listed.made))
 
     def costs(self) -> list[float] | None:
         """How long each task takes compared with the others, if the task list says so."""
@@ -214,12 +221,15 @@ def _from_list(wording: Wording, env: dict[str, str], environ: Mapping[str, str]
         # What may lie at one site alone is for each task to say.
         return check_inputs(find([*earlier, *inputs]))
 
-    made = listed.flow.files if listed.flow is not None else frozenset[str]()
+    made = listed.made
+    both = next((name for name in wording.inputs if os.path.normpath(name) in made), None)
+    if both is not None:
+        raise BadInput(f"--input {both}: a task of {wording.task_list} makes it", "Leave it out: in= of those that need it is enough.")
     needs_sandbox, seen = bool(wording.inputs or wording.outputs or wording.keep), set()
-    for task in listed:
+    for place, task in enumerate(listed):
         # Those who make files for each other share this directory, unless a sandbox is asked for.
         needs_sandbox = needs_sandbox or (bool(task.inputs or task.outputs) and not made) or any(map(is_earlier, task.inputs))
-        read(name for name in task.inputs if os.path.normpath(name) not in made)
+        read(_not_awaited(task, listed.awaited(place)))
         check_outputs(task.outputs)
         if task.argv[0] not in seen and os.path.normpath(task.argv[0]) not in made:
             seen.add(task.argv[0])
@@ -236,15 +246,10 @@ def _from_list(wording: Wording, env: dict[str, str], environ: Mapping[str, str]
     return Source(len(listed), launch, f"--tasks {wording.task_list}", True, listed=listed, read=read)
 
 
-def _executable(task: ListedTask, sandbox: bool, read: ReadInputs, made: Collection[str]) -> Executable:
-    """``made``: files that tasks of the list make for each other."""
-    outputs = check_outputs(task.outputs)
-    if not sandbox:
-        return Executable(argv=task.argv, outputs=outputs)
-    beside = program_beside(task.argv) if os.path.normpath(task.argv[0]) not in made else {}
-    inputs = {**beside, **read(name for name in task.inputs if os.path.normpath(name) not in made)}
-    handed_on = tuple(name for name in outputs if name in made)
-    return Executable(argv=task.argv, inputs=inputs, outputs=outputs, keep=handed_on)
+def _not_awaited(task: ListedTask, awaited: Iterable[Awaited]) -> list[str]:
+    """Inputs that are here, or that an earlier run left."""
+    coming = {file.name for file in awaited}
+    return [name for name in task.inputs if os.path.normpath(name) not in coming]
 
 
 def read_environment(given: Sequence[str], environ: Mapping[str, str]) -> dict[str, str]:

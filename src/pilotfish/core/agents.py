@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 _OF_A_WORKER = m.Hello, m.Gone
-"""What names its worker: the link does not."""
+"""Messages that say which worker they are about."""
 MOST_CONTACTS = 20
 MOST_FULL_DISKS = 10
 """From so many attempts on, a task that finds every disk full is charged for it: else it would go from one to the next for ever."""
@@ -84,8 +84,7 @@ def hear(machine: Machine, spoke: i.AgentSpoke) -> None:
 
 def lease_s(machine: Machine, worker: Worker) -> float:
     """How long this worker may be silent: one that calls now and then longer than one that stays connected."""
-    lease_s = machine.settings.lease_s
-    return max(lease_s, 3 * worker.poll_s) if worker.poll_s else lease_s
+    return max(machine.settings.lease_s, 3 * worker.poll_s)
 
 
 def _current(machine: Machine, worker: Worker, number: int, attempt: int) -> Task | None:

@@ -86,7 +86,7 @@ def _tasks_added(state: State, fact: f.TasksAdded, at: float) -> None:
             run.counts[WAITING] += 1
         else:
             run.counts[READY] += 1
-            if run.awaited or run.handed:
+            if run.awaited:
                 handing.receive(state, task)
             enqueue(state, task)
     state.unfinished += count

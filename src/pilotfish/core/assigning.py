@@ -20,7 +20,9 @@ from pilotfish.model.task import CORES, Payload, sent_bytes
 if TYPE_CHECKING:
     from pilotfish.core.machine import Machine
 
-BYTES_PER_MESSAGE = 16 * 1024 * 1024
+BYTES_PER_MESSAGE = 8 * 1024 * 1024
+ROW_BYTES = 256
+"""What a file takes in a header, which may have 16 MiB."""
 
 
 class Parcelling:
@@ -132,7 +134,7 @@ def _add(machine: Machine, presence: Presence, parcelling: Parcelling, task: Tas
     handed = tuple(handing.inputs_of(task)) if run.awaited or run.handed else ()
     parcelling.tasks.append(m.SentTask(task.id, attempt, number, length, cores, memory, contents, handed))
     parcelling.payloads.append(task.payload)
-    parcelling.size += length
+    parcelling.size += length + ROW_BYTES * (len(contents) + len(handed))
 
 
 def _send(machine: Machine, presence: Presence, parcelling: Parcelling, kind: type[m.Assign] | type[m.Lend]) -> None:

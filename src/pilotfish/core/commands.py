@@ -117,8 +117,13 @@ def _rerun(machine: Machine, arguments: dict[str, Any]) -> dict[str, int]:
         for child in task.children or ():
             if child in places:
                 deps.setdefault(places[child], []).append(places[task.id & INDEX_MASK])
-    contents = {place: tuple(record.content for record in task.contents) for place, task in enumerate(wanted) if task.contents}
-    awaited, handed = _files_for(run, wanted, places)
+    awaited, handed = _files_for(run, places)
+    contents = {}
+    for place, task in enumerate(wanted):
+        known = {record.digest: record.content for record in task.contents}
+        known.update((content.digest, content) for content in handing.contents_of(handed.get(place, ())) if content.digest not in known)
+        if known:
+            contents[place] = tuple(known.values())
     costs = [run.cost(task.id & INDEX_MASK) for task in wanted] if run.costs else []
     specs, payloads = [task.spec for task in wanted], [task.payload for task in wanted]
     machine.record(f.TasksAdded(number, 0, specs, payloads, deps, contents, costs, awaited, handed))
@@ -129,11 +134,12 @@ def _rerun(machine: Machine, arguments: dict[str, Any]) -> dict[str, int]:
     return {"run": number, "tasks": len(wanted)}
 
 
-def _files_for(run: Run, tasks: list[Task], places: dict[int, int]) -> tuple[dict[int, tuple[Awaited, ...]], dict[int, tuple[Handed, ...]]]:
-    """What tasks of a second try need of others: of those that are tried again as well, and of those that were done."""
+def _files_for(run: Run, places: dict[int, int]) -> tuple[dict[int, tuple[Awaited, ...]], dict[int, tuple[Handed, ...]]]:
+    """What tasks of a second try need of others: of those that are tried again as well, and of those that were done. ``places``: theirs in
+    it, by index."""
     awaited: dict[int, tuple[Awaited, ...]] = {}
     handed: dict[int, tuple[Handed, ...]] = {}
-    for place, index in enumerate(task.id & INDEX_MASK for task in tasks):
+    for index, place in places.items():
         needed = run.awaited.get(index, ())
         again = [Awaited(places[file.maker], file.name, file.here) for file in needed if file.maker in places]
         had = [one for file in needed if file.maker not in places for one in handing.left_for(run, file)]

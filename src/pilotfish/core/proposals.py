@@ -81,7 +81,7 @@ class Outlook:
 
     @property
     def roomy(self) -> list[Worker]:
-        if self._roomy is None:  # asked for in every turn, in which the lock of a cached property would be felt
+        if self._roomy is None:  # asked for in every turn: a cached property, which has a lock up to Python 3.11, would be felt
             self._roomy = [worker for worker in self.state.roomy if self._able(worker)]
             if self.sites:
                 own = dict.fromkeys(self.workers)

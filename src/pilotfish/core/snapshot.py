@@ -38,8 +38,11 @@ def dump(state: State) -> Iterator[f.Restored]:
         yield f.Restored("run", _run_row(run))
         for first in range(0, len(run.tasks), TASKS_PER_ROW):
             yield f.Restored("tasks", [run.id, first, [_task_row(task) for task in run.tasks[first : first + TASKS_PER_ROW]]])
-        if run.awaited or run.left or run.handed:
-            yield f.Restored("files", [run.id, *([*files.items()] for files in (run.awaited, run.left, run.handed))])
+        for kind in _FILES:
+            known = getattr(run, kind)
+            rows = [[index, *(files.values() if kind == "left" else files)] for index, files in known.items()]
+            for first in range(0, len(rows), TASKS_PER_ROW):
+                yield f.Restored("files", [run.id, kind, rows[first : first + TASKS_PER_ROW]])
     for worker in (*state.workers.values(), *state.gone_workers.values()):
         yield f.Restored("worker", _worker_row(worker))
     if state.twins:
@@ -145,11 +148,19 @@ def _restore_rest(run: Run, task: Task, failure: Any, troubles: Any, waits_for: 
         task.shape = run.shape_for(task.spec, task.troubles.memory, task.troubles.least_s)
 
 
+_FILES = ["awaited", "left", "handed"]
+
+
 def _restore_files(state: State, row: Any) -> None:
-    number, awaited, left, handed = row
+    number, kind, rows = row
     run = state.runs[number]
-    run.awaited = dict(msgspec.convert(awaited, list[tuple[int, tuple[Awaited, ...]]]))
-    run.left, run.handed = (dict(msgspec.convert(files, list[tuple[int, tuple[Handed, ...]]])) for files in (left, handed))
+    for index, *files in rows:
+        if kind == "awaited":
+            run.awaited[index] = msgspec.convert(files, tuple[Awaited, ...])
+        elif kind == "left":
+            run.left[index] = {file.name: file for file in msgspec.convert(files, list[Handed])}
+        else:
+            run.handed[index] = msgspec.convert(files, tuple[Handed, ...])
 
 
 def _worker_row(worker: Worker) -> list[Any]:

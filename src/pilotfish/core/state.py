@@ -225,8 +225,8 @@ class Run:
         """Relative costs, as far as anybody gave some: those beyond its end are 1."""
         self.awaited: dict[int, tuple[Awaited, ...]] = {}
         """By index: files that other tasks of the run leave for it."""
-        self.left: dict[int, tuple[Handed, ...]] = {}
-        """By index: files that it left as contents."""
+        self.left: dict[int, dict[str, Handed]] = {}
+        """By index: files that it left as contents, by name."""
         self.handed: dict[int, tuple[Handed, ...]] = {}
         """By index: files that tasks of another run left for it."""
         self.attempts = 0
@@ -382,7 +382,7 @@ class Worker:
 
     def suits(self, shape: Shape, now: float) -> bool:
         """May a task of this shape run here at all: enough of everything, the tags that it wants, time enough?"""
-        return (self.ends_at is None or self.has_time(shape, now)) and self.could_fit(shape.needs) and self.qualifies(shape)
+        return self.has_time(shape, now) and self.could_fit(shape.needs) and self.qualifies(shape)
 
     def has_time(self, shape: Shape, now: float) -> bool:
         """Long enough for its limit; and for one that was cut off before, worth another try."""

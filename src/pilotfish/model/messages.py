@@ -15,7 +15,7 @@ from msgspec import Meta, Struct
 from pilotfish.model.data import Awaited, Content, Handed, Made
 from pilotfish.model.task import Failure, RunOptions, TaskSpec
 
-PROTOCOL = 1
+PROTOCOL = 2
 PREFIX_BYTES = 8
 MAX_BEFORE_PROOF = 64 * 1024
 MAX_HEADER = 16 * 1024 * 1024

@@ -78,8 +78,6 @@ class Duplication:
 
     def _watches(self, outlook: Outlook) -> bool:
         """Is there room, and something that may need it? What is only known to be assigned may run for long when that is heard."""
-        if not self._runs:
-            return False
         live = any(run.counts[RUNNING] + run.counts[ASSIGNED] and not run.paused for run in self._runs)
         return live and bool(outlook.state.roomy)
 

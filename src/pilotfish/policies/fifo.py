@@ -102,7 +102,8 @@ class Fifo:
             fillings.append(_fill(outlook, worker, reserved.get(name, given), preferred.get(name, ()), turns, mold))
         if outlook.sites:
             odd = [supply for supply in supplies if supply.shape.least_s]
-            fillings += [_fill(outlook, worker, odd, (), turns, mold) for worker in outlook.vouched if odd]
+            if odd:
+                fillings += [_fill(outlook, worker, odd, (), turns, mold) for worker in outlook.vouched]
         elif short:
             # Only when everybody has what fits now: a task must not wait at one worker while another has room for it.
             for proposal in fillings:
@@ -376,9 +377,7 @@ def _uniform(worker: Worker, proposal: Proposal, shape: Shape) -> bool:
 
 
 def _depth(outlook: Outlook, worker: Worker, shape: Shape) -> int:
-    """How many tasks may wait at the worker."""
-    if not _is_short(shape):
-        return 0
+    """How many such short tasks may wait at the worker."""
     slots = min(worker.capacity.get(name, 0) // amount for name, amount in shape.needs) if shape.needs else 1
     mean_s = max(shape.mean_us, OVERHEAD_US) / 1e6
     window = max(outlook.ahead_s, worker.poll_s)

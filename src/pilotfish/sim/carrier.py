@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from pilotfish.sim.library import Failure, made_by
+from pilotfish.sim.library import MODE, Failure, made_by, name_of
 
 if TYPE_CHECKING:
     from pilotfish.sim.nodes import Node
@@ -99,7 +99,8 @@ class SimulatedCarrier:
             self.world.report.counts["contents made"] += 1
             if home:
                 self.world.library.home[content.digest] = None
-        self._stowed(number, None, payload, [[content.digest, content.size, home, True] for content, home in made])
+        rows = [[content.digest, content.size, home, True, name_of(place), MODE] for place, (content, home) in enumerate(made)]
+        self._stowed(number, None, payload, rows)
 
     def _stowed(self, number: int, failure: Failure | None, payload: bytes, made: list[Any]) -> None:
         del self.unstowed[number]

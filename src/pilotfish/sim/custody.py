@@ -10,11 +10,13 @@ from pilotfish.core.machine import Machine
 from pilotfish.core.state import State
 from pilotfish.model import facts as f
 from pilotfish.model.data import Made
-from pilotfish.model.ids import show_task
-from pilotfish.sim.library import made_by
+from pilotfish.model.ids import INDEX_MASK, run_of, show_task, task_id
+from pilotfish.model.states import DONE
+from pilotfish.sim.library import MODE, made_by, name_of
 
 if TYPE_CHECKING:
     from pilotfish.sim.nodes import Node
+    from pilotfish.sim.workloads import PersonPlan
     from pilotfish.sim.world import World
 
 SETTLED_S = 30.0
@@ -38,6 +40,25 @@ class Custody:
         missing = [digest for digest in self.missing(node, task) if digest not in node.carrier.spoiled]
         if missing:
             raise Mislaid(f"task {show_task(task)} {when} at {node.worker}, where {len(missing)} of its contents are not: {missing[0][:6]}")
+
+    def check_handed(self, node: Node, task: int, plan: PersonPlan, handed: list[Any]) -> None:
+        """An attempt begins: it gets all that it was promised, under the names that it knows, and nothing else."""
+        expected = []
+        planned = plan.tasks[task & INDEX_MASK]
+        for maker in planned.uses if planned.is_promised else ():
+            number = task_id(run_of(task), maker)
+            known = self.world.journal.shadow.task(number)
+            if known.state != DONE:
+                raise Mislaid(f"task {show_task(task)} begins, and {known} has not made what it was promised")
+            made = made_by(plan.tasks[maker], number, known.attempt)
+            expected += [[f"{maker}/{place}", MODE, content.digest, content.size] for place, (content, _) in enumerate(made)]
+        self.world.report.counts["files handed on"] += len(expected)
+        if handed != expected:
+            raise Mislaid(f"task {show_task(task)} was promised {expected} and given {handed}")
+        here = {**node.carrier.disk.contents, **node.carrier.spoiled}
+        absent = [name for name, _, digest, _ in expected if digest not in here]
+        if absent:
+            raise Mislaid(f"task {show_task(task)} begins at {node.worker}, where {absent} is not")
 
     def told(self, node: Node, what: str, arguments: tuple[Any, ...]) -> None:
         """The agent's machine hears of something; it may be that the disk is full. What was condemned anyway says nothing."""
@@ -80,7 +101,7 @@ class Custody:
             payload = self.world.payloads.get(output)
             attempt = self.world.journal.shadow.task(number).attempt
             truth = made_by(self.world.workloads.planned(payload), number, attempt)
-            expected = [Made(content.digest, content.size, home) for content, home in truth]
+            expected = [Made(one.digest, one.size, home, True, name_of(place), MODE) for place, (one, home) in enumerate(truth)]
             if fact.made.get(number, []) != expected:
                 raise Mislaid(f"task {show_task(number)} has made {expected}, the master has heard of {fact.made.get(number)}")
             lost = [made.digest for made in expected if made.home and made.digest not in self.world.library.home]

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 SHARE = 0.35
 """Of all scenarios, so many are about contents as well."""
+MODE = 0o640
+"""Of all files that tasks make."""
 FEW_LOSSES = 10
 """Whoever needs what was kept at a worker may find it gone, each time anew: only tasks that give up soon do."""
 
@@ -69,7 +71,7 @@ def _draw_needs(dice: random.Random, plan: PersonPlan, inputs: list[Content]) ->
         contents = tuple(dice.sample(inputs, dice.randint(1, min(3, len(inputs))))) if dice.random() < 0.4 else ()
         makes = tuple(dice.random() < 0.6 for _ in range(dice.randint(1, 2))) if dice.random() < 0.4 else ()
         uses = _draw_uses(dice, plan, index) if dice.random() < 0.2 else ()
-        plan.tasks[index] = replace(task, contents=contents, makes=makes, uses=uses)
+        plan.tasks[index] = replace(task, contents=contents, makes=makes, uses=uses, is_promised=bool(index % 2))
 
 
 def _draw_uses(dice: random.Random, plan: PersonPlan, index: int) -> tuple[int, ...]:
@@ -87,6 +89,11 @@ def _content(label: str, path: str = "") -> Content:
 def made_by(planned: PlannedTask, task: int, attempt: int) -> list[tuple[Content, bool]]:
     """What this attempt leaves, and whether it is brought home. Each attempt leaves something else, as many programs do."""
     return [(_content(f"made {task} {attempt} {number}"), home) for number, home in enumerate(planned.makes)]
+
+
+def name_of(number: int) -> str:
+    """Of what a task makes, in its directory."""
+    return f"out/{number}"
 
 
 @dataclass(slots=True)

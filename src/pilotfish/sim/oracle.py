@@ -16,6 +16,7 @@ import zlib
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from pilotfish.agent.handed import unwrap
 from pilotfish.agent.work import Attempt
 from pilotfish.core.check import check, fingerprint
 from pilotfish.core.machine import RETURN_S
@@ -244,7 +245,7 @@ class Oracle:
                     f"although attempt {other.attempt} on {other.worker} is {other.outcome or 'running'} and {other.worker} is not gone"
                 )
         earlier.append(execution)
-        self._check_needed(task, bytes(attempt.payload))
+        self._check_needed(node, task, attempt)
         self._check_room(node)
         self.gangs.began(node, execution, attempt)
         self.gangs.molded(execution, attempt)
@@ -262,13 +263,14 @@ class Oracle:
         if node.woken > MOST_IDLE_TURNS:
             raise Violated(f"agent {node.worker} asks for {node.woken} turns at one moment")
 
-    def _check_needed(self, number: int, payload: bytes) -> None:
+    def _check_needed(self, node: Node, number: int, attempt: Attempt) -> None:
         person = self.person_of_run.get(run_of(number))
         if person is not None:
             tasks = self.world.journal.shadow.runs[person.run].tasks
-            for needed in self.world.workloads.planned(payload).needs:
+            for needed in person.plan.tasks[number & INDEX_MASK].needs:
                 if tasks[needed].state != DONE:
                     raise Violated(f"task {show_task(number)} was begun before {tasks[needed]}, which it needs")
+            self.custody.check_handed(node, number, person.plan, unwrap(memoryview(attempt.payload))[0])
 
     def _check_room(self, node: Node) -> None:
         used: dict[str, float] = {}

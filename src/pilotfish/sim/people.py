@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from pilotfish.model import messages as m
-from pilotfish.model.data import Content
+from pilotfish.model.data import Awaited, Content
 from pilotfish.model.ids import task_id
 from pilotfish.model.states import DONE, TASK_STATES
 from pilotfish.model.task import TaskSpec
@@ -141,7 +141,7 @@ class Person:
     def _submittable(self, count: int) -> int:
         """How many of the next tasks need nothing that is yet to be made."""
         for offset, task in enumerate(self.plan.tasks[self.sent : self.sent + count]):
-            if any(maker not in self.told_ever for maker in task.uses):
+            if not task.is_promised and any(maker not in self.told_ever for maker in task.uses):
                 return offset
         return count
 
@@ -149,7 +149,7 @@ class Person:
         """What this task needs, and of what others made that which there is."""
         task = self.plan.tasks[index]
         found = dict.fromkeys(task.contents)
-        for maker in task.uses:
+        for maker in task.uses if not task.is_promised else ():
             state, _, result = self.told_ever[maker]
             if state == DONE:
                 attempt = int(result.rsplit(b"|", 2)[1])
@@ -173,6 +173,11 @@ class Person:
             [(task.spec, len(payload)) for task, payload in zip(chosen, payloads, strict=True)],
             {offset: list(task.needs) for offset, task in enumerate(chosen) if task.needs},
             contents={offset: wanted for offset in range(count) if (wanted := self._contents(first + offset))},
+            awaited={
+                offset: tuple(Awaited(maker, "out", str(maker)) for maker in task.uses)
+                for offset, task in enumerate(chosen)
+                if task.uses and task.is_promised
+            },
         )
         self.sent += count
         self.specs_sent = max(self.specs_sent, highest)
@@ -220,7 +225,7 @@ class Person:
         if self.plan.options.owned:
             self.taken = max(self.taken, self.cursor)
             self._say(m.Taken(self.run, self.cursor))
-        if any(task.uses for task in self.plan.tasks[self.sent : self.sent + 1]):
+        if any(task.uses and not task.is_promised for task in self.plan.tasks[self.sent : self.sent + 1]):
             self._submit_more()
         self._maybe_leave()
 

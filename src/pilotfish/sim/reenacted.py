@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, cycle
 
+import msgspec
+
 from pilotfish.core.proposals import Hold
 from pilotfish.core.prospects import PilotWish, PilotWithdrawal
 from pilotfish.core.state import UNIT, Run, State, Worker
@@ -17,6 +19,7 @@ from pilotfish.model import effects as e
 from pilotfish.model import facts as f
 from pilotfish.model import inputs as i
 from pilotfish.model import messages as m
+from pilotfish.model.data import Content
 from pilotfish.model.ids import INDEX_MASK, run_of
 from pilotfish.model.site import PilotSize
 from pilotfish.model.states import WORKER_STATES
@@ -148,7 +151,7 @@ class Reenacted(Rehearsal):
     def _submit(self) -> None:
         run = self._run
         self.tell(i.ClientSpoke(CLIENT_LINK, m.Open("reenacted", run.options), []))
-        specs = run.specs
+        specs = [msgspec.structs.replace(spec, contents=tuple(map(_had, spec.contents))) for spec in run.specs]
         self.tell(i.ClientSpoke(CLIENT_LINK, m.Submit(1, 0, 0, specs, [0] * len(specs), []), [b""] * len(specs)))
         known = sum(count for _, count in self._history.arrivals)
         batches = [(run.opened_at, len(run.tasks) - known)] if known < len(run.tasks) else []
@@ -164,7 +167,9 @@ class Reenacted(Rehearsal):
         here = range(first, first + count)
         deps = {index - first: needed[index] for index in here if index in needed}
         contents = {
-            index - first: tuple(record.content for record in run.tasks[index].contents) for index in here if run.tasks[index].contents
+            index - first: tuple(_had(record.content) for record in run.tasks[index].contents)
+            for index in here
+            if run.tasks[index].contents
         }
         costs = [run.cost(index) for index in here] if run.costs else []
         tasks = [(run.tasks[index].spec, 0) for index in here]
@@ -179,6 +184,11 @@ class Reenacted(Rehearsal):
         self.go_on(left=-1)
         runs = self.machine.state.runs
         return runs[1].ended_at if 1 in runs and runs[1].ended_at else None
+
+
+def _had(content: Content) -> Content:
+    """Whoever made it, somebody has it: nothing is made here."""
+    return content if content.path else msgspec.structs.replace(content, path=content.digest)
 
 
 def _place(state: State, name: str) -> Place:

@@ -134,7 +134,7 @@ class Rehearsal:
         self._submit()
 
     def go_on(self, until: float = LATEST_S, left: int = 0) -> None:
-        """As long as there is work; or to a moment, or until so many tasks are left."""
+        """As long as there is work that somebody can run; or to a moment, or until so many tasks are left."""
         heap, state = self._heap, self.machine.state
         while ((heap and state.unfinished > left) or self._inbox) and heap[0][0] <= until:
             self.now, _, act, arguments = heappop(heap)

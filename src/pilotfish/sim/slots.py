@@ -6,6 +6,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from pilotfish.agent.handed import unwrap
 from pilotfish.agent.work import Attempt
 from pilotfish.sim.workloads import Behaviour, result_of
 
@@ -15,6 +16,11 @@ if TYPE_CHECKING:
 REPORT_DELAY_S = 0.002
 BLACK_HOLE_S = 0.01
 LOST_A_NODE = "a part of it is gone"
+
+
+def said_in(attempt: Attempt) -> bytes:
+    """Its payload, without what the agent put before it."""
+    return bytes(unwrap(memoryview(attempt.payload))[1])
 
 
 @dataclass(slots=True)
@@ -95,7 +101,7 @@ class SimulatedSlot:
         self.attempt = attempt = self.waiting.popleft()
         beside = tuple(attempt.spec.launch.get("hosts", ())[1:])
         self.execution = Execution(attempt.task, attempt.attempt, node.worker, node.life, world.now, beside=beside)
-        behaviour = world.workloads.behaviour(bytes(attempt.payload))
+        behaviour = world.workloads.behaviour(said_in(attempt))
         world.oracle.began(node, self.execution, attempt)
         if world.oracle.custody.missing(node, attempt.task):
             self._plan(BLACK_HOLE_S, ["disk", "worker", "an input is not in the cache any more"], "failed")
@@ -148,11 +154,11 @@ class SimulatedSlot:
         assert self.attempt is not None and self.execution is not None
         execution, attempt = self.execution, self.attempt
         world = self.node.world
-        payload = b"why it failed" if failure else result_of(bytes(attempt.payload), execution)
+        payload = b"why it failed" if failure else result_of(said_in(attempt), execution)
         made: list[Any] = []
         if failure is None:
             world.oracle.custody.check_present(self.node, attempt.task, "ended")
-            made = [[]] if world.workloads.planned(bytes(attempt.payload)).makes else []
+            made = [[]] if world.workloads.planned(said_in(attempt)).makes else []
         wall_us = round((world.now - execution.began) * 1e6)
         self._ended("failed" if self.condemned else outcome)
         self.unreported.append((execution, (failure, wall_us, wall_us, 1000, payload, *made)))
@@ -186,7 +192,7 @@ class SimulatedSlot:
         assert self.attempt is not None
         node, world = self.node, self.node.world
         world.oracle.poisoned(self.attempt.task)
-        if world.workloads.behaviour(bytes(self.attempt.payload)).fells_node:
+        if world.workloads.behaviour(said_in(self.attempt)).fells_node:
             node.crash()
         else:
             node.kill_agent("was killed by signal 9")

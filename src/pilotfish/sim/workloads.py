@@ -44,6 +44,8 @@ class PlannedTask:
     """For each content that it leaves: is it brought home?"""
     uses: tuple[int, ...] = ()
     """Earlier tasks: it needs what they made, so that it can be submitted only when they have ended."""
+    is_promised: bool = False
+    """But it was promised what they will make, and is submitted at once."""
 
 
 @dataclass(slots=True)

@@ -94,6 +94,20 @@ def test_where_tasks_have_directories_of_their_own_the_files_go_from_one_to_the_
     assert all(not found.awaited(place) for place in range(found.count) if place != user)
 
 
+def test_who_changes_a_file_has_it_from_here_and_others_have_it_from_there() -> None:
+    Path("x").write_text("1\n")
+    found = source("in=x out=x touch x\nin=x cat x\n", sandbox=True)
+    first, second = found
+    assert (set(first.inputs), first.keep, set(second.inputs)) == ({"x"}, ("x",), set())
+    assert [file.maker for file in found.awaited(1)] == [0] and not found.awaited(0)
+
+
+def test_what_a_task_makes_is_not_brought_for_all() -> None:
+    Path("x").write_text("1\n")
+    with pytest.raises(BadInput, match="--input ./x: a task of tasks.txt makes it"):
+        source("out=x touch x\nin=x cat x\n", inputs=("./x",))
+
+
 def test_an_input_that_nobody_makes_must_be_there() -> None:
     with pytest.raises(BadInput, match=r"raw.txt.* does not exist"):
         source("in=raw.txt out=mid.txt echo 1\nin=mid.txt echo 2\n")

@@ -45,6 +45,9 @@ def test_other_inputs_come_as_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         ({"inputs": {"/m": PromisedFile(0, "m")}}, "inside the task's directory"),
         ({"inputs": [PromisedFile(0, "m")], "sandbox": False}, "sandbox=False"),
         ({"inputs": [PromisedFile(Future(), "m")]}, "no task of this list"),
+        ({"inputs": {"m": PromisedFile(0, "m"), "./m": PromisedFile(1, "m")}}, "both be called 'm'"),
+        ({"inputs": {"m": PromisedFile(0, "m"), "./m": b"x"}}, "both be called 'm'"),
+        ({"inputs": [PromisedFile(3, "m")]}, "not the index of an earlier task"),
     ],
 )
 def test_what_cannot_be_is_told(options: dict[str, Any], said: str) -> None:
@@ -60,6 +63,34 @@ def test_what_nobody_keeps_is_not_promised() -> None:
     for index in (0, 7):
         with pytest.raises(BadInput, match=f"task {index} does not keep 'm' for others"):
             tasks.file(index, "m")
+
+
+@pytest.mark.parametrize(("kept", "name"), [("parts/", "parts/"), ("parts", "./parts/1"), ("*.bin", "a.bin"), ("d/**/x?", "d/e/x1")])
+def test_names_are_read_as_keep_reads_them(kept: str, name: str) -> None:
+    tasks = TaskList()
+    tasks.add(["true"], keep=[kept])
+    assert tasks.file(0, name).name == name.rstrip("/").removeprefix("./")
+
+
+def test_a_program_that_another_task_makes_is_not_taken_from_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("tool").write_text("an old one")
+    tasks = TaskList()
+    tasks.add(["cc"], keep=["tool"])
+    tasks.add(["./tool"], inputs=[tasks.file(0, "tool")])
+    tasks.add(["./tool"], sandbox=True)
+    _, made, own = tasks.take()
+    assert not tasks.specs[made.spec][0].launch["inputs"] and tasks.specs[own.spec][0].launch["inputs"][0][0] == "tool"
+
+
+def test_a_promised_file_has_no_name_that_all_tasks_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("m").write_text("everybody's")
+    tasks = TaskList()
+    tasks.add(["true"], keep=["m"])
+    tasks.defaults.inputs = ["m"]
+    with pytest.raises(BadInput, match="both be called 'm'"):
+        tasks.add(["true"], inputs=[tasks.file(0, "m")])
 
 
 def test_promised_files_are_no_inputs_of_all_tasks() -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from pilotfish.core import snapshot
 from pilotfish.core.apply import apply
 from pilotfish.core.check import fingerprint
 from pilotfish.core.state import State, Task
+from pilotfish.model import effects as e
 from pilotfish.model import inputs as i
 from pilotfish.model import messages as m
 from pilotfish.model.data import Awaited, Handed, Made
@@ -26,10 +28,12 @@ FILES = [
 ]
 
 
-def submit(stage: Stage, run: int, count: int, awaited: dict[int, tuple[Awaited, ...]], **words: Any) -> list[Task]:
+def submit(
+    stage: Stage, run: int, count: int, awaited: dict[int, tuple[Awaited, ...]], spec: TaskSpec | None = None, **words: Any
+) -> list[Task]:
     known = stage.machine.state.runs[run]
     first, new = len(known.tasks), not known.specs
-    specs = [TaskSpec("exec")] if new else []
+    specs = [spec or TaskSpec("exec", launch={"sandbox": True})] if new else []
     message = m.Submit(run, first, len(known.specs), specs, [0] * new, [(0, 1)] * count, awaited=awaited, **words)
     stage.tell(i.ClientSpoke(CLIENT, message, [*[b""] * new, *[b"x"] * count]))
     return known.tasks[first:]
@@ -104,7 +108,8 @@ def test_a_second_try_gets_what_the_first_had_and_waits_for_what_it_has_not() ->
     finish(stage, link, middle, [], Failure("version", "user", "made by another Python"))
     assert [task.state for task in (maker, middle, last)] == [DONE, FAILED, FAILED]
     assert stage.ask("rerun", run=run, uid="again") == {"run": 2, "tasks": 2}
-    stage.tell(i.ClientSpoke(CLIENT, m.Ask(1, "forget", {"run": run}), []))
+    assert stage.ask("forget", run=run) == {"forgotten": run}
+    assert [effect.digest for effect in stage.effects if isinstance(effect, e.ReleaseContent)] == [OTHER], "the others are needed"
     middle, last = stage.machine.state.runs[2].tasks
     assert last.state == WAITING and [record.digest for record in middle.contents] == [MESH]
     stage.restart()
@@ -113,6 +118,61 @@ def test_a_second_try_gets_what_the_first_had_and_waits_for_what_it_has_not() ->
     stage.held[link] = {middle.id: 1}
     finish(stage, link, middle, [Made(OTHER, 30, True, True, "out", 0o600)])
     assert given(stage) == {last.id: (Handed("p/1", 0o644, PART, 20), Handed("out", 0o600, OTHER, 30))}
+
+
+def test_a_second_try_that_waits_for_nothing_new_still_fetches_what_it_was_handed() -> None:
+    stage = Stage()
+    run = stage.open_run()
+    maker, middle, last = submit(stage, run, 3, {2: (Awaited(0, "mesh.bin", "m"),)}, deps={1: [0], 2: [1]})
+    stage.close_run(run)
+    link = stage.join("w")
+    finish(stage, link, maker, FILES)
+    finish(stage, link, middle, [], Failure("version", "user", "made by another Python"))
+    assert last.state == FAILED and stage.ask("rerun", run=run, uid="again") == {"run": 2, "tasks": 2}
+    middle, last = stage.machine.state.runs[2].tasks
+    finish(stage, link, middle, [])
+    (sent,) = [one for message in stage.sent(m.Assign) for one in message.tasks]
+    assert (sent.task, sent.handed) == (last.id, (Handed("m", 0o755, MESH, 10),))
+    assert [content.digest for content in sent.contents] == [MESH]
+
+
+@pytest.mark.parametrize(("name", "here"), [("parts*", "parts*"), ("parts*", "all"), ("parts", "parts")])
+def test_a_name_may_be_that_of_a_directory_or_a_pattern(name: str, here: str) -> None:
+    stage = Stage()
+    both = (Awaited(0, name, here), Awaited(0, "parts/1", "parts/1" if here != "all" else "all/parts/1"))
+    maker, user = submit(stage, stage.open_run(), 2, {1: both})
+    finish(stage, stage.join("w"), maker, FILES)
+    below = "all/" if here == "all" else ""
+    expected = {f"{below}parts/1", f"{below}parts-of-others"} if "*" in name else {"parts/1"}
+    assert {file.name for file in given(stage)[user.id]} == expected
+    assert len(given(stage)[user.id]) == len(expected), "what is named twice comes once"
+
+
+def test_many_files_for_many_tasks_are_sent_in_pieces() -> None:
+    stage = Stage()
+    files = 4_000
+    awaited: dict[int, tuple[Awaited, ...]] = {place: (Awaited(0, "d", "d"),) for place in range(1, 21)}
+    maker, *_ = submit(stage, stage.open_run(), 21, awaited)
+    link = stage.join("w", cores=20.0)
+    finish(stage, link, maker, [Made(f"{number:064x}", 1, True, True, f"d/{number:0200}", 0o644) for number in range(files)])
+    messages = stage.sent(m.Assign)
+    assert sum(len(message.tasks) for message in messages) == 20
+    assert max(len(msgspec.json.encode(message)) for message in messages) < m.MAX_HEADER
+
+
+def test_a_promise_that_was_not_kept_is_told_to_who_waits() -> None:
+    stage = Stage()
+    maker, user = submit(stage, stage.open_run(), 2, {1: (Awaited(0, "part", "p"), Awaited(0, "mesh.bin", "m"))})
+    finish(stage, stage.join("w"), maker, FILES)
+    assert given(stage) == {user.id: (Handed("p", 0, "", 0), Handed("m", 0o755, MESH, 10))}
+    assert [record.digest for record in user.contents] == [MESH]
+
+
+@pytest.mark.parametrize("spec", [TaskSpec("python"), TaskSpec("exec"), TaskSpec("exec", launch={"sandbox": False})])
+def test_who_has_no_directory_of_its_own_cannot_be_handed_files(spec: TaskSpec) -> None:
+    stage = Stage()
+    assert submit(stage, stage.open_run(), 2, {1: (Awaited(0, "x", "x"),)}, spec) == []
+    assert "has no directory for them" in stage.sent(m.Problem)[0].message
 
 
 @pytest.mark.parametrize("awaited", [{0: (Awaited(0, "x", "x"),)}, {1: (Awaited(5, "x", "x"),)}, {1: (Awaited(-1, "x", "x"),)}, {7: ()}])

@@ -60,6 +60,7 @@ def draw_data(seed: int, people: list[PersonPlan]) -> DataPlan | None:
 
 
 def _with_inputs(dice: random.Random, spec: TaskSpec, inputs: list[Content]) -> TaskSpec:
+    spec = msgspec.structs.replace(spec, kind="exec", launch={**spec.launch, "sandbox": True})
     if dice.random() < 0.6:
         return spec
     return msgspec.structs.replace(spec, contents=tuple(dice.sample(inputs, dice.randint(1, 2))))

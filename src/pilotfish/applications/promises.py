@@ -11,9 +11,7 @@ from pilotfish.applications.below import check_name
 from pilotfish.applications.executable import Inputs, PromisedFile, check_outputs
 from pilotfish.applications.launches import Defaults, ExecutableWishes
 from pilotfish.errors import BadInput
-from pilotfish.model.data import Awaited
-
-MAGIC = frozenset("*?[")
+from pilotfish.model.data import MAGIC, Awaited
 
 
 def kept_by(options: ExecutableWishes, defaults: Defaults) -> tuple[str, ...]:

@@ -173,13 +173,14 @@ def _read_awaited(run: Run, message: m.Submit, known: int, deps: dict[int, list[
         index = message.first + offset
         if not 0 <= offset < len(message.tasks) or any(not 0 <= file.maker < index for file in files):
             raise BadInput(f"task {run.id}.{index} awaits files of tasks that are not before it", "a task may need earlier tasks only")
+        if offset < known:
+            continue
         number = message.tasks[offset][0]
-        spec = run.specs[number] if number < message.first_spec else message.specs[number - message.first_spec]
+        spec = run.specs[number] if number < len(run.specs) else message.specs[number - message.first_spec]
         if spec.kind != "exec" or not spec.launch.get("sandbox"):
             raise BadInput(f"task {run.id}.{index} awaits files and has no directory for them", "only executables in sandboxes may")
-        if offset >= known:
-            found[index] = files
-            deps[index] = sorted({*deps.get(index, ()), *(file.maker for file in files)})
+        found[index] = files
+        deps[index] = sorted({*deps.get(index, ()), *(file.maker for file in files)})
     return found
 
 

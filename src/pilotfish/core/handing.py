@@ -7,10 +7,8 @@ from fnmatch import fnmatchcase
 
 from pilotfish.core import replicas
 from pilotfish.core.state import Run, State, Task
-from pilotfish.model.data import Awaited, Content, Handed, Made
+from pilotfish.model.data import MAGIC, Awaited, Content, Handed, Made
 from pilotfish.model.ids import INDEX_MASK
-
-_MAGIC = frozenset("*?[")
 
 
 def inputs_of(task: Task) -> list[Handed]:
@@ -27,7 +25,7 @@ def left_for(run: Run, awaited: Awaited) -> list[Handed]:
     exact = left.get(awaited.name)
     if exact is not None:
         return [_named(exact, awaited.here)]
-    if _MAGIC.intersection(awaited.name):
+    if MAGIC.intersection(awaited.name):
         below = "" if awaited.here == awaited.name else f"{awaited.here}/"
         found = [_named(file, below + name) for name, file in left.items() if fnmatchcase(name, awaited.name)]
     else:

@@ -8,6 +8,8 @@ from msgspec import Struct
 
 DIGEST = re.compile(r"[0-9a-f]{64}\Z")
 """SHA-256, as ``sha256sum`` prints it."""
+MAGIC = frozenset("*?[")
+"""Signs that make a name a pattern."""
 
 
 class Content(Struct, frozen=True, array_like=True):

@@ -182,6 +182,18 @@ def test_files_of_tasks_that_are_not_before_it_are_refused(awaited: dict[int, tu
     assert "not before it" in stage.sent(m.Problem)[0].message
 
 
+def test_what_is_sent_again_is_taken_once() -> None:
+    """A client that lost its master repeats what was not acknowledged, specs or not."""
+    stage = Stage()
+    run = stage.open_run()
+    submit(stage, run, 2, {1: (Awaited(0, "mesh.bin", "m"),)})
+    again = m.Submit(run, 0, 1, [], [], [(0, 1)] * 3, awaited={1: (Awaited(0, "mesh.bin", "m"),), 2: (Awaited(1, "x", "x"),)})
+    stage.tell(i.ClientSpoke(CLIENT, again, [b"x"] * 3))
+    assert stage.sent(m.Accepted)[0].tasks == 3
+    known = stage.machine.state.runs[run]
+    assert list(known.awaited) == [1, 2] and known.tasks[2].waits_for == 1
+
+
 def test_who_was_cancelled_while_it_waited_gets_nothing() -> None:
     stage = Stage()
     maker, user = submit(stage, stage.open_run(), 2, {1: (Awaited(0, "mesh.bin", "m.bin"),)})

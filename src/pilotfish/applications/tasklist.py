@@ -66,6 +66,8 @@ class TaskList:
         self._worker_specs: dict[str, int] = {}
         self._executables = ExecutableCalls(self._register)
         self._calls: dict[str, PythonCalls] = {}
+        self.has_outputs = False
+        """Does any executable bring files home?"""
         self._kept: dict[int, tuple[str, ...]] = {}
         """By index: what executables keep for others."""
 
@@ -81,6 +83,7 @@ class TaskList:
             awaited = take_promised(options, self._index_of)
             spec, payload, contents = self._executables.encode(argv, options, self.defaults, awaited)
             index = self._append(spec, payload, Needs(tuple(after), contents, read_cost(cost), awaited))
+            self.has_outputs = self.has_outputs or bool(options.get("outputs") or self.defaults.outputs)
             if kept:
                 self._kept[index] = kept
             return index

@@ -123,7 +123,7 @@ def _run_loaded(
 
 
 def _has_files(loaded: RunFile) -> bool:
-    return loaded.tasks is not None and any(spec.launch.get("outputs") for spec, _ in loaded.tasks.specs)
+    return loaded.tasks is not None and loaded.tasks.has_outputs
 
 
 def _show_plan(screen: Screen, loaded: RunFile, as_json: bool) -> None:

@@ -34,6 +34,7 @@ from pilotfish.model.environment import without_secrets
 PLAIN_WORD = re.compile(r"[\w@%+=:,./{}#-]+")
 MOST_STDIN_BYTES = 64 << 20
 TEXT_BYTES = 256
+SHOWN_COMMAND = 60
 NOT_PASSED = ("PILOTFISH_", "BASH_FUNC_")
 
 ReadInputs = Callable[[Iterable[str]], dict[str, Input]]
@@ -229,7 +230,10 @@ def _from_list(wording: Wording, env: dict[str, str], environ: Mapping[str, str]
     for place, task in enumerate(listed):
         # Those who make files for each other share this directory, unless a sandbox is asked for.
         needs_sandbox = needs_sandbox or (bool(task.inputs or task.outputs) and not made) or any(map(is_earlier, task.inputs))
-        read(_not_awaited(task, listed.awaited(place)))
+        try:
+            read(_not_awaited(task, listed.awaited(place)))
+        except BadInput as problem:
+            raise _with_task(problem, listed, task) from problem
         check_outputs(task.outputs)
         if task.argv[0] not in seen and os.path.normpath(task.argv[0]) not in made:
             seen.add(task.argv[0])
@@ -244,6 +248,14 @@ def _from_list(wording: Wording, env: dict[str, str], environ: Mapping[str, str]
         warn_signal=check_signal(wording.warn_signal or 0),
     )
     return Source(len(listed), launch, f"--tasks {wording.task_list}", True, listed=listed, read=read)
+
+
+def _with_task(problem: BadInput, listed: TaskFile, task: ListedTask) -> BadInput:
+    """Which task of the list it is about; a name that does not exist may be meant for what another one makes."""
+    outputs = [name for other in listed for name in other.outputs]
+    missing = next((name for name in task.inputs if not os.path.lexists(name) and name not in outputs), "")
+    meant = did_you_mean(missing, outputs) if missing else ""
+    return BadInput(f"{listed.path}, {shlex.join(task.argv)[:SHOWN_COMMAND]}: {problem}", meant or problem.hint)
 
 
 def _not_awaited(task: ListedTask, awaited: Iterable[Awaited]) -> list[str]:

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, ClassVar
 
 from pilotfish.core.proposals import Outlook
 from pilotfish.core.replicas import needs, within_reach
-from pilotfish.core.state import ContentRecord, Shape, Task, Worker
+from pilotfish.core.state import ContentRecord, Run, Shape, Task, Worker
 from pilotfish.model.ids import INDEX_MASK
-from pilotfish.model.states import READY
+from pilotfish.model.states import READY, WAITING
 from pilotfish.policies.matching import Matching
 from pilotfish.policies.transfers import Transfers, smallest_first
 
@@ -64,13 +64,19 @@ class Planner:
         self._short = False
         """And somebody has room for them."""
         self._known: tuple[int, int, int] = (0, 0, 0)
+        self._waiting: dict[Run, int] = {}
+        """How many tasks waited for others when it was planned: with less, some have become ready that no plan has seen."""
+        self._unseen = False
+        """There are such, and somebody idles."""
         self._left = 0
 
     def match(self, outlook: Outlook, roomy: Sequence[Worker], shapes: Sequence[Shape]) -> Matching:
         self._has_room = bool(roomy)
         if not roomy:
             return Matching({}, dict.fromkeys(shapes) if outlook.workers else {})
-        if self._is_stale(outlook, roomy, shapes):
+        idle = any(not self._queues.get(worker.id) for worker in roomy)
+        self._unseen = idle and any(shape.run.counts[WAITING] != self._waiting.get(shape.run) for shape in shapes)
+        if self._is_stale(outlook, idle, shapes):
             self._plan(outlook, shapes)
         preferred = {worker.id: given for worker in roomy if (given := self._next_for(outlook, worker))}
         self._short = self._partial and any(worker.id not in preferred and not self._queues.get(worker.id) for worker in roomy)
@@ -79,6 +85,8 @@ class Planner:
     def next_look_at(self, outlook: Outlook) -> float | None:
         if not self._has_room or not self._left or not outlook.state.ready:
             return None
+        if self._unseen:
+            return self._fresh_until
         return min(self._next_at, self._again_at) if self._short and self._again_at > outlook.now else self._next_at
 
     def why(self, task: Task) -> str:
@@ -105,13 +113,13 @@ class Planner:
 
     # --- when to plan, and what follows -----------------------------------------------------------------------------------------------
 
-    def _is_stale(self, outlook: Outlook, roomy: Sequence[Worker], shapes: Sequence[Shape]) -> bool:
+    def _is_stale(self, outlook: Outlook, idle: bool, shapes: Sequence[Shape]) -> bool:
+        """``idle``: the plan has nothing for somebody who has room."""
         if outlook.now >= self._next_at:
             return True
-        if self._known != self._all_known(outlook, shapes) and outlook.now >= self._fresh_until:
+        if outlook.now >= self._fresh_until and (self._unseen or self._known != self._all_known(outlook, shapes)):
             return True
-        idle = self._left and any(not self._queues.get(worker.id) for worker in roomy)
-        return bool(idle) and outlook.now >= self._again_at
+        return bool(self._left) and idle and outlook.now >= self._again_at
 
     def _all_known(self, outlook: Outlook, shapes: Sequence[Shape]) -> tuple[int, int, int]:
         """Changes when work or workers come, workers go, or a link was tried."""
@@ -203,6 +211,8 @@ class Planner:
         self._again_at = outlook.now + max(AGAIN_S, effort_s)
         self._next_at = outlook.now + max(lasts_s, effort_s)
         self._known = self._all_known(outlook, shapes)
+        self._waiting = {shape.run: shape.run.counts[WAITING] for shape in shapes}
+        self._unseen = False
 
 
 def _representatives(shape: Shape, most: int) -> Iterable[Task]:

@@ -11,6 +11,7 @@ from pilotfish.core.replicas import needs
 from pilotfish.core.state import Troubles, Worker
 from pilotfish.model import inputs as i
 from pilotfish.model.site import LOCAL
+from pilotfish.model.states import DONE
 from pilotfish.model.task import Request, TaskSpec
 from pilotfish.policies import planning
 from pilotfish.policies.auto import LOOK_S, Chooser
@@ -19,6 +20,7 @@ from pilotfish.policies.gantt import HEURISTICS, Heuristic
 from pilotfish.policies.planning import AGAIN_S, Planner
 from pilotfish.policies.registry import POLICIES
 from pilotfish.policies.transfers import TRIAL_S, Transfers, is_at
+from tests.core_stage import Stage
 from tests.unit.policies.stage import Idle, digest
 
 MB = 1_000_000
@@ -334,3 +336,19 @@ def test_where_more_tasks_wait_than_were_looked_at_who_has_nothing_to_do_does_no
     stage.need(*[{}] * 8)
     assert len(stage.given(policy)) == 2
     assert policy.next_look_at(stage.outlook()) == pytest.approx(stage.now + AGAIN_S)
+
+
+@pytest.mark.parametrize("heuristic", HEURISTICS)
+@pytest.mark.parametrize("quick_s", [0.0, 0.0005, 0.3])
+def test_tasks_that_become_ready_do_not_wait_for_the_next_plan_while_somebody_idles(heuristic: Heuristic, quick_s: float) -> None:
+    """However soon after a plan the task ended that they waited for."""
+    stage = Stage(policy=Fifo(Planner(heuristic)))
+    run = stage.open_run()
+    stage.submit(run, TaskSpec("python"), 4, deps={1: [0], 2: [0], 3: [1, 2]})
+    link = stage.join("w", cores=2.0)
+    for level in ([0], [1, 2], [3]):
+        assert stage.wait(0.05) is not None
+        assert [number & 0xFFFF for number in stage.held[link]] == level
+        stage.now += quick_s
+        stage.finish(link)
+    assert stage.machine.state.runs[run].counts[DONE] == 4

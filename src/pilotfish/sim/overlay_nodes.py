@@ -140,7 +140,7 @@ class OverlayNode:
     def _stowed(self, number: int, payload: Any, size: int) -> None:
         digest = payload.decode().split()[0]
         self._has(digest, size)
-        self.machine.stowed(number, None, payload, [[digest, size, False, True]], self.world.now)
+        self.machine.stowed(number, None, payload, [[digest, size, False, True, "", 0]], self.world.now)
         self.turn()
 
     def _has(self, digest: str, size: int) -> None:

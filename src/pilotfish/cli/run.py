@@ -42,6 +42,9 @@ from pilotfish.model.quantities import show_bytes, show_seconds
 from pilotfish.model.task import RunOptions
 
 SHOWN_IN_DRY_RUN = 5
+UNNAMED = "task"
+MOST_PROGRAMS = 50
+"""So many kinds of tasks are told apart in one list."""
 OF_FILES = ("--input", "--output", "--keep")
 LIST_ENDINGS = ("", ".txt", ".list", ".lst", ".tasks")
 MAX_NAME = 200
@@ -265,13 +268,18 @@ def submit(master: Master, source: Source, wanted: Wanted, options: dict[str, An
     with handing_over(master, new, source.count, options) as submitting:
         if source.count > 1 and not (options["quiet"] or options["as_json"] or options["detach"]):
             Screen.of(sys.stderr).line(f"Run {new.number}: {plural(source.count, 'task')}: {clean(source.command.removeprefix('-- '))}")
-        number = new.spec(*executable_spec(wanted.name or "task", source.launch, wanted))
+        specs: dict[str, int] = {}
         costs = source.costs()
         with keep_register(master, new.number, columns_of(source.sweep.names)) as note:
             for place, (task, values, label) in enumerate(source.described()):
+                kind = wanted.name or source.program_of(task) or UNNAMED
+                if kind not in specs and len(specs) >= MOST_PROGRAMS:
+                    kind = UNNAMED
+                if kind not in specs:
+                    specs[kind] = new.spec(*executable_spec(kind, source.launch, wanted))
                 payload, contents = executable_payload(task)
                 needs = Needs(source.parents(place), contents, costs[place] if costs else 1.0, source.awaited(place))
-                new.add(number, payload, needs)
+                new.add(specs[kind], payload, needs)
                 if source.from_files:
                     note(Line(shlex.join(task.argv), values, label))
                 submitting.one_more()

@@ -31,6 +31,7 @@ from pilotfish.errors import BadInput
 from pilotfish.model.data import Awaited
 from pilotfish.model.environment import without_secrets
 
+INTERPRETER = re.compile(r"(python|pypy|perl|ruby|Rscript|julia|node|lua|bash|dash|ksh|zsh|sh)[0-9.]*")
 PLAIN_WORD = re.compile(r"[\w@%+=:,./{}#-]+")
 MOST_STDIN_BYTES = 64 << 20
 TEXT_BYTES = 256
@@ -101,6 +102,16 @@ class Source:
         beside = program_beside(task.argv) if os.path.normpath(task.argv[0]) not in listed.made else {}
         inputs = {**beside, **self.read(_not_awaited(task, listed.awaited(place)))}
         return Executable(argv=task.argv, inputs=inputs, outputs=outputs, keep=tuple(name for name in outputs if name in listed.made))
+
+    def program_of(self, task: Executable) -> str:
+        """Of a list, tasks of one program are thought to be of one kind; nothing for a line that a shell reads, or for another source."""
+        if self.listed is None:
+            return ""
+        name, *rest = task.argv
+        name = os.path.basename(name)
+        if not INTERPRETER.fullmatch(name):
+            return name
+        return os.path.basename(rest[0]) if rest and not rest[0].startswith("-") else ""
 
     def costs(self) -> list[float] | None:
         """How long each task takes compared with the others, if the task list says so."""

@@ -163,6 +163,24 @@ def test_a_request_that_nothing_can_meet_is_told_and_kept(pilotfish: CommandLine
     assert (data["state"], data["left"], sum(data["counts"].values())) == ("waiting", "hopeless", data["tasks"])
 
 
+def test_tasks_of_a_list_are_of_one_kind_if_they_run_one_program(pilotfish: CommandLine, master: FakeMaster) -> None:
+    for name in ("sim.py", "merge"):
+        Path(name).write_text("#!/bin/sh\n")
+        Path(name).chmod(0o755)
+    lines = ["./merge 1", "python3 sim.py 1", "sh -c 'echo 1'", "./sim.py 2", "./merge 2", *(f"env{n}/prog" for n in range(60))]
+    for number in range(60):
+        Path(f"env{number}").mkdir()
+        Path(f"env{number}/prog").symlink_to("../merge")
+        Path(f"p{number}").symlink_to("merge")
+    lines += [f"./p{number}" for number in range(60)]
+    Path("tasks.txt").write_text("\n".join(lines))
+    assert pilotfish("run", "--tasks", "tasks.txt").status == 0
+    run = master.runs[1]
+    kinds = [run.specs[task.spec].name for task in run.tasks]
+    assert kinds[:7] == ["merge", "sim.py", "task", "sim.py", "merge", "prog", "prog"]
+    assert len(run.specs) == 50 and kinds[-1] == "task", "not without end"
+
+
 def test_some_failures_give_status_1_a_short_list_and_the_next_commands(pilotfish: CommandLine, master: FakeMaster) -> None:
     master.outcome = lambda argv: (1 if int(argv[1]) % 2 else 0, b"", {})
     said = pilotfish("run", "--param", "x=0..19", "--", "echo", "{x}")

@@ -151,6 +151,15 @@ def test_an_error_names_units_and_worker_and_ends_the_other_chunks(peers: PeerPo
         assert run.status()["counts"]["cancelled"] == 1
 
 
+@pytest.fixture
+def heeds_ctrl_c() -> Iterator[None]:
+    """Whoever was started in the background of a shell ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("heeds_ctrl_c")
 def test_ctrl_c_cancels_the_chunks(peers: PeerPool) -> None:
     start(peers, a=1.0, b=1.0)
 

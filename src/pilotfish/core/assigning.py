@@ -20,9 +20,9 @@ from pilotfish.model.task import CORES, Payload, sent_bytes
 if TYPE_CHECKING:
     from pilotfish.core.machine import Machine
 
-BYTES_PER_MESSAGE = 8 * 1024 * 1024
-ROW_BYTES = 256
-"""What a file takes in a header, which may have 16 MiB."""
+BYTES_PER_MESSAGE = 16 * 1024 * 1024
+ROW_BYTES = 512
+"""More than a file takes in a header, which may be as large."""
 
 
 class Parcelling:

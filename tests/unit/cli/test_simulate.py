@@ -102,10 +102,14 @@ def test_the_shell_completes_policies_and_work() -> None:
     assert [item.type for item in complete_work(context, parameter, "x")] == ["file"]
 
 
+HEED_CTRL_C = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+"""Whoever was started in the background of a shell ignores it, and so do those whom it starts."""
+
+
 def test_ctrl_c_ends_all_processes() -> None:
     words = ["simulate", "--tasks", "100000", "--seconds", "10", "--site", "here 100", "--seeds", "50", "--processes", "2"]
     process = subprocess.Popen(
-        [sys.executable, "-c", "from pilotfish.cli.main import main; main()", *words],
+        [sys.executable, "-c", f"{HEED_CTRL_C}; from pilotfish.cli.main import main; main()", *words],
         stderr=subprocess.PIPE,
         stdout=subprocess.PIPE,
         start_new_session=True,

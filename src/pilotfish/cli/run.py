@@ -39,10 +39,9 @@ from pilotfish.cli.siteuse import WantedSites, read_wanted
 from pilotfish.cli.tasksource import Source, Wording, make_source
 from pilotfish.errors import BadInput, PilotfishError
 from pilotfish.model.quantities import show_bytes, show_seconds
-from pilotfish.model.task import RunOptions
+from pilotfish.model.task import UNNAMED, RunOptions
 
 SHOWN_IN_DRY_RUN = 5
-UNNAMED = "task"
 MOST_PROGRAMS = 50
 """So many kinds of tasks are told apart in one list."""
 OF_FILES = ("--input", "--output", "--keep")

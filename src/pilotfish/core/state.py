@@ -19,7 +19,7 @@ from pilotfish.core.usage import Account
 from pilotfish.model import ids
 from pilotfish.model.data import Awaited, Content, Handed
 from pilotfish.model.states import DRAINING, JOINED, READY, TASK_STATES
-from pilotfish.model.task import CORES, MEMORY, Failure, Payload, RunOptions, TaskSpec
+from pilotfish.model.task import CORES, MEMORY, UNNAMED, Failure, Payload, RunOptions, TaskSpec
 
 UNIT = 10_000
 """Resources are counted in integer ten-thousandths, so that fractions add up exactly."""
@@ -30,8 +30,6 @@ CLIENT_GONE = "its client is gone"
 GROWTH, FRESH = 1.5, 0.9
 """A task that was cut off by the end of a pilot's time next wants so many times as long as it had, or a worker that has just begun."""
 
-UNNAMED = "task"
-"""What a task is called of which nobody said more: then its run's name or command tells what it does."""
 MOST_NAME = 80
 
 Needs = tuple[tuple[str, int], ...]

@@ -11,6 +11,8 @@ from pilotfish.model.data import Content
 MEMORY = "memory"
 CORES = "cores"
 GPUS = "gpus"
+UNNAMED = "task"
+"""What a task is called of which nobody said more: then its run's name or command tells what it does."""
 
 
 LEAST_COST, MOST_COST = 1e-6, 1e9

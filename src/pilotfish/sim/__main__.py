@@ -26,7 +26,7 @@ def _show(outcome: Outcome, lines: int) -> None:
     for line in outcome.story[-lines:] if lines else ():
         print(line)
     report = outcome.report
-    verdict = outcome.failure or f"good, story {report.digest:08x}"
+    verdict = outcome.failure or f"good, story {report.digest:08x} {report.digest_without_texts:08x}"
     print(f"seed {outcome.seed}: {sum(report.faults.values())} faults, {report.counts['tasks']} tasks, {report.virtual_s:.0f} s: {verdict}")
 
 

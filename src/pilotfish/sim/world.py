@@ -45,6 +45,9 @@ class Report:
     events: int = 0
     virtual_s: float = 0.0
     digest: int = 0
+    """Checksum of all durable journal records: equal digests mean equal behaviour."""
+    digest_without_texts: int = 0
+    """The same with messages left out, for comparing versions whose messages differ."""
 
 
 class World:

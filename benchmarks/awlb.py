@@ -14,19 +14,19 @@ from typing import Any
 
 from benchmarks.harness import Contestant, Figure, Goal, Options, Question, compare, write_json
 from pilotfish import BalanceReport, iterate
-from pilotfish.policies.awlb import (
+from pilotfish.policies.load_balancing import (
     ONE_PORT,
     PARALLEL,
-    Application,
-    Capacity,
-    Link,
+    LoadModel,
+    Uplink,
+    WorkerCapacity,
+    best_ratio,
     capacities,
     heterogeneity,
     plan,
     self_scheduled,
     time_of,
 )
-from pilotfish.policies.awlb_learning import best_ratio
 from tests.network.far_pool import MASTER, far_pool
 from tests.network.namespaces import network, what_is_missing
 from tests.peer_pool import PeerPool, peer_pool
@@ -54,28 +54,28 @@ KNOWN = Figure("known", "by what is known", 2)
 PHI = Figure("phi", "Phi", 2)
 
 
-def draw_pool(dice: random.Random, speeds: float, bandwidths: float) -> list[Capacity]:
+def draw_pool(dice: random.Random, speeds: float, bandwidths: float) -> list[WorkerCapacity]:
     """Speeds and bandwidths around 10 units and 10 bytes a second, with these standard deviations of their logarithms."""
     return [
-        Capacity(f"w{number}", 10 * math.exp(dice.gauss(0, speeds)), 10 * math.exp(dice.gauss(0, bandwidths)), LATENCY_S)
+        WorkerCapacity(f"w{number}", 10 * math.exp(dice.gauss(0, speeds)), 10 * math.exp(dice.gauss(0, bandwidths)), LATENCY_S)
         for number in range(WORKERS)
     ]
 
 
-def searched(workers: Sequence[Capacity], application: Application, link: Link) -> float:
+def searched(workers: Sequence[WorkerCapacity], application: LoadModel, link: Uplink) -> float:
     """The run time with the f_c* that is found by trying, as if it were not known."""
 
     def run_time(ratio: float) -> float:
-        return time_of(plan(workers, Application(ratio), LOAD, link).sizes, workers, application, link)
+        return time_of(plan(workers, LoadModel(ratio), LOAD, link).sizes, workers, application, link)
 
     return run_time(best_ratio(run_time, 1e-3, 1e3))
 
 
-def by_ratio(link: Link) -> list[dict[str, float]]:
+def by_ratio(link: Uplink) -> list[dict[str, float]]:
     """Run times for six applications that compute the same and move more and more."""
     rows = []
     for ratio in RATIOS:
-        application = Application(ratio)
+        application = LoadModel(ratio)
         times: dict[str, list[float]] = {}
         for seed in range(POOLS):
             workers = draw_pool(random.Random(seed), 0.5, 0.5)
@@ -96,10 +96,10 @@ def by_heterogeneity() -> list[dict[str, float]]:
         seen: dict[str, list[float]] = {}
         for seed in range(POOLS):
             workers = draw_pool(random.Random(seed), spread, 0.0)
-            balanced_s = plan(workers, Application(), LOAD).time_s
+            balanced_s = plan(workers, LoadModel(), LOAD).time_s
             seen.setdefault("phi", []).append(heterogeneity(capacities(workers)))
             for tasks in (1, 4, 16):
-                seen.setdefault(f"theta_{tasks}", []).append(self_scheduled(workers, Application(), LOAD, tasks * WORKERS) / balanced_s)
+                seen.setdefault(f"theta_{tasks}", []).append(self_scheduled(workers, LoadModel(), LOAD, tasks * WORKERS) / balanced_s)
         rows.append({"spread": spread, **{name: statistics.fmean(values) for name, values in seen.items()}})
     return rows
 

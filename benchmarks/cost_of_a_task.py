@@ -19,7 +19,7 @@ QUESTION = Question(
     ],
     notes=["CPU time of all processes of a contestant; bytes that its files grew by (a journal, logs)"],
 )
-ROLES = (("pilotfish.live.serve ", "master"), ("bundle slot ", "slot"), ("bundle agent ", "agent"), (".pyz --credentials ", "supervisor"))
+ROLES = (("pilotfish.master ", "master"), ("bundle slot ", "slot"), ("bundle agent ", "agent"), (".pyz --credentials ", "supervisor"))
 """What the command line of a process of ours holds, and the part it plays."""
 
 

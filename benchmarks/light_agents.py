@@ -135,7 +135,7 @@ class LightAgent(asyncio.Protocol):
             self.answer(message.tasks)
         elif isinstance(message, m.Acked):
             self.account.acknowledged += message.last - message.first + 1
-        elif isinstance(message, m.Pulse):
+        elif isinstance(message, m.HeartbeatAck):
             self.account.pulses_ms.append((time.perf_counter() - self.beat_at) * 1000)
         elif isinstance(message, m.Refused | m.Retire):
             self.give_up(message.reason)
@@ -148,7 +148,7 @@ class LightAgent(asyncio.Protocol):
 
     def beat(self) -> None:
         self.beat_at = time.perf_counter()
-        self.send(m.Beat([]))
+        self.send(m.Heartbeat([]))
 
     def leave(self) -> None:
         self.leaving = True

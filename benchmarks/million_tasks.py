@@ -27,12 +27,12 @@ class Conversation:
     """A client's connection to the master, one thread, frames in and out."""
 
     def __init__(self, pool: OwnPool) -> None:
-        from pilotfish.live.link import dial
+        from pilotfish.client.master_connection import dial
 
         self.link = dial(pool.directory, 30.0)
 
     def send(self, message: Any, parts: list[bytes] | None = None) -> None:
-        from pilotfish.live.frames import frame
+        from pilotfish.model.message_frames import frame
 
         self.link.put(frame(message, parts or []))
         self.link.flush()

@@ -33,7 +33,7 @@ class OwnPool:
 
     def start(self, workers: int) -> float:
         """Start the master, or start it again, and wait until it answers; the seconds that took."""
-        from pilotfish.cli.pool import connect
+        from pilotfish.client.session import connect
 
         began = time.perf_counter()
         self.master = connect(POOL, start=True, workers=workers)
@@ -46,7 +46,7 @@ class OwnPool:
     @property
     def pid(self) -> int:
         """The master's process: the one with our mark that serves this pool."""
-        serving = f"pilotfish.live.serve {self.directory}"
+        serving = f"pilotfish.master {self.directory}"
         return next(process.pid for process in marked_processes(os.environ[MARK]).values() if serving in process.command)
 
     def disk_bytes(self) -> int:
@@ -64,7 +64,7 @@ class OwnPool:
 
     def agent_credentials(self) -> Path:
         """A file with what a light agent needs: a key of its own, which the pool's secret yields, and the TLS endpoint."""
-        from pilotfish.live.keys import open_keyring
+        from pilotfish.store.keyring import open_keyring
 
         keyring = open_keyring(self.directory)
         key_id = f"pilot:{PILOT}"

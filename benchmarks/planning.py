@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.harness import Options, describe_machine, layout, write_json
-from pilotfish.policies.chart import Batch, Chart, batches_of
-from pilotfish.policies.gantt import HEURISTICS, Heuristic, plan
+from pilotfish.policies.planning.chart import GanttChart, TaskBatch, batches_of
+from pilotfish.policies.planning.heuristics import HEURISTICS, Heuristic, plan
 
 TASKS = (1_000, 10_000, 100_000)
 HOSTS, SITES = 1_000, 10
@@ -32,9 +32,9 @@ def make_tasks(case: str, count: int, dice: random.Random) -> tuple[list[tuple[i
     return [(task % shared,) for task in range(count)], seconds, sizes
 
 
-def make_chart(hosts: int, sizes: list[float], dice: random.Random) -> Chart:
+def make_chart(hosts: int, sizes: list[float], dice: random.Random) -> GanttChart:
     """Hosts of as many speeds at ten sites whose links differ by a factor of 40; no file is anywhere yet."""
-    return Chart(
+    return GanttChart(
         lane_worker=np.arange(hosts),
         lane_free_s=np.zeros(hosts),
         worker_site=np.arange(hosts) % SITES,
@@ -74,7 +74,7 @@ def measure(case: str, heuristic: Heuristic, tasks: int, hosts: int) -> dict[str
     }
 
 
-def _lower_bound(chart: Chart, batches: list[Batch]) -> float:
+def _lower_bound(chart: GanttChart, batches: list[TaskBatch]) -> float:
     """All work at the joint speed of all hosts, as if there were no files."""
     return sum(float(np.sum(batch.seconds)) for batch in batches) / float(np.sum(1.0 / np.asarray(chart.worker_slowness)))
 

@@ -16,13 +16,13 @@ from typing import NamedTuple
 from benchmarks.harness import Options, describe_machine, write_json
 from pilotfish.model import inputs as i
 from pilotfish.model import messages as m
-from pilotfish.policies.registry import POLICIES
-from pilotfish.sim import apst
-from pilotfish.sim.drawn_work import wrong
-from pilotfish.sim.parallel import in_parallel
-from pilotfish.sim.pictures import draw_lines
-from pilotfish.sim.rehearsal import Rehearsal
-from pilotfish.sim.workload import Place, Work
+from pilotfish.policies.policy_registry import POLICIES
+from pilotfish.sim.light_world import LightWorld
+from pilotfish.sim.process_map import in_parallel
+from pilotfish.sim.scenarios import apst_sweep
+from pilotfish.sim.scenarios.svg_charts import draw_lines
+from pilotfish.sim.scenarios.workload_generator import wrong
+from pilotfish.sim.workload import SimulatedSite, Workload
 
 COMPARED = ("workqueue", "near", "min-min", "max-min", "sufferage", "xsufferage", "auto")
 OTHERS = COMPARED[:-1]
@@ -53,28 +53,28 @@ class Turn(NamedTuple):
     error: float = 0.0
 
 
-class Misjudged(Rehearsal):
+class Misjudged(LightWorld):
     """Hosts whose benchmarks say something else than they are."""
 
     error = 0.0
 
     def tell(self, item: i.Input) -> None:
-        if self.error and isinstance(item, i.AgentSpoke) and isinstance(item.message, m.Hello):
+        if self.error and isinstance(item, i.AgentMessage) and isinstance(item.message, m.Hello):
             item.message.info["benchmark"] *= wrong(self.error, self.dice)
         super().tell(item)
 
 
-def draw_grid(seed: int) -> tuple[list[Place], Work]:
+def draw_grid(seed: int) -> tuple[list[SimulatedSite], Workload]:
     """Ten sites of 20 hosts; bandwidths from 0.1 to 100 MB/s and speeds from 0.5 to 2; 10 to 40 files, each shared by a group of tasks."""
     dice = random.Random(f"grid {seed}")
     places = [
-        Place(f"site{number}", HOSTS, speed=_even(dice, 0.5, 2.0), spread=0.1, bandwidth=_even(dice, 0.1, 100.0) * MB)
+        SimulatedSite(f"site{number}", HOSTS, speed=_even(dice, 0.5, 2.0), spread=0.1, bandwidth=_even(dice, 0.1, 100.0) * MB)
         for number in range(SITES)
     ]
     files = {sha256(b"%d" % number).hexdigest(): round(_even(dice, 1.0, 200.0) * MB) for number in range(dice.randint(10, 40))}
     costs = [dice.uniform(1.0, 20.0) for _ in range(dice.randint(400, 1000))]
     names = list(files)
-    return places, Work(
+    return places, Workload(
         seconds=[5.0 * cost * dice.lognormvariate(0.0, 0.1) for cost in costs],
         costs=costs,
         files=files,
@@ -89,7 +89,7 @@ def _even(dice: random.Random, least: float, most: float) -> float:
 
 def play(turn: Turn) -> tuple[Turn, float]:
     if turn.case:
-        places, work = apst.places(turn.case), apst.sweep(turn.seed, turn.unit_s)
+        places, work = apst_sweep.places(turn.case), apst_sweep.sweep(turn.seed, turn.unit_s)
     else:
         places, work = draw_grid(turn.seed)
     dice = random.Random(f"error {turn.seed}")
@@ -119,7 +119,11 @@ def play_all(turns: Sequence[Turn]) -> Makespans:
 
 def published(seeds: int, units_s: Sequence[float]) -> tuple[list[str], Makespans]:
     turns = [
-        Turn(policy, seed, case, unit_s) for case in apst.SCENARIOS for unit_s in units_s for policy in COMPARED for seed in range(seeds)
+        Turn(policy, seed, case, unit_s)
+        for case in apst_sweep.SCENARIOS
+        for unit_s in units_s
+        for policy in COMPARED
+        for seed in range(seeds)
     ]
     found = play_all(turns)
 
@@ -127,7 +131,7 @@ def published(seeds: int, units_s: Sequence[float]) -> tuple[list[str], Makespan
         return statistics.fmean(found[Turn(policy, seed, case, unit_s)] for seed in range(seeds))
 
     rows = [["scenario", "cost 1, s", "workqueue, s", "most possible", *COMPARED[1:], "auto against the best"]]
-    for case in apst.SCENARIOS:
+    for case in apst_sweep.SCENARIOS:
         for unit_s in units_s:
             base_s = mean_s("workqueue", case, unit_s)
             ratios = [base_s / mean_s(policy, case, unit_s) for policy in COMPARED[1:]]
@@ -147,8 +151,8 @@ def published(seeds: int, units_s: Sequence[float]) -> tuple[list[str], Makespan
 
 def unhindered_s(unit_s: float, seeds: int) -> float:
     """All hosts at work all the time, as if every file were everywhere: no schedule is shorter."""
-    hosts = sum(place.hosts for place in apst.places("d"))
-    return statistics.fmean(sum(apst.sweep(seed, unit_s).seconds) / hosts for seed in range(seeds))
+    hosts = sum(place.hosts for place in apst_sweep.places("d"))
+    return statistics.fmean(sum(apst_sweep.sweep(seed, unit_s).seconds) / hosts for seed in range(seeds))
 
 
 # --- grids ----------------------------------------------------------------------------------------------------------------------------
@@ -223,7 +227,7 @@ def judge(found: Makespans, seeds: int) -> Iterator[tuple[str, bool]]:
         yield f"scenario {case}: T_workqueue / T_xsufferage {told}; goal {goal:g}", min(gains.values(), default=0.0) >= goal
     worst = max(
         (mean_s("auto", case, unit_s) / min(mean_s(policy, case, unit_s) for policy in OTHERS), case, unit_s)
-        for case in apst.SCENARIOS
+        for case in apst_sweep.SCENARIOS
         for unit_s in units_s
     )
     yield (

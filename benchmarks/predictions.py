@@ -14,8 +14,8 @@ from typing import Any
 
 from benchmarks.harness import Options, describe_machine, layout, write_json
 from benchmarks.worlds import Fate, Sage, World, draw_options
-from pilotfish.sim.foresight import foresee
-from pilotfish.sim.moment import AS_IT_IS
+from pilotfish.sim.projections.finish_estimate import foresee
+from pilotfish.sim.projections.pool_snapshot import AS_IT_IS
 
 WORKLOADS = 200
 MOMENTS = (0.1, 0.5, 0.9)

@@ -1,6 +1,7 @@
 """Is a plan worth it where files are shared and links are narrow, and does the simulator say beforehand how long it takes?
 
-The experiment of pilotfish.sim.apst in small, for real: three sites, each a network of its own behind a link of its own width (root is
+The experiment of pilotfish.sim.scenarios.apst_sweep in small, for real: three sites, each a network of its own behind a link
+of its own width (root is
 needed), real agents that have the disk of their site in common, real files. Tasks sleep, so that one machine has enough cores. What is
 rehearsed has the same numbers, and what a task costs beside its own time (LAUNCH_S) from an earlier run.
 """
@@ -19,15 +20,15 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import Contestant, Figure, Goal, Options, Question, compare
-from pilotfish.agent.cache import Cache
-from pilotfish.applications.files import digests
-from pilotfish.core.forecasts import Forecasts
-from pilotfish.live.replay import replay
-from pilotfish.policies.registry import POLICIES
-from pilotfish.sim.apst import FAR, FILES, MB, MIDDLE, NEAR, SCENARIOS, places, sweep
-from pilotfish.sim.rehearsal import Rehearsal
-from pilotfish.sim.workload import Place, Work
-from pilotfish.store.journal import Journal
+from pilotfish.applications.input_files import digests
+from pilotfish.core.learning.forecasts import Forecasts
+from pilotfish.policies.policy_registry import POLICIES
+from pilotfish.portable.transfer.content_cache import ContentCache
+from pilotfish.sim.light_world import LightWorld
+from pilotfish.sim.scenarios.apst_sweep import FAR, FILES, MB, MIDDLE, NEAR, SCENARIOS, places, sweep
+from pilotfish.sim.workload import SimulatedSite, Workload
+from pilotfish.store.journal.journal_writer import Journal
+from pilotfish.store.state_recovery import replay
 from tests.engines.processes import wait_until
 from tests.network.far_pool import MASTER, FarPool, far_pool
 from tests.network.namespaces import network, what_is_missing
@@ -57,17 +58,17 @@ exec {enter} unshare --mount sh -c 'mount -t tmpfs none "{hidden}" && exec {pyth
 """
 
 
-def work_of(seed: int) -> Work:
+def work_of(seed: int) -> Workload:
     work = sweep(seed, UNIT_S, TASKS)
     return replace(work, files={name: int(FILES_SCALE * size) for name, size in work.files.items()})
 
 
-def sites_of(scenario: str) -> list[Place]:
+def sites_of(scenario: str) -> list[SimulatedSite]:
     return [replace(place, launch_s=LAUNCH_S, walltime_s=WALLTIME_S) for place in places(scenario, BANDWIDTH, HOSTS)]
 
 
 def rehearse(scenario: str, policy: str, seed: int) -> float:
-    return Rehearsal(sites_of(scenario), work_of(seed), POLICIES[policy](), seed).run().makespan_s
+    return LightWorld(sites_of(scenario), work_of(seed), POLICIES[policy](), seed).run().makespan_s
 
 
 # --- for real -------------------------------------------------------------------------------------------------------------------------
@@ -93,10 +94,10 @@ def measure(scenario: str, policy: str, seeds: list[int]) -> dict[str, Any]:
     return {"seconds": seconds, "rehearsed_s": rehearsed, "wrong": abs(rehearsed / seconds - 1), **links}
 
 
-def open_sites(pool: FarPool, sites: Sequence[Place], inputs: dict[str, Path]) -> None:
+def open_sites(pool: FarPool, sites: Sequence[SimulatedSite], inputs: dict[str, Path]) -> None:
     """All their agents are there when this is over, and some files."""
     for site in sites:
-        disk = Cache(str(_folder(pool, site) / "cache"), 1 << 40)
+        disk = ContentCache(str(_folder(pool, site) / "cache"), 1 << 40)
         for name in site.files:
             disk.adopt_copy(_digest(inputs[name]), inputs[name].stat().st_size, str(inputs[name]))
     path = pool.place / "home" / "sites.toml"
@@ -108,7 +109,7 @@ def open_sites(pool: FarPool, sites: Sequence[Place], inputs: dict[str, Path]) -
     wait_until(lambda: len(pool.present()) == sum(site.hosts for site in sites), "the agents join")
 
 
-def _describe(pool: FarPool, site: Place) -> str:
+def _describe(pool: FarPool, site: SimulatedSite) -> str:
     """Its pilots are processes in its network, each with a node's own place for temporary files."""
     folder = _folder(pool, site)
     python = folder / "python"
@@ -121,7 +122,7 @@ def _describe(pool: FarPool, site: Place) -> str:
     return "\n".join([f"[{site.name}]", *(f"{key} = {json.dumps(value)}" for key, value in fields.items()), ""])
 
 
-def _folder(pool: FarPool, site: Place) -> Path:
+def _folder(pool: FarPool, site: SimulatedSite) -> Path:
     folder = pool.place / site.name
     folder.mkdir(exist_ok=True)
     return folder
@@ -132,7 +133,7 @@ def _digest(path: Path) -> str:
         return digests().of(str(path), file.fileno())
 
 
-def run(pool: FarPool, work: Work, inputs: dict[str, Path]) -> float:
+def run(pool: FarPool, work: Workload, inputs: dict[str, Path]) -> float:
     """Seconds from the first task that was given to a worker to the end of the last one."""
     with pool.run() as run:
         for seconds, cost, (name,) in zip(work.seconds, work.costs, work.needs, strict=True):
@@ -142,7 +143,7 @@ def run(pool: FarPool, work: Work, inputs: dict[str, Path]) -> float:
     return float(row["ended_at"] - row["started_at"])
 
 
-def links_of(pool: FarPool, sites: Sequence[Place]) -> dict[str, float]:
+def links_of(pool: FarPool, sites: Sequence[SimulatedSite]) -> dict[str, float]:
     """What the master has learnt of each link, by what it really is; and what came over it."""
     forecasts = _forecasts(pool)
     told: dict[str, float] = {}

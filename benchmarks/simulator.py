@@ -9,9 +9,9 @@ import sys
 import time
 
 from benchmarks.harness import Options
-from pilotfish.policies.registry import POLICIES
-from pilotfish.sim.rehearsal import Rehearsal
-from pilotfish.sim.workload import Place, Work
+from pilotfish.policies.policy_registry import POLICIES
+from pilotfish.sim.light_world import LightWorld
+from pilotfish.sim.workload import SimulatedSite, Workload
 
 CASES = ((20_000, 200), (100_000, 1_000), (1_000_000, 10_000))
 TURN_S = 0.05
@@ -22,8 +22,10 @@ def main(options: Options) -> int:
     print(f"{'tasks':>10} {'workers':>8} {'simulated':>12} {'processor':>10} {'per second':>11} {'memory':>9}")
     for tasks, workers in CASES:
         dice = random.Random(1)
-        work = Work([dice.uniform(50.0, 150.0) for _ in range(tasks)])
-        world = Rehearsal([Place("here", workers // 2), Place("there", workers // 2)], work, POLICIES["auto"](), turn_s=TURN_S)
+        work = Workload([dice.uniform(50.0, 150.0) for _ in range(tasks)])
+        world = LightWorld(
+            [SimulatedSite("here", workers // 2), SimulatedSite("there", workers // 2)], work, POLICIES["auto"](), turn_s=TURN_S
+        )
         began = time.process_time()
         played = world.run()
         took = time.process_time() - began

@@ -16,14 +16,14 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from pilotfish.agent.bulk_asking import dial_bulk, fetch, push
-from pilotfish.agent.bulk_serving import FileReading
-from pilotfish.agent.cache import Cache
-from pilotfish.agent.incoming import Incoming
-from pilotfish.agent.link import Credentials
-from pilotfish.agent.porter import Porter
-from pilotfish.live.endpoints import Doorman, Link, Rules
-from pilotfish.live.keys import AGENT, open_keyring
+from pilotfish.master.endpoints import Admission, EndpointLink, EndpointRules
+from pilotfish.portable.transfer.content_cache import ContentCache
+from pilotfish.portable.transfer.content_source import FileReader
+from pilotfish.portable.transfer.incoming_content import IncomingContent
+from pilotfish.portable.transfer.transfer_client import dial_bulk, fetch, push
+from pilotfish.portable.transfer.transfer_server import TransferServer
+from pilotfish.portable.wire.frame_link import Credentials
+from pilotfish.store.keyring import AGENT, open_keyring
 
 BLOCK = 1024 * 1024
 MOST_BYTES = 1 << 40
@@ -33,24 +33,24 @@ KEY_ID = "pilot:benchmark"
 class OneFile:
     """A shelf with one content, that takes whatever it is given."""
 
-    def __init__(self, source: str, cache: Cache) -> None:
+    def __init__(self, source: str, cache: ContentCache) -> None:
         self.source, self.cache = source, cache
 
-    def reading(self, asker: str, digest: str, size: int, insist: bool) -> FileReading:
-        return FileReading(self.source, size)
+    def reading(self, asker: str, digest: str, size: int, insist: bool) -> FileReader:
+        return FileReader(self.source, size)
 
-    def incoming(self, asker: str, digest: str, size: int) -> Incoming | None:
+    def incoming(self, asker: str, digest: str, size: int) -> IncomingContent | None:
         return self.cache.incoming(digest, size)
 
 
 async def serve_as_master(directory: Path, source: str) -> None:
     """The real door of a master, and a porter behind it."""
     keyring = open_keyring(directory)
-    doorman = Doorman(keyring, lambda link, message, body: None, lambda link: None)
+    doorman = Admission(keyring, lambda link, message, body: None, lambda link: None)
     doorman.complain = lambda text: print(text, file=sys.stderr)
-    doorman.porter = Porter(OneFile(source, Cache(str(directory / "master"), MOST_BYTES)))
-    rules = Rules((AGENT,), ("127.0.0.0/8",), keyring.server_context())
-    server = await asyncio.get_running_loop().create_server(lambda: Link(doorman, rules), "127.0.0.1", 0)
+    doorman.porter = TransferServer(OneFile(source, ContentCache(str(directory / "master"), MOST_BYTES)))
+    rules = EndpointRules((AGENT,), ("127.0.0.0/8",), keyring.server_context())
+    server = await asyncio.get_running_loop().create_server(lambda: EndpointLink(doorman, rules), "127.0.0.1", 0)
     endpoint = {"kind": "tls", "host": "127.0.0.1", "port": server.sockets[0].getsockname()[1], "fingerprint": keyring.fingerprint}
     credentials = directory / "credentials.json"
     credentials.touch(0o600)
@@ -65,7 +65,7 @@ def transfer(role: str, directory: Path, source: str, digest: str) -> None:
     if role == "put":
         push(channel, digest, size, source)
     else:
-        fetch(channel, digest, size, Cache(str(directory / "agent"), MOST_BYTES).incoming(digest, size))
+        fetch(channel, digest, size, ContentCache(str(directory / "agent"), MOST_BYTES).incoming(digest, size))
 
 
 def send_plainly(directory: Path, size: int, source: str = "") -> None:

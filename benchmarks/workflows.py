@@ -12,20 +12,20 @@ import sys
 
 from benchmarks.harness import Options, layout, write_json
 from pilotfish.applications.wfcommons import Workflow
-from pilotfish.core.forecasts import Forecasts
-from pilotfish.policies.registry import POLICIES
-from pilotfish.sim.families import FAMILIES, family
-from pilotfish.sim.rehearsal import Rehearsal
-from pilotfish.sim.workflows import unlawful, work_of
-from pilotfish.sim.workload import Place, Work
+from pilotfish.core.learning.forecasts import Forecasts
+from pilotfish.policies.policy_registry import POLICIES
+from pilotfish.sim.light_world import LightWorld
+from pilotfish.sim.scenarios.workflow_families import FAMILIES, family
+from pilotfish.sim.scenarios.workload_generator import unlawful, work_of
+from pilotfish.sim.workload import SimulatedSite, Workload
 
 SIZES = ((100, 8), (1000, 32), (5000, 64))
 SEEDS = 3
 WAYS = ("list", "ranked", "second run", "hints")
 
 
-def play(workflow: Workflow, work: Work, policy: str, cores: int, known: Forecasts | None = None) -> tuple[float, Forecasts]:
-    world = Rehearsal([Place("here", cores)], work, POLICIES[policy](), keep=True)
+def play(workflow: Workflow, work: Workload, policy: str, cores: int, known: Forecasts | None = None) -> tuple[float, Forecasts]:
+    world = LightWorld([SimulatedSite("here", cores)], work, POLICIES[policy](), keep=True)
     if known is not None:
         world.machine.state.forecasts = known
     played = world.run()
@@ -37,7 +37,7 @@ def play(workflow: Workflow, work: Work, policy: str, cores: int, known: Forecas
 def ratios(name: str, size: int, cores: int, seed: int) -> dict[str, float]:
     workflow = family(name, size, seed)
     work = work_of(workflow)
-    hinted = Work(work.seconds, costs=list(work.seconds), cores=work.cores, after=work.after)
+    hinted = Workload(work.seconds, costs=list(work.seconds), cores=work.cores, after=work.after)
     listed, _ = play(workflow, work, "workqueue", cores)
     ranked, learnt = play(workflow, work, "near", cores)
     again, _ = play(workflow, work, "near", cores, learnt)

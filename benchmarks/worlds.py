@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from pilotfish.core.state import State, Worker
 from pilotfish.model.ids import INDEX_MASK
 from pilotfish.model.settings import PoolSettings
-from pilotfish.policies.registry import POLICIES
-from pilotfish.sim.forked import Forked
-from pilotfish.sim.moment import AS_IT_IS, Moment, Variation
-from pilotfish.sim.past import Past
-from pilotfish.sim.rehearsal import Rehearsal
-from pilotfish.sim.workload import Place, Work
+from pilotfish.policies.policy_registry import POLICIES
+from pilotfish.sim.light_world import LightWorld
+from pilotfish.sim.projections.attempt_history import AttemptHistory
+from pilotfish.sim.projections.pool_snapshot import AS_IT_IS, PoolSnapshot, Variation
+from pilotfish.sim.projections.projection import Projection
+from pilotfish.sim.workload import SimulatedSite, Workload
 
 LEAST_TASKS, MOST_TASKS = 60, 300
 POLICY_NAMES = ("workqueue", "near", "auto")
@@ -37,7 +37,7 @@ class Law:
         return next((drawn for drawn in (self.draw(dice) for _ in range(TRIES)) if drawn >= least), least)
 
 
-def draw_work(dice: random.Random, cores: int) -> tuple[Work, dict[str, Law], list[str]]:
+def draw_work(dice: random.Random, cores: int) -> tuple[Workload, dict[str, Law], list[str]]:
     """Some classes of tasks, each with its law; costs that are told; perhaps files, perhaps a DAG."""
     count = min(MOST_TASKS, max(LEAST_TASKS, round(cores * dice.uniform(4.0, 12.0))))
     traits = []
@@ -47,7 +47,7 @@ def draw_work(dice: random.Random, cores: int) -> tuple[Work, dict[str, Law], li
     }
     kinds = [dice.choice(list(laws)) for _ in range(count)]
     costs = [dice.uniform(0.5, 5.0) for _ in range(count)] if dice.random() < 0.5 else [1.0] * count
-    work = Work([cost * laws[kind].draw(dice) for kind, cost in zip(kinds, costs, strict=True)], costs, kinds)
+    work = Workload([cost * laws[kind].draw(dice) for kind, cost in zip(kinds, costs, strict=True)], costs, kinds)
     traits += ["bimodal"] if any(law.bimodal for law in laws.values()) else []
     if dice.random() < 0.35:
         traits.append("files")
@@ -63,13 +63,13 @@ def draw_work(dice: random.Random, cores: int) -> tuple[Work, dict[str, Law], li
     return work, laws, traits
 
 
-def draw_places(dice: random.Random) -> tuple[list[Place], list[str]]:
+def draw_places(dice: random.Random) -> tuple[list[SimulatedSite], list[str]]:
     places, traits = [], []
     for number in range(dice.randint(1, 3)):
         waits = dice.random() < 0.3 and number > 0
         traits += ["waits"] if waits else []
         places.append(
-            Place(
+            SimulatedSite(
                 f"site{number}",
                 dice.randint(2, 8),
                 cores=dice.choice([1, 1, 2]),
@@ -84,7 +84,7 @@ def draw_places(dice: random.Random) -> tuple[list[Place], list[str]]:
     return places, traits
 
 
-class World(Rehearsal):
+class World(LightWorld):
     """What really happens, and what facts tell of it."""
 
     beat_s = 5.0
@@ -98,7 +98,7 @@ class World(Rehearsal):
         super().__init__(places, work, POLICIES[self.policy_name](), seed)
         if dice.random() < 0.5:
             self._recall(dice)
-        self.past = Past()
+        self.past = AttemptHistory()
         self.heard = self.past.hear
 
     def _recall(self, dice: random.Random) -> None:
@@ -107,20 +107,20 @@ class World(Rehearsal):
             for _ in range(5 if place.wait_s else 0):
                 self.machine.state.forecasts.waited(place.name, place.wait_s * dice.lognormvariate(0.0, place.wait_spread))
 
-    def moment(self) -> Moment:
-        return Moment.of(self.machine.state, self.past, PoolSettings(policy=self.policy_name), self.now)
+    def moment(self) -> PoolSnapshot:
+        return PoolSnapshot.of(self.machine.state, self.past, PoolSettings(policy=self.policy_name), self.now)
 
 
-class Sage(Forked):
+class Sage(Projection):
     """A future as somebody imagines it who knows all laws: hosts, links and queues as they are, and tasks that have not ended drawn anew.
     Nobody can know more."""
 
-    def __init__(self, world: World, moment: Moment, variation: Variation, luck: int) -> None:
+    def __init__(self, world: World, moment: PoolSnapshot, variation: Variation, luck: int) -> None:
         self._world = world
         self._luck = luck
         super().__init__(moment, variation, luck)
 
-    def _place(self, state: State, name: str, moment: Moment) -> Place:
+    def _place(self, state: State, name: str, moment: PoolSnapshot) -> SimulatedSite:
         known, true = super()._place(state, name, moment), self._world.places.get(name)
         return replace(true, files=known.files) if true is not None else known
 

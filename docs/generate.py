@@ -16,17 +16,16 @@ import pilotfish as package
 from pilotfish.api.balance_report import BalanceReport, Iteration
 from pilotfish.api.divisible import BALANCING_OPTIONS, divide, iterate
 from pilotfish.api.executor import Executor
-from pilotfish.api.future import ExecutableFuture, TaskFuture
+from pilotfish.api.futures import ExecutableFuture, TaskFuture
 from pilotfish.api.run import Run, Submitter
+from pilotfish.applications.application_manager import ApplicationManager, ApplicationWorker, TaskDone
 from pilotfish.applications.executable import Completed
-from pilotfish.applications.launches import EXECUTABLE_KNOWN
-from pilotfish.applications.manager import ApplicationManager, ApplicationWorker, TaskDone
-from pilotfish.applications.tasklist import TaskList
-from pilotfish.applications.wishes import KNOWN
-from pilotfish.cli.causes import CAUSES
-from pilotfish.cli.complaints import EXPLANATIONS
+from pilotfish.applications.executable_encoder import EXECUTABLE_KNOWN
+from pilotfish.applications.task_list import TaskList
+from pilotfish.applications.task_options import KNOWN
 from pilotfish.cli.main import SECTIONS
 from pilotfish.cli.main import pilotfish as command_group
+from pilotfish.cli.terminal.error_messages import CAUSES, EXPLANATIONS
 from pilotfish.config import QUANTITIES, SITE_KEYS
 from pilotfish.model import settings, site, states
 from pilotfish.model.settings import PoolSettings

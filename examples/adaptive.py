@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from pilotfish import ApplicationManager, ApplicationWorker
-from pilotfish.applications.manager import TaskDone
-from pilotfish.applications.tasklist import TaskList
+from pilotfish.applications.application_manager import TaskDone
+from pilotfish.applications.task_list import TaskList
 
 Interval = tuple[float, float]
 START: Interval = (0.001, 1.0)

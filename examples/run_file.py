@@ -3,7 +3,7 @@
 pilotfish run examples/run_file.py
 """
 
-from pilotfish.applications.tasklist import TaskList
+from pilotfish.applications.task_list import TaskList
 
 
 def run(tasks: TaskList) -> None:

@@ -14,16 +14,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from pilotfish.agent.bulk import Absent, Channel
-from pilotfish.agent.bulk_asking import dial_bulk
-from pilotfish.agent.bulk_serving import FileReading, GrowingReading
-from pilotfish.agent.cache import Cache
-from pilotfish.agent.incoming import Incoming
-from pilotfish.agent.link import Credentials
-from pilotfish.agent.porter import Porter
-from pilotfish.live.endpoints import Doorman, Link, Rules
-from pilotfish.live.keys import AGENT, CLIENT, Keyring, open_keyring
+from pilotfish.master.endpoints import Admission, EndpointLink, EndpointRules
 from pilotfish.model import messages as m
+from pilotfish.portable.transfer.content_cache import ContentCache
+from pilotfish.portable.transfer.content_source import FileReader, PartialFileReader
+from pilotfish.portable.transfer.incoming_content import IncomingContent
+from pilotfish.portable.transfer.transfer_client import dial_bulk
+from pilotfish.portable.transfer.transfer_protocol import ContentAbsent, TransferChannel
+from pilotfish.portable.transfer.transfer_server import TransferServer
+from pilotfish.portable.wire.frame_link import Credentials
+from pilotfish.store.keyring import AGENT, CLIENT, Keyring, open_keyring
 
 KEY_ID = "pilot:test"
 MOST_BYTES = 1 << 40
@@ -39,7 +39,7 @@ class Files:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self.cache = Cache(str(directory / "cache"), MOST_BYTES)
+        self.cache = ContentCache(str(directory / "cache"), MOST_BYTES)
         self.paths: dict[str, Path] = {}
         self.insisted: list[bool] = []
         self.refusal: Exception | None = None
@@ -50,18 +50,18 @@ class Files:
         self.paths[digest].write_bytes(data)
         return digest
 
-    def reading(self, asker: str, digest: str, size: int, insist: bool) -> FileReading | GrowingReading:
+    def reading(self, asker: str, digest: str, size: int, insist: bool) -> FileReader | PartialFileReader:
         self.insisted.append(insist)
         if self.refusal is not None and not insist:
             raise self.refusal
         coming = self.cache.coming(digest)
         if coming is not None:
-            return GrowingReading(coming)
+            return PartialFileReader(coming)
         if digest not in self.paths:
-            raise Absent("nobody has it", "site")
-        return FileReading(str(self.paths[digest]), size)
+            raise ContentAbsent("nobody has it", "site")
+        return FileReader(str(self.paths[digest]), size)
 
-    def incoming(self, asker: str, digest: str, size: int) -> Incoming | None:
+    def incoming(self, asker: str, digest: str, size: int) -> IncomingContent | None:
         return None if self.cache.has(digest, size) else self.cache.incoming(digest, size)
 
 
@@ -71,7 +71,7 @@ class Door:
     def __init__(self, directory: Path, shelf: Any, most_streams: int = 8, tls: bool = True) -> None:
         self.directory = directory
         self.keyring: Keyring = open_keyring(directory)
-        self.porter = Porter(shelf, most_streams, self._complain)
+        self.porter = TransferServer(shelf, most_streams, self._complain)
         self.complaints: list[str] = []
         self.heard: list[m.Message] = []
         self.closed = 0
@@ -94,27 +94,27 @@ class Door:
         self._loop.close()
 
     async def _listen(self) -> None:
-        self.doorman = Doorman(self.keyring, self._hear, self._closed)
+        self.doorman = Admission(self.keyring, self._hear, self._closed)
         self.doorman.complain = self._complain
         self.doorman.porter = self.porter
         if not self._tls:
             path = str(self.directory / "door.sock")
-            local = Rules((CLIENT, AGENT))
-            self._server: asyncio.Server = await self._loop.create_unix_server(lambda: Link(self.doorman, local), path)
+            local = EndpointRules((CLIENT, AGENT))
+            self._server: asyncio.Server = await self._loop.create_unix_server(lambda: EndpointLink(self.doorman, local), path)
             self.endpoint = {"kind": "unix", "path": path}
             return
-        rules = Rules((AGENT,), ("127.0.0.0/8",), self.keyring.server_context())
-        self._server = await self._loop.create_server(lambda: Link(self.doorman, rules), "127.0.0.1", 0)
+        rules = EndpointRules((AGENT,), ("127.0.0.0/8",), self.keyring.server_context())
+        self._server = await self._loop.create_server(lambda: EndpointLink(self.doorman, rules), "127.0.0.1", 0)
         port = self._server.sockets[0].getsockname()[1]
         self.endpoint = {"kind": "tls", "host": "127.0.0.1", "port": port, "fingerprint": self.keyring.fingerprint}
 
-    def _hear(self, link: Link, message: m.Message, body: memoryview) -> None:
+    def _hear(self, link: EndpointLink, message: m.Message, body: memoryview) -> None:
         self.heard.append(message)
-        if isinstance(message, m.Beat):
-            link.send(m.Pulse())
+        if isinstance(message, m.Heartbeat):
+            link.send(m.HeartbeatAck())
             link.flush()
 
-    def _closed(self, link: Link) -> None:
+    def _closed(self, link: EndpointLink) -> None:
         self.closed += 1
 
     def credentials(self, **changes: Any) -> Credentials:
@@ -124,7 +124,7 @@ class Door:
         path.write_text(json.dumps({"key_id": KEY_ID, "key": self.keyring.key(KEY_ID).hex(), "endpoints": [endpoint]}))
         return Credentials(str(path))
 
-    def dial(self, **changes: Any) -> Channel:
+    def dial(self, **changes: Any) -> TransferChannel:
         return dial_bulk(self.credentials(**changes))
 
     def close(self) -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from pilotfish.live.client import Client
-from pilotfish.live.daemon import Pool
-from pilotfish.live.home import PoolHome
+from pilotfish.client.master_client import MasterClient
+from pilotfish.client.pools import PoolHandle
+from pilotfish.store.pool_directory import PoolDirectory
 
 PATIENCE_S = 60.0
 """Long enough for the slowest machine: it is a limit for hangs, never a measure."""
@@ -36,13 +36,13 @@ def pilotfish_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def pool(pilotfish_home: Path) -> Iterator[Pool]:
+def pool(pilotfish_home: Path) -> Iterator[PoolHandle]:
     """A served pool without workers. At the end its master is stopped and nothing may be left of it."""
-    made = Pool(PoolHome(pilotfish_home / "pools" / "test").make().directory, {"linger_s": 600.0})
+    made = PoolHandle(PoolDirectory(pilotfish_home / "pools" / "test").make().directory, {"linger_s": 600.0})
     made.revive()
     yield made
     made.revive()
-    client = Client.connect(made.directory)
+    client = MasterClient.connect(made.directory)
     client.ask("stop", now=True)
     client.close()
     assert made.wait_until_gone(PATIENCE_S) == []

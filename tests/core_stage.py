@@ -7,17 +7,17 @@ from typing import Any, TypeVar
 from pilotfish.core.apply import apply
 from pilotfish.core.check import check, fingerprint
 from pilotfish.core.machine import Machine, Turn
-from pilotfish.core.proposals import Policy, Strategy
+from pilotfish.core.policy_interface import Policy, Provisioner
 from pilotfish.core.state import State, Task
+from pilotfish.factories.provisioner import LocalProvisioner
 from pilotfish.model import effects as e
 from pilotfish.model import inputs as i
 from pilotfish.model import messages as m
-from pilotfish.model.facts import Record, decode_record, encode_record
+from pilotfish.model.facts import TurnRecord, decode_record, encode_record
 from pilotfish.model.ids import task_id
 from pilotfish.model.settings import PoolSettings
 from pilotfish.model.task import Failure, RunOptions, TaskSpec
-from pilotfish.policies.fifo import Fifo
-from pilotfish.strategies.fixed import Fixed
+from pilotfish.policies.dispatcher import Dispatcher
 
 CLIENT = 1_000_000
 Kind = TypeVar("Kind", bound=m.Message)
@@ -26,10 +26,10 @@ Kind = TypeVar("Kind", bound=m.Message)
 class Stage:
     """Every turn is checked: the invariants of the state, and that its facts, through the journal's format, give the same state."""
 
-    def __init__(self, settings: PoolSettings | None = None, policy: Policy | None = None, strategy: Strategy | None = None) -> None:
+    def __init__(self, settings: PoolSettings | None = None, policy: Policy | None = None, strategy: Provisioner | None = None) -> None:
         self.settings = settings or PoolSettings()
-        self.policy = policy or Fifo()
-        self.strategy = strategy or Fixed()
+        self.policy = policy or Dispatcher()
+        self.strategy = strategy or LocalProvisioner()
         self.now = 1000.0
         self.journal: list[bytes] = []
         self.shadow = State()
@@ -66,7 +66,7 @@ class Stage:
         until = self.now + seconds
         while self.machine.deadline is not None and self.machine.deadline <= until:
             self.now = max(self.now, self.machine.deadline)
-            beats = [] if quietly else [i.AgentSpoke(link, m.Beat([])) for link in list(self.machine.agent_links)]
+            beats = [] if quietly else [i.AgentMessage(link, m.Heartbeat([])) for link in list(self.machine.agent_links)]
             effects += self._take(self.machine.handle(beats, self.now))
         self.now = until
         return effects
@@ -74,7 +74,7 @@ class Stage:
     def _take(self, turn: Turn) -> list[e.Effect]:
         check(self.machine.state)
         if turn.facts:
-            record = encode_record(Record(turn.at, turn.facts))  # type: ignore[arg-type]
+            record = encode_record(TurnRecord(turn.at, turn.facts))  # type: ignore[arg-type]
             self.journal.append(record)
             again = decode_record(record)
             for fact in again.facts:
@@ -96,25 +96,25 @@ class Stage:
     # --- clients --------------------------------------------------------------------------------------------------------------------
 
     def ask(self, kind: str, **arguments: Any) -> Any:
-        self.tell(i.ClientSpoke(CLIENT, m.Ask(1, kind, arguments)))
+        self.tell(i.ClientMessage(CLIENT, m.Ask(1, kind, arguments)))
         problems = self.sent(m.Problem)
         if problems:
             return problems[0]
         return self.sent(m.Answer)[-1].data
 
     def open_run(self, uid: str = "run", **options: Any) -> int:
-        self.tell(i.ClientSpoke(CLIENT, m.Open(uid, RunOptions(**options))))
+        self.tell(i.ClientMessage(CLIENT, m.Open(uid, RunOptions(**options))))
         return self.sent(m.Opened)[0].run
 
     def submit(self, run: int, spec: TaskSpec, count: int = 1, deps: dict[int, list[int]] | None = None) -> list[Task]:
         known = self.machine.state.runs[run]
         first, first_spec = len(known.tasks), len(known.specs)
         message = m.Submit(run, first, first_spec, [spec], [0], [(first_spec, 1)] * count, deps or {})
-        self.tell(i.ClientSpoke(CLIENT, message, [b"", *[b"x"] * count]))
+        self.tell(i.ClientMessage(CLIENT, message, [b"", *[b"x"] * count]))
         return known.tasks[first:]
 
     def close_run(self, run: int) -> None:
-        self.tell(i.ClientSpoke(CLIENT, m.Close(run)))
+        self.tell(i.ClientMessage(CLIENT, m.Close(run)))
 
     def work(self, spec: TaskSpec | None = None, count: int = 1, **options: Any) -> list[Task]:
         """A new run with tasks of one spec."""
@@ -131,20 +131,20 @@ class Stage:
         hello = m.Hello(
             worker, fields["pilot"], capacity, fields["tags"], fields["info"], fields["ends_in_s"], fields["poll_s"], fields["holding"]
         )
-        self.tell(i.AgentSpoke(self.links, hello))
+        self.tell(i.AgentMessage(self.links, hello))
         return self.links
 
     def started(self, link: int, *tasks: Task) -> None:
-        self.tell(i.AgentSpoke(link, m.Beat([(task.id, self.held[link][task.id]) for task in tasks])))
+        self.tell(i.AgentMessage(link, m.Heartbeat([(task.id, self.held[link][task.id]) for task in tasks])))
 
     def finish(self, link: int, *tasks: Task, failure: Failure | None = None, wall_us: int = 1000) -> None:
         """Results of what this agent holds; nothing named: of all of it."""
         numbers = [task.id for task in tasks] or list(self.held.get(link, {}))
         items = [m.ResultItem(number, self.held[link].pop(number), failure, wall_us, wall_us, 1000, 1) for number in numbers]
-        self.tell(i.AgentSpoke(link, m.Results(0, items), [b"r"] * len(items)))
+        self.tell(i.AgentMessage(link, m.Results(0, items), [b"r"] * len(items)))
 
     def lose(self, worker: str, reason: str = "was killed by signal 9") -> None:
-        self.tell(i.AgentSpoke(0, m.Gone(worker, reason)))
+        self.tell(i.AgentMessage(0, m.Gone(worker, reason)))
 
     def task(self, run: int, index: int) -> Task:
         return self.machine.state.task(task_id(run, index))

@@ -16,11 +16,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pilotfish.live.frames import frame
-from pilotfish.live.keys import proof
 from pilotfish.model import messages as wire
+from pilotfish.model.message_frames import frame
 from pilotfish.model.states import CANCELLED, DONE, FAILED
 from pilotfish.model.task import Failure, TaskSpec
+from pilotfish.store.keyring import proof
 
 _PREFIX = struct.Struct("!II")
 NOTHING = struct.pack("!I4Q", 4, 0, 4, 0, 0) + b"\x80\x05N."

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from pilotfish.agent.sandbox import Sandbox
+from pilotfish.agent.slots.sandbox import Sandbox
 
 SECRET = b"secret of somebody else\n"
 CONTENT = b"content" * 10000

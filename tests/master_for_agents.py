@@ -28,7 +28,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from pilotfish.live.bundle import build_bundle
+from pilotfish.master.agent_bundle import build_bundle
 from pilotfish.model import messages as wire
 
 PATIENCE_S = 30.0
@@ -165,8 +165,8 @@ class FakeMaster:
                 self.peers.append(peer)
                 if self.welcome:
                     peer.send(wire.Welcome(self.epoch, self.beat_s, self.orphan_s))
-            elif isinstance(message, wire.Beat):
-                peer.send(wire.Pulse())
+            elif isinstance(message, wire.Heartbeat):
+                peer.send(wire.HeartbeatAck())
             elif isinstance(message, wire.Results):
                 self._take(message, body, peer)
             self.heard.put((message, body))

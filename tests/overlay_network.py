@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable
 from random import Random
 from typing import Any
 
-from pilotfish.agent.overlay.contacts import BITS, Contact, Effect, Tuning
-from pilotfish.agent.overlay.peer import Peer
+from pilotfish.agent.peers.contacts import BITS, Contact, Effect, OverlayTuning
+from pilotfish.agent.peers.peer import Peer
 
-QUICK = Tuning(k=5, timeout_s=1.0, refresh_s=20.0, republish_s=60.0, expire_s=180.0, beat_s=5.0, silence_s=18.0)
+QUICK = OverlayTuning(k=5, timeout_s=1.0, refresh_s=20.0, republish_s=60.0, expire_s=180.0, beat_s=5.0, silence_s=18.0)
 """Small buckets, so that small networks have full ones; and a day that passes quickly."""
 LATENCY_S = 0.01
 
@@ -22,7 +22,7 @@ class Network:
     """Effects of peers are performed; those that answer the host are collected in ``reports``, per node. Messages may overtake each other,
     which those of real connections do not."""
 
-    def __init__(self, seed: int, tuning: Tuning = QUICK, as_json: bool = False) -> None:
+    def __init__(self, seed: int, tuning: OverlayTuning = QUICK, as_json: bool = False) -> None:
         self.random = Random(seed)
         self.tuning = tuning
         self.now = 0.0
@@ -143,7 +143,7 @@ class Network:
         return answers[0]
 
 
-def grown(seed: int, size: int, tuning: Tuning = QUICK) -> Network:
+def grown(seed: int, size: int, tuning: OverlayTuning = QUICK) -> Network:
     """A settled network of so many."""
     network = Network(seed, tuning)
     for _ in range(size):

@@ -18,13 +18,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pilotfish
-from pilotfish.agent.cache_directory import content_path
-from pilotfish.live.bundle import build_bundle
-from pilotfish.live.client import Client
-from pilotfish.live.daemon import Pool
-from pilotfish.live.home import PoolHome
-from pilotfish.live.keys import AGENT, open_keyring
-from pilotfish.live.stopping import stop_marker
+from pilotfish.client.master_client import MasterClient
+from pilotfish.client.pools import PoolHandle
+from pilotfish.master.agent_bundle import build_bundle
+from pilotfish.portable.transfer.cache_directory import content_path
+from pilotfish.store.keyring import AGENT, open_keyring
+from pilotfish.store.pool_directory import PoolDirectory, stop_marker
 from tests.engines import processes
 
 SETTINGS: dict[str, Any] = {"workers": 1, "beat_s": 0.5, "linger_s": 600.0}
@@ -35,8 +34,8 @@ CAN_HIDE = os.geteuid() == 0 and shutil.which("unshare") is not None
 @dataclass
 class PeerPool:
     place: Path
-    pool: Pool
-    client: Client
+    pool: PoolHandle
+    client: MasterClient
     agents: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     @property
@@ -58,7 +57,7 @@ class PeerPool:
     def start(self, *names: str, cores: int = 1, tags: dict[str, str] | None = None, options: Sequence[str] = (), pilot: str = "") -> None:
         """All are there when this is over. Each has its name as a tag. ``pilot``: as if one had been sent that has all of them."""
         keyring = open_keyring(self.pool.directory)
-        home = PoolHome(self.pool.directory)
+        home = PoolDirectory(self.pool.directory)
         endpoint = {"kind": "tls", "host": self.master_address, "port": home.last_port(), "fingerprint": keyring.fingerprint}
         bundle = build_bundle(self.place)
         for name in names:
@@ -151,9 +150,9 @@ Opened = TypeVar("Opened", bound=PeerPool)
 
 @contextmanager
 def peer_pool(home: Path, place: Path, **settings: Any) -> Iterator[PeerPool]:
-    pool = Pool(PoolHome(home / "pools" / "peers").make().directory, {**SETTINGS, **settings})
+    pool = PoolHandle(PoolDirectory(home / "pools" / "peers").make().directory, {**SETTINGS, **settings})
     pool.revive()
-    with without_agents(PeerPool(place, pool, Client.connect(pool.directory, pool.revive))) as made:
+    with without_agents(PeerPool(place, pool, MasterClient.connect(pool.directory, pool.revive))) as made:
         yield made
 
 

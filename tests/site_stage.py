@@ -12,8 +12,8 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from pilotfish.agent.overlay.contacts import Contact
-from pilotfish.agent.overlay.site_work import SiteWork
+from pilotfish.agent.peers.contacts import Contact
+from pilotfish.agent.peers.site_matching import SiteMatching
 
 SPEC = 7
 Row = list[Any]
@@ -48,7 +48,7 @@ class Agent:
         self.me = Contact(number, ["127.0.0.1", number])
         self.name = f"w{number}"
         self.cores = cores
-        self.work = SiteWork(self.me, self.name, properties, dict.fromkeys(holds), {"cores": cores})
+        self.work = SiteMatching(self.me, self.name, properties, dict.fromkeys(holds), {"cores": cores})
         self.has: dict[int, float] = {}
         self.got: list[tuple[int, int]] = []
         self.alive = True

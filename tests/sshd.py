@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from pilotfish.live.ssh import Ssh
+from pilotfish.master.sites.ssh_connection import SshCommand
 from pilotfish.model.site import Site
 from tests.engines import requirements
 from tests.master_for_agents import alive, children, eventually
@@ -97,8 +97,8 @@ class Sshd:
         given = {"backend": "slurm", "via": ALIAS, "options": {"ssh_config": str(self.config)}, **fields}
         return Site(**given)  # type: ignore[arg-type]
 
-    def ssh(self, destination: str = ALIAS, alive_s: int = 10) -> Ssh:
-        return Ssh("test", destination, self.sockets, str(self.config), alive_s=alive_s)
+    def ssh(self, destination: str = ALIAS, alive_s: int = 10) -> SshCommand:
+        return SshCommand("test", destination, self.sockets, str(self.config), alive_s=alive_s)
 
     def processes(self) -> list[int]:
         """All that runs below it: for each connection one process with rights and one without, and what that started."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from pilotfish.sim.grid import Bag, Measured
-from pilotfish.sim.grid_experiment import FIGURES, MAKERS, Spread, compare, gains
-from pilotfish.sim.gridsites import draw_uneven_grid
+from experiments.grid.__main__ import FIGURES, MAKERS, Spread, compare, gains
+from experiments.grid.grid_sites import draw_uneven_grid
+from experiments.grid.grid_world import GridFigures, TaskBag
 
 PICTURE = Path(__file__).parents[1] / "explanation" / "images" / "factories.svg"
 NAIVE = ("by turns", "at random")
@@ -20,7 +20,7 @@ def main() -> None:
     seeds = range(int(sys.argv[1]) if len(sys.argv) > 1 else 200)
     limited = [name for name in MAKERS if name != "demand, no limit"]
     show_table("240 tasks on hostile grids", compare(seeds, MAKERS))
-    long = compare(seeds, limited, bag=Bag(960))
+    long = compare(seeds, limited, bag=TaskBag(960))
     show_table("960 tasks on hostile grids", long)
     show_gains(long)
     show_table("240 tasks on good, uneven grids", compare(seeds, limited, draw_uneven_grid))
@@ -28,7 +28,7 @@ def main() -> None:
     PICTURE.write_text(draw(long))
 
 
-def show_table(title: str, results: dict[str, list[Measured]]) -> None:
+def show_table(title: str, results: dict[str, list[GridFigures]]) -> None:
     print(f"\n{title}\n\n| factory | " + " | ".join(FIGURES) + " |")
     print("|---" * (len(FIGURES) + 1) + "|")
     for name, measured in results.items():
@@ -36,7 +36,7 @@ def show_table(title: str, results: dict[str, list[Measured]]) -> None:
         print(f"| {name} | " + " | ".join(f"{spread.mean:.1f} ± {spread.deviation:.1f}" for spread in spreads) + " |")
 
 
-def show_gains(results: dict[str, list[Measured]]) -> None:
+def show_gains(results: dict[str, list[GridFigures]]) -> None:
     """Seed by seed against choice at random."""
     naive = results["at random"]
     for name in SHOWN[2:]:
@@ -46,7 +46,7 @@ def show_gains(results: dict[str, list[Measured]]) -> None:
             print(f"{name}, {title}: {gain.mean:+.1f}, error of the mean {gain.error:.1f}, more on {more} of {gain.count} grids")
 
 
-def draw(results: dict[str, list[Measured]]) -> str:
+def draw(results: dict[str, list[GridFigures]]) -> str:
     width, height = LEFT + len(PANELS) * (PANEL + GAP), TOP + len(SHOWN) * ROW + 30
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="12" fill="#333">',

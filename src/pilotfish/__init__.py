@@ -7,18 +7,18 @@ if TYPE_CHECKING:
     from pilotfish.api.balance_report import BalanceReport
     from pilotfish.api.divisible import divide, iterate
     from pilotfish.api.executor import Executor, ExecutorBroken, LeftBehind
-    from pilotfish.api.future import TaskFuture
+    from pilotfish.api.futures import TaskFuture
     from pilotfish.api.run import Run
+    from pilotfish.applications.application_manager import ApplicationManager, ApplicationWorker
     from pilotfish.applications.executable import Completed, ExecutableFailed
-    from pilotfish.applications.manager import ApplicationManager, ApplicationWorker
     from pilotfish.errors import BadInput, ConnectionFailed, PilotfishError, TaskFailed
 
 __version__ = "0.1.0"
 
 # Where each exported name lives: it is imported when first asked for, so that ``import pilotfish`` costs next to nothing.
 _HOMES = {
-    "ApplicationManager": "pilotfish.applications.manager",
-    "ApplicationWorker": "pilotfish.applications.manager",
+    "ApplicationManager": "pilotfish.applications.application_manager",
+    "ApplicationWorker": "pilotfish.applications.application_manager",
     "BadInput": "pilotfish.errors",
     "BalanceReport": "pilotfish.api.balance_report",
     "Completed": "pilotfish.applications.executable",
@@ -30,7 +30,7 @@ _HOMES = {
     "PilotfishError": "pilotfish.errors",
     "Run": "pilotfish.api.run",
     "TaskFailed": "pilotfish.errors",
-    "TaskFuture": "pilotfish.api.future",
+    "TaskFuture": "pilotfish.api.futures",
     "divide": "pilotfish.api.divisible",
     "iterate": "pilotfish.api.divisible",
 }

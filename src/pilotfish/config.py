@@ -14,10 +14,10 @@ from typing import Any, get_origin, get_type_hints
 import msgspec
 
 from pilotfish.errors import BadInput
+from pilotfish.model.backend_traits import ANY_OPTIONS, BACKEND_NAMES, KINDS
 from pilotfish.model.quantities import DURATION_FIX, SIZE_FIX, parse_bytes, parse_seconds
 from pilotfish.model.settings import FACTORY_NAMES, POLICY_NAMES, PoolSettings
 from pilotfish.model.site import CREDENTIAL_KINDS, LOCAL, Site
-from pilotfish.model.sitekinds import ANY_OPTIONS, BACKEND_NAMES, KINDS
 
 
 def home() -> Path:
@@ -105,7 +105,7 @@ HIDDEN = "..."
 """Stands for the value of a variable, which may be a secret."""
 
 
-class Sites(dict[str, Site]):
+class SiteTable(dict[str, Site]):
     """By their names. One that is described badly is known all the same: ``in`` finds it, and whoever takes it hears what is wrong."""
 
     def __init__(self) -> None:
@@ -119,9 +119,9 @@ class Sites(dict[str, Site]):
         raise self.bad.get(name) or KeyError(name)
 
 
-def read_sites(path: Path) -> Sites:
+def read_sites(path: Path) -> SiteTable:
     """All sites of ``sites.toml``, one table each. What is wrong with one of them spoils none of the others."""
-    sites = Sites()
+    sites = SiteTable()
     for name, table in _read(path).items():
         try:
             sites[name] = make_site(name, table, str(path))

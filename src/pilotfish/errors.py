@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
+
 
 class PilotfishError(Exception):
     """Base of all errors that Pilotfish raises on purpose."""
@@ -73,3 +76,13 @@ class PayloadTooLarge(BadInput):
     """A value or file exceeds what one frame may carry."""
 
     code = "P1101"
+
+
+# The nearest name to a misspelt one.
+
+
+def did_you_mean(wrong: str, known: Iterable[str]) -> str:
+    """``Did you mean 'alpha'?``, or nothing when no name is near."""
+    lowered = {name.lower(): name for name in known}
+    close = difflib.get_close_matches(wrong.lower(), list(lowered), n=1, cutoff=0.6)
+    return f"Did you mean {lowered[close[0]]!r}?" if close else ""

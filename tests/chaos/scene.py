@@ -18,17 +18,17 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from pilotfish.live.client import Client
-from pilotfish.live.daemon import Pool
-from pilotfish.live.home import PoolHome
-from pilotfish.live.processes import processes_of
+from pilotfish.client.master_client import MasterClient
+from pilotfish.client.pools import PoolHandle
+from pilotfish.portable.processes import processes_of
+from pilotfish.store.pool_directory import PoolDirectory
 
 PATIENCE_S = 120.0
 
 CLIENT = """
 import sys, time, pilotfish
 from pathlib import Path
-from pilotfish.live.daemon import Pool
+from pilotfish.client.pools import Pool
 directory, uid, log, count, seconds = sys.argv[1:]
 who = '$PILOTFISH_TASK $PILOTFISH_ATTEMPT $$'
 script = f'echo "start {who}" >> {log}; sleep {seconds}; echo "end {who}" >> {log}'
@@ -65,7 +65,7 @@ def is_alive(pid: int) -> bool:
 
 @dataclass
 class Scene:
-    pool: Pool
+    pool: PoolHandle
     log: Path
     uid: str = "chaos"
 
@@ -124,7 +124,7 @@ class Scene:
 
     def row(self) -> dict[str, object]:
         self.pool.revive()
-        client = Client.connect(self.pool.directory, self.pool.revive)
+        client = MasterClient.connect(self.pool.directory, self.pool.revive)
         try:
             rows = client.ask("runs").data
         finally:
@@ -160,12 +160,12 @@ class Scene:
     def stop(self) -> None:
         """End the pool and prove that nothing is left of it."""
         self.pool.revive()
-        client = Client.connect(self.pool.directory)
+        client = MasterClient.connect(self.pool.directory)
         client.ask("stop", now=True)
         client.close()
         assert self.pool.wait_until_gone(PATIENCE_S) == []
         assert list(processes_of(self.pool.directory)) == []
-        assert not PoolHome(self.pool.directory).socket_path().exists()
+        assert not PoolDirectory(self.pool.directory).socket_path().exists()
         assert list((self.pool.directory / "work").iterdir()) == [], "a sandbox is left"
         assert not any(str(self.log) in command for command in _commands_of_others()), "a task is left"
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 import pilotfish
-from pilotfish.live.client import FULL_DISK_S, Client
-from pilotfish.live.daemon import Pool
-from pilotfish.live.home import PoolHome
+from pilotfish.client.master_client import FULL_DISK_S, MasterClient
+from pilotfish.client.pools import PoolHandle
+from pilotfish.store.pool_directory import PoolDirectory
 from tests.chaos.scene import Scene, wait_until
 from tests.conftest import PATIENCE_S
 
@@ -46,7 +46,7 @@ def fill(path: Path) -> None:
 
 def test_a_full_disk_holds_the_work_up_and_loses_none(small_disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PILOTFISH_HOME", str(small_disk))
-    pool = Pool(PoolHome(small_disk / "pools" / "p").make().directory, {"workers": 2, "linger_s": 600.0})
+    pool = PoolHandle(PoolDirectory(small_disk / "pools" / "p").make().directory, {"workers": 2, "linger_s": 600.0})
     pool.revive()
     scene = Scene(pool, small_disk / "log")
     master = scene.master()
@@ -62,7 +62,7 @@ def test_a_full_disk_holds_the_work_up_and_loses_none(small_disk: Path, monkeypa
         assert running.result(PATIENCE_S).exit == 0
         assert [future.result(PATIENCE_S) for future in waiting] == [2**number for number in range(50)]
     assert scene.master() == master, "the same master, all along"
-    client = Client.connect(pool.directory)
+    client = MasterClient.connect(pool.directory)
     client.ask("stop", now=True)
     client.close()
     assert pool.wait_until_gone(PATIENCE_S) == []
@@ -95,7 +95,7 @@ def free_bytes(place: Path) -> int:
 
 
 def warnings_of(pool: Path) -> list[str]:
-    client = Client.connect(pool)
+    client = MasterClient.connect(pool)
     try:
         return [warning["code"] for warning in client.ask("status").data["warnings"]]
     finally:

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import pilotfish
-from pilotfish.live.daemon import Pool
-from pilotfish.live.home import PoolHome
+from pilotfish.client.pools import PoolHandle
+from pilotfish.store.pool_directory import PoolDirectory
 from tests.chaos.scene import Scene, wait_until
 from tests.conftest import PATIENCE_S
 
@@ -29,10 +29,10 @@ def overwrite_the_middle(journal: Path) -> None:
 
 
 @pytest.mark.parametrize("harm", [delete_all, overwrite_the_middle])
-def test_what_is_known_survives_harm_to_the_journal(pool: Pool, tmp_path: Path, harm: object) -> None:
+def test_what_is_known_survives_harm_to_the_journal(pool: PoolHandle, tmp_path: Path, harm: object) -> None:
     assert callable(harm)
     scene = Scene(pool, tmp_path / "log")
-    journal = PoolHome(pool.directory).journal
+    journal = PoolDirectory(pool.directory).journal
     with pilotfish.Run(pool=pool, uid="harmed") as run:
         assert [run.submit(pow, 2, number).result(PATIENCE_S) for number in range(20)] == [2**number for number in range(20)]
         harm(journal)

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from pilotfish.live.daemon import Pool
-from pilotfish.live.home import PoolHome
+from pilotfish.client.pools import PoolHandle
+from pilotfish.store.pool_directory import PoolDirectory
 from tests.chaos.scene import CONTINUE, KILL, STOP, Scene, is_alive, wait_until
 
 SETTINGS = {"workers": 2, "beat_s": 0.5, "lease_s": 3.0, "author_s": 3.0, "linger_s": 600.0}
@@ -20,7 +20,7 @@ TASKS = 60
 
 @contextmanager
 def a_scene(home: Path, log: Path, settings: dict[str, Any]) -> Iterator[Scene]:
-    pool = Pool(PoolHome(home / "pools" / "chaos").make().directory, settings)
+    pool = PoolHandle(PoolDirectory(home / "pools" / "chaos").make().directory, settings)
     pool.revive()
     made = Scene(pool, log)
     yield made

@@ -213,9 +213,11 @@ def assert_each_was_counted_once(sites: ThreeSites, run: pilotfish.Run) -> Count
     assert max(began.values()) == 1, f"an attempt ran twice: {began.most_common(3)}"
     moved: Counter[str] = Counter()
     for fact in facts:
-        if isinstance(fact, f.TasksAssigned | f.TasksLent | f.TasksClaimed | f.TasksReturned | f.TasksDone):
+        if isinstance(fact, f.TasksAssigned | f.TasksDelegated | f.TasksClaimed | f.TasksReturned | f.TasksDone):
             moved[type(fact).__name__.removeprefix("Tasks").lower()] += len(fact.tasks)
-    lenders = {site: [x.worker for x in facts if isinstance(x, f.TasksLent) and x.worker.startswith(f"{site}-")] for site in sites.names}
+    lenders = {
+        site: [x.worker for x in facts if isinstance(x, f.TasksDelegated) and x.worker.startswith(f"{site}-")] for site in sites.names
+    }
     moved["masters of sites"] = sum(len(set(names)) for names in lenders.values())
     moved["pilots"] = sum(isinstance(fact, f.PilotRequested) for fact in facts)
     moved["workers lost or left"] = sum(isinstance(fact, f.WorkerEnded) for fact in facts)

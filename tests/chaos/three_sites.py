@@ -20,15 +20,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pilotfish.live.client import Client
-from pilotfish.live.daemon import Pool
-from pilotfish.live.home import PoolHome
-from pilotfish.live.processes import processes_of
-from pilotfish.live.stopping import stop_marker
+from pilotfish.client.master_client import MasterClient
+from pilotfish.client.pools import PoolHandle
 from pilotfish.model import facts as f
 from pilotfish.model.facts import decode_record
 from pilotfish.model.ids import task_id
-from pilotfish.store.journal import Journal
+from pilotfish.portable.processes import processes_of
+from pilotfish.store.journal.journal_writer import Journal
+from pilotfish.store.pool_directory import PoolDirectory, stop_marker
 from tests.chaos.scene import PATIENCE_S, children, is_alive, wait_until
 
 SETTINGS: dict[str, Any] = {"workers": 1, "matching": "distributed", "beat_s": 1.0, "lease_s": 15.0, "linger_s": 600.0, "author_s": 600.0}
@@ -39,7 +38,7 @@ exec unshare --mount sh -c 'mount -t tmpfs none "{hidden}" && exec {python} "$@"
 CAN_HIDE = os.geteuid() == 0 and shutil.which("unshare") is not None
 
 
-class PoolOutOfReach(Pool):
+class PoolOutOfReach(PoolHandle):
     """Whose master nobody can bring back to life until ``may_start`` is set."""
 
     may_start = threading.Event()
@@ -53,7 +52,7 @@ class PoolOutOfReach(Pool):
 class ThreeSites:
     place: Path
     pool: PoolOutOfReach
-    client: Client
+    client: MasterClient
     names: tuple[str, ...]
     kills: Counter[str] = field(default_factory=Counter)
 
@@ -77,7 +76,7 @@ class ThreeSites:
 
     def master_of(self, site: str) -> str:
         """Who was lent tasks last; empty if nobody was, or it is gone."""
-        lenders = [fact.worker for fact in self.facts() if isinstance(fact, f.TasksLent) and fact.worker.startswith(f"{site}-")]
+        lenders = [fact.worker for fact in self.facts() if isinstance(fact, f.TasksDelegated) and fact.worker.startswith(f"{site}-")]
         return lenders[-1] if lenders and lenders[-1] in self.workers(site) else ""
 
     def facts(self) -> list[Any]:
@@ -150,10 +149,10 @@ def three_sites(home: Path, place: Path, pilots: int, names: tuple[str, ...] = (
     (place / "hidden").mkdir(parents=True)
     (home / "sites.toml").write_text("\n".join(_describe(name, place, pilots) for name in names))
     (home / "sites.toml").chmod(0o600)
-    pool = PoolOutOfReach(PoolHome(home / "pools" / "churn").make().directory, dict(SETTINGS))
+    pool = PoolOutOfReach(PoolDirectory(home / "pools" / "churn").make().directory, dict(SETTINGS))
     pool.may_start.set()
     pool.revive()
-    made = ThreeSites(place, pool, Client.connect(pool.directory, pool.revive), names)
+    made = ThreeSites(place, pool, MasterClient.connect(pool.directory, pool.revive), names)
     made.ask("workers_set", local=0)
     try:
         yield made

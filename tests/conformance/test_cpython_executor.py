@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 
 import pilotfish
-from pilotfish.api.future import TaskFuture
+from pilotfish.api.futures import TaskFuture
 
 PACKAGE = "test_concurrent_futures"
 MINOR = f"{sys.version_info.major}.{sys.version_info.minor}"

@@ -8,16 +8,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from pilotfish.agent import frames as agent_frames
-from pilotfish.agent.machine import AgentMachine
-from pilotfish.agent.offer import Offer
+from pilotfish.agent.node.agent_machine import AgentMachine, WorkerOffer
 from pilotfish.model import messages as wire
-from pilotfish.model.data import Awaited, Content, Handed, Made
+from pilotfish.model.contents import AwaitedFile, Content, IntermediateFile, ProducedContent
 from pilotfish.model.task import Failure, Request, RunOptions, TaskSpec
+from pilotfish.portable.wire import frames as agent_frames
 
 FAILURE = Failure("exit", "task", 'it said "no" ünïcode \u2028 and \\ a backslash')
 
-MADE = Made("ab" * 32, 5, True, True, "a/b", 0o755)
+MADE = ProducedContent("ab" * 32, 5, True, True, "a/b", 0o755)
 CONTENT = Content("ab" * 32, 1 << 41, "/data/x", 10**18, 77)
 
 EXAMPLES: list[Any] = [
@@ -29,18 +28,18 @@ EXAMPLES: list[Any] = [
     wire.Hello("w", "p", {}, {}, {}, 3600.5, 30.0, []),
     wire.Bulk(),
     wire.Bulk("w"),
-    wire.Beat([(1 << 32 | 5, 1)]),
-    wire.Beat([]),
-    wire.Beat([], [("ab" * 32, 1, 1 << 40)], [1, 2, 3, 4, 5, 6, 7, 1 << 50]),
+    wire.Heartbeat([(1 << 32 | 5, 1)]),
+    wire.Heartbeat([]),
+    wire.Heartbeat([], [("ab" * 32, 1, 1 << 40)], [1, 2, 3, 4, 5, 6, 7, 1 << 50]),
     wire.Introduce("here", "ab" * 32, "-----BEGIN", "-----BEGIN", [["ab" * 32, ["10.0.0.1", 7]]]),
-    wire.Reigns(3),
-    wire.Vouch(["w"], ["v"]),
-    wire.Claims([("w", [(1, 2)])]),
-    wire.Loans([(1, 2)]),
-    wire.Quiet(True),
-    wire.LetGo(["ab" * 32]),
-    wire.Lend([], [wire.SentTask(1 << 33, 2, 1, 100, 1.5, 1 << 30)]),
-    wire.Holds(["ab" * 32], ["cd" * 32], True),
+    wire.SiteMasterClaim(3),
+    wire.DelegatedWorkers(["w"], ["v"]),
+    wire.ClaimedTasks([("w", [(1, 2)])]),
+    wire.DelegatedTasks([(1, 2)]),
+    wire.SetHeartbeats(True),
+    wire.ReleaseContents(["ab" * 32]),
+    wire.Delegate([], [wire.SentTask(1 << 33, 2, 1, 100, 1.5, 1 << 30)]),
+    wire.CacheReport(["ab" * 32], ["cd" * 32], True),
     wire.Results(
         12,
         [
@@ -56,18 +55,18 @@ EXAMPLES: list[Any] = [
     wire.Welcome(7, 5.0, 60.0),
     wire.Assign(
         [wire.SentSpec(1, "python", 1.5, {"cores": 1.0}, {"env": {"A": "b"}, "cwd": None, "python": [3, 11]}, 10, (CONTENT,))],
-        [wire.SentTask(1 << 33, 2, 1, 100, 1.5, 1 << 30, (CONTENT, CONTENT), (Handed("a/b", 0o644, "ab" * 32, 5),))],
+        [wire.SentTask(1 << 33, 2, 1, 100, 1.5, 1 << 30, (CONTENT, CONTENT), (IntermediateFile("a/b", 0o644, "ab" * 32, 5),))],
     ),
     wire.Acked(0, 11),
     wire.Kill([(1, 1), (2, 3)]),
     wire.Recall([(1, 1)]),
-    wire.Pulse(),
+    wire.HeartbeatAck(),
     wire.Drain("enough"),
     wire.Retire("done"),
     wire.Peek(3, 1, 1, 2, 0),
     wire.Open("uid", RunOptions(name="n")),
     wire.Submit(1, 0, 0, [TaskSpec("exec", request=Request(cores=2.0))], [0], [(0, 5)], {1: [0]}, 4, {0: (CONTENT,)}),
-    wire.Submit(1, 0, 0, [], [], [(0, 5)], {1: [0]}, awaited={1: (Awaited(0, "a/b", "c"),)}),
+    wire.Submit(1, 0, 0, [], [], [(0, 5)], {1: [0]}, awaited={1: (AwaitedFile(0, "a/b", "c"),)}),
     wire.Close(1),
     wire.Watch(1, 0, True),
     wire.Taken(1, 5),
@@ -114,7 +113,8 @@ def test_what_the_master_writes_the_agent_reads_and_writes_back_the_same(message
 
 
 def test_both_sides_agree_on_protocol_limits_and_states() -> None:
-    from pilotfish.agent import link, work
+    from pilotfish.agent.node import attempts
+    from pilotfish.portable.wire import frame_link
 
     assert (agent_frames.MAX_BEFORE_PROOF, agent_frames.MAX_HEADER, agent_frames.MAX_BODY) == (
         wire.MAX_BEFORE_PROOF,
@@ -122,8 +122,8 @@ def test_both_sides_agree_on_protocol_limits_and_states() -> None:
         wire.MAX_BODY,
     )
     assert agent_frames.PREFIX.size == wire.PREFIX_BYTES
-    assert link.PROTOCOL == wire.PROTOCOL
-    assert (work.QUEUED, work.STARTED, work.FINISHED) == (wire.QUEUED, wire.STARTED, wire.FINISHED)
+    assert frame_link.PROTOCOL == wire.PROTOCOL
+    assert (attempts.QUEUED, attempts.STARTED, attempts.FINISHED) == (wire.QUEUED, wire.STARTED, wire.FINISHED)
 
 
 def test_the_agent_has_the_version_of_the_package() -> None:
@@ -136,7 +136,7 @@ def test_the_agent_has_the_version_of_the_package() -> None:
 
 def test_everything_the_machine_sends_is_understood_by_the_master() -> None:
     """The machine's own headers, not examples: each must decode into its Struct."""
-    offer = Offer("w", "p", {"cores": 1.0})
+    offer = WorkerOffer("w", "p", {"cores": 1.0})
     offer.ends_at = 100.0
     machine = AgentMachine(offer, seed=1, now=0.0)
     headers: list[list[Any]] = []
@@ -163,4 +163,4 @@ def test_everything_the_machine_sends_is_understood_by_the_master() -> None:
     machine.stop("enough", 0.5)
     turn(0.5)
     kinds = {type(wire.decode_from_agent(json.dumps(header).encode())) for header in headers}
-    assert kinds == {wire.Hello, wire.Beat, wire.Returned, wire.Peeked, wire.Results, wire.Leave}
+    assert kinds == {wire.Hello, wire.Heartbeat, wire.Returned, wire.Peeked, wire.Results, wire.Leave}

@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pilotfish
-from pilotfish.live.client import Client
-from pilotfish.live.daemon import Pool
-from pilotfish.live.home import PoolHome
-from pilotfish.live.stopping import stop_marker
+from pilotfish.client.master_client import MasterClient
+from pilotfish.client.pools import PoolHandle
+from pilotfish.store.pool_directory import PoolDirectory, stop_marker
 from tests.engines import processes
 from tests.engines.daemons import Engine
 from tests.engines.openssh import OpenSSH
@@ -32,8 +31,8 @@ class Campus:
     person: Person
     sites: dict[str, dict[str, Any]] = field(default_factory=dict)
     engines: list[Engine] = field(default_factory=list)
-    pool: Pool = field(init=False)
-    client: Client = field(init=False)
+    pool: PoolHandle = field(init=False)
+    client: MasterClient = field(init=False)
 
     def add(self, name: str, backend: str, engine: Engine | None = None, **keys: Any) -> str:
         """A site that is spoken to through ssh as the person, the way one does with a cluster."""
@@ -101,13 +100,15 @@ def toml(value: Any) -> str:
 
 
 @contextmanager
-def campus_at(home: Path, openssh: OpenSSH, person: Person, make_pool: Callable[[Path, dict[str, Any]], Pool] = Pool) -> Iterator[Campus]:
+def campus_at(
+    home: Path, openssh: OpenSSH, person: Person, make_pool: Callable[[Path, dict[str, Any]], PoolHandle] = PoolHandle
+) -> Iterator[Campus]:
     before = os.environ.get("PILOTFISH_HOME")
     os.environ["PILOTFISH_HOME"] = str(home)
     made = Campus(home, openssh, person)
-    made.pool = make_pool(PoolHome(home / "pools" / "campus").make().directory, dict(SETTINGS))
+    made.pool = make_pool(PoolDirectory(home / "pools" / "campus").make().directory, dict(SETTINGS))
     made.pool.revive()
-    made.client = Client.connect(made.pool.directory, made.pool.revive)
+    made.client = MasterClient.connect(made.pool.directory, made.pool.revive)
     made.ask("workers_set", local=0)
     try:
         yield made

@@ -17,16 +17,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
+from pilotfish.client.pools import PoolHandle, is_served
 from pilotfish.errors import PoolStopped
-from pilotfish.live.daemon import Pool, is_served
-from pilotfish.live.stopping import stop_marker
+from pilotfish.store.pool_directory import stop_marker
 from tests.engines import processes
 from tests.engines.openssh import OpenSSH
 
 NAMES = Path("/run/netns")
 PATTERN = re.compile(r"pf-(\d+x\d+)-(\w+)")
 REVIVE = (
-    "import json, pathlib, sys; from pilotfish.live.daemon import Pool; Pool(pathlib.Path(sys.argv[1]), json.loads(sys.argv[2])).revive()"
+    "import json, pathlib, sys; from pilotfish.client.pools import Pool; Pool(pathlib.Path(sys.argv[1]), json.loads(sys.argv[2])).revive()"
 )
 
 
@@ -54,11 +54,11 @@ class Laptop:
     def heal(self) -> None:
         _nft(self.router, "flush chain ip wan weather")
 
-    def pool(self, directory: Path, settings: dict[str, object]) -> Pool:
+    def pool(self, directory: Path, settings: dict[str, object]) -> PoolHandle:
         """Its master lives on the laptop. The socket for clients is a file, which can be seen from everywhere."""
         laptop = self
 
-        class PoolThere(Pool):
+        class PoolThere(PoolHandle):
             def revive(self) -> None:
                 if stop_marker(self.directory).exists():
                     raise PoolStopped("the pool was stopped", "")

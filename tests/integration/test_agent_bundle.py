@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import pilotfish.agent
-from pilotfish.live.bundle import MAX_BYTES, build_bundle, bundle_content
+from pilotfish.master.agent_bundle import MAX_BYTES, build_bundle, bundle_content
 from pilotfish.model import messages as wire
 from tests.master_for_agents import Agent, Client, FakeMaster, running_agent
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pilotfish.agent.capture import OUTPUT_CAP
+from pilotfish.agent.slots.output_capture import OUTPUT_CAP
 from pilotfish.model import messages as wire
 from tests.master_for_agents import Agent, Client, FakeMaster, alive, call_payload, eventually, running_agent, unparcel
 
@@ -380,7 +380,7 @@ def test_output_of_a_running_call_can_be_looked_at(client: Client, tmp_path: Pat
             time.sleep(0.01)
 
     task = client.call(client.python(talk), str(gate))
-    assert client.master.wait_for(wire.Beat).started or client.master.wait_for(wire.Beat).started
+    assert client.master.wait_for(wire.Heartbeat).started or client.master.wait_for(wire.Heartbeat).started
 
     def peek() -> bool:
         client.master.peer.send(wire.Peek(1, task, 1, 1, 0))

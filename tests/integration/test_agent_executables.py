@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from pilotfish.agent.capture import OUTPUT_CAP
-from pilotfish.applications.executable import Launch, executable_spec
+from pilotfish.agent.slots.output_capture import OUTPUT_CAP
+from pilotfish.applications.executable import LaunchSpec, executable_spec
 from pilotfish.model import messages as wire
 from tests.master_for_agents import Agent, Client, FakeMaster, alive, children, eventually, parcel, running_agent, unparcel
 
@@ -158,7 +158,7 @@ def test_as_much_is_kept_of_an_executables_output_as_of_a_calls_and_as_the_docum
     call = unparcel(client.master.wait_for_result(client.call(client.python(flood), size))[1])
     assert len(executable["stdout"]) == len(call[2]) == OUTPUT_CAP
     assert executable["stdout_dropped"] == json.loads(call[0])["stdout_dropped"] == 1000
-    assert executable_spec("sh", Launch())[0].launch["output_cap"] == 0, "the agent decides"
+    assert executable_spec("sh", LaunchSpec())[0].launch["output_cap"] == 0, "the agent decides"
     assert f"{OUTPUT_CAP >> 20} MiB each are kept" in Path("docs/how-to/files.md").read_text()
 
 

@@ -49,7 +49,7 @@ def test_it_beats_and_stays_as_long_as_it_is_answered(master: FakeMaster) -> Non
     with running_agent(master, "--cores", "1"):
         master.wait_for(wire.Hello)
         for _ in range(4):
-            assert master.wait_for(wire.Beat).started == []
+            assert master.wait_for(wire.Heartbeat).started == []
         assert len(master.peers) == 1
 
 
@@ -60,9 +60,9 @@ def test_a_start_is_told_once_when_an_attempt_runs_for_a_while(unix_master: Fake
         task = client.call(client.python(hold), str(tmp_path / "gate"))
         started: list[Any] = []
         while len(started) < 1:
-            started.extend(unix_master.wait_for(wire.Beat).started)
+            started.extend(unix_master.wait_for(wire.Heartbeat).started)
         for _ in range(3):
-            started.extend(unix_master.wait_for(wire.Beat).started)
+            started.extend(unix_master.wait_for(wire.Heartbeat).started)
         assert started == [(task, 1)]
         (tmp_path / "gate").touch()
         client.value(task)
@@ -78,7 +78,7 @@ def test_running_work_and_unacknowledged_results_survive_a_lost_link(master: Fak
         done = client.call(spec, str(tmp_path / "open"))
         client.value(done)
         running = client.call(spec, str(tmp_path / "gate"))
-        while [running, 1] not in [list(pair) for pair in master.wait_for(wire.Beat).started]:
+        while [running, 1] not in [list(pair) for pair in master.wait_for(wire.Heartbeat).started]:
             pass
         master.results.clear()
         master.acknowledge = True
@@ -210,7 +210,7 @@ def test_recall_hands_back_what_has_not_started(unix_master: FakeMaster, tmp_pat
         client = Client(unix_master)
         gate = str(tmp_path / "gate")
         tasks = client.start(client.python(hold), *[call_payload(gate)] * 3)
-        assert unix_master.wait_for(wire.Beat).started or unix_master.wait_for(wire.Beat).started
+        assert unix_master.wait_for(wire.Heartbeat).started or unix_master.wait_for(wire.Heartbeat).started
         unix_master.peer.send(wire.Recall([(task, 1) for task in tasks]))
         assert unix_master.wait_for(wire.Returned).items == [(tasks[1], 1), (tasks[2], 1)]
         Path(gate).touch()
@@ -258,7 +258,7 @@ def test_a_newer_attempt_replaces_the_older_one(unix_master: FakeMaster, tmp_pat
         spec = client.python(hold)
         payload = call_payload(str(tmp_path / "gate"))
         (task,) = client.start(spec, payload)
-        eventually(lambda: [task, 1] in [list(pair) for pair in unix_master.wait_for(wire.Beat).started])
+        eventually(lambda: [task, 1] in [list(pair) for pair in unix_master.wait_for(wire.Heartbeat).started])
         (tmp_path / "gate2").touch()
         payload = call_payload(str(tmp_path / "gate2"))
         unix_master.peer.send(wire.Assign([], [wire.SentTask(task, 2, spec, len(payload), 0, 0)]), payload)

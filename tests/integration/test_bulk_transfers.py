@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from pilotfish.agent.bulk import Channel, Cut
-from pilotfish.agent.bulk_asking import ask, dial_bulk, fetch, push, take
-from pilotfish.agent.bulk_serving import FileReading
-from pilotfish.agent.cache import Cache
-from pilotfish.agent.link import Link, LinkLost, dial
+from pilotfish.portable.transfer.content_cache import ContentCache
+from pilotfish.portable.transfer.content_source import FileReader
+from pilotfish.portable.transfer.transfer_client import ask, dial_bulk, fetch, push, take
+from pilotfish.portable.transfer.transfer_protocol import ConnectionCut, TransferChannel
+from pilotfish.portable.wire.frame_link import FrameLink, LinkLost, dial
 from tests.bulk_stage import KEY_ID, MOST_BYTES, Door, Files, Scissors, digest_of, open_door, random_bytes
 from tests.master_for_agents import eventually
 
@@ -40,8 +40,8 @@ def door(tmp_path: Path, shelf: Files) -> Iterator[Door]:
 
 
 @pytest.fixture
-def cache(tmp_path: Path) -> Cache:
-    return Cache(str(tmp_path / "node"), MOST_BYTES)
+def cache(tmp_path: Path) -> ContentCache:
+    return ContentCache(str(tmp_path / "node"), MOST_BYTES)
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def in_thread(work: Any) -> threading.Thread:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_get_that_is_cut_anywhere_goes_on_until_it_is_intact(
-    door: Door, shelf: Files, cache: Cache, scissors: Scissors, seed: int
+    door: Door, shelf: Files, cache: ContentCache, scissors: Scissors, seed: int
 ) -> None:
     chance = random.Random(seed)
     data = random_bytes(seed, 7 * MIB + 13)
@@ -80,7 +80,7 @@ def test_a_get_that_is_cut_anywhere_goes_on_until_it_is_intact(
             offsets.append(incoming.offset)
             try:
                 place = fetch(door.dial(port=scissors.port), digest, len(data), incoming)
-            except (LinkLost, Cut):
+            except (LinkLost, ConnectionCut):
                 continue
     assert Path(place).read_bytes() == data
     assert offsets == sorted(offsets) and len(set(offsets)) > 5, "it was cut, and went on"
@@ -103,7 +103,7 @@ def test_a_put_that_is_cut_anywhere_goes_on_until_it_is_kept(
         scissors.allowance = chance.randrange(1000, 1000 + tries * 100_000)
         try:
             push(door.dial(port=scissors.port), digest, len(data), str(tmp_path / "made"))
-        except (LinkLost, Cut):
+        except (LinkLost, ConnectionCut):
             continue
     assert tries > 5
     assert Path(shelf.cache.take(digest, len(data)) or "").read_bytes() == data
@@ -115,13 +115,13 @@ def test_a_put_that_is_cut_anywhere_goes_on_until_it_is_kept(
 
 @pytest.mark.parametrize("tls", [True, False], ids=["tls", "unix"])
 @pytest.mark.parametrize("first", [1, 20, 100, 250])
-def test_nothing_that_was_sent_ahead_is_lost(tmp_path: Path, shelf: Files, cache: Cache, tls: bool, first: int) -> None:
+def test_nothing_that_was_sent_ahead_is_lost(tmp_path: Path, shelf: Files, cache: ContentCache, tls: bool, first: int) -> None:
     contents = [random_bytes(number, 100_000) for number in range(3)]
     digests = [shelf.add(data) for data in contents]
     (tmp_path / "door").mkdir()
     with open_door(tmp_path / "door", shelf, tls=tls) as door:
         connection = dial(door.credentials()).connection
-        channel = Channel(connection)
+        channel = TransferChannel(connection)
         ahead = framed(["bulk"]) + b"".join(framed(["get", digest, 100_000, 0, False]) for digest in digests)
         connection.sendall(ahead[:first])
         connection.sendall(ahead[first:])
@@ -132,7 +132,7 @@ def test_nothing_that_was_sent_ahead_is_lost(tmp_path: Path, shelf: Files, cache
         channel.close()
 
 
-def test_a_connection_on_which_nothing_is_asked_takes_no_memory(door: Door, shelf: Files, cache: Cache) -> None:
+def test_a_connection_on_which_nothing_is_asked_takes_no_memory(door: Door, shelf: Files, cache: ContentCache) -> None:
     data = random_bytes(1, MIB)
     channel = door.dial()
     ask(channel, shelf.add(data), len(data), 0)
@@ -144,7 +144,7 @@ def test_a_connection_on_which_nothing_is_asked_takes_no_memory(door: Door, shel
     channel.close()
 
 
-def test_the_stream_goes_on_without_a_word_of_tls(door: Door, shelf: Files, cache: Cache) -> None:
+def test_the_stream_goes_on_without_a_word_of_tls(door: Door, shelf: Files, cache: ContentCache) -> None:
     data = random_bytes(1, MIB)
     digest = shelf.add(data)
     channel = door.dial()
@@ -189,7 +189,7 @@ def test_a_pilots_key_asks_for_workers_of_that_pilot_only(door: Door, shelf: Fil
         channel = dial_bulk(door.credentials(), worker)
         channel.send(["put", digest_of(b""), 0])
         if worker in ("anothers", "by hand"):
-            with pytest.raises(Cut):
+            with pytest.raises(ConnectionCut):
                 channel.receive()
         else:
             assert channel.receive()[0] == ["from", 0]
@@ -208,7 +208,7 @@ def test_who_finds_no_master_says_where_it_looked(door: Door, call: Any) -> None
         call(door.credentials(fingerprint="0" * 64))
 
 
-def hangs_up(link: Link) -> bool:
+def hangs_up(link: FrameLink) -> bool:
     try:
         while link.connection.recv_into(bytearray(1000)):
             pass
@@ -221,7 +221,7 @@ def hangs_up(link: Link) -> bool:
 # --- many at once ----------------------------------------------------------------------------------------------------------------------
 
 
-def test_one_that_reads_slowly_does_not_hold_up_another(door: Door, shelf: Files, cache: Cache) -> None:
+def test_one_that_reads_slowly_does_not_hold_up_another(door: Door, shelf: Files, cache: ContentCache) -> None:
     data = random_bytes(2, 32 * MIB)
     digest = shelf.add(data)
     slow, quick = door.dial(), door.dial()
@@ -240,17 +240,17 @@ def test_one_that_reads_slowly_does_not_hold_up_another(door: Door, shelf: Files
     quick.close()
 
 
-def test_idle_connections_take_no_thread_and_askers_wait_for_their_turn(tmp_path: Path, cache: Cache) -> None:
+def test_idle_connections_take_no_thread_and_askers_wait_for_their_turn(tmp_path: Path, cache: ContentCache) -> None:
     class Slow(Files):
         def __init__(self, directory: Path) -> None:
             super().__init__(directory)
             self.order: list[str] = []
             self.gate = threading.Semaphore(0)
 
-        def reading(self, asker: str, digest: str, size: int, insist: bool) -> FileReading:
+        def reading(self, asker: str, digest: str, size: int, insist: bool) -> FileReader:
             self.order.append(digest)
             assert self.gate.acquire(timeout=PATIENCE_S)
-            return FileReading(str(self.paths[digest]), size)
+            return FileReader(str(self.paths[digest]), size)
 
     (tmp_path / "shelf").mkdir()
     (tmp_path / "door").mkdir()
@@ -279,7 +279,7 @@ def streams() -> int:
     return sum(name.startswith("bulk-") and name[5:].isdigit() for name in names)
 
 
-def test_a_porter_that_closes_cuts_everything(tmp_path: Path, shelf: Files, cache: Cache) -> None:
+def test_a_porter_that_closes_cuts_everything(tmp_path: Path, shelf: Files, cache: ContentCache) -> None:
     data = random_bytes(3, 32 * MIB)
     digest = shelf.add(data)
     (tmp_path / "door").mkdir()
@@ -287,18 +287,18 @@ def test_a_porter_that_closes_cuts_everything(tmp_path: Path, shelf: Files, cach
         busy, idle = door.dial(), door.dial()
         ask(busy, digest, len(data), 0)
         busy.receive()
-    with pytest.raises(Cut):
+    with pytest.raises(ConnectionCut):
         idle.receive(PATIENCE_S)
     assert is_cut(busy)
     busy.close()
     idle.close()
 
 
-def is_cut(channel: Channel) -> bool:
+def is_cut(channel: TransferChannel) -> bool:
     try:
         while True:
             channel.receive(PATIENCE_S)
-    except Cut:
+    except ConnectionCut:
         return True
 
 
@@ -310,7 +310,7 @@ def test_beats_are_answered_beside_four_streams(door: Door, shelf: Files, tmp_pa
 
     def stream(number: int) -> None:
         channel, began = door.dial(), time.monotonic()
-        cache = Cache(str(tmp_path / f"node-{number}"), MOST_BYTES)
+        cache = ContentCache(str(tmp_path / f"node-{number}"), MOST_BYTES)
         fetch(channel, digest, len(data), cache.incoming(digest, len(data)))
         took.append(time.monotonic() - began)
         channel.close()

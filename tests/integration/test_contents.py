@@ -13,10 +13,10 @@ import pytest
 
 import pilotfish
 from pilotfish.applications.executable import ExecutableFailed
-from pilotfish.applications.files import INLINE_BYTES
+from pilotfish.applications.input_files import INLINE_BYTES
 from pilotfish.errors import BadInput, TaskFailed
-from pilotfish.live.home import pool_home
-from pilotfish.live.processes import processes_of
+from pilotfish.portable.processes import processes_of
+from pilotfish.store.pool_directory import pool_home
 
 pytestmark = pytest.mark.usefixtures("pilotfish_home")
 MIB = 1 << 20
@@ -153,7 +153,7 @@ def test_files_of_others_are_handed_on_whatever_happens_to_the_master(run: pilot
 
 def kill_master() -> None:
     processes = processes_of(pool_home("default").directory)
-    os.kill(next(pid for pid, command in processes if "pilotfish.live.serve" in command), signal.SIGKILL)
+    os.kill(next(pid for pid, command in processes if "pilotfish.master" in command), signal.SIGKILL)
 
 
 def test_a_promised_file_that_cannot_be_given_is_told_at_once(run: pilotfish.Run) -> None:

@@ -15,7 +15,7 @@ import pytest
 import pilotfish
 from pilotfish.model import facts as f
 from pilotfish.model.facts import decode_record
-from pilotfish.store.journal import Journal
+from pilotfish.store.journal.journal_writer import Journal
 from tests.engines.processes import PATIENCE_S, wait_until
 from tests.peer_pool import CAN_HIDE, PeerPool, peer_pool
 
@@ -36,7 +36,7 @@ def counts(site: PeerPool) -> Counter[str]:
         journal, recovery = Journal.open(f"{copy}/journal")
         for record in recovery:
             for fact in decode_record(record).facts:
-                if isinstance(fact, f.TasksLent | f.TasksClaimed | f.TasksAssigned | f.TasksDone):
+                if isinstance(fact, f.TasksDelegated | f.TasksClaimed | f.TasksAssigned | f.TasksDone):
                     found[type(fact).__name__] += len(fact.tasks)
         journal.close()
     return found
@@ -137,7 +137,7 @@ def who_is_master(site: PeerPool) -> str:
     with tempfile.TemporaryDirectory(dir=site.place) as copy:
         shutil.copytree(site.pool.directory / "journal", f"{copy}/journal")
         journal, recovery = Journal.open(f"{copy}/journal")
-        lenders = [fact.worker for record in recovery for fact in decode_record(record).facts if isinstance(fact, f.TasksLent)]
+        lenders = [fact.worker for record in recovery for fact in decode_record(record).facts if isinstance(fact, f.TasksDelegated)]
         journal.close()
     return lenders[-1] if lenders else ""
 

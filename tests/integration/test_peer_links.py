@@ -11,18 +11,18 @@ from typing import Any
 
 import pytest
 
-from pilotfish.agent import peers as peers_module
-from pilotfish.agent.bulk_asking import fetch
-from pilotfish.agent.cache import Cache
-from pilotfish.agent.frames import frame_buffers
-from pilotfish.agent.link import Link, LinkLost
-from pilotfish.agent.offer import Offer
-from pilotfish.agent.overlay.contacts import Contact
-from pilotfish.agent.overlay.member import Member
-from pilotfish.agent.overlay.peer import Peer
-from pilotfish.agent.peer_door import Identity, dial_peer, node_id
-from pilotfish.agent.peers import Peers
-from pilotfish.live.keys import open_keyring
+from pilotfish.agent.node import peer_network as peers_module
+from pilotfish.agent.node.agent_machine import WorkerOffer
+from pilotfish.agent.node.peer_handshake import PeerIdentity, dial_peer, node_id
+from pilotfish.agent.node.peer_network import PeerNetwork
+from pilotfish.agent.peers.contacts import Contact
+from pilotfish.agent.peers.peer import Peer
+from pilotfish.agent.peers.site_member import SiteMember
+from pilotfish.portable.transfer.content_cache import ContentCache
+from pilotfish.portable.transfer.transfer_client import fetch
+from pilotfish.portable.wire.frame_link import FrameLink, LinkLost
+from pilotfish.portable.wire.frames import frame_buffers
+from pilotfish.store.keyring import open_keyring
 from tests.master_for_agents import eventually
 
 NOBODY = ["127.0.0.1", 1]
@@ -37,11 +37,13 @@ class Site:
         self.secrets = open_keyring(place).peers("")
         self.dead: list[int] = []
         """Who was called dead, by whomever."""
-        self._agents: list[Peers] = []
+        self._agents: list[PeerNetwork] = []
 
-    def agent(self, name: str) -> Peers:
+    def agent(self, name: str) -> PeerNetwork:
         (self.place / name).mkdir()
-        made = Peers(Offer(name, "", {"cores": 1.0}), Cache(str(self.place / name / "cache"), 1 << 30), str(self.place / name))
+        made = PeerNetwork(
+            WorkerOffer(name, "", {"cores": 1.0}), ContentCache(str(self.place / name / "cache"), 1 << 30), str(self.place / name)
+        )
         assert made.listen("127.0.0.1") is not None
         self._agents.append(made)
         return made
@@ -52,22 +54,22 @@ class Site:
             assert agent._porter is not None
             agent._porter.close()
 
-    def introduce(self, agent: Peers, *others: Peers, term: int = 0, master: Peers | None = None) -> None:
+    def introduce(self, agent: PeerNetwork, *others: PeerNetwork, term: int = 0, master: PeerNetwork | None = None) -> None:
         contacts = [contact_of(other).wire for other in others]
         agent.introduce(["introduce", "", *self.secrets, contacts, term, contact_of(master).wire if master else None])
 
-    def identity(self, name: str) -> Identity:
+    def identity(self, name: str) -> PeerIdentity:
         (self.place / name).mkdir(exist_ok=True)
         key, certificate, private_key = self.secrets
-        return Identity(name, bytes.fromhex(key), certificate, private_key, str(self.place / name))
+        return PeerIdentity(name, bytes.fromhex(key), certificate, private_key, str(self.place / name))
 
-    def friend(self, agent: Peers, name: str) -> Friend:
+    def friend(self, agent: PeerNetwork, name: str) -> Friend:
         identity = self.identity(name)
         return Friend(dial_peer(contact_of(agent), identity, ["peer", [identity.name, NOBODY]]))
 
 
 class Friend:
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: FrameLink) -> None:
         self.link = link
         self.heard: list[list[Any]] = []
         link.connection.setblocking(False)
@@ -92,12 +94,12 @@ class Friend:
             return True
 
 
-def contact_of(agent: Peers) -> Contact:
+def contact_of(agent: PeerNetwork) -> Contact:
     assert agent.me is not None
     return agent.me
 
 
-def open_links(agent: Peers) -> int:
+def open_links(agent: PeerNetwork) -> int:
     """All but the door and what wakes it."""
     return len(agent._selector.get_map()) - 2
 
@@ -105,19 +107,19 @@ def open_links(agent: Peers) -> int:
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     made = Site(tmp_path)
-    unreachable = Member.unreachable
+    unreachable = SiteMember.unreachable
 
-    def call_dead(self: Member, node: int, now: float) -> None:
+    def call_dead(self: SiteMember, node: int, now: float) -> None:
         made.dead.append(node)
         unreachable(self, node, now)
 
-    monkeypatch.setattr(Member, "unreachable", call_dead)
+    monkeypatch.setattr(SiteMember, "unreachable", call_dead)
     yield made
     made.end()
 
 
 @pytest.fixture
-def agent(site: Site) -> Peers:
+def agent(site: Site) -> PeerNetwork:
     made = site.agent("agent")
     site.introduce(made)
     return made
@@ -132,7 +134,7 @@ def test_two_that_dial_each_other_at_once_keep_one_link_and_neither_calls_the_ot
     both = threading.Barrier(2)
     dialled: list[str] = []
 
-    def dial_together(contact: Contact, identity: Identity, greeting: list[Any]) -> Link:
+    def dial_together(contact: Contact, identity: PeerIdentity, greeting: list[Any]) -> FrameLink:
         link = dial_peer(contact, identity, greeting)
         dialled.append(identity.name)
         if dialled.count(identity.name) == 1:
@@ -149,7 +151,7 @@ def test_two_that_dial_each_other_at_once_keep_one_link_and_neither_calls_the_ot
     assert [link.dialler for agent in (a, b) for link in agent._links.values()] == [lower, lower]
 
 
-def test_what_was_sent_before_a_goodbye_was_heard_is_not_lost(site: Site, agent: Peers) -> None:
+def test_what_was_sent_before_a_goodbye_was_heard_is_not_lost(site: Site, agent: PeerNetwork) -> None:
     first = site.friend(agent, "friend")
     assert first.answers(1)
     second = site.friend(agent, "friend")
@@ -165,7 +167,7 @@ def test_what_was_sent_before_a_goodbye_was_heard_is_not_lost(site: Site, agent:
 def test_who_has_reached_us_is_not_dead_because_we_cannot_reach_it(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     dialled, may_fail = threading.Event(), threading.Event()
 
-    def fail(*arguments: Any) -> Link:
+    def fail(*arguments: Any) -> FrameLink:
         dialled.set()
         assert may_fail.wait(LONG_S)
         raise LinkLost("there is a firewall")
@@ -182,7 +184,7 @@ def test_who_has_reached_us_is_not_dead_because_we_cannot_reach_it(site: Site, m
     assert site.dead == []
 
 
-def test_a_link_that_something_comes_by_is_in_use(site: Site, agent: Peers, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_link_that_something_comes_by_is_in_use(site: Site, agent: PeerNetwork, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peers_module, "MOST_LINKS", 2)
     first, second = site.friend(agent, "first"), site.friend(agent, "second")
     assert second.answers(1)
@@ -202,7 +204,7 @@ def test_a_sites_master_keeps_more_links_than_others(site: Site, monkeypatch: py
     assert len(agent._links) == len(friends)
 
 
-def test_a_peer_that_gives_what_is_no_work_is_hung_up_on_and_gets_no_receipt(site: Site, agent: Peers) -> None:
+def test_a_peer_that_gives_what_is_no_work_is_hung_up_on_and_gets_no_receipt(site: Site, agent: PeerNetwork) -> None:
     given: list[Any] = []
     agent.tell = lambda kind, *what: given.append(what) if kind == "given" else None
     task = [1, 1, 5, 4, 0, 0, [], []]
@@ -226,7 +228,7 @@ def test_what_is_published_is_not_published_again_when_the_master_is_back(
     published: list[int] = []
     monkeypatch.setattr(Peer, "publish", recording(Peer.publish, published))
     agent = site.agent("agent")
-    cache = Cache(str(tmp_path / "agent" / "cache"), 1 << 30)
+    cache = ContentCache(str(tmp_path / "agent" / "cache"), 1 << 30)
     holds: dict[str, None] = {}
     agent.holds = holds
     for number in range(3):
@@ -245,10 +247,10 @@ def recording(publish: Callable[..., int], keys: list[int]) -> Callable[..., int
     return record
 
 
-def test_a_bulk_connection_is_used_for_the_next_content_too_unless_it_has_ended(site: Site, agent: Peers, tmp_path: Path) -> None:
+def test_a_bulk_connection_is_used_for_the_next_content_too_unless_it_has_ended(site: Site, agent: PeerNetwork, tmp_path: Path) -> None:
     asker = site.agent("asker")
     site.introduce(asker)
-    theirs, mine = (Cache(str(tmp_path / name / "cache"), 1 << 30) for name in ("agent", "asker"))
+    theirs, mine = (ContentCache(str(tmp_path / name / "cache"), 1 << 30) for name in ("agent", "asker"))
     ends: list[Any] = []
     for number in range(3):
         (tmp_path / "made").write_bytes(b"content %d" % number)
@@ -268,7 +270,7 @@ def test_a_bulk_connection_is_used_for_the_next_content_too_unless_it_has_ended(
 # --- the door -------------------------------------------------------------------------------------------------------------------------
 
 
-def stranger_at(agent: Peers, secured: bool = True) -> socket.socket:
+def stranger_at(agent: PeerNetwork, secured: bool = True) -> socket.socket:
     host, port = contact_of(agent).address
     plain = socket.create_connection((host, port), LONG_S)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -278,7 +280,7 @@ def stranger_at(agent: Peers, secured: bool = True) -> socket.socket:
 
 @pytest.mark.parametrize("secured", [True, False], ids=["in the proof", "in the handshake of TLS"])
 def test_a_stranger_that_says_a_byte_now_and_then_is_shown_out_in_time(
-    site: Site, agent: Peers, secured: bool, monkeypatch: pytest.MonkeyPatch
+    site: Site, agent: PeerNetwork, secured: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(peers_module, "DOOR_S", SHORT_S)
     with stranger_at(agent, secured) as stranger:
@@ -296,7 +298,7 @@ def test_a_stranger_that_says_a_byte_now_and_then_is_shown_out_in_time(
 
 
 def test_the_stranger_that_has_stood_longest_in_the_door_makes_room_for_a_friend(
-    site: Site, agent: Peers, monkeypatch: pytest.MonkeyPatch
+    site: Site, agent: PeerNetwork, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(peers_module, "DOOR_S", LONG_S)
     monkeypatch.setattr(peers_module, "MOST_STRANGERS", 2)
@@ -311,7 +313,7 @@ def test_the_stranger_that_has_stood_longest_in_the_door_makes_room_for_a_friend
 
 
 @pytest.mark.parametrize("proof", [[5, "0" * 64, ""], ["0" * 64, [], ""], ["a|b", "c|d", ""], ["0" * 64, "0" * 64, 5], [{}, None, None]])
-def test_a_proof_that_is_none_is_no_news(agent: Peers, proof: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_proof_that_is_none_is_no_news(agent: PeerNetwork, proof: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     failures: list[Any] = []
     monkeypatch.setattr(threading, "excepthook", failures.append)
     with stranger_at(agent) as stranger:

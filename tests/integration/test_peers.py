@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from pilotfish.agent.bulk import Channel
-from pilotfish.agent.bulk_asking import fetch
-from pilotfish.agent.cache import Cache
-from pilotfish.agent.link import LinkLost
-from pilotfish.agent.overlay.contacts import Contact
-from pilotfish.agent.peer_door import Identity, dial_peer
-from pilotfish.live.keys import open_keyring
+from pilotfish.agent.node.peer_handshake import PeerIdentity, dial_peer
+from pilotfish.agent.peers.contacts import Contact
+from pilotfish.portable.transfer.content_cache import ContentCache
+from pilotfish.portable.transfer.transfer_client import fetch
+from pilotfish.portable.transfer.transfer_protocol import TransferChannel
+from pilotfish.portable.wire.frame_link import LinkLost
+from pilotfish.store.keyring import open_keyring
 from tests.engines import processes
 from tests.engines.processes import PATIENCE_S, wait_until
 from tests.peer_pool import CAN_HIDE, PeerPool, peer_pool
@@ -52,10 +52,10 @@ def wait_for(pool: PeerPool, /, **wanted: int) -> None:
     wait_until(lambda: {name: count for name, count in pool.got().items() if count} == wanted, f"{wanted}, not {pool.got()}")
 
 
-def identity_of(peers: PeerPool, key: str = "", worker: str = "stranger") -> Identity:
+def identity_of(peers: PeerPool, key: str = "", worker: str = "stranger") -> PeerIdentity:
     """As an agent of the site would have it from the master, with another key if one is given."""
     real, certificate, private_key = open_keyring(peers.pool.directory).peers("")
-    return Identity(worker, bytes.fromhex(key or real), certificate, private_key, str(peers.place))
+    return PeerIdentity(worker, bytes.fromhex(key or real), certificate, private_key, str(peers.place))
 
 
 def file_of(peers: PeerPool, name: str, digest: str) -> Path:
@@ -198,11 +198,11 @@ def test_who_has_the_key_is_served_and_who_has_another_is_not(peers: PeerPool, t
     use(peers, path, "a")
     contact = Contact.read(peers.contact_of("a"))
     digest = digest_of(path)
-    cache = Cache(str(tmp_path / "mine"), 1 << 40)
+    cache = ContentCache(str(tmp_path / "mine"), 1 << 40)
     with pytest.raises(LinkLost):
         dial_peer(contact, identity_of(peers, key="00" * 32), ["bulk", ["f" * 64, ["127.0.0.1", 1]]])
     friend = identity_of(peers)
-    channel = Channel(dial_peer(contact, friend, ["bulk", [friend.name, ["127.0.0.1", 1]]]).connection)
+    channel = TransferChannel(dial_peer(contact, friend, ["bulk", [friend.name, ["127.0.0.1", 1]]]).connection)
     with cache.incoming(digest, MB) as incoming:
         fetch(channel, digest, MB, incoming, False)
     channel.close()

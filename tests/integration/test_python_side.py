@@ -17,11 +17,11 @@ import pytest
 
 import pilotfish
 from pilotfish.api.run import Run
+from pilotfish.client.master_client import MasterClient
+from pilotfish.client.pools import PoolHandle
 from pilotfish.errors import TaskFailed
-from pilotfish.live.client import Client
-from pilotfish.live.daemon import Pool
-from pilotfish.live.processes import processes_of
 from pilotfish.model.task import RunOptions
+from pilotfish.portable.processes import processes_of
 
 WAIT_S = 60.0
 
@@ -151,7 +151,7 @@ def test_a_killed_master_is_revived_and_no_result_is_missing(pilotfish_home: Pat
 
 
 def master_of(pool: Path) -> int:
-    return next(pid for pid, command in processes_of(pool) if "pilotfish.live.serve" in command)
+    return next(pid for pid, command in processes_of(pool) if "pilotfish.master" in command)
 
 
 def test_a_killed_program_takes_its_private_pool_with_it(tmp_path: Path, pilotfish_home: Path) -> None:
@@ -172,7 +172,7 @@ def test_a_killed_program_takes_its_private_pool_with_it(tmp_path: Path, pilotfi
     wait_for(lambda: not pools(pilotfish_home))
 
 
-def test_executables_in_sandboxes_bring_their_files_back(pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_executables_in_sandboxes_bring_their_files_back(pool: PoolHandle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("sim").write_text("#!/bin/sh\ncat model.dat > out.dat; echo $1 $COLOUR >> out.dat; cat; echo done\n")
     Path("sim").chmod(0o755)
@@ -191,7 +191,7 @@ def test_executables_in_sandboxes_bring_their_files_back(pool: Pool, tmp_path: P
         assert "done" in second.why()
 
 
-def test_an_executable_whose_directory_no_worker_has_fails_at_once_and_says_what_helps(pool: Pool) -> None:
+def test_an_executable_whose_directory_no_worker_has_fails_at_once_and_says_what_helps(pool: PoolHandle) -> None:
     with Run(pool=pool, sites="local") as run:
         lost = run.executable(["echo", "1"], cwd="/no/such/place")
         error = lost.exception(WAIT_S)
@@ -225,7 +225,7 @@ with pilotfish.Executor(max_workers=1) as executor:
     assert done.stdout.splitlines() == ["cloudpickle.register_pickle_by_value(helper_of_program)", "True True"]
 
 
-def test_a_run_goes_on_without_its_program(pool: Pool, tmp_path: Path) -> None:
+def test_a_run_goes_on_without_its_program(pool: PoolHandle, tmp_path: Path) -> None:
     run = Run("left alone", pool=pool)
     futures = [run.executable(["sh", "-c", f"echo {i} >> {tmp_path}/log"]) for i in range(10)]
     run.detach()
@@ -281,14 +281,14 @@ def doubled(start: int) -> list[int]:
     return values
 
 
-def open_growing(client: Client, folder: Path) -> int:
+def open_growing(client: MasterClient, folder: Path) -> int:
     (folder / "growing.py").write_text(APPLICATION)
     client.ask("workers_set", local=2)
     options = RunOptions(name="growing", command="growing.py", cwd=str(folder), application=str(folder / "growing.py"))
     return client.open_run("growing", options, feeds=False).run
 
 
-def check_growing(client: Client, run: int, folder: Path) -> None:
+def check_growing(client: MasterClient, run: int, folder: Path) -> None:
     """Every value was seen once by the manager, and no task was made twice."""
     wait_for((folder / "seen.json").exists)
     wait_for(lambda: client.ask("run", run=run).data["state"] == "done")
@@ -298,8 +298,8 @@ def check_growing(client: Client, run: int, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("kills", [0, 3])
-def test_an_application_makes_each_task_once_however_often_its_manager_is_killed(pool: Pool, tmp_path: Path, kills: int) -> None:
-    client = Client.connect(pool.directory, pool.revive)
+def test_an_application_makes_each_task_once_however_often_its_manager_is_killed(pool: PoolHandle, tmp_path: Path, kills: int) -> None:
+    client = MasterClient.connect(pool.directory, pool.revive)
     run = open_growing(client, tmp_path)
     pids, killed = tmp_path / "pids", set[str]()
     while len(killed) < kills and not (tmp_path / "seen.json").exists():
@@ -314,8 +314,8 @@ def test_an_application_makes_each_task_once_however_often_its_manager_is_killed
     client.close()
 
 
-def test_an_application_makes_each_task_once_however_often_the_master_is_killed(pool: Pool, tmp_path: Path) -> None:
-    client = Client.connect(pool.directory, pool.revive)
+def test_an_application_makes_each_task_once_however_often_the_master_is_killed(pool: PoolHandle, tmp_path: Path) -> None:
+    client = MasterClient.connect(pool.directory, pool.revive)
     run = open_growing(client, tmp_path)
     for round_number in range(1, 4):
         wait_for(lambda enough=10 * round_number: client.ask("run", run=run).data["tasks"] >= enough)  # type: ignore[misc]

@@ -15,18 +15,18 @@ from typing import Any
 
 import pytest
 
-from pilotfish.backends.exchange import Answer, Command, Refused, Unclear
-from pilotfish.live.bundle import bundle_content
-from pilotfish.live.runner import Pace, Runner
-from pilotfish.live.ssh import control_directory, leave_directory, remote_line
-from pilotfish.live.staging import absolute_folder, read_tail, remove, stage, stage_bundle
+from pilotfish.backends.interface import Command, CommandOutput, CommandRefused, UnclearAnswer
+from pilotfish.master.agent_bundle import bundle_content
+from pilotfish.master.sites.command_runner import CommandRunner, RateLimit
+from pilotfish.master.sites.site_files import absolute_folder, read_tail, remove, stage, stage_bundle
+from pilotfish.master.sites.ssh_connection import control_directory, leave_directory, remote_line
 from pilotfish.model.site import Site
 from tests.engines import requirements
 from tests.master_for_agents import alive, eventually
 from tests.sshd import Sshd, running_sshd, words_of
 
 ODD = ("two words", "it's", 'say "!" twice!', "$HOME `id` \\n", "", "tab\tend", "é*?[a]~#;&|<>")
-Story = Callable[[Runner], Coroutine[Any, Any, None]]
+Story = Callable[[CommandRunner], Coroutine[Any, Any, None]]
 
 
 @pytest.fixture(scope="module")
@@ -45,9 +45,9 @@ def nothing_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
         assert list(server.sockets.iterdir()) == []
 
 
-def play(story: Story, site: Site, sockets: Path) -> Runner:
-    async def whole() -> Runner:
-        runner = Runner("here", site, sockets)
+def play(story: Story, site: Site, sockets: Path) -> CommandRunner:
+    async def whole() -> CommandRunner:
+        runner = CommandRunner("here", site, sockets)
         try:
             await story(runner)
         finally:
@@ -57,10 +57,10 @@ def play(story: Story, site: Site, sockets: Path) -> Runner:
     return asyncio.run(whole())
 
 
-def run_one(server: Sshd, *argv: str, **fields: Any) -> Answer:
+def run_one(server: Sshd, *argv: str, **fields: Any) -> CommandOutput:
     answers = []
 
-    async def story(runner: Runner) -> None:
+    async def story(runner: CommandRunner) -> None:
         answers.append(await runner.run(Command(argv, **fields)))
 
     play(story, server.site(), server.sockets)
@@ -79,9 +79,9 @@ def test_commands_are_run_here_if_a_site_has_no_login_node(tmp_path: Path, monke
     monkeypatch.setenv("PILOTFISH_HOME", "secret")
     monkeypatch.setenv("LC_ALL", "de_DE.UTF-8")
 
-    async def story(runner: Runner) -> None:
+    async def story(runner: CommandRunner) -> None:
         told = await runner.run(Command(("sh", "-c", "cat; echo no >&2; exit 3"), stdin="yes"))
-        assert told == Answer(3, "yes", "no\n")
+        assert told == CommandOutput(3, "yes", "no\n")
         environment = (await runner.run(Command(("env",)))).stdout
         assert "LC_ALL=C\n" in environment and "secret" not in environment and "PATH=" in environment
         assert (await runner.run(Command(("pilotfish-nonesuch",)))).status == 127
@@ -95,7 +95,7 @@ def test_commands_are_run_here_if_a_site_has_no_login_node(tmp_path: Path, monke
 
 
 def test_a_command_that_hangs_is_killed_with_all_that_it_started(tmp_path: Path) -> None:
-    async def story(runner: Runner) -> None:
+    async def story(runner: CommandRunner) -> None:
         answer = await runner.run(Command(("sh", "-c", "sleep 1000 & echo $!; wait"), patience_s=0.3))
         assert answer.status is None and answer.complaint() == "it did not answer in time"
         eventually(lambda: not alive(int(answer.stdout)))
@@ -104,7 +104,7 @@ def test_a_command_that_hangs_is_killed_with_all_that_it_started(tmp_path: Path)
 
 
 def test_nobody_waits_for_what_a_command_left_in_the_background(tmp_path: Path) -> None:
-    async def story(runner: Runner) -> None:
+    async def story(runner: CommandRunner) -> None:
         answer = await runner.run(Command(("sh", "-c", "sleep 1000 & echo $!")))
         assert answer.status == 0 and alive(int(answer.stdout))
         os.kill(int(answer.stdout), signal.SIGKILL)
@@ -113,7 +113,7 @@ def test_nobody_waits_for_what_a_command_left_in_the_background(tmp_path: Path) 
 
 
 def test_a_command_that_says_too_much_has_said_nothing(tmp_path: Path) -> None:
-    async def story(runner: Runner) -> None:
+    async def story(runner: CommandRunner) -> None:
         answer = await runner.run(Command(("head", "-c", "20000000", "/dev/zero")))
         assert answer.status is None and not answer.stdout and "more than" in answer.complaint()
 
@@ -124,7 +124,7 @@ def test_a_command_that_says_too_much_has_said_nothing(tmp_path: Path) -> None:
 def test_a_command_that_never_stops_talking_is_stopped(tmp_path: Path, pipe: str) -> None:
     """Long before our patience ends: to listen costs more than anything that it could say is worth."""
 
-    async def story(runner: Runner) -> None:
+    async def story(runner: CommandRunner) -> None:
         command = Command(("sh", "-c", f"echo $$ > {tmp_path}/pid; exec yes >&{pipe}"), patience_s=1000.0)
         answer = await asyncio.wait_for(runner.run(command), 100.0)
         assert answer.status is None and not answer.stdout and "more than anybody could read" in answer.complaint()
@@ -134,7 +134,7 @@ def test_a_command_that_never_stops_talking_is_stopped(tmp_path: Path, pipe: str
 
 
 def test_hundreds_of_commands_may_be_under_way(tmp_path: Path) -> None:
-    async def story(runner: Runner) -> None:
+    async def story(runner: CommandRunner) -> None:
         answers = await asyncio.gather(*(runner.run(Command(("echo", str(number)))) for number in range(200)))
         assert [answer.stdout for answer in answers] == [f"{number}\n" for number in range(200)]
 
@@ -142,12 +142,12 @@ def test_hundreds_of_commands_may_be_under_way(tmp_path: Path) -> None:
 
 
 def test_submissions_have_a_pace_after_a_few_at_once() -> None:
-    pace = Pace(60.0)
+    pace = RateLimit(60.0)
     waits = [pace.take(1000.0) for _ in range(8)]
     assert waits == [0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 2.0, 3.0]
     assert pace.take(2000.0) == 0.0
-    assert [Pace(0.0).take(1.0), Pace(6.0).take(1.0)] == [0.0, 0.0]
-    slow = Pace(6.0)
+    assert [RateLimit(0.0).take(1.0), RateLimit(6.0).take(1.0)] == [0.0, 0.0]
+    slow = RateLimit(6.0)
     assert [slow.take(100.0), slow.take(100.0)] == [0.0, 10.0]
 
 
@@ -155,9 +155,9 @@ def test_submissions_have_a_pace_after_a_few_at_once() -> None:
 
 
 def test_commands_are_run_on_the_login_node_word_for_word(server: Sshd) -> None:
-    assert run_one(server, "id", "-un") == Answer(0, f"{server.user}\n")
+    assert run_one(server, "id", "-un") == CommandOutput(0, f"{server.user}\n")
     assert run_one(server, "printf", "%s|", *ODD).stdout == "".join(f"{word}|" for word in ODD)
-    assert run_one(server, "sh", "-c", "cat; echo $LC_ALL >&2; exit 7", stdin="é\n$x") == Answer(7, "é\n$x", "C\n")
+    assert run_one(server, "sh", "-c", "cat; echo $LC_ALL >&2; exit 7", stdin="é\n$x") == CommandOutput(7, "é\n$x", "C\n")
 
 
 def test_words_pass_unharmed_through_csh() -> None:
@@ -170,7 +170,7 @@ def test_words_pass_unharmed_through_csh() -> None:
 def test_what_the_shell_says_at_its_start_is_no_output(server: Sshd) -> None:
     (server.home / ".bashrc").write_text("echo Welcome to the cluster\n")
     try:
-        assert run_one(server, "echo", "mine") == Answer(0, "mine\n")
+        assert run_one(server, "echo", "mine") == CommandOutput(0, "mine\n")
     finally:
         (server.home / ".bashrc").unlink()
 
@@ -183,14 +183,14 @@ def test_a_command_that_only_login_shells_know_is_found(server: Sshd) -> None:
     (server.home / ".bash_profile").write_text(f"PATH=$PATH:{server.home}/bin\n")
     for path in (server.home / "bin", command, server.home / ".bash_profile"):
         shutil.chown(path, server.user)
-    assert run_one(server, "squeue-there", "of  me!") == Answer(0, "queue of  me!\n")
+    assert run_one(server, "squeue-there", "of  me!") == CommandOutput(0, "queue of  me!\n")
     assert run_one(server, "pilotfish-nonesuch").status == 127
 
 
 def test_a_status_of_255_is_told_from_nobody_answering(server: Sshd) -> None:
-    assert run_one(server, "sh", "-c", "echo down >&2; exit 255") == Answer(255, "", "down\n")
+    assert run_one(server, "sh", "-c", "echo down >&2; exit 255") == CommandOutput(255, "", "down\n")
 
-    async def story(runner: Runner) -> None:
+    async def story(runner: CommandRunner) -> None:
         lost = asyncio.create_task(runner.run(Command(("sleep", "1000"))))
         pid = await asyncio.to_thread(eventually, lambda: next((one for one in server.processes() if "1000" in words_of(one)[1:2]), 0))
         os.kill(server.server_of(pid), signal.SIGKILL)
@@ -203,10 +203,10 @@ def test_a_status_of_255_is_told_from_nobody_answering(server: Sshd) -> None:
 
 
 def test_nobody_at_an_address_is_no_answer(server: Sshd) -> None:
-    async def story(runner: Runner) -> None:
+    async def story(runner: CommandRunner) -> None:
         answer = await runner.run(Command(("true",)))
         assert answer.status is None and "Connection refused" in answer.complaint() and not runner.login_needed
-        with pytest.raises(Unclear, match="Connection refused"):
+        with pytest.raises(UnclearAnswer, match="Connection refused"):
             await stage(runner, "/tmp/pilotfish-never", {"a": (b"", 0o600)})
 
     play(story, server.site(via="nowhere"), server.sockets)
@@ -216,7 +216,7 @@ def test_nobody_at_an_address_is_no_answer(server: Sshd) -> None:
 def test_what_needs_a_person_is_said_and_not_tried_again_at_once(server: Sshd, destination: str, words: str) -> None:
     log = server.directory / "sshd.log"
 
-    async def story(runner: Runner) -> None:
+    async def story(runner: CommandRunner) -> None:
         answers = await asyncio.gather(*(runner.run(Command(("true",))) for _ in range(5)))
         knocks = log.read_text().count("Connection from")
         answers.append(await runner.run(Command(("true",))))
@@ -238,7 +238,7 @@ def test_fifty_commands_share_one_connection_and_respect_the_limit(server: Sshd)
     script = "mkdir -p ~/count; touch ~/count/$$; ls ~/count | wc -l; sleep 0.02; rm ~/count/$$"
     logins = log.read_text().count("Accepted publickey")
 
-    async def story(runner: Runner) -> None:
+    async def story(runner: CommandRunner) -> None:
         answers = await asyncio.gather(*(runner.run(Command(("sh", "-c", script))) for _ in range(50)))
         assert all(answer.status == 0 for answer in answers)
         assert 1 < max(int(answer.stdout) for answer in answers) <= 4
@@ -248,7 +248,7 @@ def test_fifty_commands_share_one_connection_and_respect_the_limit(server: Sshd)
 
 
 def test_a_command_that_hangs_there_harms_no_other(server: Sshd) -> None:
-    async def story(runner: Runner) -> None:
+    async def story(runner: CommandRunner) -> None:
         hanging = asyncio.create_task(runner.run(Command(("sh", "-c", "echo $$; exec sleep 1000"), patience_s=1.0)))
         for _ in range(3):
             assert (await runner.run(Command(("echo", "well")))).stdout == "well\n"
@@ -262,7 +262,7 @@ def test_a_command_that_hangs_there_harms_no_other(server: Sshd) -> None:
 
 
 def test_a_command_that_never_stops_talking_there_is_stopped(server: Sshd) -> None:
-    async def story(runner: Runner) -> None:
+    async def story(runner: CommandRunner) -> None:
         answer = await asyncio.wait_for(runner.run(Command(("yes",), patience_s=1000.0)), 100.0)
         assert answer.status is None and not answer.stdout and "more than anybody could read" in answer.complaint()
         assert (await runner.run(Command(("echo", "well")))).stdout == "well\n"
@@ -271,7 +271,7 @@ def test_a_command_that_never_stops_talking_there_is_stopped(server: Sshd) -> No
 
 
 def test_a_broken_connection_is_opened_again(server: Sshd) -> None:
-    async def story(runner: Runner) -> None:
+    async def story(runner: CommandRunner) -> None:
         for _ in range(2):
             assert (await runner.run(Command(("echo", "well")))).stdout == "well\n"
             said = subprocess.run(runner.ssh().control("check"), capture_output=True, text=True).stderr
@@ -286,7 +286,7 @@ def test_a_broken_connection_is_opened_again(server: Sshd) -> None:
 def test_one_machine_is_reached_by_way_of_another(server: Sshd) -> None:
     log = server.directory / "sshd.log"
     logins = log.read_text().count("Accepted publickey")
-    assert run_one(server, "id", "-un", at="inner") == Answer(0, f"{server.user}\n")
+    assert run_one(server, "id", "-un", at="inner") == CommandOutput(0, f"{server.user}\n")
     assert log.read_text().count("Accepted publickey") == logins + 2
 
 
@@ -311,7 +311,7 @@ def test_places_for_connections_that_nobody_uses_are_removed(tmp_path: Path, mon
 
 
 def test_a_place_for_connections_that_somebody_removed_is_made_again(server: Sshd) -> None:
-    async def story(runner: Runner) -> None:
+    async def story(runner: CommandRunner) -> None:
         server.sockets.rmdir()
         assert (await runner.run(Command(("echo", "well")))).stdout == "well\n"
         assert stat.S_IMODE(server.sockets.stat().st_mode) == 0o700 and runner.ssh().is_open()
@@ -329,7 +329,7 @@ def test_files_arrive_intact_with_their_modes_and_twice_is_once(
     monkeypatch.setenv("HOME", str(tmp_path))
     home = server.home if far else tmp_path
 
-    async def story(runner: Runner) -> None:
+    async def story(runner: CommandRunner) -> None:
         top = await absolute_folder(runner, "~/.pilot fish!")
         assert top == f"{home}/.pilot fish!" and stat.S_IMODE(os.stat(top).st_mode) == 0o700
         folder = Path(top) / "pool" / "order 1"
@@ -352,25 +352,25 @@ def test_files_arrive_intact_with_their_modes_and_twice_is_once(
 
 
 def test_a_folder_may_have_variables_in_it_or_begin_with_nothing(server: Sshd) -> None:
-    async def story(runner: Runner) -> None:
+    async def story(runner: CommandRunner) -> None:
         found = [await absolute_folder(runner, folder) for folder in ("$HOME/a", "${HOME}/b", "c", f"{server.home}/d", "~")]
         assert found == [*(f"{server.home}/{name}" for name in "abcd"), str(server.home)]
         assert await absolute_folder(runner, f"{server.home}/of $USER/x;id") == f"{server.home}/of {server.user}/x;id"
-        with pytest.raises(Refused, match="NONESUCH"):
+        with pytest.raises(CommandRefused, match="NONESUCH"):
             await absolute_folder(runner, "$NONESUCH/a")
 
     play(story, server.site(), server.sockets)
 
 
 def test_what_cannot_be_put_there_is_refused_and_leaves_nothing(server: Sshd) -> None:
-    async def story(runner: Runner) -> None:
-        with pytest.raises(Refused, match="ermission denied"):
+    async def story(runner: CommandRunner) -> None:
+        with pytest.raises(CommandRefused, match="ermission denied"):
             await stage(runner, "/usr/pilotfish/order", {"a": (b"", 0o600)})
         folder = f"{server.home}/half"
         os.makedirs(f"{folder}/a/b")
         for path in (folder, f"{folder}/a", f"{folder}/a/b"):
             shutil.chown(path, server.user)
-        with pytest.raises(Refused, match="half"):
+        with pytest.raises(CommandRefused, match="half"):
             await stage(runner, folder, {"a": (b"", 0o600)})
         assert os.listdir(folder) == ["a"] and os.listdir(f"{folder}/a") == ["b"]
         for bad in ("relative", "/", "/home", "/home/..", "~/x", ""):
@@ -383,7 +383,7 @@ def test_what_cannot_be_put_there_is_refused_and_leaves_nothing(server: Sshd) ->
 
 
 def test_the_agent_is_sent_once_and_again_if_somebody_tidied_up(server: Sshd) -> None:
-    async def story(runner: Runner) -> None:
+    async def story(runner: CommandRunner) -> None:
         folder = await absolute_folder(runner, "~/.pilotfish")
         path = Path(await stage_bundle(runner, folder))
         assert path.read_bytes() == bundle_content() and stat.S_IMODE(path.stat().st_mode) == 0o600

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from pilotfish.backends.script import NO_PYTHON, START
+from pilotfish.backends.pilot_script import NO_PYTHON, START
 from tests.integration.terminal import PATIENCE_S
 from tests.master_for_agents import eventually
 from tests.obedient import Obedient

@@ -17,11 +17,11 @@ from typing import Any
 
 import pytest
 
-from pilotfish.live.bundle import build_bundle
-from pilotfish.live.runner import Runner
-from pilotfish.live.ssh import Ssh
-from pilotfish.live.staging import absolute_folder, stage_bundle
-from pilotfish.live.tunnel import Destination, Tunnel
+from pilotfish.master.agent_bundle import build_bundle
+from pilotfish.master.sites.command_runner import CommandRunner
+from pilotfish.master.sites.site_files import absolute_folder, stage_bundle
+from pilotfish.master.sites.ssh_connection import SshCommand
+from pilotfish.master.sites.tunnel import Tunnel, TunnelTarget
 from pilotfish.model import messages as wire
 from tests.master_for_agents import Client, FakeMaster, alive, eventually, running_agent
 from tests.sshd import Sshd, running_sshd
@@ -52,7 +52,7 @@ async def until(condition: Callable[[], Any], what: str = "") -> Any:
 
 
 async def bundle_at(server: Sshd) -> str:
-    runner = Runner("test", server.site(), server.sockets)
+    runner = CommandRunner("test", server.site(), server.sockets)
     try:
         return await stage_bundle(runner, await absolute_folder(runner, "~/.pilotfish"))
     finally:
@@ -62,7 +62,7 @@ async def bundle_at(server: Sshd) -> str:
 class Watched:
     """A tunnel that is open, and how often it told of other endpoints. The master's agents are led through it."""
 
-    def __init__(self, server: Sshd, master: FakeMaster, ssh: Ssh | None = None, **fields: Any) -> None:
+    def __init__(self, server: Sshd, master: FakeMaster, ssh: SshCommand | None = None, **fields: Any) -> None:
         self.server, self.master, self.changes = server, master, 0
         self.ssh = ssh or server.ssh()
         self.fields = {"host": "127.0.0.1", "sockets": str(server.home), **fields}
@@ -75,7 +75,7 @@ class Watched:
     async def __aenter__(self) -> Watched:
         bundle = await bundle_at(self.server)
         endpoint = self.master.endpoint
-        reach = Destination(bundle, (endpoint["host"], endpoint["port"]), endpoint["fingerprint"], **self.fields)
+        reach = TunnelTarget(bundle, (endpoint["host"], endpoint["port"]), endpoint["fingerprint"], **self.fields)
         self.tunnel = Tunnel(self.ssh, reach, self.changed)
         self.tunnel.start()
         return self
@@ -147,7 +147,7 @@ def test_a_connection_that_went_silent_is_replaced_together_with_its_relay(serve
 
 
 def test_a_relay_that_answers_no_more_is_replaced(server: Sshd, master: FakeMaster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pilotfish.live.tunnel.SILENCE_S", 4.0)
+    monkeypatch.setattr("pilotfish.master.sites.tunnel.SILENCE_S", 4.0)
 
     async def story() -> None:
         async with Watched(server, master) as watched:

@@ -11,25 +11,25 @@ from typing import Any
 import pytest
 
 import pilotfish
+from pilotfish.client.master_client import MasterClient
+from pilotfish.client.pools import PoolHandle
 from pilotfish.errors import TaskFailed
-from pilotfish.live.client import Client
-from pilotfish.live.daemon import Pool
-from pilotfish.live.home import PoolHome
+from pilotfish.store.pool_directory import PoolDirectory
 from tests.chaos.scene import Scene, is_alive, wait_until
 from tests.conftest import PATIENCE_S
 
 MiB = 1024 * 1024
-Start = Callable[..., Pool]
+Start = Callable[..., PoolHandle]
 
 
 @pytest.fixture
 def start(pilotfish_home: Path) -> Iterator[Start]:
     """Starts pools with settings of one's own; all are stopped at the end and must leave nothing."""
-    pools: list[Pool] = []
+    pools: list[PoolHandle] = []
 
-    def make(**settings: Any) -> Pool:
-        directory = PoolHome(pilotfish_home / "pools" / f"p{len(pools)}").make().directory
-        pool = Pool(directory, {"workers": 2, "linger_s": 600.0, **settings})
+    def make(**settings: Any) -> PoolHandle:
+        directory = PoolDirectory(pilotfish_home / "pools" / f"p{len(pools)}").make().directory
+        pool = PoolHandle(directory, {"workers": 2, "linger_s": 600.0, **settings})
         pool.revive()
         pools.append(pool)
         return pool
@@ -37,14 +37,14 @@ def start(pilotfish_home: Path) -> Iterator[Start]:
     yield make
     for pool in pools:
         pool.revive()
-        client = Client.connect(pool.directory)
+        client = MasterClient.connect(pool.directory)
         client.ask("stop", now=True)
         client.close()
         assert pool.wait_until_gone(PATIENCE_S) == []
 
 
-def ask(pool: Pool, kind: str, **arguments: Any) -> Any:
-    client = Client.connect(pool.directory, pool.revive, 0.0)  # one that was just killed may still seem to listen
+def ask(pool: PoolHandle, kind: str, **arguments: Any) -> Any:
+    client = MasterClient.connect(pool.directory, pool.revive, 0.0)  # one that was just killed may still seem to listen
     try:
         return client.ask(kind, **arguments).data
     finally:
@@ -207,14 +207,14 @@ def test_results_outlive_the_master(start: Start) -> None:
     ask(pool, "stop")
     assert pool.wait_until_gone(PATIENCE_S) == []
     pool.revive()
-    client = Client.connect(pool.directory)
+    client = MasterClient.connect(pool.directory)
     reply = client.ask("payload", task=f"{run.id}.0")
     client.close()
     assert b"kept\n" in bytes(reply.body)
 
 
 def test_a_second_master_on_the_same_pool_refuses(start: Start) -> None:
-    from pilotfish.live.daemon import _start
+    from pilotfish.client.pools import _start
 
     pool = start()
     assert _start(pool).startswith("running ")
@@ -222,10 +222,10 @@ def test_a_second_master_on_the_same_pool_refuses(start: Start) -> None:
 
 
 def test_a_pool_that_others_can_read_is_refused(start: Start, pilotfish_home: Path) -> None:
-    directory = PoolHome(pilotfish_home / "pools" / "open").make().directory
+    directory = PoolDirectory(pilotfish_home / "pools" / "open").make().directory
     directory.chmod(0o755)
     with pytest.raises(pilotfish.errors.BadInput, match="can be read by others") as caught:
-        Pool(directory).revive()
+        PoolHandle(directory).revive()
     assert "chmod" in caught.value.hint
 
 

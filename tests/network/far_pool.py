@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import pilotfish
-from pilotfish.api.future import ExecutableFuture
-from pilotfish.live.client import Client
-from pilotfish.live.daemon import Pool, is_served
-from pilotfish.live.home import PoolHome
+from pilotfish.api.futures import ExecutableFuture
+from pilotfish.client.master_client import MasterClient
+from pilotfish.client.pools import PoolHandle, is_served
+from pilotfish.store.pool_directory import PoolDirectory
 from tests.engines import processes
 from tests.engines.network import REVIVE
 from tests.network.namespaces import Host, Network
@@ -28,7 +28,7 @@ MASTER = "master"
 SETTINGS: dict[str, Any] = {"workers": 1, "beat_s": 1.0, "lease_s": 6.0, "linger_s": 600.0}
 
 
-class PoolOnHost(Pool):
+class PoolOnHost(PoolHandle):
     """The socket for clients is a file, which can be seen from everywhere."""
 
     host: Host
@@ -80,12 +80,12 @@ def far_pool(place: Path, network: Network, **settings: Any) -> Iterator[FarPool
     before = os.environ.get("PILOTFISH_HOME")
     os.environ["PILOTFISH_HOME"] = str(place / "home")
     (place / "home").mkdir(mode=0o700)
-    pool = PoolOnHost(PoolHome(place / "home" / "pools" / "far").make().directory)
+    pool = PoolOnHost(PoolDirectory(place / "home" / "pools" / "far").make().directory)
     pool.host = network[MASTER]
     pool.settings = {**SETTINGS, "host": pool.host.address, "subnets": [network.subnet], **settings}
     try:
         pool.revive()
-        made = FarPool(place, pool, Client.connect(pool.directory, pool.revive))
+        made = FarPool(place, pool, MasterClient.connect(pool.directory, pool.revive))
         made.network = network
         with without_agents(made):
             yield made

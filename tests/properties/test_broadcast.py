@@ -10,9 +10,9 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from pilotfish.agent.overlay.broadcast import SHARE
-from pilotfish.agent.overlay.contacts import Contact, Effect, Malformed, Tuning
-from pilotfish.agent.overlay.peer import Peer
+from pilotfish.agent.peers.broadcast import SHARE
+from pilotfish.agent.peers.contacts import Contact, Effect, MalformedMessage, OverlayTuning
+from pilotfish.agent.peers.peer import Peer
 from tests.overlay_network import QUICK, Network, grown
 
 SEEDS = st.integers(0, 2**32)
@@ -193,7 +193,7 @@ MESSAGES = st.one_of(NEARLY.map(list), st.tuples(st.just("gathered"), WORDS, WOR
 @settings(deadline=None, max_examples=80)
 @given(messages=st.lists(MESSAGES, max_size=10))
 def test_nonsense_of_a_peer_is_refused_or_ignored_and_the_next_broadcast_works(messages: list[Any]) -> None:
-    network = Network(1, Tuning())
+    network = Network(1, OverlayTuning())
     for _ in range(5):
         network.join()
         network.run(0.2)
@@ -201,7 +201,7 @@ def test_nonsense_of_a_peer_is_refused_or_ignored_and_the_next_broadcast_works(m
     for message in messages:
         try:
             victim.heard(other.me, message, network.now)
-        except Malformed:
+        except MalformedMessage:
             pass
         network.step(victim)
     assert_everybody_once(network)

@@ -15,8 +15,9 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pilotfish.agent.cache import Cache, content_path
-from pilotfish.agent.copying import HOLE
+from pilotfish.portable.transfer.cache_directory import content_path
+from pilotfish.portable.transfer.content_cache import ContentCache
+from pilotfish.portable.transfer.file_copy import HOLE
 
 PATIENCE_S = 120.0
 
@@ -31,7 +32,7 @@ def test_in_whatever_pieces_it_comes_and_however_often_it_is_interrupted_it_is_t
     content = b"".join(letters * count for letters, count in parts)
     digest = hashlib.sha256(content).hexdigest()
     with tempfile.TemporaryDirectory() as directory:
-        cache = Cache(directory, 1 << 40)
+        cache = ContentCache(directory, 1 << 40)
         for length in [*lengths, len(content)]:
             with cache.incoming(digest, len(content)) as incoming:
                 piece = content[incoming.offset : incoming.offset + length]
@@ -45,14 +46,17 @@ def test_in_whatever_pieces_it_comes_and_however_often_it_is_interrupted_it_is_t
         assert cache.take(digest, len(content)) and cache.contents() == {digest: len(content)}
         copied = os.path.join(directory, "own")
         Path(copied).write_bytes(content)
-        assert Cache(directory, 1 << 40).adopt_copy(digest, len(content), copied)
+        assert ContentCache(directory, 1 << 40).adopt_copy(digest, len(content), copied)
         path = cache.take(digest, len(content))
         assert path and Path(path).read_bytes() == content
 
 
 BUSY_AGENT = """
 import hashlib, os, random, sys
-from pilotfish.agent.cache import Busy, Cache, NoRoom, content_path
+from pilotfish.portable.transfer.cache_directory import content_path
+from pilotfish.portable.transfer.content_cache import ContentCache
+from pilotfish.portable.transfer.file_locks import WriterBusy
+from pilotfish.portable.transfer.incoming_content import NoRoom
 directory, seed = sys.argv[1], int(sys.argv[2])
 dice = random.Random(seed)
 cache = Cache(directory, 40 << 20, clock=lambda: os.stat(directory).st_atime + dice.random() * 1e9)
@@ -85,7 +89,7 @@ while True:
 
 def test_agents_that_share_it_and_are_killed_at_any_moment_leave_nothing_wrong(tmp_path: Path) -> None:
     directory = str(tmp_path / "cache")
-    Cache(directory, 1)
+    ContentCache(directory, 1)
     dice = random.Random(1)
     deadline = time.monotonic() + PATIENCE_S
     for round_number in range(8):
@@ -102,7 +106,7 @@ def test_agents_that_share_it_and_are_killed_at_any_moment_leave_nothing_wrong(t
             for agent in agents:
                 agent.send_signal(signal.SIGKILL)
                 agent.wait()
-    cache = Cache(directory, 1 << 40)
+    cache = ContentCache(directory, 1 << 40)
     contents = cache.contents()
     assert contents
     for digest, size in contents.items():

@@ -8,13 +8,14 @@ import hypothesis.strategies as st
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from pilotfish.core import explain, snapshot
+from pilotfish.core import state_snapshot
 from pilotfish.core.apply import apply
 from pilotfish.core.check import fingerprint
+from pilotfish.core.explain import task_reasons
 from pilotfish.core.state import State
 from pilotfish.model import inputs as i
 from pilotfish.model import messages as m
-from pilotfish.model.facts import Record, decode_record, encode_record
+from pilotfish.model.facts import TurnRecord, decode_record, encode_record
 from pilotfish.model.settings import PoolSettings
 from pilotfish.model.states import DONE
 from pilotfish.model.task import Failure, Request, TaskSpec
@@ -84,7 +85,7 @@ class CoreStory(RuleBasedStateMachine):
         deps = {count - 1: [start - 1]} if needs and start > 0 else {}
         message = m.Submit(run, start, len(known.specs), [spec], [0], [(len(known.specs), 1)] * count, deps)
         before = len(known.tasks)
-        self.stage.tell(i.ClientSpoke(CLIENT, message, [b"", *[b"x"] * count]))
+        self.stage.tell(i.ClientMessage(CLIENT, message, [b"", *[b"x"] * count]))
         assert len(known.tasks) in (before, max(before, start + count))
 
     @rule(run=RUNS)
@@ -93,7 +94,7 @@ class CoreStory(RuleBasedStateMachine):
 
     @rule(run=RUNS, cursor=st.integers(0, 5))
     def watch(self, run: int, cursor: int) -> None:
-        self.stage.tell(i.ClientSpoke(CLIENT, m.Watch(run, cursor, True)))
+        self.stage.tell(i.ClientMessage(CLIENT, m.Watch(run, cursor, True)))
 
     @rule(kind=st.sampled_from(["pause", "resume", "cancel", "rerun", "forget", "tasks", "run", "why"]), run=RUNS)
     def ask_about_run(self, kind: str, run: int) -> None:
@@ -101,7 +102,7 @@ class CoreStory(RuleBasedStateMachine):
 
     @rule(kind=st.sampled_from(["task", "why", "tail", "payload"]), run=RUNS, index=INDICES)
     def ask_about_task(self, kind: str, run: int, index: int) -> None:
-        self.stage.tell(i.ClientSpoke(CLIENT, m.Ask(1, kind, {"task": f"{run}.{index}"})))
+        self.stage.tell(i.ClientMessage(CLIENT, m.Ask(1, kind, {"task": f"{run}.{index}"})))
 
     @rule(run=RUNS, index=INDICES)
     def cancel_task(self, run: int, index: int) -> None:
@@ -136,18 +137,18 @@ class CoreStory(RuleBasedStateMachine):
         numbers = list(self.stage.held.get(link, {}))[:count]
         if numbers:
             items = [m.ResultItem(number, self.stage.held[link].pop(number), failure, wall_us, 1, 1, 1) for number in numbers]
-            self.stage.tell(i.AgentSpoke(link, m.Results(0, items), [b"r"] * len(items)))
+            self.stage.tell(i.AgentMessage(link, m.Results(0, items), [b"r"] * len(items)))
 
     @rule(worker=WORKERS, run=RUNS, index=INDICES, attempt=ATTEMPTS, failure=FAILURES)
     def stray_result(self, worker: str, run: int, index: int, attempt: int, failure: Failure | None) -> None:
         """Old, repeated or made up."""
         item = m.ResultItem(run << 32 | index, attempt, failure, 1, 1, 1, 1)
-        self.stage.tell(i.AgentSpoke(self._link(worker), m.Results(0, [item, item]), [b"r", b"r"]))
+        self.stage.tell(i.AgentMessage(self._link(worker), m.Results(0, [item, item]), [b"r", b"r"]))
 
     @rule(worker=WORKERS, run=RUNS, index=INDICES, attempt=ATTEMPTS)
     def beat(self, worker: str, run: int, index: int, attempt: int) -> None:
         held = list(self.stage.held.get(self._link(worker), {}).items())[:1]
-        self.stage.tell(i.AgentSpoke(self._link(worker), m.Beat([*held, (run << 32 | index, attempt)])))
+        self.stage.tell(i.AgentMessage(self._link(worker), m.Heartbeat([*held, (run << 32 | index, attempt)])))
 
     @rule(worker=WORKERS, count=st.integers(1, 3))
     def returned(self, worker: str, count: int) -> None:
@@ -155,13 +156,13 @@ class CoreStory(RuleBasedStateMachine):
         items = list(held.items())[-count:]
         for task, _ in items:
             del held[task]
-        self.stage.tell(i.AgentSpoke(self._link(worker), m.Returned(items)))
+        self.stage.tell(i.AgentMessage(self._link(worker), m.Returned(items)))
 
     @rule(worker=WORKERS, how=st.sampled_from(["leave", "gone", "closed"]))
     def part(self, worker: str, how: str) -> None:
         link = self._link(worker)
         if how == "leave":
-            self.stage.tell(i.AgentSpoke(link, m.Leave("it is time")))
+            self.stage.tell(i.AgentMessage(link, m.Leave("it is time")))
         elif how == "gone":
             self.stage.lose(worker)
         else:
@@ -199,7 +200,7 @@ class CoreStory(RuleBasedStateMachine):
     @rule()
     def compact(self) -> None:
         again = State()
-        records = [encode_record(Record(self.state.at, [fact])) for fact in snapshot.dump(self.state)]
+        records = [encode_record(TurnRecord(self.state.at, [fact])) for fact in state_snapshot.dump(self.state)]
         for record in records:
             for fact in decode_record(record).facts:
                 apply(again, fact, self.state.at)
@@ -213,7 +214,7 @@ class CoreStory(RuleBasedStateMachine):
         for run in self.state.runs.values():
             for task in run.tasks:
                 if task.state < DONE:
-                    assert explain.task(self.stage.machine, task)["reasons"]
+                    assert task_reasons.task(self.stage.machine, task)["reasons"]
 
     @invariant()
     def the_next_turn_is_not_in_the_past(self) -> None:

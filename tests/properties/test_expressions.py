@@ -11,8 +11,8 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from pilotfish.agent.overlay.expression_text import MAX_LENGTH, read
-from pilotfish.agent.overlay.expressions import BadExpression, parse
+from pilotfish.portable.expressions.evaluation import BadExpression, parse
+from pilotfish.portable.expressions.syntax import MAX_LENGTH, read
 
 # --- against Python, where the two agree: defined numbers ---------------------------------------------------------------------------
 

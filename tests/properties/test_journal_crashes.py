@@ -12,11 +12,11 @@ from zlib import crc32
 
 import pytest
 
-from pilotfish.store import journal as journal_module
-from pilotfish.store import scan as scan_module
-from pilotfish.store.journal import Journal
-from pilotfish.store.recovery import Recovery, Salvage
-from pilotfish.store.snapshot import SnapshotWriter
+from pilotfish.store.journal import journal_writer as journal_module
+from pilotfish.store.journal import record_scan as scan_module
+from pilotfish.store.journal.journal_reader import DamageReport, JournalReader
+from pilotfish.store.journal.journal_writer import Journal
+from pilotfish.store.journal.snapshot_file import SnapshotWriter
 from tests.crashing_disk import Image, MemoryDisk, Moment, PowerCut
 
 SEGMENT_BYTES = 4096
@@ -117,7 +117,7 @@ def covered(records: list[bytes]) -> list[int]:
     return indices
 
 
-def read(disk: MemoryDisk) -> tuple[list[int], Salvage, Journal]:
+def read(disk: MemoryDisk) -> tuple[list[int], DamageReport, Journal]:
     journal, recovery = Journal.open("/pool", disk, SEGMENT_BYTES)
     return covered(list(recovery)), recovery.salvage, journal
 
@@ -176,11 +176,11 @@ def test_nothing_durable_is_lost_when_the_power_goes_at_any_moment_in_any_way() 
     [
         ("sync", Journal, "sync"),
         ("sync", Journal, "_rotate"),
-        ("sync", Recovery, "_finish_segment"),
-        ("truncate", Recovery, "_finish_segment"),
+        ("sync", JournalReader, "_finish_segment"),
+        ("truncate", JournalReader, "_finish_segment"),
         ("sync", SnapshotWriter, "commit"),
         ("sync_directory", Journal, "_begin_segment"),
-        ("sync_directory", Recovery, "_end"),
+        ("sync_directory", JournalReader, "_end"),
     ],
 )
 def test_these_checks_notice_a_call_to_the_disk_that_was_forgotten(

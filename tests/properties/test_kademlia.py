@@ -10,10 +10,10 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from pilotfish.agent.overlay.contacts import BITS, Contact, Malformed, Tuning
-from pilotfish.agent.overlay.holdings import Holdings
-from pilotfish.agent.overlay.peer import Peer
-from pilotfish.agent.overlay.routing import RoutingTable
+from pilotfish.agent.peers.contacts import BITS, Contact, MalformedMessage, OverlayTuning
+from pilotfish.agent.peers.content_holders import ContentHolders
+from pilotfish.agent.peers.peer import Peer
+from pilotfish.agent.peers.routing_table import RoutingTable
 from tests.overlay_network import QUICK, Network, grown, nodes_of
 
 SEEDS = st.integers(0, 2**32)
@@ -154,7 +154,9 @@ def test_two_halves_of_a_site_that_was_cut_find_each_other_again(seed: int, size
 
 @QUIET
 @given(seed=SEEDS, size=st.integers(3, 40), holders=st.integers(1, 8), tuning=TUNINGS)
-def test_a_content_is_kept_by_the_three_nearest_and_all_its_holders_are_found(seed: int, size: int, holders: int, tuning: Tuning) -> None:
+def test_a_content_is_kept_by_the_three_nearest_and_all_its_holders_are_found(
+    seed: int, size: int, holders: int, tuning: OverlayTuning
+) -> None:
     network = grown(seed, size, tuning)
     key = network.random.getrandbits(BITS)
     holding = network.random.sample(list(network.peers.values()), min(holders, size))
@@ -175,7 +177,7 @@ def test_a_content_is_kept_by_the_three_nearest_and_all_its_holders_are_found(se
 
 @QUIET
 @given(seed=SEEDS, size=st.integers(10, 30), changes=st.lists(CHANGES, min_size=10, max_size=30), tuning=TUNINGS)
-def test_contents_are_found_during_churn_while_a_holder_lives(seed: int, size: int, changes: list[str], tuning: Tuning) -> None:
+def test_contents_are_found_during_churn_while_a_holder_lives(seed: int, size: int, changes: list[str], tuning: OverlayTuning) -> None:
     """At most two of the three that keep a key die between two publications: more is more than three copies can bear."""
     network = grown(seed, size, tuning)
     keys = {network.random.getrandbits(BITS): {peer.me.node: peer} for peer in network.random.sample(list(network.peers.values()), 4)}
@@ -259,7 +261,7 @@ def test_what_is_not_published_again_is_forgotten() -> None:
 @given(seed=SEEDS)
 def test_holdings_are_bounded_and_never_drop_who_spoke_last(seed: int) -> None:
     random = Random(seed)
-    holdings = Holdings(5, 3, 10.0)
+    holdings = ContentHolders(5, 3, 10.0)
     plain: dict[tuple[int, int], float] = {}
     latest: dict[int, int] = {}
     for now in range(80):
@@ -313,7 +315,7 @@ def test_nonsense_of_a_peer_is_refused_or_ignored_and_harms_nothing(words: list[
     for message in words:
         try:
             victim.heard(stranger, message, network.now)
-        except Malformed:
+        except MalformedMessage:
             pass
         network.step(victim)
     network.answer_to(victim, query, "nodes")
@@ -323,7 +325,7 @@ def test_nonsense_of_a_peer_is_refused_or_ignored_and_harms_nothing(words: list[
 
 def test_a_lookup_ends_although_a_peer_makes_nodes_up_for_ever() -> None:
     random = Random(1)
-    peer = Peer(Contact(0, None), random, 0.0, Tuning(k=4))
+    peer = Peer(Contact(0, None), random, 0.0, OverlayTuning(k=4))
     liar = Contact(1 << 200, None)
     peer.heard(liar, ["ping", 1], 0.0)
     peer.turn(0.0)

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linear_sum_assignment  # type: ignore[import-untyped]
 
-from pilotfish.agent.overlay.matching import greedy, one_by_one
+from pilotfish.portable.expressions.greedy_matching import greedy, one_by_one
 
 Matrix = np.ndarray[tuple[int, int], np.dtype[np.float64]]
 Pairs = list[tuple[float, int, str]]

@@ -13,7 +13,7 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pilotfish.agent.overlay.site_work import CALL_S, LOST_S
+from pilotfish.agent.peers.site_matching import CALL_S, LOST_S
 from pilotfish.model import effects as e
 from pilotfish.model import inputs as i
 from pilotfish.model import messages as m
@@ -143,14 +143,14 @@ class Pool:
 
     def hear(self, agent: Agent, header: list[Any]) -> None:
         message = m.decode_from_agent(msgspec.json.encode(header))
-        self.perform(self.stage.tell(i.AgentSpoke(self.link[agent.name], message)))
+        self.perform(self.stage.tell(i.AgentMessage(self.link[agent.name], message)))
 
     def perform(self, effects: list[e.Effect]) -> None:
         for effect in effects:
             if not isinstance(effect, e.Send) or effect.link not in self.link.values():
                 continue
             agent, message = self.agent_of(effect.link), effect.message
-            if isinstance(message, m.Lend):
+            if isinstance(message, m.Delegate):
                 header = msgspec.json.decode(msgspec.json.encode(message))
                 self.site.needs.update({row[0]: row[3] for row in header[1]})
                 body = b"".join(payload for payload in effect.payloads if isinstance(payload, bytes))
@@ -168,7 +168,7 @@ class Pool:
         attempt = agent.latest(task)
         agent.end(task)
         item = m.ResultItem(task, attempt, None, 1, 1, 1, 1)
-        self.perform(self.stage.tell(i.AgentSpoke(self.link[agent.name], m.Results(0, [item]), [b"r"])))
+        self.perform(self.stage.tell(i.AgentMessage(self.link[agent.name], m.Results(0, [item]), [b"r"])))
 
 
 @settings(deadline=None, max_examples=60)

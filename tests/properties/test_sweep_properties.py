@@ -8,8 +8,8 @@ from itertools import pairwise, product
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pilotfish.api.placeholders import make_template
-from pilotfish.api.sweep import make_sweep, parse_parameter
+from pilotfish.applications.sweeps.placeholders import make_template
+from pilotfish.applications.sweeps.sweep import make_sweep, parse_parameter
 
 decimals = st.decimals(min_value=-1000, max_value=1000, allow_nan=False, places=3)
 steps = st.decimals(min_value=Decimal("0.001"), max_value=100, places=3)

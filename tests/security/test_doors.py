@@ -17,11 +17,11 @@ from typing import Any
 
 import pytest
 
-from pilotfish.live.client import Client
-from pilotfish.live.daemon import Pool
-from pilotfish.live.home import PoolHome
-from pilotfish.live.keys import AGENT, CLIENT, Keyring, open_keyring, proof
+from pilotfish.client.master_client import MasterClient
+from pilotfish.client.pools import PoolHandle
 from pilotfish.model import messages as m
+from pilotfish.store.keyring import AGENT, CLIENT, Keyring, open_keyring, proof
+from pilotfish.store.pool_directory import PoolDirectory
 
 PATIENCE_S = 30.0
 
@@ -57,7 +57,7 @@ def is_closed(sock: socket.socket) -> bool:
     return True
 
 
-def master_pid(pool: Pool) -> int:
+def master_pid(pool: PoolHandle) -> int:
     lock = max(pool.directory.glob("lock-*"))
     return int(json.loads(lock.read_text())["pid"])
 
@@ -70,7 +70,7 @@ def sockets_of(pid: int) -> dict[str, None]:
     return found
 
 
-def tcp_port(pool: Pool) -> int:
+def tcp_port(pool: PoolHandle) -> int:
     """The one port that the master listens on."""
     inodes = sockets_of(master_pid(pool))
     for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
@@ -80,14 +80,14 @@ def tcp_port(pool: Pool) -> int:
     raise AssertionError("the master does not listen on TCP")
 
 
-def dial_unix(pool: Pool) -> socket.socket:
+def dial_unix(pool: PoolHandle) -> socket.socket:
     sock = socket.socket(socket.AF_UNIX)
     sock.settimeout(PATIENCE_S)
-    sock.connect(str(PoolHome(pool.directory).socket_path()))
+    sock.connect(str(PoolDirectory(pool.directory).socket_path()))
     return sock
 
 
-def dial_tls(pool: Pool) -> ssl.SSLSocket:
+def dial_tls(pool: PoolHandle) -> ssl.SSLSocket:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -105,13 +105,13 @@ def prove(sock: socket.socket, keyring: Keyring, role: str, key_id: str, key: by
     return receive(sock)[0]
 
 
-def still_serves(pool: Pool) -> None:
-    client = Client.connect(pool.directory)
+def still_serves(pool: PoolHandle) -> None:
+    client = MasterClient.connect(pool.directory)
     assert client.ask("status").data["epoch"] == 1
     client.close()
 
 
-def test_only_a_loopback_socket_and_a_private_unix_socket_listen(pool: Pool) -> None:
+def test_only_a_loopback_socket_and_a_private_unix_socket_listen(pool: PoolHandle) -> None:
     inodes = sockets_of(master_pid(pool))
     listening = []
     for family in ("tcp", "tcp6"):
@@ -120,17 +120,17 @@ def test_only_a_loopback_socket_and_a_private_unix_socket_listen(pool: Pool) -> 
             if fields[3] == "0A" and f"socket:[{fields[9]}]" in inodes:
                 listening.append(fields[1].rpartition(":")[0])
     assert listening == ["0100007F"]
-    path = PoolHome(pool.directory).socket_path()
+    path = PoolDirectory(pool.directory).socket_path()
     assert path.stat().st_mode & 0o777 == 0o600
     assert path.parent.stat().st_mode & 0o077 == 0
 
 
-def test_files_with_keys_are_readable_by_their_owner_only(pool: Pool) -> None:
+def test_files_with_keys_are_readable_by_their_owner_only(pool: PoolHandle) -> None:
     for path in pool.directory.rglob("*"):
         assert path.stat().st_mode & 0o077 == 0 or path.parent.name in ("journal", "payloads"), path
 
 
-def test_no_key_is_in_arguments_or_environment_of_any_process(pool: Pool) -> None:
+def test_no_key_is_in_arguments_or_environment_of_any_process(pool: PoolHandle) -> None:
     secret = (pool.directory / "secret").read_text().strip()
     keyring = open_keyring(pool.directory)
     words = [secret, keyring.key(CLIENT).hex(), keyring.key(AGENT).hex()]
@@ -145,7 +145,7 @@ def test_no_key_is_in_arguments_or_environment_of_any_process(pool: Pool) -> Non
 
 
 @pytest.mark.parametrize("dial", [dial_unix, dial_tls])
-def test_the_right_key_is_let_in_and_a_wrong_one_is_not(pool: Pool, dial: Any) -> None:
+def test_the_right_key_is_let_in_and_a_wrong_one_is_not(pool: PoolHandle, dial: Any) -> None:
     keyring = open_keyring(pool.directory)
     key_id = "pilot:x"
     with dial(pool) as sock:
@@ -156,7 +156,7 @@ def test_the_right_key_is_let_in_and_a_wrong_one_is_not(pool: Pool, dial: Any) -
     still_serves(pool)
 
 
-def test_keys_are_bound_to_their_role(pool: Pool) -> None:
+def test_keys_are_bound_to_their_role(pool: PoolHandle) -> None:
     keyring = open_keyring(pool.directory)
     with dial_unix(pool) as sock:
         assert prove(sock, keyring, CLIENT, "pilot:x")[0] == "refused"
@@ -166,9 +166,9 @@ def test_keys_are_bound_to_their_role(pool: Pool) -> None:
         assert prove(sock, keyring, CLIENT, CLIENT)[0] == "refused", "clients come by the Unix socket only"
 
 
-def test_a_revoked_key_opens_nothing(pool: Pool) -> None:
+def test_a_revoked_key_opens_nothing(pool: PoolHandle) -> None:
     keyring = open_keyring(pool.directory)
-    client = Client.connect(pool.directory)
+    client = MasterClient.connect(pool.directory)
     client.ask("revoke", key_id="pilot:x")
     with dial_tls(pool) as sock:
         assert prove(sock, keyring, AGENT, "pilot:x")[0] == "refused"
@@ -177,7 +177,7 @@ def test_a_revoked_key_opens_nothing(pool: Pool) -> None:
     client.close()
 
 
-def test_a_recorded_handshake_cannot_be_replayed(pool: Pool) -> None:
+def test_a_recorded_handshake_cannot_be_replayed(pool: PoolHandle) -> None:
     keyring = open_keyring(pool.directory)
     with dial_unix(pool) as sock:
         banner, _ = receive(sock)
@@ -201,7 +201,7 @@ def test_a_recorded_handshake_cannot_be_replayed(pool: Pool) -> None:
     still_serves(pool)
 
 
-def test_the_masters_own_words_sent_back_prove_nothing(pool: Pool) -> None:
+def test_the_masters_own_words_sent_back_prove_nothing(pool: PoolHandle) -> None:
     keyring = open_keyring(pool.directory)
     with dial_unix(pool) as sock:
         banner, _ = receive(sock)
@@ -211,7 +211,7 @@ def test_the_masters_own_words_sent_back_prove_nothing(pool: Pool) -> None:
         assert receive(sock)[0][0] == "refused"
 
 
-def test_another_protocol_version_is_refused_with_both_versions(pool: Pool) -> None:
+def test_another_protocol_version_is_refused_with_both_versions(pool: PoolHandle) -> None:
     with dial_unix(pool) as sock:
         receive(sock)
         send(sock, ["prove", 99, CLIENT, CLIENT, "0", "0", "t"])
@@ -235,7 +235,7 @@ GARBAGE = [
 
 @pytest.mark.parametrize("garbage", GARBAGE, ids=range(len(GARBAGE)))
 @pytest.mark.parametrize("dial", [dial_unix, dial_tls])
-def test_garbage_before_the_proof_is_answered_with_a_close(pool: Pool, dial: Any, garbage: bytes) -> None:
+def test_garbage_before_the_proof_is_answered_with_a_close(pool: PoolHandle, dial: Any, garbage: bytes) -> None:
     with dial(pool) as sock:
         receive(sock)
         sock.sendall(garbage)
@@ -246,7 +246,7 @@ def test_garbage_before_the_proof_is_answered_with_a_close(pool: Pool, dial: Any
     still_serves(pool)
 
 
-def test_garbage_instead_of_tls_harms_nobody(pool: Pool) -> None:
+def test_garbage_instead_of_tls_harms_nobody(pool: PoolHandle) -> None:
     for garbage in GARBAGE:
         with socket.create_connection(("127.0.0.1", tcp_port(pool)), PATIENCE_S) as sock:
             sock.sendall(garbage)
@@ -255,9 +255,9 @@ def test_garbage_instead_of_tls_harms_nobody(pool: Pool) -> None:
     still_serves(pool)
 
 
-def test_garbage_from_a_proven_peer_drops_that_peer_alone(pool: Pool) -> None:
+def test_garbage_from_a_proven_peer_drops_that_peer_alone(pool: PoolHandle) -> None:
     keyring = open_keyring(pool.directory)
-    witness = Client.connect(pool.directory)
+    witness = MasterClient.connect(pool.directory)
     bad: list[tuple[list[Any], bytes]] = [
         (["results", 0, [[1, 1, None, 0, 0, 0, 99]]], b"short"),
         (["results", 0, [[1, 1, None, 0, 0, 0, -1]]], b""),
@@ -274,7 +274,7 @@ def test_garbage_from_a_proven_peer_drops_that_peer_alone(pool: Pool) -> None:
     witness.close()
 
 
-def test_a_client_that_says_what_cannot_be_used_is_told_so(pool: Pool) -> None:
+def test_a_client_that_says_what_cannot_be_used_is_told_so(pool: PoolHandle) -> None:
     """Hung up on, it would come back and say it again for ever."""
     with dial_unix(pool) as sock:
         prove(sock, open_keyring(pool.directory), CLIENT, CLIENT)
@@ -286,7 +286,7 @@ def test_a_client_that_says_what_cannot_be_used_is_told_so(pool: Pool) -> None:
     still_serves(pool)
 
 
-def test_a_pilots_key_cannot_speak_for_another_pilot(pool: Pool) -> None:
+def test_a_pilots_key_cannot_speak_for_another_pilot(pool: PoolHandle) -> None:
     keyring = open_keyring(pool.directory)
     with dial_tls(pool) as sock:
         assert prove(sock, keyring, AGENT, "pilot:x")[0] == "proved"
@@ -294,7 +294,7 @@ def test_a_pilots_key_cannot_speak_for_another_pilot(pool: Pool) -> None:
         assert is_closed(sock)
 
 
-def test_a_crowd_of_silent_strangers_does_not_keep_a_worker_out(pool: Pool) -> None:
+def test_a_crowd_of_silent_strangers_does_not_keep_a_worker_out(pool: PoolHandle) -> None:
     keyring = open_keyring(pool.directory)
     with ExitStack() as crowd:
         port = tcp_port(pool)
@@ -305,11 +305,11 @@ def test_a_crowd_of_silent_strangers_does_not_keep_a_worker_out(pool: Pool) -> N
     still_serves(pool)
 
 
-def test_the_master_never_loads_pickle(pool: Pool) -> None:
+def test_the_master_never_loads_pickle(pool: PoolHandle) -> None:
     """Its modules are imported here anew in a process where pickle's loaders are poisoned at the source: not even an import uses them."""
     code = (
         "import sys\n"
-        "import pilotfish.live.serve, pilotfish.live.master\n"
+        "import pilotfish.master, pilotfish.master.master_server\n"
         "bad = [name for name in ('cloudpickle', 'dill', 'marshal_loads') if name in sys.modules]\n"
         "assert not bad, bad\n"
         "import ast, pathlib\n"

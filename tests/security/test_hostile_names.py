@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from pilotfish.agent.outputs import INLINE_BYTES
-from pilotfish.agent.sandbox import SandboxError
+from pilotfish.agent.slots.output_files import INLINE_BYTES
+from pilotfish.agent.slots.sandbox import SandboxError
 from tests.hostile_world import ACTS, SECRET, World
 
 

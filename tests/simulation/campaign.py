@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, field
 
-from pilotfish.sim.experiment import Outcome, try_seed
+from tests.simulation.world.seed_run import SeedOutcome, try_seed
 
 SEEDS_PER_PARCEL = 8
 
@@ -20,13 +20,13 @@ class Campaign:
     faults: Counter[str] = field(default_factory=Counter)
     coverage: Counter[tuple[str, str]] = field(default_factory=Counter)
     counts: Counter[str] = field(default_factory=Counter)
-    failures: list[Outcome] = field(default_factory=list)
+    failures: list[SeedOutcome] = field(default_factory=list)
 
     @property
     def fault_count(self) -> int:
         return sum(self.faults.values())
 
-    def add(self, outcome: Outcome) -> None:
+    def add(self, outcome: SeedOutcome) -> None:
         self.seeds += 1
         self.faults.update(outcome.report.faults)
         self.coverage.update(outcome.report.coverage)
@@ -47,7 +47,7 @@ class Campaign:
         return "\n".join(lines)
 
 
-def run_parcel(seeds: list[int]) -> list[Outcome]:
+def run_parcel(seeds: list[int]) -> list[SeedOutcome]:
     return [try_seed(seed) for seed in seeds]
 
 
@@ -57,7 +57,7 @@ def run_campaign(seeds: Iterable[int], enough_faults: int) -> Campaign:
     parcels = _parcels(seeds)
     cores = os.cpu_count() or 1
     with ProcessPoolExecutor(cores, mp_context=multiprocessing.get_context("spawn")) as pool:
-        running: set[Future[list[Outcome]]] = set()
+        running: set[Future[list[SeedOutcome]]] = set()
         while campaign.fault_count < enough_faults and not campaign.failures:
             while len(running) < 2 * cores and (parcel := next(parcels, None)) is not None:
                 running.add(pool.submit(run_parcel, parcel))

@@ -12,23 +12,26 @@ from typing import Any
 import msgspec
 import pytest
 
-from pilotfish.agent import machine as agent_machine
-from pilotfish.agent import pace
-from pilotfish.agent import results as agent_results
-from pilotfish.core import agents, apply, clients, commands, machine, snapshot, verdicts
+from pilotfish.agent.node import agent_machine as agent_machine
+from pilotfish.agent.node import pending_results as agent_results
+from pilotfish.agent.node import reconnect
+from pilotfish.core import apply, machine, state_snapshot
+from pilotfish.core.clients import client_messages, pool_commands
+from pilotfish.core.clients.subscriptions import Subscription
 from pilotfish.core.machine import Machine, Turn
-from pilotfish.core.moves import release
-from pilotfish.core.proposals import Proposal
+from pilotfish.core.policy_interface import AssignmentProposal
 from pilotfish.core.state import Task, Worker
-from pilotfish.core.watching import Watcher
+from pilotfish.core.tasks import retry_rules
+from pilotfish.core.tasks.transitions import release
+from pilotfish.core.workers import agent_messages
 from pilotfish.model import effects as e
 from pilotfish.model import facts as f
 from pilotfish.model import inputs as i
 from pilotfish.model import messages as m
 from pilotfish.model.states import DONE, RUNNING
 from pilotfish.model.task import Failure
-from pilotfish.policies import fifo
-from pilotfish.sim.master import MasterProcess
+from pilotfish.policies import dispatcher
+from tests.simulation.world.simulated_master import SimulatedMaster
 
 Patch = pytest.MonkeyPatch
 
@@ -59,29 +62,29 @@ def results_are_not_fenced(patch: Patch) -> None:
         found = [(master.state.find_task(pair[0].task), pair) for pair in good]
         done = {task: pair for task, pair in found if task is not None and task.state < DONE}
         if done:
-            agents._done(master, worker, done)
+            agent_messages._done(master, worker, done)
         master.send(link, m.Acked(message.first, message.first + len(message.items) - 1))
 
-    patch.setattr(agents, "_results", accept)
+    patch.setattr(agent_messages, "_results", accept)
 
 
 @bug
 def lost_assignments_stay_leased(patch: Patch) -> None:
     """An assignment that never reached the worker is not given back when the agent says hello."""
-    reconcile = agents._reconcile
+    reconcile = agent_messages._reconcile
 
     def pretend(master: Machine, link: int, worker: Worker, holding: list[tuple[int, int, int]]) -> None:
         known = {(number, attempt) for number, attempt, _ in holding}
         unknown = [(task.id, task.attempt) for task in (*worker.active, *worker.ahead) if (task.id, task.attempt) not in known]
         reconcile(master, link, worker, [*holding, *((number, attempt, m.QUEUED) for number, attempt in unknown)])
 
-    patch.setattr(agents, "_reconcile", pretend)
+    patch.setattr(agent_messages, "_reconcile", pretend)
 
 
 @bug
 def running_work_is_not_adopted(patch: Patch) -> None:
     """After a reconnection what the agent runs is killed and given out again."""
-    reconcile = agents._reconcile
+    reconcile = agent_messages._reconcile
 
     def disown(master: Machine, link: int, worker: Worker, holding: list[tuple[int, int, int]]) -> None:
         for task in worker.active:
@@ -94,13 +97,13 @@ def running_work_is_not_adopted(patch: Patch) -> None:
         if started:
             master.send(link, m.Kill(started))
 
-    patch.setattr(agents, "_reconcile", disown)
+    patch.setattr(agent_messages, "_reconcile", disown)
 
 
 @bug
 def what_nobody_wants_is_not_killed(patch: Patch) -> None:
     """An agent that comes back goes on with attempts that were given to others."""
-    reconcile = agents._reconcile
+    reconcile = agent_messages._reconcile
 
     def tolerate(master: Machine, link: int, worker: Worker, holding: list[tuple[int, int, int]]) -> None:
         before = len(master.effects)
@@ -109,13 +112,13 @@ def what_nobody_wants_is_not_killed(patch: Patch) -> None:
             effect for effect in master.effects[before:] if not (isinstance(effect, e.Send) and isinstance(effect.message, m.Kill))
         ]
 
-    patch.setattr(agents, "_reconcile", tolerate)
+    patch.setattr(agent_messages, "_reconcile", tolerate)
 
 
 @bug
 def a_late_hello_is_believed(patch: Patch) -> None:
     """A hello that was stuck in an abandoned connection replaces the newer one."""
-    hello = agents._hello
+    hello = agent_messages._hello
 
     def believe(master: Machine, link: int, message: m.Hello) -> None:
         presence = master.presence.get(message.worker)
@@ -123,7 +126,7 @@ def a_late_hello_is_believed(patch: Patch) -> None:
             presence.newest_link = 0
         hello(master, link, message)
 
-    patch.setattr(agents, "_hello", believe)
+    patch.setattr(agent_messages, "_hello", believe)
 
 
 @bug
@@ -141,7 +144,7 @@ def a_recall_is_forgotten(patch: Patch) -> None:
 @bug
 def failures_are_acknowledged_and_dropped(patch: Patch) -> None:
     """The result of an attempt that failed is acknowledged, and nothing is done about it."""
-    patch.setattr(agents, "_failed", lambda *_: None)
+    patch.setattr(agent_messages, "_failed", lambda *_: None)
 
 
 # --- losing workers -----------------------------------------------------------------------------------------------------------------
@@ -175,7 +178,7 @@ def a_full_run_meets_a_dying_worker(patch: Patch) -> None:
         if worker.ahead:
             self.record(f.TasksReturned(worker.id, [task.id for task in worker.ahead], reason))
         for task in started:
-            self.fail_attempt(verdicts.judge_death(self.state, worker, task, reason, died))
+            self.fail_attempt(retry_rules.judge_death(self.state, worker, task, reason, died))
         self.end_worker(worker, lost=True, reason=reason)
 
     patch.setattr(Machine, "lose_worker", lose)
@@ -184,7 +187,7 @@ def a_full_run_meets_a_dying_worker(patch: Patch) -> None:
 @bug
 def an_orderly_leave_is_taken_for_a_death(patch: Patch) -> None:
     """Walltime and draining are charged to the tasks."""
-    patch.setattr(agents, "leave", lambda master, worker, reason: master.lose_worker(worker, reason, died=True))
+    patch.setattr(agent_messages, "leave", lambda master, worker, reason: master.lose_worker(worker, reason, died=True))
 
 
 @bug
@@ -210,12 +213,12 @@ def a_quarantine_has_no_end(patch: Patch) -> None:
 
 @bug
 def retries_have_no_end(patch: Patch) -> None:
-    judge = verdicts.judge
+    judge = retry_rules.judge
 
     def patient(*arguments: Any, **named: Any) -> f.AttemptFailed:
         return msgspec.structs.replace(judge(*arguments, **named), final=False)
 
-    patch.setattr(agents, "judge", patient)
+    patch.setattr(agent_messages, "judge", patient)
 
 
 @bug
@@ -226,17 +229,17 @@ def suspects_run_beside_others(patch: Patch) -> None:
         for task in outlook.state.suspects:
             able = next((worker for worker in workers if worker.suits(task.shape, outlook.now) and worker.fits(task.shape.needs)), None)
             if able is not None:
-                proposals.append(Proposal(able, [task]))
+                proposals.append(AssignmentProposal(able, [task]))
                 return [worker for worker in workers if worker is not able]
         return workers
 
-    patch.setattr(fifo, "_place_suspects", place)
+    patch.setattr(dispatcher, "_place_suspects", place)
 
 
 @bug
 def poison_is_convicted_by_company(patch: Patch) -> None:
     """Three deaths convict, whoever else was there."""
-    judge_death = verdicts.judge_death
+    judge_death = retry_rules.judge_death
 
     def rash(state: Any, worker: Worker, task: Task, reason: str, died: bool) -> f.AttemptFailed:
         fact = judge_death(state, worker, task, reason, died)
@@ -246,7 +249,7 @@ def poison_is_convicted_by_company(patch: Patch) -> None:
         return msgspec.structs.replace(fact, suspect=False)
 
     patch.setattr(machine, "judge_death", rash)
-    patch.setattr(agents, "judge_death", rash)
+    patch.setattr(agent_messages, "judge_death", rash)
 
 
 @bug
@@ -258,7 +261,7 @@ def a_swift_poison_costs_nothing(patch: Patch) -> None:
         self.record(f.TasksReturned(worker.id, [task.id for task in held if task.state != RUNNING], reason))
         for task in held:
             if task.worker is worker:
-                self.fail_attempt(verdicts.judge_death(self.state, worker, task, reason, died))
+                self.fail_attempt(retry_rules.judge_death(self.state, worker, task, reason, died))
         self.end_worker(worker, lost=True, reason=reason)
 
     patch.setattr(Machine, "lose_worker", lose)
@@ -288,13 +291,13 @@ def a_suspect_that_fits_nowhere_holds_up_the_others(patch: Patch) -> None:
             if found is None:
                 break
             used[found.id] = None
-            proposals.append(Proposal(found, [task]))
+            proposals.append(AssignmentProposal(found, [task]))
         if suspects and not used:
             able = [worker for worker in workers if worker.could_fit(suspects[0].shape.needs)]
             used.update({min(able, key=lambda worker: worker.held).id: None} if able else {})
         return [worker for worker in workers if worker.id not in used]
 
-    patch.setattr(fifo, "_place_suspects", place)
+    patch.setattr(dispatcher, "_place_suspects", place)
 
 
 # --- clients ------------------------------------------------------------------------------------------------------------------------
@@ -302,7 +305,7 @@ def a_suspect_that_fits_nowhere_holds_up_the_others(patch: Patch) -> None:
 
 @bug
 def a_repeated_submission_counts_twice(patch: Patch) -> None:
-    submit = clients._submit
+    submit = client_messages._submit
 
     def gullible(master: Machine, link: int, message: m.Submit, payloads: list[Any]) -> None:
         run = master.state.runs.get(message.run)
@@ -311,7 +314,7 @@ def a_repeated_submission_counts_twice(patch: Patch) -> None:
             message = msgspec.structs.replace(message, first=known, deps={})
         submit(master, link, message, payloads)
 
-    patch.setitem(clients._HEAR, m.Submit, gullible)
+    patch.setitem(client_messages._HEAR, m.Submit, gullible)
 
 
 @bug
@@ -319,15 +322,15 @@ def a_watcher_starts_from_the_beginning(patch: Patch) -> None:
     """The cursor of a client that comes back is ignored."""
 
     def rewind(master: Machine, link: int, message: m.Watch, payloads: list[Any]) -> None:
-        master.audience.links[link][message.run] = Watcher(0, message.payloads)
+        master.audience.links[link][message.run] = Subscription(0, message.payloads)
 
-    patch.setitem(clients._HEAR, m.Watch, rewind)
+    patch.setitem(client_messages._HEAR, m.Watch, rewind)
 
 
 @bug
 def a_client_that_came_back_counts_as_gone(patch: Patch) -> None:
     """The timer of an earlier absence closes the run."""
-    expired = clients.author_expired
+    expired = client_messages.author_expired
 
     def hasty(master: Machine, key: str) -> None:
         master.audience.gone_since.pop(int(key), None)
@@ -339,7 +342,7 @@ def a_client_that_came_back_counts_as_gone(patch: Patch) -> None:
 
 @bug
 def cancelled_tasks_run_on(patch: Patch) -> None:
-    patch.setattr(commands, "_stop_at_workers", lambda master, tasks: [master.release_payload(task.payload) for task in tasks])
+    patch.setattr(pool_commands, "_stop_at_workers", lambda master, tasks: [master.release_payload(task.payload) for task in tasks])
 
 
 @bug
@@ -351,27 +354,27 @@ def a_look_at_the_output_is_never_answered(patch: Patch) -> None:
 @bug
 def a_second_run_shares_code_that_is_given_up_with_the_first(patch: Patch) -> None:
     """Trying failed tasks again does not keep what they need."""
-    rerun = commands.COMMANDS["rerun"]
+    rerun = pool_commands.COMMANDS["rerun"]
 
     def careless(master: Machine, arguments: dict[str, Any]) -> Any:
         answer = rerun(master, arguments)
         master.effects = [effect for effect in master.effects if not isinstance(effect, e.KeepPayload)]
         return answer
 
-    patch.setitem(commands.COMMANDS, "rerun", careless)
+    patch.setitem(pool_commands.COMMANDS, "rerun", careless)
 
 
 @bug
 def the_next_turn_lies_in_the_past(patch: Patch) -> None:
     """The policy asks to look again at a moment that is over, and the host turns without end."""
 
-    def hasty(self: fifo.Fifo, outlook: Any) -> float | None:
+    def hasty(self: dispatcher.Dispatcher, outlook: Any) -> float | None:
         held_up = [worker for worker in outlook.workers if worker.ahead]
         if outlook.state.ready or not held_up or all(worker.held for worker in outlook.workers):
             return None
-        return float(min(worker.progress_at for worker in held_up) + fifo.STALE_S)
+        return float(min(worker.progress_at for worker in held_up) + dispatcher.STALE_S)
 
-    patch.setattr(fifo.Fifo, "next_look_at", hasty)
+    patch.setattr(dispatcher.Dispatcher, "next_look_at", hasty)
     patch.setattr(machine, "SOON_S", -1e9)
 
 
@@ -381,16 +384,16 @@ def the_next_turn_lies_in_the_past(patch: Patch) -> None:
 @bug
 def acknowledged_before_durable(patch: Patch) -> None:
     """Effects leave before their facts are synced."""
-    commit = MasterProcess._commit
+    commit = SimulatedMaster._commit
 
-    def eager(self: MasterProcess, turn: Turn) -> None:
+    def eager(self: SimulatedMaster, turn: Turn) -> None:
         if turn.facts and not self.usurped:
             self._perform(Turn(turn.at, [], turn.effects))
             turn = Turn(turn.at, turn.facts, [])
         if self.alive:
             commit(self, turn)
 
-    patch.setattr(MasterProcess, "_commit", eager)
+    patch.setattr(SimulatedMaster, "_commit", eager)
 
 
 @bug
@@ -424,17 +427,17 @@ def a_decision_is_not_journaled(patch: Patch) -> None:
 @bug
 def a_snapshot_leaves_something_out(patch: Patch) -> None:
     """The failures in a row of a worker do not survive a compaction."""
-    restore = snapshot._RESTORE["worker"]
+    restore = state_snapshot._RESTORE["worker"]
 
     def forgetful(state: Any, row: Any) -> None:
         restore(state, [*row[:3], []])
 
-    patch.setitem(snapshot._RESTORE, "worker", forgetful)
+    patch.setitem(state_snapshot._RESTORE, "worker", forgetful)
 
 
 @bug
 def a_payload_is_given_up_twice(patch: Patch) -> None:
-    submit = clients._submit
+    submit = client_messages._submit
 
     def twice(master: Machine, link: int, message: m.Submit, payloads: list[Any]) -> None:
         run = master.state.runs.get(message.run)
@@ -443,7 +446,7 @@ def a_payload_is_given_up_twice(patch: Patch) -> None:
                 master.release_payload(payload)
         submit(master, link, message, payloads)
 
-    patch.setitem(clients._HEAR, m.Submit, twice)
+    patch.setitem(client_messages._HEAR, m.Submit, twice)
 
 
 # --- the agent ----------------------------------------------------------------------------------------------------------------------
@@ -451,17 +454,17 @@ def a_payload_is_given_up_twice(patch: Patch) -> None:
 
 @bug
 def the_agent_forgets_results_when_it_reconnects(patch: Patch) -> None:
-    def forget(self: agent_results.Results) -> None:
+    def forget(self: agent_results.PendingResults) -> None:
         self.kept.clear()
         self.unsent.clear()
 
-    patch.setattr(agent_results.Results, "send_all_again", forget)
+    patch.setattr(agent_results.PendingResults, "send_all_again", forget)
 
 
 @bug
 def the_agent_keeps_its_results_to_itself(patch: Patch) -> None:
     """Finished work is not announced with the hello, so that the master gives it out again."""
-    patch.setattr(agent_results.Results, "holding", lambda self: [])
+    patch.setattr(agent_results.PendingResults, "holding", lambda self: [])
 
 
 @bug
@@ -484,7 +487,7 @@ def the_agent_does_not_hear_kill(patch: Patch) -> None:
 @bug
 def the_agent_never_gives_up_a_silent_master(patch: Patch) -> None:
     """A connection that is silently gone is waited for until the worker is lost."""
-    patch.setattr(pace, "SILENT_BEATS", 1_000_000)
+    patch.setattr(reconnect, "SILENT_BEATS", 1_000_000)
 
 
 @bug

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from pilotfish.core import assigning, snapshot, twins, verdicts
+from pilotfish.core import state_snapshot
 from pilotfish.core.machine import Machine
-from pilotfish.core.moves import put_back, take_away
 from pilotfish.core.state import State, Task, Worker
+from pilotfish.core.tasks import assignment, retry_rules, speculative_copies
+from pilotfish.core.tasks.transitions import put_back, take_away
 from tests.simulation.planted import Patch, bug
 from tests.simulation.planted_data import PLANTED
 
@@ -17,12 +18,12 @@ __all__ = ["PLANTED"]
 @bug
 def who_lost_is_not_told(patch: Patch) -> None:
     """The slower of two attempts runs to its end."""
-    kill = assigning.kill
+    kill = assignment.kill
 
     def forgetful(master: Machine, attempts: Iterable[tuple[Task, Worker, int]]) -> None:
         kill(master, [attempt for attempt in attempts if attempt[0] not in master.state.twins])
 
-    patch.setattr(assigning, "kill", forgetful)
+    patch.setattr(assignment, "kill", forgetful)
 
 
 @bug
@@ -32,13 +33,13 @@ def the_room_of_who_lost_is_not_freed(patch: Patch) -> None:
         if twin is not None and twin.worker is worker:
             task.attempt = twin.attempt
 
-    patch.setattr(twins, "won", careless)
+    patch.setattr(speculative_copies, "won", careless)
 
 
 @bug
 def the_number_of_a_copy_is_used_again(patch: Patch) -> None:
     """Two workers run an attempt of the same number."""
-    goes_on = twins.goes_on
+    goes_on = speculative_copies.goes_on
 
     def forgetful(state: State, worker: Worker, task: Task, at: float) -> bool:
         number = task.attempt
@@ -47,25 +48,25 @@ def the_number_of_a_copy_is_used_again(patch: Patch) -> None:
         task.attempt = number
         return False
 
-    patch.setattr(twins, "goes_on", forgetful)
+    patch.setattr(speculative_copies, "goes_on", forgetful)
 
 
 @bug
 def a_new_master_does_not_know_of_copies(patch: Patch) -> None:
     """The snapshot has them, and they are not read."""
-    patch.setitem(snapshot._RESTORE, "twins", lambda state, rows: None)
+    patch.setitem(state_snapshot._RESTORE, "twins", lambda state, rows: None)
 
 
 @bug
 def a_failed_copy_ends_its_task(patch: Patch) -> None:
     """The verdict does not spare the one that goes on."""
-    patch.setattr(verdicts, "_spared", lambda fact: fact)
+    patch.setattr(retry_rules, "_spared", lambda fact: fact)
 
 
 @bug
 def with_one_worker_the_other_attempt_is_lost(patch: Patch) -> None:
     """The task is queued again although it still runs elsewhere."""
-    goes_on = twins.goes_on
+    goes_on = speculative_copies.goes_on
 
     def hasty(state: State, worker: Worker, task: Task, at: float) -> bool:
         if not goes_on(state, worker, task, at):
@@ -76,4 +77,4 @@ def with_one_worker_the_other_attempt_is_lost(patch: Patch) -> None:
         put_back(state, task)
         return True
 
-    patch.setattr(twins, "goes_on", hasty)
+    patch.setattr(speculative_copies, "goes_on", hasty)

@@ -6,15 +6,17 @@ from typing import Any
 
 import msgspec
 
-from pilotfish.agent import machine as agent_machine
-from pilotfish.agent.staging import Staging
-from pilotfish.agent.work import Attempt, Work
-from pilotfish.core import agents, handing, replicas, snapshot
+from pilotfish.agent.node import agent_machine as agent_machine
+from pilotfish.agent.node.attempts import Attempt, AttemptQueue
+from pilotfish.agent.node.input_staging import InputStaging
+from pilotfish.core import state_snapshot
+from pilotfish.core.data import intermediate_files, replicas
 from pilotfish.core.machine import Machine
 from pilotfish.core.state import Run, State, Worker
+from pilotfish.core.workers import agent_messages
 from pilotfish.model import facts as f
 from pilotfish.model import messages as m
-from pilotfish.model.data import Awaited, Handed
+from pilotfish.model.contents import AwaitedFile, IntermediateFile
 from pilotfish.model.task import DISK
 from tests.simulation.planted import PLANTED, Patch, bug
 
@@ -26,88 +28,88 @@ __all__ = ["PLANTED"]
 @bug
 def contents_stay_wanted_for_ever(patch: Patch) -> None:
     """What an attempt needed is not released when the attempt is handed back or killed before it began."""
-    release_contents = Work._release_contents
+    release_contents = AttemptQueue._release_contents
 
-    def forgetful(self: Work, attempt: Attempt) -> None:
+    def forgetful(self: AttemptQueue, attempt: Attempt) -> None:
         if not attempt.forgotten:
             release_contents(self, attempt)
         elif self.staged.get(attempt.task) is attempt:
             del self.staged[attempt.task]
 
-    patch.setattr(Work, "_release_contents", forgetful)
+    patch.setattr(AttemptQueue, "_release_contents", forgetful)
 
 
 @bug
 def contents_are_released_when_their_task_begins(patch: Patch) -> None:
     """The cache may throw out what a running task still reads."""
-    give = Work._give
+    give = AttemptQueue._give
 
-    def careless(self: Work, slot: Any, attempt: Attempt) -> None:
+    def careless(self: AttemptQueue, slot: Any, attempt: Attempt) -> None:
         give(self, slot, attempt)
         if attempt.contents:
             self.released(attempt)
 
-    patch.setattr(Work, "_give", careless)
+    patch.setattr(AttemptQueue, "_give", careless)
 
 
 @bug
 def an_attempt_begins_with_one_content_missing(patch: Patch) -> None:
     """It is queued when the first of its contents is there."""
 
-    def hasty(self: Staging, digest: str, now: float) -> list[Attempt]:
+    def hasty(self: InputStaging, digest: str, now: float) -> list[Attempt]:
         self._seen[digest] = now
         return list(self._waiting.pop(digest, ()))
 
-    patch.setattr(Staging, "arrived", hasty)
+    patch.setattr(InputStaging, "arrived", hasty)
 
 
 @bug
 def what_was_evicted_is_believed_to_be_here(patch: Patch) -> None:
     """An eviction is told to the master, but the agent itself goes on as if the content had been seen just now."""
-    changed = Staging.changed
+    changed = InputStaging.changed
 
-    def stubborn(self: Staging, gained: Any, lost: Any) -> None:
+    def stubborn(self: InputStaging, gained: Any, lost: Any) -> None:
         seen = dict(self._seen)
         changed(self, gained, lost)
         self._seen = seen
 
-    patch.setattr(Staging, "changed", stubborn)
+    patch.setattr(InputStaging, "changed", stubborn)
 
 
 @bug
 def what_was_made_is_not_held(patch: Patch) -> None:
     """A content that a task made is not among those that a reconnected agent says it has."""
-    original = Staging.stowed
+    original = InputStaging.stowed
 
-    def stowed(self: Staging, number: int, failure: Any, payload: Any, made: list[Any]) -> Any:
+    def stowed(self: InputStaging, number: int, failure: Any, payload: Any, made: list[Any]) -> Any:
         answer = original(self, number, failure, payload, made)
         for content in made:
             self.holds.pop(content[0])
         return answer
 
-    patch.setattr(Staging, "stowed", stowed)
+    patch.setattr(InputStaging, "stowed", stowed)
 
 
 @bug
 def files_that_are_put_away_are_forgotten_by_a_hello(patch: Patch) -> None:
     """An attempt whose files are on their way home is not among what a reconnected agent says it holds."""
-    patch.setattr(Staging, "holding", lambda self: [])
+    patch.setattr(InputStaging, "holding", lambda self: [])
 
 
 @bug
 def an_agent_leaves_while_it_puts_files_away(patch: Patch) -> None:
     """A drained agent goes although the files of its last task are still on their way."""
-    make = Staging.__init__
+    make = InputStaging.__init__
 
     class Unnoticed(dict[int, Any]):
         def __bool__(self) -> bool:
             return False
 
-    def make_blind(self: Staging) -> None:
+    def make_blind(self: InputStaging) -> None:
         make(self)
         self.stowing = Unnoticed()
 
-    patch.setattr(Staging, "__init__", make_blind)
+    patch.setattr(InputStaging, "__init__", make_blind)
 
 
 # --- the master ---------------------------------------------------------------------------------------------------------------------
@@ -115,7 +117,7 @@ def an_agent_leaves_while_it_puts_files_away(patch: Patch) -> None:
 
 @bug
 def a_full_disk_is_charged_to_the_task(patch: Patch) -> None:
-    patch.setattr(agents, "DISK", "no such cause")
+    patch.setattr(agent_messages, "DISK", "no such cause")
 
 
 @bug
@@ -127,43 +129,43 @@ def a_full_disk_gets_the_next_task(patch: Patch) -> None:
             self.results.keep(attempt, item, now)
 
     def fail(master: Machine, worker: Worker, item: m.ResultItem, payload: Any) -> None:
-        if item.failure is not None and item.failure.cause == DISK and agents._current(master, worker, item.task, item.attempt):
+        if item.failure is not None and item.failure.cause == DISK and agent_messages._current(master, worker, item.task, item.attempt):
             master.record(f.TasksReturned(worker.id, [item.task], item.failure.message))
         else:
             failed(master, worker, item, payload)
 
-    failed = agents._failed
+    failed = agent_messages._failed
     patch.setattr(agent_machine.AgentMachine, "_keep", keep)
-    patch.setattr(agents, "_failed", fail)
+    patch.setattr(agent_messages, "_failed", fail)
 
 
 @bug
 def holders_are_forgotten_when_a_worker_comes_back(patch: Patch) -> None:
     """What it says that it has counts only the first time."""
-    reconcile = agents._reconcile
+    reconcile = agent_messages._reconcile
 
     def forget(master: Machine, link: int, worker: Worker, holding: list[tuple[int, int, int]]) -> None:
         if worker.holds:
             master.record(f.ReplicasChanged(worker.id, [], [record.digest for record in worker.holds]))
         reconcile(master, link, worker, holding)
 
-    def deaf(master: Machine, worker: Worker, message: m.Holds) -> None:
+    def deaf(master: Machine, worker: Worker, message: m.CacheReport) -> None:
         if not message.all:
             holds(master, worker, message)
 
-    holds = agents._holds
-    patch.setattr(agents, "_reconcile", forget)
-    patch.setattr(agents, "_holds", deaf)
+    holds = agent_messages._holds
+    patch.setattr(agent_messages, "_reconcile", forget)
+    patch.setattr(agent_messages, "_holds", deaf)
 
 
 @bug
 def what_is_lost_is_still_believed_to_be_held(patch: Patch) -> None:
-    holds = agents._holds
+    holds = agent_messages._holds
 
-    def hopeful(master: Machine, worker: Worker, message: m.Holds) -> None:
+    def hopeful(master: Machine, worker: Worker, message: m.CacheReport) -> None:
         holds(master, worker, msgspec.structs.replace(message, lost=[], all=False))
 
-    patch.setattr(agents, "_holds", hopeful)
+    patch.setattr(agent_messages, "_holds", hopeful)
 
 
 @bug
@@ -196,24 +198,24 @@ def contents_outlive_their_runs(patch: Patch) -> None:
 @bug
 def promised_files_are_not_fetched(patch: Patch) -> None:
     """The task is told of them, and its worker does not know that it needs them."""
-    patch.setattr(handing, "receive", lambda state, task: None)
+    patch.setattr(intermediate_files, "receive", lambda state, task: None)
 
 
 @bug
 def promised_files_are_handed_on_under_the_name_that_they_had(patch: Patch) -> None:
-    def unnamed(run: Run, awaited: Awaited) -> list[Handed]:
+    def unnamed(run: Run, awaited: AwaitedFile) -> list[IntermediateFile]:
         return [file for name, file in run.left.get(awaited.maker, {}).items() if name.startswith(f"{awaited.name}/")]
 
-    patch.setattr(handing, "left_for", unnamed)
+    patch.setattr(intermediate_files, "left_for", unnamed)
 
 
 @bug
 def what_tasks_left_for_others_is_not_in_a_snapshot(patch: Patch) -> None:
-    patch.setitem(snapshot._RESTORE, "files", lambda state, row: None)
+    patch.setitem(state_snapshot._RESTORE, "files", lambda state, row: None)
 
 
 @bug
 def only_the_first_attempt_gets_what_was_promised(patch: Patch) -> None:
     """Whoever tries again finds an empty directory."""
-    inputs_of = handing.inputs_of
-    patch.setattr(handing, "inputs_of", lambda task: inputs_of(task) if task.attempt < 2 else [])
+    inputs_of = intermediate_files.inputs_of
+    patch.setattr(intermediate_files, "inputs_of", lambda task: inputs_of(task) if task.attempt < 2 else [])

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from pilotfish.core import agents, assigning, gangs, snapshot
+from pilotfish.core import state_snapshot
 from pilotfish.core.machine import Machine
-from pilotfish.core.moves import take_away
-from pilotfish.core.proposals import Outlook
-from pilotfish.core.state import Shape, State, Task, Worker
+from pilotfish.core.policy_interface import PolicyView
+from pilotfish.core.state import State, Task, TaskShape, Worker
+from pilotfish.core.tasks import assignment, multi_node
+from pilotfish.core.tasks.transitions import take_away
+from pilotfish.core.workers import agent_messages
 from pilotfish.model.task import Failure
-from pilotfish.policies import gathering
+from pilotfish.policies import multi_node_placement
 from tests.simulation.planted import Patch, bug
 from tests.simulation.planted_copies import PLANTED
 
@@ -25,45 +27,45 @@ def the_room_of_those_beside_is_not_freed(patch: Patch) -> None:
         for worker in state.gangs.pop(task, ())[:1]:
             take_away(worker, task, at)
 
-    patch.setattr(gangs, "disband", careless)
+    patch.setattr(multi_node, "disband", careless)
 
 
 @bug
 def a_task_goes_on_with_a_node_less(patch: Patch) -> None:
     """The worker that was told to start it does not hear that another one is gone."""
-    patch.setattr(assigning, "stop_beside", lambda *_: None)
+    patch.setattr(assignment, "stop_beside", lambda *_: None)
 
 
 @bug
 def a_new_master_does_not_know_who_is_beside(patch: Patch) -> None:
     """The snapshot has it, and it is not read."""
-    patch.setitem(snapshot._RESTORE, "gangs", lambda state, rows: None)
+    patch.setitem(state_snapshot._RESTORE, "gangs", lambda state, rows: None)
 
 
 @bug
 def hosts_are_those_of_the_first_attempt(patch: Patch) -> None:
     """A worker that knows the spec is not told anew which nodes the attempt has."""
-    with_hosts = gangs.with_hosts
+    with_hosts = multi_node.with_hosts
 
     def forgetful(state: State, task: Task) -> dict[str, Any] | None:
         return with_hosts(state, task) if task.attempt == 1 else None
 
-    patch.setattr(gangs, "with_hosts", forgetful)
+    patch.setattr(multi_node, "with_hosts", forgetful)
 
 
 @bug
 def nodes_of_two_pilots_are_mixed(patch: Patch) -> None:
     """Neither the policy nor the law minds where workers are from, if they are of one site."""
 
-    def mixed(outlook: Outlook, shape: Shape, busy: dict[str, None]) -> dict[str, list[Worker]]:
+    def mixed(outlook: PolicyView, shape: TaskShape, busy: dict[str, None]) -> dict[str, list[Worker]]:
         sites: dict[str, list[Worker]] = {}
         for worker in outlook.workers:
             if worker.pilot and worker.id not in busy and not worker.runs_suspect and worker.suits(shape, outlook.now):
                 sites.setdefault(worker.site, []).append(worker)
         return sites
 
-    patch.setattr(gathering, "_able", mixed)
-    patch.setattr(gangs, "is_lawful", lambda proposal, now: True)
+    patch.setattr(multi_node_placement, "_able", mixed)
+    patch.setattr(multi_node, "is_lawful", lambda proposal, now: True)
 
 
 @bug
@@ -73,4 +75,4 @@ def a_task_pays_for_the_node_that_it_lost(patch: Patch) -> None:
     def unjust(master: Machine, task: Task, failure: Failure) -> Failure:
         return failure
 
-    patch.setattr(agents, "_with_a_node_less", unjust)
+    patch.setattr(agent_messages, "_with_a_node_less", unjust)

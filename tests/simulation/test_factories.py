@@ -12,11 +12,18 @@ from collections.abc import Sequence
 
 import pytest
 
-from pilotfish.core.prospects import Factory, PilotWish, PilotWithdrawal, Prospect, SiteEvent, SiteView
-from pilotfish.sim.grid import LATEST_S, Grid
-from pilotfish.sim.grid_experiment import FIGURES, MAKERS, Spread, compare, gains
-from pilotfish.sim.gridsites import BAD, DEAD, GOOD, draw_grid, draw_site, draw_uneven_grid
-from pilotfish.strategies.limits import is_queued
+from experiments.grid.__main__ import FIGURES, MAKERS, Spread, compare, gains
+from experiments.grid.grid_sites import BAD, DEAD, GOOD, draw_grid, draw_site, draw_uneven_grid
+from experiments.grid.grid_world import LATEST_S, GridWorld
+from pilotfish.core.pilots.factory_interface import (
+    Factory,
+    FactoryView,
+    PilotProposal,
+    SiteEvent,
+    SiteView,
+    WithdrawalProposal,
+)
+from pilotfish.factories.site_limits import is_queued
 
 SEEDS = range(200)
 NAIVE, LEARNING = ("by turns", "at random"), ("heuristic", "swift")
@@ -61,20 +68,20 @@ class Watched:
     def standing(self, view: SiteView, now: float) -> dict[str, object]:
         return self.inner.standing(view, now)
 
-    def next_look_at(self, prospect: Prospect) -> float | None:
+    def next_look_at(self, prospect: FactoryView) -> float | None:
         moment = self.inner.next_look_at(prospect)
         assert moment is None or moment > prospect.now
         return moment
 
-    def propose(self, prospect: Prospect) -> Sequence[PilotWish | PilotWithdrawal]:
+    def propose(self, prospect: FactoryView) -> Sequence[PilotProposal | WithdrawalProposal]:
         proposals = self.inner.propose(prospect)
-        wishes = [one for one in proposals if isinstance(one, PilotWish)]
+        wishes = [one for one in proposals if isinstance(one, PilotProposal)]
         assert sum(1 for wish in wishes if not wish.replaces) <= len(prospect.demand.sizes)
         for view in prospect.sites:
             there = sum(1 for wish in wishes if wish.site == view.name)
             assert not there or len(view.pilots) + there <= view.site.max_pilots
             assert not there or sum(1 for pilot in view.pilots if is_queued(pilot)) + there <= view.site.max_queued
-        withdrawn = [one.pilot for one in proposals if isinstance(one, PilotWithdrawal)]
+        withdrawn = [one.pilot for one in proposals if isinstance(one, WithdrawalProposal)]
         assert len(withdrawn) == len({*withdrawn}) and all(pilot in prospect.state.pilots for pilot in withdrawn)
         assert all(one.reason for one in proposals)
         self.proposals += len(proposals)
@@ -86,7 +93,7 @@ def test_no_factory_ever_breaks_a_limit(name: str) -> None:
     for seed in range(12):
         sites = draw_grid(seed)
         watched = Watched(MAKERS[name](random.Random(seed), sites))
-        assert Grid(sites, watched, seed).run().makespan_s < LATEST_S
+        assert GridWorld(sites, watched, seed).run().makespan_s < LATEST_S
         assert watched.proposals
 
 
@@ -97,8 +104,8 @@ def test_a_master_that_dies_every_few_minutes_costs_little(name: str) -> None:
     for seed in range(12):
         sites = draw_grid(seed)
         make = functools.partial(MAKERS[name], random.Random(seed), sites)
-        steady.append(Grid(sites, make(), seed).run())
-        grid = Grid(sites, make(), seed)
+        steady.append(GridWorld(sites, make(), seed).run())
+        grid = GridWorld(sites, make(), seed)
         for number in range(1, 100):
             grid.after(number * 500.0, grid.restart, make)
         shaken.append(grid.run())
@@ -112,7 +119,7 @@ def test_one_good_site_among_dead_ones_is_found(name: str) -> None:
     for seed in range(5):
         dice = random.Random(f"dead {seed}")
         sites = [draw_site(f"site{number}", GOOD if number == 5 else DEAD, dice) for number in range(8)]
-        assert Grid(sites, MAKERS[name](random.Random(seed), sites), seed).run().makespan_s < LATEST_S
+        assert GridWorld(sites, MAKERS[name](random.Random(seed), sites), seed).run().makespan_s < LATEST_S
 
 
 @pytest.mark.parametrize("name", MAKERS)
@@ -121,7 +128,7 @@ def test_where_all_sites_are_bad_nobody_is_flooded(name: str, kind: str) -> None
     """Three hours of work and nowhere to do it well. The limits of these sites alone would let some ten thousand pilots through."""
     dice = random.Random(f"all {kind}")
     sites = [draw_site(f"site{number}", kind, dice) for number in range(6)]
-    grid = Grid(sites, MAKERS[name](random.Random(1), sites), 1)
+    grid = GridWorld(sites, MAKERS[name](random.Random(1), sites), 1)
     grid.after(3 * 3600.0, grid.stop)
     assert grid.run().submissions < 600
 
@@ -136,7 +143,7 @@ def test_the_hybrid_prefers_fast_sites() -> None:
 def test_the_order_of_sets_and_hashes_plays_no_part() -> None:
     said = set()
     for hash_seed in ("1", "2"):
-        command = [sys.executable, "-m", "pilotfish.sim.grid_experiment", "2"]
+        command = [sys.executable, "-m", "experiments.grid", "2"]
         environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
         said.add(subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout)
     assert len(said) == 1, said

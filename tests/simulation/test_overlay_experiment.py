@@ -4,23 +4,33 @@ from __future__ import annotations
 
 import pytest
 
-from pilotfish.sim.overlay_experiment import BEATS, Measured, kinds, measure, table
-from pilotfish.sim.overlay_settings import ARCHITECTURES, CENTRAL, DISTRIBUTED, MERGING, NO_TABLE, SERIAL, SPLITTING, Plan, Surroundings
+from experiments.overlay.__main__ import BEATS, OverlayFigures, kinds, measure, table
+from experiments.overlay.overlay_settings import (
+    ARCHITECTURES,
+    CENTRAL,
+    DISTRIBUTED,
+    MERGING,
+    NO_TABLE,
+    SERIAL,
+    SPLITTING,
+    OverlayRun,
+    OverlaySettings,
+)
 
-EXACT = Surroundings(message_s=0.0002)
+EXACT = OverlaySettings(message_s=0.0002)
 PILOTS, TASKS = 16, 80
 
 
-def run(architecture: str, workflow: str = SERIAL, pilots: int = PILOTS, tasks: int = TASKS) -> Measured:
-    return measure(Plan(architecture, workflow, pilots, tasks, 1, EXACT, through_json=True))
+def run(architecture: str, workflow: str = SERIAL, pilots: int = PILOTS, tasks: int = TASKS) -> OverlayFigures:
+    return measure(OverlayRun(architecture, workflow, pilots, tasks, 1, EXACT, through_json=True))
 
 
 @pytest.fixture(scope="module")
-def results() -> dict[str, Measured]:
+def results() -> dict[str, OverlayFigures]:
     return {architecture: run(architecture) for architecture in ARCHITECTURES}
 
 
-def test_a_run_can_be_repeated_exactly(results: dict[str, Measured]) -> None:
+def test_a_run_can_be_repeated_exactly(results: dict[str, OverlayFigures]) -> None:
     again = run(DISTRIBUTED)
     assert (again.events, again.turnaround_s, again.requests) == (
         results[DISTRIBUTED].events,
@@ -29,28 +39,28 @@ def test_a_run_can_be_repeated_exactly(results: dict[str, Measured]) -> None:
     )
 
 
-def test_members_of_a_site_need_no_heartbeats(results: dict[str, Measured]) -> None:
+def test_members_of_a_site_need_no_heartbeats(results: dict[str, OverlayFigures]) -> None:
     assert results[DISTRIBUTED].requests[BEATS] < 1 < 10 < results[CENTRAL].requests[BEATS]
 
 
-def test_a_job_costs_the_master_few_requests(results: dict[str, Measured]) -> None:
+def test_a_job_costs_the_master_few_requests(results: dict[str, OverlayFigures]) -> None:
     per_job = {kind: count for kind, count in results[DISTRIBUTED].requests.items() if kind not in (BEATS, "hello", "vouch")}
     assert sum(per_job.values()) <= 3
 
 
-def test_the_next_job_is_known_at_once(results: dict[str, Measured]) -> None:
+def test_the_next_job_is_known_at_once(results: dict[str, OverlayFigures]) -> None:
     assert results[DISTRIBUTED].matching_s < 0.5
     assert results[CENTRAL].matching_s < 1.0
 
 
-def test_with_the_table_every_file_is_found_with_a_peer(results: dict[str, Measured]) -> None:
+def test_with_the_table_every_file_is_found_with_a_peer(results: dict[str, OverlayFigures]) -> None:
     assert results[CENTRAL].cache_reads > 0.99
     assert results[DISTRIBUTED].cache_reads > 0.99
     assert results[NO_TABLE].peer_reads == 0
     assert results[NO_TABLE].cache_reads < results[CENTRAL].cache_reads
 
 
-def test_sites_that_match_by_themselves_are_about_as_quick(results: dict[str, Measured]) -> None:
+def test_sites_that_match_by_themselves_are_about_as_quick(results: dict[str, OverlayFigures]) -> None:
     assert results[DISTRIBUTED].turnaround_s < 1.25 * results[CENTRAL].turnaround_s
 
 
@@ -60,6 +70,6 @@ def test_every_job_of_the_other_workflows_ends(workflow: str) -> None:
     assert measured.cache_reads > 0.99
 
 
-def test_the_tables_have_a_row_for_each_architecture(results: dict[str, Measured]) -> None:
+def test_the_tables_have_a_row_for_each_architecture(results: dict[str, OverlayFigures]) -> None:
     for text in (table(results.values()), kinds(results.values())):
         assert [line.split(" | ")[1] for line in text.splitlines()[2:]] == list(ARCHITECTURES)

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from pilotfish.sim.experiment import try_seed
 from tests.simulation.planted import Planted
 from tests.simulation.planted_gangs import PLANTED
+from tests.simulation.world.seed_run import try_seed
 
 MOST_SEEDS = 300
 

@@ -8,8 +8,8 @@ import tempfile
 
 import pytest
 
-from pilotfish.agent import system_information
-from pilotfish.agent.capture import HeadAndTail, read_head_and_tail
+from pilotfish.agent.node import node_description
+from pilotfish.agent.slots.output_capture import HeadAndTail, read_head_and_tail
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -48,6 +48,6 @@ def test_peeking_continues_where_it_left_off_and_jumps_over_what_is_gone() -> No
 
 
 def test_the_machine_is_described_in_plain_values() -> None:
-    facts = system_information.describe(os.getcwd())
+    facts = node_description.describe(os.getcwd())
     assert facts["cores"] >= 1 and facts["memory"] > 1 << 20 and facts["benchmark"] > 0
     assert facts["hostname"] and facts["python"].startswith("3.")

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
-from pilotfish.agent import cell, frames, parcels
-from pilotfish.agent.frames import FrameError, FrameReader, frame_buffers
+from pilotfish.agent.slots import shared_page
+from pilotfish.portable import payload_format
+from pilotfish.portable.wire import frames
+from pilotfish.portable.wire.frames import FrameError, FrameReader, frame_buffers
 
 
 def feed(reader: FrameReader, data: bytes, step: int) -> list[tuple[list[Any], bytes]]:
@@ -96,7 +98,7 @@ def test_too_much_is_not_even_written() -> None:
 
 @pytest.mark.parametrize("parts", [[], [b""], [b"a", b"", b"bc"], [b"x"] * 40])
 def test_a_parcel_unpacks_into_its_parts(parts: list[bytes]) -> None:
-    assert [bytes(part) for part in parcels.unpack(parcels.pack(parts))] == parts
+    assert [bytes(part) for part in payload_format.unpack(payload_format.pack(parts))] == parts
 
 
 def test_garbage_is_no_parcel() -> None:
@@ -104,19 +106,19 @@ def test_garbage_is_no_parcel() -> None:
     for _ in range(2000):
         data = dice.randbytes(dice.randrange(60))
         try:
-            parts = parcels.unpack(data)
-        except parcels.ParcelError:
+            parts = payload_format.unpack(data)
+        except payload_format.PayloadFormatError:
             continue
         assert sum(map(len, parts)) + 4 + 8 * len(parts) == len(data)
     for bad in (b"", b"\0\0\0", b"\xff\xff\xff\xff", struct.pack("!IQ", 1, 5) + b"abc", struct.pack("!IQ", 1, 1) + b"abc"):
-        with pytest.raises(parcels.ParcelError):
-            parcels.unpack(bad)
+        with pytest.raises(payload_format.PayloadFormatError):
+            payload_format.unpack(bad)
 
 
 def test_reports_are_read_up_to_the_first_incomplete_one() -> None:
-    whole = b"".join(cell.REPORT.pack(number, 1, 2, 3, 2, 3) + b"[]abc" for number in range(5))
+    whole = b"".join(shared_page.REPORT.pack(number, 1, 2, 3, 2, 3) + b"[]abc" for number in range(5))
     for cut in range(len(whole)):
-        reports, rest = cell.parse_reports(whole[:cut])
-        assert len(reports) == cut // (cell.REPORT.size + 5)
-        assert rest == len(reports) * (cell.REPORT.size + 5)
-    assert cell.parse_reports(whole)[0][4] == (4, 1, 2, 3, b"[]", b"abc")
+        reports, rest = shared_page.parse_reports(whole[:cut])
+        assert len(reports) == cut // (shared_page.REPORT.size + 5)
+        assert rest == len(reports) * (shared_page.REPORT.size + 5)
+    assert shared_page.parse_reports(whole)[0][4] == (4, 1, 2, 3, b"[]", b"abc")

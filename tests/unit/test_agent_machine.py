@@ -7,14 +7,13 @@ from typing import Any
 
 import pytest
 
-from pilotfish.agent.machine import DOWN, WELCOMED, AgentMachine
-from pilotfish.agent.offer import Offer
+from pilotfish.agent.node.agent_machine import DOWN, WELCOMED, AgentMachine, WorkerOffer
 
 WELCOME = ["welcome", 1, 5.0, 60.0]
 
 
 def make_machine(cores: float = 2.0, **offer_fields: Any) -> AgentMachine:
-    offer = Offer("w1", "p1", {"cores": cores, "memory": 1000.0})
+    offer = WorkerOffer("w1", "p1", {"cores": cores, "memory": 1000.0})
     for name, value in offer_fields.items():
         setattr(offer, name, value)
     return AgentMachine(offer, seed=1, now=0.0)

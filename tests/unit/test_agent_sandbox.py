@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pilotfish.agent.sandbox import Sandbox, SandboxError
+from pilotfish.agent.slots.sandbox import Sandbox, SandboxError
 
 BAD_NAMES = [
     "",

@@ -5,10 +5,9 @@ from __future__ import annotations
 import selectors
 from typing import Any, cast
 
-from pilotfish.agent.machine import AgentMachine
-from pilotfish.agent.offer import Offer
-from pilotfish.agent.slot_process import SlotProcess
-from pilotfish.agent.slots import PAUSE_S, WIDEN_S, Slots
+from pilotfish.agent.node.agent_machine import AgentMachine, WorkerOffer
+from pilotfish.agent.node.slot_pool import PAUSE_S, WIDEN_S, SlotPool
+from pilotfish.agent.node.slot_process import SlotProcess
 
 Answer = tuple[int, bool, int, bytes]
 
@@ -32,9 +31,9 @@ class Executable(SlotProcess):
         return self._says.pop(0)
 
 
-def make_slots() -> tuple[Slots, list[Answer]]:
-    machine = AgentMachine(Offer("w1", "p1", {"cores": 8.0}), seed=1, now=0.0)
-    slots = Slots(machine, selectors.DefaultSelector(), {})
+def make_slots() -> tuple[SlotPool, list[Answer]]:
+    machine = AgentMachine(WorkerOffer("w1", "p1", {"cores": 8.0}), seed=1, now=0.0)
+    slots = SlotPool(machine, selectors.DefaultSelector(), {})
     answers: list[Answer] = []
     slots.answer_peek = lambda *answer: answers.append(answer)
     return slots, answers

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pilotfish.agent.machine import AgentMachine
+from pilotfish.agent.node.agent_machine import AgentMachine
 from tests.unit.test_agent_machine import joined, of, ok, sent, starts
 
 A, B = "a" * 64, "b" * 64

@@ -13,12 +13,19 @@ from typing import Any
 
 import pytest
 
-from pilotfish.agent import bulk, bulk_asking, bulk_serving
-from pilotfish.agent.bulk import Absent, AskLater, Channel, Cut, Elsewhere, Misbehaved
-from pilotfish.agent.bulk_asking import Progress, ask, fetch, push, take
-from pilotfish.agent.bulk_serving import serve
-from pilotfish.agent.cache import Cache
-from pilotfish.agent.incoming import Damaged, NoRoom
+from pilotfish.portable.transfer import content_source, transfer_client, transfer_protocol
+from pilotfish.portable.transfer.content_cache import ContentCache
+from pilotfish.portable.transfer.content_source import serve
+from pilotfish.portable.transfer.incoming_content import DigestMismatch, NoRoom
+from pilotfish.portable.transfer.transfer_client import UploadProgress, ask, fetch, push, take
+from pilotfish.portable.transfer.transfer_protocol import (
+    AskElsewhere,
+    AskLater,
+    ConnectionCut,
+    ContentAbsent,
+    ProtocolViolation,
+    TransferChannel,
+)
 from tests.bulk_stage import MOST_BYTES, Files, digest_of, random_bytes, sparse_file
 from tests.master_for_agents import eventually
 
@@ -32,23 +39,23 @@ class Scene:
     def __init__(self, directory: Path) -> None:
         (directory / "shelf").mkdir()
         self.shelf = Files(directory / "shelf")
-        self.cache = Cache(str(directory / "node"), MOST_BYTES)
+        self.cache = ContentCache(str(directory / "node"), MOST_BYTES)
         self.moved: list[tuple[str, str, int, int]] = []
         self.ended: list[BaseException | None] = []
         self.threads: list[threading.Thread] = []
         self.channel = self.connect()
 
-    def connect(self, silence_s: float = bulk.SILENCE_S) -> Channel:
+    def connect(self, silence_s: float = transfer_protocol.SILENCE_S) -> TransferChannel:
         ours, theirs = socket.socketpair()
-        self.threads.append(threading.Thread(target=self._serve, args=(Channel(theirs, silence_s),), daemon=True))
+        self.threads.append(threading.Thread(target=self._serve, args=(TransferChannel(theirs, silence_s),), daemon=True))
         self.threads[-1].start()
-        return Channel(ours)
+        return TransferChannel(ours)
 
-    def _serve(self, channel: Channel) -> None:
+    def _serve(self, channel: TransferChannel) -> None:
         try:
             serve(channel, self.shelf, "me", lambda *moved: self.moved.append(moved))
             self.ended.append(None)
-        except Misbehaved as problem:
+        except ProtocolViolation as problem:
             self.ended.append(problem)
 
     def get(self, digest: str, size: int, insist: bool = False) -> bytes:
@@ -77,7 +84,7 @@ def test_what_is_got_is_what_was_there(scene: Scene, length: int) -> None:
 def test_what_is_put_is_what_is_kept(scene: Scene, tmp_path: Path, length: int) -> None:
     data = random_bytes(length, length)
     (tmp_path / "made").write_bytes(data)
-    progress = Progress()
+    progress = UploadProgress()
     push(scene.channel, digest_of(data), length, str(tmp_path / "made"), progress)
     assert Path(scene.shelf.cache.take(digest_of(data), length) or "").read_bytes() == data
     assert progress.offset == length
@@ -124,7 +131,7 @@ def test_two_hundred_small_ones_are_asked_for_ahead(scene: Scene) -> None:
     wanted = deque((scene.shelf.add(data), data) for data in contents)
     asked: deque[tuple[Any, bytes]] = deque()
     while wanted or asked:
-        while wanted and len(asked) < bulk_asking.MOST_AHEAD:
+        while wanted and len(asked) < transfer_client.MOST_AHEAD:
             digest, data = wanted.popleft()
             incoming = scene.cache.incoming(digest, len(data))
             ask(scene.channel, digest, len(data), incoming.offset)
@@ -151,7 +158,7 @@ def test_what_grows_is_streamed_on(scene: Scene) -> None:
 
 
 def test_what_stops_growing_is_to_be_asked_for_later(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bulk, "FOLLOW_S", 0.01)
+    monkeypatch.setattr(transfer_protocol, "FOLLOW_S", 0.01)
     data = random_bytes(4, 3 * MIB)
     digest = digest_of(data)
     coming = scene.shelf.cache.incoming(digest, len(data))
@@ -167,7 +174,7 @@ def test_what_stops_growing_is_to_be_asked_for_later(scene: Scene, monkeypatch: 
 def test_refusals_are_told_and_leave_the_connection_as_it_was(scene: Scene) -> None:
     data = random_bytes(5, 100)
     digest = scene.shelf.add(data)
-    for refusal in (Elsewhere([["10.0.0.1", 7]]), AskLater(2.5), Absent("it was removed", "user")):
+    for refusal in (AskElsewhere([["10.0.0.1", 7]]), AskLater(2.5), ContentAbsent("it was removed", "user")):
         scene.shelf.refusal = refusal
         with scene.cache.incoming(digest, 100) as incoming, pytest.raises(type(refusal)) as told:
             fetch(scene.channel, digest, 100, incoming)
@@ -176,13 +183,13 @@ def test_refusals_are_told_and_leave_the_connection_as_it_was(scene: Scene) -> N
 
 
 def test_what_nobody_has_is_absent(scene: Scene) -> None:
-    with pytest.raises(Absent, match="nobody has it"):
+    with pytest.raises(ContentAbsent, match="nobody has it"):
         scene.get(DIGEST, 5)
 
 
 def test_a_file_of_another_size_is_absent(scene: Scene) -> None:
     digest = scene.shelf.add(b"12345")
-    with pytest.raises(Absent, match="5 bytes, not 6") as told:
+    with pytest.raises(ContentAbsent, match="5 bytes, not 6") as told:
         scene.get(digest, 6)
     assert told.value.blame == "user"
 
@@ -191,13 +198,13 @@ def test_a_file_that_changes_while_it_is_read_is_absent(scene: Scene, monkeypatc
     data = random_bytes(6, 3 * MIB)
     digest = scene.shelf.add(data)
 
-    class Changing(bulk_serving.FileReading):
+    class Changing(content_source.FileReader):
         def check(self) -> None:
             scene.shelf.paths[digest].write_bytes(b"other")
             super().check()
 
     monkeypatch.setattr("tests.bulk_stage.FileReading", Changing)
-    with pytest.raises(Absent, match="changed while it was read"):
+    with pytest.raises(ContentAbsent, match="changed while it was read"):
         scene.get(digest, len(data))
 
 
@@ -207,9 +214,9 @@ def test_wrong_bytes_are_thrown_away(scene: Scene, tmp_path: Path) -> None:
     for _ in range(2):
         incoming = scene.cache.incoming(DIGEST, 5)
         assert incoming.offset == 0
-        with pytest.raises(Damaged):
+        with pytest.raises(DigestMismatch):
             fetch(scene.channel, DIGEST, 5, incoming)
-    with pytest.raises(Damaged):
+    with pytest.raises(DigestMismatch):
         push(scene.channel, DIGEST, 5, str(tmp_path / "wrong"))
     assert not scene.shelf.cache.has(DIGEST, 5)
     data = random_bytes(7, 10)
@@ -220,7 +227,7 @@ def test_a_full_disk_there_is_told_in_the_midst_of_a_push(scene: Scene, tmp_path
     def full(self: Any, buffer: Any) -> None:
         raise NoRoom("the disk is full")
 
-    monkeypatch.setattr("pilotfish.agent.incoming.Incoming.write", full)
+    monkeypatch.setattr("pilotfish.portable.transfer.incoming_content.IncomingContent.write", full)
     (tmp_path / "made").write_bytes(bytes(range(256)) * 4 * 4096 * 8)
     with pytest.raises(NoRoom, match="the disk is full"):
         push(scene.channel, DIGEST, 32 * MIB, str(tmp_path / "made"))
@@ -287,9 +294,9 @@ LIES = [
 def test_a_server_that_lies_loses_the_connection(tmp_path: Path, lie: bytes) -> None:
     ours, theirs = socket.socketpair()
     theirs.sendall(lie)
-    channel = Channel(ours)
-    incoming = Cache(str(tmp_path), MOST_BYTES).incoming(DIGEST, 10)
-    with theirs, pytest.raises(Misbehaved):
+    channel = TransferChannel(ours)
+    incoming = ContentCache(str(tmp_path), MOST_BYTES).incoming(DIGEST, 10)
+    with theirs, pytest.raises(ProtocolViolation):
         fetch(channel, DIGEST, 10, incoming)
     assert channel.fileno() == -1
     assert incoming.offset <= 10
@@ -302,8 +309,8 @@ def test_a_keeper_that_lies_loses_the_connection(tmp_path: Path, lie: bytes) -> 
     ours, theirs = socket.socketpair()
     theirs.sendall(lie)
     (tmp_path / "made").write_bytes(b"x" * 10)
-    with theirs, pytest.raises(Misbehaved):
-        push(Channel(ours), DIGEST, 10, str(tmp_path / "made"))
+    with theirs, pytest.raises(ProtocolViolation):
+        push(TransferChannel(ours), DIGEST, 10, str(tmp_path / "made"))
     assert ours.fileno() == -1
 
 
@@ -327,20 +334,20 @@ def test_a_keeper_that_lies_loses_the_connection(tmp_path: Path, lie: bytes) -> 
 )
 def test_an_asker_that_asks_nonsense_loses_the_connection(scene: Scene, request_: list[Any]) -> None:
     scene.channel.send(request_)
-    with pytest.raises(Cut):
+    with pytest.raises(ConnectionCut):
         scene.channel.receive()
     eventually(lambda: scene.ended)
-    assert isinstance(scene.ended[0], Misbehaved)
+    assert isinstance(scene.ended[0], ProtocolViolation)
 
 
 def test_one_that_puts_more_than_it_said_loses_the_connection(scene: Scene) -> None:
     scene.channel.send(["put", DIGEST, 10])
     assert scene.channel.receive()[0] == ["from", 0]
     scene.channel.send(["piece", 0], [b"x" * 11])
-    with pytest.raises(Cut):
+    with pytest.raises(ConnectionCut):
         scene.channel.receive()
     eventually(lambda: scene.ended)
-    assert isinstance(scene.ended[0], Misbehaved)
+    assert isinstance(scene.ended[0], ProtocolViolation)
 
 
 def test_one_that_takes_nothing_is_given_up_and_others_are_served(scene: Scene) -> None:
@@ -355,14 +362,14 @@ def test_one_that_takes_nothing_is_given_up_and_others_are_served(scene: Scene) 
 
 def test_a_transfer_can_be_ended_from_another_thread(tmp_path: Path) -> None:
     ours, theirs = socket.socketpair()
-    channel = Channel(ours)
-    incoming = Cache(str(tmp_path), MOST_BYTES).incoming(DIGEST, 10 * MIB)
+    channel = TransferChannel(ours)
+    incoming = ContentCache(str(tmp_path), MOST_BYTES).incoming(DIGEST, 10 * MIB)
     problems: list[Exception] = []
 
     def fetching() -> None:
         try:
             fetch(channel, DIGEST, 10 * MIB, incoming)
-        except Cut as cut:
+        except ConnectionCut as cut:
             problems.append(cut)
 
     thread = threading.Thread(target=fetching)
@@ -380,7 +387,7 @@ def test_stretches_cover_a_file_once(tmp_path: Path) -> None:
     size = 3 * MIB
     sparse_file(tmp_path / "sparse", size, {MIB: b"x" * 5000, 2 * MIB: b"y" * MIB})
     with open(tmp_path / "sparse", "rb") as file:
-        found = list(bulk.stretches(file.fileno(), 100, size))
+        found = list(transfer_protocol.stretches(file.fileno(), 100, size))
     end = 100
     for start, length, _ in found:
         assert start == end and length > 0

@@ -17,9 +17,11 @@ from typing import Any
 
 import pytest
 
-from pilotfish.agent import copying, hashing, open_files
-from pilotfish.agent.cache import Busy, Cache, CacheError, Damaged, Incoming, content_path
-from pilotfish.agent.incoming import ABANDONED, COMPLETE
+from pilotfish.portable.transfer import content_digest, file_copy, file_locks
+from pilotfish.portable.transfer.cache_directory import CacheError, content_path
+from pilotfish.portable.transfer.content_cache import ContentCache
+from pilotfish.portable.transfer.file_locks import WriterBusy
+from pilotfish.portable.transfer.incoming_content import ABANDONED, COMPLETE, DigestMismatch, IncomingContent
 
 MIB = 1 << 20
 PATIENCE_S = 60.0
@@ -41,7 +43,7 @@ def some_bytes(length: int, seed: int = 1) -> bytes:
     return (hashlib.sha256(b"%d" % seed).digest() * (length // 32 + 1))[:length]
 
 
-def fill(cache: Cache, content: bytes) -> str:
+def fill(cache: ContentCache, content: bytes) -> str:
     with cache.incoming(digest_of(content), len(content)) as incoming:
         incoming.write(content)
         incoming.finish()
@@ -67,8 +69,8 @@ def directory(tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def cache(directory: str) -> Cache:
-    return Cache(directory, 1 << 40)
+def cache(directory: str) -> ContentCache:
+    return ContentCache(directory, 1 << 40)
 
 
 # --- the directory ----------------------------------------------------------------------------------------------------------------
@@ -77,7 +79,7 @@ def cache(directory: str) -> Cache:
 @pytest.mark.parametrize(
     "digest", ["", "..", "a" * 63, "a" * 65, "A" * 64, "g" * 64, "../" + "a" * 61, "a" * 64 + "\n", "a" * 63 + "/", None, 7]
 )
-def test_what_is_no_digest_has_no_path(cache: Cache, digest: Any) -> None:
+def test_what_is_no_digest_has_no_path(cache: ContentCache, digest: Any) -> None:
     for ask in (
         lambda: content_path("/c", digest),
         lambda: cache.has(digest, 1),
@@ -93,27 +95,27 @@ def test_the_directory_is_ours_alone(tmp_path: Path) -> None:
     place = tmp_path / "cache"
     place.mkdir(0o755)
     place.chmod(0o755)
-    Cache(str(place), 1)
+    ContentCache(str(place), 1)
     assert stat.S_IMODE(place.stat().st_mode) == 0o700
     place.chmod(0o770)
     with pytest.raises(CacheError, match="others may write"):
-        Cache(str(place), 1)
+        ContentCache(str(place), 1)
     (tmp_path / "link").symlink_to(tmp_path)
     with pytest.raises(CacheError, match="link"):
-        Cache(str(tmp_path / "link"), 1)
+        ContentCache(str(tmp_path / "link"), 1)
     (tmp_path / "file").write_text("")
     with pytest.raises(CacheError, match="name another directory"):
-        Cache(str(tmp_path / "file"), 1)
+        ContentCache(str(tmp_path / "file"), 1)
 
 
 def test_a_directory_that_somebody_else_made_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     somebody = os.geteuid() + 1
     monkeypatch.setattr(os, "geteuid", lambda: somebody)
     with pytest.raises(CacheError, match=f"belongs to user {somebody - 1}"):
-        Cache(str(tmp_path), 1)
+        ContentCache(str(tmp_path), 1)
 
 
-def test_a_directory_that_was_tidied_away_is_made_again(cache: Cache, directory: str) -> None:
+def test_a_directory_that_was_tidied_away_is_made_again(cache: ContentCache, directory: str) -> None:
     shutil.rmtree(directory)
     digest = fill(cache, b"content")
     assert cache.take(digest, 7)
@@ -122,8 +124,8 @@ def test_a_directory_that_was_tidied_away_is_made_again(cache: Cache, directory:
 # --- in and out -------------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("length", [0, 1, copying.HOLE, MIB - 1, MIB, 9 * MIB + 7])
-def test_a_content_goes_in_and_is_found(cache: Cache, directory: str, length: int) -> None:
+@pytest.mark.parametrize("length", [0, 1, file_copy.HOLE, MIB - 1, MIB, 9 * MIB + 7])
+def test_a_content_goes_in_and_is_found(cache: ContentCache, directory: str, length: int) -> None:
     content = some_bytes(length)
     digest = digest_of(content)
     assert cache.take(digest, length) is None and not cache.has(digest, length)
@@ -138,14 +140,14 @@ def test_a_content_goes_in_and_is_found(cache: Cache, directory: str, length: in
     assert os.listdir(directory + "/incoming") == []
 
 
-def test_what_came_is_kept_and_resumed(cache: Cache, directory: str) -> None:
+def test_what_came_is_kept_and_resumed(cache: ContentCache, directory: str) -> None:
     content = some_bytes(7 * MIB)
     incoming = cache.incoming(digest_of(content), len(content))
     assert cache.coming(incoming.digest) is incoming
     incoming.write(content[: 5 * MIB])
     incoming.close()
     assert incoming.state == ABANDONED and cache.coming(incoming.digest) is None
-    with Cache(directory, 1 << 40).incoming(incoming.digest, len(content)) as resumed:
+    with ContentCache(directory, 1 << 40).incoming(incoming.digest, len(content)) as resumed:
         assert resumed.offset == resumed.available() == 5 * MIB
         resumed.write(content[5 * MIB :])
         assert Path(resumed.finish()).read_bytes() == content
@@ -154,37 +156,39 @@ def test_what_came_is_kept_and_resumed(cache: Cache, directory: str) -> None:
 
 WRITER = """
 import sys
-from pilotfish.agent.cache import Cache
-incoming = Cache(sys.argv[1], 1 << 40).incoming(sys.argv[2], int(sys.argv[3]))
+from pilotfish.portable.transfer.content_cache import ContentCache
+incoming = ContentCache(sys.argv[1], 1 << 40).incoming(sys.argv[2], int(sys.argv[3]))
 incoming.write(b"x" * 1000)
 print("wrote", flush=True)
 sys.stdin.read()
 """
 
 
-def test_one_process_writes_at_a_time_and_one_that_was_killed_stands_in_nobodys_way(cache: Cache, directory: str) -> None:
+def test_one_process_writes_at_a_time_and_one_that_was_killed_stands_in_nobodys_way(cache: ContentCache, directory: str) -> None:
     content = b"x" * 3000
     digest = digest_of(content)
     arguments = [sys.executable, "-c", WRITER, directory, digest, "3000"]
     with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
         assert other.stdout is not None and other.stdout.readline() == b"wrote\n"
-        with pytest.raises(Busy) as caught:
+        with pytest.raises(WriterBusy) as caught:
             cache.incoming(digest, 3000)
         assert caught.value.available == 1000
         other.kill()
     with cache.incoming(digest, 3000) as incoming:
         assert incoming.offset == 1000
-        with pytest.raises(Busy):
+        with pytest.raises(WriterBusy):
             cache.incoming(digest, 3000)
         incoming.write(b"x" * 2000)
         incoming.finish()
-    with pytest.raises(Busy) as caught:
+    with pytest.raises(WriterBusy) as caught:
         cache.incoming(digest, 3000)
     assert caught.value.available == 3000
     assert os.listdir(directory + "/incoming") == []
 
 
-def test_where_locks_do_not_work_everybody_writes_a_file_of_his_own(cache: Cache, directory: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_locks_do_not_work_everybody_writes_a_file_of_his_own(
+    cache: ContentCache, directory: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(descriptor: int, how: int) -> None:
         raise OSError(errno.ENOLCK, "no locks")
 
@@ -207,38 +211,40 @@ def test_where_locks_do_not_work_everybody_writes_a_file_of_his_own(cache: Cache
         lambda incoming, content: incoming.skip(len(content)),
     ],
 )
-def test_what_is_wrong_is_thrown_away_at_the_end(cache: Cache, directory: str, spoil: Callable[[Incoming, bytes], None]) -> None:
+def test_what_is_wrong_is_thrown_away_at_the_end(
+    cache: ContentCache, directory: str, spoil: Callable[[IncomingContent, bytes], None]
+) -> None:
     content = some_bytes(6 * MIB)
     incoming = cache.incoming(digest_of(content), len(content))
     spoil(incoming, content)
-    with pytest.raises(Damaged):
+    with pytest.raises(DigestMismatch):
         incoming.finish()
     assert incoming.state == ABANDONED and os.listdir(directory + "/incoming") == [] and cache.contents() == {}
     with pytest.raises(ValueError, match="abandoned"):
         incoming.write(b"x")
 
 
-def test_more_than_was_announced_is_wrong_at_once(cache: Cache, directory: str) -> None:
-    steps: list[Callable[[Incoming], None]] = [lambda incoming: incoming.write(b"x" * 7), lambda incoming: incoming.skip(7)]
+def test_more_than_was_announced_is_wrong_at_once(cache: ContentCache, directory: str) -> None:
+    steps: list[Callable[[IncomingContent], None]] = [lambda incoming: incoming.write(b"x" * 7), lambda incoming: incoming.skip(7)]
     for exceed in steps:
         incoming = cache.incoming(digest_of(b"content"), 10)
         incoming.write(b"abcd")
-        with pytest.raises(Damaged, match="more than the 10 bytes"):
+        with pytest.raises(DigestMismatch, match="more than the 10 bytes"):
             exceed(incoming)
         assert os.listdir(directory + "/incoming") == []
 
 
-def test_a_file_that_somebody_shortens_or_lengthens_meanwhile_is_damaged(cache: Cache) -> None:
+def test_a_file_that_somebody_shortens_or_lengthens_meanwhile_is_damaged(cache: ContentCache) -> None:
     content = some_bytes(6 * MIB)
     for length in (MIB, 7 * MIB):
         incoming = cache.incoming(digest_of(content), len(content))
         incoming.write(content)
         os.truncate(incoming.path, length)
-        with pytest.raises(Damaged):
+        with pytest.raises(DigestMismatch):
             incoming.finish()
 
 
-def test_zeros_take_no_room(cache: Cache) -> None:
+def test_zeros_take_no_room(cache: ContentCache) -> None:
     content = bytes(3 * MIB) + b"end" + bytes(5 * MIB - 3) + bytes(4 * MIB)
     with cache.incoming(digest_of(content), len(content)) as incoming:
         incoming.skip(MIB)
@@ -247,10 +253,10 @@ def test_zeros_take_no_room(cache: Cache) -> None:
         incoming.skip(4 * MIB)
         path = incoming.finish()
     assert Path(path).read_bytes() == content
-    assert os.stat(path).st_blocks * 512 <= 2 * copying.HOLE
+    assert os.stat(path).st_blocks * 512 <= 2 * file_copy.HOLE
 
 
-def test_others_follow_while_it_grows(cache: Cache) -> None:
+def test_others_follow_while_it_grows(cache: ContentCache) -> None:
     content = some_bytes(8 * MIB)
     incoming = cache.incoming(digest_of(content), len(content))
     assert incoming.wait(0, 0.0) == 0
@@ -274,7 +280,7 @@ def test_others_follow_while_it_grows(cache: Cache) -> None:
     assert incoming.open_to_read() is None and incoming.wait(len(content), PATIENCE_S) == len(content)
 
 
-def test_who_follows_one_that_is_given_up_is_told(cache: Cache) -> None:
+def test_who_follows_one_that_is_given_up_is_told(cache: ContentCache) -> None:
     incoming = cache.incoming(digest_of(b"content"), 7)
     ended = threading.Thread(target=incoming.close)
     ended.start()
@@ -285,11 +291,11 @@ def test_who_follows_one_that_is_given_up_is_told(cache: Cache) -> None:
 # --- bit rot ----------------------------------------------------------------------------------------------------------------------
 
 
-def test_a_byte_that_flipped_between_two_lives_is_never_served_and_the_content_is_got_again(cache: Cache, directory: str) -> None:
+def test_a_byte_that_flipped_between_two_lives_is_never_served_and_the_content_is_got_again(cache: ContentCache, directory: str) -> None:
     content = some_bytes(5 * MIB)
     digest = fill(cache, content)
     flip_a_byte(content_path(directory, digest))
-    again = Cache(directory, 1 << 40)
+    again = ContentCache(directory, 1 << 40)
     assert again.has(digest, len(content))
     assert again.take(digest, len(content)) is None and again.damaged == 1
     assert not again.has(digest, len(content))
@@ -299,7 +305,7 @@ def test_a_byte_that_flipped_between_two_lives_is_never_served_and_the_content_i
 
 def test_a_byte_that_flips_during_a_life_is_found_when_the_next_check_is_due(directory: str) -> None:
     clock = Clock()
-    cache = Cache(directory, 1 << 40, clock=clock, verify_s=600.0)
+    cache = ContentCache(directory, 1 << 40, clock=clock, verify_s=600.0)
     digest = fill(cache, b"some content")
     flip_a_byte(content_path(directory, digest))
     clock.now += 601.0
@@ -308,26 +314,28 @@ def test_a_byte_that_flips_during_a_life_is_found_when_the_next_check_is_due(dir
     assert cache.take(digest, 12)
 
 
-def test_what_was_checked_is_not_read_again_before_it_is_due(cache: Cache, directory: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_checked_is_not_read_again_before_it_is_due(cache: ContentCache, directory: str, monkeypatch: pytest.MonkeyPatch) -> None:
     digest = fill(cache, b"some content")
-    fresh = Cache(directory, 1 << 40)
+    fresh = ContentCache(directory, 1 << 40)
     assert fresh.take(digest, 12)
-    monkeypatch.setattr(hashing.FollowingHash, "result", lambda *arguments: pytest.fail("it was read"))
+    monkeypatch.setattr(content_digest.StreamingDigest, "result", lambda *arguments: pytest.fail("it was read"))
     assert cache.take(digest, 12) and fresh.take(digest, 12)
 
 
-def test_many_who_want_the_same_content_at_once_have_it_read_once(cache: Cache, directory: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_who_want_the_same_content_at_once_have_it_read_once(
+    cache: ContentCache, directory: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     content = some_bytes(5 * MIB)
     digest = fill(cache, content)
-    again = Cache(directory, 1 << 40)
+    again = ContentCache(directory, 1 << 40)
     reads: list[int] = []
     taken: list[str | None] = []
 
     def count(descriptor: int) -> str:
         reads.append(descriptor)
-        return hashing.digest_of(descriptor)
+        return content_digest.digest_of(descriptor)
 
-    monkeypatch.setattr("pilotfish.agent.cache.digest_of", count)
+    monkeypatch.setattr("pilotfish.portable.transfer.content_cache.digest_of", count)
     threads = [threading.Thread(target=lambda: taken.append(again.take(digest, len(content)))) for _ in range(8)]
     for thread in threads:
         thread.start()
@@ -336,7 +344,7 @@ def test_many_who_want_the_same_content_at_once_have_it_read_once(cache: Cache, 
     assert taken == [content_path(directory, digest)] * 8 and len(reads) == 1
 
 
-def test_a_task_that_changes_the_file_through_its_link_harms_nobody_else(cache: Cache, directory: str, tmp_path: Path) -> None:
+def test_a_task_that_changes_the_file_through_its_link_harms_nobody_else(cache: ContentCache, directory: str, tmp_path: Path) -> None:
     digest = fill(cache, b"some content")
     os.link(content_path(directory, digest), tmp_path / "link")
     os.chmod(tmp_path / "link", 0o755)
@@ -348,9 +356,9 @@ def test_a_task_that_changes_the_file_through_its_link_harms_nobody_else(cache: 
     assert (tmp_path / "link").exists()
 
 
-def test_a_content_that_cannot_be_read_is_not_served(cache: Cache, directory: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_content_that_cannot_be_read_is_not_served(cache: ContentCache, directory: str, monkeypatch: pytest.MonkeyPatch) -> None:
     digest = fill(cache, b"some content")
-    again = Cache(directory, 1 << 40)
+    again = ContentCache(directory, 1 << 40)
 
     def fail(*arguments: Any) -> int:
         raise OSError(errno.EIO, "broken disk")
@@ -362,7 +370,7 @@ def test_a_content_that_cannot_be_read_is_not_served(cache: Cache, directory: st
 # --- files that are taken over ----------------------------------------------------------------------------------------------------
 
 
-def test_a_finished_file_is_taken_over_without_a_copy(cache: Cache, tmp_path: Path) -> None:
+def test_a_finished_file_is_taken_over_without_a_copy(cache: ContentCache, tmp_path: Path) -> None:
     file = tmp_path / "output"
     file.write_bytes(b"result")
     file.chmod(0o600)
@@ -373,7 +381,7 @@ def test_a_finished_file_is_taken_over_without_a_copy(cache: Cache, tmp_path: Pa
     assert not file.exists()
 
 
-def test_a_file_that_somebody_may_still_write_to_is_copied(cache: Cache, tmp_path: Path) -> None:
+def test_a_file_that_somebody_may_still_write_to_is_copied(cache: ContentCache, tmp_path: Path) -> None:
     file = tmp_path / "output"
     digest = digest_of(b"result")
     with file.open("wb") as writer:
@@ -391,23 +399,23 @@ def test_a_file_that_somebody_may_still_write_to_is_copied(cache: Cache, tmp_pat
     assert path and Path(path).read_bytes() == b"linked"
 
 
-def test_a_file_that_changes_while_it_is_hashed_is_copied(cache: Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_changes_while_it_is_hashed_is_copied(cache: ContentCache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "output"
     file.write_bytes(b"before")
-    hashes = hashing.digest_of
+    hashes = content_digest.digest_of
 
     def change_and_hash(descriptor: int) -> str:
         found = hashes(descriptor)
         Path(f"/proc/self/fd/{descriptor}").write_bytes(b"after!")
         return found
 
-    monkeypatch.setattr("pilotfish.agent.cache.digest_of", change_and_hash)
+    monkeypatch.setattr("pilotfish.portable.transfer.content_cache.digest_of", change_and_hash)
     digest, size = cache.adopt(str(file))
     path = content_path(cache.directory, digest)
     assert digest_of(Path(path).read_bytes()) == digest == digest_of(b"after!") and size == 6
 
 
-def test_what_is_no_file_is_not_taken_over(cache: Cache, tmp_path: Path) -> None:
+def test_what_is_no_file_is_not_taken_over(cache: ContentCache, tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("x")
     (tmp_path / "link").symlink_to(tmp_path / "secret")
     os.mkfifo(tmp_path / "pipe")
@@ -418,7 +426,9 @@ def test_what_is_no_file_is_not_taken_over(cache: Cache, tmp_path: Path) -> None
     assert cache.contents() == {} and (tmp_path / "folder").is_dir()
 
 
-def test_a_file_of_another_file_system_is_taken_over_by_a_copy(cache: Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_of_another_file_system_is_taken_over_by_a_copy(
+    cache: ContentCache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(source: str, target: str, **options: Any) -> None:
         if source.endswith("output"):
             raise OSError(errno.EXDEV, "another file system")
@@ -430,11 +440,11 @@ def test_a_file_of_another_file_system_is_taken_over_by_a_copy(cache: Cache, tmp
     (tmp_path / "output").write_bytes(content)
     digest, size = cache.adopt(str(tmp_path / "output"))
     path = cache.take(digest, size)
-    assert path and Path(path).read_bytes() == content and os.stat(path).st_blocks * 512 <= 2 * copying.HOLE
+    assert path and Path(path).read_bytes() == content and os.stat(path).st_blocks * 512 <= 2 * file_copy.HOLE
     assert not (tmp_path / "output").exists()
 
 
-def test_somebodys_own_file_is_copied_if_it_has_the_bytes(cache: Cache, tmp_path: Path) -> None:
+def test_somebodys_own_file_is_copied_if_it_has_the_bytes(cache: ContentCache, tmp_path: Path) -> None:
     content = some_bytes(6 * MIB)
     (tmp_path / "own").write_bytes(content)
     (tmp_path / "link").symlink_to("own")
@@ -447,13 +457,15 @@ def test_somebodys_own_file_is_copied_if_it_has_the_bytes(cache: Cache, tmp_path
     assert path and Path(path).read_bytes() == content and (tmp_path / "own").read_bytes() == content
 
 
-def test_a_file_that_has_other_bytes_is_read_once(cache: Cache, directory: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_has_other_bytes_is_read_once(
+    cache: ContentCache, directory: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "own").write_bytes(b"another one.")
     digest = digest_of(b"some content")
     assert not cache.adopt_copy(digest, 12, str(tmp_path / "own"))
     assert os.listdir(directory + "/incoming") == [] and cache.contents() == {}
     with monkeypatch.context() as patch:
-        patch.setattr(hashing.FollowingHash, "result", lambda *arguments: pytest.fail("it was read"))
+        patch.setattr(content_digest.StreamingDigest, "result", lambda *arguments: pytest.fail("it was read"))
         assert not cache.adopt_copy(digest, 12, str(tmp_path / "own"))
     (tmp_path / "own").write_bytes(b"some content")
     assert cache.adopt_copy(digest, 12, str(tmp_path / "own"))
@@ -462,7 +474,7 @@ def test_a_file_that_has_other_bytes_is_read_once(cache: Cache, directory: str, 
 def test_whether_somebody_writes_is_told_by_the_file_itself(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"x")
     descriptor = os.open(tmp_path / "file", os.O_RDONLY)
-    assert open_files.nobody_writes(descriptor)
+    assert file_locks.nobody_writes(descriptor)
     with (tmp_path / "file").open("ab"):
-        assert not open_files.nobody_writes(descriptor)
+        assert not file_locks.nobody_writes(descriptor)
     os.close(descriptor)

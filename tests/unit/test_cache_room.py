@@ -11,9 +11,11 @@ from typing import Any
 
 import pytest
 
-from pilotfish.agent import cache_directory
-from pilotfish.agent.cache import Busy, Cache, NoRoom, TooLarge, content_path
-from pilotfish.agent.cache_directory import Found
+from pilotfish.portable.transfer import cache_directory
+from pilotfish.portable.transfer.cache_directory import CachedFile, content_path
+from pilotfish.portable.transfer.content_cache import ContentCache
+from pilotfish.portable.transfer.file_locks import WriterBusy
+from pilotfish.portable.transfer.incoming_content import NoRoom, TooLarge
 
 START = 1e9
 
@@ -24,7 +26,7 @@ class Stage:
     def __init__(self, directory: str, most_bytes: int) -> None:
         self.now = START
         self.pinned: set[str] = set()
-        self.cache = Cache(directory, most_bytes, lambda digest: digest in self.pinned, lambda: self.now)
+        self.cache = ContentCache(directory, most_bytes, lambda digest: digest in self.pinned, lambda: self.now)
 
     def add(self, letter: str) -> str:
         """Each is ten minutes younger than the one before."""
@@ -172,11 +174,11 @@ def test_the_directory_is_not_looked_through_for_every_content(stage: Stage, mon
     stage.cache.most_bytes = 1 << 40
     looks: list[str] = []
 
-    def look_through(directory: str) -> list[Found]:
+    def look_through(directory: str) -> list[CachedFile]:
         looks.append(directory)
         return cache_directory.look_through(directory)
 
-    monkeypatch.setattr("pilotfish.agent.cache.look_through", look_through)
+    monkeypatch.setattr("pilotfish.portable.transfer.content_cache.look_through", look_through)
     for letter in "abcdefghij":
         digest = stage.add(letter)
         stage.now -= 600.0
@@ -304,7 +306,7 @@ def test_whoever_hangs_while_it_brings_a_content_does_not_keep_others_from_it_fo
     with hung.cache.incoming(hashlib.sha256(data).hexdigest(), 100) as incoming:
         incoming.write(data[:50])
         for _ in range(3):
-            with pytest.raises(Busy):
+            with pytest.raises(WriterBusy):
                 stage.cache.incoming(incoming.digest, 100)
             stage.now += 25.0
         with stage.cache.incoming(incoming.digest, 100) as own:

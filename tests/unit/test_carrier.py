@@ -11,13 +11,14 @@ from typing import Any
 
 import pytest
 
-from pilotfish.agent import carrier as carrying
-from pilotfish.agent import porter
-from pilotfish.agent.bulk import AskLater
-from pilotfish.agent.bulk_asking import fetch
-from pilotfish.agent.cache import Cache, CacheError, content_path
-from pilotfish.agent.carrier import Carrier
-from pilotfish.agent.parcels import pack
+from pilotfish.agent.node import fetcher as carrying
+from pilotfish.agent.node.fetcher import Fetcher
+from pilotfish.portable.payload_format import pack
+from pilotfish.portable.transfer import transfer_server
+from pilotfish.portable.transfer.cache_directory import CacheError, content_path
+from pilotfish.portable.transfer.content_cache import ContentCache
+from pilotfish.portable.transfer.transfer_client import fetch
+from pilotfish.portable.transfer.transfer_protocol import AskLater
 from tests.bulk_stage import MOST_BYTES, Door, Files, digest_of, open_door
 from tests.master_for_agents import eventually
 
@@ -53,8 +54,8 @@ class Node:
         door.credentials()
         credentials = next((directory / "door").glob("credentials*"))
         settings = {"worker": "w", "outbox": str(self.outbox)}
-        cache = Cache(str(directory / "cache"), MOST_BYTES)
-        self.carrier = Carrier(cache, str(credentials), settings, self.peers, lambda *what: self.told.append(what))  # type: ignore[arg-type]
+        cache = ContentCache(str(directory / "cache"), MOST_BYTES)
+        self.carrier = Fetcher(cache, str(credentials), settings, self.peers, lambda *what: self.told.append(what))  # type: ignore[arg-type]
 
     def report(self, *contents: bytes) -> bytes:
         files = []
@@ -187,8 +188,8 @@ def test_what_comes_is_offered_once_however_often_it_is_asked_for(node: Node, mo
 def test_a_line_that_the_master_closed_for_idleness_is_dialled_again_at_once(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(carrying, "FETCHES", 1)
     monkeypatch.setattr(carrying, "AGAIN_S", 1e6)  # whoever waits for that waits for ever
-    monkeypatch.setattr(porter, "IDLE_S", 0.0)
-    monkeypatch.setattr(porter, "LOOK_S", 0.05)
+    monkeypatch.setattr(transfer_server, "IDLE_S", 0.0)
+    monkeypatch.setattr(transfer_server, "LOOK_S", 0.05)
     first, second = os.urandom(100_000), os.urandom(100_000)
     node.carrier.fetch([node.shelf.add(first), len(first), ""])
     node.answers(1)
@@ -226,7 +227,7 @@ def test_a_name_that_cannot_be_handed_on_is_left_out_and_nothing_else_is_lost(no
 def test_an_output_that_is_put_into_the_masters_own_store_is_no_file_that_a_task_has_a_link_to(node: Node) -> None:
     home = node.directory / "home"
     settings = {"worker": "w", "outbox": str(node.outbox), "home": str(home)}
-    carrier = Carrier(node.carrier.cache, "nowhere", settings, node.peers, lambda *what: node.told.append(what))  # type: ignore[arg-type]
+    carrier = Fetcher(node.carrier.cache, "nowhere", settings, node.peers, lambda *what: node.told.append(what))  # type: ignore[arg-type]
     data = os.urandom(100_000)
     carrier.stow(1, node.report(data))
     ((_, _, failure, _, made),) = node.answers(1)

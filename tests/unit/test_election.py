@@ -5,7 +5,7 @@ from __future__ import annotations
 import hypothesis.strategies as st
 from hypothesis import HealthCheck, given, settings
 
-from pilotfish.agent.overlay.contacts import Contact
+from pilotfish.agent.peers.contacts import Contact
 from tests.overlay_network import Network, grown
 
 SEEDS = st.integers(0, 2**32)

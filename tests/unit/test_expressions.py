@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from pilotfish.agent.overlay.expressions import BadExpression, parse
 from pilotfish.model import quantities
+from pilotfish.portable.expressions.evaluation import BadExpression, parse
 
 WORKER: dict[str, Any] = {
     "memory": 16 * 2**30,

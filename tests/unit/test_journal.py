@@ -13,13 +13,13 @@ import pytest
 
 from pilotfish.errors import JournalError
 from pilotfish.store.disk import Disk
-from pilotfish.store.journal import Journal
-from pilotfish.store.recovery import Recovery, Salvage
+from pilotfish.store.journal.journal_reader import DamageReport, JournalReader
+from pilotfish.store.journal.journal_writer import Journal
 
-NOTHING_MET = Salvage()
+NOTHING_MET = DamageReport()
 
 
-def opened(directory: Path, segment_bytes: int = 1000) -> tuple[Journal, list[bytes], Recovery]:
+def opened(directory: Path, segment_bytes: int = 1000) -> tuple[Journal, list[bytes], JournalReader]:
     journal, recovery = Journal.open(directory, segment_bytes=segment_bytes)
     return journal, list(recovery), recovery
 
@@ -240,7 +240,7 @@ def test_a_file_changed_under_a_live_journal_is_noticed_and_a_snapshot_mends_it(
 
 WRITER = """
 import sys
-from pilotfish.store.journal import Journal
+from pilotfish.store.journal.journal_writer import Journal
 journal, recovery = Journal.open(sys.argv[1], segment_bytes=20_000)
 number = sum(1 for _ in recovery)
 while True:
@@ -269,7 +269,7 @@ def test_what_was_durable_survives_the_kill_of_its_writer(tmp_path: Path) -> Non
 
 
 def test_a_record_that_is_too_large_is_refused_and_nothing_of_its_group_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pilotfish.store.framing.MAX_BODY", 1000)
+    monkeypatch.setattr("pilotfish.store.journal.record_format.MAX_BODY", 1000)
     journal, _, _ = opened(tmp_path)
     with pytest.raises(JournalError, match="1001 bytes"):
         journal.append([b"small", bytes(1001)])

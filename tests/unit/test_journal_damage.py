@@ -11,12 +11,12 @@ from itertools import count
 import pytest
 
 from pilotfish.errors import JournalError
-from pilotfish.store import framing
-from pilotfish.store import journal as journal_module
 from pilotfish.store.disk import PAGE_BYTES
-from pilotfish.store.framing import HEAD_BYTES, HEADER_BYTES, Header, decode_header, encode_header
-from pilotfish.store.journal import Journal
-from pilotfish.store.recovery import Damage, Gap, Recovery, Salvage
+from pilotfish.store.journal import journal_writer as journal_module
+from pilotfish.store.journal import record_format
+from pilotfish.store.journal.journal_reader import Damage, DamageReport, Gap, JournalReader
+from pilotfish.store.journal.journal_writer import Journal
+from pilotfish.store.journal.record_format import HEAD_BYTES, HEADER_BYTES, FileHeader, decode_header, encode_header
 from tests.crashing_disk import File, Image, MemoryDisk, flipped
 
 SNAPSHOT_RECORDS = [b"state %d" % number for number in range(4)]
@@ -53,7 +53,7 @@ def small_journal() -> Image:
 EVERYTHING = [*SNAPSHOT_RECORDS, *numbered(6, 17)]
 
 
-def opened(image: Image) -> tuple[list[bytes], Recovery, MemoryDisk]:
+def opened(image: Image) -> tuple[list[bytes], JournalReader, MemoryDisk]:
     """What is read; and the journal takes a record after that which is there the next time, with all the rest."""
     disk = MemoryDisk(image)
     journal, recovery = Journal.open("/pool", disk, segment_bytes=300)
@@ -80,7 +80,7 @@ def places(image: Image) -> dict[bytes, tuple[str, int, int]]:
     for name, data in image:
         for record in EVERYTHING:
             at = data.find(record)
-            if at >= 0 and data[at - HEAD_BYTES : at - HEAD_BYTES + 4] == framing.MARKER and record not in found:
+            if at >= 0 and data[at - HEAD_BYTES : at - HEAD_BYTES + 4] == record_format.MARKER and record not in found:
                 found[record] = (name, at - HEAD_BYTES, at + len(record))
     assert list(found) == [record for name, _ in image for record in EVERYTHING if found[record][0] == name]
     return found
@@ -134,7 +134,7 @@ def test_damage_is_told_with_its_place_and_with_what_is_missing() -> None:
     name, start, end = places(image)[b"record 7"]
     records, recovery, _ = opened(flipped(image, name, end - 1, 0))
     assert b"record 7" not in records
-    assert recovery.salvage == Salvage([Damage(name, start, end - start)], [Gap(2 + 5, 7, durable=True)])
+    assert recovery.salvage == DamageReport([Damage(name, start, end - start)], [Gap(2 + 5, 7, durable=True)])
 
 
 def test_a_hole_is_told_before_what_is_behind_it() -> None:
@@ -150,7 +150,7 @@ def test_a_hole_is_told_before_what_is_behind_it() -> None:
                 assert [damage.file for damage in salvage.damages] == [name]
                 assert name == SNAPSHOT_FILE or salvage.gaps
             elif not behind:
-                assert salvage == Salvage()
+                assert salvage == DamageReport()
 
 
 def test_a_hole_that_may_never_have_been_durable_is_told_as_such() -> None:
@@ -262,7 +262,7 @@ def test_a_read_that_fails_once_costs_nothing() -> None:
         disk.before_read = refuse_one
         _, recovery = Journal.open("/pool", disk, segment_bytes=300)
         assert list(recovery) == EVERYTHING
-        assert recovery.salvage == Salvage()
+        assert recovery.salvage == DamageReport()
         if next(reads) <= failing:
             return
     pytest.fail("there should not be that many reads")
@@ -309,7 +309,7 @@ def test_other_versions_are_refused_with_a_sentence_and_nothing_is_changed() -> 
         header = decode_header(data)
         assert header is not None
         for version, sentence in ((2, "newer Pilotfish"), (60000, "newer Pilotfish"), (0, "old journal format 0")):
-            other = encode_header(Header(header.kind, header.number, header.first_sequence, header.pool, version)) + data[HEADER_BYTES:]
+            other = encode_header(FileHeader(header.kind, header.number, header.first_sequence, header.pool, version)) + data[HEADER_BYTES:]
             disk = MemoryDisk(with_content(image, name, other))
             with pytest.raises(JournalError, match=sentence) as refusal:
                 Journal.open("/pool", disk)
@@ -344,4 +344,4 @@ def test_a_journal_of_format_1_stays_readable() -> None:
     image = tuple(sorted((name, bytes.fromhex(data)) for name, data in FORMAT_1.items()))
     records, recovery, _ = opened(image)
     assert records == [b"state", b"", b"after", b"the snapshot"]
-    assert recovery.salvage == Salvage()
+    assert recovery.salvage == DamageReport()

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from pilotfish.errors import JournalError, JournalFull
-from pilotfish.store import journal as journal_module
 from pilotfish.store.disk import DISK, Disk
-from pilotfish.store.journal import RESERVE_FILE, Journal
+from pilotfish.store.journal import journal_writer as journal_module
+from pilotfish.store.journal.journal_writer import RESERVE_FILE, Journal
 from tests.crashing_disk import FailingCall, Image, MemoryDisk
 
 ROOT = Path(__file__).parents[2]

@@ -8,19 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from pilotfish.backends.local import LocalAgent
+from pilotfish.backends.local import LocalBackend
 from pilotfish.config import read_settings
 from pilotfish.errors import BadInput
-from pilotfish.live.home import PoolHome
-from pilotfish.live.keys import open_keyring
-from pilotfish.live.launcher import Launcher
+from pilotfish.master.sites.local_controller import LocalController
 from pilotfish.model import inputs as i
+from pilotfish.store.keyring import open_keyring
+from pilotfish.store.pool_directory import PoolDirectory
 
 
 def test_a_pool_that_somebody_deleted_is_not_made_again_and_the_reason_is_told(tmp_path: Path) -> None:
-    pool = PoolHome(tmp_path / "pool").make()
+    pool = PoolDirectory(tmp_path / "pool").make()
     told: list[i.Input] = []
-    launcher = Launcher(pool, open_keyring(pool.directory), told.append, 1.0)
+    launcher = LocalController(pool, open_keyring(pool.directory), told.append, 1.0)
     shutil.rmtree(pool.directory)
     launcher.submit("local-1", 1.0)
     assert told == [i.PilotGone("local-1", False, f"could not be started: the pool's directory {pool.directory} is gone")]
@@ -32,7 +32,7 @@ def test_the_cache_of_this_machine_is_as_large_as_the_settings_say(tmp_path: Pat
     config.write_text('[pool]\ncache_size = "2G"\n')
     settings = read_settings(config)
     assert settings.cache_size == 2 << 30
-    plain = LocalAgent("python", "bundle", "credentials", "local-1", 1, "work", "share", "cache", "home")
+    plain = LocalBackend("python", "bundle", "credentials", "local-1", 1, "work", "share", "cache", "home")
     assert "--cache-bytes" not in plain.command()
     assert replace(plain, cache_size=settings.cache_size).command()[-2:] == ["--cache-bytes", str(2 << 30)]
     config.write_text('[pool]\ncache_size = "much"\n')

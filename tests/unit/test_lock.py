@@ -16,12 +16,12 @@ import msgspec
 import pytest
 
 from pilotfish.errors import AlreadyRunning, JournalError
-from pilotfish.store import lock as lock_module
-from pilotfish.store.lock import LEASE_S, Owner, PoolLock, this_process
+from pilotfish.store import pool_lock as lock_module
+from pilotfish.store.pool_lock import LEASE_S, LockOwner, PoolLock, this_process
 
 HOLDER = """
 import signal, sys
-from pilotfish.store.lock import PoolLock
+from pilotfish.store.pool_lock import PoolLock
 lock = PoolLock.acquire(sys.argv[1])
 print(lock.generation, flush=True)
 signal.pause()
@@ -234,7 +234,7 @@ def test_the_lock_is_private_and_says_who_holds_it(tmp_path: Path) -> None:
     lock = PoolLock.acquire(tmp_path, lease_s=12.0)
     path = tmp_path / "lock-00000001"
     assert path.stat().st_mode & 0o777 == 0o600
-    owner = msgspec.json.decode(path.read_bytes(), type=Owner)
+    owner = msgspec.json.decode(path.read_bytes(), type=LockOwner)
     assert owner == lock.owner
     assert (owner.pid, owner.host, owner.lease_s) == (os.getpid(), socket.gethostname(), 12.0)
 

@@ -10,20 +10,20 @@ import pytest
 from pilotfish.core.check import check, fingerprint
 from pilotfish.core.machine import Machine
 from pilotfish.core.state import State
+from pilotfish.factories.provisioner import LocalProvisioner
 from pilotfish.model import effects as e
 from pilotfish.model import inputs as i
 from pilotfish.model import messages as m
 from pilotfish.model.settings import PoolSettings
 from pilotfish.model.task import Payload, Request, RunOptions, TaskSpec
-from pilotfish.policies.fifo import Fifo
-from pilotfish.strategies.fixed import Fixed
+from pilotfish.policies.dispatcher import Dispatcher
 
 
 class Stage:
     """A machine with a client on link 1 and, where wanted, agents on further links."""
 
     def __init__(self, **settings: Any) -> None:
-        self.machine = Machine(State(), Fifo(), Fixed(), PoolSettings(workers=2, **settings))
+        self.machine = Machine(State(), Dispatcher(), LocalProvisioner(), PoolSettings(workers=2, **settings))
         self.now = 1000.0
         self.machine.start(self.now)
 
@@ -34,7 +34,7 @@ class Stage:
         return effects
 
     def say(self, message: m.FromClient, payloads: list[Payload] | None = None, link: int = 1) -> list[m.Message]:
-        effects = self.turn(i.ClientSpoke(link, message, payloads or []))
+        effects = self.turn(i.ClientMessage(link, message, payloads or []))
         return [effect.message for effect in effects if isinstance(effect, e.Send) and effect.link == link]
 
     def open(self, uid: str = "u", **options: Any) -> int:
@@ -48,7 +48,7 @@ class Stage:
 
     def join(self, worker: str = "local-1", link: int = 2, cores: float = 2.0, pilot: str = "") -> list[e.Effect]:
         hello = m.Hello(worker, pilot or worker, {"cores": cores}, {}, {}, None, 0.0, [])
-        return self.turn(i.AgentSpoke(link, hello))
+        return self.turn(i.AgentMessage(link, hello))
 
 
 BAD_QUESTIONS: list[tuple[str, dict[str, Any]]] = [
@@ -117,10 +117,10 @@ def test_sending_tasks_twice_adds_them_once() -> None:
 def test_a_pilots_key_does_not_speak_for_another_pilots_worker() -> None:
     stage = Stage()
     stage.join("victim", pilot="theirs")
-    stage.turn(i.AgentSpoke(9, m.Gone("victim", "so I say"), pilot="mine"))
+    stage.turn(i.AgentMessage(9, m.Gone("victim", "so I say"), pilot="mine"))
     assert "victim" in stage.machine.state.workers
     hello = m.Hello("victim", "mine", {"cores": 1.0}, {}, {}, None, 0.0, [])
-    effects = stage.turn(i.AgentSpoke(9, hello, pilot="mine"))
+    effects = stage.turn(i.AgentMessage(9, hello, pilot="mine"))
     assert e.HangUp(9) in effects
     assert stage.machine.presence["victim"].link == 2
 
@@ -130,7 +130,7 @@ def test_a_rerun_belongs_to_nobody() -> None:
     run = stage.open(owned=True)
     stage.submit(run, 1, TaskSpec("python", losses=0))
     stage.join()
-    stage.turn(i.AgentSpoke(2, m.Gone("local-1", "died")))
+    stage.turn(i.AgentMessage(2, m.Gone("local-1", "died")))
     (answer,) = stage.say(m.Ask(1, "rerun", {"run": run, "uid": "again"}))
     assert isinstance(answer, m.Answer)
     assert not stage.machine.state.runs[answer.data["run"]].options.owned
@@ -147,7 +147,7 @@ def test_idle_workers_are_not_replaced_for_an_empty_run() -> None:
             stage.join(pilot.pilot, link=10 + number)
         for effect in effects:
             if isinstance(effect, e.Send) and isinstance(effect.message, m.Drain):
-                stage.turn(i.AgentSpoke(effect.link, m.Leave("drained")))
+                stage.turn(i.AgentMessage(effect.link, m.Leave("drained")))
         for gone in [pilot for pilot in stage.machine.state.pilots.values() if pilot.state == 3]:
             stage.turn(i.PilotGone(gone.id, True, "ended"))
     assert requested <= 1

@@ -10,16 +10,16 @@ from pathlib import Path
 import pytest
 
 from pilotfish.errors import JournalError, JournalFull
-from pilotfish.model.task import Stored
-from pilotfish.store import payloads as payloads_module
-from pilotfish.store.payloads import HEADER, OPEN_FILES, PayloadStore
+from pilotfish.model.task import StoredPayload
+from pilotfish.store import payload_segments as payloads_module
+from pilotfish.store.payload_segments import HEADER, OPEN_FILES, PayloadSegments
 from tests.crashing_disk import FailingCall, MemoryDisk, flipped
 
 SEGMENT_BYTES = 10_000
 
 
 def test_what_was_put_in_parts_comes_back_whole(tmp_path: Path) -> None:
-    store = PayloadStore.open(tmp_path / "payloads")
+    store = PayloadSegments.open(tmp_path / "payloads")
     numbers = array("d", [1.0, 2.0])
     cases: list[list[bytes | bytearray | memoryview]] = [
         [b"one"],
@@ -37,7 +37,7 @@ def test_what_was_put_in_parts_comes_back_whole(tmp_path: Path) -> None:
     assert [place.length for place in stored] == [len(data) for data in expected]
     store.close()
 
-    store = PayloadStore.open(tmp_path / "payloads")
+    store = PayloadSegments.open(tmp_path / "payloads")
     for place, data in zip(stored, expected, strict=True):
         store.adopt(place)
         assert store.get(place) == data
@@ -47,7 +47,7 @@ def test_what_was_put_in_parts_comes_back_whole(tmp_path: Path) -> None:
 
 def test_a_segment_goes_when_nothing_refers_to_it_and_no_number_is_used_twice() -> None:
     disk = MemoryDisk()
-    store = PayloadStore.open("/pool", disk, SEGMENT_BYTES)
+    store = PayloadSegments.open("/pool", disk, SEGMENT_BYTES)
     stored = [store.put([bytes(4000)]) for _ in range(8)]
     assert [place.segment for place in stored] == [1, 1, 2, 2, 3, 3, 4, 4]
     for place in (stored[0], stored[2], stored[3], *stored[6:]):
@@ -59,7 +59,7 @@ def test_a_segment_goes_when_nothing_refers_to_it_and_no_number_is_used_twice() 
     assert store.collect() == 0
     store.close()
 
-    store = PayloadStore.open("/pool", disk, SEGMENT_BYTES)
+    store = PayloadSegments.open("/pool", disk, SEGMENT_BYTES)
     store.adopt(stored[1])
     store.collect()
     assert disk.names("/pool") == ["payloads-00000001.dat", "payloads-00000004.dat"], "the newest stays: its number must not come again"
@@ -70,14 +70,14 @@ def test_a_segment_goes_when_nothing_refers_to_it_and_no_number_is_used_twice() 
 
 
 def test_a_payload_longer_than_a_segment_has_one_for_itself() -> None:
-    store = PayloadStore.open("/pool", MemoryDisk(), 100)
+    store = PayloadSegments.open("/pool", MemoryDisk(), 100)
     stored = [store.put([bytes(length)]) for length in (5000, 10, 10, 5000)]
     assert [place.segment for place in stored] == [1, 2, 2, 3]
     assert [len(store.get(place)) for place in stored] == [5000, 10, 10, 5000]
 
 
 def test_releasing_more_than_was_referred_to_is_refused() -> None:
-    store = PayloadStore.open("/pool", MemoryDisk())
+    store = PayloadSegments.open("/pool", MemoryDisk())
     place = store.put([b"x"])
     store.adopt(place)
     store.release(place)
@@ -89,18 +89,18 @@ def test_releasing_more_than_was_referred_to_is_refused() -> None:
 @pytest.mark.parametrize(
     "place",
     [
-        Stored(1, 0, 5),
-        Stored(1, -30, 5),
-        Stored(1, HEADER.size, 6),
-        Stored(1, HEADER.size, 1 << 70),
-        Stored(1, HEADER.size, -1),
-        Stored(1, 1 << 70, 1),
-        Stored(2, HEADER.size, 5),
-        Stored(-1, HEADER.size, 5),
+        StoredPayload(1, 0, 5),
+        StoredPayload(1, -30, 5),
+        StoredPayload(1, HEADER.size, 6),
+        StoredPayload(1, HEADER.size, 1 << 70),
+        StoredPayload(1, HEADER.size, -1),
+        StoredPayload(1, 1 << 70, 1),
+        StoredPayload(2, HEADER.size, 5),
+        StoredPayload(-1, HEADER.size, 5),
     ],
 )
-def test_a_place_outside_is_refused(place: Stored) -> None:
-    store = PayloadStore.open("/pool", MemoryDisk())
+def test_a_place_outside_is_refused(place: StoredPayload) -> None:
+    store = PayloadSegments.open("/pool", MemoryDisk())
     store.put([b"hello"])
     for act in (store.get, store.adopt):
         with pytest.raises(JournalError, match=r"outside|not there"):
@@ -108,23 +108,23 @@ def test_a_place_outside_is_refused(place: Stored) -> None:
 
 
 def test_a_place_that_is_no_payload_is_refused() -> None:
-    store = PayloadStore.open("/pool", MemoryDisk())
+    store = PayloadSegments.open("/pool", MemoryDisk())
     place = store.put([b"hello"])
     store.put([b"world"])
-    for wrong in (Stored(1, place.offset + 1, 5), Stored(1, place.offset, 4), Stored(1, place.offset, 6)):
+    for wrong in (StoredPayload(1, place.offset + 1, 5), StoredPayload(1, place.offset, 4), StoredPayload(1, place.offset, 6)):
         with pytest.raises(JournalError, match="damaged"):
             store.get(wrong)
 
 
 def test_a_flipped_bit_at_any_place_is_detected() -> None:
     disk = MemoryDisk()
-    store = PayloadStore.open("/pool", disk)
+    store = PayloadSegments.open("/pool", disk)
     written = {store.put([data]): data for data in (b"hello", b"", b"x" * 100)}
     store.close()
     name, content = disk.image()[0]
     hits = 0
     for at in range(len(content)):
-        store = PayloadStore.open("/pool", MemoryDisk(flipped(disk.image(), name, at, at % 8)))
+        store = PayloadSegments.open("/pool", MemoryDisk(flipped(disk.image(), name, at, at % 8)))
         for place, data in written.items():
             end = place.offset + payloads_module.HEAD.size + place.length
             if place.offset <= at < end:
@@ -137,7 +137,7 @@ def test_a_flipped_bit_at_any_place_is_detected() -> None:
 
 
 def test_a_file_cut_short_under_the_store_is_noticed(tmp_path: Path) -> None:
-    store = PayloadStore.open(tmp_path)
+    store = PayloadSegments.open(tmp_path)
     place = store.put([bytes(1000)])
     with (tmp_path / "payloads-00000001.dat").open("r+b") as file:
         file.truncate(500)
@@ -147,7 +147,7 @@ def test_a_file_cut_short_under_the_store_is_noticed(tmp_path: Path) -> None:
 
 def test_a_full_disk_refuses_the_payload_and_takes_it_when_there_is_room() -> None:
     disk = MemoryDisk(capacity=5000)
-    store = PayloadStore.open("/pool", disk)
+    store = PayloadSegments.open("/pool", disk)
     first = store.put([b"a" * 3000])
     used = disk.used()
     with pytest.raises(JournalFull, match="no room"):
@@ -165,8 +165,8 @@ def test_any_single_call_may_fail_and_nothing_promised_is_lost(error: int) -> No
     for at in range(1, 200):
         disk = MemoryDisk()
         disk.before = failing = FailingCall(at, error)
-        store = PayloadStore.open("/pool", disk, SEGMENT_BYTES)
-        promised: dict[Stored, bytes] = {}
+        store = PayloadSegments.open("/pool", disk, SEGMENT_BYTES)
+        promised: dict[StoredPayload, bytes] = {}
         for turn in range(12):
             data = b"%d" % turn * 1500
             try:
@@ -177,7 +177,7 @@ def test_any_single_call_may_fail_and_nothing_promised_is_lost(error: int) -> No
             promised[place] = data
         disk.before = None
         for image in {disk.image(), *(image for _, image in disk.moment().images())}:
-            after = PayloadStore.open("/pool", MemoryDisk(image), SEGMENT_BYTES)
+            after = PayloadSegments.open("/pool", MemoryDisk(image), SEGMENT_BYTES)
             for place, data in promised.items():
                 after.adopt(place)
                 assert after.get(place) == data
@@ -189,7 +189,7 @@ def test_any_single_call_may_fail_and_nothing_promised_is_lost(error: int) -> No
 
 def test_after_a_failed_sync_nothing_is_taken() -> None:
     disk = MemoryDisk()
-    store = PayloadStore.open("/pool", disk)
+    store = PayloadSegments.open("/pool", disk)
     place = store.put([b"x"])
     disk.before = FailingCall(1, errno.EIO)
     with pytest.raises(JournalError, match="made durable"):
@@ -202,7 +202,7 @@ def test_after_a_failed_sync_nothing_is_taken() -> None:
 
 def test_few_files_are_kept_open() -> None:
     disk = MemoryDisk()
-    store = PayloadStore.open("/pool", disk, 100)
+    store = PayloadSegments.open("/pool", disk, 100)
     stored = [store.put([b"%d" % number * 100]) for number in range(10, 40)]
     for _ in range(2):
         assert [store.get(place) for place in stored] == [b"%d" % number * 100 for number in range(10, 40)]
@@ -213,16 +213,16 @@ def test_few_files_are_kept_open() -> None:
 
 def test_a_newer_version_is_refused_with_a_sentence() -> None:
     disk = MemoryDisk()
-    store = PayloadStore.open("/pool", disk)
+    store = PayloadSegments.open("/pool", disk)
     store.put([b"x"])
     store.close()
     name, content = disk.image()[0]
     newer = payloads_module._encode_header(1, 2) + content[HEADER.size :]
     with pytest.raises(JournalError, match="newer Pilotfish"):
-        PayloadStore.open("/pool", MemoryDisk(((name, newer),)))
+        PayloadSegments.open("/pool", MemoryDisk(((name, newer),)))
 
 
 def test_half_made_segments_of_a_dead_master_are_removed(tmp_path: Path) -> None:
     (tmp_path / "payloads-00000001.dat.tmp").write_bytes(b"half")
-    PayloadStore.open(tmp_path).close()
+    PayloadSegments.open(tmp_path).close()
     assert list(tmp_path.iterdir()) == []

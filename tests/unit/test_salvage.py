@@ -6,9 +6,10 @@ import pytest
 
 from pilotfish.core.apply import apply
 from pilotfish.core.check import check
+from pilotfish.core.damaged_replay import apply_mended, settle
 from pilotfish.core.machine import Machine, Turn
-from pilotfish.core.salvage import apply_mended, settle
 from pilotfish.core.state import State
+from pilotfish.factories.provisioner import LocalProvisioner
 from pilotfish.model import effects as e
 from pilotfish.model import facts as f
 from pilotfish.model import inputs as i
@@ -16,8 +17,7 @@ from pilotfish.model import messages as m
 from pilotfish.model.settings import PoolSettings
 from pilotfish.model.states import DONE
 from pilotfish.model.task import Failure, Payload, RunOptions, TaskSpec
-from pilotfish.policies.fifo import Fifo
-from pilotfish.strategies.fixed import Fixed
+from pilotfish.policies.dispatcher import Dispatcher
 
 TASKS = 12
 
@@ -26,7 +26,7 @@ class History:
     """A small run with everything in it: dependencies, failures, a worker that dies, a second run, a cancel."""
 
     def __init__(self) -> None:
-        self.machine = Machine(State(), Fifo(), Fixed(), PoolSettings(workers=2))
+        self.machine = Machine(State(), Dispatcher(), LocalProvisioner(), PoolSettings(workers=2))
         self.turns: list[Turn] = []
         self.now = 1000.0
         self._keep(self.machine.start(self.now))
@@ -42,24 +42,24 @@ class History:
         return self._keep(self.machine.handle(inputs, self.now))
 
     def _play(self) -> None:
-        self._do(i.ClientSpoke(1, m.Open("one", RunOptions())))
+        self._do(i.ClientMessage(1, m.Open("one", RunOptions())))
         spec = TaskSpec("python", retries=1)
         for first in range(0, TASKS, 4):
             specs = [spec] if first == 0 else []
             tasks = [(0, 1)] * 4
             deps = {3: [first]}
             payloads: list[Payload] = [*([b""] * len(specs)), *([b"x"] * 4)]
-            self._do(i.ClientSpoke(1, m.Submit(1, first, 0 if first == 0 else 1, specs, [0] * len(specs), tasks, deps), payloads))
-        effects = self._do(i.AgentSpoke(2, m.Hello("local-1", "local-1", {"cores": 2.0}, {}, {}, None, 0.0, [])))
+            self._do(i.ClientMessage(1, m.Submit(1, first, 0 if first == 0 else 1, specs, [0] * len(specs), tasks, deps), payloads))
+        effects = self._do(i.AgentMessage(2, m.Hello("local-1", "local-1", {"cores": 2.0}, {}, {}, None, 0.0, [])))
         effects = self._answer(2, effects, 0)
         self._do(i.PilotGone("local-1", False, "was killed by signal 9"))
-        effects = self._do(i.AgentSpoke(3, m.Hello("local-2", "local-2", {"cores": 2.0}, {}, {}, None, 0.0, [])))
+        effects = self._do(i.AgentMessage(3, m.Hello("local-2", "local-2", {"cores": 2.0}, {}, {}, None, 0.0, [])))
         for number in range(40):
             effects = self._answer(3, effects, number)
-        self._do(i.ClientSpoke(1, m.Close(1)))
-        self._do(i.ClientSpoke(1, m.Open("two", RunOptions())))
-        self._do(i.ClientSpoke(1, m.Submit(2, 0, 0, [spec], [0], [(0, 1)] * 3), [b"", b"y", b"y", b"y"]))
-        self._do(i.ClientSpoke(1, m.Ask(9, "cancel", {"run": 2})))
+        self._do(i.ClientMessage(1, m.Close(1)))
+        self._do(i.ClientMessage(1, m.Open("two", RunOptions())))
+        self._do(i.ClientMessage(1, m.Submit(2, 0, 0, [spec], [0], [(0, 1)] * 3), [b"", b"y", b"y", b"y"]))
+        self._do(i.ClientMessage(1, m.Ask(9, "cancel", {"run": 2})))
 
     def _answer(self, link: int, effects: list[e.Effect], number: int) -> list[e.Effect]:
         tasks = [
@@ -72,7 +72,7 @@ class History:
         items = [
             m.ResultItem(task.task, task.attempt, bad if task.task % 5 == 0 and task.attempt == 1 else None, 9, 9, 9, 1) for task in tasks
         ]
-        return self._do(i.AgentSpoke(link, m.Results(number, items), [b"r"] * len(items))) if items else []
+        return self._do(i.AgentMessage(link, m.Results(number, items), [b"r"] * len(items))) if items else []
 
 
 HISTORY = History()
@@ -134,7 +134,7 @@ def test_a_whole_stretch_may_be_missing(first: int) -> None:
 
 @pytest.mark.parametrize("missing", range(0, len(HISTORY.turns), 4))
 def test_a_mended_state_goes_on(missing: int) -> None:
-    machine = Machine(replay_without({missing}), Fifo(), Fixed(), PoolSettings(workers=2))
+    machine = Machine(replay_without({missing}), Dispatcher(), LocalProvisioner(), PoolSettings(workers=2))
     machine.start(HISTORY.now + 1.0)
     machine.handle([], HISTORY.now + 100.0)
     check(machine.state)

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from pilotfish.agent import outputs
-from pilotfish.agent import sandbox as sandbox_module
-from pilotfish.agent.copying import HOLE
-from pilotfish.agent.outputs import INLINE_BYTES, INLINE_BYTES_IN_ALL
-from pilotfish.agent.sandbox import Sandbox, SandboxError
+from pilotfish.agent.slots import output_files
+from pilotfish.agent.slots import sandbox as sandbox_module
+from pilotfish.agent.slots.output_files import INLINE_BYTES, INLINE_BYTES_IN_ALL
+from pilotfish.agent.slots.sandbox import Sandbox, SandboxError
+from pilotfish.portable.transfer.file_copy import HOLE
 
 MIB = 1 << 20
 
@@ -213,9 +213,9 @@ def test_what_the_task_puts_in_its_place_at_the_last_moment_is_not_taken(
     content = b"x" * (INLINE_BYTES + 1)
     stage.sandbox.put("large", 0o600, content)
     (tmp_path / "secret").write_text("secret")
-    real = outputs._rename
+    real = output_files._rename
 
-    def swap_and_rename(output: outputs.Output, place: str) -> bool:
+    def swap_and_rename(output: output_files.OutputFile, place: str) -> bool:
         os.rename(stage.box / "large", stage.box / "aside")
         if instead == "link":
             os.symlink(tmp_path / "secret", stage.box / "large")
@@ -225,7 +225,7 @@ def test_what_the_task_puts_in_its_place_at_the_last_moment_is_not_taken(
             (stage.box / "large" / "below").mkdir(parents=True)
         return real(output, place)
 
-    monkeypatch.setattr(outputs, "_rename", swap_and_rename)
+    monkeypatch.setattr(output_files, "_rename", swap_and_rename)
     [[_, _, _, path]], _ = stage.collect("large")
     assert Path(path).read_bytes() == content and os.listdir(stage.outbox) == [os.path.basename(path)]
     assert (tmp_path / "secret").read_text() == "secret"

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from pilotfish.agent.bulk import Absent, AskLater, Elsewhere
-from pilotfish.agent.cache import NoRoom
 from pilotfish.core.state import ContentRecord
-from pilotfish.live.meter import Meter
-from pilotfish.live.shelf import RESERVE_BYTES, MasterShelf
+from pilotfish.master.link_meter import LinkMeter
+from pilotfish.master.master_content_source import RESERVE_BYTES, MasterContentSource
+from pilotfish.portable.transfer.incoming_content import NoRoom
+from pilotfish.portable.transfer.transfer_protocol import AskElsewhere, AskLater, ContentAbsent
 from tests.bulk_stage import digest_of
 
 Usage = namedtuple("Usage", "total used free")
@@ -38,7 +38,7 @@ class Stage:
         presence = {name: SimpleNamespace(peer=[name, ["127.0.0.1", 1]]) for name in names}
         pool: Any = SimpleNamespace(contents=directory / "contents", cache=directory / "cache")
         machine: Any = SimpleNamespace(state=state, presence=presence)
-        self.shelf = MasterShelf(pool, machine, Meter(lambda asker: "", lambda: None))
+        self.shelf = MasterContentSource(pool, machine, LinkMeter(lambda asker: "", lambda: None))
 
     def add(self, data: bytes) -> str:
         """A person's file."""
@@ -55,7 +55,7 @@ def test_the_first_of_a_site_gets_it_from_us_and_the_others_from_those_before_th
     digest = stage.add(b"x" * 1000)
     stage.shelf.reading("w0", digest, 1000, False).close()
     for asker, sources in (("w1", ["w0"]), ("w2", ["w0"]), ("w3", ["w1", "w0"]), ("w6", ["w1", "w0"])):
-        with pytest.raises(Elsewhere) as answer:
+        with pytest.raises(AskElsewhere) as answer:
             stage.shelf.reading(asker, digest, 1000, False)
         assert [name for name, _ in answer.value.contacts] == sources
     stage.shelf.reading("w6", digest, 1000, True).close()
@@ -98,10 +98,10 @@ def test_a_file_that_was_changed_or_is_gone_is_absent_and_its_person_to_blame(tm
     os.utime(stage.contents[changed].path, (1, 1))
     os.unlink(stage.contents[gone].path)
     for digest, reason in ((changed, "was changed after it was submitted"), (gone, "No such file")):
-        with pytest.raises(Absent, match=reason) as answer:
+        with pytest.raises(ContentAbsent, match=reason) as answer:
             stage.shelf.reading("w0", digest, 1000, True)
         assert answer.value.blame == "user"
-    with pytest.raises(Absent, match="no run needs a content"):
+    with pytest.raises(ContentAbsent, match="no run needs a content"):
         stage.shelf.reading("w0", "ef" * 32, 1000, True)
 
 
@@ -141,8 +141,8 @@ def test_what_a_worker_holds_that_is_here_may_come_in_a_moment_but_is_not_waited
         with pytest.raises(AskLater):
             stage.shelf.reading("w0", record.digest, 1000, True)
         now[0] += 60.0
-    with pytest.raises(Absent, match="which task 1.0 made, was kept at w1, and could not be had from there"):
+    with pytest.raises(ContentAbsent, match="which task 1.0 made, was kept at w1, and could not be had from there"):
         stage.shelf.reading("w0", record.digest, 1000, True)
     record.holders["w1000"] = record.holders.pop("w1")
-    with pytest.raises(Absent):
+    with pytest.raises(ContentAbsent):
         stage.shelf.reading("w2", record.digest, 1000, True)

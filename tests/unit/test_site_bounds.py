@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from pilotfish.cli.sitewords import changed
+from pilotfish.cli.site_commands.site_keys import changed
 from pilotfish.config import SITE_KEYS, make_site, read_sites
 from pilotfish.errors import BadInput
 from pilotfish.model import effects as e
 from pilotfish.model import facts as f
 from pilotfish.model import inputs as i
-from pilotfish.model.sitekinds import ANY_OPTIONS, BACKEND_NAMES, KINDS
+from pilotfish.model.backend_traits import ANY_OPTIONS, BACKEND_NAMES, KINDS
 from tests.core_stage import Stage
 
 VAST = 16**5000
@@ -260,7 +260,7 @@ def test_the_largest_site_that_is_accepted_can_be_written_down() -> None:
     most = 1_000_000
     table = {"backend": "slurm", "max_pilots": most, "max_cores": most, "cores": most, "memory": 10**15, "walltime": "3650d"}
     site = make_site("big", {**table, "submissions_per_minute": 7}, "sites.toml")
-    record = f.Record(0.0, [f.SiteDescribed("big", site)])
+    record = f.TurnRecord(0.0, [f.SiteDescribed("big", site)])
     assert f.decode_record(f.encode_record(record)) == record
 
 

@@ -10,15 +10,15 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pilotfish.backends.exchange import Order
-from pilotfish.backends.registry import BACKENDS
-from pilotfish.cli.sitefile import with_table
-from pilotfish.cli.sitewords import as_data, changed, shown
+from pilotfish.backends.backend_registry import BACKENDS
+from pilotfish.backends.interface import PilotBatch
+from pilotfish.cli.site_commands.site_keys import as_data, changed, shown
+from pilotfish.client.sites_file import with_table
 from pilotfish.config import SITE_KEYS, make_site, parse_toml
 from pilotfish.errors import BadInput
 from pilotfish.model import facts as f
+from pilotfish.model.backend_traits import ANY_OPTIONS, BACKEND_NAMES, KINDS
 from pilotfish.model.site import PilotSize, Site
-from pilotfish.model.sitekinds import ANY_OPTIONS, BACKEND_NAMES, KINDS
 
 EXAMPLES = (
     "",
@@ -66,10 +66,10 @@ def use(site: Site) -> None:
     """All that is made of a site later on."""
     size = PilotSize(float(site.cores or 1), site.nodes, site.walltime_s, site.memory, float(site.gpus))
     backend = BACKENDS[site.backend]
-    backend.submit(site, Order("pf-1", 1, size, "/home/me/pf-1", "/home/me/agent.pyz", site.hosts[0] if site.hosts else ""))
+    backend.submit(site, PilotBatch("pf-1", 1, size, "/home/me/pf-1", "/home/me/agent.pyz", site.hosts[0] if site.hosts else ""))
     backend.find(site, "pf-1")
     assert shown(site) and as_data("x", site)
-    record = f.Record(0.0, [f.SiteDescribed("x", site)])
+    record = f.TurnRecord(0.0, [f.SiteDescribed("x", site)])
     assert f.decode_record(f.encode_record(record)) == record
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from pilotfish.backends.exchange import Answer, Command, Order
-from pilotfish.backends.script import pilot_script
-from pilotfish.cli.sitewords import as_data, shown
-from pilotfish.live.runner import Runner
+from pilotfish.backends.interface import Command, CommandOutput, PilotBatch
+from pilotfish.backends.pilot_script import pilot_script
+from pilotfish.cli.site_commands.site_keys import as_data, shown
+from pilotfish.master.sites.command_runner import CommandRunner
 from pilotfish.model.site import PilotSize, Site
 from tests.unit.cli.conftest import CommandLine, master, pilotfish
 from tests.unit.cli.test_site import ADD, path
@@ -24,11 +24,11 @@ SITE = Site(backend="slurm", environment={"SITE_TOKEN": HUSH, "OTHER": ""})
 LOOK = 'printf "%s|%s|" "$SITE_TOKEN" "$OTHER"; tr "\\0" " " </proc/$$/cmdline; cat; exit 3'
 
 
-def run(site: Site, folder: Path, *argv: str, stdin: str = "") -> tuple[Answer, str]:
+def run(site: Site, folder: Path, *argv: str, stdin: str = "") -> tuple[CommandOutput, str]:
     """The answer, and the diary."""
 
-    async def whole() -> Answer:
-        runner = Runner("here", site, folder, folder / "diary")
+    async def whole() -> CommandOutput:
+        runner = CommandRunner("here", site, folder, folder / "diary")
         try:
             return await runner.run(Command(argv, stdin))
         finally:
@@ -55,7 +55,7 @@ def test_the_diary_has_the_names_of_variables_and_not_their_values(tmp_path: Pat
 def test_a_path_that_is_set_is_where_the_command_is_looked_for_and_one_that_is_missing_is_missing(tmp_path: Path) -> None:
     put(tmp_path, "sbatch", "echo 7")
     site = Site(backend="slurm", environment={"PATH": f"{tmp_path}:/usr/bin:/bin"})
-    assert run(site, tmp_path, "sbatch")[0] == Answer(0, "7\n", "")
+    assert run(site, tmp_path, "sbatch")[0] == CommandOutput(0, "7\n", "")
     assert run(site, tmp_path, "pilotfish-nonesuch")[0].status == 127
 
 
@@ -96,7 +96,7 @@ def test_the_doctor_tells_no_values_and_sees_who_may_read_them(pilotfish: Comman
 
 
 def test_secrets_of_a_site_are_taken_from_the_jobs_that_its_system_hands_them_on_to() -> None:
-    order = Order("pf-1", 1, PilotSize(), "/folder", "/agent.pyz")
+    order = PilotBatch("pf-1", 1, PilotSize(), "/folder", "/agent.pyz")
     script = pilot_script(Site(backend="slurm", environment={"SITE_TOKEN": "hush", "SLURM_CONF": "/etc/s"}), order, ["#SBATCH --x"])
     assert "\nunset SITE_TOKEN\n" in script and "SLURM_CONF" not in script
     assert "unset" not in pilot_script(Site(backend="slurm"), order, [])

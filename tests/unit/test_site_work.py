@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from pilotfish.agent.overlay.contacts import Contact, Malformed
-from pilotfish.agent.overlay.drawer import HOLD_OFF_S
-from pilotfish.agent.overlay.site_work import CALL_S, CLAIM_S, LOST_S, MISSED_CALLS, ROUND_S
+from pilotfish.agent.peers.contacts import Contact, MalformedMessage
+from pilotfish.agent.peers.site_matching import CALL_S, CLAIM_S, LOST_S, MISSED_CALLS, ROUND_S
+from pilotfish.agent.peers.task_backlog import HOLD_OFF_S
 from tests.site_stage import SPEC, Agent, Site, spec_row, task_row
 
 
@@ -328,7 +328,7 @@ def test_a_mad_message_is_called_that(message: list[object]) -> None:
     site = Site(1, 1)
     site.crown(1)
     site.settle(1.0)
-    with pytest.raises(Malformed):
+    with pytest.raises(MalformedMessage):
         site.agents[1].work.told(site.agents[2].me, message, site.now)
 
 

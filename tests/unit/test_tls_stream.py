@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from pilotfish.agent.link import Link, LinkLost
-from pilotfish.agent.tls_stream import Stream, secure, shake_hands
-from pilotfish.live.keys import open_keyring
+from pilotfish.portable.wire.frame_link import FrameLink, LinkLost
+from pilotfish.portable.wire.tls_stream import TlsStream, secure, shake_hands
+from pilotfish.store.keyring import open_keyring
 
-Links = tuple[Link, Link]
+Links = tuple[FrameLink, FrameLink]
 
 
 @pytest.fixture
@@ -22,12 +22,12 @@ def links(tmp_path: Path) -> Links:
     ours, theirs = socket.socketpair()
     for end in (ours, theirs):
         end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 10_000)
-    served: list[Stream] = []
+    served: list[TlsStream] = []
     server = threading.Thread(target=lambda: served.append(shake_hands(theirs, keyring.server_context(), server_side=True)[0]))
     server.start()
-    made = Link(secure(ours, keyring.fingerprint))
+    made = FrameLink(secure(ours, keyring.fingerprint))
     server.join(30)
-    both = made, Link(served[0])
+    both = made, FrameLink(served[0])
     for link in both:
         link.connection.setblocking(False)
         link.reader.proved = True

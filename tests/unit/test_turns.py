@@ -10,13 +10,13 @@ from unittest.mock import Mock
 import pytest
 
 from pilotfish.core.machine import Turn
-from pilotfish.live.home import PoolHome
-from pilotfish.live.master import Master
+from pilotfish.master.master_server import MasterServer
 from pilotfish.model import effects as e
 from pilotfish.model import facts as f
 from pilotfish.model import messages as m
 from pilotfish.model.settings import PoolSettings
 from pilotfish.model.task import RunOptions
+from pilotfish.store.pool_directory import PoolDirectory
 
 
 class Link:
@@ -39,7 +39,7 @@ class Link:
 
 def test_who_stops_with_this_machine_hears_when_it_is_written_all_others_and_all_confirmations_when_it_is_safe(tmp_path: Path) -> None:
     log: list[str] = []
-    master = Master(PoolHome(tmp_path / "pool").make(), PoolSettings())
+    master = MasterServer(PoolDirectory(tmp_path / "pool").make(), PoolSettings())
     try:
         master._loop = Mock()
         journal = master.journal
@@ -69,7 +69,7 @@ def test_who_stops_with_this_machine_hears_when_it_is_written_all_others_and_all
 
 @pytest.mark.parametrize(("name", "near"), [("default", False), ("private-1-ab", True)])
 def test_only_the_client_of_a_private_pool_ends_with_it(tmp_path: Path, name: str, near: bool) -> None:
-    master = Master(PoolHome(tmp_path / name).make(), PoolSettings())
+    master = MasterServer(PoolDirectory(tmp_path / name).make(), PoolSettings())
     try:
         link = Mock(role="client", number=1, near=False)
         master._heard(link, m.Open("uid", RunOptions()), memoryview(b""))

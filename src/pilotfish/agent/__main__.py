@@ -14,11 +14,11 @@ def main() -> None:
     if words[:1] == ["slot"]:
         # Nothing of ours may shadow a module of the user's.
         sys.path[:] = [path for path in sys.path if path != sys.argv[0]]
-        from .slot import main as run_slot
+        from .slots.slot import main as run_slot
 
         run_slot(words[1])
     elif words[:1] == ["agent"]:
-        from .host import main as run_agent
+        from .node.agent_loop import main as run_agent
 
         run_agent(words[1])
     elif words[:1] == ["relay"]:

@@ -26,10 +26,10 @@ TAKE_OVER_S = 3.0
 MOST_ADDRESSES = 4
 
 
-class Side(asyncio.Protocol):
+class RelaySide(asyncio.Protocol):
     """One end of a passage. Whoever reads slowly makes the other end wait, so that little is ever kept here."""
 
-    def __init__(self, relay: Relay, other: Optional[Side]) -> None:
+    def __init__(self, relay: Relay, other: Optional[RelaySide]) -> None:
         self.relay = relay
         self.other = other
         self.transport: Any = None
@@ -80,14 +80,14 @@ class Relay:
         self.networks = [ipaddress.ip_network(text, strict=False) for text in options.admit]
         self.loop = asyncio.get_event_loop()
         self.ended = self.loop.create_future()
-        self.arrivals: Dict[Side, None] = {}
+        self.arrivals: Dict[RelaySide, None] = {}
         self.heard_at = time.monotonic()
 
     def admits(self, address: str) -> bool:
         place = ipaddress.ip_address(address)
         return not self.networks or any(place.version == network.version and place in network for network in self.networks)
 
-    def arrived(self, side: Side) -> None:
+    def arrived(self, side: RelaySide) -> None:
         peer = side.transport.get_extra_info("peername")
         if len(self.arrivals) >= self.most or not peer or not self.admits(peer[0]):
             side.transport.abort()
@@ -98,14 +98,14 @@ class Relay:
         self.loop.call_soon(side.transport.pause_reading)
         self.loop.create_task(self.connect(side))
 
-    async def connect(self, side: Side) -> None:
+    async def connect(self, side: RelaySide) -> None:
         try:
-            await self.loop.create_unix_connection(lambda: Side(self, side), self.to)
+            await self.loop.create_unix_connection(lambda: RelaySide(self, side), self.to)
         except OSError as error:
             print("the master's end is gone: %s" % error, file=sys.stderr, flush=True)
             side.transport.abort()
 
-    def joined(self, behind: Side) -> None:
+    def joined(self, behind: RelaySide) -> None:
         """The way to the master is open; its agent may be gone by now."""
         side = behind.other
         assert side is not None
@@ -117,7 +117,7 @@ class Relay:
             side.early = []
             side.transport.resume_reading()
 
-    def left(self, side: Side) -> None:
+    def left(self, side: RelaySide) -> None:
         self.arrivals.pop(side, None)
 
     def hear(self) -> None:
@@ -166,7 +166,7 @@ async def _serve(options: Any) -> None:
         relay.loop.add_signal_handler(number, relay.end)
     host, _, port = options.listen.rpartition(":")
     listener = _listen(host, int(port))
-    server = await relay.loop.create_server(lambda: Side(relay, None), sock=listener, backlog=256)
+    server = await relay.loop.create_server(lambda: RelaySide(relay, None), sock=listener, backlog=256)
     relay.loop.add_reader(0, relay.hear)
     relay.watch()
     where = {"host": socket.gethostname(), "addresses": own_addresses(), "port": listener.getsockname()[1]}

@@ -15,10 +15,10 @@ import tempfile
 import time
 from typing import Any, Dict, List, NoReturn
 
+from ..portable.failures import describe_limit, is_limit
+from ..portable.processes import NOTICES, become_subreaper, kill_descendants
+from ..portable.wire.frame_link import BadCredentials, Credentials
 from . import VERSION
-from .limits import describe_limit, is_limit
-from .link import BadCredentials, Credentials
-from .process_tree import NOTICES, become_subreaper, kill_descendants
 
 USAGE_ERROR = 2
 GONE_TIMEOUT_S = 5.0
@@ -145,7 +145,7 @@ def _remove(workdir: str) -> None:
 
 def _tell_gone(options: Dict[str, Any], reason: str) -> None:
     """The master need not wait for a silence: whatever ran here has ended."""
-    from .link import LinkLost, TurnedAway, dial
+    from ..portable.wire.frame_link import LinkLost, Rejected, dial
 
     try:
         link = dial(Credentials(options["credentials"]), GONE_TIMEOUT_S)
@@ -153,5 +153,5 @@ def _tell_gone(options: Dict[str, Any], reason: str) -> None:
         link.send(["gone", options["worker"], reason], [])
         link.flush()
         link.close()
-    except (BadCredentials, LinkLost, TurnedAway, OSError) as error:
+    except (BadCredentials, LinkLost, Rejected, OSError) as error:
         complain("could not tell the master: %s" % error)

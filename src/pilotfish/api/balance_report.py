@@ -9,7 +9,7 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class WorkerShare:
     """What one worker did in one iteration; if it did several chunks, the times are those of the slowest."""
 
     units: int
@@ -26,7 +26,7 @@ class Iteration:
 
     seconds: float
     """From the first chunk sent to the last one back."""
-    shares: dict[str, Share]
+    shares: dict[str, WorkerShare]
     """By worker: `units`, `compute_s`, and `transfer_s`, which is all that its chunks took besides."""
     left_out: tuple[str, ...]
     """Workers that were there, and would have cost more time than they bring."""

@@ -10,13 +10,24 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, TypedDict, Unpack
 
-from pilotfish.api.balance_report import BalanceReport, Iteration, Share
-from pilotfish.api.chunks import Chunk, Crew, in_order
+from pilotfish.api.balance_report import BalanceReport, Iteration, WorkerShare
+from pilotfish.api.divisible_chunks import Chunk, ChunkWorkers, in_order
 from pilotfish.api.run import Run
-from pilotfish.applications.wishes import KNOWN, Wishes, check_known, read_wishes
+from pilotfish.applications.task_options import KNOWN, TaskKeywords, check_known, read_wishes
 from pilotfish.errors import BadInput
-from pilotfish.policies.awlb import Application, Capacity, capacities, equal, heterogeneity, plan, time_of, whole
-from pilotfish.policies.awlb_learning import Estimates, Measured, RatioSearch
+from pilotfish.policies.load_balancing import (
+    CapacityEstimates,
+    ChunkMeasurement,
+    LoadModel,
+    RatioSearch,
+    WorkerCapacity,
+    capacities,
+    equal,
+    heterogeneity,
+    plan,
+    time_of,
+    whole,
+)
 
 JOINING_S = 5.0
 """Workers of a pool that was just started are on their way for so long."""
@@ -46,7 +57,7 @@ BALANCING_OPTIONS = {
 }
 
 
-class Balancing(_Balancing, Wishes, total=False):
+class Balancing(_Balancing, TaskKeywords, total=False):
     """Keywords of ``divide`` and ``iterate``; those of tasks hold for each chunk."""
 
 
@@ -120,8 +131,8 @@ class _Balancer:
         self._baseline = _read_baseline(options.get("baseline", False))
         self._given, self._search = _read_ratio(options.get("ratio"))
         wishes = {key: value for key, value in options.items() if key in KNOWN}
-        self._crew = Crew(run, function, read_wishes(wishes), options.get("progress", True))
-        self._estimates = Estimates()
+        self._crew = ChunkWorkers(run, function, read_wishes(wishes), options.get("progress", True))
+        self._estimates = CapacityEstimates()
         self._done = 0
         self._seats: list[str] | None = None
         self._notes: list[str] = []
@@ -175,13 +186,13 @@ class _Balancer:
         self._seats = None
         return [part.value for part in done]
 
-    def _application(self) -> Application:
+    def _application(self) -> LoadModel:
         measured = self._estimates.application()
         ratio = self._search.ratio if self._search is not None else self._given
-        return measured if ratio is None else Application(ratio, measured.chunk_bytes)
+        return measured if ratio is None else LoadModel(ratio, measured.chunk_bytes)
 
     def _chunks(
-        self, units: int, workers: Sequence[Capacity], application: Application, balanced: bool
+        self, units: int, workers: Sequence[WorkerCapacity], application: LoadModel, balanced: bool
     ) -> tuple[list[Chunk], float | None]:
         if not workers:
             sizes = equal(units, CHUNKS_FOR_NOBODY)
@@ -212,18 +223,18 @@ class _Balancer:
 
     def _learn(self, done: Sequence[Chunk], seats: set[str]) -> None:
         measured = [
-            Measured(chunk.worker, chunk.units, chunk.compute_s, max(0.0, chunk.total_s - chunk.compute_s), chunk.moved_bytes)
+            ChunkMeasurement(chunk.worker, chunk.units, chunk.compute_s, max(0.0, chunk.total_s - chunk.compute_s), chunk.moved_bytes)
             for chunk in done
         ]
         self._estimates.observe(measured)
         self._estimates.forgive(sorted(seats - {chunk.worker for chunk in done}))
 
     def _tell(self, done: Sequence[Chunk], seats: Sequence[str], seconds: float, planned_s: float | None, balanced: bool) -> None:
-        shares: dict[str, Share] = {}
+        shares: dict[str, WorkerShare] = {}
         for chunk in done:
-            before = shares.get(chunk.worker, Share(0, 0.0, 0.0))
+            before = shares.get(chunk.worker, WorkerShare(0, 0.0, 0.0))
             transfer_s = max(before.transfer_s, chunk.total_s - chunk.compute_s, 0.0)
-            shares[chunk.worker] = Share(before.units + chunk.units, max(before.compute_s, chunk.compute_s), transfer_s)
+            shares[chunk.worker] = WorkerShare(before.units + chunk.units, max(before.compute_s, chunk.compute_s), transfer_s)
         workers = [self._estimates.capacity(seat) for seat in seats or list(shares)]
         application = self._application()
         units = sum(share.units for share in shares.values())

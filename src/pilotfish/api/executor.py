@@ -11,13 +11,13 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, ParamSpec, TypeVar, Unpack
 
-from pilotfish.api.future import TaskFuture
-from pilotfish.api.mapping import map_by
-from pilotfish.api.session import FutureType, Pool, Session, interpreter_ends, usable_cores
-from pilotfish.applications.function import PythonCalls
+from pilotfish.api.futures import TaskFuture
+from pilotfish.api.ordered_map import map_by
+from pilotfish.api.run_futures import FutureType, Pool, RunFutures, interpreter_ends, usable_cores
 from pilotfish.applications.parcel import Parcel
-from pilotfish.applications.tasklist import NOTHING, Needs
-from pilotfish.applications.wishes import Wishes, read_wishes
+from pilotfish.applications.python_call import CallEncoder
+from pilotfish.applications.task_list import NOTHING, TaskNeeds
+from pilotfish.applications.task_options import TaskKeywords, read_wishes
 from pilotfish.errors import BadInput, PilotfishError
 from pilotfish.model.messages import EndedItem
 from pilotfish.model.task import RunOptions
@@ -42,15 +42,15 @@ class LeftBehind(PilotfishError):
 
 
 def private_pool(workers: int) -> Pool:
-    from pilotfish.live import daemon
+    from pilotfish.client import pools
 
-    return daemon.private_pool(workers)
+    return pools.private_pool(workers)
 
 
 def shared_pool(name: str) -> Pool:
-    from pilotfish.live import daemon
+    from pilotfish.client import pools
 
-    return daemon.ensure_pool(name)
+    return pools.ensure_pool(name)
 
 
 def initialized(function: Callable[..., Any], initializer: Callable[..., Any], initargs: tuple[Any, ...], token: str) -> Callable[..., Any]:
@@ -76,12 +76,12 @@ def initialized(function: Callable[..., Any], initializer: Callable[..., Any], i
     return run_initialized
 
 
-class _ExecutorSession(Session):
+class _ExecutorSession(RunFutures):
     """A session that breaks when the initializer fails: every further task would fail as well."""
 
     broken: ExecutorBroken | None = None
 
-    def submit(self, future: FutureType, spec: int, payload: Parcel, needs: Needs = NOTHING) -> FutureType:
+    def submit(self, future: FutureType, spec: int, payload: Parcel, needs: TaskNeeds = NOTHING) -> FutureType:
         future.add_done_callback(self._look)
         return super().submit(future, spec, payload, needs)
 
@@ -114,7 +114,7 @@ class Executor(concurrent.futures.Executor):
         initializer: Callable[..., object] | None = None,
         initargs: tuple[Any, ...] = (),
         echo: bool = True,
-        **wishes: Unpack[Wishes],
+        **wishes: Unpack[TaskKeywords],
     ) -> None:
         if max_workers is not None and max_workers <= 0:
             raise ValueError("max_workers must be greater than 0")
@@ -133,11 +133,11 @@ class Executor(concurrent.futures.Executor):
         self._lock = threading.Lock()
         self._shut = False
         self._owner = os.getpid()
-        self._session: Session | None = None
-        self._calls: PythonCalls | None = None
+        self._session: RunFutures | None = None
+        self._calls: CallEncoder | None = None
         self._wrapped: weakref.WeakKeyDictionary[Callable[..., Any], Callable[..., Any]] = weakref.WeakKeyDictionary()
 
-    def _start(self) -> Session:
+    def _start(self) -> RunFutures:
         """The session, made when the first task comes."""
         with self._lock:
             self._refuse()
@@ -145,9 +145,9 @@ class Executor(concurrent.futures.Executor):
                 pool = shared_pool(self._pool) if self._pool is not None else private_pool(self._workers)
                 options = RunOptions(name="executor", command="pilotfish.Executor", cwd=os.getcwd(), owned=True)
                 private_workers = self._workers if self._pool is None else 0
-                kind = Session if self._initializer[0] is None else _ExecutorSession
+                kind = RunFutures if self._initializer[0] is None else _ExecutorSession
                 session = kind(pool, options, private_workers=private_workers, echo=self._echo)
-                self._calls = PythonCalls(session.register, self._wanted)
+                self._calls = CallEncoder(session.register, self._wanted)
                 # The session holds no reference to us, so that an executor nobody holds any more ends by itself.
                 weakref.finalize(self, session.finish, True).atexit = False
                 self._session = session

@@ -11,17 +11,17 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar, Unpack
 
-from pilotfish.api.deadlines import RunWishes, run_wishes
 from pilotfish.api.executor import shared_pool
-from pilotfish.api.future import ExecutableFuture, TaskFuture
-from pilotfish.api.mapping import map_by
-from pilotfish.api.places import list_places, read_place, use_places
-from pilotfish.api.session import Pool, Session
-from pilotfish.applications.function import PICKLE, PythonCalls, worker_payload, worker_spec
-from pilotfish.applications.launches import Defaults, ExecutableCalls, ExecutableWishes
-from pilotfish.applications.promises import kept_by, take_promised
-from pilotfish.applications.tasklist import NOTHING, Needs, read_cost
-from pilotfish.applications.wishes import Wishes, read_wishes
+from pilotfish.api.futures import ExecutableFuture, TaskFuture
+from pilotfish.api.ordered_map import map_by
+from pilotfish.api.run_futures import Pool, RunFutures
+from pilotfish.applications.executable_encoder import ExecutableDefaults, ExecutableEncoder, ExecutableKeywords
+from pilotfish.applications.future_files import kept_by, take_promised
+from pilotfish.applications.python_call import PICKLE, CallEncoder, worker_payload, worker_spec
+from pilotfish.applications.task_list import NOTHING, TaskNeeds, read_cost
+from pilotfish.applications.task_options import TaskKeywords, read_wishes
+from pilotfish.client.run_options import RunKeywords, run_wishes
+from pilotfish.client.site_selection import list_places, read_place, use_places
 from pilotfish.errors import BadInput, PilotfishError
 from pilotfish.model.task import RunOptions
 
@@ -33,7 +33,7 @@ DEFAULT_POOL = "default"
 class Submitter:
     """Makes tasks of calls, all with the same wishes. ``run.options(cores=2).submit(f, x)``"""
 
-    def __init__(self, session: Session, calls: PythonCalls, needs: Needs = NOTHING) -> None:
+    def __init__(self, session: RunFutures, calls: CallEncoder, needs: TaskNeeds = NOTHING) -> None:
         self._session = session
         self._calls = calls
         self._needs = needs
@@ -81,7 +81,7 @@ class Run:
         pool: str | Pool = DEFAULT_POOL,
         sites: str | Sequence[str] = (),
         uid: str = "",
-        **wishes: Unpack[RunWishes],
+        **wishes: Unpack[RunKeywords],
     ) -> None:
         place = shared_pool(pool) if isinstance(pool, str) else pool
         options = RunOptions(
@@ -91,13 +91,13 @@ class Run:
             sites=tuple(read_place(text)[0] for text in list_places(sites)),
             **run_wishes(wishes, time.time()),
         )
-        self._session = Session(place, options, uid)
+        self._session = RunFutures(place, options, uid)
         use_places(self._session.client.ask, list_places(sites))
-        self._calls = PythonCalls(self._session.register)
-        self._executables = ExecutableCalls(self._session.register)
+        self._calls = CallEncoder(self._session.register)
+        self._executables = ExecutableEncoder(self._session.register)
         self._plain = Submitter(self._session, self._calls)
         self._workers: dict[Any, int] = {}
-        self.defaults = Defaults()
+        self.defaults = ExecutableDefaults()
         """What all executables of the run share: ``run.defaults.inputs = ["model.dat"]``."""
 
     @property
@@ -122,13 +122,13 @@ class Run:
         return self._plain.map(fn, *iterables, timeout=timeout, chunksize=chunksize)
 
     def options(
-        self, *, after: Iterable[TaskFuture[Any]] = (), cost: float = 1.0, form: str = PICKLE, **wishes: Unpack[Wishes]
+        self, *, after: Iterable[TaskFuture[Any]] = (), cost: float = 1.0, form: str = PICKLE, **wishes: Unpack[TaskKeywords]
     ) -> Submitter:
         """A submitter for calls that need something: cores, memory, time, gpus, resources, retries, priority, tags, name.
 
         ``cost``: how long they take compared with other calls of the same function."""
-        calls = PythonCalls(self._session.register, read_wishes(wishes, "options"), form)
-        return Submitter(self._session, calls, Needs(self._indices(after), cost=read_cost(cost)))
+        calls = CallEncoder(self._session.register, read_wishes(wishes, "options"), form)
+        return Submitter(self._session, calls, TaskNeeds(self._indices(after), cost=read_cost(cost)))
 
     def executable(
         self,
@@ -136,7 +136,7 @@ class Run:
         *,
         after: Iterable[TaskFuture[Any]] = (),
         cost: float = 1.0,
-        **options: Unpack[ExecutableWishes],
+        **options: Unpack[ExecutableKeywords],
     ) -> ExecutableFuture:
         """An executable as a task; the result is a ``Completed``. ``cost``: how long it takes compared with the other tasks.
 
@@ -147,14 +147,14 @@ class Run:
         kept = kept_by(options, self.defaults)
         awaited = take_promised(options, lambda task: self._indices([task], "inputs")[0])
         spec, payload, contents = self._executables.encode(argv, options, self.defaults, awaited)
-        needs = Needs(self._indices(after), contents, read_cost(cost), awaited)
+        needs = TaskNeeds(self._indices(after), contents, read_cost(cost), awaited)
         future = ExecutableFuture(self._session)
         if kept:
             future.keep = kept
         return self._session.submit(future, spec, payload, needs)
 
     def work(
-        self, worker: Callable[[], Any], parameters: Any, *, after: Iterable[TaskFuture[Any]] = (), **wishes: Unpack[Wishes]
+        self, worker: Callable[[], Any], parameters: Any, *, after: Iterable[TaskFuture[Any]] = (), **wishes: Unpack[TaskKeywords]
     ) -> TaskFuture[Any]:
         """One ``do_work(parameters)`` of an ApplicationWorker, of which each slot keeps one."""
         key = worker, repr(wishes)
@@ -162,7 +162,7 @@ class Run:
         if spec is None:
             spec = self._workers[key] = self._session.register(*worker_spec(worker, read_wishes(wishes, "work")))
         future: TaskFuture[Any] = TaskFuture(self._session)
-        return self._session.submit(future, spec, worker_payload(parameters), Needs(self._indices(after)))
+        return self._session.submit(future, spec, worker_payload(parameters), TaskNeeds(self._indices(after)))
 
     def _indices(self, futures: Iterable[TaskFuture[Any]], field: str = "after") -> tuple[int, ...]:
         if isinstance(futures, TaskFuture):

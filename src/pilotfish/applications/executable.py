@@ -14,14 +14,14 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import Struct
 
-from pilotfish.applications.below import check_name
-from pilotfish.applications.files import File, Source, pack_files
-from pilotfish.applications.function import current_directory
-from pilotfish.applications.outcome import failed
-from pilotfish.applications.parcel import Buffer, DamagedParcel, pack, unpack
-from pilotfish.applications.wishes import NOTHING_SPECIAL, Wanted
+from pilotfish.applications.input_files import Source, TravelFile, pack_files
+from pilotfish.applications.parcel import Buffer, DamagedPayload, pack, unpack
+from pilotfish.applications.python_call import current_directory
+from pilotfish.applications.python_result import failed
+from pilotfish.applications.safe_paths import check_name
+from pilotfish.applications.task_options import NOTHING_SPECIAL, TaskOptions
 from pilotfish.errors import BadInput, PayloadTooLarge, TaskFailed
-from pilotfish.model.data import DIGEST, Content
+from pilotfish.model.contents import DIGEST, Content
 from pilotfish.model.messages import MAX_BODY
 from pilotfish.model.quantities import show_bytes
 from pilotfish.model.task import Failure, TaskSpec
@@ -36,7 +36,7 @@ class Completed(Struct, frozen=True):
     signal: int | None
     stdout: bytes
     stderr: bytes
-    files: dict[str, File]
+    files: dict[str, TravelFile]
     stdout_dropped: int = 0
     stderr_dropped: int = 0
 
@@ -50,14 +50,14 @@ class Completed(Struct, frozen=True):
         return [file.save_below(directory, name) for name, file in self.files.items()]
 
 
-class PromisedFile(NamedTuple):
+class FutureFile(NamedTuple):
     """A file that a task will leave, as an input of later tasks of its run. ``task``: its future, or its index in a list of tasks."""
 
     task: Future[Any] | int
     name: str
 
 
-Inputs = Mapping[str, Source | PromisedFile] | Iterable[str | os.PathLike[str] | File | PromisedFile]
+Inputs = Mapping[str, Source | FutureFile] | Iterable[str | os.PathLike[str] | TravelFile | FutureFile]
 
 
 class ExecutableFailed(TaskFailed):
@@ -105,11 +105,11 @@ def _sandbox_name(path: str) -> str:
     return name
 
 
-def _named(source: object) -> tuple[str, Source | PromisedFile]:
+def _named(source: object) -> tuple[str, Source | FutureFile]:
     """A name for what stands in a list without one."""
-    if isinstance(source, PromisedFile) or (isinstance(source, File) and source.name):
+    if isinstance(source, FutureFile) or (isinstance(source, TravelFile) and source.name):
         return source.name, source
-    if isinstance(source, (File, bytes)):
+    if isinstance(source, (TravelFile, bytes)):
         what = "bytes have" if isinstance(source, bytes) else "this File has"
         raise BadInput(f"inputs: {what} no name", 'name it: inputs={"model.dat": …}')
     path = _path(source)
@@ -132,18 +132,18 @@ def check_inputs(inputs: Inputs) -> dict[str, Source]:
     if isinstance(inputs, (str, bytes, os.PathLike)):
         raise BadInput(f"inputs: {inputs!r} is one name, not a list", f"write inputs=[{inputs!r}]")
     if isinstance(inputs, Mapping):
-        named: list[tuple[str, Source | PromisedFile]] = list(inputs.items())
+        named: list[tuple[str, Source | FutureFile]] = list(inputs.items())
     else:
         named = [_named(source) for source in inputs]
     found: dict[str, Source] = {}
     for name, source in named:
         check_name(name, "inputs")
-        if isinstance(source, PromisedFile):
+        if isinstance(source, FutureFile):
             raise BadInput(f"inputs: {name!r} is a file that a task will leave", "it can be an input of single tasks, not of all")
         if name in found and found[name] != source:
             fix = 'name them: {"a.txt": "one/x.txt", …}; the command line needs one of them under another name, such as a link'
             raise BadInput(f"inputs: {found[name]!r} and {source!r} would both be called {name!r}", fix)
-        if not isinstance(source, (bytes, File)) and not os.path.exists(_path(source)):
+        if not isinstance(source, (bytes, TravelFile)) and not os.path.exists(_path(source)):
             raise BadInput(f"inputs: {os.fspath(source)!r} does not exist (looked in {os.getcwd()})", _nearest_file(os.fspath(source)))
         found[name] = source
     return found
@@ -191,7 +191,7 @@ def program_beside(argv: Sequence[str]) -> dict[str, Source]:
     return {}
 
 
-class Launch(Struct, frozen=True, kw_only=True):
+class LaunchSpec(Struct, frozen=True, kw_only=True):
     """What executables of one spec share."""
 
     cwd: str | None = None
@@ -208,7 +208,7 @@ class Launch(Struct, frozen=True, kw_only=True):
     """Sent to it shortly before its pilot ends; 0: none."""
 
 
-def executable_spec(name: str, launch: Launch, wanted: Wanted = NOTHING_SPECIAL) -> tuple[TaskSpec, bytes]:
+def executable_spec(name: str, launch: LaunchSpec, wanted: TaskOptions = NOTHING_SPECIAL) -> tuple[TaskSpec, bytes]:
     packed = pack_files(launch.inputs)
     described = {
         "cwd": launch.cwd or current_directory(),
@@ -246,14 +246,14 @@ def decode_completed(payload: Buffer, kept: Path | None = None) -> Completed:
     try:
         said = json.loads(bytes(meta))
         inline = iter(contents)
-        files: dict[str, File] = {}
+        files: dict[str, TravelFile] = {}
         for name, mode, *rest in said["files"]:
             if rest:
                 path = kept / rest[0][:2] / rest[0] if kept is not None and DIGEST.match(rest[0]) else None
-                files[str(name)] = File(None, int(mode), rest[0], int(rest[1]), path, str(name))
+                files[str(name)] = TravelFile(None, int(mode), rest[0], int(rest[1]), path, str(name))
             else:
                 content = bytes(next(inline))
-                files[str(name)] = File(content, int(mode), size=len(content), name=str(name))
+                files[str(name)] = TravelFile(content, int(mode), size=len(content), name=str(name))
         return Completed(
             exit=said["exit"],
             signal=said["signal"],
@@ -264,7 +264,7 @@ def decode_completed(payload: Buffer, kept: Path | None = None) -> Completed:
             stderr_dropped=int(said.get("stderr_dropped", 0)),
         )
     except (KeyError, TypeError, ValueError, StopIteration) as error:
-        raise DamagedParcel(f"the report of an executable cannot be read: {error!r}") from error
+        raise DamagedPayload(f"the report of an executable cannot be read: {error!r}") from error
 
 
 def decode_executable_failure(payload: Buffer, failure: Failure, kept: Path | None = None) -> TaskFailed:
@@ -274,7 +274,7 @@ def decode_executable_failure(payload: Buffer, failure: Failure, kept: Path | No
     if len(payload):
         try:
             completed = decode_completed(payload, kept)
-        except (DamagedParcel, ValueError) as error:
+        except (DamagedPayload, ValueError) as error:
             return ExecutableFailed(f"{plain} (its report cannot be read: {error})", plain.hint, failure.cause)
     message = str(plain)
     if completed is not None and completed.stderr.strip():

@@ -19,7 +19,7 @@ _ONE = struct.Struct("!IQ")
 MAX_PARTS = 1_000_000
 
 
-class DamagedParcel(PilotfishError):
+class DamagedPayload(PilotfishError):
     """The lengths in a parcel do not fit its size: it was cut or is no parcel."""
 
     code = "P4200"
@@ -47,18 +47,18 @@ def unpack(parcel: Buffer) -> list[memoryview]:
     """The parts, as views into the parcel."""
     view = memoryview(parcel)
     if len(view) < _COUNT.size:
-        raise DamagedParcel(f"a parcel of {len(view)} bytes is too short to hold anything")
+        raise DamagedPayload(f"a parcel of {len(view)} bytes is too short to hold anything")
     (count,) = _COUNT.unpack_from(view)
     start = _COUNT.size + 8 * count
     if count > MAX_PARTS or start > len(view):
-        raise DamagedParcel(f"a parcel of {len(view)} bytes cannot have {count} parts")
+        raise DamagedPayload(f"a parcel of {len(view)} bytes cannot have {count} parts")
     parts: list[memoryview] = []
     for length in struct.unpack_from(f"!{count}Q", view, _COUNT.size):
         end = start + length
         if end > len(view):
-            raise DamagedParcel(f"part {len(parts)} of a parcel reaches {end - len(view)} bytes past its end")
+            raise DamagedPayload(f"part {len(parts)} of a parcel reaches {end - len(view)} bytes past its end")
         parts.append(view[start:end])
         start = end
     if start != len(view):
-        raise DamagedParcel(f"a parcel has {len(view) - start} bytes too many")
+        raise DamagedPayload(f"a parcel has {len(view) - start} bytes too many")
     return parts

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from pilotfish.applications.ordering import Circle, in_order
-from pilotfish.applications.tasklist import TaskList
+from pilotfish.applications.dependency_order import DependencyCycle, in_order
+from pilotfish.applications.task_list import TaskList
 from pilotfish.errors import BadInput
 
 MOST_BYTES = 1 << 30
@@ -120,7 +120,7 @@ def _parse(document: Any, where: str) -> Workflow:
     parents = _parents(rows, indices, where)
     try:
         order = in_order(parents)
-    except Circle as circle:
+    except DependencyCycle as circle:
         names = ", ".join(str(rows[place]["name"]) for place in circle.places[:5])
         raise BadInput(f"{where}: these tasks wait for each other: {names}", "Mend the instance.") from None
     places = {index: place for place, index in enumerate(order)}

@@ -14,9 +14,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from pilotfish.backends.exchange import ENDED, QUEUED, RUNNING, Answer, Command, Exchange, Order, Refused, Sighting, Unclear
-from pilotfish.backends.script import pilot_script
-from pilotfish.backends.shell import CANNOT, UNDONE, documents, fill
+from pilotfish.backends.interface import (
+    ENDED,
+    QUEUED,
+    RUNNING,
+    Command,
+    CommandExchange,
+    CommandOutput,
+    CommandRefused,
+    JobStatus,
+    PilotBatch,
+    UnclearAnswer,
+)
+from pilotfish.backends.pilot_script import pilot_script
+from pilotfish.backends.shell_template import CANNOT, UNDONE, documents, fill
 from pilotfish.model.site import Site
 
 Result = TypeVar("Result")
@@ -92,7 +103,7 @@ class ArcBackend:
 
     arrays = 50
 
-    def submit(self, site: Site, order: Order) -> Exchange[list[str]]:
+    def submit(self, site: Site, order: PilotBatch) -> CommandExchange[list[str]]:
         there = replace(order, folder=".", bundle="agent.pyz")
         script = fill(
             SUBMIT,
@@ -103,24 +114,24 @@ class ArcBackend:
             DESCRIPTIONS="+" + "".join(f"({describe(site, order, number)})" for number in range(1, order.count + 1)),
         )
 
-        def read(answer: Answer) -> list[str]:
+        def read(answer: CommandOutput) -> list[str]:
             if answer.status == UNDONE:
                 refusals = [str(job.get("reason")) for job in _jobs(answer.stderr) if job.get("status-code") != "201"]
                 reason = refusals[0] if refusals else f"its files could not be sent: {answer.stderr.partition('{')[0].strip()}"
-                raise Refused(reason, later=not refusals or bool(PASSING.search(reason)))
+                raise CommandRefused(reason, later=not refusals or bool(PASSING.search(reason)))
             if answer.status in (CANNOT, *NOTHING_SENT):
-                raise Refused(answer.complaint(), later=True)
+                raise CommandRefused(answer.complaint(), later=True)
             if answer.status == 22 and re.search(r"error: 4\d\d", answer.stderr):
-                raise Refused(answer.complaint())
+                raise CommandRefused(answer.complaint())
             made = [str(job["id"]) for job in _jobs(_told(answer)) if job.get("id")]
             if len(made) != order.count:
-                raise Unclear(f"{len(made)} jobs were made of {order.count}: {answer.complaint()}")
+                raise UnclearAnswer(f"{len(made)} jobs were made of {order.count}: {answer.complaint()}")
             return made
 
         return _exchange(site, script, read, patience_s=60.0 + 20.0 * order.count)
 
-    def query(self, site: Site, jobs: Sequence[str]) -> list[Exchange[dict[str, Sighting]]]:
-        def read(answer: Answer) -> dict[str, Sighting]:
+    def query(self, site: Site, jobs: Sequence[str]) -> list[CommandExchange[dict[str, JobStatus]]]:
+        def read(answer: CommandOutput) -> dict[str, JobStatus]:
             states: dict[str, str] = {}
             stories: dict[str, Mapping[str, Any]] = {}
             for job in _jobs(_told(answer)):
@@ -132,22 +143,22 @@ class ArcBackend:
 
         return [_exchange(site, fill(QUERY, IDS=_list(jobs)), read)]
 
-    def cancel(self, site: Site, jobs: Sequence[str]) -> list[Exchange[None]]:
-        def read(answer: Answer) -> None:
+    def cancel(self, site: Site, jobs: Sequence[str]) -> list[CommandExchange[None]]:
+        def read(answer: CommandOutput) -> None:
             told = {job.get("id"): job for job in _jobs(_told(answer))}
             for job in jobs:
                 if told.get(job, {}).get("status-code") not in ("202", "404"):
-                    raise Unclear(str(told.get(job, {}).get("reason", answer.complaint())))
+                    raise UnclearAnswer(str(told.get(job, {}).get("reason", answer.complaint())))
 
         return [_exchange(site, f"tell kill '{_list(jobs)}'\n", read)]
 
-    def find(self, site: Site, tag: str) -> list[Exchange[dict[int, str]]]:
+    def find(self, site: Site, tag: str) -> list[CommandExchange[dict[int, str]]]:
         looked = f"pilotfish: looked for {tag}"
 
-        def read(answer: Answer) -> dict[int, str]:
+        def read(answer: CommandOutput) -> dict[int, str]:
             told, done, _ = _told(answer).partition(looked)
             if not done:
-                raise Unclear(answer.complaint())
+                raise UnclearAnswer(answer.complaint())
             found: dict[int, str] = {}
             for job in _jobs(told):
                 activity = (job.get("info_document") or {}).get("ComputingActivity") or {}
@@ -162,7 +173,7 @@ class ArcBackend:
         """A query tells all that is known, for as long as the element keeps ended jobs."""
 
 
-def describe(site: Site, order: Order, number: int) -> str:
+def describe(site: Site, order: PilotBatch, number: int) -> str:
     """A job in the element's language, xRSL. Its memory is that of one core, in megabytes."""
     size = order.size
     cores = max(1, round(size.cores))
@@ -179,7 +190,7 @@ def describe(site: Site, order: Order, number: int) -> str:
     return "&" + "".join(wishes)
 
 
-def _exchange(site: Site, script: str, read: Callable[[Answer], Result], patience_s: float = 120.0) -> Exchange[Result]:
+def _exchange(site: Site, script: str, read: Callable[[CommandOutput], Result], patience_s: float = 120.0) -> CommandExchange[Result]:
     options = site.options
     trust = f"--cacert {shlex.quote(options['cacert'])}" if "cacert" in options else ""
     if "capath" in options or not trust:
@@ -190,17 +201,17 @@ def _exchange(site: Site, script: str, read: Callable[[Answer], Result], patienc
         TRUST=trust.strip(),
         JOBS=shlex.quote(options.get("endpoint", "").rstrip("/") + "/rest/1.0/jobs"),
     )
-    return Exchange(Command(("sh", "-s"), stdin=before + script, patience_s=patience_s), read)
+    return CommandExchange(Command(("sh", "-s"), stdin=before + script, patience_s=patience_s), read)
 
 
-def _sighting(state: str, story: Mapping[str, Any]) -> Sighting:
+def _sighting(state: str, story: Mapping[str, Any]) -> JobStatus:
     error, messages = (_words(story.get(name)) for name in ("Error", "OtherMessages"))
     phase = PHASE[state]
     if phase == ENDED:
         code = _words(story.get("ExitCode"))
         reason = error or (f"exit status {code}" if code else "" if state == "FINISHED" else state.lower())
-        return Sighting(ENDED, reason, well=state == "FINISHED" and code in ("", "0"), expired=bool(EXPIRED.search(error)))
-    return Sighting(phase, f"{state.lower()}: {messages}" if messages and phase == QUEUED else state.lower() if phase == QUEUED else "")
+        return JobStatus(ENDED, reason, well=state == "FINISHED" and code in ("", "0"), expired=bool(EXPIRED.search(error)))
+    return JobStatus(phase, f"{state.lower()}: {messages}" if messages and phase == QUEUED else state.lower() if phase == QUEUED else "")
 
 
 def _words(told: object) -> str:
@@ -216,9 +227,9 @@ def _quoted(text: str) -> str:
     return '"' + text.replace('"', '""') + '"'
 
 
-def _told(answer: Answer) -> str:
+def _told(answer: CommandOutput) -> str:
     if answer.status != 0:
-        raise Unclear(answer.complaint())
+        raise UnclearAnswer(answer.complaint())
     return answer.stdout
 
 

@@ -18,8 +18,19 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from pilotfish.backends.exchange import ENDED, QUEUED, RUNNING, Answer, Command, Exchange, Order, Refused, Sighting, Unclear
-from pilotfish.backends.script import NOTE_START, agent_options
+from pilotfish.backends.interface import (
+    ENDED,
+    QUEUED,
+    RUNNING,
+    Command,
+    CommandExchange,
+    CommandOutput,
+    CommandRefused,
+    JobStatus,
+    PilotBatch,
+    UnclearAnswer,
+)
+from pilotfish.backends.pilot_script import NOTE_START, agent_options
 from pilotfish.model.site import Site
 
 MIB = 1 << 20
@@ -50,20 +61,20 @@ _HARMLESS = re.compile(r"couldn't find/remove all jobs|not found|marked for remo
 class HtcondorBackend:
     arrays = 500
 
-    def submit(self, site: Site, order: Order) -> Exchange[list[str]]:
+    def submit(self, site: Site, order: PilotBatch) -> CommandExchange[list[str]]:
         if order.size.nodes > 1:
-            raise Refused("HTCondor gives a pilot one node, not several")
+            raise CommandRefused("HTCondor gives a pilot one node, not several")
         description = "\n".join([*_description(site, order), *site.directives, f"queue {order.count}", ""])
-        return Exchange(Command(("condor_submit", "-terse", "-"), description), lambda answer: _submitted(answer, order.count))
+        return CommandExchange(Command(("condor_submit", "-terse", "-"), description), lambda answer: _submitted(answer, order.count))
 
-    def query(self, site: Site, jobs: Sequence[str]) -> list[Exchange[dict[str, Sighting]]]:
-        return [Exchange(Command(("condor_q", "-json", "-attributes", ATTRIBUTES, *jobs)), lambda answer: _sightings(answer, jobs))]
+    def query(self, site: Site, jobs: Sequence[str]) -> list[CommandExchange[dict[str, JobStatus]]]:
+        return [CommandExchange(Command(("condor_q", "-json", "-attributes", ATTRIBUTES, *jobs)), lambda answer: _sightings(answer, jobs))]
 
-    def cancel(self, site: Site, jobs: Sequence[str]) -> list[Exchange[None]]:
-        return [Exchange(Command(("condor_rm", *jobs)), _cancelled)]
+    def cancel(self, site: Site, jobs: Sequence[str]) -> list[CommandExchange[None]]:
+        return [CommandExchange(Command(("condor_rm", *jobs)), _cancelled)]
 
-    def find(self, site: Site, tag: str) -> list[Exchange[dict[int, str]]]:
-        def read(answer: Answer) -> dict[int, str]:
+    def find(self, site: Site, tag: str) -> list[CommandExchange[dict[int, str]]]:
+        def read(answer: CommandOutput) -> dict[int, str]:
             found: dict[int, str] = {}
             for job in _jobs(answer):  # those in the queue come first, then the newest of the history
                 found.setdefault(job["ProcId"] + 1, _id(job))
@@ -71,14 +82,14 @@ class HtcondorBackend:
 
         wanted = ("-json", "-attributes", "ClusterId,ProcId", "-constraint", f"{TAG} == {_string(tag)}")
         both = f'condor_q "$@" && condor_history "$@" -limit {self.arrays}'
-        return [Exchange(Command(("sh", "-c", both, "find", *wanted)), read)]
+        return [CommandExchange(Command(("sh", "-c", both, "find", *wanted)), read)]
 
-    def past(self, site: Site, jobs: Sequence[str]) -> Exchange[dict[str, Sighting]] | None:
+    def past(self, site: Site, jobs: Sequence[str]) -> CommandExchange[dict[str, JobStatus]] | None:
         argv = ("condor_history", "-json", "-attributes", ATTRIBUTES, "-limit", str(len(jobs)), *jobs)
-        return Exchange(Command(argv), lambda answer: _sightings(answer, jobs))
+        return CommandExchange(Command(argv), lambda answer: _sightings(answer, jobs))
 
 
-def _description(site: Site, order: Order) -> list[str]:
+def _description(site: Site, order: PilotBatch) -> list[str]:
     """Its own number is known to HTCondor as that of the process, counted from 0."""
     size, folder = order.size, _plain(order.folder)
     held = f"(JobStatus == {HELD} && !member(HoldReasonCode, {{{', '.join(map(str, _PASSING))}}}) && {_AGE} > {STAY_S})"
@@ -109,7 +120,7 @@ def _description(site: Site, order: Order) -> list[str]:
     return lines
 
 
-def _program(site: Site, order: Order) -> list[str]:
+def _program(site: Site, order: PilotBatch) -> list[str]:
     """``start.sh``, or a shell that runs the site's lines before it."""
     folder = _plain(order.folder)
     files = [f"{folder}/$(number).json", _plain(order.bundle)]
@@ -145,72 +156,72 @@ def _id(job: Mapping[str, Any]) -> str:
     return f"{job['ClusterId']}.{job['ProcId']}"
 
 
-def _submitted(answer: Answer, count: int) -> list[str]:
+def _submitted(answer: CommandOutput, count: int) -> list[str]:
     said = answer.complaint()
     if answer.status == 0:
         ranges = re.findall(r"^(\d+)\.0 - (\d+)\.(\d+)\s*$", answer.stdout, re.M)
         if len(ranges) != 1 or ranges[0][1:] != (ranges[0][0], str(count - 1)):
-            raise Unclear(f"condor_submit did not tell {count} ids: {said}")
+            raise UnclearAnswer(f"condor_submit did not tell {count} ids: {said}")
         return [f"{ranges[0][0]}.{process}" for process in range(count)]
     if answer.status in (126, 127):
-        raise Refused(said)
+        raise CommandRefused(said)
     if answer.status is None or _TROUBLE.search(said) or "ERROR: " not in answer.stderr:
-        raise Unclear(said)
-    raise Refused(said.replace("ERROR: ", ""), later=bool(_LATER.search(said)))
+        raise UnclearAnswer(said)
+    raise CommandRefused(said.replace("ERROR: ", ""), later=bool(_LATER.search(said)))
 
 
-def _jobs(answer: Answer) -> Iterator[Mapping[str, Any]]:
+def _jobs(answer: CommandOutput) -> Iterator[Mapping[str, Any]]:
     """Lists follow one another if several were asked for. Of no jobs, some commands print an empty list, and some nothing."""
     text = answer.stdout.strip()
     if answer.status is None or (answer.status != 0 and not text):
-        raise Unclear(answer.complaint())
+        raise UnclearAnswer(answer.complaint())
     while text:
         try:
             jobs, end = json.JSONDecoder().raw_decode(text)
         except ValueError:
-            raise Unclear(f"it told no list of jobs: {answer.complaint()}") from None
+            raise UnclearAnswer(f"it told no list of jobs: {answer.complaint()}") from None
         text = text[end:].strip()
         yield from (job for job in jobs if isinstance(job, dict) and "ClusterId" in job and "ProcId" in job)
 
 
-def _sightings(answer: Answer, asked: Sequence[str]) -> dict[str, Sighting]:
+def _sightings(answer: CommandOutput, asked: Sequence[str]) -> dict[str, JobStatus]:
     seen = {_id(job): _sighting(job) for job in _jobs(answer)}
     return {job: sighting for job in asked if (sighting := seen.get(job)) is not None}
 
 
-def _sighting(job: Mapping[str, Any]) -> Sighting | None:
+def _sighting(job: Mapping[str, Any]) -> JobStatus | None:
     """None for a status that is not known here."""
     status = job.get("JobStatus")
     if status == IDLE:
-        return Sighting(QUEUED, (job.get("LastRejMatchReason") or "").strip())
+        return JobStatus(QUEUED, (job.get("LastRejMatchReason") or "").strip())
     if status in (EXECUTING, BRINGS_BACK, SUSPENDED):
-        return Sighting(RUNNING, "suspended" if status == SUSPENDED else "")
+        return JobStatus(RUNNING, "suspended" if status == SUSPENDED else "")
     if status == HELD:
         reason = f"held: {job.get('HoldReason') or 'no reason is told'}"
         code = job.get("HoldReasonCode")
-        return Sighting(QUEUED, reason) if code in _PASSING else Sighting(ENDED, reason, well=False, expired=code in _TOO_LONG)
+        return JobStatus(QUEUED, reason) if code in _PASSING else JobStatus(ENDED, reason, well=False, expired=code in _TOO_LONG)
     if status == REMOVED:
         return _removed(job)
     if status == COMPLETED:
         # Of a job that was evicted, what is told of its exit is that of its former run: it is of interest only here.
         if job.get("ExitBySignal"):
-            return Sighting(ENDED, f"killed by signal {job.get('ExitSignal')}", well=False)
-        return Sighting(ENDED, f"exit status {job.get('ExitCode')}", well=job.get("ExitCode") == 0)
+            return JobStatus(ENDED, f"killed by signal {job.get('ExitSignal')}", well=False)
+        return JobStatus(ENDED, f"exit status {job.get('ExitCode')}", well=job.get("ExitCode") == 0)
     return None
 
 
-def _removed(job: Mapping[str, Any]) -> Sighting:
+def _removed(job: Mapping[str, Any]) -> JobStatus:
     """If its own description had it removed, the status before tells which of the two conditions it was."""
     reason = job.get("RemoveReason") or "removed"
     if "PeriodicRemove" in reason and job.get("LastJobStatus") == HELD:
-        return Sighting(ENDED, f"held: {job.get('HoldReason') or job.get('LastHoldReason')}", well=False)
+        return JobStatus(ENDED, f"held: {job.get('HoldReason') or job.get('LastHoldReason')}", well=False)
     if _TIME_IS_OVER in reason:
-        return Sighting(ENDED, "it ran longer than its walltime", well=False, expired=True)
-    return Sighting(ENDED, reason, well=False)
+        return JobStatus(ENDED, "it ran longer than its walltime", well=False, expired=True)
+    return JobStatus(ENDED, reason, well=False)
 
 
-def _cancelled(answer: Answer) -> None:
+def _cancelled(answer: CommandOutput) -> None:
     """HTCondor has the same words for a job that it does not know, one that ended, and one of somebody else."""
     said = [line for line in (*answer.stdout.splitlines(), *answer.stderr.splitlines()) if line.strip()]
     if answer.status != 0 and not (answer.status == 1 and said and all(map(_HARMLESS.search, said))):
-        raise Unclear(answer.complaint())
+        raise UnclearAnswer(answer.complaint())

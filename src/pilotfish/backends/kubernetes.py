@@ -16,9 +16,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from pilotfish.backends.exchange import ENDED, QUEUED, RUNNING, Answer, Command, Exchange, Order, Refused, Sighting, Unclear
-from pilotfish.backends.script import pilot_script
-from pilotfish.backends.shell import CANNOT, UNDONE, documents, fill
+from pilotfish.backends.interface import (
+    ENDED,
+    QUEUED,
+    RUNNING,
+    Command,
+    CommandExchange,
+    CommandOutput,
+    CommandRefused,
+    JobStatus,
+    PilotBatch,
+    UnclearAnswer,
+)
+from pilotfish.backends.pilot_script import pilot_script
+from pilotfish.backends.shell_template import CANNOT, UNDONE, documents, fill
 from pilotfish.model.site import Site
 
 Result = TypeVar("Result")
@@ -65,7 +76,7 @@ class KubernetesBackend:
 
     arrays = 50
 
-    def submit(self, site: Site, order: Order) -> Exchange[list[str]]:
+    def submit(self, site: Site, order: PilotBatch) -> CommandExchange[list[str]]:
         names = [f"{order.tag}-{number}" for number in range(1, order.count + 1)]
         files = {"start.sh": f"{order.folder}/start.sh", "agent.pyz": order.bundle}
         files |= {f"{number}.json": f"{order.folder}/{number}.json" for number in range(1, order.count + 1)}
@@ -77,18 +88,18 @@ class KubernetesBackend:
             JOBS=json.dumps({"apiVersion": "v1", "kind": "List", "items": jobs}),
         )
 
-        def read(answer: Answer) -> list[str]:
+        def read(answer: CommandOutput) -> list[str]:
             if answer.status in (CANNOT, UNDONE):
-                raise Refused(answer.complaint(), later=bool(PASSING.search(answer.stderr)))
+                raise CommandRefused(answer.complaint(), later=bool(PASSING.search(answer.stderr)))
             made = re.findall(r"^job\.batch/(\S+)", _told(answer), re.MULTILINE)
             if made != names:
-                raise Unclear(f"{len(made)} jobs were named of {order.count}: {answer.complaint()}")
+                raise UnclearAnswer(f"{len(made)} jobs were named of {order.count}: {answer.complaint()}")
             return names
 
         return _exchange(site, script, read)
 
-    def query(self, site: Site, jobs: Sequence[str]) -> list[Exchange[dict[str, Sighting]]]:
-        def read(answer: Answer) -> dict[str, Sighting]:
+    def query(self, site: Site, jobs: Sequence[str]) -> list[CommandExchange[dict[str, JobStatus]]]:
+        def read(answer: CommandOutput) -> dict[str, JobStatus]:
             pods: dict[str, Mapping[str, Any]] = {}
             known: dict[str, Mapping[str, Any]] = {}
             complaints: dict[str, str] = {}
@@ -109,14 +120,14 @@ class KubernetesBackend:
 
         return [_exchange(site, QUERY, read)]
 
-    def cancel(self, site: Site, jobs: Sequence[str]) -> list[Exchange[None]]:
-        def read(answer: Answer) -> None:
+    def cancel(self, site: Site, jobs: Sequence[str]) -> list[CommandExchange[None]]:
+        def read(answer: CommandOutput) -> None:
             _told(answer)
 
         return [_exchange(site, f"kube delete jobs --ignore-not-found --wait=false {shlex.join(jobs)}\n", read)]
 
-    def find(self, site: Site, tag: str) -> list[Exchange[dict[int, str]]]:
-        def read(answer: Answer) -> dict[int, str]:
+    def find(self, site: Site, tag: str) -> list[CommandExchange[dict[int, str]]]:
+        def read(answer: CommandOutput) -> dict[int, str]:
             names = re.findall(rf"^job\.batch/({re.escape(tag)}-(\d+))$", _told(answer), re.MULTILINE)
             return {int(number): name for name, number in names}
 
@@ -126,7 +137,7 @@ class KubernetesBackend:
         """Nothing is remembered of Jobs that are gone."""
 
 
-def job_of(site: Site, order: Order, number: int) -> dict[str, Any]:
+def job_of(site: Site, order: PilotBatch, number: int) -> dict[str, Any]:
     """The Job of one pilot. Its time counts from when the Pod came to a node; that of a Job itself would count while it waits."""
     size, options = order.size, site.options
     labels = {"app": "pilotfish", "pilotfish/tag": order.tag}
@@ -182,20 +193,20 @@ def _chosen(options: Mapping[str, str]) -> dict[str, Any]:
     return chosen
 
 
-def _exchange(site: Site, script: str, read: Callable[[Answer], Result]) -> Exchange[Result]:
+def _exchange(site: Site, script: str, read: Callable[[CommandOutput], Result]) -> CommandExchange[Result]:
     words = [f"--{name}={site.options[name]}" for name in ("kubeconfig", "context", "namespace") if name in site.options]
     # A silent server is asked five times, so the whole takes six times as long.
     before = f'kube() {{ {shlex.join(["kubectl", "--request-timeout=10s", *words])} "$@"; }}\n'
-    return Exchange(Command(("sh", "-s"), stdin=before + script, patience_s=150.0), read)
+    return CommandExchange(Command(("sh", "-s"), stdin=before + script, patience_s=150.0), read)
 
 
-def _told(answer: Answer) -> str:
+def _told(answer: CommandOutput) -> str:
     if answer.status != 0:
-        raise Unclear(answer.complaint())
+        raise UnclearAnswer(answer.complaint())
     return answer.stdout
 
 
-def _sighting(job: Mapping[str, Any] | None, pod: Mapping[str, Any] | None, complaint: str) -> Sighting | None:
+def _sighting(job: Mapping[str, Any] | None, pod: Mapping[str, Any] | None, complaint: str) -> JobStatus | None:
     status = (pod or {}).get("status") or {}
     true = {
         condition["type"]: condition
@@ -204,18 +215,18 @@ def _sighting(job: Mapping[str, Any] | None, pod: Mapping[str, Any] | None, comp
     }
     phase = status.get("phase", "")
     if "Complete" in true or phase == "Succeeded":
-        return Sighting(ENDED)
+        return JobStatus(ENDED)
     if "Failed" in true or phase == "Failed":
         verdict = true.get("Failed", {})
         expired = "DeadlineExceeded" in (verdict.get("reason"), status.get("reason"))
-        return Sighting(ENDED, _end(status) or _said(verdict), well=False, expired=expired)
+        return JobStatus(ENDED, _end(status) or _said(verdict), well=False, expired=expired)
     if phase == "Running":
-        return Sighting(RUNNING)
+        return JobStatus(RUNNING)
     if phase == "Pending":
-        return Sighting(QUEUED, _wait(status))
+        return JobStatus(QUEUED, _wait(status))
     if job is None or phase:
         return None
-    return Sighting(QUEUED, _said(true["Suspended"]) if "Suspended" in true else complaint)
+    return JobStatus(QUEUED, _said(true["Suspended"]) if "Suspended" in true else complaint)
 
 
 def _wait(status: Mapping[str, Any]) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class LocalAgent:
+class LocalBackend:
     """What an agent on this machine is started with. Its key is in the credentials file, never in the arguments."""
 
     python: str

@@ -10,8 +10,19 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 
-from pilotfish.backends.exchange import ENDED, QUEUED, RUNNING, Answer, Command, Exchange, Order, Refused, Sighting, Unclear
-from pilotfish.backends.script import pilot_script
+from pilotfish.backends.interface import (
+    ENDED,
+    QUEUED,
+    RUNNING,
+    Command,
+    CommandExchange,
+    CommandOutput,
+    CommandRefused,
+    JobStatus,
+    PilotBatch,
+    UnclearAnswer,
+)
+from pilotfish.backends.pilot_script import pilot_script
 from pilotfish.model.site import PilotSize, Site
 
 MIB = 1 << 20
@@ -45,39 +56,39 @@ class LsfBackend:
     arrays = 1000
     """LSF's own default for MAX_JOB_ARRAY_SIZE."""
 
-    def submit(self, site: Site, order: Order) -> Exchange[list[str]]:
+    def submit(self, site: Site, order: PilotBatch) -> CommandExchange[list[str]]:
         several = order.count > 1
         # What is given as an argument wins over the script's lines: no directive may rename the job.
         argv = [*_IMPATIENT, "bsub", "-J", f"{order.tag}[1-{order.count}]" if several else order.tag]
         argv += ["-o", f"{order.folder.replace('%', '%%')}/{'%I' if several else '1'}.log"]
         lines = [f"#BSUB {line}" for line in (*_wishes(site, order.size), *site.directives)]
         script = pilot_script(site, order, lines, "$LSB_JOBINDEX" if several else "1", _EVERYWHERE)
-        return Exchange(Command(tuple(argv), script), lambda answer: _submitted(answer, order.count))
+        return CommandExchange(Command(tuple(argv), script), lambda answer: _submitted(answer, order.count))
 
-    def query(self, site: Site, jobs: Sequence[str]) -> list[Exchange[dict[str, Sighting]]]:
+    def query(self, site: Site, jobs: Sequence[str]) -> list[CommandExchange[dict[str, JobStatus]]]:
         argv = (*_IMPATIENT, "bjobs", "-a", "-noheader", "-o", FIELDS, *jobs)
 
-        def read(answer: Answer) -> dict[str, Sighting]:
+        def read(answer: CommandOutput) -> dict[str, JobStatus]:
             seen = {job: _sighting(*told) for job, _, *told in _rows(answer) if job in asked}
             return {job: sighting for job, sighting in seen.items() if sighting is not None}
 
         asked = frozenset(jobs)
-        return [Exchange(Command(argv), read)]
+        return [CommandExchange(Command(argv), read)]
 
-    def cancel(self, site: Site, jobs: Sequence[str]) -> list[Exchange[None]]:
-        return [Exchange(Command((*_IMPATIENT, "bkill", *jobs)), _cancelled)]
+    def cancel(self, site: Site, jobs: Sequence[str]) -> list[CommandExchange[None]]:
+        return [CommandExchange(Command((*_IMPATIENT, "bkill", *jobs)), _cancelled)]
 
-    def find(self, site: Site, tag: str) -> list[Exchange[dict[int, str]]]:
+    def find(self, site: Site, tag: str) -> list[CommandExchange[dict[int, str]]]:
         # The star is for the elements of an array, whose names are TAG[1] and so on.
         argv = (*_IMPATIENT, "bjobs", "-a", "-noheader", "-o", FIELDS, "-J", f"{tag}*")
 
-        def read(answer: Answer) -> dict[int, str]:
+        def read(answer: CommandOutput) -> dict[int, str]:
             named = [job for job, name, *_ in _rows(answer) if re.sub(r"\[.*\]$", "", name) == tag]
             return {int(job.partition("[")[2].rstrip("]") or 1): job for job in named}
 
-        return [Exchange(Command(argv), read)]
+        return [CommandExchange(Command(argv), read)]
 
-    def past(self, site: Site, jobs: Sequence[str]) -> Exchange[dict[str, Sighting]] | None:
+    def past(self, site: Site, jobs: Sequence[str]) -> CommandExchange[dict[str, JobStatus]] | None:
         return None
 
 
@@ -97,42 +108,42 @@ def _wishes(site: Site, size: PilotSize) -> list[str]:
     return lines
 
 
-def _submitted(answer: Answer, count: int) -> list[str]:
+def _submitted(answer: CommandOutput, count: int) -> list[str]:
     said = answer.complaint()
     ids = re.findall(r"^Job <(\d+)> is submitted", answer.stdout, re.M)
     if answer.status is not None and ids:
         return [f"{ids[-1]}[{number}]" for number in range(1, count + 1)] if count > 1 else [ids[-1]]
     if answer.status in (126, 127) or (answer.status and _REFUSED in said and not _TROUBLE.search(said)):
-        raise Refused(said, later=bool(_LATER.search(said)))
-    raise Unclear(said if answer.status else f"bsub gave no id: {said}")
+        raise CommandRefused(said, later=bool(_LATER.search(said)))
+    raise UnclearAnswer(said if answer.status else f"bsub gave no id: {said}")
 
 
-def _rows(answer: Answer) -> Iterator[tuple[str, str, str, str, str]]:
+def _rows(answer: CommandOutput) -> Iterator[tuple[str, str, str, str, str]]:
     """Of each job: id, name, state, how it exited, why it waits. What is printed is known, whatever is said of other jobs."""
     if answer.status is None:
-        raise Unclear(answer.complaint())
+        raise UnclearAnswer(answer.complaint())
     rows = [row.groups() for row in map(_ROW.fullmatch, map(str.strip, answer.stdout.splitlines())) if row]
     said = [line for line in (*answer.stdout.splitlines(), *answer.stderr.splitlines()) if line.strip()]
     if not rows and not (answer.status == 0 and not said) and not (said and all(map(_NONE.search, said))):
-        raise Unclear(answer.complaint())
+        raise UnclearAnswer(answer.complaint())
     for job, index, state, status, name, ended, waits in rows:
         exit_words = [words for words in (ended, f"exit status {status}" if status.strip("-0") else "") if words.strip("- ")]
         yield (job if index == "0" else f"{job}[{index}]"), name, state, ", ".join(exit_words), waits.strip(" -;")
 
 
-def _sighting(state: str, ended: str, waits: str) -> Sighting | None:
+def _sighting(state: str, ended: str, waits: str) -> JobStatus | None:
     """None for a state that tells nothing."""
     phase = _PHASES.get(state)
     if phase == QUEUED:
-        return Sighting(QUEUED, waits or ("" if state == "PEND" else state))
+        return JobStatus(QUEUED, waits or ("" if state == "PEND" else state))
     if phase == RUNNING:
-        return Sighting(RUNNING, "" if state == "RUN" else state)
+        return JobStatus(RUNNING, "" if state == "RUN" else state)
     if phase == ENDED:
-        return Sighting(ENDED, f"{state} ({ended})" if ended else state, well=state == "DONE", expired=bool(_EXPIRED.search(ended)))
+        return JobStatus(ENDED, f"{state} ({ended})" if ended else state, well=state == "DONE", expired=bool(_EXPIRED.search(ended)))
     return None
 
 
-def _cancelled(answer: Answer) -> None:
+def _cancelled(answer: CommandOutput) -> None:
     said = [line for line in (*answer.stdout.splitlines(), *answer.stderr.splitlines()) if line.strip()]
     if answer.status is None or (answer.status != 0 and not (said and all(map(_OVER.search, said)))):
-        raise Unclear(answer.complaint())
+        raise UnclearAnswer(answer.complaint())

@@ -13,8 +13,19 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 
-from pilotfish.backends.exchange import ENDED, QUEUED, RUNNING, Answer, Command, Exchange, Order, Refused, Sighting, Unclear
-from pilotfish.backends.script import pilot_script
+from pilotfish.backends.interface import (
+    ENDED,
+    QUEUED,
+    RUNNING,
+    Command,
+    CommandExchange,
+    CommandOutput,
+    CommandRefused,
+    JobStatus,
+    PilotBatch,
+    UnclearAnswer,
+)
+from pilotfish.backends.pilot_script import pilot_script
 from pilotfish.model.site import PilotSize, Site
 
 FLAVOUR, OPENPBS, TORQUE = "flavour", "openpbs", "torque"
@@ -54,7 +65,7 @@ qstat -x -t -f $jobs 2>/dev/null || exec qstat -t -f $jobs
 class PbsBackend:
     arrays = 500
 
-    def submit(self, site: Site, order: Order) -> Exchange[list[str]]:
+    def submit(self, site: Site, order: PilotBatch) -> CommandExchange[list[str]]:
         torque = _flavour(site) == TORQUE
         # Without -S it would be the user's own shell that reads the script, whichever that is.
         argv = ["qsub", "-N", _name(site, order.tag), "-S", "/bin/sh", "-j", "oe", "-o", f"{order.folder}/", *_wishes(site, order.size)]
@@ -66,30 +77,30 @@ class PbsBackend:
         # Torque's would start it on every core.
         everywhere = f"pbsdsh {'-u' if torque else '--'} {_ENVIRONMENT}"
         script = pilot_script(site, order, [*(f"#PBS {line}" for line in site.directives), output], number, everywhere)
-        return Exchange(Command(tuple(argv), script), lambda answer: _submitted(answer, order.count))
+        return CommandExchange(Command(tuple(argv), script), lambda answer: _submitted(answer, order.count))
 
-    def query(self, site: Site, jobs: Sequence[str]) -> list[Exchange[dict[str, Sighting]]]:
-        return [Exchange(Command(("qstat", "-f", *jobs)), lambda answer: _sightings(answer, site, jobs))]
+    def query(self, site: Site, jobs: Sequence[str]) -> list[CommandExchange[dict[str, JobStatus]]]:
+        return [CommandExchange(Command(("qstat", "-f", *jobs)), lambda answer: _sightings(answer, site, jobs))]
 
-    def cancel(self, site: Site, jobs: Sequence[str]) -> list[Exchange[None]]:
-        return [Exchange(Command(("qdel", *jobs)), _cancelled)]
+    def cancel(self, site: Site, jobs: Sequence[str]) -> list[CommandExchange[None]]:
+        return [CommandExchange(Command(("qdel", *jobs)), _cancelled)]
 
-    def find(self, site: Site, tag: str) -> list[Exchange[dict[int, str]]]:
+    def find(self, site: Site, tag: str) -> list[CommandExchange[dict[int, str]]]:
         name = _name(site, tag)
         # Torque gives the elements of an array names of their own, NAME-1 and so on, which qselect would not find.
         argv = ("qstat", "-t", "-f") if _flavour(site) == TORQUE else ("sh", "-c", _FIND, "find", name)
 
-        def read(answer: Answer) -> dict[int, str]:
+        def read(answer: CommandOutput) -> dict[int, str]:
             named = [job for job, known in _jobs(answer).items() if re.fullmatch(re.escape(name) + r"(-\d+)?", known.get("Job_Name", ""))]
             numbers = {job: _NUMBER.search(job) for job in named if "[]" not in job}
             return {int(number[1]) if number else 1: job for job, number in numbers.items()}
 
-        return [Exchange(Command(argv), read)]
+        return [CommandExchange(Command(argv), read)]
 
-    def past(self, site: Site, jobs: Sequence[str]) -> Exchange[dict[str, Sighting]] | None:
+    def past(self, site: Site, jobs: Sequence[str]) -> CommandExchange[dict[str, JobStatus]] | None:
         if _flavour(site) == TORQUE:
             return None
-        return Exchange(Command(("qstat", "-x", "-f", *jobs)), lambda answer: _sightings(answer, site, jobs))
+        return CommandExchange(Command(("qstat", "-x", "-f", *jobs)), lambda answer: _sightings(answer, site, jobs))
 
 
 def _flavour(site: Site) -> str:
@@ -123,57 +134,57 @@ def _wishes(site: Site, size: PilotSize) -> list[str]:
     return [*words, *(["-q", site.queue] if site.queue else []), *(["-A", site.account] if site.account else [])]
 
 
-def _submitted(answer: Answer, count: int) -> list[str]:
+def _submitted(answer: CommandOutput, count: int) -> list[str]:
     said = answer.complaint()
     if answer.status == 0:
         ids = _ID.findall(answer.stdout)
         if not ids or bool(ids[-1][1]) != (count > 1):
-            raise Unclear(f"qsub gave no id: {said}")
+            raise UnclearAnswer(f"qsub gave no id: {said}")
         job, _, server = ids[-1]
         return [f"{job}[{number}]{server}" for number in range(1, count + 1)] if count > 1 else [job + server]
     if answer.status is None or _TROUBLE.search(said) or not ("qsub: " in answer.stderr or answer.status in (126, 127)):
-        raise Unclear(said)
-    raise Refused(said.partition(" usage: ")[0].replace("qsub: ", ""), later=bool(_LATER.search(said)))
+        raise UnclearAnswer(said)
+    raise CommandRefused(said.partition(" usage: ")[0].replace("qsub: ", ""), later=bool(_LATER.search(said)))
 
 
-def _jobs(answer: Answer) -> dict[str, dict[str, str]]:
+def _jobs(answer: CommandOutput) -> dict[str, dict[str, str]]:
     """The attributes of each job, by its id. A job that is printed is known, whatever is said of others; that none is, must be clear."""
     if answer.status is None:
-        raise Unclear(answer.complaint())
+        raise UnclearAnswer(answer.complaint())
     told = answer.stdout.replace("\n\t", "").split("\nJob Id: ")
     told[0] = told[0].removeprefix("Job Id: ") if told[0].startswith("Job Id: ") else ""
     jobs = {text.partition("\n")[0].strip(): dict(_ATTRIBUTE.findall(text)) for text in told if text}
     if not jobs and (answer.status not in (0, FINISHED, UNKNOWN) or answer.stdout.strip()):
-        raise Unclear(answer.complaint())
+        raise UnclearAnswer(answer.complaint())
     return jobs
 
 
-def _sightings(answer: Answer, site: Site, asked: Sequence[str]) -> dict[str, Sighting]:
+def _sightings(answer: CommandOutput, site: Site, asked: Sequence[str]) -> dict[str, JobStatus]:
     jobs = _jobs(answer)
     seen = {job: _sighting(jobs[job], _EXPIRED[_flavour(site)]) for job in asked if job in jobs}
     return {job: sighting for job, sighting in seen.items() if sighting is not None}
 
 
-def _sighting(job: Mapping[str, str], expired: int) -> Sighting | None:
+def _sighting(job: Mapping[str, str], expired: int) -> JobStatus | None:
     """None for a state that is not known here."""
     state, comment = job.get("job_state", ""), job.get("comment", "")
     status = job.get("Exit_status", job.get("exit_status"))  # Torque writes it small
     phase = _PHASES.get(state)
     if phase == QUEUED and status is not None:
-        return Sighting(QUEUED, f"it was put back into the queue: {comment}")
+        return JobStatus(QUEUED, f"it was put back into the queue: {comment}")
     if phase == QUEUED or (phase == RUNNING and state in _STATES):
-        return Sighting(phase, comment or _STATES.get(state, ""))
+        return JobStatus(phase, comment or _STATES.get(state, ""))
     if phase == RUNNING:
-        return Sighting(RUNNING)
+        return JobStatus(RUNNING)
     if phase == ENDED and comment == _GUESSED:
-        return Sighting(ENDED, comment)
+        return JobStatus(ENDED, comment)
     if phase == ENDED:
         reason = ", ".join(words for words in (comment, f"exit status {status}" if status else "never ran") if words)
-        return Sighting(ENDED, reason, well=status == "0", expired=status == str(expired))
+        return JobStatus(ENDED, reason, well=status == "0", expired=status == str(expired))
     return None
 
 
-def _cancelled(answer: Answer) -> None:
+def _cancelled(answer: CommandOutput) -> None:
     complaints = [line for line in answer.stderr.splitlines() if line.strip() and not _HARMLESS.search(line)]
     if answer.status is None or (answer.status != 0 and (complaints or not answer.stderr.strip())):
-        raise Unclear(answer.complaint())
+        raise UnclearAnswer(answer.complaint())

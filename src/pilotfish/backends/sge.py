@@ -11,8 +11,19 @@ import re
 from collections.abc import Iterator, Sequence
 from xml.etree import ElementTree
 
-from pilotfish.backends.exchange import ENDED, QUEUED, RUNNING, Answer, Command, Exchange, Order, Refused, Sighting, Unclear
-from pilotfish.backends.script import pilot_script
+from pilotfish.backends.interface import (
+    ENDED,
+    QUEUED,
+    RUNNING,
+    Command,
+    CommandExchange,
+    CommandOutput,
+    CommandRefused,
+    JobStatus,
+    PilotBatch,
+    UnclearAnswer,
+)
+from pilotfish.backends.pilot_script import pilot_script
 from pilotfish.model.site import PilotSize, Site
 
 MIB = 1 << 20
@@ -39,33 +50,33 @@ _AFTER_SIGNAL = 100
 class SgeBackend:
     arrays = 1000
 
-    def submit(self, site: Site, order: Order) -> Exchange[list[str]]:
+    def submit(self, site: Site, order: PilotBatch) -> CommandExchange[list[str]]:
         if order.size.nodes > 1:
-            raise Refused("a pilot on Grid Engine has one node; set nodes = 1 for this site")
+            raise CommandRefused("a pilot on Grid Engine has one node; set nodes = 1 for this site")
         # Without -notify an agent hears first of SIGKILL or SIGSTOP; with it, of SIGUSR2 or SIGUSR1, as long before as its queue says.
         argv = ["qsub", "-terse", "-notify", "-N", order.tag, "-wd", order.folder, "-S", "/bin/sh", "-j", "y", "-o"]
         argv += [f"{order.folder}/$TASK_ID.log", "-t", f"1-{order.count}"] if order.count > 1 else [f"{order.folder}/1.log"]
         number = "$SGE_TASK_ID" if order.count > 1 else "1"
         script = pilot_script(site, order, [f"#$ {line}" for line in _wishes(site, order.size)], number)
-        return Exchange(Command(tuple(argv), script), lambda answer: _submitted(answer, order.count))
+        return CommandExchange(Command(tuple(argv), script), lambda answer: _submitted(answer, order.count))
 
-    def query(self, site: Site, jobs: Sequence[str]) -> list[Exchange[dict[str, Sighting]]]:
+    def query(self, site: Site, jobs: Sequence[str]) -> list[CommandExchange[dict[str, JobStatus]]]:
         argv = ("sh", "-c", _LIST_WITH_REASONS, "sh", ",".join(dict.fromkeys(job.split(".")[0] for job in jobs)))
         asked = frozenset(jobs)
-        return [Exchange(Command(argv), lambda answer: {job: seen for job, seen, _ in _listed(answer) if job in asked})]
+        return [CommandExchange(Command(argv), lambda answer: {job: seen for job, seen, _ in _listed(answer) if job in asked})]
 
-    def cancel(self, site: Site, jobs: Sequence[str]) -> list[Exchange[None]]:
-        return [Exchange(Command(("qdel", *jobs)), _cancelled)]
+    def cancel(self, site: Site, jobs: Sequence[str]) -> list[CommandExchange[None]]:
+        return [CommandExchange(Command(("qdel", *jobs)), _cancelled)]
 
-    def find(self, site: Site, tag: str) -> list[Exchange[dict[int, str]]]:
+    def find(self, site: Site, tag: str) -> list[CommandExchange[dict[int, str]]]:
         argv = ("sh", "-c", _LIST)
-        return [Exchange(Command(argv), lambda answer: {_number(job): job for job, _, name in _listed(answer) if name == tag})]
+        return [CommandExchange(Command(argv), lambda answer: {_number(job): job for job, _, name in _listed(answer) if name == tag})]
 
-    def past(self, site: Site, jobs: Sequence[str]) -> Exchange[dict[str, Sighting]] | None:
+    def past(self, site: Site, jobs: Sequence[str]) -> CommandExchange[dict[str, JobStatus]] | None:
         """qacct knows a job only some seconds after its end, and never one that was cancelled while it waited."""
         command = Command(("sh", "-c", _RECALL, "sh", *dict.fromkeys(job.split(".")[0] for job in jobs)), patience_s=_RECALL_PATIENCE_S)
         asked = frozenset(jobs)
-        return Exchange(command, lambda answer: {job: seen for job, seen in _remembered(answer) if job in asked})
+        return CommandExchange(command, lambda answer: {job: seen for job, seen in _remembered(answer) if job in asked})
 
 
 def _wishes(site: Site, size: PilotSize) -> list[str]:
@@ -89,30 +100,30 @@ def _wishes(site: Site, size: PilotSize) -> list[str]:
     return [*lines, *site.directives]
 
 
-def _submitted(answer: Answer, count: int) -> list[str]:
+def _submitted(answer: CommandOutput, count: int) -> list[str]:
     if answer.status == 0:
         # "5", or "5.1-3:1"; warnings may come before it
         ids = re.findall(r"^(\d+)(?:\.\d+-\d+:\d+)?\s*$", answer.stdout, re.MULTILINE)
         if not ids:
-            raise Unclear(f"qsub gave no id: {answer.complaint()}")
+            raise UnclearAnswer(f"qsub gave no id: {answer.complaint()}")
         return [ids[-1]] if count == 1 else [f"{ids[-1]}.{number}" for number in range(1, count + 1)]
     said = answer.complaint()
     missing = answer.status in (126, 127)
     if answer.status is None or _TROUBLE.search(answer.stderr) or not (missing or _OWN_WORDS.search(answer.stderr)):
-        raise Unclear(said)
+        raise UnclearAnswer(said)
     words = said.removeprefix("Unable to run job: ").removesuffix(" Exiting.")
-    raise Refused(words, later=answer.status == _LIMIT)
+    raise CommandRefused(words, later=answer.status == _LIMIT)
 
 
-def _listed(answer: Answer) -> Iterator[tuple[str, Sighting, str]]:
+def _listed(answer: CommandOutput) -> Iterator[tuple[str, JobStatus, str]]:
     """Ids, what is seen of them, and names."""
     if answer.status != 0:
-        raise Unclear(answer.complaint())
+        raise UnclearAnswer(answer.complaint())
     table, end, rest = answer.stdout.rpartition("</job_info>")
     try:
         root = ElementTree.fromstring((table + end).strip())
     except ElementTree.ParseError as error:
-        raise Unclear(f"what qstat said is no XML ({error})") from error
+        raise UnclearAnswer(f"what qstat said is no XML ({error})") from error
     reasons = dict(_reasons(rest))
     for job in root.iter("job_list"):
         number, letters, tasks = job.findtext("JB_job_number", ""), job.findtext("state", ""), job.findtext("tasks", "")
@@ -121,16 +132,16 @@ def _listed(answer: Answer) -> Iterator[tuple[str, Sighting, str]]:
             yield name, seen, job.findtext("full_job_name", job.findtext("JB_name", ""))
 
 
-def _sighting(job: str, letters: str, running: bool, reasons: dict[str, str]) -> Sighting:
+def _sighting(job: str, letters: str, running: bool, reasons: dict[str, str]) -> JobStatus:
     """The letters add up: q, w, h (held), r, t, R (run again), s, S, T (suspended), d (being deleted), E (error)."""
     if running:
-        return Sighting(RUNNING, "" if letters in ("r", "Rr") else letters)
+        return JobStatus(RUNNING, "" if letters in ("r", "Rr") else letters)
     number = job.partition(".")[0]
     reason = reasons.get(job) or reasons.get(number, "")
     if "E" in letters:
         # It stays so for ever, until somebody clears it or deletes the job.
-        return Sighting(QUEUED, f"{letters}: {reason or f'in error; qstat -j {number} says why'}")
-    return Sighting(QUEUED, reason or ("held" if "h" in letters else ""))
+        return JobStatus(QUEUED, f"{letters}: {reason or f'in error; qstat -j {number} says why'}")
+    return JobStatus(QUEUED, reason or ("held" if "h" in letters else ""))
 
 
 def _reasons(text: str) -> Iterator[tuple[str, str]]:
@@ -162,12 +173,12 @@ def _tasks(number: str, tasks: str) -> Iterator[str]:
             yield from (f"{number}.{task}" for task in range(int(match[1]), int(match[2] or match[1]) + 1, int(match[3] or 1)))
 
 
-def _remembered(answer: Answer) -> Iterator[tuple[str, Sighting]]:
+def _remembered(answer: CommandOutput) -> Iterator[tuple[str, JobStatus]]:
     records = re.split(r"^=+$", answer.stdout, flags=re.MULTILINE)[1:]
     complaints = [line for line in answer.stderr.splitlines() if line.strip()]
     unknown = bool(complaints) and all(_NOT_FOUND.match(line) for line in complaints)
     if answer.status is None or (not records and answer.status != 0 and not unknown):
-        raise Unclear(answer.complaint())
+        raise UnclearAnswer(answer.complaint())
     for record in records:
         fields = {words[0]: words[1].strip() for line in record.splitlines() if len(words := line.split(None, 1)) == 2}
         failed = int("0" + fields.get("failed", "").split(" ")[0])
@@ -176,19 +187,19 @@ def _remembered(answer: Answer) -> Iterator[tuple[str, Sighting]]:
             yield job if task == "undefined" else f"{job}.{task}", _end(fields["failed"], failed, fields["exit_status"])
 
 
-def _end(words: str, failed: int, status: str) -> Sighting:
+def _end(words: str, failed: int, status: str) -> JobStatus:
     how = f"exit status {' '.join(status.split())}"
     if failed not in (0, _AFTER_SIGNAL):
         how = f"failed {' '.join(words.split())}"
-    return Sighting(ENDED, how, well=failed == 0 and status == "0", expired=failed == _OUT_OF_TIME)
+    return JobStatus(ENDED, how, well=failed == 0 and status == "0", expired=failed == _OUT_OF_TIME)
 
 
-def _cancelled(answer: Answer) -> None:
+def _cancelled(answer: CommandOutput) -> None:
     """qdel complains on standard output."""
     lines = [line for line in (answer.stdout + "\n" + answer.stderr).splitlines() if line.strip()]
     others = [line for line in lines if not _HARMLESS.search(line)]
     if answer.status is None or (answer.status != 0 and (others or not lines)):
-        raise Unclear(others[0] if others and answer.status is not None else answer.complaint())
+        raise UnclearAnswer(others[0] if others and answer.status is not None else answer.complaint())
 
 
 def _number(job: str) -> int:

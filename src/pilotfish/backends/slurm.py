@@ -10,8 +10,19 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 
-from pilotfish.backends.exchange import ENDED, QUEUED, RUNNING, Answer, Command, Exchange, Order, Refused, Sighting, Unclear
-from pilotfish.backends.script import pilot_script
+from pilotfish.backends.interface import (
+    ENDED,
+    QUEUED,
+    RUNNING,
+    Command,
+    CommandExchange,
+    CommandOutput,
+    CommandRefused,
+    JobStatus,
+    PilotBatch,
+    UnclearAnswer,
+)
+from pilotfish.backends.pilot_script import pilot_script
 from pilotfish.model.site import PilotSize, Site
 
 MIB = 1 << 20
@@ -46,7 +57,7 @@ class SlurmBackend:
     arrays = 1000
     """Slurm's own default is that the highest number is 1000."""
 
-    def submit(self, site: Site, order: Order) -> Exchange[list[str]]:
+    def submit(self, site: Site, order: PilotBatch) -> CommandExchange[list[str]]:
         # What is given as an argument comes before the script's lines and the environment: no directive may rename the job.
         folder = order.folder.replace("%", "%%")
         argv = ["sbatch", "--parsable", f"--job-name={order.tag}", f"--chdir={order.folder}", "--open-mode=append"]
@@ -61,27 +72,27 @@ class SlurmBackend:
             everywhere += f" --cpus-per-task={math.ceil(size.cores)}"
         number = "$SLURM_ARRAY_TASK_ID" if order.count > 1 else "1"
         script = pilot_script(site, order, [f"#SBATCH {line}" for line in _wishes(site, size)], number, everywhere)
-        return Exchange(Command(tuple(argv), script), lambda answer: _submitted(answer, order.count))
+        return CommandExchange(Command(tuple(argv), script), lambda answer: _submitted(answer, order.count))
 
-    def query(self, site: Site, jobs: Sequence[str]) -> list[Exchange[dict[str, Sighting]]]:
+    def query(self, site: Site, jobs: Sequence[str]) -> list[CommandExchange[dict[str, JobStatus]]]:
         argv = ("squeue", "--noheader", "--all", "--array", "--states=all", "--format=%i|%T|%r", f"--jobs={_jobs_of(jobs)}")
         asked = frozenset(jobs)
-        return [Exchange(Command(argv), lambda answer: {job: seen for job, seen in _listed(answer) if job in asked})]
+        return [CommandExchange(Command(argv), lambda answer: {job: seen for job, seen in _listed(answer) if job in asked})]
 
-    def cancel(self, site: Site, jobs: Sequence[str]) -> list[Exchange[None]]:
-        return [Exchange(Command(("scancel", *jobs)), _cancelled)]
+    def cancel(self, site: Site, jobs: Sequence[str]) -> list[CommandExchange[None]]:
+        return [CommandExchange(Command(("scancel", *jobs)), _cancelled)]
 
-    def find(self, site: Site, tag: str) -> list[Exchange[dict[int, str]]]:
+    def find(self, site: Site, tag: str) -> list[CommandExchange[dict[int, str]]]:
         argv = ("squeue", "--noheader", "--all", "--array", "--states=all", "--format=%i|%T|%r", f"--name={tag}")
-        return [Exchange(Command(argv), lambda answer: {_number(job): job for job, _ in _listed(answer)})]
+        return [CommandExchange(Command(argv), lambda answer: {_number(job): job for job, _ in _listed(answer)})]
 
-    def past(self, site: Site, jobs: Sequence[str]) -> Exchange[dict[str, Sighting]] | None:
+    def past(self, site: Site, jobs: Sequence[str]) -> CommandExchange[dict[str, JobStatus]] | None:
         """Where no accounts are kept, sacct says "Slurm accounting storage is disabled", and this is unclear for ever."""
         if site.options.get(ACCOUNTING) == "no":
             return None
         argv = ("sacct", "--allocations", "--noheader", "--parsable2", "--format=JobID,State,ExitCode", f"--jobs={_jobs_of(jobs)}")
         asked = frozenset(jobs)
-        return Exchange(Command(argv), lambda answer: {job: seen for job, seen in _remembered(answer) if job in asked})
+        return CommandExchange(Command(argv), lambda answer: {job: seen for job, seen in _remembered(answer) if job in asked})
 
 
 def _wishes(site: Site, size: PilotSize) -> list[str]:
@@ -102,28 +113,28 @@ def _wishes(site: Site, size: PilotSize) -> list[str]:
     return [*lines, *site.directives]
 
 
-def _submitted(answer: Answer, count: int) -> list[str]:
+def _submitted(answer: CommandOutput, count: int) -> list[str]:
     if answer.status == 0:
         # "123", or "123;cluster"; a site may have printed a greeting before it
         ids = re.findall(r"^(\d+)(?:;\S+)?\s*$", answer.stdout, re.MULTILINE)
         if not ids:
-            raise Unclear(f"sbatch gave no id: {answer.complaint()}")
+            raise UnclearAnswer(f"sbatch gave no id: {answer.complaint()}")
         return [ids[-1]] if count == 1 else [f"{ids[-1]}_{number}" for number in range(1, count + 1)]
     said = answer.complaint()
     missing = answer.status in (126, 127)
     if answer.status is None or _TROUBLE.search(answer.stderr) or not (missing or "sbatch: " in answer.stderr):
-        raise Unclear(said)
+        raise UnclearAnswer(said)
     words = said.replace("sbatch: error: ", "")
     # Some versions tell only that a policy forbids it, not which. The number of jobs is the likeliest.
     unnamed = _POLICY in answer.stderr and not re.search(r"\w+Limit\b", answer.stderr)
-    raise Refused(words, later=bool(_LATER.search(answer.stderr)) or unnamed)
+    raise CommandRefused(words, later=bool(_LATER.search(answer.stderr)) or unnamed)
 
 
-def _listed(answer: Answer) -> Iterator[tuple[str, Sighting]]:
+def _listed(answer: CommandOutput) -> Iterator[tuple[str, JobStatus]]:
     if answer.status == 1 and "invalid job id specified" in answer.stderr.lower():
         return  # what squeue says of a single job that it does not know; of several it says nothing
     if answer.status != 0:
-        raise Unclear(answer.complaint())
+        raise UnclearAnswer(answer.complaint())
     for line in answer.stdout.splitlines():
         fields = line.strip().split("|", 2)
         if len(fields) == 3:
@@ -132,29 +143,29 @@ def _listed(answer: Answer) -> Iterator[tuple[str, Sighting]]:
                 yield from ((job, seen) for job in _elements(fields[0]))
 
 
-def _sighting(state: str, reason: str) -> Sighting | None:
+def _sighting(state: str, reason: str) -> JobStatus | None:
     """None for a state that no version known here has."""
     reason = "" if reason in ("None", "(null)", "N/A") else _REASONS.get(reason, reason)
     if state in _WAITING:
-        return Sighting(QUEUED, reason or ("" if state == "PENDING" else state))
+        return JobStatus(QUEUED, reason or ("" if state == "PENDING" else state))
     if state in _ALIVE:
-        return Sighting(RUNNING, "" if state == "RUNNING" else state)
+        return JobStatus(RUNNING, "" if state == "RUNNING" else state)
     if state in _OVER:
         words = f"{state} ({reason})" if reason and state not in _STALE else state
-        return Sighting(ENDED, words, well=state == "COMPLETED", expired=state in _EXPIRED)
+        return JobStatus(ENDED, words, well=state == "COMPLETED", expired=state in _EXPIRED)
     return None
 
 
-def _remembered(answer: Answer) -> Iterator[tuple[str, Sighting]]:
+def _remembered(answer: CommandOutput) -> Iterator[tuple[str, JobStatus]]:
     if answer.status != 0:
-        raise Unclear(answer.complaint())
+        raise UnclearAnswer(answer.complaint())
     for line in answer.stdout.splitlines():
         fields = line.strip().split("|")
         state = fields[1].split(" ")[0] if len(fields) == 3 else ""
         if state in _OVER:
             how = _exit(fields[2])
             words = f"{fields[1]} ({how})" if how else fields[1]
-            seen = Sighting(ENDED, words, well=state == "COMPLETED", expired=state in _EXPIRED)
+            seen = JobStatus(ENDED, words, well=state == "COMPLETED", expired=state in _EXPIRED)
             yield from ((job, seen) for job in _elements(fields[0]))
 
 
@@ -166,10 +177,10 @@ def _exit(code: str) -> str:
     return f"exit status {status}" if status not in ("", "0") else ""
 
 
-def _cancelled(answer: Answer) -> None:
+def _cancelled(answer: CommandOutput) -> None:
     complaints = [line for line in answer.stderr.splitlines() if "error" in line and not _HARMLESS.search(line)]
     if answer.status is None or (answer.status != 0 and (complaints or not answer.stderr.strip())):
-        raise Unclear(answer.complaint())
+        raise UnclearAnswer(answer.complaint())
 
 
 def _jobs_of(jobs: Sequence[str]) -> str:

@@ -12,9 +12,19 @@ import shlex
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
-from pilotfish.backends.exchange import ENDED, RUNNING, Answer, Command, Exchange, Order, Refused, Sighting, Unclear
-from pilotfish.backends.script import pilot_script
-from pilotfish.backends.shell import CANNOT, fill, home_path
+from pilotfish.backends.interface import (
+    ENDED,
+    RUNNING,
+    Command,
+    CommandExchange,
+    CommandOutput,
+    CommandRefused,
+    JobStatus,
+    PilotBatch,
+    UnclearAnswer,
+)
+from pilotfish.backends.pilot_script import pilot_script
+from pilotfish.backends.shell_template import CANNOT, fill, home_path
 from pilotfish.model.site import Site
 
 Result = TypeVar("Result")
@@ -99,28 +109,28 @@ class SshBackend:
 
     arrays = 1
 
-    def submit(self, site: Site, order: Order) -> Exchange[list[str]]:
+    def submit(self, site: Site, order: PilotBatch) -> CommandExchange[list[str]]:
         host = order.host or _hosts(site)[0]
         log = shlex.quote(f"{order.folder}/1.log")
         words = {"TAG": shlex.quote(order.tag), "LOG": log, "FILE": shlex.quote(f"{order.folder}/pilot.sh")}
         pilot = _records(site) + fill(PILOT, **words, SCRIPT=pilot_script(site, order, ()))
 
-        def read(answer: Answer) -> list[str]:
+        def read(answer: CommandOutput) -> list[str]:
             if answer.status in (CANNOT, 127):
-                raise Refused(answer.complaint())
+                raise CommandRefused(answer.complaint())
             found = [f"{host}:{process}:{start}" for process, start in re.findall(r"^found (\d+)\.(\w+)$", _whole(answer), re.MULTILINE)]
             if len(found) != 1:
-                raise Unclear(f"no process was named: {answer.complaint()}")
+                raise UnclearAnswer(f"no process was named: {answer.complaint()}")
             return found
 
         return _exchange(site, host, fill(START, **words, PILOT=pilot), read)
 
-    def query(self, site: Site, jobs: Sequence[str]) -> list[Exchange[dict[str, Sighting]]]:
-        def reader(host: str, asked: list[str]) -> Callable[[Answer], dict[str, Sighting]]:
-            def read(answer: Answer) -> dict[str, Sighting]:
+    def query(self, site: Site, jobs: Sequence[str]) -> list[CommandExchange[dict[str, JobStatus]]]:
+        def reader(host: str, asked: list[str]) -> Callable[[CommandOutput], dict[str, JobStatus]]:
+            def read(answer: CommandOutput) -> dict[str, JobStatus]:
                 told = re.findall(r"^(lives|ended) (\d+\.\w+) ?(\d*) ?(.*)$", _whole(answer), re.MULTILINE)
                 return {
-                    _id(host, process): Sighting(RUNNING) if state == "lives" else _ended(status, last)
+                    _id(host, process): JobStatus(RUNNING) if state == "lives" else _ended(status, last)
                     for state, process, status, last in told
                     if process in asked
                 }
@@ -132,8 +142,8 @@ class SshBackend:
             for host, processes in _by_host(jobs).items()
         ]
 
-    def cancel(self, site: Site, jobs: Sequence[str]) -> list[Exchange[None]]:
-        def read(answer: Answer) -> None:
+    def cancel(self, site: Site, jobs: Sequence[str]) -> list[CommandExchange[None]]:
+        def read(answer: CommandOutput) -> None:
             _whole(answer)
 
         return [
@@ -141,9 +151,9 @@ class SshBackend:
             for host, processes in _by_host(jobs).items()
         ]
 
-    def find(self, site: Site, tag: str) -> list[Exchange[dict[int, str]]]:
-        def reader(host: str) -> Callable[[Answer], dict[int, str]]:
-            def read(answer: Answer) -> dict[int, str]:
+    def find(self, site: Site, tag: str) -> list[CommandExchange[dict[int, str]]]:
+        def reader(host: str) -> Callable[[CommandOutput], dict[int, str]]:
+            def read(answer: CommandOutput) -> dict[int, str]:
                 found = re.search(r"^found (\d+\.\w+)$", _whole(answer), re.MULTILINE)
                 return {1: _id(host, found[1])} if found else {}
 
@@ -159,22 +169,22 @@ def _records(site: Site) -> str:
     return fill(RECORDS, FOLDER=home_path(site.folder))
 
 
-def _exchange(site: Site, host: str, script: str, read: Callable[[Answer], Result]) -> Exchange[Result]:
-    return Exchange(Command(("sh", "-s"), stdin=f"{_records(site)}{script}echo '{DONE}'\n", at=host), read)
+def _exchange(site: Site, host: str, script: str, read: Callable[[CommandOutput], Result]) -> CommandExchange[Result]:
+    return CommandExchange(Command(("sh", "-s"), stdin=f"{_records(site)}{script}echo '{DONE}'\n", at=host), read)
 
 
-def _whole(answer: Answer) -> str:
+def _whole(answer: CommandOutput) -> str:
     if answer.status != 0 or DONE not in answer.stdout:
-        raise Unclear(answer.complaint())
+        raise UnclearAnswer(answer.complaint())
     return answer.stdout
 
 
-def _ended(status: str, last: str) -> Sighting:
+def _ended(status: str, last: str) -> JobStatus:
     if not status:
-        return Sighting(ENDED, "it was killed, or its machine went down", well=False)
+        return JobStatus(ENDED, "it was killed, or its machine went down", well=False)
     code = int(status)
     reason = f"signal {code - 128}" if code > 128 else f"exit status {code}"
-    return Sighting(ENDED, f"{reason}: {last}" if last else reason, well=code == 0)
+    return JobStatus(ENDED, f"{reason}: {last}" if last else reason, well=code == 0)
 
 
 def _hosts(site: Site) -> tuple[str, ...]:

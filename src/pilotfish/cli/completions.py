@@ -14,8 +14,8 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from pilotfish.cli.hints import DEFAULT_POOL
-from pilotfish.cli.pool import Master, connect_if_served
+from pilotfish.cli.terminal.pool_hints import DEFAULT_POOL
+from pilotfish.client.session import PoolSessionProtocol, connect_if_served
 from pilotfish.errors import PilotfishError
 
 ANSWER_S = 2.0
@@ -78,7 +78,7 @@ def complete_subject(context: click.Context, parameter: click.Parameter, incompl
 
 def complete_site(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """From what is written: nobody need be asked."""
-    from pilotfish.cli.sitefile import read_tables, sites_path
+    from pilotfish.client.sites_file import read_tables, sites_path
 
     try:
         written = read_tables(sites_path())
@@ -120,14 +120,13 @@ def complete_add(context: click.Context, parameter: click.Parameter, incomplete:
 
 
 def complete_pool(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    from pilotfish.live.daemon import find_pools
+    from pilotfish.client.pools import find_pools
 
     return [CompletionItem(pool.name) for pool in find_pools() if not pool.temporary and pool.name.startswith(incomplete)]
 
 
 def complete_code(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    from pilotfish.cli.causes import CAUSES
-    from pilotfish.cli.complaints import EXPLANATIONS
+    from pilotfish.cli.terminal.error_messages import CAUSES, EXPLANATIONS
 
     known = {**{code: told.meaning for code, told in EXPLANATIONS.items()}, **CAUSES}
     return [CompletionItem(code, help=meaning) for code, meaning in known.items() if code.lower().startswith(incomplete.lower())]
@@ -178,22 +177,22 @@ def _numbers_like(start: str, count: int) -> list[int]:
     return [number for number in found if str(number).startswith(start)][:MOST_TASKS]
 
 
-def _runs(master: Master) -> Rows:
+def _runs(master: PoolSessionProtocol) -> Rows:
     rows: Rows = master.ask("runs")
     return rows
 
 
-def _running(master: Master) -> Rows:
+def _running(master: PoolSessionProtocol) -> Rows:
     unfinished_runs = [row["run"] for row in _runs(master) if unfinished(row)]
     return [task for run in unfinished_runs for task in master.ask("tasks", run=run, state="running", limit=MOST_TASKS)]
 
 
-def _workers(master: Master) -> Rows:
+def _workers(master: PoolSessionProtocol) -> Rows:
     rows: Rows = master.ask("workers", all=False)
     return rows
 
 
-def _asked(context: click.Context, question: Callable[[Master], Rows]) -> Iterable[Rows]:
+def _asked(context: click.Context, question: Callable[[PoolSessionProtocol], Rows]) -> Iterable[Rows]:
     """The answer of the pool that is meant; none when there is no master, or it takes too long."""
     try:
         with _at_most(ANSWER_S):

@@ -9,10 +9,9 @@ from collections.abc import Sequence
 
 import click
 
-from pilotfish.api.nearest import did_you_mean
-from pilotfish.cli.complaints import CANNOT, complain, exit_status
-from pilotfish.cli.hints import mean
-from pilotfish.errors import PilotfishError
+from pilotfish.cli.terminal.error_messages import CANNOT, complain, exit_status
+from pilotfish.cli.terminal.pool_hints import mean
+from pilotfish.errors import PilotfishError, did_you_mean
 
 # section -> command -> (module:attribute, what it does); the text is the first line of the command's own help, a test compares them
 SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
@@ -66,7 +65,7 @@ COMPLETING = "_PILOTFISH_COMPLETE"
 COMMANDS = {name: entry for section in SECTIONS.values() for name, entry in section.items()}
 
 
-class UsageProblem(PilotfishError):
+class UsageError(PilotfishError):
     """The command line itself is wrong."""
 
     code = "P1001"
@@ -88,7 +87,7 @@ class LazyGroup(click.Group):
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
         if name not in COMMANDS and not name.startswith("-"):
-            raise UsageProblem(f"there is no command {name!r}", did_you_mean(name, COMMANDS) or "See them all: pilotfish --help")
+            raise UsageError(f"there is no command {name!r}", did_you_mean(name, COMMANDS) or "See them all: pilotfish --help")
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -99,7 +98,7 @@ class LazyGroup(click.Group):
 
 def _show_version(context: click.Context, parameter: click.Parameter, wanted: bool) -> None:
     if wanted:
-        from pilotfish.cli.about import show_version
+        from pilotfish.cli.about_commands import show_version
 
         show_version()
         context.exit()
@@ -174,4 +173,4 @@ def as_problem(error: click.ClickException) -> PilotfishError:
         message = message.replace(theirs, ours)
     if message[1:2].islower():
         message = message[0].lower() + message[1:]
-    return UsageProblem(message, hint or f"See what it takes: {path} --help")
+    return UsageError(message, hint or f"See what it takes: {path} --help")

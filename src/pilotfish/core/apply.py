@@ -6,11 +6,14 @@ from collections.abc import Callable
 from itertools import repeat
 from typing import Any
 
-from pilotfish.core import gangs, handing, loans, replicas, runs, snapshot, speedups, twins
-from pilotfish.core.moves import dequeue, end, enqueue, maybe_ended, move, occupy, put_back, release, take_away
-from pilotfish.core.pilots import Pilot, SiteRecord
-from pilotfish.core.state import KEPT_GONE_WORKERS, UNIT, Run, State, Task, Troubles, Worker
-from pilotfish.core.usage import settle
+from pilotfish.core import state_snapshot
+from pilotfish.core.data import intermediate_files, replicas
+from pilotfish.core.learning import speedups
+from pilotfish.core.pilots.pilot_records import Pilot, SiteRecord
+from pilotfish.core.state import KEPT_GONE_WORKERS, UNIT, AttemptLosses, Run, State, Task, Worker
+from pilotfish.core.tasks import fair_share, multi_node, speculative_copies
+from pilotfish.core.tasks.fair_share import settle
+from pilotfish.core.tasks.transitions import dequeue, end, enqueue, maybe_ended, move, occupy, put_back, release, take_away
 from pilotfish.model import facts as f
 from pilotfish.model import site as s
 from pilotfish.model.ids import INDEX_MASK, task_id
@@ -87,7 +90,7 @@ def _tasks_added(state: State, fact: f.TasksAdded, at: float) -> None:
         else:
             run.counts[READY] += 1
             if run.awaited:
-                handing.receive(state, task)
+                intermediate_files.receive(state, task)
             enqueue(state, task)
     state.unfinished += count
 
@@ -133,7 +136,7 @@ def _tasks_assigned(state: State, fact: f.TasksAssigned, at: float) -> None:
         if not shape.run.first_started_at:
             shape.run.first_started_at = at
     if fact.beside:
-        gangs.formed(state, fact, at)
+        multi_node.formed(state, fact, at)
 
 
 def _tasks_started(state: State, fact: f.TasksStarted, at: float) -> None:
@@ -154,11 +157,11 @@ def _tasks_done(state: State, fact: f.TasksDone, at: float) -> None:
         task = state.task(number)
         shape = task.shape
         if state.twins:
-            twins.won(state, worker, task, at)
+            speculative_copies.won(state, worker, task, at)
         if shape.cores_max:
             speedups.learn(state, worker, task, wall_us / 1e6)
         if state.gangs:
-            gangs.disband(state, task, at)
+            multi_node.disband(state, task, at)
         release(worker, task)
         task.output = output
         task.payload = b""
@@ -171,7 +174,7 @@ def _tasks_done(state: State, fact: f.TasksDone, at: float) -> None:
             shape.served[worker.site] = None
         if number in fact.made:
             replicas.made(state, task, worker, fact.made[number])
-            handing.leave(task, fact.made[number])
+            intermediate_files.leave(task, fact.made[number])
         end(state, task, DONE, at)
     worker.done += len(fact.tasks)
     worker.streak.clear()
@@ -197,18 +200,18 @@ def _tasks_returned(state: State, fact: f.TasksReturned, at: float) -> None:
     worker = state.workers[fact.worker]
     for number in reversed(fact.tasks):
         task = state.task(number)
-        if state.twins and twins.goes_on(state, worker, task, at):
+        if state.twins and speculative_copies.goes_on(state, worker, task, at):
             continue
-        gangs.disband(state, task, at)
+        multi_node.disband(state, task, at)
         take_away(worker, task, at)
         if number in fact.least_s:
-            troubles = task.troubles = task.troubles or Troubles()
+            troubles = task.troubles = task.troubles or AttemptLosses()
             troubles.least_s = max(troubles.least_s, fact.least_s[number])
             _reshape(task, troubles)
         put_back(state, task)
 
 
-def _reshape(task: Task, troubles: Troubles) -> None:
+def _reshape(task: Task, troubles: AttemptLosses) -> None:
     """It needs more than its spec says."""
     task.shape = task.shape.run.shape_for(task.spec, troubles.memory, troubles.least_s)
 
@@ -216,16 +219,16 @@ def _reshape(task: Task, troubles: Troubles) -> None:
 def _attempt_failed(state: State, fact: f.AttemptFailed, at: float) -> None:
     worker = state.workers[fact.worker]
     task = state.task(fact.task)
-    troubles = task.troubles = task.troubles or Troubles()
+    troubles = task.troubles = task.troubles or AttemptLosses()
     if fact.charge:
         setattr(troubles, fact.charge, getattr(troubles, fact.charge) + 1)
-    goes_on = bool(state.twins) and twins.goes_on(state, worker, task, at)
+    goes_on = bool(state.twins) and speculative_copies.goes_on(state, worker, task, at)
     worker.failed += 1
     worker.progress_at = at
     _blame(worker, task, fact)
     if goes_on:
         return
-    gangs.disband(state, task, at)
+    multi_node.disband(state, task, at)
     release(worker, task)
     task.failure = fact.failure
     task.output = fact.output
@@ -260,8 +263,8 @@ def _tasks_skipped(state: State, fact: f.TasksSkipped, at: float) -> None:
 
 
 def _cancel(state: State, task: Task, reason: str, at: float) -> None:
-    gangs.disband(state, task, at)
-    for worker, _ in list(twins.attempts(state, task)):
+    multi_node.disband(state, task, at)
+    for worker, _ in list(speculative_copies.attempts(state, task)):
         take_away(worker, task, at)
     state.twins.pop(task, None)
     task.failure = Failure("cancelled", "user", reason)
@@ -442,26 +445,110 @@ def _key_revoked(state: State, fact: f.KeyRevoked, at: float) -> None:
 
 
 def _restored(state: State, fact: f.Restored, at: float) -> None:
-    snapshot.restore(state, fact.kind, fact.row)
+    state_snapshot.restore(state, fact.kind, fact.row)
+
+
+# How facts about a run as a whole change the state.
+
+
+def _opened(state: State, fact: f.RunOpened, at: float) -> None:
+    run = state.runs[fact.run] = Run(fact.run, fact.uid, fact.options, at)
+    state.run_uids[fact.uid] = fact.run
+    state.next_run = max(state.next_run, fact.run + 1)
+    fair_share.join(state, run)
+
+
+def _options_changed(state: State, fact: f.RunOptionsChanged, at: float) -> None:
+    run = state.runs[fact.run]
+    before, run.options = run.options, fact.options
+    if (before.share, before.weight) != (fact.options.share, fact.options.weight):
+        account = run.account
+        fair_share.join(state, run)
+        fair_share.leave(state, run, account)
+    for shape in run.shapes.values():
+        shape.priority = run.priority_of(shape.made_from[0])
+
+
+def _application_advanced(state: State, fact: f.ApplicationAdvanced, at: float) -> None:
+    state.runs[fact.run].advanced = fact.cursor
+
+
+def _closed(state: State, fact: f.RunClosed, at: float) -> None:
+    run = state.runs[fact.run]
+    run.closed = fact.reason
+    maybe_ended(run, at)
+
+
+def _paused(state: State, fact: f.RunPaused, at: float) -> None:
+    state.runs[fact.run].paused = fact.paused
+
+
+def _outputs_taken(state: State, fact: f.OutputsTaken, at: float) -> None:
+    run = state.runs[fact.run]
+    for index in run.ended[run.taken : fact.count]:
+        run.tasks[index].output = b""
+    run.taken = fact.count
+
+
+def _forgotten(state: State, fact: f.RunForgotten, at: float) -> None:
+    run = state.runs.pop(fact.run)
+    del state.run_uids[run.uid]
+    replicas.run_gone(state, run)
+    fair_share.leave(state, run, run.account)
+
+
+# How tasks are lent to a site's master, and become those of a worker of its site.
+
+
+def _lent(state: State, fact: f.TasksDelegated, at: float) -> None:
+    lender = state.workers[fact.worker]
+    for number in fact.tasks:
+        task = state.task(number)
+        dequeue(state, task)
+        move(task, ASSIGNED)
+        task.attempt += 1
+        task.worker = lender
+        lender.lent[task] = None
+        run = task.shape.run
+        run.attempts += 1
+        if not run.first_started_at:
+            run.first_started_at = at
+
+
+def _claimed(state: State, fact: f.TasksClaimed, at: float) -> None:
+    worker = state.workers[fact.worker]
+    if not worker.held:
+        worker.progress_at = at
+    for number in fact.tasks:
+        task = state.task(number)
+        assert task.worker is not None and task in task.worker.lent, task
+        del task.worker.lent[task]
+        task.worker = worker
+        needs = task.shape.needs
+        if worker.fits(needs):
+            occupy(worker, task, needs)
+            move(task, RUNNING)  # as far as anybody will tell
+        else:
+            worker.ahead[task] = needs
 
 
 _RULES: dict[type, Callable[[State, Any, float], None]] = {
     f.MasterStarted: _master_started,
     f.PoolSized: _pool_sized,
-    f.RunOpened: runs.opened,
+    f.RunOpened: _opened,
     f.SpecsAdded: _specs_added,
     f.TasksAdded: _tasks_added,
-    f.ApplicationAdvanced: runs.application_advanced,
-    f.RunClosed: runs.closed,
-    f.RunPaused: runs.paused,
-    f.RunOptionsChanged: runs.options_changed,
-    f.OutputsTaken: runs.outputs_taken,
-    f.RunForgotten: runs.forgotten,
+    f.ApplicationAdvanced: _application_advanced,
+    f.RunClosed: _closed,
+    f.RunPaused: _paused,
+    f.RunOptionsChanged: _options_changed,
+    f.OutputsTaken: _outputs_taken,
+    f.RunForgotten: _forgotten,
     f.TasksAssigned: _tasks_assigned,
     f.LinkMeasured: _link_measured,
-    f.TasksLent: loans.lent,
-    f.TasksClaimed: loans.claimed,
-    f.TasksDuplicated: twins.duplicated,
+    f.TasksDelegated: _lent,
+    f.TasksClaimed: _claimed,
+    f.TasksDuplicated: speculative_copies.duplicated,
     f.TasksStarted: _tasks_started,
     f.TasksDone: _tasks_done,
     f.TasksRecalled: _tasks_recalled,

@@ -6,15 +6,15 @@ import hashlib
 
 import msgspec
 
-from pilotfish.core import snapshot
+from pilotfish.core import state_snapshot
 from pilotfish.core.state import State, Task, Worker
-from pilotfish.core.usage import cores_of
+from pilotfish.core.tasks.fair_share import cores_of
 from pilotfish.model.ids import task_id
 from pilotfish.model.states import ASSIGNED, DONE, READY, RUNNING, TASK_STATES, WAITING
 from pilotfish.model.task import CORES
 
 
-class Violation(AssertionError):
+class InvariantViolation(AssertionError):
     """The state is not what it must be: a bug."""
 
 
@@ -36,7 +36,7 @@ def check(state: State) -> None:
 
 def _demand(condition: bool, text: str) -> None:
     if not condition:
-        raise Violation(text)
+        raise InvariantViolation(text)
 
 
 def _check_run(state: State, number: int) -> None:
@@ -45,7 +45,7 @@ def _check_run(state: State, number: int) -> None:
     for index, task in enumerate(run.tasks):
         counts[task.state] += 1
         if task.id != task_id(number, index):
-            raise Violation(f"{task} is at place {index} of run {number}")
+            raise InvariantViolation(f"{task} is at place {index} of run {number}")
         _check_task(state, task)
     _demand(counts == run.counts, f"run {number}: counted {counts}, kept {run.counts}")
     ended = list(run.ended)
@@ -58,7 +58,7 @@ def _check_run(state: State, number: int) -> None:
 def _check_task(state: State, task: Task) -> None:
     problem = _trouble_with(state, task)
     if problem:
-        raise Violation(f"{task} {problem}")
+        raise InvariantViolation(f"{task} {problem}")
 
 
 def _trouble_with(state: State, task: Task) -> str:
@@ -171,7 +171,7 @@ def fingerprint(state: State) -> str:
     past depends on when somebody asked."""
     digest = hashlib.sha256()
     encode = msgspec.msgpack.Encoder(order="deterministic").encode
-    for fact in snapshot.dump(state):
+    for fact in state_snapshot.dump(state):
         if fact.kind != "forecast":
             digest.update(encode(fact))
     return digest.hexdigest()

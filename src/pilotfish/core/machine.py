@@ -11,14 +11,26 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import Any
 
-from pilotfish.core import agents, assigning, clients, commands, gangs, site_masters, sites, watching
 from pilotfish.core.apply import apply
-from pilotfish.core.caches import Caches
-from pilotfish.core.presence import Presence
-from pilotfish.core.proposals import Duplicate, Hold, Loan, Outlook, Policy, Proposal, Recall, Strategy
-from pilotfish.core.prospects import PilotWish, PilotWithdrawal
+from pilotfish.core.clients import client_messages, pool_commands, subscriptions
+from pilotfish.core.connections import WorkerConnection
+from pilotfish.core.data.worker_reports import ReportedCaches
+from pilotfish.core.pilots import site_events
+from pilotfish.core.pilots.factory_interface import PilotProposal, WithdrawalProposal
+from pilotfish.core.policy_interface import (
+    AssignmentProposal,
+    CopyProposal,
+    DelegationProposal,
+    HoldProposal,
+    Policy,
+    PolicyView,
+    Provisioner,
+    RecallProposal,
+)
 from pilotfish.core.state import UNIT, State, Task, Worker
-from pilotfish.core.verdicts import judge_death
+from pilotfish.core.tasks import assignment, multi_node
+from pilotfish.core.tasks.retry_rules import judge_death
+from pilotfish.core.workers import agent_messages, site_masters
 from pilotfish.model import effects as e
 from pilotfish.model import facts as f
 from pilotfish.model import inputs as i
@@ -27,7 +39,7 @@ from pilotfish.model.ids import INDEX_MASK
 from pilotfish.model.settings import PoolSettings
 from pilotfish.model.site import DIED
 from pilotfish.model.states import ACTIVE, ASSIGNED, DONE, ENDING, FAILED, JOINED, READY, RUNNING
-from pilotfish.model.task import Failure, Stored
+from pilotfish.model.task import Failure, StoredPayload
 
 RETURN_S = 15.0
 """After a restart, workers get at least so long to come back: agents call again every 5 s at the latest."""
@@ -53,7 +65,7 @@ class Turn:
 
 
 class Machine:
-    def __init__(self, state: State, policy: Policy, strategy: Strategy, settings: PoolSettings) -> None:
+    def __init__(self, state: State, policy: Policy, strategy: Provisioner, settings: PoolSettings) -> None:
         self.state = state
         self.policy = policy
         self.strategy = strategy
@@ -62,18 +74,18 @@ class Machine:
         self.now = self.started_at = state.at
         self.facts: list[f.Fact] = []
         self.effects: list[e.Effect] = []
-        self.presence: dict[str, Presence] = {}
+        self.presence: dict[str, WorkerConnection] = {}
         self.agent_links: dict[int, str] = {}
-        self.audience = watching.Audience()
+        self.audience = subscriptions.Subscriptions()
         self.about: dict[str, object] = {}
         """What the host wants to be told about itself to whoever asks for the status."""
         self.history_damaged = False
         """Some of what was written down could not be read again."""
         self.refused_proposals = 0
         self.stale_results = 0
-        self.sightings: dict[str, sites.Sighting] = {}
+        self.sightings: dict[str, site_events.PilotStatus] = {}
         """What the sites said last of pilots that have not joined; not written down."""
-        self.caches = Caches()
+        self.caches = ReportedCaches()
         self.site_masters = site_masters.SiteMasters()
         self.site_troubles: dict[str, str] = {}
         self.credentials: dict[str, tuple[float, tuple[i.CredentialSeen, ...]]] = {}
@@ -104,7 +116,7 @@ class Machine:
             self.record(f.PoolSized(float(self.settings.workers)))
         for worker in self.state.workers.values():
             lease_at = now + self._time_to_return(worker)
-            self.presence[worker.id] = Presence(lease_at)
+            self.presence[worker.id] = WorkerConnection(lease_at)
             self.set_timer(lease_at, "lease", worker.id)
             if worker.quarantined_until:
                 self.set_timer(worker.quarantined_until, "quarantine", worker.id)
@@ -125,7 +137,7 @@ class Machine:
     def _call_authors(self) -> None:
         for run in self.state.runs.values():
             if not run.finished:
-                clients.author_gone(self, run)
+                client_messages.author_gone(self, run)
                 if run.options.application and not run.closed:
                     self.effects.append(e.StartApplication(run.id, run.uid, run.options.application))
 
@@ -154,7 +166,7 @@ class Machine:
         )  # time itself may have changed something
         if due or self.stirred or any(map(_matters, self.facts)):
             self._decide()
-        watching.tell(self)
+        subscriptions.tell(self)
         self._consider_finish()
         self.deadline = self._next_deadline()
         turn = Turn(self.now, self.facts, self.effects)
@@ -169,10 +181,10 @@ class Machine:
         self.effects.append(e.Send(link, message, payloads or []))
 
     def peeked(self, message: m.Peeked, payloads: list[Any]) -> None:
-        clients.peeked(self, message, payloads)
+        client_messages.peeked(self, message, payloads)
 
     def release_payload(self, payload: object) -> None:
-        if isinstance(payload, Stored):
+        if isinstance(payload, StoredPayload):
             self.effects.append(e.ReleasePayload(payload))
 
     # --- time -----------------------------------------------------------------------------------------------------------------------
@@ -201,7 +213,7 @@ class Machine:
             presence.lease_at = max(presence.lease_at, self.now + self._time_to_return(self.state.workers[name]))
 
     def _time_to_return(self, worker: Worker) -> float:
-        return max(RETURN_S, agents.lease_s(self, worker))
+        return max(RETURN_S, agent_messages.lease_s(self, worker))
 
     def _expire(self) -> None:
         timers = self._timers
@@ -211,9 +223,9 @@ class Machine:
 
     # --- deciding -----------------------------------------------------------------------------------------------------------------
 
-    def _outlook(self) -> Outlook:
+    def _outlook(self) -> PolicyView:
         divide = self.site_masters.divide if self.site_masters.by_site else None
-        return Outlook(self.state, self.now, self.settings.ahead_s, self._can_take, divide)
+        return PolicyView(self.state, self.now, self.settings.ahead_s, self._can_take, divide)
 
     def _can_take(self, worker: Worker) -> bool:
         presence = self.presence.get(worker.id)
@@ -233,7 +245,7 @@ class Machine:
         soonest = min([moment for moment in moments if moment is not None], default=None)
         self._look_at = max(soonest, self.now + SOON_S) if soonest is not None else None
 
-    def _retire_idle(self, outlook: Outlook) -> float | None:
+    def _retire_idle(self, outlook: PolicyView) -> float | None:
         """Send home who has had nothing to do for long; when to look again."""
         idle_s = self.settings.idle_s
         if not idle_s:
@@ -241,23 +253,23 @@ class Machine:
         idle = [worker for worker in outlook.workers if not worker.held]
         for worker in idle:
             if worker.progress_at + idle_s <= self.now:
-                agents.drain(self, worker, f"had nothing to do for {idle_s:g} s")
+                agent_messages.drain(self, worker, f"had nothing to do for {idle_s:g} s")
         return min((worker.progress_at + idle_s for worker in idle if worker.state == JOINED), default=None)
 
-    def _decide_tasks(self, outlook: Outlook) -> None:
+    def _decide_tasks(self, outlook: PolicyView) -> None:
         for proposal in self.policy.propose(outlook):
-            if isinstance(proposal, Recall):
+            if isinstance(proposal, RecallProposal):
                 self._recall(proposal)
-            elif isinstance(proposal, Loan):
+            elif isinstance(proposal, DelegationProposal):
                 self._lend(proposal)
-            elif isinstance(proposal, Duplicate):
-                self.refused_proposals += not (self._can_take(proposal.worker) and assigning.duplicate(self, proposal))
+            elif isinstance(proposal, CopyProposal):
+                self.refused_proposals += not (self._can_take(proposal.worker) and assignment.duplicate(self, proposal))
             elif self._lawful(proposal):
-                assigning.assign(self, proposal)
+                assignment.assign(self, proposal)
             else:
                 self.refused_proposals += 1
 
-    def _lawful(self, proposal: Proposal) -> bool:
+    def _lawful(self, proposal: AssignmentProposal) -> bool:
         """The machine is the law: a policy's proposal is believed only after this."""
         worker = proposal.worker
         if not self._can_take(worker) or not proposal.tasks:
@@ -265,7 +277,7 @@ class Machine:
         if worker.runs_suspect or (proposal.tasks[0].suspect and (worker.held or len(proposal.tasks) > 1)):
             return False
         if proposal.beside:
-            return all(map(self._can_take, proposal.beside)) and gangs.is_lawful(proposal, self.now)
+            return all(map(self._can_take, proposal.beside)) and multi_node.is_lawful(proposal, self.now)
         count = len(proposal.tasks)
         if count > 1 and len(dict.fromkeys(proposal.tasks)) != count:
             return False
@@ -287,14 +299,14 @@ class Machine:
                         return False
         return True
 
-    def _lend(self, loan: Loan) -> None:
+    def _lend(self, loan: DelegationProposal) -> None:
         fit = all(task.state == READY and not task.suspect and not task.shape.run.paused and task.shape.nodes == 1 for task in loan.tasks)
         if self.site_masters.of(loan.worker) is None or not self._can_take(loan.worker) or not loan.tasks or not fit:
             self.refused_proposals += 1
         else:
             site_masters.lend(self, loan.worker, loan.tasks)
 
-    def _recall(self, recall: Recall) -> None:
+    def _recall(self, recall: RecallProposal) -> None:
         presence = self.presence.get(recall.worker.id)
         tasks = [task for task in recall.tasks if task.worker is recall.worker and task.state == ASSIGNED]
         if presence is None or presence.link is None or not tasks:
@@ -306,29 +318,29 @@ class Machine:
         if self.finishing or self.resting:
             return
         for proposal in self.strategy.propose(self.state, self.now):
-            if isinstance(proposal, Hold):
+            if isinstance(proposal, HoldProposal):
                 self.record(f.SiteHeld(proposal.site, proposal.reason))
-            elif isinstance(proposal, PilotWithdrawal):
+            elif isinstance(proposal, WithdrawalProposal):
                 self._withdraw(proposal)
             elif proposal.size.cores >= 0 and proposal.size.nodes > 0:
                 self.request_pilot(proposal)
             else:
                 self.refused_proposals += 1
 
-    def request_pilot(self, wish: PilotWish, by_hand: bool = False) -> str:
+    def request_pilot(self, wish: PilotProposal, by_hand: bool = False) -> str:
         pilot = f"{wish.site}-{self.state.next_pilot}"
         self.record(f.PilotRequested(pilot, wish.site, wish.size, wish.reason, wish.replaces, by_hand))
         self.effects.append(e.SubmitPilot(pilot, wish.site, wish.size))
         return pilot
 
-    def _withdraw(self, proposal: PilotWithdrawal) -> None:
+    def _withdraw(self, proposal: WithdrawalProposal) -> None:
         """One pilot less: cancelled if it waits; if it runs, its workers finish what they have, and go."""
         pilot = self.state.pilots.get(proposal.pilot)
         if pilot is None or pilot.state > ACTIVE:
             self.refused_proposals += 1
         elif pilot.workers:
             for worker in list(pilot.workers):
-                agents.drain(self, self.state.workers[worker], proposal.reason)
+                agent_messages.drain(self, self.state.workers[worker], proposal.reason)
         else:
             self.end_pilot(pilot.id, proposal.reason, proposal.cause)
 
@@ -347,7 +359,7 @@ class Machine:
         """Send everybody home. What is unfinished stays in the journal and goes on when a master starts again."""
         self.finishing = True
         for worker in list(self.state.workers.values()):
-            agents.leave(self, worker, reason)
+            agent_messages.leave(self, worker, reason)
         for pilot in list(self.state.pilots.values()):
             if pilot.state <= ACTIVE:
                 self.end_pilot(pilot.id, reason)
@@ -362,9 +374,9 @@ class Machine:
         a task that fells its worker before anybody knew that it ran would otherwise do so for ever. Those further back are believed to be
         untouched only the first time: quick ones before such a task would otherwise hide it, again and again."""
         if worker.ends_at is not None and self.now >= worker.ends_at:
-            agents.leave(self, worker, f"{reason}, and its time was over")
+            agent_messages.leave(self, worker, f"{reason}, and its time was over")
             return
-        assigning.stop_beside(self, worker)
+        assignment.stop_beside(self, worker)
         started: list[Task] = list(worker.active)
         untouched: list[Task] = list(worker.lent)
         places = len(started)
@@ -419,14 +431,14 @@ class Machine:
             self.record(f.TasksSkipped(list(hopeless), Failure("dependency", "task", text)))
         run = reason.shape.run
         if run.options.max_failures and run.counts[FAILED] >= run.options.max_failures and run.unfinished:
-            commands.cancel_run(self, run, f"{run.counts[FAILED]} task{'s' * (run.counts[FAILED] > 1)} failed")
+            pool_commands.cancel_run(self, run, f"{run.counts[FAILED]} task{'s' * (run.counts[FAILED] > 1)} failed")
 
 
 # --- inputs -------------------------------------------------------------------------------------------------------------------------
 
 
-def _client_spoke(machine: Machine, item: i.ClientSpoke) -> None:
-    clients.hear(machine, item.link, item.message, item.payloads)
+def _client_spoke(machine: Machine, item: i.ClientMessage) -> None:
+    client_messages.hear(machine, item.link, item.message, item.payloads)
 
 
 def _link_closed(machine: Machine, item: i.LinkClosed) -> None:
@@ -436,7 +448,7 @@ def _link_closed(machine: Machine, item: i.LinkClosed) -> None:
         if presence is not None and presence.link == item.link:
             presence.link = None
             machine.stirred = True
-    clients.link_closed(machine, item.link)
+    client_messages.link_closed(machine, item.link)
 
 
 def _link_paused(machine: Machine, item: i.LinkPaused) -> None:
@@ -452,7 +464,7 @@ def _space_changed(machine: Machine, item: i.SpaceChanged) -> None:
     machine.stirred = True
 
 
-def _link_measured(machine: Machine, item: i.LinkMeasured) -> None:
+def _link_measured(machine: Machine, item: i.TransferMeasured) -> None:
     machine.record(f.LinkMeasured(item.site, item.size, item.seconds))
 
 
@@ -461,14 +473,14 @@ def _work_wanted(machine: Machine, item: i.WorkWanted) -> None:
 
 
 _HEAR: dict[type, Callable[[Machine, Any], None]] = {
-    i.AgentSpoke: agents.hear,
-    i.ClientSpoke: _client_spoke,
+    i.AgentMessage: agent_messages.hear,
+    i.ClientMessage: _client_spoke,
     i.LinkClosed: _link_closed,
     i.LinkPaused: _link_paused,
     i.LinkResumed: _link_resumed,
-    **sites.NEWS,
+    **site_events.NEWS,
     i.SpaceChanged: _space_changed,
-    i.LinkMeasured: _link_measured,
+    i.TransferMeasured: _link_measured,
     i.WorkWanted: _work_wanted,
 }
 
@@ -495,6 +507,6 @@ def _quarantine_expired(machine: Machine, key: str) -> None:
 _EXPIRE: dict[str, Callable[[Machine, str], None]] = {
     "lease": _lease_expired,
     "quarantine": _quarantine_expired,
-    "author": clients.author_expired,
-    "peek": clients.peek_expired,
+    "author": client_messages.author_expired,
+    "peek": client_messages.peek_expired,
 }

@@ -10,16 +10,16 @@ from functools import cached_property
 from itertools import chain
 from typing import Any
 
-from pilotfish.agent.overlay.expressions import parse
-from pilotfish.agent.overlay.properties import worker_properties
-from pilotfish.core.forecasts import Forecasts
-from pilotfish.core.pilots import Pilot, SiteRecord
-from pilotfish.core.speedups import Speedup
-from pilotfish.core.usage import Account
+from pilotfish.core.learning.forecasts import Forecasts
+from pilotfish.core.learning.speedups import Speedup
+from pilotfish.core.pilots.pilot_records import Pilot, SiteRecord
+from pilotfish.core.tasks.fair_share import ShareAccount
 from pilotfish.model import ids
-from pilotfish.model.data import Awaited, Content, Handed
+from pilotfish.model.contents import AwaitedFile, Content, IntermediateFile
 from pilotfish.model.states import DRAINING, JOINED, READY, TASK_STATES
 from pilotfish.model.task import CORES, MEMORY, UNNAMED, Failure, Payload, RunOptions, TaskSpec
+from pilotfish.portable.expressions.evaluation import parse
+from pilotfish.portable.expressions.worker_properties import worker_properties
 
 UNIT = 10_000
 """Resources are counted in integer ten-thousandths, so that fractions add up exactly."""
@@ -39,7 +39,7 @@ def in_units(amounts: tuple[tuple[str, float], ...]) -> Needs:
     return tuple((name, round(amount * UNIT)) for name, amount in amounts)
 
 
-class Shape:
+class TaskShape:
     """Tasks of one run that are alike to a policy: same priority, needs, time limit and wanted tags. Holds those that are ready."""
 
     __slots__ = (
@@ -101,7 +101,7 @@ class Shape:
         self.mean_us += (wall_us - self.mean_us) / min(self.samples, 50)
 
 
-class Troubles:
+class AttemptLosses:
     """What went wrong with one task so far. Most tasks never have one of these."""
 
     __slots__ = ("avoid", "crashes", "deaths", "failures", "least_s", "losses", "memory", "ooms", "second_opinions", "suspect")
@@ -168,7 +168,7 @@ class Task:
         "worker",
     )
 
-    def __init__(self, id: int, spec: int, shape: Shape, payload: Payload) -> None:
+    def __init__(self, id: int, spec: int, shape: TaskShape, payload: Payload) -> None:
         self.id = id
         self.spec = spec
         self.shape = shape
@@ -178,7 +178,7 @@ class Task:
         self.worker: Worker | None = None
         self.output: Payload = b""
         self.failure: Failure | None = None
-        self.troubles: Troubles | None = None
+        self.troubles: AttemptLosses | None = None
         self.waits_for = 0
         self.children: list[int] | None = None
         self.contents: tuple[ContentRecord, ...] = ()
@@ -211,8 +211,8 @@ class Run:
         self.spec_contents: dict[int, tuple[ContentRecord, ...]] = {}
         self.contents: dict[str, None] = {}
         """What its tasks need or have made."""
-        self.spec_shapes: list[Shape] = []
-        self.shapes: dict[tuple[object, ...], Shape] = {}
+        self.spec_shapes: list[TaskShape] = []
+        self.shapes: dict[tuple[object, ...], TaskShape] = {}
         self.tasks: list[Task] = []
         self.counts = [0] * len(TASK_STATES)
         self.ended = array("I")
@@ -221,15 +221,15 @@ class Run:
         self.rss_kib = array("q")
         self.costs = array("f")
         """Relative costs, as far as anybody gave some: those beyond its end are 1."""
-        self.awaited: dict[int, tuple[Awaited, ...]] = {}
+        self.awaited: dict[int, tuple[AwaitedFile, ...]] = {}
         """By index: files that other tasks of the run leave for it."""
-        self.left: dict[int, dict[str, Handed]] = {}
+        self.left: dict[int, dict[str, IntermediateFile]] = {}
         """By index: files that it left as contents, by name."""
-        self.handed: dict[int, tuple[Handed, ...]] = {}
+        self.handed: dict[int, tuple[IntermediateFile, ...]] = {}
         """By index: files that tasks of another run left for it."""
         self.attempts = 0
         self._classes: list[str] = []
-        self.account = Account("")
+        self.account = ShareAccount("")
         """That of its share."""
         self.occupied = 0
         """What its tasks occupy now, in ten-thousandths of cores."""
@@ -264,7 +264,7 @@ class Run:
             self._classes.append(f"{one.kind} {name}")
         return self._classes[spec]
 
-    def shape_for(self, number: int, memory: int = 0, least_s: float = 0.0) -> Shape:
+    def shape_for(self, number: int, memory: int = 0, least_s: float = 0.0) -> TaskShape:
         """The shape of tasks of the spec with this number; ``memory``: granted instead of what it asked for."""
         spec = self.specs[number]
         request = spec.request
@@ -282,7 +282,7 @@ class Run:
         key = (*wishes, directory, memory, least_s)
         shape = self.shapes.get(key)
         if shape is None:
-            shape = self.shapes[key] = Shape(self, number, memory, least_s)
+            shape = self.shapes[key] = TaskShape(self, number, memory, least_s)
         return shape
 
 
@@ -369,7 +369,7 @@ class Worker:
                 return False
         return True
 
-    def qualifies(self, shape: Shape) -> bool:
+    def qualifies(self, shape: TaskShape) -> bool:
         """Has it the tags, and is it at one of the sites, that tasks of this shape ask for?"""
         sites = shape.run.options.sites
         if self.site in shape.lacking or (shape.requirement is not None and not shape.requirement.holds(self.properties)):
@@ -378,11 +378,11 @@ class Worker:
             return False
         return not shape.tags or all(self.tags.get(name) == value for name, value in shape.tags)
 
-    def suits(self, shape: Shape, now: float) -> bool:
+    def suits(self, shape: TaskShape, now: float) -> bool:
         """May a task of this shape run here at all: enough of everything, the tags that it wants, time enough?"""
         return self.has_time(shape, now) and self.could_fit(shape.needs) and self.qualifies(shape)
 
-    def has_time(self, shape: Shape, now: float) -> bool:
+    def has_time(self, shape: TaskShape, now: float) -> bool:
         """Long enough for its limit; and for one that was cut off before, worth another try."""
         if self.ends_at is None:
             return True
@@ -398,7 +398,7 @@ class Worker:
 
 
 @dataclass(slots=True)
-class Twin:
+class SpeculativeCopy:
     """A second attempt of a task, at another worker; None: one of the two is over, and the task has the other."""
 
     worker: Worker | None
@@ -427,11 +427,11 @@ class State:
     """Workers at which tasks may wait for room."""
     stand_ins: dict[str, None] = field(default_factory=dict)
     """Pilots that were asked for in the stead of others."""
-    ready: dict[Shape, None] = field(default_factory=dict)
+    ready: dict[TaskShape, None] = field(default_factory=dict)
     """Shapes that have ready tasks."""
     suspects: OrderedDict[Task, None] = field(default_factory=OrderedDict)
     """Ready tasks that must run alone."""
-    twins: dict[Task, Twin] = field(default_factory=dict)
+    twins: dict[Task, SpeculativeCopy] = field(default_factory=dict)
     """Second attempts of tasks that run. Most tasks never have one."""
     gangs: dict[Task, list[Worker]] = field(default_factory=dict)
     """Tasks of several nodes that are at workers: all that they have, first the one that was told."""
@@ -439,7 +439,7 @@ class State:
     """By class: how long moldable tasks took with so many cores."""
     unfinished: int = 0
     forecasts: Forecasts = field(default_factory=Forecasts)
-    shares: dict[str, Account] = field(default_factory=dict)
+    shares: dict[str, ShareAccount] = field(default_factory=dict)
     settled_at: float = 0.0
     """Up to then, shares were charged for what they occupied."""
     revoked: dict[str, None] = field(default_factory=dict)

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from pilotfish.model.messages import Message
 from pilotfish.model.site import PilotSize, Site
-from pilotfish.model.task import Payload, Stored
+from pilotfish.model.task import Payload, StoredPayload
 
 
 class Send(Struct, frozen=True):
@@ -20,7 +20,7 @@ class Send(Struct, frozen=True):
     whole: bool = False
 
 
-class Introduce(Struct, frozen=True):
+class IntroducePeer(Struct, frozen=True):
     """Make a worker known to its peers: give it the keys of its site, and these contacts."""
 
     link: int
@@ -67,14 +67,14 @@ class ReadSites(Struct, frozen=True):
 class ReleasePayload(Struct, frozen=True):
     """Nothing refers to these bytes any more. ``refused``: nothing did, and whoever sent them may send them again."""
 
-    stored: Stored
+    stored: StoredPayload
     refused: bool = False
 
 
 class KeepPayload(Struct, frozen=True):
     """One more task refers to these bytes."""
 
-    stored: Stored
+    stored: StoredPayload
 
 
 class ReleaseContent(Struct, frozen=True):
@@ -99,7 +99,7 @@ class Finish(Struct, frozen=True):
 
 Effect = (
     Send
-    | Introduce
+    | IntroducePeer
     | HangUp
     | SubmitPilot
     | AdoptPilot

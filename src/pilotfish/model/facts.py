@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from pilotfish.model.data import Awaited, Content, Handed, Made
+from pilotfish.model.contents import AwaitedFile, Content, IntermediateFile, ProducedContent
 from pilotfish.model.site import PilotSize, Site
 from pilotfish.model.task import Failure, Payload, RunOptions, TaskSpec
 
@@ -52,9 +52,9 @@ class TasksAdded(Fact, frozen=True, tag="tasks"):
     """Index in the run -> contents that it needs."""
     costs: list[float] = []
     """Relative costs, one for each of the tasks; empty: all alike."""
-    awaited: dict[int, tuple[Awaited, ...]] = {}
+    awaited: dict[int, tuple[AwaitedFile, ...]] = {}
     """Index in the run -> files that others will leave for it."""
-    handed: dict[int, tuple[Handed, ...]] = {}
+    handed: dict[int, tuple[IntermediateFile, ...]] = {}
     """Index in the run -> files that tasks of another run left for it."""
 
 
@@ -110,7 +110,7 @@ class TasksAssigned(Fact, frozen=True, tag="assigned"):
     beside: dict[int, list[str]] = {}
 
 
-class TasksLent(Fact, frozen=True, tag="lent"):
+class TasksDelegated(Fact, frozen=True, tag="lent"):
     """Given to a site's master, for workers of its site."""
 
     worker: str
@@ -143,7 +143,7 @@ class TasksDone(Fact, frozen=True, tag="done"):
     cpu_us: list[int]
     rss_kib: list[int]
     outputs: list[Payload]
-    made: dict[int, list[Made]] = {}
+    made: dict[int, list[ProducedContent]] = {}
 
 
 class TasksRecalled(Fact, frozen=True, tag="recalled"):
@@ -165,8 +165,8 @@ class TasksReturned(Fact, frozen=True, tag="returned"):
 
 
 class AttemptFailed(Fact, frozen=True, tag="failed"):
-    """One attempt ended badly, and what follows from it (see core/verdicts.py). ``charge`` names the budget that pays; empty: none, as
-    another attempt goes on."""
+    """One attempt ended badly, and what follows from it (see core/tasks/retry_rules.py). ``charge`` names the budget that pays; empty:
+    none, as another attempt goes on."""
 
     worker: str
     task: int
@@ -304,7 +304,7 @@ class KeyRevoked(Fact, frozen=True, tag="revoked"):
 
 
 class Restored(Fact, frozen=True, tag="restored"):
-    """One piece of a snapshot (see core/snapshot.py)."""
+    """One piece of a snapshot (see core/state_snapshot.py)."""
 
     kind: str
     row: Any
@@ -324,7 +324,7 @@ AnyFact = (
     | OutputsTaken
     | RunForgotten
     | TasksAssigned
-    | TasksLent
+    | TasksDelegated
     | TasksClaimed
     | TasksDuplicated
     | TasksStarted
@@ -352,7 +352,7 @@ AnyFact = (
 )
 
 
-class Record(Struct, frozen=True, array_like=True):
+class TurnRecord(Struct, frozen=True, array_like=True):
     """One turn of the machine in the journal: when, and what was recorded."""
 
     at: float
@@ -360,4 +360,4 @@ class Record(Struct, frozen=True, array_like=True):
 
 
 encode_record = msgspec.msgpack.Encoder().encode
-decode_record = msgspec.msgpack.Decoder(Record).decode
+decode_record = msgspec.msgpack.Decoder(TurnRecord).decode

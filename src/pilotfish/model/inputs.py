@@ -9,7 +9,7 @@ from pilotfish.model.site import Site
 from pilotfish.model.task import Payload
 
 
-class AgentSpoke(Struct, frozen=True):
+class AgentMessage(Struct, frozen=True):
     """A proved agent sent a message over a link; the host has cut its body into payloads (large ones are stored already)."""
 
     link: int
@@ -19,7 +19,7 @@ class AgentSpoke(Struct, frozen=True):
     """Whose key it proved to hold; empty for the key that speaks for any pilot."""
 
 
-class ClientSpoke(Struct, frozen=True):
+class ClientMessage(Struct, frozen=True):
     link: int
     message: FromClient
     payloads: list[Payload] = []
@@ -67,7 +67,7 @@ class PilotGone(Struct, frozen=True):
     cause: str = ""
 
 
-class SiteSpoke(Struct, frozen=True):
+class SiteReachability(Struct, frozen=True):
     """Whether a site can be spoken to. ``trouble``: what is in the way, in its own words; empty: nothing is."""
 
     site: str
@@ -100,7 +100,7 @@ class SitesRead(Struct, frozen=True):
     unread: tuple[str, ...] = ()
 
 
-class LinkMeasured(Struct, frozen=True):
+class TransferMeasured(Struct, frozen=True):
     """So many bytes of contents went to a site, in so many seconds in which something was under way."""
 
     site: str
@@ -119,18 +119,18 @@ class WorkWanted(Struct, frozen=True):
 
 
 Input = (
-    AgentSpoke
-    | ClientSpoke
+    AgentMessage
+    | ClientMessage
     | LinkClosed
     | LinkPaused
     | LinkResumed
     | PilotAccepted
     | PilotSeen
     | PilotGone
-    | SiteSpoke
+    | SiteReachability
     | CredentialsSeen
     | SitesRead
     | SpaceChanged
-    | LinkMeasured
+    | TransferMeasured
     | WorkWanted
 )

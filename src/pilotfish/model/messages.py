@@ -12,7 +12,8 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, Struct
 
-from pilotfish.model.data import Awaited, Content, Handed, Made
+from pilotfish.errors import ConnectionFailed
+from pilotfish.model.contents import AwaitedFile, Content, IntermediateFile, ProducedContent
 from pilotfish.model.task import Failure, RunOptions, TaskSpec
 
 PROTOCOL = 2
@@ -26,7 +27,7 @@ class Message(Struct, frozen=True, array_like=True):
     """Base of all that travels."""
 
 
-# --- the handshake; see live/endpoints.py and live/link.py ----------------------------------------------------------------------------
+# --- the handshake; see master/endpoints.py and client/master_connection.py ----
 
 
 class Banner(Message, frozen=True, tag="pilotfish"):
@@ -71,12 +72,12 @@ class Hello(Message, frozen=True, tag="hello"):
 
 
 class Bulk(Message, frozen=True, tag="bulk"):
-    """Instead of a Hello: this connection is for contents. What follows is the protocol of ``agent/bulk.py``."""
+    """Instead of a Hello: this connection is for contents. What follows is the protocol of ``portable/transfer/transfer_protocol.py``."""
 
     worker: str = ""
 
 
-class Beat(Message, frozen=True, tag="beat"):
+class Heartbeat(Message, frozen=True, tag="beat"):
     """I am alive; these attempts [task, attempt] were started since the last beat and still run.
 
     ``moving``: (digest, bytes so far, bytes in all) of contents that are on their way here, or from here to the master."""
@@ -99,7 +100,7 @@ class ResultItem(Struct, frozen=True, array_like=True):
     cpu_us: Count
     rss_kib: Count
     length: Count
-    made: list[Made] = []
+    made: list[ProducedContent] = []
 
 
 class Results(Message, frozen=True, tag="results"):
@@ -111,7 +112,7 @@ class Results(Message, frozen=True, tag="results"):
     lost: list[str] = []
 
 
-class Holds(Message, frozen=True, tag="holds"):
+class CacheReport(Message, frozen=True, tag="holds"):
     """These contents are here now, and those no longer. ``all``: nothing else is here; ``held``: what is kept for runs that count on it."""
 
     gained: list[str]
@@ -126,13 +127,13 @@ class Returned(Message, frozen=True, tag="returned"):
     items: list[tuple[int, int]]
 
 
-class Reigns(Message, frozen=True, tag="reigns"):
+class SiteMasterClaim(Message, frozen=True, tag="reigns"):
     """I am the master of my site: appointed, or elected by my peers for this term. 0: I am not any more."""
 
     term: int
 
 
-class Vouch(Message, frozen=True, tag="vouch"):
+class DelegatedWorkers(Message, frozen=True, tag="vouch"):
     """Of a site's master: these workers are with me, and those no longer; all others of mine are well."""
 
     joined: list[str]
@@ -140,13 +141,13 @@ class Vouch(Message, frozen=True, tag="vouch"):
     term: int = 0
 
 
-class Claims(Message, frozen=True, tag="claims"):
+class ClaimedTasks(Message, frozen=True, tag="claims"):
     """Of a site's master: tasks that were lent to it, as (task, attempt), and the workers that it gave them to."""
 
     given: list[tuple[str, list[tuple[int, int]]]]
 
 
-class Loans(Message, frozen=True, tag="loans"):
+class DelegatedTasks(Message, frozen=True, tag="loans"):
     """Of a site's master: all that it has of what was lent to it, as (task, attempt), and has claimed for nobody."""
 
     items: list[tuple[int, int]]
@@ -202,7 +203,7 @@ class Introduce(Message, frozen=True, tag="introduce"):
     """Who speaks for the site, in which term, as far as the pool's master knows: a contact."""
 
 
-class Quiet(Message, frozen=True, tag="quiet"):
+class SetHeartbeats(Message, frozen=True, tag="quiet"):
     """Somebody vouches for you, or nobody does any more: beats are not needed, or are again."""
 
     quiet: bool
@@ -233,7 +234,7 @@ class SentTask(Struct, frozen=True, array_like=True):
     cores: float
     memory: int
     contents: tuple[Content, ...] = ()
-    handed: tuple[Handed, ...] = ()
+    handed: tuple[IntermediateFile, ...] = ()
     """Inputs that its payload does not name: other tasks left them. They are among ``contents``."""
 
 
@@ -244,14 +245,14 @@ class Assign(Message, frozen=True, tag="assign"):
     tasks: list[SentTask]
 
 
-class Lend(Message, frozen=True, tag="lend"):
+class Delegate(Message, frozen=True, tag="lend"):
     """To a site's master: attempts to be given to workers of its site; body as that of Assign."""
 
     specs: list[SentSpec]
     tasks: list[SentTask]
 
 
-class LetGo(Message, frozen=True, tag="let_go"):
+class ReleaseContents(Message, frozen=True, tag="let_go"):
     """No run needs these contents any more, which you were to keep."""
 
     digests: list[str]
@@ -276,7 +277,7 @@ class Recall(Message, frozen=True, tag="recall"):
     items: list[tuple[int, int]]
 
 
-class Pulse(Message, frozen=True, tag="pulse"):
+class HeartbeatAck(Message, frozen=True, tag="pulse"):
     """The answer to a Beat: the master lives."""
 
 
@@ -335,7 +336,7 @@ class Submit(Message, frozen=True, tag="submit"):
     """Offset in ``tasks`` -> larger files that this task needs, besides those of its spec."""
     costs: list[float] = []
     """How long each of them takes compared with the others, as far as the person knows; empty: all alike."""
-    awaited: dict[int, tuple[Awaited, ...]] = {}
+    awaited: dict[int, tuple[AwaitedFile, ...]] = {}
     """Offset in ``tasks`` -> files that earlier tasks of the run will leave for this one."""
 
 
@@ -361,7 +362,7 @@ class Taken(Message, frozen=True, tag="taken"):
 
 
 class Ask(Message, frozen=True, tag="ask"):
-    """A question or a command with a reply: ``core/views.py`` and ``core/commands.py`` list the kinds."""
+    """A question or a command with a reply: ``core/explain/queries.py`` and ``core/clients/pool_commands.py`` list the kinds."""
 
     query: int
     kind: str
@@ -434,10 +435,41 @@ class Problem(Message, frozen=True, tag="problem"):
     hint: str
 
 
-FromAgent = Prove | Hello | Bulk | Beat | Results | Holds | Returned | Reigns | Vouch | Claims | Loans | Draining | Leave | Gone | Peeked
+FromAgent = (
+    Prove
+    | Hello
+    | Bulk
+    | Heartbeat
+    | Results
+    | CacheReport
+    | Returned
+    | SiteMasterClaim
+    | DelegatedWorkers
+    | ClaimedTasks
+    | DelegatedTasks
+    | Draining
+    | Leave
+    | Gone
+    | Peeked
+)
 FromClient = Prove | Open | Submit | Close | Watch | Taken | Ask
 ToAgent = (
-    Banner | Proved | Refused | Welcome | Introduce | Quiet | Assign | Lend | LetGo | Acked | Kill | Recall | Pulse | Drain | Retire | Peek
+    Banner
+    | Proved
+    | Refused
+    | Welcome
+    | Introduce
+    | SetHeartbeats
+    | Assign
+    | Delegate
+    | ReleaseContents
+    | Acked
+    | Kill
+    | Recall
+    | HeartbeatAck
+    | Drain
+    | Retire
+    | Peek
 )
 ToClient = Banner | Proved | Refused | Opened | Accepted | Ended | Began | RunFinished | Answer | Problem
 
@@ -446,3 +478,27 @@ decode_from_agent = msgspec.json.Decoder(FromAgent).decode
 decode_from_client = msgspec.json.Decoder(FromClient).decode
 decode_to_client = msgspec.json.Decoder(ToClient).decode
 decode_to_agent = msgspec.json.Decoder(ToAgent).decode
+
+
+# Cuts the body of a frame into the payloads that its header counts. A peer whose sums do not add up is not believed.
+
+
+def split_body(message: object, body: memoryview) -> list[memoryview]:
+    if isinstance(message, Results):
+        lengths = [item.length for item in message.items]
+    elif isinstance(message, Submit):
+        if len(message.code_lengths) != len(message.specs):
+            raise ConnectionFailed("a submission counts its specs and their code differently")
+        lengths = [*message.code_lengths, *(length for _, length in message.tasks)]
+    elif isinstance(message, Peeked):
+        return [body]
+    else:
+        lengths = []
+    if sum(lengths) != len(body) or min(lengths, default=0) < 0:
+        raise ConnectionFailed(f"a body of {len(body)} bytes does not match its header, which counts {sum(lengths)}")
+    parts = []
+    start = 0
+    for length in lengths:
+        parts.append(body[start : start + length])
+        start += length
+    return parts

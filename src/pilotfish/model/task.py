@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from pilotfish.model.data import Content
+from pilotfish.model.contents import Content
 
 MEMORY = "memory"
 CORES = "cores"
@@ -19,7 +19,7 @@ LEAST_COST, MOST_COST = 1e-6, 1e9
 """Of a task compared with others."""
 
 
-class Stored(Struct, frozen=True, array_like=True, tag="stored"):
+class StoredPayload(Struct, frozen=True, array_like=True, tag="stored"):
     """Bytes too large to keep in memory: where the payload store put them."""
 
     segment: int
@@ -27,7 +27,7 @@ class Stored(Struct, frozen=True, array_like=True, tag="stored"):
     length: int
 
 
-Payload = bytes | Stored
+Payload = bytes | StoredPayload
 
 SHARED_SEGMENT = 0
 """The segment of payloads that lie in files of their own, which everybody on this machine reads directly; ``offset`` names the file."""
@@ -77,7 +77,7 @@ class TaskSpec(Struct, frozen=True, array_like=True):
     code: Payload = b""
     contents: tuple[Content, ...] = ()
     requirement: str = ""
-    """An expression over a worker's properties: it must hold where a task of this spec runs. See ``agent/overlay/expressions.py``."""
+    """An expression over a worker's properties: it must hold where a task of this spec runs. See ``portable/expressions/evaluation.py``."""
     rank: str = ""
     """An expression: of the workers that will do, the one where it is largest is the best."""
 
@@ -126,7 +126,7 @@ class RunOptions(Struct, frozen=True, array_like=True):
     """May a slow task be tried by a second worker at the same time? What it does outside of its sandbox is then done twice. None: as the
     pool's policy has it."""
     share: str = ""
-    """Runs of one share stand in one line, and shares get the pool in turns. See ``core/usage.py``."""
+    """Runs of one share stand in one line, and shares get the pool in turns. See ``core/tasks/fair_share.py``."""
     weight: float = 0.0
     """The share gets so many times what others get; 0: as much as it got so far."""
     deadline: float = 0.0

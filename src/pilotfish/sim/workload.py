@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(slots=True, frozen=True)
-class Place:
+class SimulatedSite:
     """Some hosts with a disk in common, at the end of one link from the master."""
 
     name: str
@@ -32,7 +32,7 @@ class Place:
 
 
 @dataclass(slots=True)
-class Work:
+class Workload:
     """The tasks of one run, in columns. ``files``: digest -> bytes; ``needs``: which of them each task reads; ``after``: which tasks it
     waits for. Empty columns mean none, or the same for all."""
 

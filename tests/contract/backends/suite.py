@@ -15,7 +15,16 @@ from typing import TypeVar
 
 import pytest
 
-from pilotfish.backends.exchange import ENDED, Answer, Backend, Exchange, Order, Refused, Sighting, Unclear
+from pilotfish.backends.interface import (
+    ENDED,
+    Backend,
+    CommandExchange,
+    CommandOutput,
+    CommandRefused,
+    JobStatus,
+    PilotBatch,
+    UnclearAnswer,
+)
 from pilotfish.model.site import PilotSize, Site
 
 SIZE = PilotSize(cores=4.0, nodes=1, walltime_s=5430.0, memory=6 << 30, gpus=2.0)
@@ -24,15 +33,15 @@ QUEUE, ACCOUNT, DIRECTIVE = "long", "physics", "--nice=17"
 FOLDER, BUNDLE = "/shared/pf/o 1", "/shared/pf/agent.pyz"
 WISHES = ("queue", "account", "walltime", "cores", "memory", "gpus", "directives")
 
-HUNG = Answer(None, "", "")
+HUNG = CommandOutput(None, "", "")
 STRANGE = [
-    Answer(1, "", "the system is not what it was"),
-    Answer(255, "", "Connection closed by remote host"),
-    Answer(127, "", "sh: 1: not found"),
-    Answer(137, "", ""),
-    Answer(1, "", ""),
+    CommandOutput(1, "", "the system is not what it was"),
+    CommandOutput(255, "", "Connection closed by remote host"),
+    CommandOutput(127, "", "sh: 1: not found"),
+    CommandOutput(137, "", ""),
+    CommandOutput(1, "", ""),
 ]
-MUMBLED = [Answer(0, "Welcome to the cluster!\n", ""), Answer(0, "<xml", ""), Answer(0, "{", "")]
+MUMBLED = [CommandOutput(0, "Welcome to the cluster!\n", ""), CommandOutput(0, "<xml", ""), CommandOutput(0, "{", "")]
 
 
 @dataclass(frozen=True)
@@ -42,50 +51,50 @@ class Samples:
     backend: Backend
     kind: str
     """What ``Site.backend`` reads for it."""
-    submitted: Answer
+    submitted: CommandOutput
     """An order of ``len(jobs)`` pilots was accepted."""
     jobs: tuple[str, ...]
     """The ids that are read from it, those of the pilots 1, 2, ... Not more than the backend's ``arrays``."""
-    listed: tuple[Answer, Mapping[str, int]]
+    listed: tuple[CommandOutput, Mapping[str, int]]
     """An answer to a query, and the phases that it tells, by id. At least two jobs."""
-    nothing: tuple[Answer, ...]
+    nothing: tuple[CommandOutput, ...]
     """Answers to a query, none of which lists the jobs that it was asked for, though the system works."""
-    down: tuple[Answer, ...]
+    down: tuple[CommandOutput, ...]
     """Answers to a query while the system is down."""
-    refused: tuple[Answer, ...]
+    refused: tuple[CommandOutput, ...]
     """Submissions that will never be accepted."""
-    cancelled: tuple[Answer, ...]
+    cancelled: tuple[CommandOutput, ...]
     """Answers to a cancellation that are no error, among them those about jobs that ended or are unknown."""
-    found: tuple[str, Answer, Mapping[int, str]]
+    found: tuple[str, CommandOutput, Mapping[int, str]]
     """A tag, the answer when one looks for it, and the ids by number."""
-    unfound: tuple[Answer, ...]
+    unfound: tuple[CommandOutput, ...]
     """Answers when one looks for a tag that the system does not know."""
     words: Mapping[str, str]
     """For each of WISHES: what the submission says for it. Empty: the system has no such notion, or is not told."""
-    down_at_submission: tuple[Answer, ...] = ()
-    limits: tuple[Answer, ...] = ()
+    down_at_submission: tuple[CommandOutput, ...] = ()
+    limits: tuple[CommandOutput, ...] = ()
     """Submissions that may be accepted another time: too many jobs of this user, and the like."""
-    past: tuple[tuple[Answer, Mapping[str, Sighting]], ...] = ()
+    past: tuple[tuple[CommandOutput, Mapping[str, JobStatus]], ...] = ()
     """How jobs ended that are no longer listed."""
     options: Mapping[str, str] = field(default_factory=dict)
 
     def site(self) -> Site:
         return Site(backend=self.kind, queue=QUEUE, account=ACCOUNT, directives=(DIRECTIVE,), hosts=("n1",), options=dict(self.options))
 
-    def order(self, tag: str = "pf-tag-1", count: int = 0) -> Order:
-        return Order(tag, count or len(self.jobs), SIZE, FOLDER, BUNDLE, "n1")
+    def order(self, tag: str = "pf-tag-1", count: int = 0) -> PilotBatch:
+        return PilotBatch(tag, count or len(self.jobs), SIZE, FOLDER, BUNDLE, "n1")
 
 
 Told = TypeVar("Told")
 
 
-def one(exchanges: list[Exchange[Told]]) -> Exchange[Told]:
+def one(exchanges: list[CommandExchange[Told]]) -> CommandExchange[Told]:
     """All is asked with one command: the sites of the suite have one login node, or one host."""
     assert len(exchanges) == 1
     return exchanges[0]
 
 
-def said(exchange: Exchange[object]) -> str:
+def said(exchange: CommandExchange[object]) -> str:
     """All that a command tells the system."""
     return "\n".join([*exchange.command.argv, exchange.command.stdin])
 
@@ -95,65 +104,65 @@ class BackendContract:
 
     samples: Samples
 
-    def questions(self) -> list[Callable[[Answer], Mapping[str, Sighting] | Mapping[int, str]]]:
+    def questions(self) -> list[Callable[[CommandOutput], Mapping[str, JobStatus] | Mapping[int, str]]]:
         """All that reads what the system knows."""
         backend, site, jobs = self.samples.backend, self.samples.site(), self.samples.jobs
         past = backend.past(site, jobs)
-        asked: list[Callable[[Answer], Mapping[str, Sighting] | Mapping[int, str]]] = [one(backend.query(site, jobs)).read]
+        asked: list[Callable[[CommandOutput], Mapping[str, JobStatus] | Mapping[int, str]]] = [one(backend.query(site, jobs)).read]
         return [*asked, one(backend.find(site, "pf-tag-1")).read, *([past.read] if past is not None else [])]
 
     def test_who_does_not_answer_tells_nothing(self) -> None:
         backend, site, jobs = self.samples.backend, self.samples.site(), self.samples.jobs
-        reads: list[Callable[[Answer], object]] = [*self.questions(), one(backend.cancel(site, jobs)).read]
+        reads: list[Callable[[CommandOutput], object]] = [*self.questions(), one(backend.cancel(site, jobs)).read]
         reads.append(backend.submit(site, self.samples.order()).read)
         for read in reads:
-            with pytest.raises(Unclear):
+            with pytest.raises(UnclearAnswer):
                 read(HUNG)
 
     @pytest.mark.parametrize("answer", STRANGE)
-    def test_a_command_that_failed_strangely_tells_nothing(self, answer: Answer) -> None:
+    def test_a_command_that_failed_strangely_tells_nothing(self, answer: CommandOutput) -> None:
         for read in self.questions():
-            with pytest.raises(Unclear):
+            with pytest.raises(UnclearAnswer):
                 read(answer)
 
     @pytest.mark.parametrize("answer", MUMBLED)
-    def test_what_cannot_be_understood_never_means_that_a_job_ended(self, answer: Answer) -> None:
+    def test_what_cannot_be_understood_never_means_that_a_job_ended(self, answer: CommandOutput) -> None:
         for read in self.questions():
             try:
                 known = read(answer)
-            except Unclear:
+            except UnclearAnswer:
                 continue
             assert not known
 
     def test_a_submission_that_succeeded_without_an_id_is_unclear(self) -> None:
-        with pytest.raises(Unclear):
-            self.samples.backend.submit(self.samples.site(), self.samples.order()).read(Answer(0, "", ""))
+        with pytest.raises(UnclearAnswer):
+            self.samples.backend.submit(self.samples.site(), self.samples.order()).read(CommandOutput(0, "", ""))
 
     def test_a_system_that_is_down_tells_nothing(self) -> None:
         exchange = one(self.samples.backend.query(self.samples.site(), self.samples.jobs))
         for answer in self.samples.down:
-            with pytest.raises(Unclear) as caught:
+            with pytest.raises(UnclearAnswer) as caught:
                 exchange.read(answer)
             assert str(caught.value)
 
     def test_a_submission_while_it_is_down_may_be_tried_again(self) -> None:
         exchange = self.samples.backend.submit(self.samples.site(), self.samples.order())
         for answer in self.samples.down_at_submission:
-            with pytest.raises((Unclear, Refused)) as caught:
+            with pytest.raises((UnclearAnswer, CommandRefused)) as caught:
                 exchange.read(answer)
-            assert not isinstance(caught.value, Refused) or caught.value.later, answer
+            assert not isinstance(caught.value, CommandRefused) or caught.value.later, answer
 
     def test_a_refusal_is_told_in_the_systems_words(self) -> None:
         exchange = self.samples.backend.submit(self.samples.site(), self.samples.order())
         for answer in self.samples.refused:
-            with pytest.raises(Refused) as caught:
+            with pytest.raises(CommandRefused) as caught:
                 exchange.read(answer)
             assert str(caught.value) and not caught.value.later, answer
 
     def test_a_limit_is_a_refusal_for_now(self) -> None:
         exchange = self.samples.backend.submit(self.samples.site(), self.samples.order())
         for answer in self.samples.limits:
-            with pytest.raises(Refused) as caught:
+            with pytest.raises(CommandRefused) as caught:
                 exchange.read(answer)
             assert str(caught.value) and caught.value.later, answer
 
@@ -217,6 +226,6 @@ class BackendContract:
 
     def test_commands_do_not_wait_for_ever(self) -> None:
         backend, site, jobs = self.samples.backend, self.samples.site(), self.samples.jobs
-        asked: list[Exchange[object]] = [backend.submit(site, self.samples.order()), *backend.query(site, jobs)]
+        asked: list[CommandExchange[object]] = [backend.submit(site, self.samples.order()), *backend.query(site, jobs)]
         for exchange in [*asked, *backend.cancel(site, jobs), *backend.find(site, "t")]:
             assert 0 < exchange.command.patience_s <= 600

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from pilotfish.backends.arc import ArcBackend
-from pilotfish.backends.exchange import ENDED, QUEUED, RUNNING, Answer, Refused, Unclear
+from pilotfish.backends.interface import ENDED, QUEUED, RUNNING, CommandOutput, CommandRefused, UnclearAnswer
 from pilotfish.model.site import Site
 from tests.contract.backends.suite import BackendContract, Samples, said
 from tests.contract.backends.transcripts import answer
@@ -34,7 +34,7 @@ class TestArc(BackendContract):
         refused=(answer(ARC, "submit-refused-queue"), answer(ARC, "submit-wrong-address")),
         cancelled=(),
         found=("pf-tag-1", answer(ARC, "find-by-tag"), dict(enumerate(JOBS, 1))),
-        unfound=(Answer(0, "pilotfish: looked for pf-tag-1\n"),),
+        unfound=(CommandOutput(0, "pilotfish: looked for pf-tag-1\n"),),
         words={
             "queue": '(queue="long")',
             "account": '(project="physics")',
@@ -65,7 +65,7 @@ def test_a_computing_element_tells_how_jobs_ended_in_its_own_words() -> None:
 
 def test_the_states_are_enough_when_nothing_more_is_told() -> None:
     states = answer(ARC, "status-accepted").stdout.splitlines()[0]
-    seen = ArcBackend().query(site(), JOBS)[0].read(Answer(0, states + "\n"))
+    seen = ArcBackend().query(site(), JOBS)[0].read(CommandOutput(0, states + "\n"))
     assert {sighting.phase for sighting in seen.values()} == {QUEUED} and len(seen) == 4
 
 
@@ -81,15 +81,15 @@ def test_an_unknown_job_does_not_hide_a_known_one() -> None:
 
 
 def test_an_element_that_is_down_neither_cancels_nor_finds() -> None:
-    with pytest.raises(Unclear):
+    with pytest.raises(UnclearAnswer):
         ArcBackend().cancel(site(), JOBS)[0].read(answer(ARC, "down-cancel"))
-    with pytest.raises(Unclear):
+    with pytest.raises(UnclearAnswer):
         ArcBackend().find(site(), "pf-tag-1")[0].read(answer(ARC, "down-find"))
 
 
 def test_a_state_that_is_not_known_says_nothing() -> None:
     told = json.dumps({"job": {"id": "a", "state": "DREAMING"}})
-    assert ArcBackend().query(site(), ["a"])[0].read(Answer(0, told)) == {}
+    assert ArcBackend().query(site(), ["a"])[0].read(CommandOutput(0, told)) == {}
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_a_state_that_is_not_known_says_nothing() -> None:
 )
 def test_what_ended_or_is_unknown_may_be_cancelled(case: str, jobs: tuple[str, ...]) -> None:
     ArcBackend().cancel(site(), jobs)[0].read(answer(ARC, f"cancel-{case}"))
-    with pytest.raises(Unclear):
+    with pytest.raises(UnclearAnswer):
         ArcBackend().cancel(site(), [*jobs, "another"])[0].read(answer(ARC, f"cancel-{case}"))
 
 
@@ -105,14 +105,14 @@ def test_jobs_of_other_names_are_not_taken_for_those_of_a_tag() -> None:
     shown = answer(ARC, "find-by-tag-none")
     assert ArcBackend().find(site(), "pf-none")[0].read(shown) == {}
     cut = replace(shown, stdout=shown.stdout[:-20])
-    with pytest.raises(Unclear):
+    with pytest.raises(UnclearAnswer):
         ArcBackend().find(site(), "pf-none")[0].read(cut)
 
 
 def test_a_limit_of_the_element_is_a_refusal_for_now() -> None:
     told = json.dumps({"job": {"status-code": "500", "reason": "Too many jobs: limit reached"}})
-    with pytest.raises(Refused) as caught:
-        ArcBackend().submit(site(), TestArc.samples.order()).read(Answer(71, "", told))
+    with pytest.raises(CommandRefused) as caught:
+        ArcBackend().submit(site(), TestArc.samples.order()).read(CommandOutput(71, "", told))
     assert caught.value.later and str(caught.value) == "Too many jobs: limit reached"
 
 

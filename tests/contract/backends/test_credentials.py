@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from pilotfish.backends.credentials import Lifetime, credential
-from pilotfish.backends.exchange import Answer, Refused, Unclear
+from pilotfish.backends.credential_commands import Lifetime, credential
+from pilotfish.backends.interface import CommandOutput, CommandRefused, UnclearAnswer
 from pilotfish.model.site import CREDENTIAL_KINDS, Site
 from tests.certificates import make_certificate
 from tests.contract.backends.transcripts import answer
@@ -29,10 +29,10 @@ def ask(text: str, **environment: str) -> Lifetime:
     exchange = credential(text, SITE).exchange
     variables = {**os.environ, "LC_ALL": "C", **environment}
     told = subprocess.run(exchange.command.argv, env=variables, capture_output=True, text=True, timeout=60)
-    return exchange.read(Answer(told.returncode, told.stdout, told.stderr))
+    return exchange.read(CommandOutput(told.returncode, told.stdout, told.stderr))
 
 
-def read(text: str, told: Answer) -> Lifetime:
+def read(text: str, told: CommandOutput) -> Lifetime:
     return credential(text, SITE).exchange.read(told)
 
 
@@ -41,14 +41,18 @@ def read(text: str, told: Answer) -> Lifetime:
 
 @pytest.mark.parametrize("kind", CREDENTIAL_KINDS)
 def test_silence_and_a_missing_tool_say_nothing_about_a_credential(kind: str) -> None:
-    for told in (Answer(None, "", "no route to host"), Answer(127, "1794750482\n", "sh: 1: tool: not found"), Answer(0, "Welcome!\n")):
-        with pytest.raises(Unclear):
+    for told in (
+        CommandOutput(None, "", "no route to host"),
+        CommandOutput(127, "1794750482\n", "sh: 1: tool: not found"),
+        CommandOutput(0, "Welcome!\n"),
+    ):
+        with pytest.raises(UnclearAnswer):
             read(f"{kind}:/somewhere", told)
 
 
 @pytest.mark.parametrize("kind", ["x509", "ssh-certificate", "token"])
 def test_a_file_that_is_not_there_is_named(kind: str, tmp_path: Path) -> None:
-    with pytest.raises(Refused, match="nowhere cannot be read"):
+    with pytest.raises(CommandRefused, match="nowhere cannot be read"):
         ask(f"{kind}:{tmp_path}/nowhere")
 
 
@@ -71,21 +75,21 @@ def test_the_end_of_a_ticket_is_told_by_klist(engine: str) -> None:
     assert read("kerberos", answer(engine, "ticket")) == Lifetime(35784.0, 36000.0)
     assert read("kerberos", answer(engine, "service-ticket-too")) == Lifetime(1200.0, 1200.0)
     assert read("kerberos", answer(engine, "expired")).left_s <= 0
-    with pytest.raises(Refused, match="^klist: No"):
+    with pytest.raises(CommandRefused, match="^klist: No"):
         read("kerberos", answer(engine, "absent"))
 
 
 def test_a_cache_without_a_ticket_for_tickets_is_no_ticket() -> None:
     told = answer("mit-kerberos-1.20.1", "ticket")
-    with pytest.raises(Refused, match="no ticket-granting ticket"):
-        read("kerberos", Answer(0, told.stdout.replace("krbtgt/", "host/")))
+    with pytest.raises(CommandRefused, match="no ticket-granting ticket"):
+        read("kerberos", CommandOutput(0, told.stdout.replace("krbtgt/", "host/")))
 
 
 def test_only_an_answer_without_tickets_says_that_there_is_none(tmp_path: Path) -> None:
     """Where klist is not installed, nobody knows."""
     for tool in ("sh", "date"):
         (tmp_path / tool).symlink_to(shutil.which(tool) or "")
-    with pytest.raises(Unclear, match="klist"):
+    with pytest.raises(UnclearAnswer, match="klist"):
         ask("kerberos", PATH=str(tmp_path))
 
 
@@ -104,7 +108,7 @@ def test_openssl_tells_the_end_of_a_proxy(tmp_path: Path) -> None:
     proxy.write_text(make_certificate(-2 * HOUR, -HOUR))
     assert ask(f"x509:{proxy}").left_s == pytest.approx(-HOUR, abs=60)
     proxy.write_text("nonsense")
-    with pytest.raises(Unclear):
+    with pytest.raises(UnclearAnswer):
         ask(f"x509:{proxy}")
 
 
@@ -140,7 +144,7 @@ def test_ssh_keygen_tells_the_end_of_a_certificate(tmp_path: Path) -> None:
     assert ask(f"ssh-certificate:{sign(tmp_path, '-V', 'always:+1h')}").left_s == pytest.approx(HOUR, abs=60)
     assert ask(f"ssh-certificate:{sign(tmp_path, '-V', '-1h:forever')}").left_s == math.inf
     assert ask(f"ssh-certificate:{sign(tmp_path)}").left_s == math.inf
-    with pytest.raises(Unclear, match="not a certificate"):
+    with pytest.raises(UnclearAnswer, match="not a certificate"):
         ask(f"ssh-certificate:{tmp_path}/id.pub")
 
 
@@ -173,5 +177,5 @@ def test_a_token_that_does_not_tell_its_end_has_none(tmp_path: Path) -> None:
         assert ask(f"token:{file}").left_s == math.inf
     for content in ("a.b.c", "a.W10.c", make_token(exp="soon")):
         file.write_text(content)
-        with pytest.raises(Unclear):
+        with pytest.raises(UnclearAnswer):
             ask(f"token:{file}")

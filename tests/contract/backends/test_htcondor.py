@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from pilotfish.backends.exchange import ENDED, QUEUED, RUNNING, Answer, Order, Refused, Sighting, Unclear
 from pilotfish.backends.htcondor import HtcondorBackend
+from pilotfish.backends.interface import ENDED, QUEUED, RUNNING, CommandOutput, CommandRefused, JobStatus, PilotBatch, UnclearAnswer
 from pilotfish.model.site import PilotSize, Site
 from tests.contract.backends.suite import BackendContract, Samples, one
 from tests.contract.backends.transcripts import answer
@@ -15,15 +15,15 @@ from tests.contract.backends.transcripts import answer
 FOLDER = "htcondor-23.9.6"
 CONDOR = HtcondorBackend()
 SITE = Site(backend="htcondor")
-ORDER = Order("pf-arr", 5, PilotSize(walltime_s=60), "/home/ann/o 1", "/home/ann/agent.pyz")
+ORDER = PilotBatch("pf-arr", 5, PilotSize(walltime_s=60), "/home/ann/o 1", "/home/ann/agent.pyz")
 
 
-def recorded(case: str) -> Answer:
+def recorded(case: str) -> CommandOutput:
     return answer(FOLDER, case)
 
 
-def listing(*jobs: dict[str, object]) -> Answer:
-    return Answer(0, json.dumps([{"ClusterId": 1, "ProcId": number, **job} for number, job in enumerate(jobs)]))
+def listing(*jobs: dict[str, object]) -> CommandOutput:
+    return CommandOutput(0, json.dumps([{"ClusterId": 1, "ProcId": number, **job} for number, job in enumerate(jobs)]))
 
 
 class TestHtcondor(BackendContract):
@@ -65,23 +65,23 @@ class TestHtcondor(BackendContract):
             (
                 recorded("history-json-mixed"),
                 {
-                    "30.0": Sighting(ENDED, "exit status 0"),
-                    "32.0": Sighting(ENDED, "exit status 7", well=False),
-                    "33.0": Sighting(ENDED, "killed by signal 9", well=False),
-                    "35.0": Sighting(ENDED, "via condor_rm (by user enga)", well=False),
+                    "30.0": JobStatus(ENDED, "exit status 0"),
+                    "32.0": JobStatus(ENDED, "exit status 7", well=False),
+                    "33.0": JobStatus(ENDED, "killed by signal 9", well=False),
+                    "35.0": JobStatus(ENDED, "via condor_rm (by user enga)", well=False),
                 },
             ),
-            (recorded("history-walltime"), {"13.0": Sighting(ENDED, "it ran longer than its walltime", well=False, expired=True)}),
-            (recorded("down-schedd-history"), {"1.0": Sighting(ENDED, "exit status 0")}),
+            (recorded("history-walltime"), {"13.0": JobStatus(ENDED, "it ran longer than its walltime", well=False, expired=True)}),
+            (recorded("down-schedd-history"), {"1.0": JobStatus(ENDED, "exit status 0")}),
         ),
     )
 
 
-def sighting(told: Answer, job: str) -> Sighting:
+def sighting(told: CommandOutput, job: str) -> JobStatus:
     return one(CONDOR.query(SITE, [job])).read(told)[job]
 
 
-def line(name: str, site: Site = SITE, order: Order = ORDER) -> str:
+def line(name: str, site: Site = SITE, order: PilotBatch = ORDER) -> str:
     text = CONDOR.submit(site, order).command.stdin
     return next(line.partition(" = ")[2] for line in text.splitlines() if line.startswith(f"{name} = "))
 
@@ -103,7 +103,7 @@ def test_a_held_job_that_was_removed_for_it_still_tells_why_it_was_held() -> Non
 
 
 def test_a_job_that_a_person_holds_waits() -> None:
-    assert sighting(recorded("status-held-by-user"), "12.0") == Sighting(QUEUED, "held: by pf (by user enga)")
+    assert sighting(recorded("status-held-by-user"), "12.0") == JobStatus(QUEUED, "held: by pf (by user enga)")
 
 
 def test_an_evicted_job_waits_though_it_tells_how_its_former_run_exited() -> None:
@@ -111,7 +111,7 @@ def test_an_evicted_job_waits_though_it_tells_how_its_former_run_exited() -> Non
 
 
 def test_a_job_that_finds_no_machine_says_so() -> None:
-    assert sighting(recorded("status-idle-no-match"), "14.0") == Sighting(QUEUED, "no match found")
+    assert sighting(recorded("status-idle-no-match"), "14.0") == JobStatus(QUEUED, "no match found")
 
 
 def test_statuses_that_are_rare_are_known_and_those_that_are_not_known_are_left_out() -> None:
@@ -142,31 +142,31 @@ def test_quotes_and_dollars_reach_the_agent_as_they_are() -> None:
 
 
 def test_an_order_that_was_submitted_twice_is_found_where_it_still_lives() -> None:
-    told = Answer(0, '[\n{"ClusterId": 23, "ProcId": 0}\n]\n[\n{"ClusterId": 9, "ProcId": 0}\n]\n')
+    told = CommandOutput(0, '[\n{"ClusterId": 23, "ProcId": 0}\n]\n[\n{"ClusterId": 9, "ProcId": 0}\n]\n')
     assert one(CONDOR.find(SITE, "pf-d")).read(told) == {1: "23.0"}
 
 
 def test_a_pilot_of_several_nodes_is_refused() -> None:
-    with pytest.raises(Refused, match="one node"):
-        CONDOR.submit(SITE, Order("t", 1, PilotSize(nodes=2), "/o", "/a"))
+    with pytest.raises(CommandRefused, match="one node"):
+        CONDOR.submit(SITE, PilotBatch("t", 1, PilotSize(nodes=2), "/o", "/a"))
 
 
 def test_fewer_jobs_than_were_ordered_are_no_clear_answer() -> None:
-    with pytest.raises(Unclear):
+    with pytest.raises(UnclearAnswer):
         CONDOR.submit(SITE, ORDER).read(recorded("submit-ok-single-terse"))
 
 
 def test_a_submission_that_may_have_been_taken_is_looked_for() -> None:
-    with pytest.raises(Unclear):
-        CONDOR.submit(SITE, ORDER).read(Answer(1, "", "ERROR: Failed to commit job submission into the queue.\n"))
+    with pytest.raises(UnclearAnswer):
+        CONDOR.submit(SITE, ORDER).read(CommandOutput(1, "", "ERROR: Failed to commit job submission into the queue.\n"))
 
 
 def test_a_warning_does_not_hide_the_id() -> None:
-    one_pilot = Order("t", 1, PilotSize(), "/o", "/a")
+    one_pilot = PilotBatch("t", 1, PilotSize(), "/o", "/a")
     assert CONDOR.submit(SITE, one_pilot).read(recorded("submit-typo-key-warned")) == ["26.0"]
 
 
 @pytest.mark.parametrize("case", ["down-schedd-cancel", "down-all-cancel"])
 def test_a_cancellation_that_was_not_carried_out_is_tried_again(case: str) -> None:
-    with pytest.raises(Unclear):
+    with pytest.raises(UnclearAnswer):
         one(CONDOR.cancel(SITE, ["7.0"])).read(recorded(case))

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pilotfish.backends.exchange import ENDED, QUEUED, RUNNING, Answer, Sighting
+from pilotfish.backends.interface import ENDED, QUEUED, RUNNING, CommandOutput, JobStatus
 from pilotfish.backends.kubernetes import KubernetesBackend, job_of
 from pilotfish.model.site import Site
 from tests.contract.backends.suite import BackendContract, Samples
@@ -23,7 +23,7 @@ MIXED = answer(KUBE, "status-jobs-and-pods-json-mixed")
 SITE = Site(backend="kubernetes", options={"image": "example/python", "namespace": "pf"})
 
 
-def taken_back(case: str) -> Answer:
+def taken_back(case: str) -> CommandOutput:
     """The script's answer when kubectl refused the Jobs so."""
     return replace(answer(KUBE, case), status=71)
 
@@ -32,7 +32,9 @@ class TestKubernetes(BackendContract):
     samples = Samples(
         backend=KubernetesBackend(),
         kind="kubernetes",
-        submitted=Answer(0, answer(KUBE, "submit-ok-single-name-output").stdout.replace("pf-ok2", "pf-tag-1-1") + "job.batch/pf-tag-1-2\n"),
+        submitted=CommandOutput(
+            0, answer(KUBE, "submit-ok-single-name-output").stdout.replace("pf-ok2", "pf-tag-1-1") + "job.batch/pf-tag-1-2\n"
+        ),
         jobs=("pf-tag-1-1", "pf-tag-1-2"),
         listed=(
             MIXED,
@@ -51,8 +53,8 @@ class TestKubernetes(BackendContract):
             for case in ("forbidden", "already-exists", "limit-range-pod", "unknown-namespace", "bad-quantity", "bad-name")
         ),
         cancelled=tuple(answer(KUBE, case) for case in ("cancel-finished", "cancel-unknown-ignored", "cancel-by-tag-none")),
-        found=("pf-tag-1", Answer(0, "job.batch/pf-tag-1-1\njob.batch/pf-tag-1-2\n"), {1: "pf-tag-1-1", 2: "pf-tag-1-2"}),
-        unfound=(Answer(0, "", answer(KUBE, "find-by-tag-none-table").stderr),),
+        found=("pf-tag-1", CommandOutput(0, "job.batch/pf-tag-1-1\njob.batch/pf-tag-1-2\n"), {1: "pf-tag-1-1", 2: "pf-tag-1-2"}),
+        unfound=(CommandOutput(0, "", answer(KUBE, "find-by-tag-none-table").stderr),),
         words={
             "queue": '"kueue.x-k8s.io/queue-name": "long"',
             "account": "",
@@ -68,9 +70,9 @@ class TestKubernetes(BackendContract):
     )
 
 
-def look(*cases: str, jobs: Iterable[str]) -> dict[str, Sighting]:
+def look(*cases: str, jobs: Iterable[str]) -> dict[str, JobStatus]:
     told = "".join(answer(KUBE, case).stdout for case in cases)
-    return KubernetesBackend().query(SITE, list(jobs))[0].read(Answer(0, told))
+    return KubernetesBackend().query(SITE, list(jobs))[0].read(CommandOutput(0, told))
 
 
 def test_the_end_of_a_pod_is_told_in_the_systems_words() -> None:
@@ -93,14 +95,14 @@ def test_what_a_pod_waits_for_is_told() -> None:
 
 
 def test_a_job_that_was_suspended_or_cannot_be_placed_waits() -> None:
-    assert look("status-held-after-running-json", jobs=["pf-run"])["pf-run"] == Sighting(QUEUED, "JobSuspended: Job suspended")
+    assert look("status-held-after-running-json", jobs=["pf-run"])["pf-run"] == JobStatus(QUEUED, "JobSuspended: Job suspended")
     assert "unschedulable" in look("status-cordoned-pods-json", jobs=["pf-cord"])["pf-cord"].reason
 
 
 def test_a_quota_that_keeps_pods_out_is_read_from_the_events() -> None:
     seen = look("status-over-quota-job", "events-over-quota-job", jobs=["pf-qjob"])
     assert seen["pf-qjob"].phase == QUEUED and "exceeded quota" in seen["pf-qjob"].reason
-    assert look("status-over-quota-job", jobs=["pf-qjob"]) == {"pf-qjob": Sighting(QUEUED)}
+    assert look("status-over-quota-job", jobs=["pf-qjob"]) == {"pf-qjob": JobStatus(QUEUED)}
 
 
 def pod(status: dict[str, Any], created: str = "2026-01-01T00:00:00Z") -> dict[str, Any]:
@@ -111,19 +113,19 @@ def test_a_pod_whose_time_was_over_expired() -> None:
     late = pod(
         {"phase": "Failed", "reason": "DeadlineExceeded", "message": "Pod was active on the node longer than the specified deadline"}
     )
-    seen = KubernetesBackend().query(SITE, ["a-1"])[0].read(Answer(0, json.dumps({"items": [late]})))
+    seen = KubernetesBackend().query(SITE, ["a-1"])[0].read(CommandOutput(0, json.dumps({"items": [late]})))
     assert seen["a-1"].expired and seen["a-1"].reason.startswith("DeadlineExceeded: Pod was active")
 
 
 def test_of_two_pods_of_a_job_the_later_one_counts() -> None:
     pods = [pod({"phase": "Running"}, "2026-01-02T00:00:00Z"), pod({"phase": "Failed"}, "2026-01-01T00:00:00Z")]
     for items in (pods, pods[::-1]):
-        seen = KubernetesBackend().query(SITE, ["a-1"])[0].read(Answer(0, json.dumps({"items": items})))
+        seen = KubernetesBackend().query(SITE, ["a-1"])[0].read(CommandOutput(0, json.dumps({"items": items})))
         assert seen["a-1"].phase == RUNNING
 
 
 def test_a_pod_of_a_node_that_is_lost_says_nothing() -> None:
-    assert KubernetesBackend().query(SITE, ["a-1"])[0].read(Answer(0, json.dumps({"items": [pod({"phase": "Unknown"})]}))) == {}
+    assert KubernetesBackend().query(SITE, ["a-1"])[0].read(CommandOutput(0, json.dumps({"items": [pod({"phase": "Unknown"})]}))) == {}
 
 
 def test_each_pod_sees_its_own_credentials_only_and_no_key_of_the_cluster() -> None:
@@ -173,7 +175,7 @@ def test_the_script_leaves_nothing_behind_when_jobs_are_refused(tmp_path: Path, 
     assert all(note.startswith("--request-timeout=10s --namespace=pf ") for note in notes)
     assert "--from-file=2.json=/shared/pf/o 1/2.json" in notes[0]
     if status == 0:
-        assert exchange.read(Answer(0, ran.stdout)) == ["pf-tag-1-1", "pf-tag-1-2"]
+        assert exchange.read(CommandOutput(0, ran.stdout)) == ["pf-tag-1-1", "pf-tag-1-2"]
         assert len(json.loads((tmp_path / "notes.json").read_text())["items"]) == 2
         owners = json.loads(notes[-1].partition(" -p ")[2])["metadata"]["ownerReferences"]
         assert [(owner["name"], owner["uid"]) for owner in owners] == [("pf-tag-1-1", "u1"), ("pf-tag-1-2", "u2")]

@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from pilotfish.backends.exchange import ENDED, QUEUED, RUNNING, Answer, Order, Sighting, Unclear
+from pilotfish.backends.interface import ENDED, QUEUED, RUNNING, CommandOutput, JobStatus, PilotBatch, UnclearAnswer
 from pilotfish.backends.lsf import LsfBackend
 from pilotfish.model.site import PilotSize, Site
 from tests.contract.backends.suite import BackendContract, Samples, one
@@ -17,7 +17,7 @@ LSF = LsfBackend()
 SITE = Site(backend="lsf")
 
 
-def documented(case: str) -> Answer:
+def documented(case: str) -> CommandOutput:
     return answer("lsf-documented", case)
 
 
@@ -54,7 +54,7 @@ class TestLsf(BackendContract):
 def test_a_job_tells_why_it_waits_and_how_it_ended() -> None:
     seen = one(LSF.query(SITE, ["123[2]", "120", "121", "122", "124"])).read(documented("status-mixed"))
     assert seen["123[2]"].reason == "Job slot limit reached: 8 hosts; Not enough slots or resources: 2 hosts"
-    assert seen["120"] == Sighting(ENDED, "EXIT (TERM_UNKNOWN: unknown reason, exit status 7)", well=False)
+    assert seen["120"] == JobStatus(ENDED, "EXIT (TERM_UNKNOWN: unknown reason, exit status 7)", well=False)
     assert seen["121"].expired and not seen["122"].expired
     assert "killed by owner" in seen["122"].reason
     assert seen["124"].phase == QUEUED
@@ -65,23 +65,23 @@ def test_a_job_of_which_lsf_itself_lost_sight_is_left_out() -> None:
 
 
 def test_known_jobs_are_told_though_one_is_unknown() -> None:
-    assert one(LSF.query(SITE, ["120", "99999"])).read(documented("status-known-and-unknown")) == {"120": Sighting(RUNNING)}
+    assert one(LSF.query(SITE, ["120", "99999"])).read(documented("status-known-and-unknown")) == {"120": JobStatus(RUNNING)}
 
 
 def test_an_order_of_one_pilot_is_no_array() -> None:
-    exchange = LSF.submit(SITE, Order("pf-run", 1, PilotSize(), "/shared/o", "/shared/agent.pyz"))
+    exchange = LSF.submit(SITE, PilotBatch("pf-run", 1, PilotSize(), "/shared/o", "/shared/agent.pyz"))
     assert "/shared/o/1.log" in exchange.command.argv
     assert exchange.read(documented("submit-ok-single")) == ["120"]
 
 
 @pytest.mark.parametrize("case", ["down-cancel", "cancel-other-user"])
 def test_a_cancellation_that_was_not_carried_out_is_tried_again(case: str) -> None:
-    with pytest.raises(Unclear):
+    with pytest.raises(UnclearAnswer):
         one(LSF.cancel(SITE, ["120"])).read(documented(case))
 
 
 def test_a_pilot_of_several_nodes_takes_as_many_cores_of_each_and_starts_on_each_once() -> None:
-    script = LSF.submit(SITE, Order("t", 2, PilotSize(cores=8, nodes=4), "/shared/o 1", "/shared/agent.pyz")).command.stdin
+    script = LSF.submit(SITE, PilotBatch("t", 2, PilotSize(cores=8, nodes=4), "/shared/o 1", "/shared/agent.pyz")).command.stdin
     assert "#BSUB -n 32\n" in script and "span[ptile=8]" in script
     shell = shutil.which("sh")
     assert shell is not None
@@ -96,6 +96,6 @@ def test_a_pilot_of_several_nodes_takes_as_many_cores_of_each_and_starts_on_each
 
 
 def test_no_command_waits_for_a_daemon_that_is_down() -> None:
-    order = Order("t", 1, PilotSize(), "/o", "/a")
+    order = PilotBatch("t", 1, PilotSize(), "/o", "/a")
     for exchange in (LSF.submit(SITE, order), one(LSF.query(SITE, ["1"])), one(LSF.cancel(SITE, ["1"])), one(LSF.find(SITE, "t"))):
         assert "LSB_NTRIES=1" in exchange.command.argv

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pilotfish.backends.exchange import ENDED, QUEUED, RUNNING, Answer, Order, Refused, Sighting, Unclear
+from pilotfish.backends.interface import ENDED, QUEUED, RUNNING, CommandOutput, CommandRefused, JobStatus, PilotBatch, UnclearAnswer
 from pilotfish.backends.pbs import PbsBackend
 from pilotfish.model.site import PilotSize, Site
 from tests.contract.backends.suite import BackendContract, Samples, one
@@ -22,18 +22,18 @@ TORQUE = Site(backend="pbs", options={"flavour": "torque"})
 PLACE = "Job run at Sun Nov 15 at 04:52 on (pbsvm:ncpus=1:mem=65536kb)"
 
 
-def recorded(case: str) -> Answer:
+def recorded(case: str) -> CommandOutput:
     return answer(FOLDER, case)
 
 
-def as_text(case: str) -> Answer:
+def as_text(case: str) -> CommandOutput:
     """What was recorded as JSON, as qstat prints it without ``-F json``."""
     told = recorded(case)
     blocks = []
     for job, attributes in json.loads(told.stdout)["Jobs"].items():
         plain = {name: value for name, value in attributes.items() if not isinstance(value, dict)}
         blocks.append("\n".join([f"Job Id: {job}", *(f"    {name} = {value}" for name, value in plain.items()), "", ""]))
-    return Answer(told.status, "".join(blocks), told.stderr)
+    return CommandOutput(told.status, "".join(blocks), told.stderr)
 
 
 class TestOpenPbs(BackendContract):
@@ -74,11 +74,11 @@ class TestOpenPbs(BackendContract):
             (
                 as_text("status-json-no-ids-history"),
                 {
-                    "31.pbsvm": Sighting(ENDED, f"{PLACE} and failed, exit status 7", well=False),
-                    "34.pbsvm": Sighting(ENDED, f"{PLACE} and exceeded resource walltime, exit status -29", well=False, expired=True),
-                    "36.pbsvm": Sighting(ENDED, f"{PLACE} and terminated by enga@pbsvm, exit status 271", well=False),
-                    "40.pbsvm": Sighting(ENDED, "never ran", well=False),
-                    "46.pbsvm": Sighting(ENDED, "Job run at Sun Nov 15 at 04:53 on (pbsvm:ncpus=1) and finished, exit status 0"),
+                    "31.pbsvm": JobStatus(ENDED, f"{PLACE} and failed, exit status 7", well=False),
+                    "34.pbsvm": JobStatus(ENDED, f"{PLACE} and exceeded resource walltime, exit status -29", well=False, expired=True),
+                    "36.pbsvm": JobStatus(ENDED, f"{PLACE} and terminated by enga@pbsvm, exit status 271", well=False),
+                    "40.pbsvm": JobStatus(ENDED, "never ran", well=False),
+                    "46.pbsvm": JobStatus(ENDED, "Job run at Sun Nov 15 at 04:53 on (pbsvm:ncpus=1) and finished, exit status 0"),
                 },
             ),
         ),
@@ -124,10 +124,10 @@ class TestTorque(BackendContract):
     samples = Samples(
         backend=PBS,
         kind="pbs",
-        submitted=Answer(0, "12[].head.example.org\n"),
+        submitted=CommandOutput(0, "12[].head.example.org\n"),
         jobs=tuple(f"12[{number}].head.example.org" for number in (1, 2, 3)),
         listed=(
-            Answer(0, LISTED_IN_TORQUE),
+            CommandOutput(0, LISTED_IN_TORQUE),
             {
                 "12[1].head.example.org": RUNNING,
                 "12[2].head.example.org": ENDED,
@@ -135,16 +135,18 @@ class TestTorque(BackendContract):
                 "13.head.example.org": QUEUED,
             },
         ),
-        nothing=(Answer(153, "", "qstat: Unknown Job Id Error 12[1].head.example.org\n"),),
-        down=(Answer(111, "", "Connection refused\nqstat: cannot connect to server head.example.org (errno=111) Connection refused\n"),),
-        refused=(Answer(170, "", "qsub: submit error (Unknown queue MSG=cannot locate queue)\n"),),
-        cancelled=(
-            Answer(0),
-            Answer(153, "", "qdel: nonexistent job id: Unknown Job Id Error 12[1].head.example.org\n"),
-            Answer(170, "", "qdel: Request invalid for state of job MSG=invalid state for job - COMPLETE 12[3].head.example.org\n"),
+        nothing=(CommandOutput(153, "", "qstat: Unknown Job Id Error 12[1].head.example.org\n"),),
+        down=(
+            CommandOutput(111, "", "Connection refused\nqstat: cannot connect to server head.example.org (errno=111) Connection refused\n"),
         ),
-        found=("pf-arr", Answer(0, LISTED_IN_TORQUE), {number: f"12[{number}].head.example.org" for number in (1, 2, 3)}),
-        unfound=(Answer(0), Answer(0, RUNNING_IN_TORQUE)),
+        refused=(CommandOutput(170, "", "qsub: submit error (Unknown queue MSG=cannot locate queue)\n"),),
+        cancelled=(
+            CommandOutput(0),
+            CommandOutput(153, "", "qdel: nonexistent job id: Unknown Job Id Error 12[1].head.example.org\n"),
+            CommandOutput(170, "", "qdel: Request invalid for state of job MSG=invalid state for job - COMPLETE 12[3].head.example.org\n"),
+        ),
+        found=("pf-arr", CommandOutput(0, LISTED_IN_TORQUE), {number: f"12[{number}].head.example.org" for number in (1, 2, 3)}),
+        unfound=(CommandOutput(0), CommandOutput(0, RUNNING_IN_TORQUE)),
         words={
             "queue": "-q\nlong",
             "account": "-A\nphysics",
@@ -154,8 +156,8 @@ class TestTorque(BackendContract):
             "gpus": ":gpus=2",
             "directives": "#PBS --nice=17",
         },
-        down_at_submission=(Answer(111, "", "qsub: cannot connect to server head.example.org (errno=111) Connection refused\n"),),
-        limits=(Answer(38, "", "qsub: submit error (Maximum number of jobs already in queue for user MSG=total number of jobs)\n"),),
+        down_at_submission=(CommandOutput(111, "", "qsub: cannot connect to server head.example.org (errno=111) Connection refused\n"),),
+        limits=(CommandOutput(38, "", "qsub: submit error (Maximum number of jobs already in queue for user MSG=total number of jobs)\n"),),
         options={"flavour": "torque"},
     )
 
@@ -167,7 +169,7 @@ class TestTorque(BackendContract):
         assert exchange.read(told) == dict(ids)
 
 
-def sighting(told: Answer, job: str, site: Site = OPENPBS) -> Sighting:
+def sighting(told: CommandOutput, job: str, site: Site = OPENPBS) -> JobStatus:
     return one(PBS.query(site, [job])).read(told)[job]
 
 
@@ -208,35 +210,35 @@ def test_an_element_of_which_only_the_array_is_remembered_is_not_blamed_for_the_
     past = PBS.past(OPENPBS, ["60[1].pbsvm", "60[4].pbsvm"])
     assert past is not None
     seen = past.read(as_text("status-json-array-and-single"))
-    assert seen["60[1].pbsvm"] == Sighting(ENDED, "Subjob finished")
+    assert seen["60[1].pbsvm"] == JobStatus(ENDED, "Subjob finished")
     assert not seen["60[4].pbsvm"].well
 
 
 def test_an_order_of_one_pilot_is_no_array() -> None:
-    exchange = PBS.submit(OPENPBS, Order("pf-ok", 1, PilotSize(), "/shared/o", "/shared/agent.pyz"))
+    exchange = PBS.submit(OPENPBS, PilotBatch("pf-ok", 1, PilotSize(), "/shared/o", "/shared/agent.pyz"))
     assert "-J" not in exchange.command.argv
     assert exchange.read(recorded("submit-ok-single")) == ["30.pbsvm"]
     assert one(PBS.find(OPENPBS, "pf-ok")).read(as_text("history-finished-ok-json")) == {1: "30.pbsvm"}
 
 
 def test_an_array_without_elements_is_not_an_answer_to_an_order_of_several() -> None:
-    with pytest.raises(Unclear):
-        PBS.submit(OPENPBS, Order("pf-arr", 3, PilotSize(), "/o", "/a")).read(recorded("submit-ok-single"))
+    with pytest.raises(UnclearAnswer):
+        PBS.submit(OPENPBS, PilotBatch("pf-arr", 3, PilotSize(), "/o", "/a")).read(recorded("submit-ok-single"))
 
 
 def test_a_connection_that_broke_leaves_open_whether_the_job_was_taken() -> None:
-    with pytest.raises(Unclear):
-        PBS.submit(OPENPBS, Order("t", 1, PilotSize(), "/o", "/a")).read(Answer(183, "", "qsub: End of File\n"))
+    with pytest.raises(UnclearAnswer):
+        PBS.submit(OPENPBS, PilotBatch("t", 1, PilotSize(), "/o", "/a")).read(CommandOutput(183, "", "qsub: End of File\n"))
 
 
 def test_a_refusal_does_not_repeat_how_qsub_is_used() -> None:
-    with pytest.raises(Refused, match="^illegal -N value$"):
-        PBS.submit(OPENPBS, Order("t", 1, PilotSize(), "/o", "/a")).read(recorded("submit-refused-bad-name"))
+    with pytest.raises(CommandRefused, match="^illegal -N value$"):
+        PBS.submit(OPENPBS, PilotBatch("t", 1, PilotSize(), "/o", "/a")).read(recorded("submit-refused-bad-name"))
 
 
 @pytest.mark.parametrize("case", ["down-cancel", "cancel-other-user", "node-daemon-down-cancel"])
 def test_a_cancellation_that_was_not_carried_out_is_tried_again(case: str) -> None:
-    with pytest.raises(Unclear):
+    with pytest.raises(UnclearAnswer):
         one(PBS.cancel(OPENPBS, ["35.pbsvm"])).read(recorded(case))
 
 
@@ -246,31 +248,31 @@ def test_an_order_of_several_nodes_spreads_over_them_and_starts_on_each() -> Non
         (OPENPBS, ["select=4:ncpus=8:mem=1048576kb", "place=scatter"], "exec pbsdsh -- /usr/bin/env "),
         (TORQUE, ["nodes=4:ppn=8", "mem=4194304kb"], "exec pbsdsh -u /usr/bin/env "),
     ):
-        exchange = PBS.submit(site, Order("t", 2, size, "/shared/o", "/shared/agent.pyz"))
+        exchange = PBS.submit(site, PilotBatch("t", 2, size, "/shared/o", "/shared/agent.pyz"))
         assert set(words) <= set(exchange.command.argv)
         assert starter in exchange.command.stdin
 
 
 def test_what_the_directives_ask_for_is_not_asked_for_twice() -> None:
     site = Site(backend="pbs", directives=("-l select=2:ncpus=8:model=sky", "-l walltime=00:10:00"))
-    argv = PBS.submit(site, Order("t", 1, PilotSize(cores=4, walltime_s=60), "/o", "/a")).command.argv
+    argv = PBS.submit(site, PilotBatch("t", 1, PilotSize(cores=4, walltime_s=60), "/o", "/a")).command.argv
     assert not [word for word in argv if "select" in word or "walltime" in word]
 
 
 def test_names_that_torque_would_refuse_are_cut_and_stay_unique() -> None:
     tags = [f"pilotfish-run-2026-11-15-order-{number}" for number in range(50)]
-    names = {PBS.submit(TORQUE, Order(tag, 1, PilotSize(), "/o", "/a")).command.argv[2] for tag in tags}
+    names = {PBS.submit(TORQUE, PilotBatch(tag, 1, PilotSize(), "/o", "/a")).command.argv[2] for tag in tags}
     assert len(names) == 50
     assert max(map(len, names)) == 15
-    name = PBS.submit(TORQUE, Order(tags[7], 1, PilotSize(), "/o", "/a")).command.argv[2]
-    listed = Answer(0, f"Job Id: 5.head\n    Job_Name = {name}\n    job_state = Q\n\n")
+    name = PBS.submit(TORQUE, PilotBatch(tags[7], 1, PilotSize(), "/o", "/a")).command.argv[2]
+    listed = CommandOutput(0, f"Job Id: 5.head\n    Job_Name = {name}\n    job_state = Q\n\n")
     assert one(PBS.find(TORQUE, tags[7])).read(listed) == {1: "5.head"}
     assert one(PBS.find(TORQUE, tags[8])).read(listed) == {}
 
 
 def test_torque_says_that_the_time_was_over_in_its_own_number() -> None:
-    assert sighting(Answer(0, LISTED_IN_TORQUE), "12[2].head.example.org", TORQUE).expired
-    assert not sighting(Answer(0, LISTED_IN_TORQUE), "12[3].head.example.org", TORQUE).expired
+    assert sighting(CommandOutput(0, LISTED_IN_TORQUE), "12[2].head.example.org", TORQUE).expired
+    assert not sighting(CommandOutput(0, LISTED_IN_TORQUE), "12[3].head.example.org", TORQUE).expired
 
 
 def test_an_order_is_found_also_where_no_history_is_kept(tmp_path: Path) -> None:
@@ -293,6 +295,6 @@ def test_an_order_is_found_also_where_no_history_is_kept(tmp_path: Path) -> None
 def test_the_script_of_an_array_is_shell() -> None:
     shell = shutil.which("sh")
     assert shell is not None
-    script = PBS.submit(OPENPBS, Order("t", 2, PilotSize(nodes=2), "/shared/o 1", "/shared/agent.pyz")).command.stdin
+    script = PBS.submit(OPENPBS, PilotBatch("t", 2, PilotSize(nodes=2), "/shared/o 1", "/shared/agent.pyz")).command.stdin
     assert subprocess.run([shell, "-n"], input=script, text=True, check=False).returncode == 0
     assert "/${PBS_ARRAY_INDEX:-1}.json" in script

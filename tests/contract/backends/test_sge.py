@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pilotfish.backends.exchange import ENDED, QUEUED, RUNNING, Answer, Order, Refused, Sighting, Unclear
+from pilotfish.backends.interface import ENDED, QUEUED, RUNNING, CommandOutput, CommandRefused, JobStatus, PilotBatch, UnclearAnswer
 from pilotfish.backends.sge import SgeBackend
 from pilotfish.model.site import PilotSize, Site
 from tests.contract.backends.suite import BackendContract, Samples
@@ -14,31 +14,31 @@ FOLDER = "gridengine-8.1.9"
 BACKEND, SITE = SgeBackend(), Site(backend="sge")
 
 
-def listed(case: str, *descriptions: str) -> Answer:
+def listed(case: str, *descriptions: str) -> CommandOutput:
     """The list, and after it the long descriptions."""
     texts = [answer(FOLDER, name).stdout for name in (case, *descriptions)]
-    return Answer(0, "".join(texts), "")
+    return CommandOutput(0, "".join(texts), "")
 
 
-def seen(told: Answer, *jobs: str) -> dict[str, Sighting]:
+def seen(told: CommandOutput, *jobs: str) -> dict[str, JobStatus]:
     return BACKEND.query(SITE, jobs)[0].read(told)
 
 
-def remembered(told: Answer, *jobs: str) -> dict[str, Sighting]:
+def remembered(told: CommandOutput, *jobs: str) -> dict[str, JobStatus]:
     exchange = BACKEND.past(SITE, jobs)
     assert exchange is not None
     return exchange.read(told)
 
 
-def history(*cases: str) -> Answer:
+def history(*cases: str) -> CommandOutput:
     """One after the other, as the backend asks for them."""
     told = [answer(FOLDER, f"history-qacct-{case}") for case in cases]
-    return Answer(told[-1].status, "".join(one.stdout for one in told), "".join(one.stderr for one in told))
+    return CommandOutput(told[-1].status, "".join(one.stdout for one in told), "".join(one.stderr for one in told))
 
 
 LIVE = dict.fromkeys(("3.4", "3.5", "8", "16"), RUNNING)
 WAIT = dict.fromkeys(("19", "20", "15", "18", "12", "13", "14", "21"), QUEUED)
-KILLED = Sighting(ENDED, "exit status 137 (Killed)", well=False)
+KILLED = JobStatus(ENDED, "exit status 137 (Killed)", well=False)
 
 
 class TestSge(BackendContract):
@@ -78,19 +78,19 @@ class TestSge(BackendContract):
             (
                 history("array"),
                 {
-                    "3.1": Sighting(ENDED, "exit status 0"),
-                    "3.2": Sighting(ENDED, "exit status 3", well=False),
+                    "3.1": JobStatus(ENDED, "exit status 0"),
+                    "3.2": JobStatus(ENDED, "exit status 3", well=False),
                     "3.3": KILLED,
                     "3.5": KILLED,
                 },
             ),
-            (history("too-early", "failed", "unknown"), {"6": Sighting(ENDED, "exit status 7", well=False)}),
+            (history("too-early", "failed", "unknown"), {"6": JobStatus(ENDED, "exit status 7", well=False)}),
         ),
     )
 
 
-def order(count: int = 1, size: PilotSize | None = None) -> Order:
-    return Order("pf-a-1", count, size or PilotSize(), "/home/me/o 1", "/home/me/agent.pyz")
+def order(count: int = 1, size: PilotSize | None = None) -> PilotBatch:
+    return PilotBatch("pf-a-1", count, size or PilotSize(), "/home/me/o 1", "/home/me/agent.pyz")
 
 
 def test_the_script_goes_in_on_standard_input_and_each_task_has_its_own_output() -> None:
@@ -107,7 +107,7 @@ def test_a_single_pilot_is_no_array() -> None:
 
 
 def test_a_warning_before_the_id_does_no_harm() -> None:
-    warned = Answer(0, 'qsub: warning: "-N" option has already been set, overriding previous setting\n7.1-2:1\n')
+    warned = CommandOutput(0, 'qsub: warning: "-N" option has already been set, overriding previous setting\n7.1-2:1\n')
     assert BACKEND.submit(SITE, order(2)).read(warned) == ["7.1", "7.2"]
 
 
@@ -123,7 +123,7 @@ def test_the_names_that_sites_give_their_resources_are_options() -> None:
 
 
 def test_more_than_one_node_is_refused() -> None:
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(CommandRefused) as caught:
         BACKEND.submit(SITE, order(size=PilotSize(nodes=2)))
     assert "nodes = 1" in str(caught.value)
 
@@ -146,16 +146,16 @@ def test_the_error_of_each_task_of_an_array_is_its_own() -> None:
         "error reason          1:      11/15/2026 05:01:39 [1001:461140]: error: can't chdir to /x: No such file or directory\n"
         "scheduling info:            Job is in error state\n"
     )
-    told = seen(Answer(0, f"<?xml version='1.0'?>\n<job_info><job_info>{tasks}</job_info></job_info>\n{described}"), "7.1", "7.2")
+    told = seen(CommandOutput(0, f"<?xml version='1.0'?>\n<job_info><job_info>{tasks}</job_info></job_info>\n{described}"), "7.1", "7.2")
     assert told["7.1"].reason == "Eqw: error: can't chdir to /x: No such file or directory"
     assert told["7.2"].reason == "Eqw: in error; qstat -j 7 says why"
 
 
 def test_a_pilot_that_is_to_run_again_waits_again() -> None:
     assert seen(listed("status-requeued-xml"), "32", "33", "34") == {
-        "32": Sighting(QUEUED),
-        "33": Sighting(RUNNING),
-        "34": Sighting(QUEUED, "held"),
+        "32": JobStatus(QUEUED),
+        "33": JobStatus(RUNNING),
+        "34": JobStatus(QUEUED, "held"),
     }
 
 
@@ -163,7 +163,7 @@ def test_a_list_in_which_tasks_stand_together_is_read_too() -> None:
     told = (
         "<job_info><job_list state='pending'><JB_job_number>7</JB_job_number><state>qw</state><tasks>2,4-8:2</tasks></job_list></job_info>"
     )
-    assert list(seen(Answer(0, told), "7.2", "7.3", "7.4", "7.6", "7.8")) == ["7.2", "7.4", "7.6", "7.8"]
+    assert list(seen(CommandOutput(0, told), "7.2", "7.3", "7.4", "7.6", "7.8")) == ["7.2", "7.4", "7.6", "7.8"]
 
 
 def test_the_end_of_a_life_after_which_it_was_run_again_is_no_end() -> None:
@@ -173,14 +173,14 @@ def test_the_end_of_a_life_after_which_it_was_run_again_is_no_end() -> None:
 @pytest.mark.parametrize(
     ("case", "job", "end"),
     [
-        ("walltime", "10", Sighting(ENDED, "failed 37 : qmaster enforced h_rt, h_cpu, or h_vmem limit", well=False, expired=True)),
-        ("bad-output-path", "18", Sighting(ENDED, "failed 26 : opening input/output file", well=False)),
+        ("walltime", "10", JobStatus(ENDED, "failed 37 : qmaster enforced h_rt, h_cpu, or h_vmem limit", well=False, expired=True)),
+        ("bad-output-path", "18", JobStatus(ENDED, "failed 26 : opening input/output file", well=False)),
         ("signal", "7", KILLED),
         ("cancelled", "9", KILLED),
-        ("ok", "1", Sighting(ENDED, "exit status 0")),
+        ("ok", "1", JobStatus(ENDED, "exit status 0")),
     ],
 )
-def test_how_a_pilot_ended_is_read_from_the_accounts(case: str, job: str, end: Sighting) -> None:
+def test_how_a_pilot_ended_is_read_from_the_accounts(case: str, job: str, end: JobStatus) -> None:
     assert remembered(history(case), job) == {job: end}
 
 
@@ -190,21 +190,21 @@ def test_what_the_accounts_do_not_know_is_left_out(case: str) -> None:
 
 
 def test_accounts_that_cannot_be_read_are_unclear() -> None:
-    with pytest.raises(Unclear):
-        remembered(Answer(1, "no jobs running since startup\n", "/x/default/common/accounting: No such file or directory\n"), "1")
+    with pytest.raises(UnclearAnswer):
+        remembered(CommandOutput(1, "no jobs running since startup\n", "/x/default/common/accounting: No such file or directory\n"), "1")
 
 
 def test_the_accounts_are_read_while_the_qmaster_is_down() -> None:
-    assert remembered(answer(FOLDER, "down-history"), "6") == {"6": Sighting(ENDED, "exit status 7", well=False)}
+    assert remembered(answer(FOLDER, "down-history"), "6") == {"6": JobStatus(ENDED, "exit status 7", well=False)}
 
 
 @pytest.mark.parametrize("case", ["cancel-other-user", "down-cancel", "cancel-force-node-down"])
 def test_a_cancellation_that_failed_is_told(case: str) -> None:
-    with pytest.raises(Unclear) as caught:
+    with pytest.raises(UnclearAnswer) as caught:
         BACKEND.cancel(SITE, ["8"])[0].read(answer(FOLDER, case))
     assert str(caught.value)
 
 
 def test_a_machine_without_grid_engine_is_a_refusal() -> None:
-    with pytest.raises(Refused):
-        BACKEND.submit(SITE, order()).read(Answer(127, "", "sh: 1: qsub: not found\n"))
+    with pytest.raises(CommandRefused):
+        BACKEND.submit(SITE, order()).read(CommandOutput(127, "", "sh: 1: qsub: not found\n"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pilotfish.backends.exchange import ENDED, QUEUED, RUNNING, Answer, Order, Refused, Sighting, Unclear
+from pilotfish.backends.interface import ENDED, QUEUED, RUNNING, CommandOutput, CommandRefused, JobStatus, PilotBatch, UnclearAnswer
 from pilotfish.backends.slurm import SlurmBackend
 from pilotfish.model.site import PilotSize, Site
 from tests.contract.backends.suite import BackendContract, Samples
@@ -14,26 +14,26 @@ PLAIN, ACCOUNTS = "slurm-22.05.8", "slurm-22.05.8-accounting"
 BACKEND, SITE = SlurmBackend(), Site(backend="slurm")
 
 
-def columns(told: Answer, *wanted: int, of_job: str = "") -> Answer:
+def columns(told: CommandOutput, *wanted: int, of_job: str = "") -> CommandOutput:
     """The same answer with the columns that the backend asks for, and with the lines of one name."""
     rows = [line.split("|") for line in told.stdout.splitlines()]
     kept = ["|".join(row[index] for index in wanted) for row in rows if of_job in ("", row[5])]
-    return Answer(told.status, "".join(f"{line}\n" for line in kept), told.stderr)
+    return CommandOutput(told.status, "".join(f"{line}\n" for line in kept), told.stderr)
 
 
-def queue(folder: str, case: str, of_job: str = "") -> Answer:
+def queue(folder: str, case: str, of_job: str = "") -> CommandOutput:
     return columns(answer(folder, case), 0, 3, 4, of_job=of_job)
 
 
-def accounts(case: str) -> Answer:
+def accounts(case: str) -> CommandOutput:
     return columns(answer(ACCOUNTS, case), 1, 3, 4)
 
 
-def seen(told: Answer, *jobs: str) -> dict[str, Sighting]:
+def seen(told: CommandOutput, *jobs: str) -> dict[str, JobStatus]:
     return BACKEND.query(SITE, jobs)[0].read(told)
 
 
-def remembered(told: Answer, *jobs: str) -> dict[str, Sighting]:
+def remembered(told: CommandOutput, *jobs: str) -> dict[str, JobStatus]:
     exchange = BACKEND.past(SITE, jobs)
     assert exchange is not None
     return exchange.read(told)
@@ -98,18 +98,18 @@ class TestSlurm(BackendContract):
             (
                 accounts("history-sacct-array"),
                 {
-                    "4_1": Sighting(ENDED, "COMPLETED"),
-                    "4_2": Sighting(ENDED, "FAILED (exit status 3)", well=False),
-                    "4_3": Sighting(ENDED, "FAILED (signal 9)", well=False),
-                    "4_5": Sighting(ENDED, "CANCELLED by 1001", well=False),
+                    "4_1": JobStatus(ENDED, "COMPLETED"),
+                    "4_2": JobStatus(ENDED, "FAILED (exit status 3)", well=False),
+                    "4_3": JobStatus(ENDED, "FAILED (signal 9)", well=False),
+                    "4_5": JobStatus(ENDED, "CANCELLED by 1001", well=False),
                 },
             ),
         ),
     )
 
 
-def order(count: int = 1, size: PilotSize | None = None, folder: str = "/home/me/o 1") -> Order:
-    return Order("pf-a-1", count, size or PilotSize(), folder, "/home/me/agent.pyz")
+def order(count: int = 1, size: PilotSize | None = None, folder: str = "/home/me/o 1") -> PilotBatch:
+    return PilotBatch("pf-a-1", count, size or PilotSize(), folder, "/home/me/agent.pyz")
 
 
 def test_the_script_goes_in_on_standard_input_and_its_name_and_output_cannot_be_changed_by_it() -> None:
@@ -128,7 +128,7 @@ def test_a_single_pilot_is_no_array() -> None:
 
 
 def test_the_id_is_read_beside_a_greeting_and_with_the_name_of_a_cluster() -> None:
-    assert BACKEND.submit(SITE, order(2)).read(Answer(0, "Welcome, 1 job is yours\n77;north\n")) == ["77_1", "77_2"]
+    assert BACKEND.submit(SITE, order(2)).read(CommandOutput(0, "Welcome, 1 job is yours\n77;north\n")) == ["77_1", "77_2"]
 
 
 def test_a_percent_sign_in_the_folder_is_not_taken_for_a_pattern() -> None:
@@ -156,24 +156,24 @@ def test_arrays_are_asked_for_once_and_as_a_whole() -> None:
 def test_why_a_pilot_waits_and_how_it_ended_are_told_in_slurms_words() -> None:
     told = seen(queue(PLAIN, "status-mixed-array-expanded"), "18", "12", "13", "9", "7", "8", "10", "2")
     assert [told[job].reason for job in ("18", "12", "13", "9")] == ["PartitionTimeLimit", "JobHeldUser", "BeginTime", ""]
-    assert told["7"] == Sighting(ENDED, "FAILED (NonZeroExitCode)", well=False)
+    assert told["7"] == JobStatus(ENDED, "FAILED (NonZeroExitCode)", well=False)
     assert told["8"].reason.startswith("FAILED (JobLaunchFailure")
-    assert told["10"] == Sighting(ENDED, "CANCELLED", well=False), "its reason is the one for which it waited"
-    assert told["2"] == Sighting(ENDED, "COMPLETED")
+    assert told["10"] == JobStatus(ENDED, "CANCELLED", well=False), "its reason is the one for which it waited"
+    assert told["2"] == JobStatus(ENDED, "COMPLETED")
 
 
 def test_a_pilot_whose_time_was_over_is_known_as_such() -> None:
-    assert seen(queue(PLAIN, "status-timeout"), "1") == {"1": Sighting(ENDED, "TIMEOUT (TimeLimit)", well=False, expired=True)}
-    assert remembered(accounts("history-sacct-mixed"), "1") == {"1": Sighting(ENDED, "TIMEOUT", well=False, expired=True)}
+    assert seen(queue(PLAIN, "status-timeout"), "1") == {"1": JobStatus(ENDED, "TIMEOUT (TimeLimit)", well=False, expired=True)}
+    assert remembered(accounts("history-sacct-mixed"), "1") == {"1": JobStatus(ENDED, "TIMEOUT", well=False, expired=True)}
 
 
 def test_a_pilot_that_lost_its_node_or_was_preempted_waits_again_if_the_site_requeues_it() -> None:
     told = seen(queue(ACCOUNTS, "node-down-status"), "4", "5")
-    assert told == {"4": Sighting(ENDED, "NODE_FAIL (NodeDown)", well=False), "5": Sighting(QUEUED, "BeginTime")}
-    assert seen(queue(ACCOUNTS, "status-preempted-requeued"), "6") == {"6": Sighting(QUEUED, "BeginTime")}
+    assert told == {"4": JobStatus(ENDED, "NODE_FAIL (NodeDown)", well=False), "5": JobStatus(QUEUED, "BeginTime")}
+    assert seen(queue(ACCOUNTS, "status-preempted-requeued"), "6") == {"6": JobStatus(QUEUED, "BeginTime")}
     assert seen(queue(ACCOUNTS, "status-oom-requeued-cancelled"), "1", "3") == {
-        "1": Sighting(ENDED, "OUT_OF_MEMORY (OutOfMemory)", well=False),
-        "3": Sighting(QUEUED, "BeginTime"),
+        "1": JobStatus(ENDED, "OUT_OF_MEMORY (OutOfMemory)", well=False),
+        "3": JobStatus(QUEUED, "BeginTime"),
     }
 
 
@@ -183,27 +183,31 @@ def test_accounts_of_a_former_life_do_not_say_that_a_requeued_pilot_ended() -> N
 
 @pytest.mark.parametrize("state", ["REQUEUED", "REQUEUE_HOLD", "CONFIGURING", "SPECIAL_EXIT"])
 def test_states_in_between_are_waiting(state: str) -> None:
-    assert seen(Answer(0, f"7|{state}|None\n"), "7") == {"7": Sighting(QUEUED, state)}
+    assert seen(CommandOutput(0, f"7|{state}|None\n"), "7") == {"7": JobStatus(QUEUED, state)}
 
 
 @pytest.mark.parametrize("state", ["COMPLETING", "SUSPENDED", "STAGE_OUT"])
 def test_a_pilot_that_still_holds_its_node_has_not_ended(state: str) -> None:
-    assert seen(Answer(0, f"7|{state}|None\n"), "7") == {"7": Sighting(RUNNING, state)}
+    assert seen(CommandOutput(0, f"7|{state}|None\n"), "7") == {"7": JobStatus(RUNNING, state)}
 
 
 def test_a_state_that_nobody_has_heard_of_says_nothing() -> None:
-    assert seen(Answer(0, "7|DREAMING|None\n8|RUNNING|None\n"), "7", "8") == {"8": Sighting(RUNNING)}
+    assert seen(CommandOutput(0, "7|DREAMING|None\n8|RUNNING|None\n"), "7", "8") == {"8": JobStatus(RUNNING)}
 
 
 def test_elements_that_are_told_together_are_told_apart() -> None:
-    waits, gone = Sighting(QUEUED, "Priority"), Sighting(ENDED, "CANCELLED by 7", well=False)
-    assert seen(Answer(0, "5_[1-2,4%2]|PENDING|Priority\n"), "5_1", "5_2", "5_3", "5_4") == {"5_1": waits, "5_2": waits, "5_4": waits}
-    assert remembered(Answer(0, "5_[2-6:2]|CANCELLED by 7|0:0\n"), "5_2", "5_3", "5_6") == {"5_2": gone, "5_6": gone}
+    waits, gone = JobStatus(QUEUED, "Priority"), JobStatus(ENDED, "CANCELLED by 7", well=False)
+    assert seen(CommandOutput(0, "5_[1-2,4%2]|PENDING|Priority\n"), "5_1", "5_2", "5_3", "5_4") == {
+        "5_1": waits,
+        "5_2": waits,
+        "5_4": waits,
+    }
+    assert remembered(CommandOutput(0, "5_[2-6:2]|CANCELLED by 7|0:0\n"), "5_2", "5_3", "5_6") == {"5_2": gone, "5_6": gone}
 
 
 @pytest.mark.parametrize("told", [answer(PLAIN, "history-sacct-disabled"), answer(ACCOUNTS, "down-dbd-sacct")])
-def test_without_accounts_nothing_is_known_of_the_past(told: Answer) -> None:
-    with pytest.raises(Unclear):
+def test_without_accounts_nothing_is_known_of_the_past(told: CommandOutput) -> None:
+    with pytest.raises(UnclearAnswer):
         remembered(told, "1")
     assert BACKEND.past(Site(backend="slurm", options={"accounting": "no"}), ["1"]) is None
 
@@ -216,7 +220,7 @@ def test_an_output_that_cannot_be_written_is_called_by_its_name() -> None:
 
 @pytest.mark.parametrize("case", ["cancel-other-user", "down-cancel", "cancel-malformed"])
 def test_a_cancellation_that_failed_is_told(case: str) -> None:
-    with pytest.raises(Unclear):
+    with pytest.raises(UnclearAnswer):
         BACKEND.cancel(SITE, ["9"])[0].read(answer(PLAIN, case))
 
 
@@ -231,25 +235,25 @@ def test_a_cancellation_that_failed_is_told(case: str) -> None:
     ],
 )
 def test_limits_and_outages_pass_and_other_refusals_do_not(words: str, later: bool) -> None:
-    with pytest.raises(Refused) as caught:
-        BACKEND.submit(SITE, order()).read(Answer(1, "", f"sbatch: error: {words}\n"))
+    with pytest.raises(CommandRefused) as caught:
+        BACKEND.submit(SITE, order()).read(CommandOutput(1, "", f"sbatch: error: {words}\n"))
     assert caught.value.later is later and "sbatch" not in str(caught.value)
 
 
 @pytest.mark.parametrize("words", ["Socket timed out on send/recv operation", "Zero Bytes were transmitted or received"])
 def test_a_submission_that_the_controller_may_have_taken_is_unclear(words: str) -> None:
-    with pytest.raises(Unclear):
-        BACKEND.submit(SITE, order()).read(Answer(1, "", f"sbatch: error: Batch job submission failed: {words}\n"))
+    with pytest.raises(UnclearAnswer):
+        BACKEND.submit(SITE, order()).read(CommandOutput(1, "", f"sbatch: error: Batch job submission failed: {words}\n"))
 
 
 def test_a_machine_without_slurm_is_a_refusal_and_a_lost_connection_is_not() -> None:
-    with pytest.raises(Refused):
-        BACKEND.submit(SITE, order()).read(Answer(127, "", "sh: 1: sbatch: not found\n"))
-    with pytest.raises(Unclear):
-        BACKEND.submit(SITE, order()).read(Answer(255, "", "Connection to login closed by remote host.\n"))
+    with pytest.raises(CommandRefused):
+        BACKEND.submit(SITE, order()).read(CommandOutput(127, "", "sh: 1: sbatch: not found\n"))
+    with pytest.raises(UnclearAnswer):
+        BACKEND.submit(SITE, order()).read(CommandOutput(255, "", "Connection to login closed by remote host.\n"))
 
 
 def test_no_line_of_a_queue_can_keep_us_busy() -> None:
     (exchange,) = SlurmBackend().query(Site(backend="slurm"), ["7_1", "9"])
-    answer = Answer(0, "999999_[1-99999999999]|PENDING|x\n7_[1-3]|PENDING|Priority\n9|RUNNING|None\n")
+    answer = CommandOutput(0, "999999_[1-99999999999]|PENDING|x\n7_[1-3]|PENDING|Priority\n9|RUNNING|None\n")
     assert sorted(exchange.read(answer)) == ["7_1", "9"]

@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pilotfish.backends.exchange import Answer
+from pilotfish.backends.interface import CommandOutput
 
 FOLDER = Path(__file__).with_suffix("")
 
@@ -21,9 +21,9 @@ def transcript(folder: str, case: str) -> dict[str, Any]:
     return told
 
 
-def answer(folder: str, case: str) -> Answer:
+def answer(folder: str, case: str) -> CommandOutput:
     told = transcript(folder, case)
-    return Answer(told["rc"], told["stdout"], told["stderr"])
+    return CommandOutput(told["rc"], told["stdout"], told["stderr"])
 
 
 def argv(folder: str, case: str) -> list[str]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pilotfish.api.deadlines import read_deadline, read_share, run_wishes
+from pilotfish.client.run_options import read_deadline, read_share, run_wishes
 from pilotfish.errors import BadInput
 
 NOON = datetime(2030, 5, 1, 12, 0)

@@ -12,7 +12,7 @@ import pytest
 import pilotfish
 from pilotfish import BadInput, TaskFailed, divide, iterate
 from pilotfish.api import divisible
-from pilotfish.api.balance_report import BalanceReport, Iteration, Share
+from pilotfish.api.balance_report import BalanceReport, Iteration, WorkerShare
 from pilotfish.api.run import Run
 from tests.fake_slot import do_task
 from tests.unit.client.test_executor import FakePool
@@ -184,7 +184,7 @@ def test_with_no_worker_yet_equal_chunks_wait_for_whoever_comes(stage: Stage) ->
 
 
 def test_who_waits_for_a_worker_is_told_why(stage: Stage, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pilotfish.api.chunks.WORD_S", 0.0)
+    monkeypatch.setattr("pilotfish.api.divisible_chunks.WORD_S", 0.0)
     master = stage.pool.master
     stage.rows = []
 
@@ -283,14 +283,14 @@ def test_the_ratio_is_what_was_given_or_is_searched(stage: Stage) -> None:
 
 
 def test_where_all_had_equal_chunks_no_gain_is_told() -> None:
-    share = Share(30, 1.0, 0.1)
+    share = WorkerShare(30, 1.0, 0.1)
     said = str(BalanceReport(None, [Iteration(2.0, {"a": share, "b": share}, (), 1.5, 0.0, 8.0, 1.4)]))
     assert "0.75" not in said and "theta 0" not in said
     assert "all workers had equal chunks" in said
 
 
 def test_a_report_reads_as_a_table() -> None:
-    share = Share(30, 1.0, 0.1)
+    share = WorkerShare(30, 1.0, 0.1)
     first = Iteration(4.0, {"a": share, "b": share}, (), 4.0, 0.5, 8.0, None, False)
     later = Iteration(2.0, {"a": share}, ("b",), 4.0, 0.5, 8.0, 1.9, notes=("it was late",))
     report = BalanceReport(None, [first, later])

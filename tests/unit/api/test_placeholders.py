@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pilotfish.api.placeholders import check_all_used, make_template
+from pilotfish.applications.sweeps.placeholders import check_all_used, make_template
 from pilotfish.errors import BadInput
 
 

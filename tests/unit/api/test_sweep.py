@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from pilotfish.api.sweep import Sweep, make_sweep, parse_parameter
-from pilotfish.api.tables import SMALL_FILE_BYTES
-from pilotfish.api.taskfile import read_task_file
+from pilotfish.applications.sweeps.sweep import Sweep, make_sweep, parse_parameter
+from pilotfish.applications.sweeps.tables import SMALL_FILE_BYTES
+from pilotfish.applications.sweeps.task_list_file import read_task_file
 from pilotfish.errors import BadInput
 
 
@@ -116,7 +116,7 @@ def test_a_sweep_larger_than_a_run_can_hold_is_refused() -> None:
 
 
 def test_lines_are_counted_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pilotfish.api.sweep.MAX_TASKS", 2)
+    monkeypatch.setattr("pilotfish.applications.sweeps.sweep.MAX_TASKS", 2)
     (tmp_path / "lines.txt").write_text("true\ntrue\ntrue\n")
     with pytest.raises(BadInput, match="the sweep would make 3 tasks"):
         make_sweep(each_line=str(tmp_path / "lines.txt"))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pilotfish.api.taskfile import ListedTask, read_task_file
+from pilotfish.applications.sweeps.task_list_file import ListedTask, read_task_file
 from pilotfish.errors import BadInput
 
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from pilotfish.api.taskfile import TaskFile, read_task_file
-from pilotfish.cli.tasksource import Source, Wording, make_source
+from pilotfish.applications.sweeps.task_list_file import TaskFile, read_task_file
+from pilotfish.client.task_source import RunRequest, TaskSource, make_source
 from pilotfish.errors import BadInput
 
 ENVIRON = {"PATH": "/usr/bin:/bin"}
@@ -21,9 +21,9 @@ def read(text: str) -> TaskFile:
     return read_task_file("tasks.txt")
 
 
-def source(text: str, **wording: object) -> Source:
+def source(text: str, **wording: object) -> TaskSource:
     Path("tasks.txt").write_text(text)
-    return make_source(Wording(task_list="tasks.txt", **wording), ENVIRON)  # type: ignore[arg-type]
+    return make_source(RunRequest(task_list="tasks.txt", **wording), ENVIRON)  # type: ignore[arg-type]
 
 
 def test_a_task_waits_for_those_that_its_after_names_wherever_they_stand() -> None:

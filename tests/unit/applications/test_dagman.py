@@ -8,8 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pilotfish.applications.dagman import PASSED_OVER, REFUSED, Dag, Node, read_dag
-from pilotfish.applications.dagman_nodes import NodeTask, node_tasks, task_list
+from pilotfish.applications.dagman.dag_file import PASSED_OVER, REFUSED, Dag, DagNode, read_dag
+from pilotfish.applications.dagman.node_tasks import NodeTask, node_tasks, task_list
 from pilotfish.errors import BadInput
 
 SUB = "executable = /bin/echo\narguments = $(JOB) $(x:none)\nqueue\n"
@@ -26,7 +26,7 @@ def dag(text: str, name: str = "flow.dag") -> Dag:
     return read_dag(name)
 
 
-def nodes(text: str) -> dict[str, Node]:
+def nodes(text: str) -> dict[str, DagNode]:
     return {node.name: node for node in dag(text).nodes}
 
 

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from pilotfish.applications.executable import Completed, ExecutableFailed, decode_completed, decode_executable_failure
-from pilotfish.applications.files import File, pack_files
-from pilotfish.applications.launches import EXECUTABLE_KNOWN, Defaults, ExecutableCalls
-from pilotfish.applications.parcel import DamagedParcel, pack, unpack
-from pilotfish.applications.wishes import KNOWN, OF_EXECUTABLES, read_wishes
+from pilotfish.applications.executable_encoder import EXECUTABLE_KNOWN, ExecutableDefaults, ExecutableEncoder
+from pilotfish.applications.input_files import TravelFile, pack_files
+from pilotfish.applications.parcel import DamagedPayload, pack, unpack
+from pilotfish.applications.task_options import KNOWN, OF_EXECUTABLES, read_wishes
 from pilotfish.errors import BadInput
 from pilotfish.model.task import Failure, TaskSpec
 from tests.fake_slot import completed_parcel
@@ -41,7 +41,7 @@ def described(payload: bytes) -> tuple[dict[str, object], list[bytes]]:
 
 def test_without_files_it_runs_where_we_are(here: Path) -> None:
     register = Register()
-    _, payload, _ = ExecutableCalls(register).encode(["./sim", "--seed", "1"], {}, Defaults())
+    _, payload, _ = ExecutableEncoder(register).encode(["./sim", "--seed", "1"], {}, ExecutableDefaults())
     said, rest = described(payload)
     assert said == {"argv": ["./sim", "--seed", "1"], "env": {}, "inputs": [], "outputs": []}
     assert rest == [b""]
@@ -53,9 +53,9 @@ def test_without_files_it_runs_where_we_are(here: Path) -> None:
 
 def test_with_files_it_gets_a_directory_of_its_own_and_the_program_travels_once() -> None:
     register = Register()
-    calls = ExecutableCalls(register)
+    calls = ExecutableEncoder(register)
     for name in ("one.dat", "model.dat"):
-        _, payload, _ = calls.encode(["./sim", name], {"inputs": [name], "outputs": ["out.dat"], "stdin": "hello"}, Defaults())
+        _, payload, _ = calls.encode(["./sim", name], {"inputs": [name], "outputs": ["out.dat"], "stdin": "hello"}, ExecutableDefaults())
         said, rest = described(payload)
         assert said["inputs"] == [[name, 0o644]]
         assert said["outputs"] == ["out.dat"]
@@ -68,7 +68,7 @@ def test_with_files_it_gets_a_directory_of_its_own_and_the_program_travels_once(
 
 def test_defaults_are_shared_and_wishes_of_one_task_make_another_spec() -> None:
     register = Register()
-    calls, defaults = ExecutableCalls(register), Defaults()
+    calls, defaults = ExecutableEncoder(register), ExecutableDefaults()
     defaults.inputs = ["model.dat"]
     defaults.memory = "2 GiB"
     numbers = [calls.encode(["./sim", str(i)], {}, defaults)[0] for i in range(5)]
@@ -91,7 +91,7 @@ def test_defaults_are_shared_and_wishes_of_one_task_make_another_spec() -> None:
         (["./sim"], {"inputs": ["."]}, "inputs: '.' gives no name to have in the task's directory"),
         (["./sim"], {"inputs": ["/"]}, "inputs: '/' gives no name"),
         (["./sim"], {"inputs": [b"bytes"]}, "inputs: bytes have no name"),
-        (["./sim"], {"inputs": [File(b"bytes")]}, "inputs: this File has no name"),
+        (["./sim"], {"inputs": [TravelFile(b"bytes")]}, "inputs: this File has no name"),
         (["./sim"], {"inputs": [Future()]}, "inputs: a Future is no file"),
         (["./sim"], {"inputs": {"a": Future()}}, "inputs: a Future is no file"),
         (["./sim"], {"inputs": [3]}, "inputs: 3 is no file"),
@@ -110,22 +110,22 @@ def test_defaults_are_shared_and_wishes_of_one_task_make_another_spec() -> None:
 )
 def test_what_cannot_be_meant_is_refused_with_field_value_and_fix(argv: list[str], options: dict[str, object], said: str) -> None:
     with pytest.raises(BadInput, match=said) as caught:
-        ExecutableCalls(Register()).encode(argv, options, Defaults())
+        ExecutableEncoder(Register()).encode(argv, options, ExecutableDefaults())
     assert caught.value.hint
 
 
 def test_a_directory_named_in_full_may_be_one_that_only_the_nodes_have() -> None:
     register = Register()
-    ExecutableCalls(register).encode(["sim"], {"cwd": "/only/there"}, Defaults())
+    ExecutableEncoder(register).encode(["sim"], {"cwd": "/only/there"}, ExecutableDefaults())
     assert register.specs[0][0].launch["cwd"] == "/only/there"
 
 
 def test_a_misspelt_file_or_option_is_answered_with_the_nearest_one() -> None:
     with pytest.raises(BadInput) as caught:
-        ExecutableCalls(Register()).encode(["./sim"], {"inputs": ["modle.dat"]}, Defaults())
+        ExecutableEncoder(Register()).encode(["./sim"], {"inputs": ["modle.dat"]}, ExecutableDefaults())
     assert "model.dat" in caught.value.hint
     with pytest.raises(BadInput) as caught:
-        Defaults().ouputs = ["x"]
+        ExecutableDefaults().ouputs = ["x"]
     assert "outputs" in caught.value.hint
 
 
@@ -139,7 +139,7 @@ def test_what_it_left_comes_back(tmp_path: Path) -> None:
 
 def test_a_file_that_a_task_left_has_its_name_also_as_an_input() -> None:
     files = decode_completed(completed_parcel(0, b"", b"", {"d/b.txt": b"B"})).files
-    _, payload, _ = ExecutableCalls(Register()).encode(["sim"], {"inputs": [files["d/b.txt"]]}, Defaults())
+    _, payload, _ = ExecutableEncoder(Register()).encode(["sim"], {"inputs": [files["d/b.txt"]]}, ExecutableDefaults())
     assert described(payload)[0]["inputs"] == [["d/b.txt", 0o644]]
 
 
@@ -150,7 +150,7 @@ def test_an_input_that_cannot_be_read_is_told() -> None:
 
 
 def test_outputs_may_be_directories_written_as_such() -> None:
-    _, payload, _ = ExecutableCalls(Register()).encode(["sim"], {"outputs": ["out*/", "./x", "d//e"]}, Defaults())
+    _, payload, _ = ExecutableEncoder(Register()).encode(["sim"], {"outputs": ["out*/", "./x", "d//e"]}, ExecutableDefaults())
     assert described(payload)[0]["outputs"] == ["out*", "x", "d/e"]
 
 
@@ -162,7 +162,7 @@ def test_a_python_call_is_told_that_files_are_for_programs() -> None:
 
 
 def test_a_damaged_report_is_refused() -> None:
-    with pytest.raises(DamagedParcel):
+    with pytest.raises(DamagedPayload):
         decode_completed(pack([b"{}", b"", b""]))
 
 
@@ -183,7 +183,7 @@ HOSTILE = ["../x", "/etc/x", "a/../../x", "", ".", "..", "a/", "x\0y", "d/..", "
 def test_a_name_that_leads_out_is_refused(name: str, tmp_path: Path) -> None:
     target = tmp_path / "deep" / "results"
     with pytest.raises(BadInput):
-        Completed(0, None, b"", b"", {name: File(b"evil")}).save(target)
+        Completed(0, None, b"", b"", {name: TravelFile(b"evil")}).save(target)
     assert not [path for path in tmp_path.rglob("*") if path.is_file() and path.read_bytes() == b"evil"]
 
 
@@ -195,26 +195,26 @@ def test_a_link_in_the_way_is_not_followed(tmp_path: Path) -> None:
     (target / "f").symlink_to(outside / "victim")
     (outside / "victim").write_bytes(b"precious")
     with pytest.raises(BadInput, match="cannot be written"):
-        Completed(0, None, b"", b"", {"d/x": File(b"evil")}).save(target)
-    Completed(0, None, b"", b"", {"f": File(b"plain")}).save(target)
+        Completed(0, None, b"", b"", {"d/x": TravelFile(b"evil")}).save(target)
+    Completed(0, None, b"", b"", {"f": TravelFile(b"plain")}).save(target)
     assert (outside / "victim").read_bytes() == b"precious"
     assert not (target / "f").is_symlink()
     assert list(outside.iterdir()) == [outside / "victim"]
 
 
 def test_setuid_bits_do_not_survive(tmp_path: Path) -> None:
-    (path,) = Completed(0, None, b"", b"", {"tool": File(b"", 0o6777)}).save(tmp_path / "results")
+    (path,) = Completed(0, None, b"", b"", {"tool": TravelFile(b"", 0o6777)}).save(tmp_path / "results")
     assert os.stat(path).st_mode & 0o7777 == 0o755
 
 
 @pytest.mark.parametrize(("given", "number"), [("USR1", 10), ("SIGTERM", 15), ("usr2", 12), (10, 10), (0, 0)])
 def test_a_signal_that_warns_is_given_by_name_or_number(given: int | str, number: int) -> None:
     register = Register()
-    ExecutableCalls(register).encode(["true"], {"warn_signal": given}, Defaults())
+    ExecutableEncoder(register).encode(["true"], {"warn_signal": given}, ExecutableDefaults())
     assert register.specs[0][0].launch.get("warn_signal", 0) == number
 
 
 @pytest.mark.parametrize("given", ["KILL", "STOP", "SOON", 9, 4711, -1])
 def test_a_signal_that_cannot_warn_is_refused(given: int | str) -> None:
     with pytest.raises(BadInput, match="warn signal"):
-        ExecutableCalls(Register()).encode(["true"], {"warn_signal": given}, Defaults())
+        ExecutableEncoder(Register()).encode(["true"], {"warn_signal": given}, ExecutableDefaults())

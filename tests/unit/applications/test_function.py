@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from pilotfish.applications import function as module
-from pilotfish.applications.function import SOURCE, PythonCalls, chunked, import_path, source_of
+from pilotfish.applications import python_call as module
 from pilotfish.applications.parcel import Buffer, joined, unpack
+from pilotfish.applications.python_call import SOURCE, CallEncoder, chunked, import_path, source_of
 from pilotfish.errors import BadInput
 from pilotfish.model.task import TaskSpec
 
@@ -38,7 +38,7 @@ def arguments(payload: bytes | list[Buffer]) -> Any:
 
 def test_a_function_is_pickled_once_and_found_again_by_identity() -> None:
     register = Register()
-    calls = PythonCalls(register)
+    calls = CallEncoder(register)
     numbers = {calls.encode(double, (i,), {})[0] for i in range(100)}
     assert numbers == {0}
     assert len(register.specs) == 1
@@ -47,13 +47,13 @@ def test_a_function_is_pickled_once_and_found_again_by_identity() -> None:
 
 
 def test_arguments_travel_with_the_task() -> None:
-    _, payload = PythonCalls(Register()).encode(double, (1, "two"), {"three": 3})
+    _, payload = CallEncoder(Register()).encode(double, (1, "two"), {"three": 3})
     assert arguments(payload) == ((1, "two"), {"three": 3})
 
 
 def test_a_bound_method_travels_with_its_object_each_time() -> None:
     register = Register()
-    calls = PythonCalls(register)
+    calls = CallEncoder(register)
     things: list[int] = [1]
     for size in (1, 2):
         number, payload = calls.encode(things.count, (1,), {})
@@ -66,7 +66,7 @@ def test_a_bound_method_travels_with_its_object_each_time() -> None:
 
 def test_a_partial_travels_each_time_under_the_name_of_its_type() -> None:
     register = Register()
-    _, payload = PythonCalls(register).encode(functools.partial(pow, 2), (5,), {})
+    _, payload = CallEncoder(register).encode(functools.partial(pow, 2), (5,), {})
     (function, value), _ = arguments(payload)
     assert function(value) == 32
     assert register.specs[0][0].name == "partial"
@@ -74,7 +74,7 @@ def test_a_partial_travels_each_time_under_the_name_of_its_type() -> None:
 
 def test_many_closures_over_one_code_do_not_become_as_many_specs() -> None:
     register = Register()
-    calls = PythonCalls(register)
+    calls = CallEncoder(register)
 
     def adder(n: int) -> Callable[[int], int]:
         return lambda x: x + n
@@ -89,7 +89,7 @@ def test_many_closures_over_one_code_do_not_become_as_many_specs() -> None:
 
 def test_a_function_that_nobody_holds_is_not_kept_and_its_place_not_mistaken() -> None:
     register = Register()
-    calls = PythonCalls(register)
+    calls = CallEncoder(register)
 
     def make(n: int) -> Callable[[], int]:
         return lambda: n
@@ -103,7 +103,7 @@ def test_a_function_that_nobody_holds_is_not_kept_and_its_place_not_mistaken() -
 
 def test_a_large_buffer_is_not_copied_into_the_pickle() -> None:
     data = bytearray(1_000_000)
-    _, payload = PythonCalls(Register()).encode(double, (pickle.PickleBuffer(data),), {})
+    _, payload = CallEncoder(Register()).encode(double, (pickle.PickleBuffer(data),), {})
     (_, _, view) = payload
     assert isinstance(view, memoryview)
     assert view.obj is data
@@ -114,7 +114,7 @@ def test_a_large_buffer_is_not_copied_into_the_pickle() -> None:
 
 def test_large_bytes_are_not_copied_and_arrive_as_bytes() -> None:
     data, more = bytes(1_000_000), b"x" * 500_000
-    _, payload = PythonCalls(Register()).encode(double, (data, 7), {"more": more})
+    _, payload = CallEncoder(Register()).encode(double, (data, 7), {"more": more})
     (_, _, first, second) = payload
     assert isinstance(first, memoryview) and isinstance(second, memoryview)
     assert first.obj is data and second.obj is more
@@ -122,7 +122,7 @@ def test_large_bytes_are_not_copied_and_arrive_as_bytes() -> None:
 
 
 def test_what_plain_pickle_cannot_do_is_left_to_cloudpickle() -> None:
-    _, payload = PythonCalls(Register()).encode(double, (lambda: 42,), {})
+    _, payload = CallEncoder(Register()).encode(double, (lambda: 42,), {})
     (function,), _ = arguments(payload)
     assert function() == 42
 
@@ -131,13 +131,13 @@ def test_a_class_of_main_is_sent_by_value(monkeypatch: pytest.MonkeyPatch) -> No
     main = sys.modules["__main__"]
     made = type("Made", (), {"__module__": "__main__", "answer": 42})
     monkeypatch.setattr(main, "Made", made, raising=False)
-    _, payload = PythonCalls(Register()).encode(double, (made,), {})
+    _, payload = CallEncoder(Register()).encode(double, (made,), {})
     assert b"answer" in payload
 
 
 def test_source_needs_nothing_but_itself() -> None:
     assert source_of(double).startswith(b"def double(")
-    number, _ = PythonCalls(register := Register(), form=SOURCE).encode(double, (1,), {})
+    number, _ = CallEncoder(register := Register(), form=SOURCE).encode(double, (1,), {})
     spec, code = register.specs[number]
     names: dict[str, Any] = {}
     exec(code, names)
@@ -179,7 +179,7 @@ def test_source_that_would_not_work_elsewhere_is_refused_with_the_reason(functio
 
 def test_an_unknown_form_is_refused() -> None:
     with pytest.raises(BadInput, match="form: 'json'"):
-        PythonCalls(Register(), form="json")
+        CallEncoder(Register(), form="json")
 
 
 def test_the_import_path_has_our_directories_and_not_the_standard_library() -> None:
@@ -189,7 +189,7 @@ def test_the_import_path_has_our_directories_and_not_the_standard_library() -> N
 
 
 def test_a_chunk_calls_the_function_over_its_rows_without_our_package() -> None:
-    PythonCalls(register := Register()).encode(chunked(abs), ([(-1,), (2,)],), {})
+    CallEncoder(register := Register()).encode(chunked(abs), ([(-1,), (2,)],), {})
     (spec, code) = register.specs[0]
     assert spec.name == "abs (chunk)"
     there = "import pickle, sys; sys.modules['pilotfish'] = None; print(pickle.load(sys.stdin.buffer)([(-1,), (2,)]))"

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from pilotfish.applications.outcome import HINTS, RemoteTraceback, decode_failure, decode_value
-from pilotfish.applications.parcel import DamagedParcel, pack
+from pilotfish.applications.parcel import DamagedPayload, pack
+from pilotfish.applications.python_result import HINTS, RemoteTraceback, decode_failure, decode_value
 from pilotfish.errors import TaskFailed
 from pilotfish.model.task import Failure
 from tests.fake_slot import error_parcel, value_parcel
@@ -82,7 +82,7 @@ def test_ctrl_c_while_a_value_is_read_stays_ctrl_c() -> None:
 
 
 def test_a_damaged_result_fails_instead_of_raising() -> None:
-    assert isinstance(decode_value(b"\0\0\0\x09garbage").error, DamagedParcel)
+    assert isinstance(decode_value(b"\0\0\0\x09garbage").error, DamagedPayload)
 
 
 def test_an_exception_comes_back_as_itself_with_the_remote_traceback_as_its_cause() -> None:

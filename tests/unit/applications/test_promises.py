@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from pilotfish.applications.executable import PromisedFile
-from pilotfish.applications.tasklist import TaskList
+from pilotfish.applications.executable import FutureFile
+from pilotfish.applications.task_list import TaskList
 from pilotfish.errors import BadInput
-from pilotfish.model.data import Awaited
+from pilotfish.model.contents import AwaitedFile
 
 
 def test_files_of_earlier_tasks_are_awaited_under_the_names_they_are_given() -> None:
@@ -22,8 +22,8 @@ def test_files_of_earlier_tasks_are_awaited_under_the_names_they_are_given() -> 
     tasks.add(["./use"], inputs={"./in//m": tasks.file(first, "mesh.bin"), "log": tasks.file(1, "log")})
     _, *users = tasks.take()
     assert [user.needs.awaited for user in users] == [
-        (Awaited(0, "mesh.bin", "mesh.bin"), Awaited(0, "parts/1", "parts/1")),
-        (Awaited(0, "mesh.bin", "in/m"), Awaited(1, "log", "log")),
+        (AwaitedFile(0, "mesh.bin", "mesh.bin"), AwaitedFile(0, "parts/1", "parts/1")),
+        (AwaitedFile(0, "mesh.bin", "in/m"), AwaitedFile(1, "log", "log")),
     ]
     assert all(tasks.specs[user.spec][0].launch["sandbox"] for user in users)
 
@@ -41,13 +41,13 @@ def test_other_inputs_come_as_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"inputs": [PromisedFile(0, "m"), PromisedFile(1, "m")]}, "both be called 'm'"),
-        ({"inputs": {"/m": PromisedFile(0, "m")}}, "inside the task's directory"),
-        ({"inputs": [PromisedFile(0, "m")], "sandbox": False}, "sandbox=False"),
-        ({"inputs": [PromisedFile(Future(), "m")]}, "no task of this list"),
-        ({"inputs": {"m": PromisedFile(0, "m"), "./m": PromisedFile(1, "m")}}, "both be called 'm'"),
-        ({"inputs": {"m": PromisedFile(0, "m"), "./m": b"x"}}, "both be called 'm'"),
-        ({"inputs": [PromisedFile(3, "m")]}, "not the index of an earlier task"),
+        ({"inputs": [FutureFile(0, "m"), FutureFile(1, "m")]}, "both be called 'm'"),
+        ({"inputs": {"/m": FutureFile(0, "m")}}, "inside the task's directory"),
+        ({"inputs": [FutureFile(0, "m")], "sandbox": False}, "sandbox=False"),
+        ({"inputs": [FutureFile(Future(), "m")]}, "no task of this list"),
+        ({"inputs": {"m": FutureFile(0, "m"), "./m": FutureFile(1, "m")}}, "both be called 'm'"),
+        ({"inputs": {"m": FutureFile(0, "m"), "./m": b"x"}}, "both be called 'm'"),
+        ({"inputs": [FutureFile(3, "m")]}, "not the index of an earlier task"),
     ],
 )
 def test_what_cannot_be_is_told(options: dict[str, Any], said: str) -> None:
@@ -95,6 +95,6 @@ def test_a_promised_file_has_no_name_that_all_tasks_have(tmp_path: Path, monkeyp
 
 def test_promised_files_are_no_inputs_of_all_tasks() -> None:
     tasks = TaskList()
-    tasks.defaults.inputs = [PromisedFile(0, "m")]
+    tasks.defaults.inputs = [FutureFile(0, "m")]
     with pytest.raises(BadInput, match="a file that a task will leave"):
         tasks.add(["true"])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pilotfish.applications.runfile import load
+from pilotfish.applications.run_file import load
 from pilotfish.errors import BadInput
 
 

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pilotfish.applications.tasklist import TaskList
+from pilotfish.applications.task_list import TaskList
 from pilotfish.applications.wfcommons import Workflow, add_stand_ins, parse_workflow, read_workflow
 from pilotfish.errors import BadInput
-from pilotfish.sim.families import FAMILIES, family
+from pilotfish.sim.scenarios.workflow_families import FAMILIES, family
 
 NEW: dict[str, Any] = {
     "name": "diamond",

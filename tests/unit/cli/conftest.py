@@ -9,7 +9,7 @@ from typing import NamedTuple
 import pytest
 
 from pilotfish.cli.main import invoke
-from pilotfish.cli.pool import use_connector
+from pilotfish.client.session import use_connector
 from tests.unit.cli.fake_master import FakeMaster
 
 

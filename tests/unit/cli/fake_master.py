@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 
 from pilotfish.applications.parcel import pack, unpack
-from pilotfish.applications.tasklist import NOTHING, Needs
-from pilotfish.cli.pool import News, NoPool
+from pilotfish.applications.task_list import NOTHING, TaskNeeds
+from pilotfish.client.session import NoPool, RunNews
 from pilotfish.errors import BadInput, PilotfishError
 from pilotfish.model.messages import EndedItem
 from pilotfish.model.states import CANCELLED, DONE, FAILED, TASK_STATES
@@ -31,7 +31,7 @@ class FakeTask:
     state: str = "ready"
     result: bytes = b""
     failure: Failure | None = None
-    needs: Needs = NOTHING
+    needs: TaskNeeds = NOTHING
 
     @property
     def told(self) -> dict[str, Any]:
@@ -62,7 +62,7 @@ class FakeRun:
         self.contents.update(dict.fromkeys(content.digest for content in spec.contents))
         return len(self.specs) - 1
 
-    def add(self, spec: int, payload: bytes, needs: Needs = NOTHING) -> None:
+    def add(self, spec: int, payload: bytes, needs: TaskNeeds = NOTHING) -> None:
         self.tasks.append(FakeTask(payload, spec, needs=needs))
         self.contents.update(dict.fromkeys(content.digest for content in needs.contents))
 
@@ -111,11 +111,11 @@ class FakeRun:
 
 
 class FakeWatcher:
-    def __init__(self, news: list[News], interrupt: bool) -> None:
+    def __init__(self, news: list[RunNews], interrupt: bool) -> None:
         self._news = news
         self._interrupt = interrupt
 
-    def next(self, timeout_s: float) -> News | None:
+    def next(self, timeout_s: float) -> RunNews | None:
         if self._interrupt:
             raise KeyboardInterrupt
         return self._news.pop(0) if self._news else None
@@ -188,7 +188,7 @@ class FakeMaster:
             for index in found.order[cursor:]
         )
         finished = found.row()["state"] == "done"
-        return FakeWatcher([News(ended=items), News(finished=True)] if finished else [], self.interrupt)
+        return FakeWatcher([RunNews(ended=items), RunNews(finished=True)] if finished else [], self.interrupt)
 
     def close(self) -> None:
         pass

@@ -9,7 +9,7 @@ from click.shell_completion import ShellComplete
 
 from pilotfish.cli.completions import MOST_TASKS, _numbers_like
 from pilotfish.cli.main import pilotfish as group
-from pilotfish.cli.pool import use_connector
+from pilotfish.client.session import use_connector
 from tests.unit.cli.conftest import CommandLine
 from tests.unit.cli.fake_master import FakeMaster
 

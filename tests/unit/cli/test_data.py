@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from pilotfish.applications.parcel import pack
-from pilotfish.cli.follow import Follower
-from pilotfish.cli.progress import Progress, Reading
-from pilotfish.cli.render import Screen, under_way
+from pilotfish.cli.commands.attach_command import RunFollower
+from pilotfish.cli.terminal.progress import HashingProgress, RunProgress
+from pilotfish.cli.terminal.screen import Screen, under_way
 from pilotfish.model.task import RunOptions
 from tests.unit.cli.conftest import CommandLine
 from tests.unit.cli.fake_master import FakeMaster
@@ -170,7 +170,7 @@ def test_tail_says_that_a_task_waits_for_its_inputs(pilotfish: CommandLine, mast
 def test_reading_a_large_input_is_shown_when_it_takes_long_and_only_to_a_terminal() -> None:
     now = 100.0
     stream = io.StringIO()
-    reading = Reading(Screen(stream, True, False, 60), lambda: now)
+    reading = HashingProgress(Screen(stream, True, False, 60), lambda: now)
     reading("/home/ann/big.dat", GIB, 4 * GIB)
     assert stream.getvalue() == ""
     now += 1
@@ -181,7 +181,7 @@ def test_reading_a_large_input_is_shown_when_it_takes_long_and_only_to_a_termina
     reading("/home/ann/big.dat", 4 * GIB, 4 * GIB)
     assert stream.getvalue().endswith("\r\x1b[K")
     plain = io.StringIO()
-    reading = Reading(Screen(plain, False, False, 0), lambda: now)
+    reading = HashingProgress(Screen(plain, False, False, 0), lambda: now)
     reading("/home/ann/big.dat", 2 * GIB, 4 * GIB)
     reading.clear()
     assert plain.getvalue() == ""
@@ -316,8 +316,8 @@ def test_the_moving_line_of_a_run_with_large_files_tells_what_is_under_way(pilot
     master.stuck = True
     pilotfish("run", "--detach", "--input", "large", "--", "echo")
     master.moving = MOVING
-    progress = Progress(Screen(io.StringIO(), True, False, 100), lambda: 1.0)
-    follower = Follower(master, master.ask("run", run=1), progress, None)
+    progress = RunProgress(Screen(io.StringIO(), True, False, 100), lambda: 1.0)
+    follower = RunFollower(master, master.ask("run", run=1), progress, None)
     follower.recount()
     assert progress.text() == "0/1  0 %  waiting for the first result  3 files under way, 2 GiB of 5 GiB, 100 MiB/s, about 31 s"
     master.asked.clear()
@@ -328,7 +328,7 @@ def test_the_moving_line_of_a_run_with_large_files_tells_what_is_under_way(pilot
 def test_a_run_without_large_files_is_not_asked_about_them(pilotfish: CommandLine, master: FakeMaster) -> None:
     master.stuck = True
     pilotfish("run", "--detach", "--", "echo")
-    follower = Follower(master, master.ask("run", run=1), Progress(Screen(io.StringIO(), True, False, 100), lambda: 1.0), None)
+    follower = RunFollower(master, master.ask("run", run=1), RunProgress(Screen(io.StringIO(), True, False, 100), lambda: 1.0), None)
     master.asked.clear()
     follower.recount()
     assert master.asked == []

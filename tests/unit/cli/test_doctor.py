@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from pilotfish.cli import doctor
-from pilotfish.cli.doctor import BAD, CHECKS, DOUBTFUL, GOOD, Finding, file_system_of
-from pilotfish.cli.gc import leftovers_of, remove_leftover
-from pilotfish.live.daemon import Pool
-from pilotfish.live.home import PoolHome
+from pilotfish.cli.commands import doctor_command
+from pilotfish.cli.commands.doctor_command import BAD, CHECKS, DOUBTFUL, GOOD, CheckResult, file_system_of
+from pilotfish.cli.commands.gc_command import leftovers_of, remove_leftover
+from pilotfish.client.pools import PoolHandle
+from pilotfish.store.pool_directory import PoolDirectory
 from tests.unit.cli.conftest import CommandLine
 
 
@@ -36,26 +36,26 @@ def test_a_healthy_machine_is_all_green_but_for_what_it_cannot_help(place: Path)
 
 
 def test_whatever_is_not_green_carries_its_cure(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found: list[Finding] = []
-    monkeypatch.setattr(doctor, "OLDEST_PYTHON", (99, 0))
-    found.append(doctor.check_python(place))
+    found: list[CheckResult] = []
+    monkeypatch.setattr(doctor_command, "OLDEST_PYTHON", (99, 0))
+    found.append(doctor_command.check_python(place))
     place.chmod(0o755)
-    found.append(doctor.check_home(place))
+    found.append(doctor_command.check_home(place))
     (place / "config.toml").write_text("[pool]\nbeet_s = 1\n")
-    found.append(doctor.check_settings(place))
+    found.append(doctor_command.check_settings(place))
     usage = shutil.disk_usage(place)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=1000))
-    found.append(doctor.check_space(place))
+    found.append(doctor_command.check_space(place))
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=500 << 20))
-    found.append(doctor.check_space(place))
-    monkeypatch.setattr(doctor, "SLOW_SYNC_S", 0.0)
-    found.append(doctor.check_sync(place))
+    found.append(doctor_command.check_space(place))
+    monkeypatch.setattr(doctor_command, "SLOW_SYNC_S", 0.0)
+    found.append(doctor_command.check_sync(place))
     monkeypatch.setattr(resource, "getrlimit", lambda which: (64, 128))
-    found.append(doctor.check_descriptors(place))
-    found.append(doctor.check_processes(place))
+    found.append(doctor_command.check_descriptors(place))
+    found.append(doctor_command.check_processes(place))
     readings = iter(range(1000, 0, -1))
     monkeypatch.setattr("time.monotonic", lambda: next(readings))
-    found.append(doctor.check_clock(place))
+    found.append(doctor_command.check_clock(place))
     assert [finding.state for finding in found] == [BAD, BAD, BAD, BAD, DOUBTFUL, DOUBTFUL, DOUBTFUL, DOUBTFUL, BAD]
     assert all(finding.cure for finding in found)
     assert found[1].cure == f"chmod 700 {place}"
@@ -65,7 +65,7 @@ def test_whatever_is_not_green_carries_its_cure(place: Path, monkeypatch: pytest
 
 def test_a_home_that_cannot_be_made_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    finding = doctor.check_home(tmp_path / "file" / "home")
+    finding = doctor_command.check_home(tmp_path / "file" / "home")
     assert finding.state == BAD
     assert "export PILOTFISH_HOME=" in finding.cure
 
@@ -78,8 +78,8 @@ def test_the_file_system_of_a_path_is_the_one_mounted_deepest() -> None:
 
 
 def test_a_home_on_a_network_is_doubtful(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "_read", lambda path: "server:/ / nfs4 rw 0 0\n")
-    finding = doctor.check_sync(place)
+    monkeypatch.setattr(doctor_command, "_read", lambda path: "server:/ / nfs4 rw 0 0\n")
+    finding = doctor_command.check_sync(place)
     assert finding.state == DOUBTFUL
     assert "network file system" in finding.text
 
@@ -99,10 +99,10 @@ def test_doctor_prints_each_finding_and_gives_a_status(pilotfish: CommandLine, p
     assert {finding["state"] for finding in data["findings"]} >= {GOOD, BAD}
 
 
-def dead_pool(place: Path, name: str) -> Pool:
+def dead_pool(place: Path, name: str) -> PoolHandle:
     directory = place / "pools" / name
     directory.mkdir(parents=True, mode=0o700)
-    return Pool(directory, temporary=name.startswith("private-"))
+    return PoolHandle(directory, temporary=name.startswith("private-"))
 
 
 def test_gc_finds_a_dead_socket_and_a_temporary_pool_whose_owner_is_gone(pilotfish: CommandLine, place: Path) -> None:
@@ -112,7 +112,7 @@ def test_gc_finds_a_dead_socket_and_a_temporary_pool_whose_owner_is_gone(pilotfi
     dead_pool(place, f"private-{gone}-abcd")
     dead_pool(place, f"private-{os.getpid()}-abcd")
     with socket.socket(socket.AF_UNIX) as listener:
-        path = PoolHome(kept.directory).socket_path()
+        path = PoolDirectory(kept.directory).socket_path()
         listener.bind(str(path))
     said = pilotfish("gc")
     assert said.status == 0

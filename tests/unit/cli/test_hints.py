@@ -7,8 +7,8 @@ import json
 import click
 import pytest
 
-from pilotfish.cli.hints import OF_A_POOL, aimed, mean
 from pilotfish.cli.main import pilotfish as command_line
+from pilotfish.cli.terminal.pool_hints import OF_A_POOL, aimed, mean
 from tests.unit.cli.conftest import CommandLine
 from tests.unit.cli.fake_master import FakeMaster
 

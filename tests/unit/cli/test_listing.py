@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from pilotfish.cli.render import Screen
-from pilotfish.cli.results import show_results
+from pilotfish.cli.commands.results_command import show_results
+from pilotfish.cli.terminal.screen import Screen
 from pilotfish.model.task import NO_DIRECTORY, Failure
 from tests.unit.cli.conftest import CommandLine
 from tests.unit.cli.fake_master import FakeMaster

@@ -14,11 +14,10 @@ import click
 import pytest
 
 import pilotfish as package
-from pilotfish.applications.outcome import HINTS
-from pilotfish.cli.causes import CAUSES
-from pilotfish.cli.complaints import EXPLANATIONS
+from pilotfish.applications.python_result import HINTS
 from pilotfish.cli.main import COMMANDS
 from pilotfish.cli.main import pilotfish as group
+from pilotfish.cli.terminal.error_messages import CAUSES, EXPLANATIONS
 from pilotfish.errors import BadInput, ConnectionFailed, PilotfishError
 from tests.unit.cli.conftest import CommandLine
 
@@ -37,7 +36,7 @@ def all_error_classes() -> list[type[PilotfishError]]:
 
 def test_every_error_class_has_a_code_with_an_explanation_and_a_next_command() -> None:
     for one in all_error_classes():
-        assert one.code in EXPLANATIONS, f"{one.__name__} ({one.code}) is not explained in cli/complaints.py"
+        assert one.code in EXPLANATIONS, f"{one.__name__} ({one.code}) is not explained in cli/terminal/error_messages.py"
     for code, explanation in EXPLANATIONS.items():
         assert explanation.meaning.endswith("."), code
         assert explanation.commands, code
@@ -74,7 +73,7 @@ def test_help_does_not_import_the_commands() -> None:
     code = "import sys; from pilotfish.cli.main import invoke; invoke(['--help']); print([m for m in sys.modules if 'pilotfish' in m])"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = said.stdout.splitlines()[-1]
-    for heavy in ("pilotfish.live", "pilotfish.cli.run'", "pilotfish.applications", "pilotfish.model.messages"):
+    for heavy in ("pilotfish.master", "pilotfish.cli.commands.run_command'", "pilotfish.applications", "pilotfish.model.messages"):
         assert heavy not in loaded
     assert "Run a command, a sweep, a task list, a run file or a DAGMan file." in said.stdout
 
@@ -162,7 +161,7 @@ def test_only_an_explanation_that_says_more_is_pointed_to(pilotfish: CommandLine
     def refuse(pool: str, start: bool, workers: int | None) -> None:
         raise ConnectionFailed("nobody answers", "Look: pilotfish doctor")
 
-    monkeypatch.setattr("pilotfish.cli.pool._connector", refuse)
+    monkeypatch.setattr("pilotfish.client.session._connector", refuse)
     said = pilotfish("tasks")
     assert said.err == "error: nobody answers\n  do: Look: pilotfish doctor\n  more: pilotfish explain P3100\n"
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from pilotfish.cli.recipe import read_recipe
-from pilotfish.cli.tasksource import Wording, make_source
+from pilotfish.client.task_descriptions import read_recipe
+from pilotfish.client.task_source import RunRequest, make_source
 
 
 def row(command: str, tasks: int, cwd: Path) -> dict[str, Any]:
@@ -19,16 +19,16 @@ def row(command: str, tasks: int, cwd: Path) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("wording", "expected"),
     [
-        (Wording(command=("echo", "hello world")), ["echo 'hello world'"]),
-        (Wording(command=("echo", "{a}{b}"), parameters=("a=1..2", 'b="x y",z')), ["echo '1x y'", "echo 1z", "echo '2x y'", "echo 2z"]),
-        (Wording(command=("echo", "{a}{b}"), parameters=("a=1..2", "b=x,y"), zipped=True), ["echo 1x", "echo 2y"]),
-        (Wording(command=("echo", "{}"), each_line="lines.txt"), ["echo one", "echo two"]),
-        (Wording(command=("echo", "{n}"), tables=("t.csv",)), ["echo 7", "echo 8"]),
-        (Wording(task_list="tasks.txt"), ["echo listed", "echo too"]),
+        (RunRequest(command=("echo", "hello world")), ["echo 'hello world'"]),
+        (RunRequest(command=("echo", "{a}{b}"), parameters=("a=1..2", 'b="x y",z')), ["echo '1x y'", "echo 1z", "echo '2x y'", "echo 2z"]),
+        (RunRequest(command=("echo", "{a}{b}"), parameters=("a=1..2", "b=x,y"), zipped=True), ["echo 1x", "echo 2y"]),
+        (RunRequest(command=("echo", "{}"), each_line="lines.txt"), ["echo one", "echo two"]),
+        (RunRequest(command=("echo", "{n}"), tables=("t.csv",)), ["echo 7", "echo 8"]),
+        (RunRequest(task_list="tasks.txt"), ["echo listed", "echo too"]),
     ],
 )
 def test_what_was_typed_gives_each_task_its_command(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wording: Wording, expected: list[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wording: RunRequest, expected: list[str]
 ) -> None:
     (tmp_path / "lines.txt").write_text("one\ntwo\n")
     (tmp_path / "t.csv").write_text("n\n7\n8\n")

@@ -6,8 +6,8 @@ import io
 
 import pytest
 
-from pilotfish.cli.progress import Progress, Submitting
-from pilotfish.cli.render import Column, Screen, clean, cut, lay_out, plural, rate, width_of
+from pilotfish.cli.terminal.progress import RunProgress, UploadProgressLine
+from pilotfish.cli.terminal.screen import Column, Screen, clean, cut, lay_out, plural, rate, width_of
 
 
 class Terminal(io.StringIO):
@@ -102,7 +102,7 @@ class Clock:
 def test_progress_tells_done_rate_time_to_go_and_failures() -> None:
     clock = Clock()
     screen, stream = terminal_of(120)
-    progress = Progress(screen, clock, total=100)
+    progress = RunProgress(screen, clock, total=100)
     progress.draw()
     assert "0/100  0 %  waiting for the first result" in stream.getvalue()
     for number in range(50):
@@ -117,7 +117,7 @@ def test_progress_tells_done_rate_time_to_go_and_failures() -> None:
 def test_who_comes_later_sees_the_rate_of_the_whole_run_at_once_and_then_what_happens_now() -> None:
     clock = Clock()
     screen, stream = terminal_of(120)
-    progress = Progress(screen, clock, total=1000)
+    progress = RunProgress(screen, clock, total=1000)
     progress.begin(elapsed_s=100.0, done=500, failed=2)
     progress.draw()
     assert stream.getvalue().endswith("500/1,000  50 %  5.0/s  1 min 40 s to go  2 failed")
@@ -132,7 +132,7 @@ def test_who_comes_later_sees_the_rate_of_the_whole_run_at_once_and_then_what_ha
 def test_submitting_is_told_on_a_terminal_and_taken_away() -> None:
     clock = Clock()
     screen, stream = terminal_of(120)
-    submitting = Submitting(screen, clock, total=300_000)
+    submitting = UploadProgressLine(screen, clock, total=300_000)
     for _ in range(74_000):
         submitting.one_more()
     assert stream.getvalue() == "", "what is quick needs no line"
@@ -146,7 +146,7 @@ def test_submitting_is_told_on_a_terminal_and_taken_away() -> None:
 def test_the_rate_follows_what_happens_now() -> None:
     clock = Clock()
     screen, _ = terminal_of()
-    progress = Progress(screen, clock, total=10_000)
+    progress = RunProgress(screen, clock, total=10_000)
     for _ in range(100):
         clock.now += 10
         progress.ended(failed=False)
@@ -161,7 +161,7 @@ def test_the_rate_follows_what_happens_now() -> None:
 def test_costs_make_the_estimate_follow_the_work_and_not_the_number_of_tasks() -> None:
     clock = Clock()
     screen, _ = terminal_of()
-    progress = Progress(screen, clock, total=2)
+    progress = RunProgress(screen, clock, total=2)
     progress.work_total = 10.0
     clock.now += 2.0
     progress.ended(failed=False, cost=2.0)
@@ -170,14 +170,14 @@ def test_costs_make_the_estimate_follow_the_work_and_not_the_number_of_tasks() -
 
 def test_a_narrow_terminal_drops_the_bar() -> None:
     screen, stream = terminal_of(30)
-    Progress(screen, Clock(), total=1000).draw()
+    RunProgress(screen, Clock(), total=1000).draw()
     assert stream.getvalue() == "\r\x1b[K0/1,000  0 %  waiting for th…"
 
 
 def test_a_log_file_gets_a_plain_line_now_and_then() -> None:
     clock = Clock()
     stream = io.StringIO()
-    progress = Progress(Screen(stream, is_terminal=False, coloured=False, width=0), clock, total=10)
+    progress = RunProgress(Screen(stream, is_terminal=False, coloured=False, width=0), clock, total=10)
     progress.draw()
     clock.now += 1
     progress.ended(failed=False)

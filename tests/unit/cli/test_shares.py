@@ -8,9 +8,9 @@ from datetime import datetime
 
 import pytest
 
+from pilotfish.cli.commands.run_command import run as run_command
+from pilotfish.cli.commands.status_commands import deadline_told
 from pilotfish.cli.completions import complete_share
-from pilotfish.cli.listing import deadline_told
-from pilotfish.cli.run import run as run_command
 from tests.unit.cli.conftest import CommandLine
 from tests.unit.cli.fake_master import FakeMaster
 

@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 
 import click
 
-from pilotfish.cli.simulate import complete_policies, complete_work, simulate
+from pilotfish.cli.predictions.simulate_command import complete_policies, complete_work, simulate
 from tests.unit.cli.conftest import CommandLine
 
 SMALL = ("--tasks", "30", "--seconds", "10", "--site", "near 4", "--site", "far 2 speed=0.5", "--seeds", "2", "--processes", "1")

@@ -12,8 +12,8 @@ from typing import Any
 import click
 import pytest
 
-from pilotfish.cli.site import site
-from pilotfish.cli.sitefile import read_tables
+from pilotfish.cli.site_commands.site_command import site
+from pilotfish.client.sites_file import read_tables
 from tests.unit.cli.conftest import CommandLine
 from tests.unit.cli.fake_master import FakeMaster
 from tests.unit.cli.test_completions import offered

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pilotfish.cli.sitefile import Table, read_tables, show_value, statements, with_changes, with_table, without_table, write_site
+from pilotfish.client.sites_file import Table, read_tables, show_value, statements, with_changes, with_table, without_table, write_site
 from pilotfish.errors import BadInput
 
 WRITTEN = """\

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from pilotfish.cli import sitepilot
-from pilotfish.cli.doctor import BAD, DOUBTFUL, GOOD
+from pilotfish.cli.commands.doctor_command import BAD, DOUBTFUL, GOOD
+from pilotfish.cli.site_commands import test_pilot
 from pilotfish.errors import PilotfishError
 from tests.unit.cli.conftest import CommandLine
 from tests.unit.cli.fake_master import FakeMaster
@@ -98,7 +98,7 @@ def test_a_test_pilot_that_waits_is_judged_by_the_reason_of_its_queue_and_withdr
 def test_nobody_waits_longer_for_what_does_not_pass(
     pilotfish: CommandLine, programs: Path, master: FakeMaster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sitepilot, "CERTAIN_S", 0.1)
+    monkeypatch.setattr(test_pilot, "CERTAIN_S", 0.1)
     queued(master, "PartitionConfig")
     assert findings(pilotfish, "--patience", "1h")["test pilot"]["state"] == BAD
 
@@ -117,7 +117,7 @@ def test_an_agent_that_does_not_come_is_bad_when_it_is_late(
     said, seen = "(job 7) is at it, and its agent is not", {"runs": True, "reason": ""}
     waits(master, said, seen=seen)
     assert findings(pilotfish, "--patience", "0")["test pilot"]["state"] == DOUBTFUL
-    monkeypatch.setattr(sitepilot, "LATE_S", 0.0)
+    monkeypatch.setattr(test_pilot, "LATE_S", 0.0)
     waits(master, said, "pilotfish doctor hpc", "pilotfish site set hpc address=HOST", "pilotfish workers add hpc 1", seen=seen)
     found = findings(pilotfish, "--patience", "0")["test pilot"]
     assert found["state"] == BAD

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from pilotfish.cli.stopped import sentence
-from pilotfish.live.stopping import Stop, note_stop, read_stop, stop_marker
+from pilotfish.cli.commands.status_commands import sentence
+from pilotfish.store.pool_directory import StopMark, note_stop, read_stop, stop_marker
 from tests.unit.cli.conftest import CommandLine
 from tests.unit.cli.fake_master import FakeMaster
 
@@ -62,7 +62,7 @@ def test_the_note_keeps_the_first_moment_and_comes_to_nobody_who_goes_on(pool: P
     assert stop is not None and stop.runs is None
     note_stop(pool, [{"run": 1}])
     note_stop(pool, [{"run": 1}, {"run": 2}])
-    assert read_stop(pool) == Stop(stop.at, [{"run": 1}, {"run": 2}])
+    assert read_stop(pool) == StopMark(stop.at, [{"run": 1}, {"run": 2}])
 
 
 @pytest.mark.parametrize(
@@ -77,4 +77,4 @@ def test_the_note_keeps_the_first_moment_and_comes_to_nobody_who_goes_on(pool: P
 )
 def test_a_sentence_tells_what_is_left_and_how_to_go_on(runs: list[tuple[int, str, int]], words: str) -> None:
     rows = [{"run": run, "state": state, "counts": {"ready": ready, "done": 7}} for run, state, ready in runs]
-    assert sentence("b", Stop(time.time() - FIVE_MINUTES, rows)).endswith(words)
+    assert sentence("b", StopMark(time.time() - FIVE_MINUTES, rows)).endswith(words)

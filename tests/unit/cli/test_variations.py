@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pilotfish.cli.variations import read_variation
+from pilotfish.cli.predictions.whatif_command import read_variation
 from pilotfish.errors import BadInput
 
 SITES = ["cluster", "far"]

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from pilotfish.applications.tasklist import Needs
+from pilotfish.applications.task_list import TaskNeeds
+from pilotfish.client import master_client as module
+from pilotfish.client.master_client import MasterClient
+from pilotfish.client.submission import BATCH_TASKS, Submission
 from pilotfish.errors import ConnectionFailed, PayloadTooLarge, PilotfishError
-from pilotfish.live import client as module
-from pilotfish.live.client import Client
-from pilotfish.live.submission import BATCH_TASKS, Submission
 from pilotfish.model import messages as wire
 from pilotfish.model.messages import MAX_BODY, EndedItem
 from pilotfish.model.task import RunOptions, TaskSpec
@@ -92,19 +92,19 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 
 @pytest.fixture
-def client(world: World) -> Iterator[Client]:
-    made = Client.connect(world.directory, world.revive)
+def client(world: World) -> Iterator[MasterClient]:
+    made = MasterClient.connect(world.directory, world.revive)
     yield made
     made.close()
 
 
-def add(client: Client, run: Submission, count: int) -> None:
+def add(client: MasterClient, run: Submission, count: int) -> None:
     spec = client.spec_number(run, SPEC, b"code")
     for number in range(count):
         client.submit(run, spec, b"payload %d" % number, lambda index: None)
 
 
-def test_what_is_submitted_ends_and_is_heard_of_in_order(world: World, client: Client) -> None:
+def test_what_is_submitted_ends_and_is_heard_of_in_order(world: World, client: MasterClient) -> None:
     world.master.work = lambda spec, code, payload: (None, b"did " + payload + b" with " + code)
     run, heard = client.open_run("u", RunOptions(name="n")), Heard()
     client.watch(run, heard)
@@ -115,7 +115,7 @@ def test_what_is_submitted_ends_and_is_heard_of_in_order(world: World, client: C
     assert heard.payloads == [b"did payload %d with code" % i for i in range(3)]
 
 
-def test_a_burst_becomes_few_frames(world: World, client: Client) -> None:
+def test_a_burst_becomes_few_frames(world: World, client: MasterClient) -> None:
     run, heard = client.open_run("u", RunOptions()), Heard()
     client.watch(run, heard)
     add(client, run, 20_000)
@@ -126,7 +126,7 @@ def test_a_burst_becomes_few_frames(world: World, client: Client) -> None:
     assert sum(len(message.specs) for message in frames) == 1
 
 
-def test_many_threads_submit_at_once_and_every_task_has_a_number_of_its_own(client: Client) -> None:
+def test_many_threads_submit_at_once_and_every_task_has_a_number_of_its_own(client: MasterClient) -> None:
     run, heard = client.open_run("u", RunOptions()), Heard()
     client.watch(run, heard)
     seen: list[int] = []
@@ -145,17 +145,17 @@ def test_many_threads_submit_at_once_and_every_task_has_a_number_of_its_own(clie
     assert sorted(seen) == list(range(4_000)) == sorted(heard.indices)
 
 
-def test_dependencies_travel_with_their_task(world: World, client: Client) -> None:
+def test_dependencies_travel_with_their_task(world: World, client: MasterClient) -> None:
     run, heard = client.open_run("u", RunOptions()), Heard()
     client.watch(run, heard)
     spec = client.spec_number(run, SPEC, b"code")
     client.submit(run, spec, b"", lambda index: None)
-    client.submit(run, spec, b"", lambda index: None, Needs([0]))
+    client.submit(run, spec, b"", lambda index: None, TaskNeeds([0]))
     heard.wait_for(lambda: len(heard.ended_items) == 2)
     assert world.book.runs["u"].deps == {0: [], 1: [0]}
 
 
-def test_a_question_is_answered_and_a_problem_raised_with_its_hint(world: World, client: Client) -> None:
+def test_a_question_is_answered_and_a_problem_raised_with_its_hint(world: World, client: MasterClient) -> None:
     world.master.answers["status"] = lambda arguments: {"given": arguments}
     assert client.ask("status", run=3).data == {"given": {"run": 3}}
     with pytest.raises(PilotfishError, match="nobody knows 'nonsense'") as caught:
@@ -163,7 +163,7 @@ def test_a_question_is_answered_and_a_problem_raised_with_its_hint(world: World,
     assert (caught.value.code, caught.value.hint) == ("P1100", "ask something else")
 
 
-def test_a_master_that_dies_between_tasks_is_revived_and_nothing_is_lost(world: World, client: Client) -> None:
+def test_a_master_that_dies_between_tasks_is_revived_and_nothing_is_lost(world: World, client: MasterClient) -> None:
     run, heard = client.open_run("u", RunOptions()), Heard()
     client.watch(run, heard)
     add(client, run, 100)
@@ -176,7 +176,7 @@ def test_a_master_that_dies_between_tasks_is_revived_and_nothing_is_lost(world: 
     assert len(world.book.runs["u"].tasks) == 200
 
 
-def test_a_submit_that_never_arrived_is_sent_again(world: World, client: Client) -> None:
+def test_a_submit_that_never_arrived_is_sent_again(world: World, client: MasterClient) -> None:
     run, heard = client.open_run("u", RunOptions()), Heard()
     client.watch(run, heard)
     swallowed: list[wire.Submit] = []
@@ -193,7 +193,7 @@ def test_a_submit_that_never_arrived_is_sent_again(world: World, client: Client)
     assert heard.indices == list(range(50))
 
 
-def test_a_submit_whose_confirmation_was_lost_is_not_done_twice(world: World, client: Client) -> None:
+def test_a_submit_whose_confirmation_was_lost_is_not_done_twice(world: World, client: MasterClient) -> None:
     run, heard = client.open_run("u", RunOptions()), Heard()
     client.watch(run, heard)
     world.master.wait_for(lambda: any(isinstance(message, wire.Watch) for message in world.master.heard))
@@ -208,7 +208,7 @@ def test_a_submit_whose_confirmation_was_lost_is_not_done_twice(world: World, cl
     assert heard.indices == list(range(50))
 
 
-def test_a_reconnect_hears_only_what_is_new(world: World, client: Client) -> None:
+def test_a_reconnect_hears_only_what_is_new(world: World, client: MasterClient) -> None:
     run, heard = client.open_run("u", RunOptions()), Heard()
     client.watch(run, heard)
     add(client, run, 10)
@@ -220,7 +220,7 @@ def test_a_reconnect_hears_only_what_is_new(world: World, client: Client) -> Non
     assert heard.indices == list(range(10))
 
 
-def test_what_a_master_says_twice_is_heard_once(world: World, client: Client) -> None:
+def test_what_a_master_says_twice_is_heard_once(world: World, client: MasterClient) -> None:
     run = Submission("u", RunOptions())
     a, b, c = (EndedItem(index, 4, None, 0, 0, 0, 3) for index in range(3))
     assert run.heard(0, [b], memoryview(b"bbb"))[0] == [b]
@@ -228,7 +228,7 @@ def test_what_a_master_says_twice_is_heard_once(world: World, client: Client) ->
     assert (news, bytes(body), run.cursor) == ([a, c], b"aaaccc", 3)
 
 
-def test_who_wanted_to_hear_of_the_later_ones_only_is_not_told_of_the_earlier_ones_again(world: World, client: Client) -> None:
+def test_who_wanted_to_hear_of_the_later_ones_only_is_not_told_of_the_earlier_ones_again(world: World, client: MasterClient) -> None:
     run = Submission("u", RunOptions())
     run.cursor = run.begun_at = 1
     a, b = (EndedItem(index, 4, None, 0, 0, 0, 1) for index in range(2))
@@ -236,7 +236,7 @@ def test_who_wanted_to_hear_of_the_later_ones_only_is_not_told_of_the_earlier_on
     assert (news, bytes(body), run.cursor) == ([b], b"b", 2)
 
 
-def test_a_question_asked_while_the_master_is_away_is_answered_by_the_next_one(world: World, client: Client) -> None:
+def test_a_question_asked_while_the_master_is_away_is_answered_by_the_next_one(world: World, client: MasterClient) -> None:
     def prepare(master: FakeMaster) -> None:
         master.answers["status"] = lambda arguments: "alive"
 
@@ -245,13 +245,13 @@ def test_a_question_asked_while_the_master_is_away_is_answered_by_the_next_one(w
     assert client.ask("status").data == "alive"
 
 
-def test_a_master_that_stops_before_it_answers_has_stopped(world: World, client: Client) -> None:
+def test_a_master_that_stops_before_it_answers_has_stopped(world: World, client: MasterClient) -> None:
     world.master.swallow = lambda message: isinstance(message, wire.Ask)
     assert client.ask("stop", now=True).data == {}
 
 
 def test_without_revive_a_master_that_stays_away_fails_everybody_who_waits(world: World) -> None:
-    client = Client.connect(world.directory, patience_s=0.05)
+    client = MasterClient.connect(world.directory, patience_s=0.05)
     run, heard = client.open_run("u", RunOptions()), Heard()
     client.watch(run, heard)
     world.master.kill()
@@ -268,7 +268,7 @@ def test_an_error_of_revive_is_told_to_everybody_who_waits(world: World) -> None
     def refuse() -> None:
         raise PilotfishError("the pool was stopped", "start it again")
 
-    client = Client.connect(world.directory, refuse)
+    client = MasterClient.connect(world.directory, refuse)
     heard = Heard()
     client.watch(client.open_run("u", RunOptions()), heard)
     world.master.kill()
@@ -278,7 +278,7 @@ def test_an_error_of_revive_is_told_to_everybody_who_waits(world: World) -> None
     assert client.failure.hint == "start it again"
 
 
-def test_a_full_disk_at_the_master_is_waited_for(world: World, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_at_the_master_is_waited_for(world: World, client: MasterClient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "FULL_DISK_S", 0.01)
     run, heard = client.open_run("u", RunOptions()), Heard()
     client.watch(run, heard)
@@ -291,7 +291,7 @@ def test_a_full_disk_at_the_master_is_waited_for(world: World, client: Client, m
     assert heard.error is None
 
 
-def test_tasks_that_the_master_refuses_for_good_fail_their_run_and_no_other(world: World, client: Client) -> None:
+def test_tasks_that_the_master_refuses_for_good_fail_their_run_and_no_other(world: World, client: MasterClient) -> None:
     bad, bad_heard = client.open_run("bad", RunOptions()), Heard()
     client.watch(bad, bad_heard)
     bad.next_index = 7
@@ -305,7 +305,7 @@ def test_tasks_that_the_master_refuses_for_good_fail_their_run_and_no_other(worl
 
 
 def test_closing_waits_until_everything_is_written_down(world: World) -> None:
-    client = Client.connect(world.directory, world.revive)
+    client = MasterClient.connect(world.directory, world.revive)
     run = client.open_run("u", RunOptions())
     add(client, run, 10_000)
     client.close_run(run)
@@ -315,11 +315,11 @@ def test_closing_waits_until_everything_is_written_down(world: World) -> None:
         client.ask("status")
 
 
-def test_a_run_found_again_keeps_its_numbers(world: World, client: Client) -> None:
+def test_a_run_found_again_keeps_its_numbers(world: World, client: MasterClient) -> None:
     first = client.open_run("u", RunOptions())
     add(client, first, 5)
     client.close()
-    second = Client.connect(world.directory)
+    second = MasterClient.connect(world.directory)
     again, heard = second.open_run("u", RunOptions()), Heard()
     assert (again.run, again.next_index, again.next_spec) == (first.run, 5, 1)
     second.watch(again, heard)
@@ -332,30 +332,30 @@ def test_a_wrong_key_is_refused_with_the_masters_reason(world: World) -> None:
     path = world.directory / "client.json"
     path.write_text(path.read_text().replace(world.master._key.hex(), "00" * 32))
     with pytest.raises(ConnectionFailed, match="wrong key"):
-        Client.connect(world.directory)
+        MasterClient.connect(world.directory)
 
 
 def test_a_master_that_does_not_know_our_key_is_not_trusted(world: World, tmp_path: Path) -> None:
     world.master._key = b"another key"
     world.master._prove = lambda peer, message: world.master._send(peer, wire.Proved("f" * 64, 1))  # type: ignore[method-assign]
     with pytest.raises(ConnectionFailed, match="could not prove"):
-        Client.connect(world.directory)
+        MasterClient.connect(world.directory)
 
 
 def test_credentials_that_others_can_read_are_refused(world: World) -> None:
     (world.directory / "client.json").chmod(0o644)
     with pytest.raises(ConnectionFailed, match="can be read by others") as caught:
-        Client.connect(world.directory)
+        MasterClient.connect(world.directory)
     assert caught.value.hint.startswith("chmod 600 ")
 
 
 def test_no_pool_is_an_error_that_says_how_to_start_one(tmp_path: Path) -> None:
     with pytest.raises(ConnectionFailed, match="there is no pool") as caught:
-        Client.connect(tmp_path)
+        MasterClient.connect(tmp_path)
     assert "pilotfish run" in caught.value.hint
 
 
-def test_what_no_frame_can_carry_is_refused_at_once(client: Client) -> None:
+def test_what_no_frame_can_carry_is_refused_at_once(client: MasterClient) -> None:
     class Giant(bytes):
         def __len__(self) -> int:
             return MAX_BODY + 1
@@ -365,7 +365,7 @@ def test_what_no_frame_can_carry_is_refused_at_once(client: Client) -> None:
         client.submit(run, 0, Giant(), lambda index: None)
 
 
-def test_a_callback_that_would_wait_for_its_own_thread_is_told_so(client: Client) -> None:
+def test_a_callback_that_would_wait_for_its_own_thread_is_told_so(client: MasterClient) -> None:
     problems: list[PilotfishError] = []
 
     class Asks(Heard):
@@ -383,7 +383,7 @@ def test_a_callback_that_would_wait_for_its_own_thread_is_told_so(client: Client
     assert "cannot wait for the client" in str(problems[0])
 
 
-def test_a_forked_child_leaves_the_link_to_its_parent(client: Client) -> None:
+def test_a_forked_child_leaves_the_link_to_its_parent(client: MasterClient) -> None:
     run, heard = client.open_run("u", RunOptions()), Heard()
     client.watch(run, heard)
     reading, writing = os.pipe()
@@ -406,7 +406,7 @@ def test_a_forked_child_leaves_the_link_to_its_parent(client: Client) -> None:
 
 def test_the_client_leaves_no_descriptor_and_no_thread_behind(world: World) -> None:
     before = set(os.listdir("/proc/self/fd"))
-    client = Client.connect(world.directory)
+    client = MasterClient.connect(world.directory)
     client.ask("cancel", run=client.open_run("u", RunOptions()).run)
     client.close()
     world.master.wait_for(lambda: not world.master._peers)

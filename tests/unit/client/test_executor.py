@@ -18,7 +18,7 @@ from pilotfish.api.executor import Executor, ExecutorBroken, LeftBehind
 from pilotfish.errors import BadInput, TaskFailed
 from pilotfish.model import messages as wire
 from pilotfish.model.task import Failure, TaskSpec
-from pilotfish.store.shared import MARK
+from pilotfish.store.shared_payloads import MARK
 from tests.fake_master import Book, FakeMaster, Worked
 from tests.fake_slot import do_task, value_parcel
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from pilotfish.api.run import Run
+from pilotfish.applications.application_manager import ApplicationWorker
 from pilotfish.applications.executable import Completed, ExecutableFailed
-from pilotfish.applications.manager import ApplicationWorker
 from pilotfish.errors import BadInput
 from pilotfish.model import messages as wire
 from tests.unit.client.test_executor import FakePool

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from pilotfish.core import explain
-from pilotfish.core.movement import Movement
+from pilotfish.core.data.worker_reports import TransferReport
+from pilotfish.core.explain import task_reasons
+from pilotfish.core.explain.queries import worker_row
 from pilotfish.core.state import Task
-from pilotfish.core.views import worker_row
 from pilotfish.model import inputs as i
 from pilotfish.model import messages as m
-from pilotfish.model.data import Content, Made
+from pilotfish.model.contents import Content, ProducedContent
 from pilotfish.model.states import ASSIGNED, FAILED
 from pilotfish.model.task import Failure, Request, TaskSpec
 from tests.core_stage import CLIENT, Stage, fail
@@ -22,25 +22,25 @@ NEEDS_KEPT = TaskSpec("exec", contents=(Content(KEPT, GIB),), launch={"inputs": 
 
 
 def beat(stage: Stage, link: int, *moving: tuple[str, int, int], got: list[int] | None = None) -> None:
-    stage.tell(i.AgentSpoke(link, m.Beat([], list(moving), got or [])), after_s=1.0)
+    stage.tell(i.AgentMessage(link, m.Heartbeat([], list(moving), got or [])), after_s=1.0)
 
 
 def first_reason(stage: Stage, task: Task) -> dict[str, Any]:
-    reason: dict[str, Any] = explain.task(stage.machine, task)["reasons"][0]
+    reason: dict[str, Any] = task_reasons.task(stage.machine, task)["reasons"][0]
     return reason
 
 
 def keep_something(stage: Stage, link: int, task: Task) -> None:
-    item = m.ResultItem(task.id, task.attempt, None, 1, 1, 1, 1, [Made(KEPT, GIB, False)])
+    item = m.ResultItem(task.id, task.attempt, None, 1, 1, 1, 1, [ProducedContent(KEPT, GIB, False)])
     stage.held[link].pop(task.id)
-    stage.tell(i.AgentSpoke(link, m.Results(0, [item]), [b"r"]))
+    stage.tell(i.AgentMessage(link, m.Results(0, [item]), [b"r"]))
 
 
 # --- rates --------------------------------------------------------------------------------------------------------------------------
 
 
 def test_a_rate_is_known_from_two_beats_that_are_apart() -> None:
-    movement = Movement()
+    movement = TransferReport()
     movement.heard(10.0, [(BIG, 100, 1000)])
     assert movement.rate(BIG) is None
     movement.heard(12.0, [(BIG, 500, 1000)])
@@ -52,7 +52,7 @@ def test_a_rate_is_known_from_two_beats_that_are_apart() -> None:
 
 
 def test_a_transfer_that_stands_still_has_no_speed_and_one_that_began_anew_none_that_is_known() -> None:
-    movement = Movement()
+    movement = TransferReport()
     movement.heard(10.0, [(BIG, 100, 1000), (SMALL, 8, 10)])
     movement.heard(11.0, [(BIG, 100, 1000), (SMALL, 2, 10)])
     assert movement.rate(BIG) == 0
@@ -78,8 +78,8 @@ def test_a_task_that_waits_for_an_input_says_how_far_it_is_and_how_long_it_takes
     assert first_reason(stage, task)["text"].endswith("50 %, and nothing came of late")
     beat(stage, link, (BIG, 4 * GIB, 4 * GIB))
     assert first_reason(stage, task)["text"].endswith("100 %, and is being checked")
-    assert "task 1.0 waits: its input big.dat" in explain.run(stage.machine, task.shape.run)["sentence"]
-    stage.tell(i.AgentSpoke(link, m.Holds([BIG], [])))
+    assert "task 1.0 waits: its input big.dat" in task_reasons.run(stage.machine, task.shape.run)["sentence"]
+    stage.tell(i.AgentMessage(link, m.CacheReport([BIG], [])))
     beat(stage, link)
     assert first_reason(stage, task)["code"] == "placed"
 
@@ -129,7 +129,7 @@ def test_an_input_that_was_kept_at_another_site_says_where_it_can_be_had() -> No
     stage.join("large", cores=8.0)
     run = stage.open_run()
     message = m.Submit(run, 0, 0, [TaskSpec("exec", request=Request(4.0))], [0], [(0, 1)], {}, contents={0: NEEDS_KEPT.contents})
-    stage.tell(i.ClientSpoke(CLIENT, message, [b"", b"x"]))
+    stage.tell(i.ClientMessage(CLIENT, message, [b"", b"x"]))
     reason = first_reason(stage, stage.task(run, 0))
     assert reason["code"] == "kept-elsewhere"
     assert reason["text"].endswith(
@@ -161,9 +161,9 @@ def test_an_input_that_went_with_its_worker_names_the_task_that_made_it() -> Non
     (user,) = stage.work(NEEDS_KEPT)
     assert first_reason(stage, user)["code"] == "placed"
     stage.lose("n1")
-    assert "lost-input" not in {reason["code"] for reason in explain.task(stage.machine, user)["reasons"]}, "whoever comes may have it"
+    assert "lost-input" not in {reason["code"] for reason in task_reasons.task(stage.machine, user)["reasons"]}, "whoever comes may have it"
     link = stage.join("n2")
-    reasons = {reason["code"]: reason for reason in explain.task(stage.machine, user)["reasons"]}
+    reasons = {reason["code"]: reason for reason in task_reasons.task(stage.machine, user)["reasons"]}
     lost = reasons["lost-input"]
     assert lost["text"] == ("its input mesh.bin (1 GiB) was kept where it was made, and no worker that is here has it: task 1.0 made it")
     assert "make it again: pilotfish run ... ./mesh" in lost["commands"]
@@ -217,7 +217,7 @@ def test_of_several_workers_the_nearest_is_named_and_how_many_fail_each_part() -
     (task,) = stage.work(TaskSpec("python", requirement='cores > 4 and gpu == "a100"'))
     text = first_reason(stage, task)["text"]
     assert 'cores > 4 fails at 1 of 2 workers and gpu == "a100" fails at all 2 workers; nearest is n2 (gpu "h100")' in text
-    warnings = [reason for reason in explain.warnings(stage.machine) if reason["code"] == "requirement"]
+    warnings = [reason for reason in task_reasons.warnings(stage.machine) if reason["code"] == "requirement"]
     assert [reason["text"].partition(":")[0] for reason in warnings] == ["1 task of run 1"]
 
 
@@ -239,7 +239,7 @@ def test_a_requirement_is_looked_at_where_the_run_may_go() -> None:
     stage = Stage()
     stage.join("n1", cores=8.0)
     (task,) = stage.work(TaskSpec("python", requirement="cores > 4"), sites=("lyon",))
-    codes = [reason["code"] for reason in explain.task(stage.machine, task)["reasons"]]
+    codes = [reason["code"] for reason in task_reasons.task(stage.machine, task)["reasons"]]
     assert "requirement" not in codes
 
 
@@ -260,8 +260,8 @@ def test_the_data_of_a_run_say_who_needs_what_and_where_it_is() -> None:
     run = stage.open_run()
     stage.submit(run, NEEDS_BIG, count=3)
     message = m.Submit(run, 3, 1, [TaskSpec("exec")], [0], [(1, 1)], {}, contents={0: (Content(SMALL, 1000, "/home/ann/small.dat"),)})
-    stage.tell(i.ClientSpoke(CLIENT, message, [b"", b"x"]))
-    stage.tell(i.AgentSpoke(first, m.Holds([BIG], [])))
+    stage.tell(i.ClientMessage(CLIENT, message, [b"", b"x"]))
+    stage.tell(i.AgentMessage(first, m.CacheReport([BIG], [])))
     got = [9, 9 * GIB, 0, 0, 0, 0, 1, GIB]
     beat(stage, first, got=got)
     beat(stage, second, (BIG, GIB, 4 * GIB), got=[0, 0, 2, 8 * GIB, 0, 0, 0, 0])

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from pilotfish.core.pilots.unmet_demand import survey
 from pilotfish.core.state import Task
-from pilotfish.core.survey import survey
 from pilotfish.model.ids import show_task
 from pilotfish.model.states import ASSIGNED, DONE, FAILED, READY
 from pilotfish.model.task import NO_DIRECTORY, Failure, TaskSpec

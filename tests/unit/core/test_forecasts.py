@@ -9,8 +9,8 @@ from statistics import mean, median
 
 import pytest
 
-from pilotfish.core import forecasts as under_test
-from pilotfish.core.forecasts import Estimate, Forecasts
+from pilotfish.core.learning import forecasts as under_test
+from pilotfish.core.learning.forecasts import Estimate, Forecasts
 
 UNITS = [1.0, 3.0, 10.0, 30.0, 100.0]
 

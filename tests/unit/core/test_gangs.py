@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from pilotfish.core import explain, snapshot
+from pilotfish.core import state_snapshot
 from pilotfish.core.apply import apply
 from pilotfish.core.check import fingerprint
-from pilotfish.core.proposals import Outlook, Proposal
+from pilotfish.core.explain import task_reasons
+from pilotfish.core.pilots.unmet_demand import survey
+from pilotfish.core.policy_interface import AssignmentProposal, PolicyView
 from pilotfish.core.state import State, Task, Worker
-from pilotfish.core.survey import survey
 from pilotfish.model import inputs as i
 from pilotfish.model import messages as m
-from pilotfish.model.data import Content, Made
+from pilotfish.model.contents import Content, ProducedContent
 from pilotfish.model.settings import PoolSettings
 from pilotfish.model.site import PilotSize, Site
 from pilotfish.model.states import ASSIGNED, CANCELLED, DONE, DRAINING, FAILED, READY, RUNNING
 from pilotfish.model.task import Request, RunOptions, TaskSpec
-from pilotfish.policies.fifo import PATIENCE_S, Fifo
+from pilotfish.policies.dispatcher import PATIENCE_S, Dispatcher
 from tests.core_stage import CLIENT, Stage, fail
 from tests.unit.core.test_sites import add, stage_with
 
@@ -31,7 +32,7 @@ KEPT = "c" * 64
 class Pair(Stage):
     """Two workers of one pilot."""
 
-    def __init__(self, cores: float = 2.0, policy: Fifo | None = None) -> None:
+    def __init__(self, cores: float = 2.0, policy: Dispatcher | None = None) -> None:
         super().__init__(PoolSettings(lease_s=1000.0), policy=policy)
         self.first = self.join("a", cores, pilot="p", info={"hostname": "node1"})
         self.second = self.join("b", cores, pilot="p", info={"hostname": "node2"})
@@ -100,7 +101,7 @@ def test_workers_that_are_not_of_one_pilot_do_not_count(workers: list[str]) -> N
         stage.join(f"w{number}", 2.0, pilot=pilot)
     (task,) = stage.work(WIDE)
     assert task.state == READY
-    answer = explain.task(stage.machine, task)
+    answer = task_reasons.task(stage.machine, task)
     assert answer["reasons"][0]["code"] == "too-few-nodes"
     assert "2 nodes of one pilot" in answer["sentence"]
 
@@ -108,7 +109,7 @@ def test_workers_that_are_not_of_one_pilot_do_not_count(workers: list[str]) -> N
 def test_it_says_where_it_is() -> None:
     stage = Pair()
     task = stage.begin()
-    codes = [reason["code"] for reason in explain.task(stage.machine, task)["reasons"]]
+    codes = [reason["code"] for reason in task_reasons.task(stage.machine, task)["reasons"]]
     assert "several-nodes" in codes
     assert stage.ask("task", task=f"1.{task.id & 0xFFFFFFFF}")["spec"]["nodes"] == 2
 
@@ -208,13 +209,13 @@ def test_who_is_to_drain_is_told_when_it_is_over() -> None:
     """It knows of nothing that it should finish first, and would go at once."""
     stage = Pair()
     task = stage.begin()
-    stage.tell(i.AgentSpoke(stage.second, m.Draining("withdrawn")))
+    stage.tell(i.AgentMessage(stage.second, m.Draining("withdrawn")))
     assert stage.worker("b").state == DRAINING and not stage.sent(m.Drain, stage.second)
-    stage.tell(i.AgentSpoke(stage.second, m.Beat([])))
+    stage.tell(i.AgentMessage(stage.second, m.Heartbeat([])))
     assert not stage.sent(m.Drain, stage.second)
     stage.finish(stage.first, task)
     assert task.state == DONE
-    stage.tell(i.AgentSpoke(stage.second, m.Beat([])))
+    stage.tell(i.AgentMessage(stage.second, m.Heartbeat([])))
     assert stage.sent(m.Drain, stage.second)
 
 
@@ -225,7 +226,7 @@ def test_one_that_leaves_because_its_time_is_over_tells_how_long_the_next_must_h
     (task,) = stage.work(WIDE)
     stage.started(1, task)
     stage.wait(95.0, quietly=False)
-    stage.tell(i.AgentSpoke(second, m.Leave("the time of this pilot is nearly over")))
+    stage.tell(i.AgentMessage(second, m.Leave("the time of this pilot is nearly over")))
     assert task.state == READY and task.shape.least_s > 90.0 and task.shape.nodes == 2
     assert task.troubles is not None and not task.troubles.losses
 
@@ -234,7 +235,7 @@ def test_it_outlives_the_master_and_a_compacted_journal() -> None:
     stage = Pair()
     task = stage.begin()
     state = State()
-    for fact in snapshot.dump(stage.machine.state):
+    for fact in state_snapshot.dump(stage.machine.state):
         apply(state, fact, stage.machine.state.at)
     assert fingerprint(state) == fingerprint(stage.machine.state)
     held = dict(stage.held)
@@ -251,19 +252,19 @@ def test_it_outlives_the_master_and_a_compacted_journal() -> None:
 # --- law ----------------------------------------------------------------------------------------------------------------------------
 
 
-class Told(Fifo):
+class Told(Dispatcher):
     """Proposes what a test asks for, and nothing else."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.wish: Proposal | None = None
+        self.wish: AssignmentProposal | None = None
 
-    def propose(self, outlook: Outlook) -> list[Proposal]:  # type: ignore[override]
+    def propose(self, outlook: PolicyView) -> list[AssignmentProposal]:  # type: ignore[override]
         wish, self.wish = self.wish, None
         return [wish] if wish is not None else []
 
 
-def propose(stage: Pair, proposal: Proposal) -> bool:
+def propose(stage: Pair, proposal: AssignmentProposal) -> bool:
     assert isinstance(stage.policy, Told)
     refused = stage.machine.refused_proposals
     stage.policy.wish = proposal
@@ -279,22 +280,22 @@ def test_what_is_not_lawful_is_refused() -> None:
     first, second = stage.work(WIDE, count=2)
     (single,) = stage.work()
     a, b, elsewhere, small = (stage.worker(name) for name in ("a", "b", "elsewhere", "small"))
-    assert not propose(stage, Proposal(a, [first]))
-    assert not propose(stage, Proposal(a, [first], beside=[a]))
-    assert not propose(stage, Proposal(a, [first], beside=[elsewhere]))
-    assert not propose(stage, Proposal(a, [first], beside=[small]))
-    assert not propose(stage, Proposal(a, [first, second], beside=[b]))
-    assert not propose(stage, Proposal(a, [first], ahead=1, beside=[b]))
-    assert not propose(stage, Proposal(a, [single], beside=[b]))
-    assert propose(stage, Proposal(a, [first], beside=[b]))
-    assert not propose(stage, Proposal(a, [second], beside=[b]))
+    assert not propose(stage, AssignmentProposal(a, [first]))
+    assert not propose(stage, AssignmentProposal(a, [first], beside=[a]))
+    assert not propose(stage, AssignmentProposal(a, [first], beside=[elsewhere]))
+    assert not propose(stage, AssignmentProposal(a, [first], beside=[small]))
+    assert not propose(stage, AssignmentProposal(a, [first, second], beside=[b]))
+    assert not propose(stage, AssignmentProposal(a, [first], ahead=1, beside=[b]))
+    assert not propose(stage, AssignmentProposal(a, [single], beside=[b]))
+    assert propose(stage, AssignmentProposal(a, [first], beside=[b]))
+    assert not propose(stage, AssignmentProposal(a, [second], beside=[b]))
 
 
 @pytest.mark.parametrize("request_", [Request(1.0, nodes=0), Request(1.0, 4.0, nodes=2)], ids=["none", "moldable"])
 def test_what_makes_no_sense_is_refused_at_the_door(request_: Request) -> None:
     stage = Pair()
-    stage.tell(i.ClientSpoke(1_000_000, m.Open("run", RunOptions())))
-    stage.tell(i.ClientSpoke(1_000_000, m.Submit(1, 0, 0, [TaskSpec("exec", request=request_)], [0], [(0, 1)], {}), [b"", b"x"]))
+    stage.tell(i.ClientMessage(1_000_000, m.Open("run", RunOptions())))
+    stage.tell(i.ClientMessage(1_000_000, m.Submit(1, 0, 0, [TaskSpec("exec", request=request_)], [0], [(0, 1)], {}), [b"", b"x"]))
     assert stage.sent(m.Problem) and not stage.machine.state.runs[1].tasks
 
 
@@ -378,12 +379,12 @@ def _kept_at_lyon(stage: Pair, nodes: int) -> Task:
     (maker, *_) = stage.work(TaskSpec("python", request=Request(2.0)), count=2 + nodes)
     held = next(link for link in links if stage.held.get(link))
     made = stage.machine.state.task(next(iter(stage.held[held])))
-    item = m.ResultItem(made.id, made.attempt, None, LONG, 1, 1, 1, [Made(KEPT, 1000, False)])
+    item = m.ResultItem(made.id, made.attempt, None, LONG, 1, 1, 1, [ProducedContent(KEPT, 1000, False)])
     stage.held[held].clear()
-    stage.tell(i.AgentSpoke(held, m.Results(0, [item]), [b"r"]))
-    stage.tell(i.ClientSpoke(CLIENT, m.Close(maker.shape.run.id)))
+    stage.tell(i.AgentMessage(held, m.Results(0, [item]), [b"r"]))
+    stage.tell(i.ClientMessage(CLIENT, m.Close(maker.shape.run.id)))
     run = stage.open_run("uses")
-    stage.tell(i.ClientSpoke(CLIENT, m.Submit(run, 0, 0, [WIDE], [0], [(0, 1)], {}, contents={0: (Content(KEPT, 1000),)}), [b"", b"x"]))
+    stage.tell(i.ClientMessage(CLIENT, m.Submit(run, 0, 0, [WIDE], [0], [(0, 1)], {}, contents={0: (Content(KEPT, 1000),)}), [b"", b"x"]))
     return stage.task(run, 0)
 
 
@@ -435,5 +436,5 @@ def test_where_pilots_have_one_node_it_waits_and_says_so() -> None:
     stage = stage_with(pond=Site(backend="sge", cores=2))
     (task,) = stage.work(WIDE, sites=("pond",))
     assert survey(stage.machine.state, stage.now).demand.sizes == []
-    (reason,) = explain.task(stage.machine, task)["reasons"]
+    (reason,) = task_reasons.task(stage.machine, task)["reasons"]
     assert reason["code"] == "too-few-nodes" and "have 1" in reason["text"]

@@ -16,7 +16,7 @@ def submit(stage: Stage, costs: list[float], count: int | None = None) -> int:
     run = stage.open_run()
     tasks = [(0, 1)] * (len(costs) if count is None else count)
     message = m.Submit(run, 0, 0, [TaskSpec("exec", "sim")], [0], tasks, costs=costs)
-    stage.tell(i.ClientSpoke(CLIENT, message, [b"", *[b"x"] * len(tasks)]))
+    stage.tell(i.ClientMessage(CLIENT, message, [b"", *[b"x"] * len(tasks)]))
     return run
 
 
@@ -58,7 +58,7 @@ def test_how_long_tasks_take_is_learnt_by_class_cost_and_worker() -> None:
 def test_a_measured_link_is_written_down_and_learnt() -> None:
     stage = Stage()
     for _ in range(3):
-        stage.tell(i.LinkMeasured("far", 10_000_000, 5.0))
+        stage.tell(i.TransferMeasured("far", 10_000_000, 5.0))
     assert sum(isinstance(fact, f.LinkMeasured) for record in stage.journal for fact in decode_record(record).facts) == 3
     known = stage.machine.state.forecasts.bandwidth("", "far")
     assert known is not None and known.value == pytest.approx(2e6, rel=0.05)

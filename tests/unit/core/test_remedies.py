@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from pilotfish.core import explain, remedies
+from pilotfish.core.explain import remedies, task_reasons
+from pilotfish.factories.heuristic import HeuristicFactory, HeuristicSettings
+from pilotfish.factories.on_demand import DemandFactory
+from pilotfish.factories.provisioner import PoolProvisioner
+from pilotfish.factories.swift import SwiftFactory
+from pilotfish.factories.swift_scores import SwiftSettings
 from pilotfish.model import inputs as i
 from pilotfish.model.settings import PoolSettings
 from pilotfish.model.site import BOOTSTRAP, Site
 from pilotfish.model.task import Request, TaskSpec
-from pilotfish.strategies.demand import OnDemand
-from pilotfish.strategies.everywhere import Everywhere
-from pilotfish.strategies.heuristic import Heuristic, HeuristicSettings
-from pilotfish.strategies.scores import SwiftSettings
-from pilotfish.strategies.swift import Swift
 from tests.core_stage import Stage
 from tests.unit.core.test_site_reasons import code, describe, only, pilots, slurm, stage_with
 
@@ -100,7 +100,7 @@ def test_a_limit_of_the_batch_system_is_told_in_its_own_words() -> None:
     stage = stage_with(pond=slurm())
     (task,) = stage.work()
     assert pilots(stage)
-    stage.tell(i.SiteSpoke("pond", "it takes no more pilots now: AssocMaxSubmitJobLimit"))
+    stage.tell(i.SiteReachability("pond", "it takes no more pilots now: AssocMaxSubmitJobLimit"))
     reason = only(stage, task)
     assert reason["code"] == "batch-limit" and reason["text"].endswith("it said: AssocMaxSubmitJobLimit")
     assert reason["commands"] == [
@@ -108,7 +108,7 @@ def test_a_limit_of_the_batch_system_is_told_in_its_own_words() -> None:
         "pilotfish site set pond queue=QUEUE",
         "pilotfish site log pond",
     ]
-    stage.tell(i.SiteSpoke("pond", ""))
+    stage.tell(i.SiteReachability("pond", ""))
     assert code(stage, task) == "pending"
 
 
@@ -130,9 +130,9 @@ def test_a_machine_that_turns_out_to_be_too_small_is_taken_once_and_its_size_is_
 
 
 def test_without_any_place_to_work_the_sites_are_named_that_could_be_used() -> None:
-    stage = Stage(strategy=Everywhere(OnDemand()))
+    stage = Stage(strategy=PoolProvisioner(DemandFactory()))
     (task,) = stage.work()
-    assert [reason["code"] for reason in explain.task(stage.machine, task)["reasons"]] == ["no-site", "no-workers"]
+    assert [reason["code"] for reason in task_reasons.task(stage.machine, task)["reasons"]] == ["no-site", "no-workers"]
     assert only(stage, task)["commands"] == ["pilotfish site add NAME --backend slurm"]
     describe(stage, pond=slurm())
     assert code(stage, task) == "site-unused" and only(stage, task)["commands"] == ["pilotfish workers add pond 1"]
@@ -141,7 +141,9 @@ def test_without_any_place_to_work_the_sites_are_named_that_could_be_used() -> N
 
 
 def test_a_pool_that_may_have_no_more_pilots_says_so_and_one_that_is_asked_for_by_hand_comes_on_top() -> None:
-    stage = Stage(PoolSettings(pilots=1), strategy=Everywhere(Heuristic(HeuristicSettings(workers=1, surplus=0), random.Random(1))))
+    stage = Stage(
+        PoolSettings(pilots=1), strategy=PoolProvisioner(HeuristicFactory(HeuristicSettings(workers=1, surplus=0), random.Random(1)))
+    )
     describe(stage, pond=slurm())
     stage.ask("site_use", site="pond")
     stage.work()
@@ -171,10 +173,10 @@ def test_pilots_that_somebody_asked_for_one_by_one_come_on_top_of_those_that_are
     assert len(pilots(stage)) == 2
 
 
-@pytest.mark.parametrize("factory", [OnDemand, lambda: Swift(SwiftSettings(), random.Random(1))])
+@pytest.mark.parametrize("factory", [DemandFactory, lambda: SwiftFactory(SwiftSettings(), random.Random(1))])
 def test_a_site_that_a_person_has_tried_again_is_tried_at_once(factory: Any) -> None:
     """However long it was to rest: its past says nothing any more."""
-    stage = Stage(strategy=Everywhere(factory()))
+    stage = Stage(strategy=PoolProvisioner(factory()))
     describe(stage, pond=slurm(max_pilots=1))
     stage.ask("site_use", site="pond")
     stage.work()

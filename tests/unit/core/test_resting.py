@@ -57,7 +57,7 @@ def test_without_anybody_who_looks_it_ends_whatever_there_is_to_do() -> None:
 
 def test_the_work_goes_on_when_somebody_wants_it_to() -> None:
     stage = AfterAStop()
-    stage.tell(i.WorkWanted(), i.ClientSpoke(CLIENT, m.Ask(1, "status", {})))
+    stage.tell(i.WorkWanted(), i.ClientMessage(CLIENT, m.Ask(1, "status", {})))
     assert stage.pilots()
     link = stage.join("somebody", cores=2.0)
     stage.finish(link)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pilotfish.core.proposals import Outlook, Proposal, Recall
+from pilotfish.core.policy_interface import AssignmentProposal, PolicyView, RecallProposal
 from pilotfish.core.state import Task
 from pilotfish.model import effects as e
 from pilotfish.model import inputs as i
@@ -10,7 +10,7 @@ from pilotfish.model import messages as m
 from pilotfish.model.settings import PoolSettings
 from pilotfish.model.states import ASSIGNED, CANCELLED, DONE, DRAINING, FAILED, JOINED, READY, WAITING
 from pilotfish.model.task import Request, RunOptions, TaskSpec
-from pilotfish.policies.fifo import PATIENCE_S, STALE_S
+from pilotfish.policies.dispatcher import PATIENCE_S, STALE_S
 from tests.core_stage import CLIENT, Stage, fail
 
 GIB = 1 << 30
@@ -184,7 +184,7 @@ def test_what_waits_behind_a_long_task_is_called_back_for_a_worker_that_idles() 
     assert len(recalls) == 1, "asked once"
     items = recalls[0].items
     assert [number for number, _ in items] == [task.id for task in tasks[1:]]
-    stage.tell(i.AgentSpoke(slow, m.Returned(items)))
+    stage.tell(i.AgentMessage(slow, m.Returned(items)))
     assert tasks[1].worker is not None
     assert tasks[1].worker.id == "second"
     assert idle in stage.held
@@ -276,7 +276,7 @@ def test_a_late_hello_of_an_abandoned_connection_changes_nothing() -> None:
     new_link = stage.join("w")
     stage.started(new_link, task)
     hello = m.Hello("w", "", {"cores": 1.0}, {}, {}, None, 0.0, [])
-    effects = stage.tell(i.AgentSpoke(old_link, hello))
+    effects = stage.tell(i.AgentMessage(old_link, hello))
     assert [type(effect) for effect in effects] == [e.HangUp]
     assert task.attempt == 1
     assert stage.machine.presence["w"].link == new_link
@@ -290,7 +290,7 @@ def test_a_master_that_slept_gives_its_workers_time_to_come_back() -> None:
     stage.now += 600
     stage.tell()
     assert task.worker is not None
-    stage.tell(i.AgentSpoke(link, m.Beat([])))
+    stage.tell(i.AgentMessage(link, m.Heartbeat([])))
     stage.wait(stage.settings.lease_s / 2, quietly=False)
     assert task.attempt == 1
 
@@ -322,11 +322,11 @@ def test_a_pilot_that_was_to_end_is_cancelled_again_after_a_restart() -> None:
 class _Greedy:
     """A policy that ignores every rule."""
 
-    def propose(self, outlook: Outlook) -> list[Proposal | Recall]:
+    def propose(self, outlook: PolicyView) -> list[AssignmentProposal | RecallProposal]:
         tasks = [task for shape in outlook.state.ready for task in shape.queue]
-        return [Proposal(worker, tasks + tasks) for worker in outlook.workers]
+        return [AssignmentProposal(worker, tasks + tasks) for worker in outlook.workers]
 
-    def next_look_at(self, outlook: Outlook) -> float | None:
+    def next_look_at(self, outlook: PolicyView) -> float | None:
         return outlook.now - 100.0
 
     def why(self, task: Task) -> str:
@@ -349,10 +349,10 @@ def test_a_policy_that_proposes_nonsense_is_refused_and_cannot_make_the_host_spi
 class _Careless:
     """A policy that looks at nothing but room."""
 
-    def propose(self, outlook: Outlook) -> list[Proposal | Recall]:
-        return [Proposal(worker, [task]) for shape in outlook.state.ready for task in shape.queue for worker in outlook.workers]
+    def propose(self, outlook: PolicyView) -> list[AssignmentProposal | RecallProposal]:
+        return [AssignmentProposal(worker, [task]) for shape in outlook.state.ready for task in shape.queue for worker in outlook.workers]
 
-    def next_look_at(self, outlook: Outlook) -> float | None:
+    def next_look_at(self, outlook: PolicyView) -> float | None:
         return None
 
     def why(self, task: Task) -> str:
@@ -375,7 +375,7 @@ def test_who_only_watches_a_run_does_not_keep_it_open() -> None:
     stage = Stage(PoolSettings(author_s=30.0))
     run = stage.open_run("mine")
     stage.tell(i.LinkClosed(CLIENT))
-    stage.tell(i.ClientSpoke(CLIENT + 1, m.Open("mine", RunOptions(), feeds=False)))
-    stage.tell(i.ClientSpoke(CLIENT + 1, m.Watch(run, 0, False)))
+    stage.tell(i.ClientMessage(CLIENT + 1, m.Open("mine", RunOptions(), feeds=False)))
+    stage.tell(i.ClientMessage(CLIENT + 1, m.Watch(run, 0, False)))
     stage.wait(31)
     assert stage.machine.state.runs[run].incomplete

@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from pilotfish.core.series import KEPT_RATIOS, LEAST, MOST_PENDING, WINDOW, Link, Series, quantile
+from pilotfish.core.learning.predictors import KEPT_RATIOS, LEAST, MOST_PENDING, WINDOW, LinkSeries, Series, quantile
 
 LENGTH = 400
 
@@ -158,8 +158,8 @@ def test_what_is_measured_anew_moves_the_forecast_and_keeps_the_record() -> None
     assert series.ratios() == ratios
 
 
-def link_of(latency_s: float, bandwidth: float, sizes: list[float], noise: float = 0.0) -> Link:
-    dice, link = Random(6), Link()
+def link_of(latency_s: float, bandwidth: float, sizes: list[float], noise: float = 0.0) -> LinkSeries:
+    dice, link = Random(6), LinkSeries()
     for size in sizes:
         link.observe(size, (latency_s + size / bandwidth) * exp(dice.gauss(0, noise)))
     return link
@@ -187,7 +187,7 @@ def test_files_that_all_take_the_same_time_are_all_latency() -> None:
 
 
 def test_impossible_transfers_are_ignored() -> None:
-    link = Link()
+    link = LinkSeries()
     for size, seconds in ((-1.0, 1.0), (1.0, -1.0), (nan, 1.0), (1.0, nan), (inf, 1.0)):
         link.observe(size, seconds)
     assert link.forecast(1) is None
@@ -200,7 +200,7 @@ def test_a_snapshot_of_a_link_changes_nothing() -> None:
     link = link_of(0.2, 5e6, [10.0**place for place in range(9)], noise=0.2)
     link.forecast(1)
     link.observe(1e6, 0.5)
-    again = Link.from_row(json.loads(json.dumps(link.row())))
+    again = LinkSeries.from_row(json.loads(json.dumps(link.row())))
     for size in (1e3, 1e6, 1e9):
         assert again.forecast(size) == link.forecast(size)
         link.observe(size, size / 1e6 + 1)

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from pilotfish.agent.overlay.site_work import ANSWER_S, CALL_S
-from pilotfish.core import site_masters
+from pilotfish.agent.peers.site_matching import ANSWER_S, CALL_S
 from pilotfish.core.state import Task
+from pilotfish.core.workers import site_masters
 from pilotfish.model import effects as e
 from pilotfish.model import inputs as i
 from pilotfish.model import messages as m
@@ -36,23 +36,23 @@ class Site(Stage):
     def enter(self, name: str, number: int, **offer: Any) -> int:
         return self.join(name, info=door(number), **offer)
 
-    def introduced(self) -> list[e.Introduce]:
-        return [effect for effect in self.effects if isinstance(effect, e.Introduce)]
+    def introduced(self) -> list[e.IntroducePeer]:
+        return [effect for effect in self.effects if isinstance(effect, e.IntroducePeer)]
 
     def say(self, name: str, message: m.FromAgent) -> list[e.Effect]:
-        return self.tell(i.AgentSpoke(self.link[name], message))
+        return self.tell(i.AgentMessage(self.link[name], message))
 
     def crown(self, name: str, *subjects: str, term: int = 1) -> None:
-        self.say(name, m.Reigns(term))
-        self.say(name, m.Vouch(list(subjects), []))
+        self.say(name, m.SiteMasterClaim(term))
+        self.say(name, m.DelegatedWorkers(list(subjects), []))
 
     def lent(self, name: str) -> dict[int, int]:
         """What the last turn lent to it: task -> attempt."""
-        return {sent.task: sent.attempt for lend in self.sent(m.Lend, self.link[name]) for sent in lend.tasks}
+        return {sent.task: sent.attempt for lend in self.sent(m.Delegate, self.link[name]) for sent in lend.tasks}
 
     def result(self, name: str, task: Task, attempt: int) -> None:
         item = m.ResultItem(task.id, attempt, None, 1000, 1000, 1000, 1)
-        self.tell(i.AgentSpoke(self.link[name], m.Results(0, [item]), [b"r"]))
+        self.tell(i.AgentMessage(self.link[name], m.Results(0, [item]), [b"r"]))
 
 
 def two_sites() -> Stage:
@@ -113,7 +113,7 @@ def test_each_site_has_a_master_of_its_own() -> None:
     masters = {}
     for number, (name, site) in enumerate([("p1", "pond"), ("r1", "reef"), ("p2", "pond"), ("r2", "reef")], 1):
         stage.join(name, pilot=add(stage, site), info=door(number))
-        masters[name] = next(effect.master for effect in stage.effects if isinstance(effect, e.Introduce))
+        masters[name] = next(effect.master for effect in stage.effects if isinstance(effect, e.IntroducePeer))
     assert masters == {"p1": door(1)["peer"], "p2": door(1)["peer"], "r1": door(2)["peer"], "r2": door(2)["peer"]}
 
 
@@ -145,8 +145,8 @@ def test_a_master_that_is_not_one_any_more_is_not_lent_tasks_again_and_again() -
     stage = Site("a", "b")
     stage.crown("a", "a", "b")
     stage.crown("b", "a", "b")
-    stage.say("b", m.Loans([]))
-    stage.say("b", m.Reigns(0))
+    stage.say("b", m.DelegatedTasks([]))
+    stage.say("b", m.SiteMasterClaim(0))
     stage.crown("a", "a", "b")
     stage.work(count=2)
     assert stage.lent("a") and not stage.lent("b")
@@ -157,9 +157,9 @@ def test_a_master_that_is_not_one_any_more_is_not_lent_tasks_again_and_again() -
 
 def test_those_it_vouches_for_are_quiet_and_served_by_it_alone() -> None:
     stage = Site("a", "b", "c")
-    stage.say("a", m.Reigns(1))
-    stage.say("a", m.Vouch(["a", "b"], []))
-    assert [stage.sent(m.Quiet, stage.link[name]) for name in "abc"] == [[m.Quiet(True)], [m.Quiet(True)], []]
+    stage.say("a", m.SiteMasterClaim(1))
+    stage.say("a", m.DelegatedWorkers(["a", "b"], []))
+    assert [stage.sent(m.SetHeartbeats, stage.link[name]) for name in "abc"] == [[m.SetHeartbeats(True)], [m.SetHeartbeats(True)], []]
     tasks = stage.work(count=12)
     assert list(stage.held) == [stage.link["c"]], "who is not vouched for is served as anybody else"
     assert sum(task.state == ASSIGNED for task in tasks) == len(stage.lent("a")) + 1 > 2
@@ -168,17 +168,17 @@ def test_those_it_vouches_for_are_quiet_and_served_by_it_alone() -> None:
 def test_those_it_no_longer_vouches_for_speak_for_themselves() -> None:
     stage = Site("a", "b")
     stage.crown("a", "a", "b")
-    stage.say("a", m.Vouch([], ["b"]))
-    assert stage.sent(m.Quiet, stage.link["b"]) == [m.Quiet(False)]
+    stage.say("a", m.DelegatedWorkers([], ["b"]))
+    assert stage.sent(m.SetHeartbeats, stage.link["b"]) == [m.SetHeartbeats(False)]
     stage.work(count=20)
     assert stage.held[stage.link["b"]]
 
 
 def test_nobody_but_the_master_of_the_site_can_vouch() -> None:
     stage = Site("a", "b")
-    stage.say("a", m.Reigns(1))
-    stage.say("b", m.Vouch(["a", "b"], []))
-    assert stage.sent(m.Quiet) == []
+    stage.say("a", m.SiteMasterClaim(1))
+    stage.say("b", m.DelegatedWorkers(["a", "b"], []))
+    assert stage.sent(m.SetHeartbeats) == []
     stage.work(count=2)
     assert set(stage.held) == set(stage.link.values())
 
@@ -187,8 +187,8 @@ def test_it_cannot_vouch_for_workers_of_another_site_or_of_nobody() -> None:
     stage = two_sites()
     link = stage.join("p1", pilot=add(stage, "pond"), info=door(1))
     stage.join("r1", pilot=add(stage, "reef"), info=door(2))
-    stage.tell(i.AgentSpoke(link, m.Reigns(1)))
-    stage.tell(i.AgentSpoke(link, m.Vouch(["p1", "r1", "nobody"], [])))
+    stage.tell(i.AgentMessage(link, m.SiteMasterClaim(1)))
+    stage.tell(i.AgentMessage(link, m.DelegatedWorkers(["p1", "r1", "nobody"], [])))
     assert list(stage.machine.site_masters.by_site["pond"].subjects) == ["p1"]
 
 
@@ -197,11 +197,11 @@ def test_while_it_vouches_silence_is_forgiven_and_afterwards_it_is_not() -> None
     stage.crown("a", "a", "b")
     for _ in range(10):
         stage.wait(LEASE_S / 2)
-        stage.say("a", m.Vouch([], []))
+        stage.say("a", m.DelegatedWorkers([], []))
     assert set(stage.machine.state.workers) == {"a", "b"}
     for _ in range(10):
         stage.wait(LEASE_S / 2)
-        stage.say("a", m.Beat([]))
+        stage.say("a", m.Heartbeat([]))
     assert set(stage.machine.state.workers) == {"a"}
 
 
@@ -211,7 +211,7 @@ def test_a_short_lease_does_not_end_those_who_are_vouched_for_at_the_pace_of_a_s
     stage.crown("a", "a", "b")
     for _ in range(10):
         stage.wait(CALL_S + ANSWER_S)
-        stage.say("a", m.Vouch([], []))
+        stage.say("a", m.DelegatedWorkers([], []))
     assert set(stage.machine.state.workers) == {"a", "b"}
 
 
@@ -220,7 +220,7 @@ def test_when_the_master_of_a_site_dies_its_loans_come_back_and_the_others_speak
     stage.crown("a", "a", "b")
     tasks = stage.work(count=4)
     stage.lose("a")
-    assert stage.sent(m.Quiet, stage.link["b"]) == [m.Quiet(False)]
+    assert stage.sent(m.SetHeartbeats, stage.link["b"]) == [m.SetHeartbeats(False)]
     assert len(stage.held[stage.link["b"]]) == 1, "served like anybody"
     assert [task.state for task in tasks].count(READY) == 3
     assert all(task.troubles is None for task in tasks), "nobody's failure"
@@ -238,16 +238,16 @@ def test_a_spec_goes_with_the_first_loan_of_it_even_if_the_worker_had_tasks_of_i
     def submit(count: int) -> None:
         specs = [] if known.specs else [TaskSpec("python")]
         message = m.Submit(run, len(known.tasks), len(known.specs), specs, [0] * len(specs), [(0, 1)] * count)
-        stage.tell(i.ClientSpoke(CLIENT, message, [*[b""] * len(specs), *[b"x"] * count]))
+        stage.tell(i.ClientMessage(CLIENT, message, [*[b""] * len(specs), *[b"x"] * count]))
 
     submit(1)
     assert [len(sent.specs) for sent in stage.sent(m.Assign)] == [1]
     stage.finish(stage.link["a"])
     stage.crown("a", "a")
     submit(3)
-    assert [len(sent.specs) for sent in stage.sent(m.Lend)] == [1]
+    assert [len(sent.specs) for sent in stage.sent(m.Delegate)] == [1]
     lent = stage.lent("a")
-    stage.say("a", m.Vouch([], ["a"]))
+    stage.say("a", m.DelegatedWorkers([], ["a"]))
     stage.say("a", m.Returned(items(lent)))
     assert [len(sent.specs) for sent in stage.sent(m.Assign)] == [0]
 
@@ -257,7 +257,7 @@ def test_what_is_claimed_is_the_workers_own_and_its_result_counts() -> None:
     stage.crown("a", "a", "b")
     (task,) = stage.work()
     lent = stage.lent("a")
-    stage.say("a", m.Claims([("b", items(lent))]))
+    stage.say("a", m.ClaimedTasks([("b", items(lent))]))
     assert task.worker is stage.machine.state.workers["b"] and task in stage.machine.state.workers["b"].active
     stage.result("b", task, 1)
     assert task.state == DONE
@@ -267,7 +267,7 @@ def test_a_claim_of_what_is_not_lent_is_stopped_where_it_was_given_to() -> None:
     stage = Site("a", "b")
     stage.crown("a", "a", "b")
     (task,) = stage.work()
-    stage.say("a", m.Claims([("b", [(task.id, 7)])]))
+    stage.say("a", m.ClaimedTasks([("b", [(task.id, 7)])]))
     assert stage.sent(m.Kill, stage.link["b"]) == [m.Kill([(task.id, 7)])]
     assert task.worker is stage.machine.state.workers["a"]
 
@@ -278,7 +278,7 @@ def test_a_worker_whose_result_is_quicker_than_the_claim_is_believed_and_the_cla
     (task,) = stage.work()
     stage.result("b", task, 1)
     assert task.state == DONE and stage.machine.state.workers["b"].done == 1
-    stage.say("a", m.Claims([("b", [(task.id, 1)])]))
+    stage.say("a", m.ClaimedTasks([("b", [(task.id, 1)])]))
     assert task.state == DONE
 
 
@@ -287,8 +287,8 @@ def test_a_claim_of_what_its_worker_has_spoken_of_already_stops_nothing() -> Non
     stage = Site("a", "b")
     stage.crown("a", "a", "b")
     (task,) = stage.work()
-    stage.say("b", m.Beat([(task.id, 1)]))
-    stage.say("a", m.Claims([("b", [(task.id, 1)])]))
+    stage.say("b", m.Heartbeat([(task.id, 1)]))
+    stage.say("a", m.ClaimedTasks([("b", [(task.id, 1)])]))
     assert stage.sent(m.Kill) == []
     stage.result("b", task, 1)
     assert task.state == DONE
@@ -298,7 +298,7 @@ def test_an_attempt_that_two_workers_have_counts_once() -> None:
     stage = Site("a", "b", "c")
     stage.crown("a", "a", "b", "c")
     (task,) = stage.work()
-    stage.say("a", m.Claims([("b", [(task.id, 1)])]))
+    stage.say("a", m.ClaimedTasks([("b", [(task.id, 1)])]))
     stage.result("c", task, 1)
     assert task.state != DONE and stage.machine.stale_results == 1
     stage.result("b", task, 1)
@@ -310,7 +310,7 @@ def test_a_late_result_of_an_attempt_that_was_called_back_changes_nothing() -> N
     stage = Site("a", "b")
     stage.crown("a", "a", "b")
     (task,) = stage.work()
-    stage.say("a", m.Loans([]))
+    stage.say("a", m.DelegatedTasks([]))
     assert task.attempt == 2
     stage.result("b", task, 1)
     assert task in stage.machine.state.workers["a"].lent and stage.machine.stale_results == 1
@@ -322,12 +322,12 @@ def test_workers_of_another_site_cannot_take_a_loan() -> None:
     stage = two_sites()
     pond = stage.join("p1", pilot=add(stage, "pond"), info=door(1))
     reef = stage.join("r1", pilot=add(stage, "reef"), info=door(2), tags={"dry": "yes"})
-    stage.tell(i.AgentSpoke(pond, m.Reigns(1)))
-    stage.tell(i.AgentSpoke(pond, m.Vouch(["p1"], [])))
+    stage.tell(i.AgentMessage(pond, m.SiteMasterClaim(1)))
+    stage.tell(i.AgentMessage(pond, m.DelegatedWorkers(["p1"], [])))
     (task,) = stage.work(sites=("pond",))
     assert task in stage.machine.state.workers["p1"].lent
     item = m.ResultItem(task.id, 1, None, 1000, 1000, 1000, 1)
-    stage.tell(i.AgentSpoke(reef, m.Results(0, [item]), [b"r"]))
+    stage.tell(i.AgentMessage(reef, m.Results(0, [item]), [b"r"]))
     assert task.state == ASSIGNED and stage.machine.stale_results == 1
 
 
@@ -337,8 +337,8 @@ def test_a_claim_for_somebody_who_is_gone_leaves_no_task_behind() -> None:
     stage.crown("a", "a", "b")
     (task,) = stage.work()
     stage.lose("b")
-    stage.say("a", m.Claims([("b", [(task.id, 1)])]))
-    stage.say("a", m.Vouch([], []))
+    stage.say("a", m.ClaimedTasks([("b", [(task.id, 1)])]))
+    stage.say("a", m.DelegatedWorkers([], []))
     assert task.attempt == 2 and task in stage.machine.state.workers["a"].lent, "it is lent again"
 
 
@@ -346,7 +346,7 @@ def test_what_a_master_says_it_does_not_have_is_lent_again() -> None:
     stage = Site("a", "b")
     stage.crown("a", "a", "b")
     lost, kept = stage.work(count=2)
-    stage.say("a", m.Loans([(kept.id, 1)]))
+    stage.say("a", m.DelegatedTasks([(kept.id, 1)]))
     assert (lost.attempt, kept.attempt) == (2, 1)
 
 
@@ -354,7 +354,7 @@ def test_what_a_master_has_and_was_not_lent_is_dropped_there() -> None:
     stage = Site("a", "b")
     stage.crown("a", "a", "b")
     (task,) = stage.work()
-    stage.say("a", m.Loans([(task.id, 1), (task.id, 5)]))
+    stage.say("a", m.DelegatedTasks([(task.id, 1), (task.id, 5)]))
     assert stage.sent(m.Kill, stage.link["a"]) == [m.Kill([(task.id, 5)])]
 
 
@@ -366,9 +366,9 @@ def test_work_that_a_site_did_without_the_master_counts_after_its_restart() -> N
     stage.restart()
     tasks = [stage.machine.state.task(task.id) for task in tasks]
     stage.link["a"] = stage.enter("a", 1)
-    stage.say("a", m.Reigns(1))
-    stage.say("a", m.Claims([("b", [(tasks[0].id, 1)])]))
-    stage.say("a", m.Loans([(tasks[1].id, 1)]))
+    stage.say("a", m.SiteMasterClaim(1))
+    stage.say("a", m.ClaimedTasks([("b", [(tasks[0].id, 1)])]))
+    stage.say("a", m.DelegatedTasks([(tasks[1].id, 1)]))
     stage.link["b"] = stage.enter("b", 2, holding=[(tasks[0].id, 1, m.FINISHED)])
     stage.result("b", tasks[0], 1)
     assert (tasks[0].state, tasks[0].attempt) == (DONE, 1)
@@ -385,7 +385,7 @@ def test_a_loan_that_never_arrived_comes_back_when_another_one_reigns_after_the_
     stage.link["b"] = stage.enter("b", 1)
     stage.crown("b", "b", term=2)
     stage.link["a"] = stage.enter("a", 2)
-    stage.say("a", m.Loans([]))
+    stage.say("a", m.DelegatedTasks([]))
     assert not stage.machine.state.workers["a"].lent
     assert task.attempt == 2
 
@@ -399,7 +399,7 @@ def test_a_worker_that_calls_first_after_a_restart_keeps_what_it_was_given() -> 
     stage.link["b"] = stage.enter("b", 2, holding=[(task.id, 1, m.STARTED)])
     assert stage.sent(m.Kill) == []
     stage.link["a"] = stage.enter("a", 1)
-    stage.say("a", m.Reigns(1))
-    stage.say("a", m.Loans([]))
+    stage.say("a", m.SiteMasterClaim(1))
+    stage.say("a", m.DelegatedTasks([]))
     stage.result("b", task, 1)
     assert (task.state, task.attempt) == (DONE, 1)

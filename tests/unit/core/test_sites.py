@@ -8,9 +8,11 @@ import msgspec
 import pytest
 
 from pilotfish.core.check import check, fingerprint
-from pilotfish.core.proposals import Hold, Outlook, Proposal, Strategy
-from pilotfish.core.prospects import OUTRUN, RELIEVED, PilotWish, PilotWithdrawal
+from pilotfish.core.pilots.factory_interface import OUTRUN, RELIEVED, PilotProposal, WithdrawalProposal
+from pilotfish.core.policy_interface import AssignmentProposal, HoldProposal, PolicyView, Provisioner
 from pilotfish.core.state import State, Task
+from pilotfish.factories.on_demand import DemandFactory
+from pilotfish.factories.provisioner import PoolProvisioner
 from pilotfish.model import effects as e
 from pilotfish.model import inputs as i
 from pilotfish.model import messages as m
@@ -31,8 +33,6 @@ from pilotfish.model.site import (
 )
 from pilotfish.model.states import ACTIVE, ASSIGNED, DRAINING, ENDING, READY
 from pilotfish.model.task import TaskSpec
-from pilotfish.strategies.demand import OnDemand
-from pilotfish.strategies.everywhere import Everywhere
 from tests.core_stage import Stage
 from tests.unit.core.test_snapshot import round_trip
 
@@ -44,9 +44,9 @@ class Told:
     """A strategy that proposes what a test tells it."""
 
     def __init__(self) -> None:
-        self.proposals: list[PilotWish | PilotWithdrawal | Hold] = []
+        self.proposals: list[PilotProposal | WithdrawalProposal | HoldProposal] = []
 
-    def propose(self, state: State, now: float) -> list[PilotWish | PilotWithdrawal | Hold]:
+    def propose(self, state: State, now: float) -> list[PilotProposal | WithdrawalProposal | HoldProposal]:
         proposals, self.proposals = self.proposals, []
         return proposals
 
@@ -57,7 +57,7 @@ class Told:
         return {}
 
 
-def stage_with(strategy: Strategy | None = None, **sites: Site) -> Stage:
+def stage_with(strategy: Provisioner | None = None, **sites: Site) -> Stage:
     """Sites that the pool uses; without a strategy, pilots come only when a test asks for them."""
     stage = Stage(strategy=strategy or Told())
     stage.tell(i.SitesRead(sites))
@@ -66,7 +66,7 @@ def stage_with(strategy: Strategy | None = None, **sites: Site) -> Stage:
     return stage
 
 
-def propose(stage: Stage, proposal: PilotWish | PilotWithdrawal | Hold) -> list[e.Effect]:
+def propose(stage: Stage, proposal: PilotProposal | WithdrawalProposal | HoldProposal) -> list[e.Effect]:
     assert isinstance(stage.strategy, Told)
     stage.strategy.proposals.append(proposal)
     stage.machine.stirred = True
@@ -74,12 +74,12 @@ def propose(stage: Stage, proposal: PilotWish | PilotWithdrawal | Hold) -> list[
 
 
 def withdraw(stage: Stage, pilot: str) -> None:
-    assert cancelled(propose(stage, PilotWithdrawal(pilot, "not needed", "unneeded"))) == [pilot]
+    assert cancelled(propose(stage, WithdrawalProposal(pilot, "not needed", "unneeded"))) == [pilot]
 
 
 def add(stage: Stage, site: str = "pond", size: PilotSize | None = None, instead_of: str = "") -> str:
     """A pilot that was asked for, and that its site took."""
-    propose(stage, PilotWish(site, size or PilotSize(2.0), "a test wants it", instead_of))
+    propose(stage, PilotProposal(site, size or PilotSize(2.0), "a test wants it", instead_of))
     pilot = list(stage.machine.state.pilots)[-1]
     stage.tell(i.PilotAccepted(pilot, f"job of {pilot}", 0.5), after_s=1)
     return pilot
@@ -109,7 +109,7 @@ def test_what_is_known_of_sites_survives_a_restart_and_a_snapshot() -> None:
     stage.join("w", pilot=first, cores=2.0)
     stage.tell(i.PilotGone(add(stage), False, "no python", cause=BOOTSTRAP))
     stage.tell(i.SitesRead({"pond": full}))
-    propose(stage, Hold("pond", "its pilots fail"))
+    propose(stage, HoldProposal("pond", "its pilots fail"))
     again = round_trip(stage.machine.state)
     check(again)
     assert fingerprint(again) == fingerprint(stage.machine.state)
@@ -178,7 +178,7 @@ def test_a_pilot_of_several_nodes_ends_with_the_last_of_its_workers() -> None:
         stage.join(node, pilot=pilot, cores=2.0)
     stage.lose("a")
     assert not cancelled(stage.effects)
-    stage.tell(i.AgentSpoke(2, m.Leave("its time is over")))
+    stage.tell(i.AgentMessage(2, m.Leave("its time is over")))
     assert not cancelled(stage.effects) and stage.machine.state.pilots[pilot].state == ACTIVE
     stage.lose("c")
     assert cancelled(stage.effects) == [pilot] and stage.machine.state.pilots[pilot].state == ENDING
@@ -206,7 +206,7 @@ def test_of_pilots_that_stand_in_for_each_other_the_first_to_join_has_the_others
     stage.join("w", pilot=pilots[first], cores=2.0)
     losers = [pilot for name, pilot in pilots.items() if name != first]
     assert cancelled(stage.effects) == losers and stage.machine.state.pilots[other].state != ENDING
-    stage.tell(i.AgentSpoke(99, m.Hello("late", losers[0], {"cores": 2.0}, {}, {}, None, 0.0, [])))
+    stage.tell(i.AgentMessage(99, m.Hello("late", losers[0], {"cores": 2.0}, {}, {}, None, 0.0, [])))
     assert stage.sent(m.Retire), "who comes too late goes home"
     for pilot in losers:
         stage.tell(i.PilotGone(pilot, True, "cancelled", cause=CANCELLED))
@@ -262,7 +262,7 @@ def fail_to_start(stage: Stage, times: int) -> None:
 
 
 def test_a_site_whose_pilots_do_not_start_is_held_after_three_and_can_be_released() -> None:
-    stage = stage_with(Everywhere(OnDemand()), pond=Site(backend="slurm", cores=2, max_pilots=1))
+    stage = stage_with(PoolProvisioner(DemandFactory()), pond=Site(backend="slurm", cores=2, max_pilots=1))
     (task,) = stage.work()
     fail_to_start(stage, 2)
     assert not stage.machine.state.sites["pond"].held
@@ -278,7 +278,7 @@ def test_a_site_whose_pilots_do_not_start_is_held_after_three_and_can_be_release
 
 
 def test_one_that_joins_in_between_starts_the_count_anew() -> None:
-    stage = stage_with(Everywhere(OnDemand()), pond=Site(backend="slurm", cores=2, max_pilots=1))
+    stage = stage_with(PoolProvisioner(DemandFactory()), pond=Site(backend="slurm", cores=2, max_pilots=1))
     stage.work(TaskSpec("python", tags={}), count=1)
     fail_to_start(stage, 2)
     stage.wait(4000)
@@ -312,10 +312,10 @@ def test_a_run_that_is_bound_to_sites_runs_only_there() -> None:
 class Lawless:
     """A policy that gives everything to anybody."""
 
-    def propose(self, outlook: Outlook) -> list[Proposal]:
-        return [Proposal(worker, list(shape.queue)[:1]) for worker in outlook.workers for shape in list(outlook.state.ready)[:1]]
+    def propose(self, outlook: PolicyView) -> list[AssignmentProposal]:
+        return [AssignmentProposal(worker, list(shape.queue)[:1]) for worker in outlook.workers for shape in list(outlook.state.ready)[:1]]
 
-    def next_look_at(self, outlook: Outlook) -> float | None:
+    def next_look_at(self, outlook: PolicyView) -> float | None:
         return None
 
     def why(self, task: Task) -> str:
@@ -387,13 +387,13 @@ def test_the_rows_of_sites_tell_how_long_pilots_wait_and_why_they_fail() -> None
             stage.tell(i.PilotGone(pilot, wait % 2 == 0, "it ended", cause="" if wait % 2 == 0 else DIED))
     stage.tell(i.PilotGone(add(stage), False, "no python", cause=BOOTSTRAP))
     add(stage)
-    stage.tell(i.SiteSpoke("pond", "slurmctld does not answer"))
+    stage.tell(i.SiteReachability("pond", "slurmctld does not answer"))
     (row,) = stage.ask("sites")
     assert row["queue_wait_median_s"] == pytest.approx(60.0) and row["queue_wait_90_s"] == pytest.approx(100.0)
     assert row["failures"] == {DIED: 4, BOOTSTRAP: 1} and row["trouble"] == "slurmctld does not answer"
     assert (row["waiting"], row["active"], row["workers"]) == (1, 2, 2)
     assert (row["site"], row["backend"], row["state"], row["used"], row["wanted"]) == ("pond", "slurm", "trouble", True, -1)
-    stage.tell(i.SiteSpoke("pond", ""))
+    stage.tell(i.SiteReachability("pond", ""))
     assert stage.ask("sites")[0]["trouble"] == ""
 
 
@@ -412,11 +412,11 @@ def test_why_a_site_stands_as_it_does() -> None:
     why("ready", "pending", "Resources", "pilotfish site set pond queue=QUEUE")
     stage.join("w", pilot=pilot, cores=2.0)
     why("ready", "ready", "0 of its pilots wait, 1 work", "pilotfish sites")
-    stage.tell(i.SiteSpoke("pond", "a person must log in: pilotfish site login pond"))
+    stage.tell(i.SiteReachability("pond", "a person must log in: pilotfish site login pond"))
     why("trouble", "site-trouble", "does not answer", "pilotfish site login pond", "pilotfish doctor pond")
-    stage.tell(i.SiteSpoke("pond", "it takes no more pilots now: QOSMaxSubmitJobPerUserLimit"))
+    stage.tell(i.SiteReachability("pond", "it takes no more pilots now: QOSMaxSubmitJobPerUserLimit"))
     assert stage.ask("sites")[0]["state"] == "full"
-    stage.tell(i.SiteSpoke("pond", ""), i.PilotGone(add(stage), False, "was refused: no account", cause=REFUSED))
+    stage.tell(i.SiteReachability("pond", ""), i.PilotGone(add(stage), False, "was refused: no account", cause=REFUSED))
     assert stage.ask("why", site="pond")["reasons"][0]["code"] == "bootstrap"
     assert stage.ask("why", site="pond")["reasons"][1]["text"] == "1 of its pilots failed lately: refused"
     stage.tell(i.SitesRead({"pond": msgspec.structs.replace(POND, max_pilots=1)}))
@@ -472,7 +472,7 @@ def test_more_than_a_site_may_have_is_refused_by_hand_as_well() -> None:
 
 def test_a_site_that_is_held_is_tried_again_when_its_person_changes_it() -> None:
     stage = stage_with(pond=POND)
-    propose(stage, Hold("pond", "its pilots fail"))
+    propose(stage, HoldProposal("pond", "its pilots fail"))
     stage.tell(i.SitesRead({"pond": POND}))
     assert stage.machine.state.sites["pond"].held
     stage.tell(i.SitesRead({"pond": msgspec.structs.replace(POND, python="/usr/bin/python3")}))
@@ -480,7 +480,7 @@ def test_a_site_that_is_held_is_tried_again_when_its_person_changes_it() -> None
 
 
 def test_an_idle_pilot_that_cannot_be_reached_just_now_is_in_nobodys_way() -> None:
-    stage = stage_with(Everywhere(OnDemand()), pond=POND)
+    stage = stage_with(PoolProvisioner(DemandFactory()), pond=POND)
     stage.ask("site_use", site="pond", pilots=1)
     (first,) = stage.work()
     stage.wait(2)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from pilotfish.core import snapshot
+from pilotfish.core import state_snapshot
 from pilotfish.core.apply import apply
 from pilotfish.core.check import check, fingerprint
 from pilotfish.core.state import State
 from pilotfish.model import inputs as i
 from pilotfish.model import messages as m
-from pilotfish.model.facts import Record, decode_record, encode_record
+from pilotfish.model.facts import TurnRecord, decode_record, encode_record
 from pilotfish.model.settings import PoolSettings
 from pilotfish.model.states import ASSIGNED
 from pilotfish.model.task import Request, TaskSpec
@@ -19,8 +19,8 @@ GIB = 1 << 30
 
 def round_trip(state: State) -> State:
     again = State()
-    for fact in snapshot.dump(state):
-        record = decode_record(encode_record(Record(state.at, [fact])))
+    for fact in state_snapshot.dump(state):
+        record = decode_record(encode_record(TurnRecord(state.at, [fact])))
         apply(again, record.facts[0], record.at)
     return again
 
@@ -61,7 +61,7 @@ def test_a_state_survives_a_snapshot() -> None:
 def test_a_machine_goes_on_from_a_snapshot_as_if_nothing_had_been() -> None:
     stage = eventful_stage()
     state = round_trip(stage.machine.state)
-    stage.journal = [encode_record(Record(state.at, [fact])) for fact in snapshot.dump(state)]
+    stage.journal = [encode_record(TurnRecord(state.at, [fact])) for fact in state_snapshot.dump(state)]
     stage.shadow = round_trip(state)
     stage.held.clear()
     stage.start(state)

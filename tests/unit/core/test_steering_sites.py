@@ -7,12 +7,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from pilotfish.factories.on_demand import DemandFactory
+from pilotfish.factories.provisioner import PoolProvisioner
 from pilotfish.model import inputs as i
 from pilotfish.model import messages as m
 from pilotfish.model.site import CANCELLED, DIED, REFUSED, WITHDRAWN
 from pilotfish.model.states import ACTIVE, DRAINING, ENDING, SUBMITTED
-from pilotfish.strategies.demand import OnDemand
-from pilotfish.strategies.everywhere import Everywhere
 from tests.unit.core.test_sites import POND, add, cancelled, events, stage_with
 
 
@@ -54,7 +54,7 @@ def test_pilots_that_wait_are_replaced_when_their_site_is_described_otherwise_an
 
 
 def test_pilots_that_are_refused_together_are_one_bad_start() -> None:
-    stage = stage_with(Everywhere(OnDemand()), pond=POND)
+    stage = stage_with(PoolProvisioner(DemandFactory()), pond=POND)
     stage.ask("site_use", site="pond", pilots=5)
     stage.work(count=50)
     stage.wait(1)
@@ -70,7 +70,7 @@ def test_pilots_that_are_refused_together_are_one_bad_start() -> None:
 
 
 def test_a_site_whose_pilots_died_is_tried_at_once_when_somebody_says_so() -> None:
-    stage = stage_with(Everywhere(OnDemand()), pond=msgspec.structs.replace(POND, max_pilots=1))
+    stage = stage_with(PoolProvisioner(DemandFactory()), pond=msgspec.structs.replace(POND, max_pilots=1))
     stage.work(count=50)
     stage.wait(1)
     (pilot,) = stage.machine.state.pilots

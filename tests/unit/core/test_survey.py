@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from pilotfish.core.proposals import Hold
-from pilotfish.core.prospects import Demand, PilotWish
-from pilotfish.core.survey import survey
+from pilotfish.core.pilots.factory_interface import Demand, PilotProposal
+from pilotfish.core.pilots.unmet_demand import survey
+from pilotfish.core.policy_interface import HoldProposal
+from pilotfish.factories.site_limits import ProposalRound
 from pilotfish.model import inputs as i
 from pilotfish.model.site import BOOTSTRAP, PilotSize, Site
 from pilotfish.model.task import Request, TaskSpec
-from pilotfish.strategies.limits import Round
 from tests.core_stage import Stage
 from tests.unit.core.test_sites import add, propose, stage_with
 
@@ -117,7 +117,7 @@ def test_a_site_that_may_not_be_used_makes_no_demand(why: str) -> None:
     if why == "paused":
         stage.tell(i.SitesRead({"pond": Site(backend="slurm", paused=True)}))
     elif why == "held":
-        propose(stage, Hold("pond", "its pilots fail"))
+        propose(stage, HoldProposal("pond", "its pilots fail"))
     elif why == "unused":
         stage.ask("site_use", site="pond", pilots=None)
     else:
@@ -194,11 +194,11 @@ def test_what_was_asked_for_in_one_round_is_what_the_next_round_counts_on() -> N
     stage = stage_with(pond=Site(backend="slurm", cores=8, gpus=1, max_queued=100, max_pilots=100))
     stage.work(spec(gpus=1.0), count=4)
     stage.work(spec(memory=4 * GIB), count=40)
-    round_ = Round(survey(stage.machine.state, stage.now))
+    round_ = ProposalRound(survey(stage.machine.state, stage.now))
     while round_.wish("pond", "there is work"):
         pass
     for wish in round_.proposals:
-        assert isinstance(wish, PilotWish)
+        assert isinstance(wish, PilotProposal)
         add(stage, size=wish.size)
     found = demand(stage)
     assert not found.sizes and not found.spare
@@ -210,7 +210,7 @@ def test_a_pilot_on_its_way_to_a_site_that_was_paused_still_comes() -> None:
     stage.work(count=3)
     stage.tell(i.SitesRead({"pond": Site(backend="slurm", paused=True), "reef": OPEN}))
     assert len(demand(stage).sizes) == 1
-    propose(stage, Hold("pond", "its pilots fail"))
+    propose(stage, HoldProposal("pond", "its pilots fail"))
     assert len(demand(stage).sizes) == 3, "nobody counts on a site where pilots fail"
 
 
@@ -283,12 +283,12 @@ def test_only_a_site_where_the_work_may_go_takes_the_place_of_a_pilot_that_waits
     stage.submit(stage.open_run("bound", sites=("pond",)), spec())
     stage.work(spec(tags={"disk": "fast"}))
     bound, fast = add(stage, size=PilotSize(1.0)), add(stage, "lake", size=PilotSize(1.0))
-    round_ = Round(survey(stage.machine.state, stage.now))
+    round_ = ProposalRound(survey(stage.machine.state, stage.now))
     pilots = stage.machine.state.pilots
     assert round_.sites_instead([pilots[bound]]) == [] == round_.sites_instead([pilots[fast]])
     stage.submit(stage.open_run("either", sites=("pond", "reef")), spec())
     other = add(stage, size=PilotSize(1.0))
-    round_ = Round(survey(stage.machine.state, stage.now))
+    round_ = ProposalRound(survey(stage.machine.state, stage.now))
     assert [view.name for view in round_.sites_instead([pilots[other]])] == ["reef"]
 
 
@@ -296,7 +296,7 @@ def test_work_that_is_paused_or_can_never_go_there_keeps_no_pilots() -> None:
     stage = stage_with(pond=Site(backend="slurm", walltime_s=600.0))
 
     def has_work() -> bool:
-        round_ = Round(survey(stage.machine.state, stage.now))
+        round_ = ProposalRound(survey(stage.machine.state, stage.now))
         return round_.has_work_for(round_.prospect.sites[0])
 
     assert not has_work()

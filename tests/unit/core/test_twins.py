@@ -7,37 +7,37 @@ from typing import Any
 
 import pytest
 
-from pilotfish.core import snapshot
+from pilotfish.core import state_snapshot
 from pilotfish.core.apply import apply
 from pilotfish.core.check import fingerprint
-from pilotfish.core.proposals import Duplicate, Loan, Outlook, Proposal, Recall
-from pilotfish.core.salvage import apply_mended, settle
+from pilotfish.core.damaged_replay import apply_mended, settle
+from pilotfish.core.policy_interface import AssignmentProposal, CopyProposal, DelegationProposal, PolicyView, RecallProposal
 from pilotfish.core.state import UNIT, State, Task, Worker
-from pilotfish.core.twins import attempts
+from pilotfish.core.tasks.speculative_copies import attempts
 from pilotfish.model import effects as e
 from pilotfish.model import facts as f
 from pilotfish.model import inputs as i
 from pilotfish.model import messages as m
-from pilotfish.model.data import Made
+from pilotfish.model.contents import ProducedContent
 from pilotfish.model.facts import decode_record
 from pilotfish.model.settings import PoolSettings
 from pilotfish.model.states import ASSIGNED, CANCELLED, DONE, FAILED, READY, RUNNING
 from pilotfish.model.task import Request, TaskSpec
-from pilotfish.policies.fifo import Fifo
+from pilotfish.policies.dispatcher import Dispatcher
 from tests.core_stage import Stage, fail
 
 LONG = 60_000_000
 """Microseconds: nothing that takes so long is sent ahead."""
 
 
-class Told(Fifo):
+class Told(Dispatcher):
     """Proposes the copies that a test asks for."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.wish: Duplicate | None = None
+        self.wish: CopyProposal | None = None
 
-    def propose(self, outlook: Outlook) -> list[Proposal | Loan | Recall | Duplicate]:
+    def propose(self, outlook: PolicyView) -> list[AssignmentProposal | DelegationProposal | RecallProposal | CopyProposal]:
         wish, self.wish = self.wish, None
         return [*super().propose(outlook), *([wish] if wish is not None else [])]
 
@@ -59,7 +59,7 @@ class Twins(Stage):
         """Whether the machine did as it was told."""
         refused = self.machine.refused_proposals
         assert isinstance(self.policy, Told)
-        self.policy.wish = Duplicate(self.machine.state.workers[worker], list(tasks))
+        self.policy.wish = CopyProposal(self.machine.state.workers[worker], list(tasks))
         self.machine.stirred = True
         self.tell()
         return self.machine.refused_proposals == refused
@@ -97,7 +97,7 @@ class Twins(Stage):
 def through_a_snapshot(stage: Stage) -> None:
     """The journal is compacted, and the master killed."""
     state = State()
-    for fact in snapshot.dump(stage.machine.state):
+    for fact in state_snapshot.dump(stage.machine.state):
         apply(state, fact, stage.machine.state.at)
     assert fingerprint(state) == fingerprint(stage.machine.state)
     stage.start(state)
@@ -136,8 +136,8 @@ def test_of_two_results_in_one_turn_one_counts() -> None:
         link: m.ResultItem(stage.the_task.id, stage.held[link][stage.the_task.id], None, 1, 1, 1, 1) for link in (stage.first, stage.second)
     }
     stage.tell(
-        i.AgentSpoke(stage.second, m.Results(0, [items[stage.second]]), [b"copy"]),
-        i.AgentSpoke(stage.first, m.Results(0, [items[stage.first]]), [b"original"]),
+        i.AgentMessage(stage.second, m.Results(0, [items[stage.second]]), [b"copy"]),
+        i.AgentMessage(stage.first, m.Results(0, [items[stage.first]]), [b"original"]),
     )
     assert stage.the_task.output == b"copy"
     assert stage.machine.stale_results == 1
@@ -148,23 +148,23 @@ def test_a_late_result_of_the_loser_changes_nothing_and_what_it_made_is_let_go()
     stage = Twins()
     stage.finish(stage.first, stage.the_task)
     before = fingerprint(stage.machine.state)
-    made = [Made("a" * 64, 10, False), Made("b" * 64, 10, True)]
+    made = [ProducedContent("a" * 64, 10, False), ProducedContent("b" * 64, 10, True)]
     item = m.ResultItem(stage.the_task.id, 2, None, 1, 1, 1, 1, made)
-    stage.tell(i.AgentSpoke(stage.second, m.Results(0, [item]), [b"late"]))
+    stage.tell(i.AgentMessage(stage.second, m.Results(0, [item]), [b"late"]))
     assert stage.the_task.output == b"r"
     assert fingerprint(stage.machine.state) == before
-    assert [letting.digests for letting in stage.sent(m.LetGo, stage.second)] == [["a" * 64]]
+    assert [letting.digests for letting in stage.sent(m.ReleaseContents, stage.second)] == [["a" * 64]]
     assert [effect.digest for effect in stage.effects if isinstance(effect, e.ReleaseContent)] == ["b" * 64]
 
 
 def test_what_both_made_alike_is_held_by_both() -> None:
     stage = Twins()
-    made = [Made("a" * 64, 10, False)]
+    made = [ProducedContent("a" * 64, 10, False)]
     for link, attempt in ((stage.first, 1), (stage.second, 2)):
         item = m.ResultItem(stage.the_task.id, attempt, None, 1, 1, 1, 1, made)
-        stage.tell(i.AgentSpoke(link, m.Results(0, [item]), [b"r"]))
+        stage.tell(i.AgentMessage(link, m.Results(0, [item]), [b"r"]))
     assert list(stage.machine.state.contents["a" * 64].holders) == ["first", "second"]
-    assert not stage.sent(m.LetGo)
+    assert not stage.sent(m.ReleaseContents)
 
 
 @pytest.mark.parametrize("loser", ["first", "second"])
@@ -241,10 +241,10 @@ def test_a_budget_of_losses_is_never_overdrawn_by_a_copy() -> None:
 
 def test_a_task_has_one_copy_for_each_time_in_the_queue() -> None:
     stage = Twins()
-    stage.tell(i.AgentSpoke(stage.first, m.Leave("its time is over")))
+    stage.tell(i.AgentMessage(stage.first, m.Leave("its time is over")))
     stage.join("third")
     assert not stage.copy("third", stage.the_task)
-    stage.tell(i.AgentSpoke(stage.second, m.Leave("its time is over")))
+    stage.tell(i.AgentMessage(stage.second, m.Leave("its time is over")))
     third = stage.links
     assert stage.held[third] == {stage.the_task.id: 3}
     stage.started(third, stage.the_task)
@@ -329,7 +329,7 @@ def test_a_new_master_gives_out_no_number_again(between: Callable[[Twins], None]
     stage.finish(stage.second, stage.the_task, failure=fail())
     between(stage)
     link = stage.come_back("first")
-    stage.tell(i.AgentSpoke(link, m.Leave("its time is over")))
+    stage.tell(i.AgentMessage(link, m.Leave("its time is over")))
     assert stage.task_now.attempt == 2
     link = stage.join("third")
     assert stage.held[link] == {stage.the_task.id: 3}
@@ -401,7 +401,7 @@ def test_a_task_under_which_a_worker_died_is_not_copied() -> None:
     stage.started(second, task)
     stage.join("third")
     assert isinstance(stage.policy, Told)
-    stage.policy.wish = Duplicate(stage.machine.state.workers["third"], [task])
+    stage.policy.wish = CopyProposal(stage.machine.state.workers["third"], [task])
     stage.machine.stirred = True
     stage.tell()
     assert stage.machine.refused_proposals == 1

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from pilotfish.core import deadlines, snapshot
+from pilotfish.core import state_snapshot
 from pilotfish.core.apply import apply
 from pilotfish.core.check import check, fingerprint
 from pilotfish.core.state import State
-from pilotfish.core.usage import HALF_LIFE_S
+from pilotfish.core.tasks import run_deadlines
+from pilotfish.core.tasks.fair_share import HALF_LIFE_S
 from pilotfish.model import messages as m
-from pilotfish.model.facts import Record, decode_record, encode_record
+from pilotfish.model.facts import TurnRecord, decode_record, encode_record
 from pilotfish.model.states import ASSIGNED
 from pilotfish.model.task import Request, TaskSpec
 from tests.core_stage import Stage
@@ -86,8 +87,8 @@ def test_accounts_survive_a_restart_and_a_snapshot() -> None:
     state = stage.machine.state
     assert state.shares["wants"].weight == 2.0 and state.shares["has"].used > 30.0
     again = State()
-    for fact in snapshot.dump(state):
-        record = decode_record(encode_record(Record(stage.now + 50.0, [fact])))
+    for fact in state_snapshot.dump(state):
+        record = decode_record(encode_record(TurnRecord(stage.now + 50.0, [fact])))
         apply(again, record.facts[0], record.at)
     check(again)
     assert fingerprint(again) == fingerprint(state)
@@ -157,7 +158,7 @@ def timed(stage: Stage, count: int, deadline_s: float, known_s: float) -> int:
     run = stage.work(count=count + bool(known_s), deadline=stage.now + deadline_s)[0].shape.run
     if known_s:
         stage.finish(link, run.tasks[0], wall_us=round(known_s * 1e6))
-    return deadlines.needed(run, stage.now, deadlines.pool_cores(stage.machine.state)) // 10_000
+    return run_deadlines.needed(run, stage.now, run_deadlines.pool_cores(stage.machine.state)) // 10_000
 
 
 @pytest.mark.parametrize(
@@ -178,7 +179,7 @@ def test_after_its_deadline_a_run_is_one_like_others() -> None:
     stage = Stage()
     assert timed(stage, 20, 1000.0, 100.0) == 2
     stage.wait(1001.0, quietly=False)
-    assert deadlines.needed(stage.machine.state.runs[1], stage.now, 40_000) == 0
+    assert run_deadlines.needed(stage.machine.state.runs[1], stage.now, 40_000) == 0
 
 
 def test_the_rows_of_runs_tell_of_deadlines_and_how_late_it_will_be() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pilotfish.core.verdicts import CRASH_BUDGET, KILLED_BUDGET, OOM_BUDGET, SUSPECT_AFTER
+from pilotfish.core.tasks.retry_rules import CRASH_BUDGET, KILLED_BUDGET, OOM_BUDGET, SUSPECT_AFTER
 from pilotfish.model import inputs as i
 from pilotfish.model import messages as m
 from pilotfish.model.settings import PoolSettings
@@ -41,7 +41,7 @@ def test_a_lost_worker_does_not_eat_the_retries_of_a_task() -> None:
         link = stage.join(name)
         stage.finish(link, task, failure=fail("disk", "worker"))
         assert task.state in (READY, ASSIGNED)
-        stage.tell(i.AgentSpoke(link, m.Leave("done")))
+        stage.tell(i.AgentMessage(link, m.Leave("done")))
     link = stage.join("d")
     stage.finish(link, task)
     assert task.state == DONE
@@ -251,7 +251,7 @@ def test_a_worker_that_leaves_in_order_costs_its_tasks_nothing() -> None:
     for number in range(5):
         link = stage.join(f"w{number}")
         stage.started(link, task)
-        stage.tell(i.AgentSpoke(link, m.Leave("the time of this pilot is over")))
+        stage.tell(i.AgentMessage(link, m.Leave("the time of this pilot is over")))
     assert task.state == READY
     assert task.troubles is None
 

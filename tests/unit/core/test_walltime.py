@@ -18,9 +18,9 @@ def test_a_worker_that_says_that_it_ends_soon_gets_no_more_and_finishes_what_it_
     link = stage.join("w", ends_in_s=60.0)
     first, second = stage.work(count=2)
     stage.started(link, first)
-    stage.tell(i.AgentSpoke(link, m.Draining("nearly over")))
+    stage.tell(i.AgentMessage(link, m.Draining("nearly over")))
     assert stage.machine.state.workers["w"].state == DRAINING
-    stage.tell(i.AgentSpoke(link, m.Draining("nearly over")))
+    stage.tell(i.AgentMessage(link, m.Draining("nearly over")))
     stage.finish(link, first)
     assert (first.state, second.state) == (DONE, READY)
 
@@ -31,13 +31,13 @@ def test_what_is_cut_off_by_the_end_of_a_worker_is_charged_to_nobody() -> None:
     (task,) = stage.work()
     stage.started(link, task)
     assert task.state == RUNNING
-    stage.tell(i.AgentSpoke(link, m.Draining("nearly over")))
-    stage.tell(i.AgentSpoke(link, m.Leave("the time of this pilot is over")))
+    stage.tell(i.AgentMessage(link, m.Draining("nearly over")))
+    stage.tell(i.AgentMessage(link, m.Leave("the time of this pilot is over")))
     assert task.state == READY and task.troubles is None
 
 
 def cut_off(stage: Stage, link: int, task: Task, ran_s: float) -> None:
-    stage.tell(i.AgentSpoke(link, m.Leave("the time of this pilot is over", [(task.id, task.attempt, ran_s)])))
+    stage.tell(i.AgentMessage(link, m.Leave("the time of this pilot is over", [(task.id, task.attempt, ran_s)])))
 
 
 def test_a_task_that_was_cut_off_waits_for_a_worker_with_more_time_than_it_had() -> None:
@@ -110,7 +110,7 @@ def test_however_often_it_is_cut_off_the_number_of_tries_is_bounded() -> None:
         if task.worker:
             cut_off(stage, link, task, life - age)
         else:
-            stage.tell(i.AgentSpoke(link, m.Leave("bored")))
+            stage.tell(i.AgentMessage(link, m.Leave("bored")))
     assert 2 <= task.attempt <= 25 and task.state == READY
 
 
@@ -118,7 +118,7 @@ def test_many_tasks_that_were_cut_off_are_few_shapes() -> None:
     stage = Stage()
     tasks = stage.work(count=300)
     link = stage.join("w", cores=300.0, ends_in_s=4000.0)
-    stage.tell(i.AgentSpoke(link, m.Leave("over", [(task.id, 1, 100.0 + 5 * place) for place, task in enumerate(tasks)])))
+    stage.tell(i.AgentMessage(link, m.Leave("over", [(task.id, 1, 100.0 + 5 * place) for place, task in enumerate(tasks)])))
     assert len(stage.machine.state.ready) < 20
 
 
@@ -141,7 +141,7 @@ def test_a_task_that_is_begun_again_and_again_is_told_of_whatever_ends_its_worke
         link = stage.join(f"w{number}")
         told = [row for row in stage.ask("status")["warnings"] if row["code"] == "cut-off"]
         assert bool(told) == (number >= 4), number
-        stage.tell(i.AgentSpoke(link, m.Leave("told to end (SIGTERM)")))
+        stage.tell(i.AgentMessage(link, m.Leave("told to end (SIGTERM)")))
     stage.join("last")
     answer = stage.ask("why", task="1.0")
     assert answer["reasons"][0]["code"] == "cut-off" and "begun 7 times" in answer["sentence"] and task.troubles is None

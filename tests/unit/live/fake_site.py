@@ -12,13 +12,21 @@ from pathlib import Path
 from typing import Any, TypeVar
 from unittest.mock import patch
 
-from pilotfish.backends.exchange import QUEUED, Answer, Command, Exchange, Order, Refused, Sighting, Unclear
-from pilotfish.core.pilots import Pilot
-from pilotfish.live import charges, courier, dispatch, watch
-from pilotfish.live.charges import World
-from pilotfish.live.courier import Courier
-from pilotfish.live.orders import OrderBook, Placed
-from pilotfish.live.runner import Runner
+from pilotfish.backends.interface import (
+    QUEUED,
+    Command,
+    CommandExchange,
+    CommandOutput,
+    CommandRefused,
+    JobStatus,
+    PilotBatch,
+    UnclearAnswer,
+)
+from pilotfish.core.pilots.pilot_records import Pilot
+from pilotfish.master.sites import pilot_monitor, pilot_submission, site_controller
+from pilotfish.master.sites.command_runner import CommandRunner
+from pilotfish.master.sites.site_controller import MasterEndpoint, SiteController
+from pilotfish.master.sites.submitted_batches import BatchRegistry, SubmittedBatch
 from pilotfish.model import inputs as i
 from pilotfish.model.site import PilotSize, Site
 
@@ -26,7 +34,7 @@ PERIOD_S = 0.02
 PATIENCE_S = 30.0
 """A limit for hangs, never a measure."""
 ONE = PilotSize()
-SILENCE = Unclear("slurmctld does not answer")
+SILENCE = UnclearAnswer("slurmctld does not answer")
 Kind = TypeVar("Kind")
 
 
@@ -35,7 +43,7 @@ class Job:
     tag: str
     number: int
     host: str = ""
-    sighting: Sighting = field(default_factory=lambda: Sighting(QUEUED, "no reason"))
+    sighting: JobStatus = field(default_factory=lambda: JobStatus(QUEUED, "no reason"))
     listed: bool = True
 
 
@@ -45,7 +53,7 @@ class FakeSite:
     def __init__(self, arrays: int = 1) -> None:
         self.arrays = arrays
         self.jobs: dict[str, Job] = {}
-        self.past_jobs: dict[str, Sighting] | None = {}
+        self.past_jobs: dict[str, JobStatus] | None = {}
         self.commands: list[tuple[str, ...]] = []
         self.times: dict[str, list[float]] = {}
         self.faults: dict[str, list[Exception | None]] = {}
@@ -85,26 +93,28 @@ class FakeSite:
     def show(self, *jobs: str, **sighting: Any) -> None:
         """From now on, this is what it says of these, or of all."""
         for name in jobs or list(self.jobs):
-            self.jobs[name].sighting = Sighting(**sighting)
+            self.jobs[name].sighting = JobStatus(**sighting)
 
     # --- Backend ------------------------------------------------------------------------------------------------------------------------
 
-    def submit(self, site: Site, order: Order) -> Exchange[list[str]]:
-        return Exchange(Command(("submit", order.tag, str(order.count)), at=order.host), lambda answer: list(json.loads(answer.stdout)))
+    def submit(self, site: Site, order: PilotBatch) -> CommandExchange[list[str]]:
+        return CommandExchange(
+            Command(("submit", order.tag, str(order.count)), at=order.host), lambda answer: list(json.loads(answer.stdout))
+        )
 
-    def query(self, site: Site, jobs: Sequence[str]) -> list[Exchange[dict[str, Sighting]]]:
+    def query(self, site: Site, jobs: Sequence[str]) -> list[CommandExchange[dict[str, JobStatus]]]:
         if site.hosts:
-            return [Exchange(Command(("query", *mine), at=host), _read_sightings) for host, mine in self._by_host(jobs).items()]
-        return [Exchange(Command(("query", *jobs[n :: self.machines])), _read_sightings) for n in range(self.machines)]
+            return [CommandExchange(Command(("query", *mine), at=host), _read_sightings) for host, mine in self._by_host(jobs).items()]
+        return [CommandExchange(Command(("query", *jobs[n :: self.machines])), _read_sightings) for n in range(self.machines)]
 
-    def past(self, site: Site, jobs: Sequence[str]) -> Exchange[dict[str, Sighting]] | None:
-        return Exchange(Command(("past", *jobs)), _read_sightings) if self.past_jobs is not None else None
+    def past(self, site: Site, jobs: Sequence[str]) -> CommandExchange[dict[str, JobStatus]] | None:
+        return CommandExchange(Command(("past", *jobs)), _read_sightings) if self.past_jobs is not None else None
 
-    def cancel(self, site: Site, jobs: Sequence[str]) -> list[Exchange[None]]:
-        return [Exchange(Command(("cancel", *mine), at=host), lambda answer: None) for host, mine in self._by_host(jobs).items()]
+    def cancel(self, site: Site, jobs: Sequence[str]) -> list[CommandExchange[None]]:
+        return [CommandExchange(Command(("cancel", *mine), at=host), lambda answer: None) for host, mine in self._by_host(jobs).items()]
 
-    def find(self, site: Site, tag: str) -> list[Exchange[dict[int, str]]]:
-        return [Exchange(Command(("find", tag), at=host), _read_numbers) for host in site.hosts or ("",)]
+    def find(self, site: Site, tag: str) -> list[CommandExchange[dict[int, str]]]:
+        return [CommandExchange(Command(("find", tag), at=host), _read_numbers) for host in site.hosts or ("",)]
 
     def _by_host(self, jobs: Sequence[str]) -> dict[str, list[str]]:
         hosts: dict[str, list[str]] = {}
@@ -114,7 +124,7 @@ class FakeSite:
 
     # --- Reach --------------------------------------------------------------------------------------------------------------------------
 
-    async def ask(self, exchange: Exchange[Any], submission: bool = False) -> Any:
+    async def ask(self, exchange: CommandExchange[Any], submission: bool = False) -> Any:
         kind = exchange.command.argv[0]
         assert submission == (kind == "submit")
         self.under_way += 1
@@ -124,25 +134,25 @@ class FakeSite:
         finally:
             self.under_way -= 1
 
-    async def place(self, tag: str, pilots: Sequence[str], size: PilotSize, host: str) -> Placed:
+    async def place(self, tag: str, pilots: Sequence[str], size: PilotSize, host: str) -> SubmittedBatch:
         self.places.append(host)
         self._stumble("place")
         if host in self.deaf:
             raise SILENCE
-        return Placed("pond", tag, list(pilots), size, f"/site/{tag}", "/site/agent", host)
+        return SubmittedBatch("pond", tag, list(pilots), size, f"/site/{tag}", "/site/agent", host)
 
-    async def stage(self, placed: Placed) -> None:
+    async def stage(self, placed: SubmittedBatch) -> None:
         self._stumble("stage")
         self.staged.append(placed.tag)
 
-    async def last_words(self, placed: Placed, number: int) -> str:
+    async def last_words(self, placed: SubmittedBatch, number: int) -> str:
         self.listening += 1
         if self.faults.get("words"):
             self._stumble("words")
         await self.quiet.wait()
         return self.words.get((placed.tag, number), "")
 
-    async def clear(self, placed: Placed) -> None:
+    async def clear(self, placed: SubmittedBatch) -> None:
         self._stumble("clear")
         self.cleared.append(placed.tag)
 
@@ -153,7 +163,7 @@ class FakeSite:
         if fault is not None:
             raise fault
 
-    async def _run(self, argv: tuple[str, ...], host: str) -> Answer:
+    async def _run(self, argv: tuple[str, ...], host: str) -> CommandOutput:
         kind, *words = argv
         self.commands.append(argv)
         self.times.setdefault(kind, []).append(time.monotonic())
@@ -166,17 +176,17 @@ class FakeSite:
         said = self._run_submit(words[0], words[1], host) if kind == "submit" else getattr(self, f"_run_{kind}")(*words)
         if self.garbled.get(kind):
             self.garbled[kind] -= 1
-            return Answer(0, "<html>")
-        return Answer(0, json.dumps(said))
+            return CommandOutput(0, "<html>")
+        return CommandOutput(0, json.dumps(said))
 
     def _run_submit(self, tag: str, count: str, host: str) -> list[str]:
         if sum(job.listed for job in self.jobs.values()) + int(count) > self.room:
-            raise Refused("AssocMaxSubmitJobLimit", later=True)
+            raise CommandRefused("AssocMaxSubmitJobLimit", later=True)
         made = {f"{len(self.jobs) + n}": Job(tag, n, host) for n in range(1, int(count) + 1)}
         self.jobs.update(made)
         if self.lost_replies:
             self.lost_replies -= 1
-            raise Unclear("the connection broke")
+            raise UnclearAnswer("the connection broke")
         return list(made)
 
     def _run_query(self, *jobs: str) -> dict[str, Any]:
@@ -196,28 +206,28 @@ class FakeSite:
         return {job.number: name for name, job in self.jobs.items() if job.tag == tag and job.listed}
 
 
-def _row(sighting: Sighting) -> list[Any]:
+def _row(sighting: JobStatus) -> list[Any]:
     return [sighting.phase, sighting.reason, sighting.well, sighting.expired]
 
 
-def _read_numbers(answer: Answer) -> dict[int, str]:
+def _read_numbers(answer: CommandOutput) -> dict[int, str]:
     return {int(number): job for number, job in json.loads(answer.stdout).items()}
 
 
-def _read_sightings(answer: Answer) -> dict[str, Sighting]:
-    return {name: Sighting(*row) for name, row in json.loads(answer.stdout).items()}
+def _read_sightings(answer: CommandOutput) -> dict[str, JobStatus]:
+    return {name: JobStatus(*row) for name, row in json.loads(answer.stdout).items()}
 
 
 class RunnerSite(FakeSite):
     """Its commands are real, and go through a real runner: submissions are a script, all others do nothing."""
 
-    def __init__(self, runner: Runner, script: str) -> None:
+    def __init__(self, runner: CommandRunner, script: str) -> None:
         super().__init__()
         self.runner = runner
         self.script = script
         self.most_running = 0
 
-    async def ask(self, exchange: Exchange[Any], submission: bool = False) -> Any:
+    async def ask(self, exchange: CommandExchange[Any], submission: bool = False) -> Any:
         await self.runner.run(Command(("sh", "-c", self.script if submission else "true")), submission)
         self.most_running = max(self.most_running, self.runner.under_way + 1)
         return await super().ask(exchange, submission)
@@ -239,9 +249,9 @@ class Desk:
         """The courier dies with all that it does; another one knows only what is written down."""
         for task in asyncio.all_tasks() - {asyncio.current_task()}:
             task.cancel()
-        orders = OrderBook(self.directory / "orders")
-        self.world = World(self.told.append, self._known, orders, lambda pilot: f"pf-{pilot}")
-        self.courier = Courier("pond", self.about, self.site, self.site, self.world)
+        orders = BatchRegistry(self.directory / "orders")
+        self.world = MasterEndpoint(self.told.append, self._known, orders, lambda pilot: f"pf-{pilot}")
+        self.courier = SiteController("pond", self.about, self.site, self.site, self.world)
 
     def _known(self, pilot: str) -> Pilot:
         known = Pilot(pilot, "pond", ONE, 0.0, joined=int(pilot in self.joined))
@@ -267,7 +277,7 @@ class Desk:
         return {item.pilot: item.job for item in self.heard(i.PilotAccepted)}
 
     def trouble(self) -> str:
-        troubles = self.heard(i.SiteSpoke)
+        troubles = self.heard(i.SiteReachability)
         return troubles[-1].trouble if troubles else ""
 
     async def until(self, condition: Callable[[], object]) -> None:
@@ -286,7 +296,7 @@ class Desk:
 def hasty() -> Iterator[None]:
     """What waits for seconds in life does so for a period here."""
     with ExitStack() as stack:
-        for module in (charges, dispatch, watch, courier):
+        for module in (site_controller, pilot_submission, pilot_monitor, site_controller):
             for name, value in {"AGAIN_S": PERIOD_S, "GATHER_S": 0.005}.items():
                 if hasattr(module, name):
                     stack.enter_context(patch.object(module, name, value))

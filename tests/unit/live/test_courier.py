@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from pilotfish.backends.exchange import ENDED, QUEUED, RUNNING, Refused, Sighting, Unclear
-from pilotfish.live import dispatch, watch
-from pilotfish.live.runner import Runner
-from pilotfish.live.ssh import control_directory
+from pilotfish.backends.interface import ENDED, QUEUED, RUNNING, CommandRefused, JobStatus, UnclearAnswer
+from pilotfish.master.sites import pilot_monitor, pilot_submission
+from pilotfish.master.sites.command_runner import CommandRunner
+from pilotfish.master.sites.ssh_connection import control_directory
 from pilotfish.model import inputs as i
 from pilotfish.model.site import BOOTSTRAP, DIED, EXPIRED, REFUSED, VANISHED, PilotSize, Site
 from tests.unit.live.fake_site import PERIOD_S, SILENCE, Desk, RunnerSite, story, story_at
@@ -38,7 +38,7 @@ async def test_a_hundred_pilots_are_not_submitted_one_after_another(desk: Desk) 
 def test_no_more_commands_run_at_once_than_the_site_allows(tmp_path: Path, at_once: int) -> None:
     async def whole() -> None:
         desk = Desk(tmp_path, commands_at_once=at_once, submissions_per_minute=0)
-        runner = Runner("pond", desk.about, control_directory(tmp_path))
+        runner = CommandRunner("pond", desk.about, control_directory(tmp_path))
         desk.site = site = RunnerSite(runner, "sleep 0.05")
         desk.restart()
         began = time.monotonic()
@@ -81,7 +81,7 @@ async def test_a_thousand_pilots_cost_one_query_per_period(desk: Desk) -> None:
 
 
 def test_pilots_that_come_one_after_another_are_not_asked_for_one_after_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watch, "SOON_S", 0.001)
+    monkeypatch.setattr(pilot_monitor, "SOON_S", 0.001)
 
     @story_at(period_s=0.3)
     async def play(desk: Desk) -> None:
@@ -130,15 +130,15 @@ async def test_a_silent_site_is_no_proof_that_an_order_was_not_taken(desk: Desk)
 
 
 def test_a_submission_that_may_still_be_at_work_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dispatch, "LATE_S", 20 * PERIOD_S)
-    late = Unclear("it did not answer in time")
+    monkeypatch.setattr(pilot_submission, "LATE_S", 20 * PERIOD_S)
+    late = UnclearAnswer("it did not answer in time")
     late.unfinished = True
 
     @story
     async def play(desk: Desk) -> None:
         desk.site.faults["submit"] = [late]
         desk.submit("pond-1")
-        await desk.until(lambda: len(desk.site.asked("find")) > dispatch.LOOKS + 1)
+        await desk.until(lambda: len(desk.site.asked("find")) > pilot_submission.LOOKS + 1)
         assert len(desk.site.asked("submit")) == 1
         await desk.until(desk.jobs)
         first, second = desk.site.times["submit"]
@@ -174,21 +174,23 @@ def test_an_answer_that_nobody_can_read_is_as_good_as_none(tmp_path: Path, kind:
 
 
 @pytest.mark.parametrize("kind", ["place", "stage"])
-@pytest.mark.parametrize("fault", [Unclear("the tunnel is not up"), Refused("Disk quota exceeded", later=True), ValueError("strange")])
+@pytest.mark.parametrize(
+    "fault", [UnclearAnswer("the tunnel is not up"), CommandRefused("Disk quota exceeded", later=True), ValueError("strange")]
+)
 def test_files_that_cannot_be_put_there_now_are_put_there_later(tmp_path: Path, kind: str, fault: Exception) -> None:
     @story
     async def play(desk: Desk) -> None:
         desk.site.faults[kind] = [fault, fault]
         desk.submit("pond-1")
         await desk.until(desk.jobs)
-        assert any(item.trouble for item in desk.heard(i.SiteSpoke)) and not desk.gone()
+        assert any(item.trouble for item in desk.heard(i.SiteReachability)) and not desk.gone()
 
     play(tmp_path)
 
 
 @story
 async def test_a_limit_is_tried_again_more_and_more_seldom_and_is_no_bad_start(desk: Desk) -> None:
-    desk.site.faults["submit"] = [Refused("QOSMaxSubmitJobPerUserLimit", later=True)] * 5
+    desk.site.faults["submit"] = [CommandRefused("QOSMaxSubmitJobPerUserLimit", later=True)] * 5
     desk.submit("pond-1")
     await desk.until(lambda: "QOSMaxSubmitJobPerUserLimit" in desk.trouble())
     await desk.until(desk.jobs)
@@ -229,13 +231,13 @@ async def test_what_is_cancelled_before_a_limit_lets_it_in_is_never_sent_and_lea
 async def test_a_limit_is_told_until_a_submission_is_taken_however_well_the_site_answers(desk: Desk) -> None:
     desk.submit("pond-1")
     await desk.until(desk.jobs)
-    desk.site.faults["submit"] = [Refused("QOSMaxSubmitJobPerUserLimit", later=True)] * 1000
+    desk.site.faults["submit"] = [CommandRefused("QOSMaxSubmitJobPerUserLimit", later=True)] * 1000
     desk.submit("pond-2")
     await desk.until(lambda: "QOSMaxSubmitJobPerUserLimit" in desk.trouble())
     before = len(desk.told)
     desk.site.faults["query"] = [None, SILENCE]
     await desk.looked(5)
-    said = {item.trouble for item in desk.told[before:] if isinstance(item, i.SiteSpoke)}
+    said = {item.trouble for item in desk.told[before:] if isinstance(item, i.SiteReachability)}
     assert said <= {"it takes no more pilots now: QOSMaxSubmitJobPerUserLimit"}
     desk.site.faults.clear()
     await desk.until(lambda: len(desk.jobs()) == 2 and not desk.trouble())
@@ -244,7 +246,7 @@ async def test_a_limit_is_told_until_a_submission_is_taken_however_well_the_site
 @story
 async def test_a_site_without_pilots_is_in_no_trouble(desk: Desk) -> None:
     """Nothing is tried there that could fail, or show that it works again."""
-    desk.site.faults["submit"] = [Refused("no more", later=True)] * 1000
+    desk.site.faults["submit"] = [CommandRefused("no more", later=True)] * 1000
     desk.submit("pond-1")
     await desk.until(lambda: "no more" in desk.trouble())
     desk.courier.cancel("pond-1")
@@ -255,14 +257,14 @@ async def test_a_site_without_pilots_is_in_no_trouble(desk: Desk) -> None:
 @story
 async def test_a_limit_that_lasts_for_days_is_borne(desk: Desk) -> None:
     desk.about = desk.courier.site = Site(backend="slurm", period_s=1e-6)
-    desk.site.faults["submit"] = [Refused("no more today", later=True)] * 600
+    desk.site.faults["submit"] = [CommandRefused("no more today", later=True)] * 600
     desk.submit("pond-1")
     await desk.until(desk.jobs)
 
 
 @story
 async def test_a_refusal_is_told_in_the_words_of_the_site(desk: Desk) -> None:
-    desk.site.faults["submit"] = [Refused("invalid partition specified: shrot")]
+    desk.site.faults["submit"] = [CommandRefused("invalid partition specified: shrot")]
     desk.submit("pond-1")
     await desk.until(desk.gone)
     gone = desk.gone()["pond-1"]
@@ -313,7 +315,7 @@ async def test_a_job_that_is_not_listed_three_times_and_that_nobody_remembers_ha
     await desk.until(desk.gone)
     gone = desk.gone()["pond-1"]
     assert (gone.well, gone.witnessed, gone.cause) == (False, False, VANISHED)
-    assert len(desk.site.asked("past")) == watch.MISSES
+    assert len(desk.site.asked("past")) == pilot_monitor.MISSES
 
 
 @story
@@ -356,7 +358,7 @@ async def test_a_pilot_whose_agents_beat_is_not_taken_out_because_its_site_forgo
     desk.joined.add("pond-1")
     desk.beating.add("pond-1")
     desk.site.jobs[desk.jobs()["pond-1"]].listed = False
-    await desk.looked(2 * watch.MISSES)
+    await desk.looked(2 * pilot_monitor.MISSES)
     assert not desk.gone() and not desk.site.asked("cancel")
     desk.beating.clear()
     await desk.until(desk.gone)
@@ -397,9 +399,9 @@ async def test_what_the_system_remembers_of_a_job_is_how_it_ended(desk: Desk) ->
     desk.joined |= {"pond-1", "pond-2", "pond-3"}
     jobs = desk.jobs()
     desk.site.past_jobs = {
-        jobs["pond-1"]: Sighting(ENDED, "COMPLETED"),
-        jobs["pond-2"]: Sighting(ENDED, "NODE_FAIL", well=False),
-        jobs["pond-3"]: Sighting(ENDED, "TIMEOUT", well=False, expired=True),
+        jobs["pond-1"]: JobStatus(ENDED, "COMPLETED"),
+        jobs["pond-2"]: JobStatus(ENDED, "NODE_FAIL", well=False),
+        jobs["pond-3"]: JobStatus(ENDED, "TIMEOUT", well=False, expired=True),
     }
     for job in desk.site.jobs.values():
         job.listed = False

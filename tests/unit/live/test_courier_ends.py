@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from pilotfish.backends.exchange import ENDED, Refused, Unclear
-from pilotfish.live import courier, dispatch
-from pilotfish.live.orders import OrderBook
-from pilotfish.live.runner import Runner
+from pilotfish.backends.interface import ENDED, CommandRefused, UnclearAnswer
+from pilotfish.master.sites import pilot_submission, site_controller
+from pilotfish.master.sites.command_runner import CommandRunner
+from pilotfish.master.sites.submitted_batches import BatchRegistry
 from pilotfish.model.site import CANCELLED, VANISHED, PilotSize, Site
 from tests.master_for_agents import alive
 from tests.unit.live.fake_site import SILENCE, Desk, Job, RunnerSite, hasty, story, story_at
@@ -63,7 +63,7 @@ async def test_what_is_cancelled_while_its_reply_is_lost_is_found_and_cancelled(
 @story
 async def test_what_is_cancelled_while_the_site_takes_no_more_goes_soon(desk: Desk) -> None:
     desk.courier.site = Site(backend="slurm", period_s=1000.0)
-    desk.site.faults["submit"] = [Refused("no more", later=True)]
+    desk.site.faults["submit"] = [CommandRefused("no more", later=True)]
     desk.submit("pond-1")
     await desk.until(lambda: "no more" in desk.trouble())
     desk.courier.cancel("pond-1")
@@ -179,7 +179,7 @@ async def test_after_a_restart_an_order_without_a_job_is_found_by_its_name(desk:
 
 @story_at(arrays=10)
 async def test_after_a_restart_an_order_that_was_not_sent_is_sent(desk: Desk) -> None:
-    desk.site.faults["stage"] = [Unclear("the tunnel is not up")] * 1000
+    desk.site.faults["stage"] = [UnclearAnswer("the tunnel is not up")] * 1000
     desk.submit("pond-1", "pond-2")
     await desk.until(desk.order_files)
     desk.courier.cancel("pond-1")
@@ -203,10 +203,10 @@ def test_after_a_restart_it_is_known_how_late_an_order_may_still_arrive(tmp_path
         desk.restart()
         desk.site.open.set()
         (placed,) = desk.world.orders.all()
-        assert placed.sent and time.time() - placed.sent_at < dispatch.LATE_S / 2
-        placed.sent_at -= dispatch.LATE_S * long_ago
+        assert placed.sent and time.time() - placed.sent_at < pilot_submission.LATE_S / 2
+        placed.sent_at -= pilot_submission.LATE_S * long_ago
         desk.courier.adopt("pond-1", PilotSize(), "")
-        await desk.until(lambda: desk.jobs() or len(desk.site.asked("find")) > 10 * dispatch.LOOKS)
+        await desk.until(lambda: desk.jobs() or len(desk.site.asked("find")) > 10 * pilot_submission.LOOKS)
         assert len(desk.site.asked("submit")) == 1 + long_ago
         # Let it end: it arrived after all.
         desk.site.jobs.setdefault("1", Job("pf-pond-1", 1))
@@ -234,7 +234,7 @@ async def test_orders_are_read_once_and_those_that_cannot_be_read_are_passed_ove
     desk.submit("pond-1", "pond-2", "pond-3")
     await desk.until(lambda: len(desk.jobs()) == 3)
     (desk.directory / "orders" / "broken.json").write_text("{")
-    book = OrderBook(desk.directory / "orders")
+    book = BatchRegistry(desk.directory / "orders")
     for path in (desk.directory / "orders").iterdir():
         path.rename(desk.directory / path.name)
     found = book.find("pond", "pond-2")
@@ -269,12 +269,12 @@ def test_after_a_restart_what_is_cancelled_at_once_is_cancelled_at_the_site(tmp_
 async def test_agents_are_told_anew_where_the_master_is_until_it_works(desk: Desk) -> None:
     desk.submit("pond-1")
     await desk.until(desk.jobs)
-    for fault in (Unclear("the tunnel is not up"), Refused("Permission denied"), OSError("strange")):
+    for fault in (UnclearAnswer("the tunnel is not up"), CommandRefused("Permission denied"), OSError("strange")):
         desk.site.faults["stage"] = [fault]
         before = len(desk.site.staged)
         desk.courier.refresh()
         desk.courier.refresh()
-        if isinstance(fault, Refused):
+        if isinstance(fault, CommandRefused):
             await desk.until(lambda: "Permission denied" in desk.trouble())
         else:
             await desk.until(lambda before=before: len(desk.site.staged) == before + 1)  # type: ignore[misc]
@@ -294,7 +294,7 @@ async def test_the_end_leaves_nothing(desk: Desk) -> None:
 
 
 def test_the_end_is_not_waited_for_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr(courier, "GOODBYE_S", 0.1)
+    monkeypatch.setattr(site_controller, "GOODBYE_S", 0.1)
 
     @story
     async def play(desk: Desk) -> None:
@@ -312,15 +312,15 @@ def test_the_end_is_not_waited_for_for_ever(tmp_path: Path, monkeypatch: pytest.
 def test_the_end_does_not_wait_for_a_submission_that_hangs_and_the_next_courier_looks_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arrived: bool
 ) -> None:
-    monkeypatch.setattr(courier, "SUBMITTED_S", 0.1)
-    monkeypatch.setattr(dispatch, "LATE_S", 0.1)
+    monkeypatch.setattr(site_controller, "SUBMITTED_S", 0.1)
+    monkeypatch.setattr(pilot_submission, "LATE_S", 0.1)
 
     @story
     async def play(desk: Desk) -> None:
         desk.site.open.clear()
         desk.submit("pond-1")
         await desk.until(lambda: desk.site.asked("submit"))
-        await asyncio.wait_for(desk.courier.end(), courier.GOODBYE_S / 2)
+        await asyncio.wait_for(desk.courier.end(), site_controller.GOODBYE_S / 2)
         assert not desk.gone() and desk.order_files() == ["pf-pond-1"]
         if arrived:
             desk.site.jobs["1"] = Job("pf-pond-1", 1)
@@ -337,11 +337,11 @@ def test_the_end_does_not_wait_for_a_submission_that_hangs_and_the_next_courier_
 
 def test_a_submission_that_hangs_does_not_keep_others_from_being_cancelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only one command may be run at a time, and that one never ends by itself."""
-    monkeypatch.setattr(courier, "SUBMITTED_S", 0.1)
+    monkeypatch.setattr(site_controller, "SUBMITTED_S", 0.1)
 
     async def whole() -> None:
         desk = Desk(tmp_path, commands_at_once=1)
-        runner = Runner("pond", desk.about, tmp_path)
+        runner = CommandRunner("pond", desk.about, tmp_path)
         desk.site = RunnerSite(runner, "true")
         desk.restart()
         desk.submit("pond-1")
@@ -349,7 +349,7 @@ def test_a_submission_that_hangs_does_not_keep_others_from_being_cancelled(tmp_p
         desk.site.script = f"echo $$ > {tmp_path}/pid; exec sleep 1000"
         desk.submit("pond-2")
         await desk.until((tmp_path / "pid").exists)
-        await asyncio.wait_for(desk.courier.end(), courier.GOODBYE_S / 2)
+        await asyncio.wait_for(desk.courier.end(), site_controller.GOODBYE_S / 2)
         assert list(desk.gone()) == ["pond-1"] and desk.order_files() == ["pf-pond-2"]
         await desk.until(lambda: not alive(int((tmp_path / "pid").read_text())))
         await runner.close()
@@ -360,7 +360,12 @@ def test_a_submission_that_hangs_does_not_keep_others_from_being_cancelled(tmp_p
 
 @story
 async def test_files_that_cannot_be_removed_now_are_removed_later(desk: Desk) -> None:
-    desk.site.faults["clear"] = [Unclear("no route"), ValueError("strange"), Unclear("no route"), Refused("Permission denied")]
+    desk.site.faults["clear"] = [
+        UnclearAnswer("no route"),
+        ValueError("strange"),
+        UnclearAnswer("no route"),
+        CommandRefused("Permission denied"),
+    ]
     desk.submit("pond-1", "pond-2")
     await desk.until(lambda: len(desk.jobs()) == 2)
     desk.site.show(phase=ENDED)

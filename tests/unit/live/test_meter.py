@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from pilotfish.agent.porter import unsent
-from pilotfish.live.meter import LEAST_BYTES, Meter
+from pilotfish.master.link_meter import LEAST_BYTES, LinkMeter
+from pilotfish.portable.transfer.transfer_server import unsent
 
 SITES = {"a1": "a", "a2": "a", "b1": "b"}
 
@@ -18,8 +18,8 @@ class Stage:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 100.0
         self.woken = 0
-        monkeypatch.setattr("pilotfish.live.meter.time.monotonic", lambda: self.now)
-        self.meter = Meter(SITES.__getitem__, self._wake)
+        monkeypatch.setattr("pilotfish.master.link_meter.time.monotonic", lambda: self.now)
+        self.meter = LinkMeter(SITES.__getitem__, self._wake)
 
     def _wake(self) -> None:
         self.woken += 1

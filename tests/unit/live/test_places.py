@@ -11,17 +11,17 @@ from typing import Any
 
 import pytest
 
-from pilotfish.backends import registry
-from pilotfish.backends.exchange import ENDED, Order
+from pilotfish.backends import backend_registry
+from pilotfish.backends.interface import ENDED, PilotBatch
 from pilotfish.errors import BadInput
-from pilotfish.live import reach, ssh
-from pilotfish.live.home import PoolHome
-from pilotfish.live.keys import open_keyring
-from pilotfish.live.orders import OrderBook
-from pilotfish.live.places import SPOKEN, Places
+from pilotfish.master.sites import site_access, ssh_connection
+from pilotfish.master.sites.site_controllers import SPOKEN, SiteControllers
+from pilotfish.master.sites.submitted_batches import BatchRegistry
 from pilotfish.model import effects as e
 from pilotfish.model import inputs as i
 from pilotfish.model.site import LOCAL, REFUSED, PilotSize, Site
+from pilotfish.store.keyring import open_keyring
+from pilotfish.store.pool_directory import PoolDirectory
 from tests.unit.live.fake_site import PATIENCE_S, PERIOD_S, FakeSite, hasty
 
 ONE = PilotSize()
@@ -72,7 +72,7 @@ class Harbour:
     """Places over one fake batch system, ``pond`` and its like all leading to it."""
 
     def __init__(self, directory: Path) -> None:
-        self.pool = PoolHome(directory / "pools" / "shoal").make()
+        self.pool = PoolDirectory(directory / "pools" / "shoal").make()
         self.system = FakeSite()
         self.ways: list[Way] = []
         self.told: list[i.Input] = []
@@ -84,7 +84,7 @@ class Harbour:
         for task in asyncio.all_tasks() - {asyncio.current_task()}:
             task.cancel()
         self.here = LocalPilots()
-        self.places = Places(self.pool, open_keyring(self.pool.directory), self.here, self.told.append)  # type: ignore[arg-type]
+        self.places = SiteControllers(self.pool, open_keyring(self.pool.directory), self.here, self.told.append)  # type: ignore[arg-type]
 
     def way(self, name: str, site: Site, runner: Any, *rest: Any) -> Way:
         self.ways.append(Way(self.system, name, site, runner))
@@ -103,7 +103,7 @@ class Harbour:
         return {item.pilot: item for item in self.told if isinstance(item, i.PilotGone)}
 
     def order_files(self) -> list[str]:
-        return [placed.tag for placed in OrderBook(self.pool.directory / "orders").all()]
+        return [placed.tag for placed in BatchRegistry(self.pool.directory / "orders").all()]
 
     async def until(self, condition: Callable[[], object]) -> None:
         deadline = time.monotonic() + PATIENCE_S
@@ -115,14 +115,14 @@ class Harbour:
 @pytest.fixture
 def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Harbour], Coroutine[Any, Any, None]]], Harbour]:
     """Plays a story; at its end nothing may be under way."""
-    monkeypatch.setattr(ssh, "MAX_TOP", 1000)
+    monkeypatch.setattr(ssh_connection, "MAX_TOP", 1000)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
     def run(story: Callable[[Harbour], Coroutine[Any, Any, None]]) -> Harbour:
         async def whole() -> Harbour:
             harbour = Harbour(tmp_path)
-            monkeypatch.setitem(registry.BACKENDS, "slurm", harbour.system)
-            monkeypatch.setattr(reach, "SiteReach", harbour.way)
+            monkeypatch.setitem(backend_registry.BACKENDS, "slurm", harbour.system)
+            monkeypatch.setattr(site_access, "SiteReach", harbour.way)
             await story(harbour)
             harbour.system.faults, harbour.system.down = {}, None
             await harbour.places.end()
@@ -183,7 +183,7 @@ def test_limits_of_a_site_change_without_another_courier(play: Any) -> None:
         orders: list[Site] = []
         submit = harbour.system.submit
 
-        def spy(site: Site, order: Order) -> Any:
+        def spy(site: Site, order: PilotBatch) -> Any:
             orders.append(site)
             return submit(site, order)
 
@@ -214,7 +214,7 @@ def test_a_site_that_is_spoken_to_in_another_way_gets_another_courier_and_its_pi
     play: Any, monkeypatch: pytest.MonkeyPatch, field: str
 ) -> None:
     async def story(harbour: Harbour) -> None:
-        monkeypatch.setitem(registry.BACKENDS, "sge", harbour.system)
+        monkeypatch.setitem(backend_registry.BACKENDS, "sge", harbour.system)
         harbour.describe("pond", POND)
         harbour.submit("pond-1")
         await harbour.until(harbour.jobs)
@@ -267,20 +267,20 @@ def test_pilots_of_a_site_that_is_removed_are_looked_after_to_their_end(play: An
 
 
 def test_a_site_for_which_no_courier_can_be_made_does_not_end_the_master(play: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    control_directory = ssh.control_directory
+    control_directory = ssh_connection.control_directory
 
     def refuse(pool: Path) -> Path:
         raise BadInput("/tmp/pilotfish-0 belongs to another user", "chown 0 /tmp/pilotfish-0")
 
     async def story(harbour: Harbour) -> None:
-        monkeypatch.setattr(ssh, "control_directory", refuse)
+        monkeypatch.setattr(ssh_connection, "control_directory", refuse)
         harbour.describe("pond", POND)
-        assert any(isinstance(item, i.SiteSpoke) and "belongs to another user" in item.trouble for item in harbour.told)
+        assert any(isinstance(item, i.SiteReachability) and "belongs to another user" in item.trouble for item in harbour.told)
         harbour.submit("pond-1")
         assert harbour.gone()["pond-1"].cause == REFUSED and "belongs to another user" in harbour.gone()["pond-1"].reason
         harbour.places.perform(e.AdoptPilot("pond-2", "pond", ONE, "17"))
         assert "pond-2" not in harbour.gone(), "it may well be at work"
-        monkeypatch.setattr(ssh, "control_directory", control_directory)
+        monkeypatch.setattr(ssh_connection, "control_directory", control_directory)
         harbour.describe("pond", POND)
         harbour.submit("pond-3")
         await harbour.until(lambda: "pond-3" in harbour.jobs())
@@ -308,15 +308,15 @@ def test_whatever_a_site_does_nothing_of_it_reaches_the_master(play: Any, kind: 
 
 
 def test_a_disk_that_takes_no_orders_only_delays_them(play: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    write, faults = OrderBook.write, [OSError("No space left on device")] * 3
+    write, faults = BatchRegistry.write, [OSError("No space left on device")] * 3
 
-    def reluctant(book: OrderBook, placed: Any) -> None:
+    def reluctant(book: BatchRegistry, placed: Any) -> None:
         if faults:
             raise faults.pop()
         write(book, placed)
 
     async def story(harbour: Harbour) -> None:
-        monkeypatch.setattr(OrderBook, "write", reluctant)
+        monkeypatch.setattr(BatchRegistry, "write", reluctant)
         harbour.describe("pond", POND)
         harbour.submit("pond-1")
         await harbour.until(harbour.jobs)
@@ -368,7 +368,7 @@ def test_the_place_for_connections_goes_with_the_master_unless_somebody_is_logge
     harbour = play(story)
     sockets = harbour.ways[0].runner._sockets
     assert not sockets.exists()
-    ssh.control_directory(harbour.pool.directory)
+    ssh_connection.control_directory(harbour.pool.directory)
     (sockets / "of-a-person").touch()
-    ssh.leave_directory(harbour.pool.directory)
+    ssh_connection.leave_directory(harbour.pool.directory)
     assert (sockets / "of-a-person").exists()

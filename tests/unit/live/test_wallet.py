@@ -10,15 +10,14 @@ from typing import Any
 
 import pytest
 
-from pilotfish.backends.exchange import Answer, Command, Exchange, Order, Refused, Sighting, Unclear
+from pilotfish.backends.interface import Command, CommandExchange, CommandOutput, CommandRefused, JobStatus, PilotBatch, UnclearAnswer
 from pilotfish.config import make_site
-from pilotfish.core import explain, views
+from pilotfish.core.explain import queries, task_reasons
 from pilotfish.errors import BadInput
-from pilotfish.live import wallet as wallets
-from pilotfish.live.charges import World
-from pilotfish.live.courier import Courier
-from pilotfish.live.orders import OrderBook, Placed
-from pilotfish.live.wallet import Wallet
+from pilotfish.master.sites import credential_watch as wallets
+from pilotfish.master.sites.credential_watch import CredentialWatch
+from pilotfish.master.sites.site_controller import MasterEndpoint, SiteController
+from pilotfish.master.sites.submitted_batches import BatchRegistry, SubmittedBatch
 from pilotfish.model import inputs as i
 from pilotfish.model.site import CANCELLED, REFUSED, PilotSize, Site
 from tests.core_stage import Stage
@@ -41,32 +40,32 @@ class Desk:
         self.needs_ticket = False
         self.places = 0
 
-    async def ask(self, exchange: Exchange[Any], submission: bool = False) -> Any:
+    async def ask(self, exchange: CommandExchange[Any], submission: bool = False) -> Any:
         if exchange.command.argv[0] == "submit":
             self.submitted += 1
         else:
             self.asked += 1
         return exchange.read(self.answer())
 
-    def answer(self) -> Answer:
+    def answer(self) -> CommandOutput:
         if self.silent:
-            return Answer(None, "", "no route to host")
+            return CommandOutput(None, "", "no route to host")
         if self.left_s is None:
-            return Answer(3, f"{time.time():.0f}\n", "klist: No credentials cache found")
+            return CommandOutput(3, f"{time.time():.0f}\n", "klist: No credentials cache found")
         now = time.time()
         start, end = (time.strftime(FORM, time.gmtime(at)) for at in (now + self.left_s - self.life_s, now + self.left_s))
-        return Answer(0, f"{now:.0f}\n{start}  {end}  krbtgt/HERE@HERE\n")
+        return CommandOutput(0, f"{now:.0f}\n{start}  {end}  krbtgt/HERE@HERE\n")
 
-    async def place(self, tag: str, pilots: Sequence[str], size: PilotSize, host: str) -> Placed:
+    async def place(self, tag: str, pilots: Sequence[str], size: PilotSize, host: str) -> SubmittedBatch:
         self.places += 1
-        return Placed("hpc", tag, list(pilots), size, f"/folder/{tag}", "/bundle", "")
+        return SubmittedBatch("hpc", tag, list(pilots), size, f"/folder/{tag}", "/bundle", "")
 
-    async def stage(self, placed: Placed) -> None: ...
+    async def stage(self, placed: SubmittedBatch) -> None: ...
 
-    async def last_words(self, placed: Placed, number: int) -> str:
+    async def last_words(self, placed: SubmittedBatch, number: int) -> str:
         return ""
 
-    async def clear(self, placed: Placed) -> None: ...
+    async def clear(self, placed: SubmittedBatch) -> None: ...
 
 
 class Queue:
@@ -77,21 +76,21 @@ class Queue:
     def __init__(self, desk: Desk) -> None:
         self.desk = desk
 
-    def submit(self, site: Site, order: Order) -> Exchange[list[str]]:
-        def read(answer: Answer) -> list[str]:
+    def submit(self, site: Site, order: PilotBatch) -> CommandExchange[list[str]]:
+        def read(answer: CommandOutput) -> list[str]:
             if self.desk.needs_ticket and not self.desk.left_s:
-                raise Refused("authentication failed")
+                raise CommandRefused("authentication failed")
             return [f"{order.tag}_{number}" for number in range(1, order.count + 1)]
 
-        return Exchange(Command(("submit",)), read)
+        return CommandExchange(Command(("submit",)), read)
 
-    def query(self, site: Site, jobs: Sequence[str]) -> list[Exchange[dict[str, Sighting]]]:
+    def query(self, site: Site, jobs: Sequence[str]) -> list[CommandExchange[dict[str, JobStatus]]]:
         return []
 
-    def cancel(self, site: Site, jobs: Sequence[str]) -> list[Exchange[None]]:
+    def cancel(self, site: Site, jobs: Sequence[str]) -> list[CommandExchange[None]]:
         return []
 
-    def find(self, site: Site, tag: str) -> list[Exchange[dict[int, str]]]:
+    def find(self, site: Site, tag: str) -> list[CommandExchange[dict[int, str]]]:
         return []
 
     def past(self, site: Site, jobs: Sequence[str]) -> None:
@@ -111,13 +110,13 @@ def run(test: Callable[[], Coroutine[Any, Any, None]], monkeypatch: pytest.Monke
     asyncio.run(test())
 
 
-def wallet_of(desk: Desk, told: list[i.Input], site: Site = SITE) -> Wallet:
-    return Wallet("hpc", lambda: site, desk, told.append)
+def wallet_of(desk: Desk, told: list[i.Input], site: Site = SITE) -> CredentialWatch:
+    return CredentialWatch("hpc", lambda: site, desk, told.append)
 
 
-def courier_of(desk: Desk, told: list[i.Input], tmp_path: Path) -> Courier:
-    world = World(told.append, lambda pilot: None, OrderBook(tmp_path / "orders"), lambda pilot: f"pf-{pilot}")
-    return Courier("hpc", SITE, Queue(desk), desk, world)
+def courier_of(desk: Desk, told: list[i.Input], tmp_path: Path) -> SiteController:
+    world = MasterEndpoint(told.append, lambda pilot: None, BatchRegistry(tmp_path / "orders"), lambda pilot: f"pf-{pilot}")
+    return SiteController("hpc", SITE, Queue(desk), desk, world)
 
 
 # --- the wallet -----------------------------------------------------------------------------------------------------------------------
@@ -180,7 +179,7 @@ def test_who_has_no_ticket_is_told_how_to_get_one_and_who_gets_one_goes_on(monke
         desk, told = Desk(), list[i.Input]()
         wallet = wallet_of(desk, told)
         desk.left_s = None
-        with pytest.raises(Unclear, match=r"its Kerberos ticket is missing \(klist: No credentials cache found\): kinit"):
+        with pytest.raises(UnclearAnswer, match=r"its Kerberos ticket is missing \(klist: No credentials cache found\): kinit"):
             await wallet.usable()
         desk.left_s = -300.0
         await eventually(lambda: "ended" in wallet.trouble(), "it is asked again")
@@ -251,7 +250,7 @@ def test_pilots_wait_for_a_ticket_and_go_when_it_is_there(tmp_path: Path, monkey
         courier = courier_of(desk, told, tmp_path)
         courier.submit("hpc-1", PilotSize())
         await eventually(
-            lambda: any(isinstance(item, i.SiteSpoke) and "its Kerberos ticket ended 5 min" in item.trouble for item in told),
+            lambda: any(isinstance(item, i.SiteReachability) and "its Kerberos ticket ended 5 min" in item.trouble for item in told),
             "it says why it waits",
         )
         await eventually(lambda: desk.asked > 2, "it is asked again and again")
@@ -259,7 +258,7 @@ def test_pilots_wait_for_a_ticket_and_go_when_it_is_there(tmp_path: Path, monkey
         desk.left_s = 3600.0
         await eventually(lambda: accepted(told) == ["hpc-1"], "it is submitted")
         assert not any(isinstance(item, i.PilotGone) for item in told)
-        assert [item for item in told if isinstance(item, i.SiteSpoke)][-1].trouble == ""
+        assert [item for item in told if isinstance(item, i.SiteReachability)][-1].trouble == ""
 
     run(test, monkeypatch)
 
@@ -284,11 +283,11 @@ def test_a_refusal_for_want_of_a_ticket_is_no_refusal(tmp_path: Path, monkeypatc
 
 
 def test_a_refusal_is_told_even_if_nobody_can_look_at_tickets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def look(wallet: Wallet) -> bool:
+    async def look(wallet: CredentialWatch) -> bool:
         raise OSError("too many open files")
 
     async def test() -> None:
-        monkeypatch.setattr(Wallet, "look", look)
+        monkeypatch.setattr(CredentialWatch, "look", look)
         desk, told = Desk(), list[i.Input]()
         desk.needs_ticket, desk.left_s = True, None
         courier_of(desk, told, tmp_path).submit("hpc-1", PilotSize())
@@ -303,7 +302,7 @@ def test_a_pilot_that_waits_for_a_ticket_can_be_cancelled(tmp_path: Path, monkey
         desk.left_s = None
         courier = courier_of(desk, told, tmp_path)
         courier.submit("hpc-1", PilotSize())
-        await eventually(lambda: any(isinstance(item, i.SiteSpoke) for item in told), "it says why it waits")
+        await eventually(lambda: any(isinstance(item, i.SiteReachability) for item in told), "it says why it waits")
         courier.cancel("hpc-1")
         await eventually(lambda: any(isinstance(item, i.PilotGone) and item.cause == CANCELLED for item in told), "it is gone")
         assert i.CredentialsSeen("hpc", ()) in told
@@ -322,20 +321,20 @@ def test_status_warns_in_time_and_why_names_the_command() -> None:
 
     def see(*seen: i.CredentialSeen) -> list[tuple[str, list[str]]]:
         stage.tell(i.CredentialsSeen("hpc", seen))
-        return [(one["text"], one["commands"]) for one in explain.warnings(stage.machine) if one["code"] == "credential"]
+        return [(one["text"], one["commands"]) for one in task_reasons.warnings(stage.machine) if one["code"] == "credential"]
 
     assert see(i.CredentialSeen("Kerberos ticket", 7200.0, 3600.0, "kinit")) == []
     assert see(i.CredentialSeen("Kerberos ticket", 2400.0, 3600.0, "kinit")) == [
         ("site hpc: its Kerberos ticket ends in 40 min", ["kinit"])
     ]
-    assert views.QUESTIONS["sites"](stage.machine, {})[-1]["trouble"] == ""
+    assert queries.QUESTIONS["sites"](stage.machine, {})[-1]["trouble"] == ""
     stage.tell(after_s=2700.0)
-    row = views.QUESTIONS["sites"](stage.machine, {})[-1]
+    row = queries.QUESTIONS["sites"](stage.machine, {})[-1]
     assert (row["trouble"], row["reason"]["commands"]) == ("its Kerberos ticket ended 5 min ago", ["kinit"])
-    reasons = explain.task(stage.machine, task)["reasons"]
+    reasons = task_reasons.task(stage.machine, task)["reasons"]
     assert ("site-trouble", ["kinit"]) in [(reason["code"], reason["commands"]) for reason in reasons]
     assert see() == []
-    assert views.QUESTIONS["sites"](stage.machine, {})[-1]["trouble"] == ""
+    assert queries.QUESTIONS["sites"](stage.machine, {})[-1]["trouble"] == ""
 
 
 @pytest.mark.parametrize(("written", "hint"), [("kerberros", "kerberos, x509, ssh-certificate, token"), ("ssh-certificate", "id_ed25519")])

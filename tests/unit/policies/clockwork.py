@@ -64,9 +64,9 @@ class Clockwork(Stage):
             self.cores[link] += 1
             self.now = max(at, self.now)
             item = m.ResultItem(number, self.held[link].pop(number), None, wall_us, wall_us, 1000, 1)
-            self.tell(i.AgentSpoke(link, m.Results(0, [item]), [b"r"]), after_s=0.0)
+            self.tell(i.AgentMessage(link, m.Results(0, [item]), [b"r"]), after_s=0.0)
         self.now = max(self.now, until)
-        beats = [i.AgentSpoke(link, m.Beat([])) for link in self.machine.agent_links]
+        beats = [i.AgentMessage(link, m.Heartbeat([])) for link in self.machine.agent_links]
         self.tell(*beats, after_s=0.0)
 
     def part(self, share: str) -> float:

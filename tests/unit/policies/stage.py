@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from pilotfish.core.proposals import Outlook, Proposal
-from pilotfish.core.state import Shape, Task, Worker
+from pilotfish.core.policy_interface import AssignmentProposal, PolicyView
+from pilotfish.core.state import Task, TaskShape, Worker
 from pilotfish.model import inputs as i
 from pilotfish.model import messages as m
-from pilotfish.model.data import Content
+from pilotfish.model.contents import Content
 from pilotfish.model.task import TaskSpec
 from tests.core_stage import CLIENT, Stage
 
@@ -17,10 +17,10 @@ from tests.core_stage import CLIENT, Stage
 class Nothing:
     """A policy that proposes nothing."""
 
-    def propose(self, outlook: Outlook) -> list[Proposal]:
+    def propose(self, outlook: PolicyView) -> list[AssignmentProposal]:
         return []
 
-    def next_look_at(self, outlook: Outlook) -> float | None:
+    def next_look_at(self, outlook: PolicyView) -> float | None:
         return None
 
     def why(self, task: Task) -> str:
@@ -50,7 +50,7 @@ class Idle(Stage):
 
     def holds(self, name: str, *contents: str) -> None:
         if contents:
-            self.tell(i.AgentSpoke(self.link[name], m.Holds([digest(one) for one in contents], [], True)))
+            self.tell(i.AgentMessage(self.link[name], m.CacheReport([digest(one) for one in contents], [], True)))
 
     def need(self, *contents: dict[str, int], spec: TaskSpec | None = None) -> list[Task]:
         """A run of tasks of one spec, each with what it needs: {name: bytes}."""
@@ -62,14 +62,14 @@ class Idle(Stage):
         }
         tasks = [(0, 1)] * len(contents)
         message = m.Submit(run, 0, 0, [spec or TaskSpec("python")], [0], tasks, contents=needed)
-        self.tell(i.ClientSpoke(CLIENT, message, [b"", *[b"x"] * len(contents)]))
+        self.tell(i.ClientMessage(CLIENT, message, [b"", *[b"x"] * len(contents)]))
         return self.machine.state.runs[run].tasks
 
-    def outlook(self, sites: Sequence[tuple[Worker, list[Worker]]] = ()) -> Outlook:
+    def outlook(self, sites: Sequence[tuple[Worker, list[Worker]]] = ()) -> PolicyView:
         """As the machine makes it: whom somebody vouches for is not among those that are served directly."""
         vouched = {worker.id for _, subjects in sites for worker in subjects}
         workers = [worker for worker in self.machine.state.workers.values() if worker.id not in vouched]
-        return Outlook(self.machine.state, self.now, 0.05, lambda worker: True, lambda able: (list(sites), workers))
+        return PolicyView(self.machine.state, self.now, 0.05, lambda worker: True, lambda able: (list(sites), workers))
 
-    def shapes(self) -> list[Shape]:
+    def shapes(self) -> list[TaskShape]:
         return list(self.machine.state.ready)

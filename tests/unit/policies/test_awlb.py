@@ -8,12 +8,18 @@ from itertools import combinations
 
 import pytest
 
-from pilotfish.policies.awlb import (
+from pilotfish.policies.load_balancing import (
     ONE_PORT,
     PARALLEL,
-    Application,
-    Capacity,
-    Link,
+    SMALL_BYTES,
+    CapacityEstimates,
+    ChunkMeasurement,
+    LinearFit,
+    LoadModel,
+    RatioSearch,
+    Uplink,
+    WorkerCapacity,
+    best_ratio,
     capacities,
     equal,
     heterogeneity,
@@ -23,22 +29,21 @@ from pilotfish.policies.awlb import (
     weight,
     whole,
 )
-from pilotfish.policies.awlb_learning import SMALL_BYTES, Estimates, Line, Measured, RatioSearch, best_ratio
 
-NOTHING_MOVES = Application()
+NOTHING_MOVES = LoadModel()
 NAN = float("nan")
 
 
-def drawn(dice: random.Random, count: int) -> list[Capacity]:
+def drawn(dice: random.Random, count: int) -> list[WorkerCapacity]:
     return [
-        Capacity(
+        WorkerCapacity(
             f"w{number}", dice.uniform(1, 10), dice.choice([math.inf, dice.uniform(10, 1000)]), dice.choice([0.0, dice.uniform(0, 20)])
         )
         for number in range(count)
     ]
 
 
-def ends(sizes: tuple[float, ...], workers: list[Capacity], application: Application) -> list[float]:
+def ends(sizes: tuple[float, ...], workers: list[WorkerCapacity], application: LoadModel) -> list[float]:
     return [time_of([size], [worker], application) for size, worker in zip(sizes, workers, strict=True) if size > 0]
 
 
@@ -46,13 +51,13 @@ def ends(sizes: tuple[float, ...], workers: list[Capacity], application: Applica
 
 
 def test_without_communication_sizes_follow_speeds() -> None:
-    found = plan([Capacity("slow", 1), Capacity("fast", 3)], NOTHING_MOVES, 100)
+    found = plan([WorkerCapacity("slow", 1), WorkerCapacity("fast", 3)], NOTHING_MOVES, 100)
     assert list(found.sizes) == [25, 75]
     assert found.time_s == 25
 
 
 def test_weights_are_those_of_the_paper() -> None:
-    worker = Capacity("w", speed=8.0, bandwidth=2.0)
+    worker = WorkerCapacity("w", speed=8.0, bandwidth=2.0)
     (mu,) = capacities([worker])
     assert mu == 4
     assert weight(worker, 0.5) == pytest.approx(8.0 / (1 + 0.5 * mu))
@@ -61,18 +66,18 @@ def test_weights_are_those_of_the_paper() -> None:
 @pytest.mark.parametrize("seed", range(30))
 def test_all_who_take_part_end_together_and_the_load_is_done(seed: int) -> None:
     dice = random.Random(seed)
-    workers, application = drawn(dice, dice.randint(1, 12)), Application(dice.uniform(0, 50), dice.uniform(0, 100), dice.uniform(0, 2))
+    workers, application = drawn(dice, dice.randint(1, 12)), LoadModel(dice.uniform(0, 50), dice.uniform(0, 100), dice.uniform(0, 2))
     found = plan(workers, application, 1000)
     assert sum(found.sizes) == pytest.approx(1000)
     assert min(found.sizes) >= 0
     assert ends(found.sizes, workers, application) == pytest.approx([found.time_s] * sum(size > 0 for size in found.sizes))
 
 
-@pytest.mark.parametrize("link", [PARALLEL, ONE_PORT, Link(200.0)])
+@pytest.mark.parametrize("link", [PARALLEL, ONE_PORT, Uplink(200.0)])
 @pytest.mark.parametrize("seed", range(10))
-def test_no_subset_does_better_than_the_one_that_is_chosen(seed: int, link: Link) -> None:
+def test_no_subset_does_better_than_the_one_that_is_chosen(seed: int, link: Uplink) -> None:
     dice = random.Random(seed)
-    workers, application = drawn(dice, 6), Application(dice.uniform(0, 30))
+    workers, application = drawn(dice, 6), LoadModel(dice.uniform(0, 30))
     found = plan(workers, application, 60)
     shared = plan(workers, application, 60, link)
     assert sum(shared.sizes) == pytest.approx(60)
@@ -85,30 +90,37 @@ def test_no_subset_does_better_than_the_one_that_is_chosen(seed: int, link: Link
 
 
 def test_a_worker_whose_latency_is_longer_than_the_work_is_left_out() -> None:
-    near, far = Capacity("near", 10), Capacity("far", 1000, latency_s=30)
+    near, far = WorkerCapacity("near", 10), WorkerCapacity("far", 1000, latency_s=30)
     assert plan([near, far], NOTHING_MOVES, 100).sizes == (100, 0)
     assert plan([near, far], NOTHING_MOVES, 1000).sizes[1] > 0
 
 
 def test_by_one_port_a_worker_that_takes_long_to_serve_is_left_out() -> None:
-    quick, narrow = Capacity("quick", 1.0, 1e6), Capacity("narrow", 1e6, 0.01)
-    sizes = plan([narrow, quick], Application(1.0), 10, ONE_PORT).sizes
+    quick, narrow = WorkerCapacity("quick", 1.0, 1e6), WorkerCapacity("narrow", 1e6, 0.01)
+    sizes = plan([narrow, quick], LoadModel(1.0), 10, ONE_PORT).sizes
     assert sizes[1] > 9
-    assert plan([Capacity("late", 1.0, 1e5, 100.0), quick], Application(1.0), 10, ONE_PORT).sizes == pytest.approx((0, 10))
+    assert plan([WorkerCapacity("late", 1.0, 1e5, 100.0), quick], LoadModel(1.0), 10, ONE_PORT).sizes == pytest.approx((0, 10))
 
 
 def test_a_narrow_link_of_the_master_takes_fewer_workers() -> None:
-    workers = [Capacity(f"w{number}", 1.0, 100.0, latency_s=1.0) for number in range(16)]
-    application = Application(10.0, chunk_bytes=100.0)
-    used = [sum(size > 0 for size in plan(workers, application, 100, Link(bandwidth)).sizes) for bandwidth in (math.inf, 100.0)]
+    workers = [WorkerCapacity(f"w{number}", 1.0, 100.0, latency_s=1.0) for number in range(16)]
+    application = LoadModel(10.0, chunk_bytes=100.0)
+    used = [sum(size > 0 for size in plan(workers, application, 100, Uplink(bandwidth)).sizes) for bandwidth in (math.inf, 100.0)]
     assert used[0] == 16
     assert used[1] < 16
 
 
 def test_workers_of_which_nothing_sensible_is_known_get_nothing() -> None:
-    odd = [Capacity("a", NAN), Capacity("b", 0), Capacity("c", -1), Capacity("d", math.inf), Capacity("e", 1, NAN), Capacity("f", 1, 0)]
-    odd += [Capacity("g", 1, 1, NAN), Capacity("h", 1, 1, math.inf)]
-    good = Capacity("good", 2)
+    odd = [
+        WorkerCapacity("a", NAN),
+        WorkerCapacity("b", 0),
+        WorkerCapacity("c", -1),
+        WorkerCapacity("d", math.inf),
+        WorkerCapacity("e", 1, NAN),
+        WorkerCapacity("f", 1, 0),
+    ]
+    odd += [WorkerCapacity("g", 1, 1, NAN), WorkerCapacity("h", 1, 1, math.inf)]
+    good = WorkerCapacity("good", 2)
     found = plan([*odd, good], NOTHING_MOVES, 10)
     assert found.sizes == (0,) * len(odd) + (10,)
     assert whole(found, [*odd, good], NOTHING_MOVES, 10) == [0] * len(odd) + [10]
@@ -117,7 +129,7 @@ def test_workers_of_which_nothing_sensible_is_known_get_nothing() -> None:
 
 
 def test_no_load_is_no_work() -> None:
-    found = plan([Capacity("w", 1)], NOTHING_MOVES, 0)
+    found = plan([WorkerCapacity("w", 1)], NOTHING_MOVES, 0)
     assert (found.sizes, found.time_s) == ((0.0,), 0.0)
     assert equal(0, 3) == [0, 0, 0]
 
@@ -135,7 +147,7 @@ def test_whole_units_add_up_and_end_as_soon_as_they_can(seed: int) -> None:
 
 @pytest.mark.parametrize("load", [10**15 + 7, 10**18 + 1])
 def test_units_beyond_what_a_float_can_count_add_up(load: int) -> None:
-    workers = [Capacity(f"w{number}", 1 + number / 3) for number in range(7)]
+    workers = [WorkerCapacity(f"w{number}", 1 + number / 3) for number in range(7)]
     sizes = whole(plan(workers, NOTHING_MOVES, load), workers, NOTHING_MOVES, load)
     assert sum(sizes) == load
     assert min(sizes) > 0
@@ -147,10 +159,12 @@ def test_equal_parts_differ_by_one_at_most() -> None:
 
 
 def test_self_scheduling_gives_the_next_task_to_whoever_is_idle() -> None:
-    workers = [Capacity("slow", 1), Capacity("fast", 3)]
+    workers = [WorkerCapacity("slow", 1), WorkerCapacity("fast", 3)]
     assert self_scheduled(workers, NOTHING_MOVES, 4, 4) == pytest.approx(1.0)
     assert self_scheduled(workers, NOTHING_MOVES, 4, 2) == pytest.approx(2.0)
-    assert self_scheduled([Capacity("a", 1.0, 1.0), Capacity("b", 1.0, 1.0)], Application(1.0), 2, 2, ONE_PORT) == pytest.approx(3.0)
+    assert self_scheduled([WorkerCapacity("a", 1.0, 1.0), WorkerCapacity("b", 1.0, 1.0)], LoadModel(1.0), 2, 2, ONE_PORT) == pytest.approx(
+        3.0
+    )
 
 
 # --- figures --------------------------------------------------------------------------------------------------------------------------
@@ -163,19 +177,19 @@ def test_phi_is_the_standard_deviation_of_the_normalized_capacities() -> None:
 
 
 def test_an_unknown_bandwidth_counts_as_an_ordinary_one() -> None:
-    assert capacities([Capacity("a", 2), Capacity("b", 6)]) == [2, 6]
-    assert capacities([Capacity("a", 2, 4), Capacity("b", 6)]) == [0.5, 1.5]
+    assert capacities([WorkerCapacity("a", 2), WorkerCapacity("b", 6)]) == [2, 6]
+    assert capacities([WorkerCapacity("a", 2, 4), WorkerCapacity("b", 6)]) == [0.5, 1.5]
 
 
 # --- learning -------------------------------------------------------------------------------------------------------------------------
 
 
-def chunk(worker: str = "w", units: float = 10, compute_s: float = 1.0, transfer_s: float = 0.0, moved: float = 0.0) -> Measured:
-    return Measured(worker, units, compute_s, transfer_s, moved)
+def chunk(worker: str = "w", units: float = 10, compute_s: float = 1.0, transfer_s: float = 0.0, moved: float = 0.0) -> ChunkMeasurement:
+    return ChunkMeasurement(worker, units, compute_s, transfer_s, moved)
 
 
 def test_speed_is_learnt_and_follows_changes_smoothly() -> None:
-    estimates = Estimates(0.5)
+    estimates = CapacityEstimates(0.5)
     estimates.observe([chunk(units=10, compute_s=1)])
     assert estimates.capacity("w").speed == pytest.approx(10)
     estimates.observe([chunk(units=10, compute_s=3)])
@@ -183,7 +197,7 @@ def test_speed_is_learnt_and_follows_changes_smoothly() -> None:
 
 
 def test_bandwidth_and_latency_are_told_apart_when_sizes_differ() -> None:
-    estimates = Estimates()
+    estimates = CapacityEstimates()
     for megabytes in (1, 2, 5, 3):
         estimates.observe([chunk(units=megabytes, transfer_s=0.5 + megabytes * 0.1, moved=megabytes * 1e6)])
     found = estimates.capacity("w")
@@ -193,17 +207,17 @@ def test_bandwidth_and_latency_are_told_apart_when_sizes_differ() -> None:
 
 
 def test_a_few_bytes_say_nothing_of_a_bandwidth() -> None:
-    estimates = Estimates()
+    estimates = CapacityEstimates()
     estimates.observe([chunk(transfer_s=9.0, moved=100)])
     assert estimates.capacity("w").latency_s == 0, "a first chunk also gets its worker ready"
     estimates.observe([chunk(transfer_s=0.2, moved=100)])
-    assert estimates.capacity("w") == Capacity("w", 10, math.inf, 0.2)
+    assert estimates.capacity("w") == WorkerCapacity("w", 10, math.inf, 0.2)
     estimates.observe([chunk("large", transfer_s=2.0, moved=SMALL_BYTES)])
     assert estimates.capacity("large").bandwidth == SMALL_BYTES / 2
 
 
 def test_what_is_no_number_is_not_learnt() -> None:
-    estimates = Estimates()
+    estimates = CapacityEstimates()
     for odd in (NAN, math.inf, -1.0):
         estimates.observe([chunk(compute_s=odd), chunk(transfer_s=odd), chunk(moved=odd), chunk(units=odd)])
         estimates.expect("w", odd)
@@ -214,7 +228,7 @@ def test_what_is_no_number_is_not_learnt() -> None:
 
 
 def test_a_new_worker_counts_by_its_benchmark_next_to_those_that_were_measured() -> None:
-    estimates = Estimates()
+    estimates = CapacityEstimates()
     estimates.expect("old", 100)
     estimates.expect("new", 200)
     assert estimates.capacity("new").speed == 2 * estimates.capacity("old").speed
@@ -224,7 +238,7 @@ def test_a_new_worker_counts_by_its_benchmark_next_to_those_that_were_measured()
 
 
 def test_who_held_others_up_is_slower_from_then_on() -> None:
-    estimates = Estimates()
+    estimates = CapacityEstimates()
     estimates.observe([chunk(units=10, compute_s=1)])
     estimates.held_up("w", 10, 9)
     assert estimates.capacity("w").speed == pytest.approx(2)
@@ -233,7 +247,7 @@ def test_who_held_others_up_is_slower_from_then_on() -> None:
 
 
 def test_who_is_left_out_is_tried_again_some_time() -> None:
-    estimates = Estimates()
+    estimates = CapacityEstimates()
     for worker, transfer_s in (("near", 0.0), ("far", 5.0)) * 2:
         estimates.observe([chunk(worker, units=10, transfer_s=transfer_s)])
     for _ in range(20):
@@ -245,7 +259,7 @@ def test_who_is_left_out_is_tried_again_some_time() -> None:
 
 
 def test_who_became_so_slow_that_no_unit_is_left_for_it_is_tried_again_too() -> None:
-    estimates = Estimates()
+    estimates = CapacityEstimates()
     estimates.observe([chunk("good"), chunk("bad", compute_s=1000.0)])
     for _ in range(50):
         workers = [estimates.capacity(name) for name in ("good", "bad")]
@@ -256,13 +270,13 @@ def test_who_became_so_slow_that_no_unit_is_left_for_it_is_tried_again_too() -> 
 
 
 def test_a_line_never_has_negative_parts() -> None:
-    falling, steep = Line(1.0), Line(1.0)
+    falling, steep = LinearFit(1.0), LinearFit(1.0)
     for x, y in ((1.0, 5.0), (2.0, 4.0), (3.0, 3.0)):
         falling.observe(x, y)
         steep.observe(x, 10 * x - 8)
     assert falling.fit(0.0) == (4.0, 0.0)
     assert steep.fit(0.0)[0] == 0
-    assert Line(1.0).fit(0.0) == (0.0, 0.0)
+    assert LinearFit(1.0).fit(0.0) == (0.0, 0.0)
 
 
 # --- f_c* -----------------------------------------------------------------------------------------------------------------------------
@@ -270,12 +284,10 @@ def test_a_line_never_has_negative_parts() -> None:
 
 @pytest.mark.parametrize("link", [PARALLEL, ONE_PORT])
 @pytest.mark.parametrize("true", [0.2, 3.0, 40.0])
-def test_the_search_finds_the_ratio_that_the_application_has(true: float, link: Link) -> None:
+def test_the_search_finds_the_ratio_that_the_application_has(true: float, link: Uplink) -> None:
     dice = random.Random(1)
-    workers = [Capacity(f"w{number}", dice.uniform(1, 10), dice.uniform(1, 100)) for number in range(16)]
-    found = best_ratio(
-        lambda ratio: time_of(plan(workers, Application(ratio), 1000, link).sizes, workers, Application(true), link), 1e-3, 1e3
-    )
+    workers = [WorkerCapacity(f"w{number}", dice.uniform(1, 10), dice.uniform(1, 100)) for number in range(16)]
+    found = best_ratio(lambda ratio: time_of(plan(workers, LoadModel(ratio), 1000, link).sizes, workers, LoadModel(true), link), 1e-3, 1e3)
     assert found == pytest.approx(true, rel=0.1)
 
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from pilotfish.core.proposals import Duplicate
+from pilotfish.core.policy_interface import CopyProposal
 from pilotfish.core.state import State, Task, Worker
 from pilotfish.model.task import Request, TaskSpec
-from pilotfish.policies.duplication import LATE, LEAST_S, LOOK_S, Duplication, Expects, forecast
-from pilotfish.policies.fifo import Fifo
+from pilotfish.policies.dispatcher import Dispatcher
+from pilotfish.policies.speculation import LATE, LEAST_S, LOOK_S, Expects, Speculation, forecast
 from tests.core_stage import Stage
 
 USUAL_S = 10.0
@@ -20,7 +20,7 @@ class Tail(Stage):
     """Three tasks have taken ten seconds each; the fourth runs at ``slow``."""
 
     def __init__(self, workers: int = 1, **options: Any) -> None:
-        self.fifo = Fifo()
+        self.fifo = Dispatcher()
         super().__init__(policy=self.fifo)
         slow = self.join("slow")
         self.tasks = self.work(count=4, **{"speculate": True, **options})
@@ -35,7 +35,7 @@ class Tail(Stage):
         def expects(state: State, task: Task, worker: Worker) -> float | None:
             return seconds.get(worker.id)
 
-        self.fifo.duplication = Duplication(stealing, expects)
+        self.fifo.duplication = Speculation(stealing, expects)
         self.machine.stirred = True
         self.tell()
 
@@ -190,9 +190,9 @@ def test_a_pool_in_which_nobody_speculates_is_not_woken_for_it() -> None:
 
 @pytest.mark.parametrize("expects", [None, lambda state, task, worker: 50.0], ids=["no forecast", "forecast"])
 def test_what_began_a_moment_ago_gets_no_copy(expects: Expects | None) -> None:
-    duplication = Duplication(True, expects)
+    duplication = Speculation(True, expects)
     stage = Tail()
-    proposals: list[Duplicate] = duplication.propose(stage.machine._outlook())
+    proposals: list[CopyProposal] = duplication.propose(stage.machine._outlook())
     assert not proposals
 
 

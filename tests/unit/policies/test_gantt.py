@@ -12,9 +12,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pilotfish.policies import gantt
-from pilotfish.policies.chart import Batch, Chart, Floats, Integers, Placement, Plan, Transfer, batches_of
-from pilotfish.policies.gantt import HEURISTICS, Heuristic, plan
+from pilotfish.policies.planning import heuristics
+from pilotfish.policies.planning.chart import (
+    Floats,
+    GanttChart,
+    Integers,
+    Placement,
+    PlannedTransfer,
+    Schedule,
+    TaskBatch,
+    batches_of,
+)
+from pilotfish.policies.planning.heuristics import HEURISTICS, Heuristic, plan
 
 INF = float("inf")
 
@@ -23,12 +32,12 @@ INF = float("inf")
 class Reference:
     """Appendix A with its nested loops: every task at every host, again for every step."""
 
-    chart: Chart
-    batches: list[Batch]
+    chart: GanttChart
+    batches: list[TaskBatch]
     heuristic: Heuristic
     now: float
     lanes: dict[int, list[tuple[float, int]]] = field(default_factory=dict)
-    made: Plan = field(default_factory=lambda: Plan([], [], []))
+    made: Schedule = field(default_factory=lambda: Schedule([], [], []))
 
     def __post_init__(self) -> None:
         for lane, (worker, free) in enumerate(zip(numbers(self.chart.lane_worker), floats(self.chart.lane_free_s), strict=True)):
@@ -37,7 +46,7 @@ class Reference:
         self.link = [max(free, self.now) for free in floats(self.chart.site_link_free_s)]
         self.sites, self.slowness = numbers(self.chart.worker_site), floats(self.chart.worker_slowness)
 
-    def run(self) -> Plan:
+    def run(self) -> Schedule:
         waiting = [(number, index) for number, batch in enumerate(self.batches) for index in range(len(batch.seconds))]
         while waiting:
             best = max(waiting, key=lambda task: (*self.metric(task), -task[0], -task[1]))
@@ -100,7 +109,7 @@ class Reference:
             if self.arrival[file, site] == INF:
                 begin = self.link[site]
                 self.arrival[file, site] = self.link[site] = begin + duration(self.chart, file, site)
-                transfers.append(Transfer(file, site, begin, self.link[site]))
+                transfers.append(PlannedTransfer(file, site, begin, self.link[site]))
         self.lanes[worker] = [(end if lane in lanes else free, lane) for free, lane in self.lanes[worker]]
         self.made.placements.append(Placement(number, index, worker, lanes, start, end, tuple(transfers)))
         self.made.transfers.extend(transfers)
@@ -114,11 +123,11 @@ def numbers(values: object) -> Integers:
     return np.asarray(values, dtype=np.int64)
 
 
-def duration(chart: Chart, file: int, site: int) -> float:
+def duration(chart: GanttChart, file: int, site: int) -> float:
     return float(floats(chart.site_latency_s)[site] + floats(chart.file_bytes)[file] / floats(chart.site_bandwidth)[site])
 
 
-def make_chart(dice: random.Random, exact: bool) -> Chart:
+def make_chart(dice: random.Random, exact: bool) -> GanttChart:
     """Small; with times that add up without rounding, or with any."""
 
     def amount(least: float, most: float) -> float:
@@ -127,7 +136,7 @@ def make_chart(dice: random.Random, exact: bool) -> Chart:
     sites, files = dice.randint(1, 4), dice.randint(0, 5)
     workers = dice.randint(1, 8)
     lane_worker = [worker for worker in range(workers) for _ in range(dice.randint(1, 3))]
-    return Chart(
+    return GanttChart(
         lane_worker=lane_worker,
         lane_free_s=[dice.choice([0.0, amount(0, 30)]) for _ in lane_worker],
         worker_site=[dice.randrange(sites) for _ in range(workers)],
@@ -141,7 +150,7 @@ def make_chart(dice: random.Random, exact: bool) -> Chart:
     )
 
 
-def make_batches(dice: random.Random, chart: Chart, exact: bool, masks: bool) -> list[Batch]:
+def make_batches(dice: random.Random, chart: GanttChart, exact: bool, masks: bool) -> list[TaskBatch]:
     batches = []
     files = len(floats(chart.file_bytes))
     sites = numbers(chart.worker_site)
@@ -149,7 +158,7 @@ def make_batches(dice: random.Random, chart: Chart, exact: bool, masks: bool) ->
     for _ in range(dice.randint(1, 7)):
         seconds = dice.randint(1, 160) / 8 if exact else dice.uniform(0.1, 20)
         wanted = tuple(dice.sample(range(files), dice.randint(0, min(3, files))))
-        batches.append(Batch([seconds] * dice.randint(0, 6), wanted, dice.choice([1, 1, 1, 2, 3]), dice.choice(allowed)))
+        batches.append(TaskBatch([seconds] * dice.randint(0, 6), wanted, dice.choice([1, 1, 1, 2, 3]), dice.choice(allowed)))
     return batches
 
 
@@ -173,7 +182,7 @@ def test_rounding_does_not_make_a_plan_longer(heuristic: Heuristic) -> None:
         assert makespan(made) == pytest.approx(makespan(expected), rel=0.01), f"seed {seed}"
 
 
-def makespan(made: Plan) -> float:
+def makespan(made: Schedule) -> float:
     return max((placement.end_s for placement in made.placements), default=0.0)
 
 
@@ -184,7 +193,7 @@ def test_any_plan_can_be_carried_out(seed: int, heuristic: Heuristic, exact: boo
     chart = make_chart(dice, exact)
     batches = make_batches(dice, chart, exact, masks=True)
     now = dice.choice([0.0, 10.0])
-    with patch.object(gantt, "MOST_CANDIDATES", candidates):
+    with patch.object(heuristics, "MOST_CANDIDATES", candidates):
         made = plan(chart, batches, heuristic, now)
         assert made == plan(chart, batches, heuristic, now)
     assert_links_hold(chart, made, now)
@@ -198,7 +207,7 @@ def test_any_plan_can_be_carried_out(seed: int, heuristic: Heuristic, exact: boo
         assert not made.left[number] or not fits_anywhere(chart, batch)
 
 
-def assert_links_hold(chart: Chart, made: Plan, now: float) -> None:
+def assert_links_hold(chart: GanttChart, made: Schedule, now: float) -> None:
     assert [transfer for placement in made.placements for transfer in placement.transfers] == made.transfers
     assert len({(transfer.file, transfer.site) for transfer in made.transfers}) == len(made.transfers)
     free = np.maximum(floats(chart.site_link_free_s), now)
@@ -209,7 +218,7 @@ def assert_links_hold(chart: Chart, made: Plan, now: float) -> None:
         free[transfer.site] = transfer.end_s
 
 
-def assert_lanes_hold(chart: Chart, made: Plan, now: float) -> None:
+def assert_lanes_hold(chart: GanttChart, made: Schedule, now: float) -> None:
     free = np.maximum(floats(chart.lane_free_s), now)
     for placement in made.placements:
         lanes = list(placement.lanes)
@@ -219,7 +228,7 @@ def assert_lanes_hold(chart: Chart, made: Plan, now: float) -> None:
         free[lanes] = placement.end_s
 
 
-def assert_files_are_there(chart: Chart, batch: Batch, placement: Placement, made: Plan) -> None:
+def assert_files_are_there(chart: GanttChart, batch: TaskBatch, placement: Placement, made: Schedule) -> None:
     site = int(numbers(chart.worker_site)[placement.worker])
     sent = {transfer.file: transfer.end_s for transfer in made.transfers if transfer.site == site}
     for file in batch.files:
@@ -230,7 +239,7 @@ def assert_files_are_there(chart: Chart, batch: Batch, placement: Placement, mad
     assert placement.end_s == pytest.approx(placement.start_s + floats(chart.site_launch_s)[site] + seconds)
 
 
-def fits_anywhere(chart: Chart, batch: Batch) -> bool:
+def fits_anywhere(chart: GanttChart, batch: TaskBatch) -> bool:
     lanes = np.bincount(numbers(chart.lane_worker), minlength=len(numbers(chart.worker_site)))
     return bool(((lanes >= batch.width) & (True if batch.allowed is None else batch.allowed)).any())
 
@@ -248,7 +257,7 @@ def test_a_plan_ends_when_nothing_could_start_before_the_horizon(seed: int, heur
         assert could_start(chart, batches, so_far, 5.0 + horizon_s) == (steps < len(made.placements))
 
 
-def could_start(chart: Chart, batches: list[Batch], made: Plan, limit: float) -> bool:
+def could_start(chart: GanttChart, batches: list[TaskBatch], made: Schedule, limit: float) -> bool:
     after = Reference(chart, batches, "min-min", 5.0)
     for transfer in made.transfers:
         after.arrival[transfer.file, transfer.site] = after.link[transfer.site] = transfer.end_s
@@ -258,13 +267,13 @@ def could_start(chart: Chart, batches: list[Batch], made: Plan, limit: float) ->
     return any(start < limit for head in heads for _, start, *_ in after.offers(*head))
 
 
-def apst(heuristic: Heuristic, prestaged: tuple[tuple[int, int], ...] = ()) -> Plan:
+def apst(heuristic: Heuristic, prestaged: tuple[tuple[int, int], ...] = ()) -> Schedule:
     """Six simulations of 200 tasks that share a file each; three clusters, the nearest has a link 20 and 40 times as fast as the others."""
     dice = random.Random(1)
     arrival = np.full((6, 3), INF)
     for file, site in prestaged:
         arrival[file, site] = 0.0
-    chart = Chart(
+    chart = GanttChart(
         lane_worker=range(56),
         lane_free_s=np.zeros(56),
         worker_site=[0] * 32 + [1] * 8 + [2] * 16,
@@ -296,32 +305,32 @@ def test_files_that_are_there_are_used_and_not_sent(heuristic: Heuristic) -> Non
 
 @pytest.mark.parametrize("heuristic", ["max-min", "sufferage", "xsufferage"])
 def test_long_tasks_go_first_where_hosts_and_files_make_no_difference(heuristic: Heuristic) -> None:
-    chart = Chart([0, 1], [0.0, 0.0], [0, 0], [1.0, 1.0], [0.0], [1.0], [0.0], [0.0], [], [])
-    made = plan(chart, [Batch([1.0, 1.0]), Batch([2.0])], heuristic, now=0.0)
+    chart = GanttChart([0, 1], [0.0, 0.0], [0, 0], [1.0, 1.0], [0.0], [1.0], [0.0], [0.0], [], [])
+    made = plan(chart, [TaskBatch([1.0, 1.0]), TaskBatch([2.0])], heuristic, now=0.0)
     assert [placement.batch for placement in made.placements] == [1, 0, 0]
     assert makespan(made) == 2.0
 
 
 def test_tasks_of_a_batch_go_in_its_order_and_need_not_be_equal() -> None:
-    chart = Chart([0], [0.0], [0], [2.0], [0.0], [1.0], [0.0], [0.5], [], [])
-    made = plan(chart, [Batch([3.0, 1.0, 2.0])], "sufferage", now=0.0)
+    chart = GanttChart([0], [0.0], [0], [2.0], [0.0], [1.0], [0.0], [0.5], [], [])
+    made = plan(chart, [TaskBatch([3.0, 1.0, 2.0])], "sufferage", now=0.0)
     assert [(placement.index, placement.end_s) for placement in made.placements] == [(0, 6.5), (1, 9.0), (2, 13.5)]
 
 
 def test_with_too_many_candidates_every_shared_file_is_represented() -> None:
     """A thousand batches need file 0 and one needs file 1, which is large: its transfer starts at once for all that."""
-    chart = Chart([0, 1], [0.0, 0.0], [0, 0], [1.0, 1.0], [0.0], [1.0], [0.0], [0.0], [0.0, 500.0], [[INF], [INF]])
-    batches = [Batch([1.0 + number / 1000], (0,)) for number in range(1000)] + [Batch([1.0, 1.0], (1,))]
+    chart = GanttChart([0, 1], [0.0, 0.0], [0, 0], [1.0, 1.0], [0.0], [1.0], [0.0], [0.0], [0.0, 500.0], [[INF], [INF]])
+    batches = [TaskBatch([1.0 + number / 1000], (0,)) for number in range(1000)] + [TaskBatch([1.0, 1.0], (1,))]
     made = plan(chart, batches, "sufferage", now=0.0)
-    assert made.transfers[0] == Transfer(1, 0, 0.0, 500.0)
+    assert made.transfers[0] == PlannedTransfer(1, 0, 0.0, 500.0)
 
 
 def test_nothing_is_planned_where_there_is_nobody_or_nothing_to_do() -> None:
-    nobody = Chart([], [], [], [], [0.0], [1.0], [0.0], [0.0], [], [])
-    assert plan(nobody, [Batch([1.0, 1.0])], "sufferage", now=0.0) == Plan([], [], [2])
-    somebody = Chart([0], [0.0], [0], [1.0], [0.0], [1.0], [0.0], [0.0], [], [])
-    assert plan(somebody, [], "min-min", now=0.0) == Plan([], [], [])
-    assert plan(somebody, [Batch([])], "min-min", now=0.0) == Plan([], [], [0])
+    nobody = GanttChart([], [], [], [], [0.0], [1.0], [0.0], [0.0], [], [])
+    assert plan(nobody, [TaskBatch([1.0, 1.0])], "sufferage", now=0.0) == Schedule([], [], [2])
+    somebody = GanttChart([0], [0.0], [0], [1.0], [0.0], [1.0], [0.0], [0.0], [], [])
+    assert plan(somebody, [], "min-min", now=0.0) == Schedule([], [], [])
+    assert plan(somebody, [TaskBatch([])], "min-min", now=0.0) == Schedule([], [], [0])
 
 
 def test_tasks_are_grouped_by_what_they_need_and_about_how_long_they_take() -> None:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from pilotfish.core.proposals import Loan
+from pilotfish.core.policy_interface import DelegationProposal
 from pilotfish.core.state import Task, Worker
 from pilotfish.model.task import Request, TaskSpec
-from pilotfish.policies.lending import AHEAD_S, LEAST, call_back, lend
+from pilotfish.policies.site_delegation import AHEAD_S, LEAST, call_back, lend
 from tests.unit.policies.stage import Idle
 
 
 def lent(stage: Idle, *sites: list[Worker]) -> dict[str, list[Task]]:
     """To the first of each site."""
     loans = lend(stage.outlook([(workers[0], workers) for workers in sites]), stage.shapes())
-    assert all(isinstance(loan, Loan) for loan in loans)
+    assert all(isinstance(loan, DelegationProposal) for loan in loans)
     return {loan.worker.id: loan.tasks for loan in loans}
 
 

@@ -6,25 +6,26 @@ import random
 
 import pytest
 
-from pilotfish.core import snapshot, views
+from pilotfish.core import state_snapshot
 from pilotfish.core.apply import apply
+from pilotfish.core.explain import queries
 from pilotfish.core.state import UNIT, State, Task
 from pilotfish.model.states import ASSIGNED
 from pilotfish.model.task import Request, TaskSpec
-from pilotfish.policies.molding import Curve, best, choices, fit
+from pilotfish.policies.moldable import AmdahlCurve, best, choices, fit
 from tests.core_stage import Stage
 
-SHARED = Curve(0.0, 60.0)
-HALF = Curve(30.0, 30.0)
-FIXED = Curve(60.0, 0.0)
+SHARED = AmdahlCurve(0.0, 60.0)
+HALF = AmdahlCurve(30.0, 30.0)
+FIXED = AmdahlCurve(60.0, 0.0)
 
 
-def measured(curve: Curve, *cores: float, samples: int = 5) -> dict[int, tuple[int, float]]:
+def measured(curve: AmdahlCurve, *cores: float, samples: int = 5) -> dict[int, tuple[int, float]]:
     return {round(number * UNIT): (samples, curve.seconds(number)) for number in cores}
 
 
-@pytest.mark.parametrize("curve", [SHARED, HALF, FIXED, Curve(5.0, 100.0)])
-def test_the_curve_is_found_again_from_two_points(curve: Curve) -> None:
+@pytest.mark.parametrize("curve", [SHARED, HALF, FIXED, AmdahlCurve(5.0, 100.0)])
+def test_the_curve_is_found_again_from_two_points(curve: AmdahlCurve) -> None:
     found = fit(measured(curve, 1, 8))
     assert found.seconds(3) == pytest.approx(curve.seconds(3))
 
@@ -54,7 +55,7 @@ def test_from_one_point_all_is_taken_to_be_shared() -> None:
         (FIXED, 1, 1),  # which is none more, if they do not help
     ],
 )
-def test_all_that_wait_are_done_soonest(curve: Curve, waiting: int, cores: int) -> None:
+def test_all_that_wait_are_done_soonest(curve: AmdahlCurve, waiting: int, cores: int) -> None:
     """On one worker with 16 free cores."""
     assert best(curve, choices(UNIT, 16 * UNIT), waiting, {16 * UNIT: 1}) == cores * UNIT
 
@@ -73,7 +74,7 @@ def test_fractions_and_wide_ranges_have_few_choices() -> None:
 class Bench(Stage):
     """One worker, and moldable tasks that take as long as a curve says."""
 
-    def __init__(self, curve: Curve, cores: float, count: int) -> None:
+    def __init__(self, curve: AmdahlCurve, cores: float, count: int) -> None:
         super().__init__()
         self.curve = curve
         self.link = self.join("w", cores)
@@ -122,7 +123,7 @@ def test_people_are_shown_what_was_learnt() -> None:
     bench = Bench(HALF, cores=16.0, count=20)
     for _ in range(12):
         bench.step()
-    rows = views.QUESTIONS["forecasts"](bench.machine, {})["forecasts"]
+    rows = queries.QUESTIONS["forecasts"](bench.machine, {})["forecasts"]
     shown = {row["what"].partition(" on ")[2]: row["forecast"] for row in rows if " on " in row["what"]}
     assert shown == {f"{n} core{'s' * (n > 1)}": pytest.approx(HALF.seconds(n)) for n in (1, 3, 8)}
 
@@ -131,12 +132,12 @@ def test_what_was_learnt_is_in_a_snapshot() -> None:
     bench = Bench(HALF, cores=4.0, count=6)
     bench.step()
     state = State()
-    for fact in snapshot.dump(bench.machine.state):
+    for fact in state_snapshot.dump(bench.machine.state):
         apply(state, fact, bench.machine.state.at)
     assert state.speedups == bench.machine.state.speedups != {}
 
 
-def makespan(curve: Curve, cores: float, count: int, fixed: int | None = None) -> float:
+def makespan(curve: AmdahlCurve, cores: float, count: int, fixed: int | None = None) -> float:
     """Through the real machine; ``fixed``: what it is without choosing."""
     stage = Stage()
     link = stage.join("w", cores)
@@ -155,7 +156,7 @@ def makespan(curve: Curve, cores: float, count: int, fixed: int | None = None) -
 
 @pytest.mark.parametrize("curve", [SHARED, HALF, FIXED], ids=["all shared", "half shared", "nothing shared"])
 @pytest.mark.parametrize("count", [2, 17, 100])
-def test_choosing_is_nearly_as_good_as_the_best_fixed_number(curve: Curve, count: int) -> None:
+def test_choosing_is_nearly_as_good_as_the_best_fixed_number(curve: AmdahlCurve, count: int) -> None:
     """The price of trying, when few wait, is one long task."""
     fixed = min(makespan(curve, 16.0, count, cores) for cores in (1, 2, 4, 8))
     assert makespan(curve, 16.0, count) <= fixed + curve.seconds(1)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from pilotfish.core.state import Task, Troubles
+from pilotfish.core.state import AttemptLosses, Task
 from pilotfish.model.task import Request, TaskSpec
-from pilotfish.policies.nearness import MOST_TASKS, prefer
+from pilotfish.policies.matchers import MOST_TASKS, prefer
 from tests.unit.policies.stage import Idle
 
 
@@ -85,7 +85,7 @@ def test_a_worker_where_it_failed_is_not_preferred() -> None:
     stage = Idle()
     (task,) = stage.need({"x": 100})
     stage.enter("w", holds=["x"])
-    task.troubles = Troubles()
+    task.troubles = AttemptLosses()
     task.troubles.avoid = "w"
     assert preferred(stage) == {}
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from pilotfish.core.proposals import Proposal
+from pilotfish.core.policy_interface import AssignmentProposal
 from pilotfish.core.state import Run, Task
 from pilotfish.model.states import ASSIGNED, RUNNING
 from pilotfish.model.task import Request, TaskSpec
-from pilotfish.policies.fifo import Fifo
-from pilotfish.policies.order import Turns
+from pilotfish.policies.dispatcher import Dispatcher
+from pilotfish.policies.queue_order import QueueOrder
 from tests.unit.policies.clockwork import Clockwork
 from tests.unit.policies.stage import Idle
 
@@ -19,7 +19,7 @@ def placed(run: Run) -> int:
 
 
 def order(stage: Idle) -> list[int]:
-    return [shape.run.id for shape in Turns(stage.machine.state, stage.now).shapes]
+    return [shape.run.id for shape in QueueOrder(stage.machine.state, stage.now).shapes]
 
 
 # --- one look ----------------------------------------------------------------------------------------------------------------------
@@ -30,7 +30,7 @@ def test_without_shares_the_higher_priority_goes_first_and_then_the_older_run() 
     for priority in (0, 5, 0, -1):
         stage.work(TaskSpec("python", priority=priority))
     assert order(stage) == [2, 1, 3, 4]
-    assert not Turns(stage.machine.state, stage.now).contested
+    assert not QueueOrder(stage.machine.state, stage.now).contested
 
 
 def test_a_share_that_had_less_goes_before_one_that_had_more_but_after_a_higher_priority() -> None:
@@ -95,8 +95,8 @@ def test_a_share_whose_inputs_are_everywhere_gets_its_part_at_once_and_no_more()
         stage.need(*[{share: 1000}] * 20)
     for worker in workers:
         stage.holds(worker.id, "near")
-    proposals = Fifo().propose(stage.outlook())
-    given = [task.shape.run.options.share for proposal in proposals if isinstance(proposal, Proposal) for task in proposal.tasks]
+    proposals = Dispatcher().propose(stage.outlook())
+    given = [task.shape.run.options.share for proposal in proposals if isinstance(proposal, AssignmentProposal) for task in proposal.tasks]
     assert sorted(given) == ["far"] * 4 + ["near"] * 4
 
 

@@ -6,20 +6,20 @@ import random
 
 import pytest
 
-from pilotfish.core.proposals import Proposal
-from pilotfish.core.replicas import needs
-from pilotfish.core.state import Troubles, Worker
+from pilotfish.core.data.replicas import needs
+from pilotfish.core.policy_interface import AssignmentProposal
+from pilotfish.core.state import AttemptLosses, Worker
 from pilotfish.model import inputs as i
 from pilotfish.model.site import LOCAL
 from pilotfish.model.states import DONE
 from pilotfish.model.task import Request, TaskSpec
-from pilotfish.policies import planning
-from pilotfish.policies.auto import LOOK_S, Chooser
-from pilotfish.policies.fifo import Fifo
-from pilotfish.policies.gantt import HEURISTICS, Heuristic
-from pilotfish.policies.planning import AGAIN_S, Planner
-from pilotfish.policies.registry import POLICIES
-from pilotfish.policies.transfers import TRIAL_S, Transfers, is_at
+from pilotfish.policies.dispatcher import Dispatcher
+from pilotfish.policies.planning import planned_matcher
+from pilotfish.policies.planning.automatic_matcher import LOOK_S, AutomaticMatcher
+from pilotfish.policies.planning.heuristics import HEURISTICS, Heuristic
+from pilotfish.policies.planning.link_estimates import TRIAL_S, LinkEstimates, is_at
+from pilotfish.policies.planning.planned_matcher import AGAIN_S, PlannedMatcher
+from pilotfish.policies.policy_registry import POLICIES
 from tests.core_stage import Stage
 from tests.unit.policies.stage import Idle, digest
 
@@ -44,7 +44,7 @@ class TwoSites(Idle):
 
     def measure(self, site: str, rate: float) -> None:
         for _ in range(3):
-            self.tell(i.LinkMeasured(site, int(rate), 1.0))
+            self.tell(i.TransferMeasured(site, int(rate), 1.0))
 
     def learn(self, seconds: float) -> None:
         """Tasks have taken so long."""
@@ -52,7 +52,7 @@ class TwoSites(Idle):
             for _ in range(3):
                 self.machine.state.forecasts.task_ended("python ", name, self.worker(name).site, seconds)
 
-    def given(self, policy: Fifo) -> dict[str, list[int]]:
+    def given(self, policy: Dispatcher) -> dict[str, list[int]]:
         return {p.worker.id: [task.id & 0xFFFF for task in p.tasks] for p in policy.propose(self.outlook()) if hasattr(p, "tasks")}
 
 
@@ -60,7 +60,7 @@ class TwoSites(Idle):
 def test_a_large_file_does_not_go_over_a_slow_link(heuristic: Heuristic) -> None:
     stage = TwoSites()
     stage.need(*[{"large": 500 * MB}] * 4)
-    given = stage.given(Fifo(Planner(heuristic)))
+    given = stage.given(Dispatcher(PlannedMatcher(heuristic)))
     assert set(given) == {"near-1", "near-2"}, "the second gets it as it comes to the first; the far ones would wait for over an hour"
 
 
@@ -68,13 +68,13 @@ def test_a_large_file_does_not_go_over_a_slow_link(heuristic: Heuristic) -> None
 def test_small_files_go_where_there_is_room(heuristic: Heuristic) -> None:
     stage = TwoSites()
     stage.need(*[{f"small-{number}": MB // 10} for number in range(8)])
-    assert {"near-1", "far-1"} <= set(stage.given(Fifo(Planner(heuristic))))
+    assert {"near-1", "far-1"} <= set(stage.given(Dispatcher(PlannedMatcher(heuristic))))
 
 
 def test_without_files_everybody_gets_something() -> None:
     stage = TwoSites()
     stage.need(*[{}] * 8)
-    given = stage.given(Fifo(Planner("xsufferage")))
+    given = stage.given(Dispatcher(PlannedMatcher("xsufferage")))
     assert set(given) == {"near-1", "near-2", "far-1", "far-2"}
     tasks = [task for ones in given.values() for task in ones]
     assert len(tasks) == len(set(tasks))
@@ -83,7 +83,7 @@ def test_without_files_everybody_gets_something() -> None:
 def test_a_task_whose_file_is_on_its_way_does_not_hold_a_core_that_others_can_use() -> None:
     stage = TwoSites()
     stage.need(*[{"large": 500 * MB}] * 4, *[{"small": MB}] * 40)
-    policy = Fifo(Planner("xsufferage"))
+    policy = Dispatcher(PlannedMatcher("xsufferage"))
     large = [task for tasks in stage.given(policy).values() for task in tasks if task < 4]
     assert len(large) <= 1
     stage.holds("near-1", "large", "small")
@@ -98,13 +98,13 @@ def test_who_may_not_run_it_is_not_planned_for() -> None:
     for state in (stage.machine.state, stage.shadow):
         for shape in state.ready:
             shape.lacking["near"] = shape.lacking["far"] = None
-    assert set(stage.given(Fifo(Planner("min-min")))) == {"odd"}
+    assert set(stage.given(Dispatcher(PlannedMatcher("min-min")))) == {"odd"}
 
 
 def test_a_plan_is_drawn_again_when_work_comes_and_when_workers_come() -> None:
     stage = TwoSites()
-    planner = Planner("sufferage")
-    policy = Fifo(planner)
+    planner = PlannedMatcher("sufferage")
+    policy = Dispatcher(planner)
     stage.need(*[{}] * 20)
     stage.given(policy)
     stage.given(policy)
@@ -124,21 +124,21 @@ def test_a_plan_is_drawn_again_when_work_comes_and_when_workers_come() -> None:
 def test_of_very_many_tasks_each_file_has_its_representatives() -> None:
     stage = TwoSites()
     tasks = stage.need(*[{"first": MB}] * 100, *[{"last": MB}] * 100)
-    chosen = list(planning._representatives(tasks[0].shape, 20))
+    chosen = list(planned_matcher._representatives(tasks[0].shape, 20))
     assert len(chosen) <= 20 and {record for task in chosen for record in task.contents} == set(stage.machine.state.contents.values())
 
 
 def test_links_are_believed_to_be_as_quick_as_they_were() -> None:
     stage = TwoSites()
     outlook = stage.outlook()
-    assert Transfers().bandwidth(outlook, "near") == pytest.approx(QUICK, rel=0.05)
-    assert Transfers().bandwidth(outlook, "far") == pytest.approx(SLOW, rel=0.05)
+    assert LinkEstimates().bandwidth(outlook, "near") == pytest.approx(QUICK, rel=0.05)
+    assert LinkEstimates().bandwidth(outlook, "far") == pytest.approx(SLOW, rel=0.05)
 
 
 def test_transfers_come_one_after_the_other_and_are_forgotten_when_they_are_there() -> None:
     stage = TwoSites()
     first, second = stage.need({"a": 10 * MB}, {"b": 10 * MB})
-    transfers, outlook = Transfers(), stage.outlook()
+    transfers, outlook = LinkEstimates(), stage.outlook()
     transfers.begin(outlook, first, "far")
     transfers.begin(outlook, second, "far")
     record = stage.machine.state.contents[digest("b")]
@@ -153,10 +153,10 @@ def test_transfers_come_one_after_the_other_and_are_forgotten_when_they_are_ther
 def test_it_says_what_it_has_in_mind() -> None:
     stage = TwoSites()
     tasks = stage.need(*[{"large": 500 * MB}] * 3, {"other": 500 * MB})
-    planner = Planner("xsufferage")
-    stage.given(Fifo(planner))
+    planner = PlannedMatcher("xsufferage")
+    stage.given(Dispatcher(planner))
     assert "has it for worker near-" in planner.why(tasks[2])
-    assert Planner("min-min").why(tasks[0]) == ""
+    assert PlannedMatcher("min-min").why(tasks[0]) == ""
 
 
 @pytest.mark.parametrize("name", list(POLICIES))
@@ -172,9 +172,9 @@ def test_a_task_that_failed_at_the_only_worker_goes_there_again() -> None:
     stage = Idle()
     stage.enter("a")
     (task,) = stage.need({})
-    task.troubles = Troubles()
+    task.troubles = AttemptLosses()
     task.troubles.avoid = "a"
-    (proposal,) = Fifo(Planner("min-min")).propose(stage.outlook())
+    (proposal,) = Dispatcher(PlannedMatcher("min-min")).propose(stage.outlook())
     assert proposal.worker.id == "a"
 
 
@@ -182,7 +182,7 @@ def test_a_file_that_never_arrives_holds_nobody_up() -> None:
     """Whoever was to fetch it has lost its task."""
     stage = TwoSites()
     first, second = stage.need({"large": 500 * MB}, {"large": 500 * MB})
-    transfers = Transfers()
+    transfers = LinkEstimates()
     transfers.begin(stage.outlook(), first, "near")
     assert transfers.must_wait(stage.outlook(), second, "near"), "it has just been given away"
     stage.now += 1
@@ -198,35 +198,35 @@ def test_short_tasks_of_a_lower_priority_are_not_sent_ahead_of_what_is_planned()
     for state in (stage.machine.state, stage.shadow):
         for shape in state.ready:
             shape.samples, shape.mean_us = 10, 1000.0
-    for proposal in Fifo(Planner("min-min")).propose(stage.outlook()):
+    for proposal in Dispatcher(PlannedMatcher("min-min")).propose(stage.outlook()):
         assert all(task.shape.priority == 5 for task in proposal.tasks), proposal
 
 
 # --- auto -----------------------------------------------------------------------------------------------------------------------------
 
 
-def choice(stage: Idle, chooser: Chooser) -> bool:
-    Fifo(chooser).propose(stage.outlook())
+def choice(stage: Idle, chooser: AutomaticMatcher) -> bool:
+    Dispatcher(chooser).propose(stage.outlook())
     return chooser.chosen is not chooser.nearest
 
 
 def test_without_inputs_nothing_is_planned() -> None:
-    stage, chooser = TwoSites(), Chooser()
+    stage, chooser = TwoSites(), AutomaticMatcher()
     stage.need(*[{}] * 4)
     assert not choice(stage, chooser) and chooser.planner.plans == 0
 
 
 def test_files_that_travel_for_long_are_worth_a_plan_and_small_ones_are_not() -> None:
-    stage, chooser = TwoSites(), Chooser()
+    stage, chooser = TwoSites(), AutomaticMatcher()
     stage.need(*[{"large": 500 * MB}] * 4)
     assert choice(stage, chooser)
-    stage, chooser = TwoSites(), Chooser()
+    stage, chooser = TwoSites(), AutomaticMatcher()
     stage.need(*[{"tiny": 100_000}] * 400)
     assert not choice(stage, chooser), chooser.reason
 
 
 def test_it_chooses_again_when_the_files_are_everywhere() -> None:
-    stage, chooser = TwoSites(), Chooser()
+    stage, chooser = TwoSites(), AutomaticMatcher()
     stage.need(*[{"large": 500 * MB}] * 4)
     assert choice(stage, chooser)
     stage.holds("near-2", "large")
@@ -237,7 +237,7 @@ def test_it_chooses_again_when_the_files_are_everywhere() -> None:
 
 
 def test_on_bad_forecasts_nothing_is_built() -> None:
-    stage, chooser = TwoSites(), Chooser()
+    stage, chooser = TwoSites(), AutomaticMatcher()
     dice = random.Random(1)
     for _ in range(200):
         stage.machine.state.forecasts.task_ended("python ", "near-1", "near", dice.choice((0.1, 1.0, 10.0, 100.0)))
@@ -263,10 +263,12 @@ def test_a_link_of_which_nothing_is_known_gets_one_small_file_first(heuristic: H
         stage.enter(name)
         stage.machine.state.workers[name].site = stage.shadow.workers[name].site = name.split("-")[0]
     stage.need(*[{"large": 500 * MB}] * 4, *[{"small": MB}] * 2)
-    policy = Fifo(Planner(heuristic))
+    policy = Dispatcher(PlannedMatcher(heuristic))
 
     def sizes() -> list[int]:
-        given = [task for proposal in policy.propose(stage.outlook()) if isinstance(proposal, Proposal) for task in proposal.tasks]
+        given = [
+            task for proposal in policy.propose(stage.outlook()) if isinstance(proposal, AssignmentProposal) for task in proposal.tasks
+        ]
         return [record.size for task in given for record in needs(task)]
 
     assert sizes() == [MB, MB]
@@ -282,13 +284,13 @@ def test_what_a_trial_brought_is_learnt_although_nobody_measured_the_link() -> N
         stage.enter(name)
         stage.machine.state.workers[name].site = stage.shadow.workers[name].site = "near"
     small, another = stage.need({"small": MB}, {"another": 2 * MB})
-    policy = Fifo(Planner("max-min"))
+    policy = Dispatcher(PlannedMatcher("max-min"))
     (trial,) = policy.propose(stage.outlook())
-    assert isinstance(trial, Proposal) and trial.tasks == [small]
+    assert isinstance(trial, AssignmentProposal) and trial.tasks == [small]
     assert not policy.propose(stage.outlook())
     stage.holds(trial.worker.id, "small")
     stage.now += 0.1
-    given = [task for proposal in policy.propose(stage.outlook()) if isinstance(proposal, Proposal) for task in proposal.tasks]
+    given = [task for proposal in policy.propose(stage.outlook()) if isinstance(proposal, AssignmentProposal) for task in proposal.tasks]
     assert another in given
 
 
@@ -298,11 +300,11 @@ def test_files_for_this_machine_need_no_trial() -> None:
         stage.enter(name)
         stage.machine.state.workers[name].site = stage.shadow.workers[name].site = LOCAL
     stage.need(*[{"one": MB}, {"two": MB}])
-    assert len(Fifo(Planner("xsufferage")).propose(stage.outlook())) == 2
+    assert len(Dispatcher(PlannedMatcher("xsufferage")).propose(stage.outlook())) == 2
 
 
 def test_auto_plans_the_end_of_a_run_whose_tasks_are_uneven() -> None:
-    stage, chooser = TwoSites(), Chooser()
+    stage, chooser = TwoSites(), AutomaticMatcher()
     run = stage.need(*[{}] * 12)[0].shape.run
     assert not choice(stage, chooser)
     run.costs.extend([1.0, 9.0] * 6)
@@ -314,7 +316,7 @@ def test_auto_plans_the_end_of_a_run_whose_tasks_are_uneven() -> None:
 
 
 def test_auto_serves_workers_as_they_come_while_there_is_work_for_all() -> None:
-    stage, chooser = TwoSites(), Chooser()
+    stage, chooser = TwoSites(), AutomaticMatcher()
     stage.need(*[{}] * 100)[0].shape.run.costs.extend([1.0, 9.0] * 50)
     assert not choice(stage, chooser)
 
@@ -325,14 +327,14 @@ def test_a_task_has_a_place_where_it_suits_whatever_it_would_be_elsewhere() -> N
     stage.link["a"] = stage.join("a", cores=8, capacity={"memory": 8_000})
     stage.link["b"] = stage.join("b", cores=2, capacity={"memory": 64_000}, tags={"where": "b"})
     stage.need({}, spec=TaskSpec("python", request=Request(1.0, memory=4_000), tags={"where": "b"}))
-    (proposal,) = Fifo(Planner("max-min")).propose(stage.outlook())
+    (proposal,) = Dispatcher(PlannedMatcher("max-min")).propose(stage.outlook())
     assert proposal.worker.id == "b"
 
 
 def test_where_more_tasks_wait_than_were_looked_at_who_has_nothing_to_do_does_not_wait_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(planning, "MOST_TASKS", 2)
+    monkeypatch.setattr(planned_matcher, "MOST_TASKS", 2)
     stage = TwoSites()
-    policy = Fifo(Planner("max-min"))
+    policy = Dispatcher(PlannedMatcher("max-min"))
     stage.need(*[{}] * 8)
     assert len(stage.given(policy)) == 2
     assert policy.next_look_at(stage.outlook()) == pytest.approx(stage.now + AGAIN_S)
@@ -342,7 +344,7 @@ def test_where_more_tasks_wait_than_were_looked_at_who_has_nothing_to_do_does_no
 @pytest.mark.parametrize("quick_s", [0.0, 0.0005, 0.3])
 def test_tasks_that_become_ready_do_not_wait_for_the_next_plan_while_somebody_idles(heuristic: Heuristic, quick_s: float) -> None:
     """However soon after a plan the task ended that they waited for."""
-    stage = Stage(policy=Fifo(Planner(heuristic)))
+    stage = Stage(policy=Dispatcher(PlannedMatcher(heuristic)))
     run = stage.open_run()
     stage.submit(run, TaskSpec("python"), 4, deps={1: [0], 2: [0], 3: [1, 2]})
     link = stage.join("w", cores=2.0)

@@ -8,17 +8,17 @@ import signal
 import pytest
 
 from pilotfish.errors import BadInput, PilotfishError
-from pilotfish.policies.registry import POLICIES
-from pilotfish.sim.campaign import longest_chain_s, play, play_all, tell
-from pilotfish.sim.parallel import in_parallel
-from pilotfish.sim.scenario_file import Scenario, Wanted
-from pilotfish.sim.workload import Work
+from pilotfish.policies.policy_registry import POLICIES
+from pilotfish.sim.process_map import in_parallel
+from pilotfish.sim.scenarios.policy_comparison import longest_chain_s, play, play_all, tell
+from pilotfish.sim.scenarios.scenario_file import Scenario, ScenarioOptions
+from pilotfish.sim.workload import Workload
 from tests.unit.sim.test_scenario_file import read
 
 
 def small(**work: object) -> Scenario:
     return read(
-        wanted=Wanted(
+        wanted=ScenarioOptions(
             ["near 4", "far 4 speed=0.5 bandwidth=1MB"], ["3x5MB"], {"tasks": 60, "seconds": "uniform(5, 20)", **work}, ["all"], 2
         )
     )
@@ -49,20 +49,20 @@ def test_what_happened_is_told_whole() -> None:
 
 
 def test_stealing_ends_sooner_where_some_hosts_are_slow() -> None:
-    scenario = read(wanted=Wanted(["quick 4", "slow 4 speed=0.1"], [], {"tasks": 24, "seconds": 30}, ["near", "stealing"], 1))
+    scenario = read(wanted=ScenarioOptions(["quick 4", "slow 4 speed=0.1"], [], {"tasks": 24, "seconds": 30}, ["near", "stealing"], 1))
     near, stealing = play_all(scenario, 1)
     assert stealing.makespan_s < 0.7 * near.makespan_s
 
 
 def test_tasks_that_nobody_can_end_are_an_error() -> None:
-    scenario = read(wanted=Wanted(["here 1 walltime=60"], [], {"tasks": 10, "seconds": 50}, ["workqueue"], 1))
+    scenario = read(wanted=ScenarioOptions(["here 1 walltime=60"], [], {"tasks": 10, "seconds": 50}, ["workqueue"], 1))
     with pytest.raises(BadInput, match="policy workqueue, seed 0: .* tasks were left") as refused:
         list(play_all(scenario, 1))
     assert "walltime" in refused.value.hint
 
 
 def test_an_error_in_another_process_comes_back() -> None:
-    scenario = read(wanted=Wanted(["here 1 walltime=60"], [], {"tasks": 10, "seconds": 50}, ["workqueue"], 2))
+    scenario = read(wanted=ScenarioOptions(["here 1 walltime=60"], [], {"tasks": 10, "seconds": 50}, ["workqueue"], 2))
     with pytest.raises(BadInput, match="tasks were left"):
         list(play_all(scenario, 2))
 
@@ -82,5 +82,5 @@ def _die(turn: int) -> int:
 
 
 def test_the_longest_chain_is_found() -> None:
-    assert longest_chain_s(Work([1.0, 5.0, 2.0], after=[(), (0,), (0, 1)])) == 8.0
-    assert longest_chain_s(Work([1.0, 5.0])) == 5.0
+    assert longest_chain_s(Workload([1.0, 5.0, 2.0], after=[(), (0,), (0, 1)])) == 8.0
+    assert longest_chain_s(Workload([1.0, 5.0])) == 5.0

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from xml.etree import ElementTree
 
-from pilotfish.sim.campaign import tell
-from pilotfish.sim.drawn_work import WorkPlan
-from pilotfish.sim.draws import Draw
-from pilotfish.sim.gantt_picture import MOST_BYTES, draw_gantt
-from pilotfish.sim.pictures import WIDTH, draw_bars, draw_lines, ticks
-from pilotfish.sim.scenario_file import Scenario, Wanted
-from pilotfish.sim.workload import Place
+from pilotfish.sim.scenarios.distributions import Distribution
+from pilotfish.sim.scenarios.gantt_chart import MOST_BYTES, draw_gantt
+from pilotfish.sim.scenarios.policy_comparison import tell
+from pilotfish.sim.scenarios.scenario_file import Scenario, ScenarioOptions
+from pilotfish.sim.scenarios.svg_charts import WIDTH, draw_bars, draw_lines, ticks
+from pilotfish.sim.scenarios.workload_generator import WorkloadPlan
+from pilotfish.sim.workload import SimulatedSite
 from tests.unit.sim.test_scenario_file import read
 
 
@@ -19,7 +19,7 @@ def words_of(picture: str) -> str:
 
 
 def test_a_gantt_picture_has_sites_files_links_and_minutes() -> None:
-    scenario = read(wanted=Wanted(sites=["near 4", "far 2x2 bandwidth=1M"], files=["2x5M"], work={"tasks": 40, "seconds": 10}))
+    scenario = read(wanted=ScenarioOptions(sites=["near 4", "far 2x2 bandwidth=1M"], files=["2x5M"], work={"tasks": 40, "seconds": 10}))
     picture = draw_gantt("workqueue & co", scenario.places, tell(scenario, "workqueue"))
     words = words_of(picture)
     for expected in ("workqueue & co", "near", "far", "4 cores", "files come", "file 1, 5.24 MB", "waits for its file", "minutes"):
@@ -28,7 +28,7 @@ def test_a_gantt_picture_has_sites_files_links_and_minutes() -> None:
 
 
 def test_a_long_legend_goes_on_in_the_next_line() -> None:
-    scenario = read(wanted=Wanted(sites=["near 4"], files=["10x5M"], work={"tasks": 40, "seconds": 10}))
+    scenario = read(wanted=ScenarioOptions(sites=["near 4"], files=["10x5M"], work={"tasks": 40, "seconds": 10}))
     picture = draw_gantt("ten files", scenario.places, tell(scenario, "workqueue"))
     words = [element for element in ElementTree.fromstring(picture).iter() if element.tag.endswith("text")]
     legend = [element for element in words if (element.text or "").startswith(("file ", "waits", "2 others"))]
@@ -38,14 +38,16 @@ def test_a_long_legend_goes_on_in_the_next_line() -> None:
 
 
 def test_a_picture_of_many_tasks_is_small() -> None:
-    scenario = Scenario((Place("here", 300), Place("there", 100, cores=4)), WorkPlan(12_000, Draw("exponential", 5.0)))
+    scenario = Scenario(
+        (SimulatedSite("here", 300), SimulatedSite("there", 100, cores=4)), WorkloadPlan(12_000, Distribution("exponential", 5.0))
+    )
     picture = draw_gantt("many", scenario.places, tell(scenario, "workqueue"))
     assert len(picture) <= MOST_BYTES
     assert "of 300" in words_of(picture)
 
 
 def test_tasks_of_a_workflow_are_coloured_by_what_they_do() -> None:
-    scenario = read(wanted=Wanted(sites=["here 8"], work={"from": "montage:120"}))
+    scenario = read(wanted=ScenarioOptions(sites=["here 8"], work={"from": "montage:120"}))
     assert "mProject" in words_of(draw_gantt("montage", scenario.places, tell(scenario, "near")))
 
 

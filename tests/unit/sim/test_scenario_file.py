@@ -9,20 +9,20 @@ from typing import Any
 import pytest
 
 from pilotfish.errors import BadInput
-from pilotfish.sim.drawn_work import FileKind, WorkPlan
-from pilotfish.sim.draws import parse_draw
-from pilotfish.sim.scenario_file import Scenario, Wanted, read_scenario
-from pilotfish.sim.workload import Work
+from pilotfish.sim.scenarios.distributions import parse_draw
+from pilotfish.sim.scenarios.scenario_file import Scenario, ScenarioOptions, read_scenario
+from pilotfish.sim.scenarios.workload_generator import FileGroup, WorkloadPlan
+from pilotfish.sim.workload import Workload
 
-HERE = Wanted(sites=["here 4"], work={"tasks": 10})
-
-
-def a_list(path: str) -> Work:
-    return Work([1.0, 2.0], kinds=["a", "b"], after=[(), (0,)])
+HERE = ScenarioOptions(sites=["here 4"], work={"tasks": 10})
 
 
-def read(text: str = "", wanted: Wanted | None = None) -> Scenario:
-    return read_scenario(tomllib.loads(text), "grid.toml: " if text else "", wanted or Wanted(), a_list)
+def a_list(path: str) -> Workload:
+    return Workload([1.0, 2.0], kinds=["a", "b"], after=[(), (0,)])
+
+
+def read(text: str = "", wanted: ScenarioOptions | None = None) -> Scenario:
+    return read_scenario(tomllib.loads(text), "grid.toml: " if text else "", wanted or ScenarioOptions(), a_list)
 
 
 def test_a_file_says_everything() -> None:
@@ -65,7 +65,7 @@ def test_a_file_says_everything() -> None:
 
 def test_options_say_the_same_in_short() -> None:
     scenario = read(
-        wanted=Wanted(
+        wanted=ScenarioOptions(
             sites=["near 32", "far 16x4 speed=0.5 bandwidth=2MB wait=10m files=1,2"],
             files=["6x20M", "1k:none"],
             work={"tasks": 60, "seconds": "lognormal(60, 0.5)"},
@@ -75,7 +75,7 @@ def test_options_say_the_same_in_short() -> None:
     near, far = scenario.places
     assert (near.name, near.hosts, near.cores) == ("near", 32, 1)
     assert (far.cores, far.speed, far.bandwidth, far.wait_s, len(far.files)) == (4, 0.5, 2e6, 600.0, 2)
-    assert scenario.work.kinds == (FileKind(20 * 1024**2, 6), FileKind(1024, 1, "none"))
+    assert scenario.work.kinds == (FileGroup(20 * 1024**2, 6), FileGroup(1024, 1, "none"))
     assert len(scenario.policies) == 8
     work = scenario.work.work(0)
     assert len(work.files) == 6 + 60 and not work.costs
@@ -83,29 +83,29 @@ def test_options_say_the_same_in_short() -> None:
 
 def test_options_count_instead_of_the_file() -> None:
     text = '[work]\ntasks = 5\nseconds = 2\n[[site]]\nname = "a"\nhosts = 1'
-    scenario = read(text, Wanted(sites=["b 2"], work={"tasks": 7}, policies=["near"], seeds=1))
+    scenario = read(text, ScenarioOptions(sites=["b 2"], work={"tasks": 7}, policies=["near"], seeds=1))
     assert [place.name for place in scenario.places] == ["b"]
     assert scenario.work.work(0).seconds == [2.0] * 7
     assert (scenario.policies, scenario.seeds) == (("near",), 1)
 
 
 def test_the_published_experiment_brings_its_sites_along() -> None:
-    scenario = read(wanted=Wanted(work={"from": "apst:c", "seconds": 2}))
+    scenario = read(wanted=ScenarioOptions(work={"from": "apst:c", "seconds": 2}))
     assert [place.hosts for place in scenario.places] == [32, 8, 16]
     assert len(scenario.places[2].files) == 3
     assert len(scenario.work.work(1)) == 1200
 
 
 def test_a_family_an_instance_and_a_list_are_work() -> None:
-    family = read(wanted=Wanted(sites=["here 4"], work={"from": "montage:150"}))
+    family = read(wanted=ScenarioOptions(sites=["here 4"], work={"from": "montage:150"}))
     assert any(family.work.work(0).after)
-    listed = read(wanted=Wanted(sites=["here 4"], work={"from": __file__, "seconds": 10}))
+    listed = read(wanted=ScenarioOptions(sites=["here 4"], work={"from": __file__, "seconds": 10}))
     assert listed.work.work(0).seconds == [10.0, 20.0]
     assert listed.work.work(0).costs == [1.0, 2.0]
 
 
 def test_each_seed_draws_other_work_and_the_same_again() -> None:
-    plan = WorkPlan(20, parse_draw("exponential(60)", "seconds"))
+    plan = WorkloadPlan(20, parse_draw("exponential(60)", "seconds"))
     assert plan.work(1).seconds == plan.work(1).seconds != plan.work(2).seconds
 
 
@@ -140,7 +140,7 @@ def test_a_distribution_has_the_mean_that_was_written(text: str, mean: float) ->
 )
 def test_work_that_cannot_be_used_is_refused_by_name(work: dict[str, Any], message: str, hint: str) -> None:
     with pytest.raises(BadInput) as refused:
-        read(wanted=Wanted(sites=["here 4"], work=work))
+        read(wanted=ScenarioOptions(sites=["here 4"], work=work))
     assert message in str(refused.value)
     assert hint in refused.value.hint
 
@@ -162,7 +162,7 @@ def test_work_that_cannot_be_used_is_refused_by_name(work: dict[str, Any], messa
 )
 def test_a_site_that_cannot_be_used_is_refused_by_name(site: str, message: str, hint: str) -> None:
     with pytest.raises(BadInput) as refused:
-        read(wanted=Wanted(sites=[site], work={"tasks": 5}))
+        read(wanted=ScenarioOptions(sites=[site], work={"tasks": 5}))
     assert message in str(refused.value)
     assert hint in refused.value.hint
 
@@ -183,7 +183,7 @@ def test_a_site_that_cannot_be_used_is_refused_by_name(site: str, message: str, 
     ],
 )
 def test_a_file_that_cannot_be_used_is_refused_by_field(text: str, message: str, hint: str) -> None:
-    wanted = Wanted(sites=[] if "[[site]]" in text else ["here 4"], work=None if "work" in text else {"tasks": 5})
+    wanted = ScenarioOptions(sites=[] if "[[site]]" in text else ["here 4"], work=None if "work" in text else {"tasks": 5})
     with pytest.raises(BadInput) as refused:
         read(text, wanted)
     assert message in str(refused.value)
@@ -192,4 +192,4 @@ def test_a_file_that_cannot_be_used_is_refused_by_field(text: str, message: str,
 
 def test_without_a_site_there_is_nothing_to_simulate() -> None:
     with pytest.raises(BadInput, match="there is no site"):
-        read(wanted=Wanted(work={"tasks": 5}))
+        read(wanted=ScenarioOptions(work={"tasks": 5}))

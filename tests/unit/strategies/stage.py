@@ -6,8 +6,15 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
-from pilotfish.core.pilots import Pilot
-from pilotfish.core.prospects import Demand, PilotWish, PilotWithdrawal, Prospect, SiteEvent, SiteView
+from pilotfish.core.pilots.factory_interface import (
+    Demand,
+    FactoryView,
+    PilotProposal,
+    SiteEvent,
+    SiteView,
+    WithdrawalProposal,
+)
+from pilotfish.core.pilots.pilot_records import Pilot
 from pilotfish.core.state import State
 from pilotfish.model.site import PilotSize, Site
 from pilotfish.model.states import ACTIVE, SUBMITTED
@@ -38,24 +45,24 @@ def view(
 
 def prospect(
     sites: Sequence[SiteView], tasks: int = 0, *, spare: Sequence[str] = (), now: float = NOW, sizes: Sequence[PilotSize] | None = None
-) -> Prospect:
+) -> FactoryView:
     state = State(unfinished=tasks)
     for one in sites:
         for present in one.pilots:
             state.pilots[present.id] = present
     wanted = list(sizes) if sizes is not None else [ONE] * tasks
-    return Prospect(state, list(sites), Demand(float(tasks), tasks or len(wanted), wanted, list(spare)), now)
+    return FactoryView(state, list(sites), Demand(float(tasks), tasks or len(wanted), wanted, list(spare)), now)
 
 
-def wishes(proposals: Sequence[PilotWish | PilotWithdrawal]) -> list[PilotWish]:
-    return [one for one in proposals if isinstance(one, PilotWish)]
+def wishes(proposals: Sequence[PilotProposal | WithdrawalProposal]) -> list[PilotProposal]:
+    return [one for one in proposals if isinstance(one, PilotProposal)]
 
 
-def withdrawals(proposals: Sequence[PilotWish | PilotWithdrawal]) -> list[PilotWithdrawal]:
-    return [one for one in proposals if isinstance(one, PilotWithdrawal)]
+def withdrawals(proposals: Sequence[PilotProposal | WithdrawalProposal]) -> list[WithdrawalProposal]:
+    return [one for one in proposals if isinstance(one, WithdrawalProposal)]
 
 
-def count_by_site(proposals: Sequence[PilotWish | PilotWithdrawal]) -> dict[str, int]:
+def count_by_site(proposals: Sequence[PilotProposal | WithdrawalProposal]) -> dict[str, int]:
     counts: dict[str, int] = {}
     for wish in wishes(proposals):
         counts[wish.site] = counts.get(wish.site, 0) + 1

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from pilotfish.core.pilots import Pilot
-from pilotfish.core.prospects import Prospect, SiteView
+from pilotfish.core.pilots.factory_interface import FactoryView, SiteView
+from pilotfish.core.pilots.pilot_records import Pilot
 from pilotfish.core.state import Task, Worker
+from pilotfish.factories.site_limits import ProposalRound
+from pilotfish.factories.upkeep import FactoryUpkeep
 from pilotfish.model.site import PilotSize
 from pilotfish.model.states import DRAINING
-from pilotfish.strategies.duties import Duties
-from pilotfish.strategies.limits import Round
 from tests.unit.strategies.stage import NOW, pilot, prospect, view, withdrawals
 
 HOUR = PilotSize(walltime_s=3600.0)
@@ -27,16 +27,16 @@ def idler(idle_s: float, size: PilotSize = HOUR, agents: int = 1, **more: Any) -
     return made, workers
 
 
-def seen(site: SiteView, workers: list[Worker], **more: Any) -> Prospect:
+def seen(site: SiteView, workers: list[Worker], **more: Any) -> FactoryView:
     made = prospect([site], **more)
     made.state.workers = {worker.id: worker for worker in workers}
     return made
 
 
-def sent_home(made: Prospect) -> tuple[list[str], list[float]]:
+def sent_home(made: FactoryView) -> tuple[list[str], list[float]]:
     """Who, and when to look again."""
-    round_ = Round(made)
-    Duties().perform(round_)
+    round_ = ProposalRound(made)
+    FactoryUpkeep().perform(round_)
     return [one.pilot for one in withdrawals(round_.proposals)], round_.moments
 
 

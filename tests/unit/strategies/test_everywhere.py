@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pilotfish.core.pilots import SiteRecord
-from pilotfish.core.proposals import Hold
-from pilotfish.core.prospects import PilotWish, PilotWithdrawal, Prospect, SiteView
+from pilotfish.core.pilots.factory_interface import FactoryView, PilotProposal, SiteView, WithdrawalProposal
+from pilotfish.core.pilots.pilot_records import SiteRecord
+from pilotfish.core.policy_interface import HoldProposal
 from pilotfish.core.state import State
+from pilotfish.factories.provisioner import APART_S, GIVE_UP_AFTER, PoolProvisioner
 from pilotfish.model.site import LOCAL, SUBMITTED, PilotSize, Site, SiteEvent
-from pilotfish.strategies.everywhere import APART_S, GIVE_UP_AFTER, Everywhere
 
 POND = Site(backend="slurm")
 NOW = 1000.0
@@ -20,26 +20,26 @@ class Recorder:
 
     def __init__(self) -> None:
         self.heard: list[SiteEvent] = []
-        self.prospects: list[Prospect] = []
+        self.prospects: list[FactoryView] = []
         self.look_at: float | None = None
 
     def hear(self, event: SiteEvent) -> None:
         self.heard.append(event)
 
-    def propose(self, prospect: Prospect) -> Sequence[PilotWish | PilotWithdrawal]:
+    def propose(self, prospect: FactoryView) -> Sequence[PilotProposal | WithdrawalProposal]:
         self.prospects.append(prospect)
-        return [PilotWish(view.name, PilotSize(), "always") for view in prospect.sites]
+        return [PilotProposal(view.name, PilotSize(), "always") for view in prospect.sites]
 
     def standing(self, view: SiteView, now: float) -> dict[str, object]:
         return {"site": view.name}
 
-    def next_look_at(self, prospect: Prospect) -> float | None:
+    def next_look_at(self, prospect: FactoryView) -> float | None:
         return self.look_at
 
 
-def made(**records: SiteRecord) -> tuple[Everywhere, Recorder, State]:
+def made(**records: SiteRecord) -> tuple[PoolProvisioner, Recorder, State]:
     factory = Recorder()
-    return Everywhere(factory), factory, State(sites=dict(records))
+    return PoolProvisioner(factory), factory, State(sites=dict(records))
 
 
 def used(site: Site = POND, wanted: int | None = -1) -> SiteRecord:
@@ -62,7 +62,7 @@ def test_the_factory_sees_sites_that_are_used_and_neither_paused_nor_held() -> N
     held.held = "its pilots fail"
     records = {"pond": used(), "paused": used(Site(backend="sge", paused=True)), "held": held, "unused": used(wanted=None)}
     everywhere, factory, state = made(**records, removed=SiteRecord(wanted=-1))
-    assert [wish.site for wish in everywhere.propose(state, NOW) if isinstance(wish, PilotWish)] == ["pond"]
+    assert [wish.site for wish in everywhere.propose(state, NOW) if isinstance(wish, PilotProposal)] == ["pond"]
     assert [view.name for view in factory.prospects[0].sites] == ["pond"]
 
 
@@ -111,10 +111,10 @@ def test_a_site_is_given_up_after_three_bad_starts_and_not_asked_in_the_same_bre
     pond.bad_starts, pond.last_bad = GIVE_UP_AFTER, "no python3 on n07"
     everywhere, factory, state = made(pond=pond, reef=used())
     (hold,) = everywhere.propose(state, NOW)
-    assert isinstance(hold, Hold) and hold.site == "pond" and "no python3 on n07" in hold.reason
+    assert isinstance(hold, HoldProposal) and hold.site == "pond" and "no python3 on n07" in hold.reason
     assert everywhere.next_look_at(state, NOW) == NOW + APART_S, "the other sites are thought about soon"
     pond.held, pond.bad_starts = hold.reason, 0
-    assert [type(one) for one in everywhere.propose(state, NOW + APART_S)] == [PilotWish]
+    assert [type(one) for one in everywhere.propose(state, NOW + APART_S)] == [PilotProposal]
     assert [view.name for view in factory.prospects[-1].sites] == ["reef"]
 
 
@@ -123,7 +123,7 @@ def test_two_bad_starts_are_bad_luck_and_a_held_site_is_not_held_again() -> None
     unlucky.bad_starts = GIVE_UP_AFTER - 1
     held.bad_starts, held.held = GIVE_UP_AFTER, "its pilots fail"
     everywhere, _, state = made(pond=unlucky, reef=held)
-    assert not [one for one in everywhere.propose(state, NOW) if isinstance(one, Hold)]
+    assert not [one for one in everywhere.propose(state, NOW) if isinstance(one, HoldProposal)]
 
 
 def test_standings_are_of_the_sites_that_are_used() -> None:

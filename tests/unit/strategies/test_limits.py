@@ -7,25 +7,24 @@ from collections.abc import Callable
 
 import pytest
 
-from pilotfish.core.prospects import Factory
+from pilotfish.core.pilots.factory_interface import Factory
+from pilotfish.factories.heuristic import HeuristicFactory, HeuristicSettings, HybridFactory
+from pilotfish.factories.on_demand import DemandFactory
+from pilotfish.factories.simple import RANDOM, SimpleFactory
+from pilotfish.factories.site_limits import PilotNeeds, ProposalRound, fit
+from pilotfish.factories.swift import SwiftFactory
+from pilotfish.factories.swift_scores import SwiftSettings
 from pilotfish.model.site import PilotSize, Site
-from pilotfish.strategies.demand import OnDemand
-from pilotfish.strategies.heuristic import Heuristic, HeuristicSettings
-from pilotfish.strategies.hybrid import Hybrid
-from pilotfish.strategies.limits import Needs, Round, fit
-from pilotfish.strategies.scores import SwiftSettings
-from pilotfish.strategies.simple import RANDOM, Simple
-from pilotfish.strategies.swift import Swift
 from tests.unit.strategies.stage import ONE, count_by_site, pilot, prospect, queued, view, wishes, withdrawals
 
 GIB = 1 << 30
 FACTORIES: dict[str, Callable[[], Factory]] = {
-    "by turns": lambda: Simple(50, random.Random(1)),
-    "at random": lambda: Simple(50, random.Random(1), RANDOM),
-    "heuristic": lambda: Heuristic(HeuristicSettings(workers=50, max_pending=50), random.Random(1)),
-    "hybrid": lambda: Hybrid(HeuristicSettings(workers=50, max_pending=50), random.Random(1), {"a": 2.0}),
-    "swift": lambda: Swift(SwiftSettings(job_throttle=50), random.Random(1)),
-    "demand": OnDemand,
+    "by turns": lambda: SimpleFactory(50, random.Random(1)),
+    "at random": lambda: SimpleFactory(50, random.Random(1), RANDOM),
+    "heuristic": lambda: HeuristicFactory(HeuristicSettings(workers=50, max_pending=50), random.Random(1)),
+    "hybrid": lambda: HybridFactory(HeuristicSettings(workers=50, max_pending=50), random.Random(1), {"a": 2.0}),
+    "swift": lambda: SwiftFactory(SwiftSettings(job_throttle=50), random.Random(1)),
+    "demand": DemandFactory,
 }
 every_factory = pytest.mark.parametrize("make", FACTORIES.values(), ids=FACTORIES)
 
@@ -156,7 +155,7 @@ def test_memory_that_nobody_fixed_is_enough_for_all_tasks_that_the_cores_take() 
 def test_a_machine_reached_by_ssh_is_taken_whole_and_once() -> None:
     site = Site(backend="ssh", hosts=("one", "two"), max_queued=9)
     assert fit(PilotSize(cores=64), site) == PilotSize(cores=0, walltime_s=3600)
-    assert len(wishes(OnDemand().propose(prospect([view("a", site=site, pilots=[queued("a")])], 9)))) == 1
+    assert len(wishes(DemandFactory().propose(prospect([view("a", site=site, pilots=[queued("a")])], 9)))) == 1
 
 
 def test_a_pilot_larger_than_all_that_a_site_gives_is_never_asked_for() -> None:
@@ -164,7 +163,7 @@ def test_a_pilot_larger_than_all_that_a_site_gives_is_never_asked_for() -> None:
 
 
 def test_needs_of_different_kinds_share_one_pilot_if_they_fit() -> None:
-    needs = Needs([PilotSize(cores=4), ONE, ONE, ONE, PilotSize(memory=GIB)])
+    needs = PilotNeeds([PilotSize(cores=4), ONE, ONE, ONE, PilotSize(memory=GIB)])
     needs.serve(PilotSize(cores=6), PilotSize(cores=4))
     assert needs.kinds() == [ONE, PilotSize(memory=GIB)]
     needs.serve(PilotSize(cores=1), ONE)
@@ -176,7 +175,7 @@ def test_a_replacement_is_as_large_as_the_work_needs_not_as_the_pilot_was() -> N
     seen = prospect([view("a", [waiting]), view("b", cores=2)])
     waiting.size = PilotSize(cores=64)
     seen.demand.awaited[waiting.id] = PilotSize(cores=2)
-    round_ = Round(seen)
+    round_ = ProposalRound(seen)
     assert round_.wish_instead("b", waiting, "it waits")
     (wish,) = wishes(round_.proposals)
     assert wish.size.cores == 2 and wish.replaces == waiting.id

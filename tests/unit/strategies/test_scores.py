@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from pilotfish.strategies.scores import (
+from pilotfish.factories.swift_scores import (
     SwiftSettings,
     max_jobs,
     queue_time_throttle,

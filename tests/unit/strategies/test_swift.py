@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from pilotfish.core.prospects import (
+from pilotfish.core.pilots.factory_interface import (
     EXPIRED,
     FAILED,
     JOINED,
@@ -19,26 +19,26 @@ from pilotfish.core.prospects import (
     SiteEvent,
     SiteView,
 )
+from pilotfish.factories.swift import CANDIDATE, HIBERNATED, OVERLOADED, SwiftFactory
+from pilotfish.factories.swift_scores import BEST, FILE_OPERATION, FILE_OPERATION_DONE, TRANSFER, TRANSFER_DONE, SwiftSettings
 from pilotfish.model.states import REQUESTED
-from pilotfish.strategies.scores import BEST, FILE_OPERATION, FILE_OPERATION_DONE, TRANSFER, TRANSFER_DONE, SwiftSettings
-from pilotfish.strategies.swift import CANDIDATE, HIBERNATED, OVERLOADED, Swift
 from tests.unit.strategies.stage import NOW, count_by_site, event, pilot, prospect, queued, view, wishes, withdrawals
 
 QUIET = {"period_s": 0.0, "least_rest_s": 100.0}
 
 
-def swift(*events: SiteEvent, seed: int = 1, **settings: object) -> Swift:
-    factory = Swift(SwiftSettings(**{**QUIET, **settings}), random.Random(seed))  # type: ignore[arg-type]
+def swift(*events: SiteEvent, seed: int = 1, **settings: object) -> SwiftFactory:
+    factory = SwiftFactory(SwiftSettings(**{**QUIET, **settings}), random.Random(seed))  # type: ignore[arg-type]
     for one in events:
         factory.hear(one)
     return factory
 
 
-def score(factory: Swift, site: SiteView | None = None) -> float:
+def score(factory: SwiftFactory, site: SiteView | None = None) -> float:
     return factory.score(site or view("a"), NOW)
 
 
-def status(factory: Swift, site: SiteView | None = None) -> str:
+def status(factory: SwiftFactory, site: SiteView | None = None) -> str:
     return factory.status(site or view("a"), NOW)
 
 

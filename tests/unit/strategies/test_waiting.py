@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from pilotfish.core.prospects import JOINED, OVERDUE, SiteView
-from pilotfish.strategies.limits import Round
-from pilotfish.strategies.replication import Outlook, sort_out
+from pilotfish.core.pilots.factory_interface import JOINED, OVERDUE, SiteView
+from pilotfish.factories.replication import WaitOutlook, sort_out
+from pilotfish.factories.site_limits import ProposalRound
 from tests.unit.strategies.stage import NOW, event, pilot, prospect, queued, view, withdrawals
 
 PATIENCE_S = 900.0
 
 
-def look(*sites: SiteView, spare: tuple[str, ...] = ()) -> tuple[Outlook, Round]:
-    round_ = Round(prospect(list(sites), spare=spare))
+def look(*sites: SiteView, spare: tuple[str, ...] = ()) -> tuple[WaitOutlook, ProposalRound]:
+    round_ = ProposalRound(prospect(list(sites), spare=spare))
     return sort_out(round_, PATIENCE_S), round_
 
 

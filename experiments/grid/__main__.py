@@ -1,0 +1,108 @@
+"""Factories compared on hostile grids: ``python -m experiments.grid 200`` prints the figures of the documentation."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import random
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from experiments.grid.grid_sites import GridSite, draw_grid, draw_uneven_grid
+from experiments.grid.grid_world import TICK_S, GridFigures, GridWorld, TaskBag
+from pilotfish.core.pilots.factory_interface import Factory
+from pilotfish.factories.heuristic import HeuristicFactory, HeuristicSettings, HybridFactory
+from pilotfish.factories.on_demand import DemandFactory, DemandSettings
+from pilotfish.factories.simple import RANDOM, TURNS, SimpleFactory
+from pilotfish.factories.swift import SwiftFactory
+from pilotfish.factories.swift_scores import BEST, SwiftSettings
+
+WORKERS = 20
+PATIENCE_S = 1800.0
+Maker = Callable[[random.Random, list[GridSite]], Factory]
+Draw = Callable[[int], list[GridSite]]
+
+
+def _heuristic() -> HeuristicSettings:
+    return HeuristicSettings(workers=WORKERS, window_s=7200.0, patience_s=PATIENCE_S, period_s=TICK_S)
+
+
+def _swift(choice: str = "weighted", replicas: int = 2) -> SwiftSettings:
+    return SwiftSettings(workers=WORKERS, choice=choice, period_s=TICK_S, replication_limit=replicas)
+
+
+MAKERS: dict[str, Maker] = {
+    "by turns": lambda dice, sites: SimpleFactory(WORKERS, dice, TURNS, TICK_S, PATIENCE_S),
+    "at random": lambda dice, sites: SimpleFactory(WORKERS, dice, RANDOM, TICK_S, PATIENCE_S),
+    "heuristic": lambda dice, sites: HeuristicFactory(_heuristic(), dice),
+    "hybrid": lambda dice, sites: HybridFactory(_heuristic(), dice, {site.name: site.speed for site in sites}),
+    "swift": lambda dice, sites: SwiftFactory(_swift(), dice),
+    "swift, best score": lambda dice, sites: SwiftFactory(_swift(BEST), dice),
+    "swift, no replicas": lambda dice, sites: SwiftFactory(_swift(replicas=0), dice),
+    "demand": lambda dice, sites: DemandFactory(DemandSettings(workers=WORKERS)),
+    "demand, no limit": lambda dice, sites: DemandFactory(),
+}
+
+
+@dataclass(slots=True, frozen=True)
+class Spread:
+    mean: float
+    deviation: float
+    count: int
+
+    @property
+    def error(self) -> float:
+        """Of the mean."""
+        return self.deviation / math.sqrt(self.count)
+
+    @staticmethod
+    def of(values: Iterable[float]) -> Spread:
+        known = list(values)
+        mean = sum(known) / len(known)
+        return Spread(mean, math.sqrt(sum((value - mean) ** 2 for value in known) / max(1, len(known) - 1)), len(known))
+
+
+def try_grid(seed: int, name: str, draw: Draw = draw_grid, bag: TaskBag | None = None) -> GridFigures:
+    """The same sites and the same tasks for every factory."""
+    sites = draw(seed)
+    return GridWorld(sites, MAKERS[name](random.Random(f"{name} {seed}"), sites), seed, bag).run()
+
+
+def compare(seeds: Iterable[int], names: Iterable[str], draw: Draw = draw_grid, bag: TaskBag | None = None) -> dict[str, list[GridFigures]]:
+    drawn = list(seeds)
+    return {name: [try_grid(seed, name, draw, bag) for seed in drawn] for name in names}
+
+
+FIGURES: dict[str, Callable[[GridFigures], float]] = {
+    "makespan, min": lambda one: one.makespan_s / 60,
+    "workers held": lambda one: one.pool,
+    "first worker, s": lambda one: one.first_worker_s,
+    "submissions": lambda one: float(one.submissions),
+    "wasted": lambda one: float(one.wasted),
+}
+
+
+def gains(better: list[GridFigures], worse: list[GridFigures], figure: Callable[[GridFigures], float]) -> Spread:
+    """Seed by seed, how much larger the figure is for the second than for the first."""
+    return Spread.of(figure(two) - figure(one) for one, two in zip(better, worse, strict=True))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m experiments.grid", description="Compare factories on hostile grids.")
+    parser.add_argument("seeds", type=int, help="how many grids")
+    parser.add_argument("names", nargs="*", default=list(MAKERS), help="which factories; all of them if none is named")
+    parser.add_argument("--uneven", action="store_true", help="sites that are all good, but not equally fast")
+    parser.add_argument("--tasks", type=int, default=TaskBag().tasks, help="in the bag")
+    chosen = parser.parse_args()
+    draw = draw_uneven_grid if chosen.uneven else draw_grid
+    print("| factory | " + " | ".join(FIGURES) + " |")
+    print("|---" * (len(FIGURES) + 1) + "|")
+    for name, results in compare(range(chosen.seeds), chosen.names, draw, TaskBag(chosen.tasks)).items():
+        spreads = [Spread.of(figure(one) for one in results) for figure in FIGURES.values()]
+        print(f"| {name} | " + " | ".join(f"{spread.mean:.1f} ± {spread.deviation:.1f}" for spread in spreads) + " |")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

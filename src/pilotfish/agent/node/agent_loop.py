@@ -1,0 +1,360 @@
+"""The agent process: an event loop around the machine. One thread; only dialling happens in another, because it may take long."""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import shutil
+import signal
+import socket
+import sys
+import threading
+import time
+from collections import deque
+from typing import Any, Deque, Dict, List, NoReturn, Optional, Tuple
+
+from ...portable.processes import NOTICES, become_subreaper, keep_freed_memory, kill_descendants, signal_on_parent_death
+from ...portable.transfer.cache_directory import CacheError
+from ...portable.transfer.content_cache import ContentCache
+from ...portable.wire.frame_link import BadCredentials, Credentials, FrameLink, LinkLost, Rejected, dial
+from ...portable.wire.frames import FrameError
+from .agent_machine import AgentMachine, WorkerOffer
+from .fetcher import Fetcher
+from .node_description import describe, gpu_names, readable, usable_cores, usable_memory
+from .peer_network import PeerNetwork
+from .slot_pool import SlotPool
+from .slot_process import SlotProcess
+
+GOODBYE_S = 2.0
+WARM_SLOTS = 2
+KEPT_MEMORY = 32 * 1024 * 1024
+CACHE_SHARE = 0.5
+"""So much of what is free on its disk the cache may take, unless somebody says otherwise."""
+TOUCH_S = 30.0
+"""What is in use is marked so often; other agents of this node may remove what was not for a minute."""
+SETTINGS = ("workdir", "bundle", "worker", "life", "share", "cache", "cache_bytes", "storage", "home", "no_peers")
+_CARRIED = ("fetch", "unfetch", "stow", "unstow", "discard", "let_go")
+_SHARED = ("lend", "unlend", "room")
+"""Effects that the carrier performs, and those that are for our peers."""
+
+
+class AgentLoop:
+    """Drives one AgentMachine until it says exit."""
+
+    def __init__(self, offer: WorkerOffer, credentials_path: str, settings: Dict[str, Any]) -> None:
+        now = time.monotonic()
+        self.machine = AgentMachine(offer, seed=int.from_bytes(os.urandom(8), "little"), now=now)
+        self.selector = selectors.DefaultSelector()
+        self.slots = SlotPool(self.machine, self.selector, settings)
+        self.slots.answer_peek = self._answer_peek
+        staging = self.machine.staging
+        cache = _open_cache(settings, staging.wanted, Credentials(credentials_path).pool)
+        cache.went = self._went
+        staging.is_unchanged = cache.is_unchanged
+        self.peers = PeerNetwork(offer, cache, settings["workdir"])
+        self.peers.tell, self.peers.holds = self._tell, staging.holds
+        self.carrier = Fetcher(cache, credentials_path, settings, self.peers, self._tell)
+        self.machine.moving = self.carrier.moving
+        self.machine.got = self.carrier.got
+        staging.changed(list(cache.contents()), [])
+        staging.held.update(dict.fromkeys(cache.held()))
+        self.exit: Optional[Tuple[str, int]] = None
+        self._credentials_path = credentials_path
+        self._life = settings.get("life")
+        self._has_peers = not (settings.get("home") or settings.get("no_peers"))
+        self._link: Optional[FrameLink] = None
+        self._link_events = 0
+        self._dials = 0
+        self._dialled: Deque[Tuple[int, Any]] = deque()
+        self._touch_at = 0.0
+        self._told: Deque[Tuple[Any, ...]] = deque()
+        self._signals: Deque[int] = deque()
+        self._wake_read, self._wake_write = os.pipe()
+        os.set_blocking(self._wake_read, False)
+        os.set_blocking(self._wake_write, False)
+
+    def run(self) -> Tuple[str, int]:
+        """Until the end: why, and with which exit status."""
+        become_subreaper()
+        keep_freed_memory(KEPT_MEMORY)
+        for number in (*NOTICES, signal.SIGINT, signal.SIGCHLD):
+            signal.signal(number, self._on_signal)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
+        self.selector.register(self._wake_read, selectors.EVENT_READ, "wake")
+        if self._life is not None:
+            self.selector.register(self._life, selectors.EVENT_READ, "life")
+        self._perform(self.machine.turn(time.monotonic()))
+        self.slots.warm_up(min(WARM_SLOTS, int(self.machine.work.capacity.get("cores", 1))))
+        try:
+            while self.exit is None:
+                self._turn()
+        finally:
+            self._say_goodbye()
+        return self.exit
+
+    def _turn(self) -> None:
+        machine, slots = self.machine, self.slots
+        wait_s = 0.0
+        if self._link is None or not self._link.has_more:
+            wait_s = max(0.0, min(machine.deadline, slots.deadline) - time.monotonic())
+        ready = self.selector.select(min(wait_s, 3600.0))
+        now = time.monotonic()
+        heard = self._link is not None and self._link.has_more
+        for key, events in ready:
+            if isinstance(key.data, SlotProcess):
+                slots.ready(key.data, events, now)
+            elif key.data == "link":
+                heard = heard or bool(events & selectors.EVENT_READ)
+            elif key.data == "wake":
+                self._woken(now)
+            elif key.data == "life":
+                self.selector.unregister(key.fd)
+                machine.stop("its supervisor is gone", now)
+        if heard:
+            self._hear(now)
+        if now >= slots.deadline:
+            slots.passed(now)
+        if machine.staging.is_needed and now >= self._touch_at:
+            self._touch_at = now + TOUCH_S
+            self.carrier.cache.touch(list(machine.staging.wanted))
+        self._perform(machine.turn(now))
+        while slots.news:
+            slots.news = False
+            self._perform(machine.turn(now))
+        self._flush_link(now)
+
+    # --- the link -------------------------------------------------------------------------------------------------------------------
+
+    def _hear(self, now: float) -> None:
+        link = self._link
+        if link is None:
+            return
+        try:
+            for header, body in link.receive():
+                self.machine.heard(header, body, now)
+                if self._link is not link:
+                    return
+            self.machine.link_active(now)
+        except (LinkLost, FrameError):
+            self._drop_link()
+            self.machine.unlinked(now)
+
+    def _flush_link(self, now: float) -> None:
+        link = self._link
+        if link is None:
+            return
+        try:
+            wanted = selectors.EVENT_READ if link.flush() else selectors.EVENT_READ | selectors.EVENT_WRITE
+        except LinkLost:
+            self._drop_link()
+            self.machine.unlinked(now)
+            self._perform(self.machine.turn(now))
+            return
+        if wanted != self._link_events:
+            self._link_events = wanted
+            self.selector.modify(link, wanted, "link")
+
+    def _drop_link(self) -> None:
+        self._dials += 1
+        self.peers.disconnected()
+        if self._link is not None:
+            self.selector.unregister(self._link)
+            self._link.close()
+            self._link = None
+
+    def _dial(self) -> None:
+        self._dials += 1
+        try:
+            threading.Thread(target=self._dial_in_thread, args=(self._dials,), daemon=True).start()
+        except RuntimeError as error:
+            self._answer_dial(self._dials, LinkLost("cannot dial, for a limit of this machine: %s" % error))
+
+    def _dial_in_thread(self, number: int) -> None:
+        answer: Any
+        try:
+            answer = dial(Credentials(self._credentials_path))
+        except (LinkLost, Rejected, BadCredentials, OSError) as error:
+            answer = error
+        self._answer_dial(number, answer)
+
+    def _answer_dial(self, number: int, answer: Any) -> None:
+        self._dialled.append((number, answer))
+        self._wake()
+
+    def _tell(self, *what: Any) -> None:
+        """An input of the machine, by its name, from any thread."""
+        self._told.append(what)
+        self._wake()
+
+    def _went(self, digest: str) -> None:
+        self.peers.withdraw([digest])
+        self._tell("went", digest)
+
+    def _wake(self) -> None:
+        try:
+            os.write(self._wake_write, b"w")
+        except BlockingIOError:
+            pass  # it is full of wake-ups
+
+    def _woken(self, now: float) -> None:
+        try:
+            os.read(self._wake_read, 4096)
+        except BlockingIOError:
+            pass
+        while self._dialled:
+            self._take_dialled(*self._dialled.popleft(), now)
+        while self._told:
+            what, *arguments = self._told.popleft()
+            if what == "went":
+                self.machine.staging.changed([], arguments)
+            else:
+                getattr(self.machine, what)(*arguments, now)
+        children = False
+        while self._signals:
+            number = self._signals.popleft()
+            if number == signal.SIGCHLD:
+                children = True
+            else:
+                self.machine.stop("it was told to end (%s)" % signal.Signals(number).name, now)
+        if children:
+            self.slots.reap(now)
+
+    def _take_dialled(self, number: int, answer: Any, now: float) -> None:
+        if number != self._dials:
+            if isinstance(answer, FrameLink):
+                answer.close()
+        elif isinstance(answer, FrameLink):
+            self._link = answer
+            self._link_events = selectors.EVENT_READ
+            self.selector.register(answer, selectors.EVENT_READ, "link")
+            self._open_door(answer)
+            self.machine.linked(answer.epoch, now)
+            # What came together with the proof is already in the reader, where no selector sees it.
+            answer.has_more = True
+        elif isinstance(answer, Rejected):
+            self.machine.refused(str(answer), now)
+        else:
+            print("pilotfish agent: %s" % answer, file=sys.stderr, flush=True)
+            self.machine.unlinked(now)
+
+    def _open_door(self, link: FrameLink) -> None:
+        """For peers, at the address under which we reach the master: those of our site may know it."""
+        if self._has_peers and link.connection.sock.family != socket.AF_UNIX:
+            contact = self.peers.listen(link.connection.sock.getsockname()[0])
+            if contact is not None:
+                self.machine.offer.info["peer"] = contact
+
+    def _on_signal(self, number: int, frame: Any) -> None:
+        self._signals.append(number)
+
+    # --- effects --------------------------------------------------------------------------------------------------------------------
+
+    def _perform(self, effects: List[Tuple[Any, ...]]) -> None:
+        now = time.monotonic()
+        slots = self.slots
+        for effect in effects:
+            kind = effect[0]
+            if kind == "send":
+                if self._link is not None:
+                    self._link.send(effect[1], effect[2])
+            elif kind == "start":
+                slots.start(effect[1], effect[2], now)
+            elif kind == "take_back":
+                slots.take_back(effect[1], now)
+            elif kind == "terminate":
+                slots.terminate(effect[1], now)
+            elif kind == "warn":
+                slots.warn(effect[1], effect[2])
+            elif kind == "kill":
+                slots.kill(effect[1], now)
+            elif kind == "peek":
+                slots.peek(effect[1], effect[2], effect[3], effect[4], now)
+            elif kind in _CARRIED:
+                getattr(self.carrier, kind)(*effect[1:])
+            elif kind == "introduce":
+                self.peers.introduce(effect[1])
+            elif kind in _SHARED:
+                getattr(self.peers, kind)(*effect[1:])
+            elif kind == "dial":
+                self._dial()
+            elif kind == "hangup":
+                if not self.machine.offer.poll_s:
+                    print("pilotfish agent: hung up: %s" % effect[1], file=sys.stderr, flush=True)
+                self._drop_link()
+            elif kind == "exit":
+                self.exit = (effect[1], effect[2])
+
+    def _answer_peek(self, query: int, known: bool, offset: int, data: bytes) -> None:
+        if self._link is not None:
+            self._link.send(["peeked", query, known, offset], [data])
+
+    def _say_goodbye(self) -> None:
+        """First nothing runs any more, then the master is told so, then the slots may clean up."""
+        self.slots.kill_busy()
+        self.peers.leave()
+        link = self._link
+        if link is not None:
+            try:
+                link.connection.settimeout(GOODBYE_S)
+                link.flush()
+                link.close()
+            except (LinkLost, OSError):
+                pass
+        self.slots.end()
+        kill_descendants()
+
+
+def _open_cache(settings: Dict[str, Any], wanted: Dict[str, int], pool: str) -> ContentCache:
+    """The cache of this node; one of our own, which ends with us, where that cannot be used."""
+    for directory in (settings["cache"], os.path.join(settings["workdir"], "cache")):
+        settings["cache"] = directory
+        try:
+            most = settings.get("cache_bytes") or 0
+            cache = ContentCache(directory, most or (1 << 62), wanted.__contains__)
+            cache.serve(pool)
+            cache.strict = bool(most)
+            if not most:
+                cache.most_bytes = int(CACHE_SHARE * (shutil.disk_usage(directory).free + cache.used_bytes))
+            return cache
+        except (CacheError, OSError) as error:
+            print("pilotfish agent: the cache in %s cannot be used: %s" % (directory, error), file=sys.stderr, flush=True)
+            failure = error
+    raise failure
+
+
+def main(options_text: str) -> NoReturn:
+    """Runs in the process that the supervisor spawned."""
+    options = json.loads(options_text)
+    signal_on_parent_death(signal.SIGTERM, options["supervisor"])
+    os.set_inheritable(options["life"], False)
+    gpus = gpu_names() if options["gpus"] is None else []
+    capacity = {
+        "cores": float(options["cores"] or usable_cores()),
+        "memory": float(options["memory"] or usable_memory()),
+        "gpus": float(len(gpus) if options["gpus"] is None else options["gpus"]),
+    }
+    capacity.update(dict(options["resource"]))
+    offer = WorkerOffer(readable(options["worker"]), options["pilot"], {name: amount for name, amount in capacity.items() if amount > 0})
+    offer.tags = {readable(name): readable(value) for name, value in options["tag"]}
+    offer.info = describe(options["workdir"], gpus)
+    offer.info["shares"] = bool(options["share"])
+    offer.poll_s = options["poll"]
+    os.environ.pop("PILOTFISH_ENDS_AT", None)
+    if options["ends_in"] is not None:
+        offer.ends_at = options["started"] + options["ends_in"]
+        # For the tasks: slots have the environment from here.
+        os.environ["PILOTFISH_ENDS_AT"] = "%.3f" % (time.time() + offer.ends_at - time.monotonic())
+    settings = {name: options[name] for name in SETTINGS}
+    settings["storage"] = [os.path.expanduser(directory) for directory in options["storage"]]
+    settings["outbox"] = os.path.join(options["workdir"], "outbox")
+    os.mkdir(settings["outbox"], 0o700)
+    settings["stopped_s"] = options["stopped_after"]
+    try:
+        reason, code = AgentLoop(offer, options["credentials"], settings).run()
+    finally:
+        shutil.rmtree(options["workdir"], ignore_errors=True)
+    if code or not reason.startswith("retired"):
+        print("pilotfish agent: " + reason, file=sys.stderr, flush=True)
+    sys.exit(code)

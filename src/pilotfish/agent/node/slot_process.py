@@ -1,0 +1,390 @@
+"""The agent's side of one slot process: start it, feed it, read its reports, end it. Nothing here blocks."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections import deque
+from typing import Any, Deque, Dict, List, Optional, Sequence, Tuple
+
+from ...portable.failures import Failure
+from ...portable.payload_format import begins_with, pack
+from ...portable.processes import children_of, descendants_of, resident_bytes, signal_all
+from ...portable.wire.frames import MAX_BODY
+from ..slots.output_capture import OUTPUT_CAP, read_head_and_tail
+from ..slots.output_upload import MARK
+from ..slots.shared_page import (
+    CONDEMNED,
+    GAVE_UP,
+    INTENT,
+    KILL,
+    ORDER,
+    OUTBOX_LENGTH,
+    PEEK,
+    PEEKED,
+    PID,
+    REPORT,
+    SPEC,
+    STARTED,
+    TASK,
+    TERMINATE,
+    TIME_IS_UP,
+    Report,
+    SharedPage,
+    memory_file,
+    parse_reports,
+)
+from .attempts import Attempt, AttemptSpec
+from .pending_results import Item
+
+BUFFER_BYTES = 256 * 1024
+LARGE_BYTES = 64 * 1024
+SOCKET_BUFFER = 1024 * 1024
+JOIN_BYTES = 128 * 1024
+COMPLAINT_BYTES = 4000
+
+
+class SlotBroken(Exception):
+    """The slot sends what no slot sends: user code has got hold of its channel."""
+
+
+class SlotReportReader:
+    """Reports as they come in; a large payload is received where it stays."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray(BUFFER_BYTES)
+        self._view = memoryview(self._buffer)
+        self._end = 0
+        self._head: Tuple[Any, ...] = ()
+        self._large: Optional[bytearray] = None
+        self._filled = 0
+
+    def receive(self, channel: socket.socket) -> Tuple[List[Report], bool]:
+        """What one reading brought, and whether the channel is still open. BlockingIOError: there is nothing now."""
+        if self._large is not None:
+            count = channel.recv_into(memoryview(self._large)[self._filled :])
+            self._filled += count
+            return self._take_large(), count > 0
+        count = channel.recv_into(self._view[self._end :])
+        self._end += count
+        reports, rest = parse_reports(bytes(self._view[: self._end]))
+        if rest:
+            left = self._end - rest
+            self._buffer[:left] = self._buffer[rest : self._end]
+            self._end = left
+        if self._end >= REPORT.size:
+            self._expect_large()
+        return reports, count > 0
+
+    def _expect_large(self) -> None:
+        head = REPORT.unpack_from(self._buffer)
+        length = head[4] + head[5]
+        if head[4] > LARGE_BYTES or head[5] > MAX_BODY:
+            raise SlotBroken("a report of %d bytes was announced" % length)
+        if length <= BUFFER_BYTES - REPORT.size and length <= LARGE_BYTES:
+            return
+        self._head = head
+        self._large = bytearray(length)
+        self._filled = self._end - REPORT.size
+        self._large[: self._filled] = self._view[REPORT.size : self._end]
+        self._end = 0
+
+    def _take_large(self) -> List[Report]:
+        if self._large is None or self._filled < len(self._large):
+            return []
+        large, self._large = self._large, None
+        failure_length = self._head[4]
+        payload = memoryview(large)[failure_length:]
+        return [(*self._head[:4], bytes(large[:failure_length]), payload)]
+
+
+class SlotProcess:
+    """One slot and its keeper. ``held``: what it was given and has not reported, with sequence numbers, in order."""
+
+    def __init__(self, number: int, settings: Dict[str, Any]) -> None:
+        self.number = number
+        self.held: Deque[Tuple[int, Attempt]] = deque()
+        self.begun_at = 0.0
+        self.peak_bytes = 0
+        self.kept_bytes = 0
+        """What earlier calls had left in memory when the present ones were given."""
+        self.killing = False
+        self._open = True
+        self.peeks: Dict[int, int] = {}
+        """Queries that the slot shall answer, with the offset asked for."""
+        self.stopped_since: Optional[float] = None
+        self.punched_to = [0, 0]
+        self.reader = SlotReportReader()
+        self.outgoing: Deque[memoryview] = deque()
+        self._sequence = 0
+        self._delivered = 0
+        self._specs: Dict[int, AttemptSpec] = {}
+        self.scratch = os.path.join(settings["workdir"], "slot-%d" % number)
+        with contextlib.ExitStack() as theirs, contextlib.ExitStack() as ours:
+            os.mkdir(self.scratch, 0o700)
+            ours.callback(os.rmdir, self.scratch)
+            self.outputs = (_append_file("stdout", ours), _append_file("stderr", ours))
+            cell = memory_file("cell")
+            theirs.callback(os.close, cell)
+            self.cell = SharedPage(cell)
+            ours.callback(self.cell.close)
+            self.channel, channel = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+            ours.callback(self.channel.close)
+            theirs.callback(channel.close)
+            for end in (self.channel, channel):
+                end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BUFFER)
+            self.channel.setblocking(False)
+            self.process = self._spawn(settings, channel.fileno(), cell)
+            ours.pop_all()
+
+    def _spawn(self, settings: Dict[str, Any], channel: int, cell: int) -> subprocess.Popen[bytes]:
+        told = {
+            "descriptors": {"channel": channel, "cell": cell},
+            "agent": os.getpid(),
+            "worker": settings["worker"],
+            "bundle": settings["bundle"],
+            "scratch": self.scratch,
+            "sandboxes": self.scratch,
+            "share": settings.get("share", ""),
+            "cache": settings.get("cache", ""),
+            "outbox": settings.get("outbox", ""),
+        }
+        return subprocess.Popen(
+            [sys.executable, settings["bundle"], "slot", json.dumps(told)],
+            stdin=subprocess.DEVNULL,
+            stdout=self.outputs[0],
+            stderr=self.outputs[1],
+            pass_fds=(channel, cell),
+            start_new_session=True,
+            cwd=self.scratch,
+        )
+
+    # --- feeding ------------------------------------------------------------------------------------------------------------------
+
+    def give(self, attempts: Sequence[Attempt], now: float) -> None:
+        if not self.held:
+            self.begun_at = now
+            self.kept_bytes = resident_bytes(self.pid()) if attempts[0].amount("memory") > 0 and self.pid() else 0
+        pieces: List[Any] = []
+        size = 0
+        for attempt in attempts:
+            spec = attempt.spec
+            if self._specs.get(spec.number) is not spec:
+                self._specs[spec.number] = spec
+                text = json.dumps([spec.kind, spec.time_s, spec.launch]).encode()
+                pieces += (
+                    ORDER.pack(SPEC, 0, spec.number, 0, 0, 0.0, 4 + len(text) + len(spec.code)),
+                    len(text).to_bytes(4, "little"),
+                    text,
+                    spec.code,
+                )
+                size += len(text) + len(spec.code)
+            self._sequence += 1
+            self.held.append((self._sequence, attempt))
+            payload = attempt.payload
+            length = len(payload)
+            pieces.append(ORDER.pack(TASK, self._sequence, spec.number, attempt.attempt, attempt.task, attempt.amount("cores"), length))
+            if length < LARGE_BYTES:
+                pieces.append(payload)
+                size += length
+                if size < JOIN_BYTES:
+                    continue
+                self.outgoing.append(memoryview(b"".join(pieces)))
+            else:
+                self.outgoing.append(memoryview(b"".join(pieces)))
+                self.outgoing.append(memoryview(payload).cast("B"))
+            pieces, size = [], 0
+        if pieces:
+            self.outgoing.append(memoryview(b"".join(pieces)))
+        self.flush()
+
+    def order(self, what: int, body: bytes = b"") -> None:
+        """About the attempt that runs now."""
+        sequence = self.held[0][0] if self.held else 0
+        self.outgoing.append(memoryview(ORDER.pack(what, sequence, 0, 0, 0, 0.0, len(body)) + body))
+        self.flush()
+
+    def flush(self) -> bool:
+        """Write what can be written now; whether all is written."""
+        outgoing = self.outgoing
+        while outgoing:
+            try:
+                count = self.channel.send(outgoing[0])
+            except BlockingIOError:
+                return False
+            except OSError:
+                # It is dying; what it has not started goes back to the queue when its death is noticed.
+                outgoing.clear()
+                return True
+            if count == len(outgoing[0]):
+                outgoing.popleft()
+            else:
+                outgoing[0] = outgoing[0][count:]
+        return True
+
+    # --- reports ------------------------------------------------------------------------------------------------------------------
+
+    def receive(self, now: float) -> Tuple[List[Item], List[Report]]:
+        """Items for the machine, and answers to peeks. BlockingIOError: nothing now. ``is_open``: whether more may come."""
+        try:
+            reports, self._open = self.reader.receive(self.channel)
+        except BlockingIOError:
+            raise
+        except OSError:
+            self._open = False
+            return [], []
+        return self._sort(reports, now)
+
+    def _sort(self, reports: Sequence[Report], now: float) -> Tuple[List[Item], List[Report]]:
+        items: List[Item] = []
+        peeked: List[Report] = []
+        held = self.held
+        for report in reports:
+            sequence, wall_us, cpu_us, rss_kib, failure, payload = report
+            if sequence == PEEKED:
+                peeked.append(report)
+                continue
+            if sequence <= self._delivered:
+                continue
+            if not held or held[0][0] != sequence or (wall_us | cpu_us) >> 53:
+                raise SlotBroken("a report about %d was not expected" % sequence)
+            _, attempt = held.popleft()
+            self._delivered = sequence
+            peak_kib = max(rss_kib, self.peak_bytes >> 10)
+            self.peak_bytes = 0
+            item: Item = (_read_failure(failure), wall_us, cpu_us, peak_kib, payload)
+            items.append((*item, []) if attempt.spec.kind == "exec" and begins_with(payload, MARK) else item)
+        if items:
+            self.begun_at = now
+            self.punched_to = [0, 0]
+        return items, peeked
+
+    def unflushed(self, now: float) -> List[Item]:
+        """Items that the slot has finished and not flushed; nothing if it moves while we look."""
+        words = self.cell.words
+        before = (words[OUTBOX_LENGTH], words[STARTED])
+        reports = self.cell.left_in_outbox()
+        if before != (words[OUTBOX_LENGTH], words[STARTED]):
+            return []
+        return self._sort(reports, now)[0]
+
+    def take_back_begin(self) -> None:
+        self.cell.skip(int(self.cell.words[STARTED]) + 1, self._sequence)
+
+    def take_back_end(self) -> int:
+        """How many of the last given it will not start; -1: not known yet."""
+        words = self.cell.words
+        started = words[STARTED]
+        if words[INTENT] != started:
+            return -1
+        count = 0
+        while self.held and self.held[-1][0] > started:
+            self.held.pop()
+            count += 1
+        return count
+
+    def begun(self) -> int:
+        """How many of those it holds it has started."""
+        started = self.cell.words[STARTED]
+        return sum(1 for sequence, _ in self.held if sequence <= started)
+
+    def running(self) -> bool:
+        """Whether the first of those it holds has started."""
+        return bool(self.held) and self.held[0][0] <= self.cell.words[STARTED]
+
+    def pid(self) -> int:
+        """Of the slot proper; 0 until it is up."""
+        return int(self.cell.words[PID])
+
+    def gave_up(self) -> int:
+        """LIMITED, BROKEN, or 0 if it ended for another reason."""
+        return int(self.cell.words[GAVE_UP])
+
+    # --- ending -------------------------------------------------------------------------------------------------------------------
+
+    def runs_executable(self) -> bool:
+        return bool(self.held) and self.held[0][1].spec.kind == "exec"
+
+    def terminate(self) -> None:
+        if self.runs_executable():
+            self.order(TERMINATE)
+        elif self.held and self.pid():
+            self.cell.words[CONDEMNED] = self.held[0][0]
+            signal_all([self.pid()], TIME_IS_UP)
+            signal_all(descendants_of(self.pid()), signal.SIGTERM)
+
+    def warn(self, number: int) -> None:
+        """The program that was started gets it, and nobody below it: it knows whom to tell."""
+        if self.runs_executable() and self.running():
+            signal_all(children_of(self.pid()), number)
+
+    def kill_task(self) -> None:
+        """With force. An executable dies alone; a call takes its slot with it, which the keeper sees to."""
+        if self.runs_executable():
+            self.order(KILL)
+        else:
+            self.killing = True
+            signal_all([self.process.pid], signal.SIGTERM)
+
+    def kill_all(self) -> None:
+        """With more force: when the keeper does not do it."""
+        self.killing = True
+        signal_all([self.process.pid, *descendants_of(self.process.pid)], signal.SIGKILL)
+
+    def complaint(self) -> str:
+        """The last line it wrote to its standard error."""
+        first = max(0, os.fstat(self.outputs[1]).st_size - COMPLAINT_BYTES)
+        said = os.pread(self.outputs[1], COMPLAINT_BYTES, first).decode("utf-8", "replace").strip().splitlines()
+        return said[-1] if said else "no reason was given"
+
+    def peek(self, query: int, stream: int, offset: int) -> Optional[Tuple[int, bytes]]:
+        """Offset and bytes; None if the slot itself will answer."""
+        if self.runs_executable() and not self.running():
+            return offset, b""
+        if self.runs_executable():
+            self.peeks[query] = offset
+            self.order(PEEK, json.dumps([query, stream, offset]).encode())
+            return None
+        return offset, os.pread(self.outputs[0 if stream == 1 else 1], 1 << 20, offset)
+
+    def last_words(self) -> bytes:
+        """The payload for a call that took its slot with it: what it had written."""
+        texts = [read_head_and_tail(output, os.fstat(output).st_size, OUTPUT_CAP) for output in self.outputs]
+        (out, out_dropped), (error, error_dropped) = texts
+        meta = {"type": "", "message": "", "traceback": "", "stdout_dropped": out_dropped, "stderr_dropped": error_dropped}
+        return pack([json.dumps(meta).encode(), b"", out, error])
+
+    def is_open(self) -> bool:
+        return self._open
+
+    def close(self) -> None:
+        self._open = False
+        self.channel.close()
+        self.cell.close()
+        for output in self.outputs:
+            os.close(output)
+
+
+def _append_file(name: str, closing: contextlib.ExitStack) -> int:
+    import fcntl
+
+    descriptor = memory_file(name)
+    closing.callback(os.close, descriptor)
+    fcntl.fcntl(descriptor, fcntl.F_SETFL, fcntl.fcntl(descriptor, fcntl.F_GETFL) | os.O_APPEND)
+    return descriptor
+
+
+def _read_failure(text: bytes) -> Optional[Failure]:
+    if not text:
+        return None
+    try:
+        cause, blame, message = json.loads(text)
+    except (ValueError, TypeError):
+        raise SlotBroken("a report that cannot be read") from None
+    # Half a surrogate pair, from some file name perhaps, would make the frame unreadable for the master.
+    return [str(part).encode("utf-8", "replace").decode("utf-8") for part in (cause, blame, message)]

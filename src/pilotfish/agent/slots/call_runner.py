@@ -1,0 +1,278 @@
+"""Python calls and application workers, run in the slot's own process: one of the edges, where whatever user code raises is caught."""
+
+from __future__ import annotations
+
+import json
+import mmap
+import sys
+from os import getpid
+from pickle import PickleBuffer, UnpicklingError
+from pickle import dumps as to_pickle
+from pickle import loads as from_pickle
+from typing import Any, Callable, Dict, List, Optional, Tuple
+
+from ...portable.failures import Failure
+from ...portable.payload_format import PayloadFormatError, unpack
+from ...portable.wire.frames import MAX_BODY
+from .output_capture import OUTPUT_CAP, StreamCapture
+
+QUICK_S = 0.0005
+FLUSH_S = 0.001
+MESSAGE_CHARACTERS = 2000
+TRACEBACK_CHARACTERS = 20_000
+ONE_PART = b"\0\0\0\1"
+ONE_PART_HEAD = 12
+LARGE_BYTES = 64 * 1024
+LARGEST_RESULT = MAX_BODY - 2 * OUTPUT_CAP - (1 << 20)
+
+
+class Terminated(BaseException):
+    """Raised in user code whose time is up."""
+
+
+class CallSpec:
+    """One spec in this slot: its function, made once, and the surroundings it wants."""
+
+    def __init__(self, number: int, kind: str, launch: Dict[str, Any], code: bytes) -> None:
+        self.number = number
+        self.kind = kind
+        self.launch = launch
+        self.code: Any = code
+        self.function: Optional[Callable[..., Any]] = None
+        self.instance: Any = None
+        self.recent_s = 1.0
+
+    def flush_after_s(self) -> float:
+        """How long reports of earlier attempts may wait when this one starts: while a call runs none can go out."""
+        return FLUSH_S if self.recent_s <= QUICK_S else 0.0
+
+
+class CallFailed(Exception):
+    """The call cannot be made, or its result cannot be sent: cause, blame and message."""
+
+    def __init__(self, cause: str, blame: str, message: str) -> None:
+        super().__init__(message)
+        self.failure = [cause, blame, message]
+
+
+class OutOfBandBytes:
+    """Large bytes that shall not be copied into the pickle; they arrive as bytes."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def __reduce__(self) -> Tuple[Any, ...]:
+        return bytes, (PickleBuffer(self._data),)
+
+
+class CallRunner:
+    """Runs calls. ``in_user_code`` tells signal handlers whom they interrupt."""
+
+    def __init__(self, capture: StreamCapture, bundle: str) -> None:
+        self.in_user_code = False
+        self.keep_children: List[int] = []
+        self._capture = capture
+        self._bundle = bundle
+        self._specs_with_instances: List[CallSpec] = []
+
+    def run(self, spec: CallSpec, body: memoryview) -> Tuple[Optional[Failure], List[Any]]:
+        """(failure or None, parts of the result payload)."""
+        buffers: List[Any] = []
+        try:
+            try:
+                function = spec.function or self._prepare(spec)
+                arguments = self._arguments(body)
+                self.in_user_code = True
+                try:
+                    if spec.kind == "application":
+                        value = function(arguments)
+                    else:
+                        value = function(*arguments[0], **arguments[1])
+                finally:
+                    self.in_user_code = False
+                pickled = self._pickle(value, buffers)
+            except Terminated:
+                raise
+            except CallFailed as error:
+                return self._failed(error, error.failure)
+            except BaseException as error:  # noqa: BLE001  the edge: user code may raise anything
+                return self._failed(error, ["exception", "task", _say(error)])
+            out, error_output, out_dropped, error_dropped = self._capture.collect()
+            meta = b""
+            if out_dropped or error_dropped:
+                meta = json.dumps({"stdout_dropped": out_dropped, "stderr_dropped": error_dropped}).encode()
+            return None, [meta, pickled, out, error_output, *buffers]
+        finally:
+            self.in_user_code = False
+
+    @staticmethod
+    def _arguments(body: memoryview) -> Any:
+        try:
+            if body[:4] == ONE_PART:
+                return from_pickle(body[ONE_PART_HEAD:])
+            # The buffers stay with the arguments, so they must not lie in the receive buffer. They are writable; pickle makes those
+            # read-only that were so at the sender.
+            owned = body.obj.__class__ in (bytearray, mmap.mmap) and body.nbytes == len(body.obj)
+            parts = unpack(body if owned else bytearray(body))
+            return from_pickle(parts[0], buffers=parts[1:])
+        except (PayloadFormatError, UnpicklingError, AttributeError, ImportError, EOFError, IndexError, TypeError, ValueError) as error:
+            raise CallFailed("unpickle", "user", "the arguments cannot be loaded here: %s" % _say(error)) from error
+
+    def _pickle(self, value: Any, buffers: List[Any]) -> bytes:
+        if value is None:
+            return b"\x80\x05N."
+        views: List[PickleBuffer] = []
+        if type(value) is bytes and len(value) > LARGE_BYTES:
+            value = OutOfBandBytes(value)
+        try:
+            pickled = to_pickle(value, 5, buffer_callback=views.append)
+        except Exception:  # noqa: BLE001  the edge: user classes may raise anything while they are pickled
+            views.clear()
+            try:
+                pickled = self._cloudpickle().dumps(value, protocol=5, buffer_callback=views.append)
+            except Exception as error:  # noqa: BLE001  the same
+                message = "the result, of type %s, cannot be pickled: %s" % (type(value).__name__, _say(error))
+                raise CallFailed("result", "user", message) from error
+        buffers.extend(view.raw() for view in views)
+        size = len(pickled) + sum(map(len, buffers))
+        if size > LARGEST_RESULT:
+            buffers.clear()
+            raise CallFailed("result", "user", "the result has %d bytes; one result may have %d at most" % (size, LARGEST_RESULT))
+        return pickled
+
+    def _failed(self, error: BaseException, failure: Failure) -> Tuple[Failure, List[Any]]:
+        out, error_output, out_dropped, error_dropped = self._capture.collect()
+        import traceback
+
+        shown: BaseException = error
+        if isinstance(error, CallFailed) and error.__cause__ is not None:
+            shown = error.__cause__
+        lines = traceback.format_exception(type(shown), shown, _own_frames_left_out(shown))
+        meta: Dict[str, Any] = {"type": type(shown).__name__, "message": _clip(_quietly(shown), MESSAGE_CHARACTERS)}
+        meta["traceback"] = _clip("".join(lines))
+        if out_dropped or error_dropped:
+            meta.update(stdout_dropped=out_dropped, stderr_dropped=error_dropped)
+        pickled = b"" if isinstance(error, CallFailed) else self._pickle_exception(error)
+        return failure, [json.dumps(meta).encode(), pickled, out, error_output]
+
+    def _pickle_exception(self, error: BaseException) -> bytes:
+        """Empty when it cannot be done, or cannot be undone: then the text must do."""
+        try:
+            pickled = to_pickle(error, 5)
+            from_pickle(pickled)
+            return pickled
+        except Exception:  # noqa: BLE001  the edge: exceptions of users often cannot be pickled
+            pass
+        try:
+            pickled = bytes(self._cloudpickle().dumps(error, protocol=5))
+            from_pickle(pickled)
+            return pickled
+        except Exception:  # noqa: BLE001  the same
+            return b""
+
+    # --- specs --------------------------------------------------------------------------------------------------------------------
+
+    def _prepare(self, spec: CallSpec) -> Callable[..., Any]:
+        launch = spec.launch
+        if spec.kind not in ("python", "application"):
+            raise CallFailed("spawn", "worker", "this agent does not know tasks of the kind %r" % spec.kind)
+        form = launch.get("form", "pickle")
+        if form == "pickle":
+            function = self._load_pickled(launch, spec.code)
+        else:
+            function = _load_source(str(launch.get("name", "")), bytes(spec.code))
+        if spec.kind == "application":
+            function = self._make_instance(spec, function)
+        spec.function = function
+        spec.code = b""
+        return function
+
+    def _load_pickled(self, launch: Dict[str, Any], code: bytes) -> Callable[..., Any]:
+        wanted = tuple(launch.get("python") or sys.version_info[:2])[:2]
+        if wanted != sys.version_info[:2]:
+            message = (
+                "the function was pickled by Python %d.%d, this worker runs Python %d.%d: start the worker with Python %d.%d, or send the "
+                "function as source" % (*wanted, *sys.version_info[:2], *wanted)
+            )
+            raise CallFailed("version", "user", message)
+        try:
+            self._cloudpickle()
+            function: Callable[..., Any] = from_pickle(code)
+            return function
+        except Exception as error:  # noqa: BLE001  the edge: loading runs code of the user's modules
+            raise CallFailed("unpickle", "user", "the function cannot be loaded here: %s" % _say(error)) from error
+
+    def _make_instance(self, spec: CallSpec, factory: Callable[..., Any]) -> Callable[..., Any]:
+        """An application worker is made once per slot, and may keep processes of its own from one task to the next."""
+        from ...portable.processes import children_of
+
+        self.in_user_code = True
+        try:
+            instance = factory()
+            initialize = getattr(instance, "initialize", None)
+            if initialize is not None:
+                initialize()
+        finally:
+            self.in_user_code = False
+        spec.instance = instance
+        self._specs_with_instances.append(spec)
+        self.keep_children.extend(children_of(getpid()))
+        do_work: Callable[..., Any] = instance.do_work
+        return do_work
+
+    def finalize(self) -> None:
+        """The slot ends in peace: let the application workers clean up."""
+        for spec in self._specs_with_instances:
+            finalize = getattr(spec.instance, "finalize", None)
+            if finalize is not None:
+                try:
+                    finalize()
+                except BaseException:  # noqa: BLE001  the edge: there is nobody left to tell
+                    continue
+
+    def _cloudpickle(self) -> Any:
+        """The one that came with us: it is the one that pickled the function."""
+        module = sys.modules.get("cloudpickle")
+        if module is None:
+            sys.path.insert(0, self._bundle)
+            try:
+                import cloudpickle as module  # type: ignore[import-untyped,no-redef]
+            finally:
+                sys.path.remove(self._bundle)
+        return module
+
+
+def _load_source(name: str, code: bytes) -> Callable[..., Any]:
+    namespace: Dict[str, Any] = {"__name__": "pilotfish_source", "__builtins__": __builtins__}
+    try:
+        exec(compile(code.decode("utf-8"), "<source of %s>" % name, "exec"), namespace)
+        function: Callable[..., Any] = namespace[name]
+        return function
+    except Exception as error:  # noqa: BLE001  the edge: the source is the user's
+        raise CallFailed("unpickle", "user", "the source of the function %r cannot be used: %s" % (name, _say(error))) from error
+
+
+def _quietly(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001  the edge: __str__ of a user's exception
+        return "(its text cannot be shown)"
+
+
+def _say(error: BaseException) -> str:
+    text = _quietly(error)
+    return _clip("%s: %s" % (type(error).__name__, text) if text else type(error).__name__, MESSAGE_CHARACTERS)
+
+
+def _clip(text: str, most: int = TRACEBACK_CHARACTERS) -> str:
+    """Not too long, and without half surrogate pairs, which not every JSON reader takes."""
+    text = text.encode("utf-8", "replace").decode("utf-8")
+    return text if len(text) <= most else text[: most // 2] + " … " + text[-most // 2 :]
+
+
+def _own_frames_left_out(error: BaseException) -> Any:
+    """The traceback from user code on."""
+    frames = error.__traceback__
+    while frames is not None and frames.tb_frame.f_code.co_filename == __file__ and frames.tb_next is not None:
+        frames = frames.tb_next
+    return frames

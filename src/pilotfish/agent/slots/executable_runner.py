@@ -1,0 +1,386 @@
+"""Executables, spawned by the slot: surroundings, standard streams, what they leave behind."""
+
+from __future__ import annotations
+
+import errno
+import glob
+import json
+import os
+import resource
+import select
+import signal
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+from ...portable.failures import Failure, is_limit
+from ...portable.payload_format import PayloadFormatError, unpack
+from ...portable.processes import ChildCpuClock, descendants_of, has_children, kill_descendants, reap_children, signal_all
+from ...portable.transfer.cache_directory import content_path
+from ...portable.wire.frames import MAX_BODY
+from .output_capture import OUTPUT_CAP, HeadAndTail
+from .sandbox import Sandbox, SandboxError, missing_output, write_all
+from .shared_page import memory_file, move_high
+from .slot_channel import ReportWriter
+
+LARGEST_OUTPUT_CAP = 32 * 1024 * 1024
+ROOM_FOR_FILES = MAX_BODY - 2 * LARGEST_OUTPUT_CAP - (1 << 20)
+MISLEADING_PEAK_KIB = 64 * 1024
+REAP_MS = 5000
+OTHER_DIRECTORIES = (
+    "run it in a fresh one with --sandbox (sandbox=True in Python) and bring its files with --input (inputs=[...]), "
+    "or run it in one that the nodes share (cwd=...)"
+)
+FLUSH_MS = 5
+PIPE_READ = 256 * 1024
+# Python ignores these two; what we spawn must not inherit that.
+RESTORED_SIGNALS = [signal.SIGPIPE, signal.SIGXFSZ]
+
+Outcome = Tuple[Optional[Failure], List[Any], int, int]
+"""failure or None, parts of the result payload, cpu_us, rss_kib"""
+
+
+class TaskDirectories(NamedTuple):
+    """Directories: of the sandboxes, of the cache of contents, and for files that a task leaves and that are too large for its result."""
+
+    sandboxes: str
+    cache: str
+    outbox: str
+
+
+class ExecutableSpec:
+    """One spec in this slot: what its tasks share; ``code`` is the parcel of the shared input files."""
+
+    def __init__(self, number: int, launch: Dict[str, Any], code: bytes) -> None:
+        self.number = number
+        self.kind = "exec"
+        self.launch = launch
+        self.sandbox = bool(launch.get("sandbox"))
+        self.code = code
+        self.output_cap = min(int(launch.get("output_cap") or OUTPUT_CAP), LARGEST_OUTPUT_CAP)
+
+    @staticmethod
+    def flush_after_s() -> float:
+        """Reports of earlier attempts need not go out before it starts: they can do so while it runs."""
+        return FLUSH_MS / 1000
+
+
+class ChildWaiter:
+    """A descriptor that becomes readable when a child ends: a pidfd, or a pipe written by SIGCHLD where the kernel is older than 5.3."""
+
+    def __init__(self) -> None:
+        self._open: Optional[Callable[[int], int]] = getattr(os, "pidfd_open", None)
+        if self._open is not None:
+            try:
+                os.close(self._open(os.getpid()))
+                return
+            except OSError:
+                self._open = None
+        self._read_end, self._write_end = os.pipe()
+        os.set_blocking(self._read_end, False)
+        os.set_blocking(self._write_end, False)
+
+    def watch(self, pid: int) -> int:
+        if self._open is not None:
+            return self._open(pid)
+        # Only while we wait: calls in this process may have plans of their own for signals.
+        signal.signal(signal.SIGCHLD, _nothing)
+        signal.set_wakeup_fd(self._write_end, warn_on_full_buffer=False)
+        signal.raise_signal(signal.SIGCHLD)
+        return self._read_end
+
+    def done(self, descriptor: int) -> None:
+        if self._open is not None:
+            os.close(descriptor)
+        else:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            self.drain()
+
+    def drain(self) -> None:
+        if self._open is None:
+            try:
+                os.read(self._read_end, 4096)
+            except BlockingIOError:
+                pass
+
+
+WELL: Dict[str, Any] = {"exit": 0}
+WELL_TEXT = b'{"exit": 0, "signal": null, "files": [], "stdout_dropped": 0, "stderr_dropped": 0}'
+"""What is said of most executables; written once."""
+
+
+def _high_pipe() -> Tuple[int, int]:
+    read_end, write_end = os.pipe()
+    return move_high(read_end), move_high(write_end)
+
+
+def _nothing(number: int, frame: Any) -> None:
+    """A handler must be there for the wake-up to be written."""
+
+
+class ExecutableRunner:
+    """Runs executables, one at a time. ``control`` is told when the agent has something to say meanwhile."""
+
+    def __init__(
+        self, channel: int, control: Callable[[bool], None], outbox: ReportWriter, places: TaskDirectories, clock: ChildCpuClock
+    ) -> None:
+        self._control = control
+        self._outbox = outbox
+        self._channel = channel
+        self._places = places
+        self._sandboxes = places.sandboxes
+        self._null = move_high(os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC))
+        self._pipes = (_high_pipe(), _high_pipe())
+        self._outputs: List[HeadAndTail] = []
+        self._watch = ChildWaiter()
+        self._clock = clock
+        self._programs: Dict[Tuple[str, str], str] = {}
+        self._poll = select.poll()
+        for read_end, _ in self._pipes:
+            os.set_blocking(read_end, False)
+            self._poll.register(read_end, select.POLLIN)
+        self._poll.register(channel, select.POLLIN)
+
+    def run(self, spec: ExecutableSpec, body: memoryview, environment: Dict[str, str], label: str, handed: Sequence[Any] = ()) -> Outcome:
+        """``handed``: inputs that other tasks left for it."""
+        sandbox: Optional[Sandbox] = None
+        self._outputs = [HeadAndTail(spec.output_cap), HeadAndTail(spec.output_cap)]
+        try:
+            try:
+                parts = unpack(body)
+                task = json.loads(bytes(parts[0]))
+                if handed:
+                    task["inputs"] = [*(task.get("inputs") or []), *handed]
+                if spec.sandbox:
+                    sandbox = self._make_sandbox(spec, task, parts, label)
+                return self._run(spec, task, parts[1], environment, sandbox)
+            except SandboxError as error:
+                return error.failure, self._payload({}, ()), 0, 0
+            except (PayloadFormatError, IndexError, KeyError, TypeError, ValueError) as error:
+                return ["unpickle", "user", "the task cannot be read: %r" % (error,)], self._payload({}, ()), 0, 0
+        finally:
+            if sandbox is not None:
+                os.chdir("/")
+                sandbox.remove()
+
+    def _make_sandbox(self, spec: ExecutableSpec, task: Dict[str, Any], parts: Sequence[memoryview], label: str) -> Sandbox:
+        shared = unpack(spec.code) if spec.code else []
+        wanted = [*(spec.launch.get("inputs") or []), *(task.get("inputs") or [])]
+        inline = [*shared, *parts[2:]]
+        named = sum(1 for entry in wanted if len(entry) == 2 and entry[1] != "directory")
+        if named != len(inline):
+            raise ValueError("%d input files are named and %d were sent" % (named, len(inline)))
+        sandbox = Sandbox(os.path.join(self._sandboxes, label))
+        try:
+            self._furnish(sandbox, wanted, inline)
+        except BaseException:
+            sandbox.remove()
+            raise
+        return sandbox
+
+    def _furnish(self, sandbox: Sandbox, entries: Sequence[Any], inline: List[memoryview]) -> None:
+        """[name, mode] comes with the task, [name, mode, digest, size] lies in the cache; the others are no files."""
+        inline.reverse()
+        for entry in entries:
+            if entry[1] == "directory":
+                sandbox.make_directory(entry[0], 0o755)
+            elif entry[1] == "link":
+                sandbox.make_link(entry[0], entry[2])
+            elif len(entry) > 2 and not entry[2]:
+                raise SandboxError("missing-input", "user", "the task that was to leave %r for it did not" % (entry[0],))
+            elif len(entry) > 2:
+                sandbox.place(entry[0], entry[1], content_path(self._places.cache, entry[2]))
+            else:
+                sandbox.put(entry[0], entry[1], inline.pop())
+
+    def _run(
+        self, spec: ExecutableSpec, task: Dict[str, Any], stdin: Any, environment: Dict[str, str], sandbox: Optional[Sandbox]
+    ) -> Outcome:
+        launch = spec.launch
+        asked_for = "" if sandbox else str(launch.get("cwd") or "")
+        try:
+            self._enter(asked_for or (sandbox.path if sandbox else self._sandboxes))
+        except OSError as error:
+            if is_limit(error):
+                raise
+            return _not_entered(asked_for, error), self._payload({}, ()), 0, 0
+        if task.get("env"):
+            environment = {**environment, **task["env"]}
+        argv = [str(word) for word in task["argv"]]
+        if launch.get("shell"):
+            argv = ["/bin/sh", "-c", argv[0], "sh", *argv[1:]]
+        try:
+            pid = self._spawn(argv, environment, stdin)
+        except OSError as error:
+            if is_limit(error):
+                raise
+            return self._not_spawned(argv[0], error), self._payload({}, ()), 0, 0
+        status, usage = self._wait(pid)
+        cpu_us = int(self._clock.lap_s() * 1e6)
+        failure, facts = _judge(status)
+        files: List[bytes] = []
+        wanted = [[*(launch.get(which) or []), *(task.get(which) or [])] for which in ("outputs", "keep")]
+        if any(wanted) and failure is None:
+            try:
+                facts["files"], files = self._collect(sandbox, *wanted)
+            except SandboxError as error:
+                failure = error.failure
+        return failure, self._payload(facts, files), cpu_us, _own_peak_kib(usage.ru_maxrss)
+
+    def _enter(self, directory: str) -> None:
+        try:
+            os.chdir(directory)
+        except FileNotFoundError:
+            if directory != self._sandboxes:
+                raise
+            # Some task may have removed it.
+            os.makedirs(directory, 0o700, exist_ok=True)
+            os.chdir(directory)
+
+    def _collect(self, sandbox: Optional[Sandbox], wanted: Sequence[str], kept: Sequence[str]) -> Tuple[List[List[Any]], List[bytes]]:
+        """What goes with the result, or to the outbox; what goes home need not be kept besides, but becomes a content that others can be
+        given, however small. Without a sandbox the outputs stay where they are; those named plainly must be there."""
+        if sandbox is not None:
+            apart = sandbox.names(kept) if kept else {}
+            files, contents = sandbox.collect(wanted, ROOM_FOR_FILES, self._places.outbox, apart)
+            for entry in files:
+                apart.pop(entry[0], None)
+            stays, _ = sandbox.collect([glob.escape(name) for name in apart], 0, self._places.outbox) if apart else ([], [])
+            return [*files, *([*entry, True] for entry in stays)], contents
+        for name in (*wanted, *kept):
+            if not any(sign in name for sign in "*?[") and not os.path.exists(name):
+                raise missing_output(name)
+        return [], []
+
+    def _spawn(self, argv: List[str], environment: Dict[str, str], stdin: Any) -> int:
+        program = self._find(argv[0], environment)
+        source = self._null
+        if len(stdin):
+            source = memory_file("stdin")
+            write_all(source, stdin)
+            os.lseek(source, 0, os.SEEK_SET)
+        actions = [
+            (os.POSIX_SPAWN_DUP2, source, 0),
+            (os.POSIX_SPAWN_DUP2, self._pipes[0][1], 1),
+            (os.POSIX_SPAWN_DUP2, self._pipes[1][1], 2),
+        ]
+        try:
+            # A process group of its own: a task that kills its group must not hit the slot.
+            return os.posix_spawn(program, argv, environment, file_actions=actions, setpgroup=0, setsigmask=(), setsigdef=RESTORED_SIGNALS)
+        finally:
+            if source != self._null:
+                os.close(source)
+
+    def _find(self, name: str, environment: Dict[str, str]) -> str:
+        if "/" in name:
+            return name
+        path = environment.get("PATH", os.defpath)
+        key = (name, path)
+        found = self._programs.get(key)
+        if found is None:
+            found = _which(name, path)
+            if os.path.isabs(found):
+                self._programs[key] = found
+        return found
+
+    def _not_spawned(self, name: str, error: OSError) -> Failure:
+        self._programs.clear()
+        if error.errno == errno.ENOENT:
+            return ["spawn", "task", "there is no program %r on this worker" % name]
+        blame = "task" if error.errno in (errno.EACCES, errno.ENOEXEC, errno.ENOTDIR, errno.EISDIR, errno.E2BIG) else "worker"
+        return ["spawn", blame, "cannot start %r: %s" % (name, error.strerror)]
+
+    def _wait(self, pid: int) -> Tuple[int, Any]:
+        """Read its output until it ends; then end what it left behind, and read the rest."""
+        self._control(False)
+        ends = self._watch.watch(pid)
+        self._poll.register(ends, select.POLLIN)
+        status, usage = 0, None
+        try:
+            while usage is None:
+                ready = self._poll.poll(FLUSH_MS if self._outbox.filled else REAP_MS)
+                if not ready:
+                    self._outbox.flush()
+                    reap_children([pid])
+                for descriptor, _ in ready:
+                    if descriptor == ends:
+                        self._watch.drain()
+                        found, status, found_usage = os.wait4(pid, os.WNOHANG)
+                        usage = found_usage if found else None
+                    elif descriptor == self._channel:
+                        self._control(True)
+                    else:
+                        self._read(descriptor)
+        finally:
+            self._poll.unregister(ends)
+            self._watch.done(ends)
+        if has_children():
+            kill_descendants()
+        for read_end, _ in self._pipes:
+            while self._read(read_end):
+                pass
+        return status, usage
+
+    def _read(self, descriptor: int) -> bool:
+        try:
+            data = os.read(descriptor, PIPE_READ)
+        except BlockingIOError:
+            return False
+        self._outputs[0 if descriptor == self._pipes[0][0] else 1].add(data)
+        return len(data) > 0
+
+    def stop(self, force: bool) -> None:
+        """End what runs now: ask, or force. What gets away at this moment is met when the task has ended."""
+        signal_all(descendants_of(os.getpid()), signal.SIGKILL if force else signal.SIGTERM)
+
+    def peek(self, stream: int, offset: int, most: int = 1 << 20) -> Tuple[int, bytes]:
+        return self._outputs[0 if stream == 1 else 1].since(offset, most)
+
+    def _payload(self, facts: Dict[str, Any], files: Sequence[bytes]) -> List[Any]:
+        (out, out_dropped), (error, error_dropped) = (output.result() for output in self._outputs)
+        if facts == WELL and not (out_dropped or error_dropped):
+            return [WELL_TEXT, out, error, *files]
+        said: Dict[str, Any] = {"stow": True} if any(len(entry) > 2 for entry in facts.get("files", ())) else {}
+        said.update({"exit": None, "signal": None, "files": [], "stdout_dropped": out_dropped, "stderr_dropped": error_dropped})
+        said.update(facts)
+        return [json.dumps(said).encode(), out, error, *files]
+
+
+def _which(name: str, path: str) -> str:
+    for directory in path.split(os.pathsep):
+        candidate = os.path.join(directory, name)
+        if os.access(candidate, os.X_OK) and not os.path.isdir(candidate):
+            return candidate
+    raise OSError(errno.ENOENT, os.strerror(errno.ENOENT))
+
+
+def _not_entered(asked_for: str, error: OSError) -> Failure:
+    """What to do about a directory that the person has, and this node has not, or not for us. Trouble with our own is the worker's."""
+    if not asked_for:
+        return ["spawn", "worker", "cannot enter its directory %r: %s" % (error.filename, error.strerror)]
+    node = os.uname().nodename
+    if error.errno == errno.ENOENT:
+        what = "there is no directory %r on node %s" % (asked_for, node)
+    else:
+        what = "the directory %r cannot be entered on node %s (%s)" % (asked_for, node, error.strerror)
+    return ["no-directory", "site", what + ": " + OTHER_DIRECTORIES]
+
+
+def _own_peak_kib(reported_kib: int) -> int:
+    """Linux counts the memory of the spawning process as used by the spawned one: a peak not above ours says nothing if ours is large."""
+    if reported_kib > MISLEADING_PEAK_KIB and reported_kib <= resource.getrusage(resource.RUSAGE_SELF).ru_maxrss:
+        return 0
+    return int(reported_kib)
+
+
+def _judge(status: int) -> Tuple[Optional[Failure], Dict[str, Any]]:
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        try:
+            name = signal.Signals(number).name
+        except ValueError:
+            name = "signal %d" % number
+        if number == signal.SIGKILL:
+            return ["killed", "worker", "it was killed (SIGKILL) by somebody else, perhaps for lack of memory"], {"signal": number}
+        return ["signal", "task", "it was ended by %s" % name], {"signal": number}
+    code = os.WEXITSTATUS(status)
+    return (["exit", "task", "it ended with exit status %d" % code] if code else None), {"exit": code}

@@ -1,0 +1,266 @@
+"""A fresh directory for one attempt. Names come from outside: no path of theirs leads out of it, whatever the task does in the meantime.
+
+Every component is opened by itself, relative to its parent and without following links, so that swapping a directory for a link between
+two steps gains nothing.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from contextlib import contextmanager
+from typing import Any, Container, Dict, Iterator, List, Optional, Sequence, Tuple
+
+from ...portable.failures import is_limit
+from ...portable.transfer.file_copy import clone, copy
+from .output_files import DIRECTORY, outputs_in, take_out
+
+__all__ = ["Sandbox", "SandboxError", "disk_error", "missing_output", "name_parts", "write_all"]
+
+LINK_BYTES = 64 * 1024 * 1024
+"""From here on an input is rather linked to than copied."""
+MOST_LEVELS = 50
+"""Deeper directories are removed in several goes: each level takes a descriptor."""
+_NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class Sandbox:
+    """Made at once; ``remove`` takes it away, unreadable corners included."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        try:
+            os.makedirs(path, 0o700)
+        except OSError as error:
+            if is_limit(error):
+                raise
+            raise SandboxError("disk", "worker", "cannot make a directory for the task: %s" % error.strerror) from None
+
+    def put(self, name: str, mode: int, content: Any) -> None:
+        """A file with these bytes."""
+        with self._entry(name) as (directory, last):
+            file = os.open(last, _NEW, 0o600, dir_fd=directory)
+            try:
+                write_all(file, content)
+                os.fchmod(file, mode & 0o777)
+            finally:
+                os.close(file)
+
+    def place(self, name: str, mode: int, content: str) -> None:
+        """A file with the bytes of that one, which is not to be changed: one of its own, or a read-only link if it is large."""
+        try:
+            source = os.open(content, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError as error:
+            if is_limit(error):
+                raise
+            message = "the input file %r is not in the cache any more: %s" % (name, error.strerror)
+            raise SandboxError("missing-input", "worker", message) from None
+        try:
+            with self._entry(name) as (directory, last):
+                self._fill(directory, last, mode & 0o777, source, content)
+        finally:
+            os.close(source)
+
+    @staticmethod
+    def _fill(directory: int, last: str, mode: int, source: int, content: str) -> None:
+        size = os.fstat(source).st_size
+        file = os.open(last, _NEW, 0o600, dir_fd=directory)
+        try:
+            if not clone(source, file):
+                # A link shares its mode, and nobody else's copy shall become a program.
+                if size >= LINK_BYTES and not mode & 0o111 and _replace_by_link(directory, last, content):
+                    return
+                copy(source, file, size)
+            os.fchmod(file, mode)
+        finally:
+            os.close(file)
+
+    def make_directory(self, name: str, mode: int) -> None:
+        """It may be there already. We can always put something into it."""
+        with self._entry(name) as (directory, last):
+            below = _enter(directory, last, 0o700)
+            try:
+                os.fchmod(below, mode & 0o777 | 0o700)
+            finally:
+                os.close(below)
+
+    def make_link(self, name: str, target: str) -> None:
+        """A symbolic link that leads to nothing outside, as long as nothing but these methods made what is on its way."""
+        check_target(len(name_parts(name)) - 1, target)
+        with self._entry(name) as (directory, last):
+            os.symlink(target, last, dir_fd=directory)
+
+    @contextmanager
+    def _entry(self, name: str) -> Iterator[Tuple[int, str]]:
+        """The directory where it is to be, which is made if it is not there, and its name in that."""
+        parts = name_parts(name)
+        directory = -1
+        try:
+            directory = os.open(self.path, DIRECTORY)
+            for part in parts[:-1]:
+                below = _enter(directory, part, 0o755)
+                os.close(directory)
+                directory = below
+            yield directory, parts[-1]
+        except OSError as error:
+            if is_limit(error):
+                raise
+            raise disk_error("cannot write the input file %r" % name, error) from None
+        finally:
+            if directory >= 0:
+                os.close(directory)
+
+    def collect(
+        self, patterns: Sequence[str], most_bytes: int, outbox: str = "", apart: Container[str] = ()
+    ) -> Tuple[List[List[Any]], List[bytes]]:
+        """[name, mode] and content of the regular files that the patterns name; a plain name that is not there is a failure.
+
+        If there is an outbox, files that are not small, or whose names are in ``apart``, are moved into it: [name, mode, size, path],
+        and no content.
+        """
+        return take_out(self.path, patterns, most_bytes, outbox, apart)
+
+    def names(self, patterns: Sequence[str]) -> Dict[str, None]:
+        """Of the regular files that the patterns name; a plain name that is not there is a failure."""
+        return {output.name: None for output in outputs_in(self.path, patterns)}
+
+    def remove(self) -> None:
+        """However deep it is, and whatever the task forbade."""
+        try:
+            os.unlink(self.path)  # the task put something else in its place, such as a link
+        except FileNotFoundError:
+            pass
+        except OSError:
+            _remove_tree(self.path)
+
+
+def write_all(descriptor: int, content: Any) -> None:
+    view = memoryview(content)
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+def _enter(directory: int, name: str, mode: int) -> int:
+    try:
+        os.mkdir(name, mode, dir_fd=directory)
+    except FileExistsError:
+        pass
+    return os.open(name, DIRECTORY, dir_fd=directory)
+
+
+def _replace_by_link(directory: int, name: str, content: str) -> bool:
+    """False if that is not possible, or would not keep a task from changing what others use: for root, nothing is read-only."""
+    if os.access(content, os.W_OK):
+        return False
+    beside = ".link-" + os.urandom(8).hex()
+    try:
+        os.link(content, beside, dst_dir_fd=directory, follow_symlinks=False)
+    except OSError:
+        return False
+    os.rename(beside, name, src_dir_fd=directory, dst_dir_fd=directory)
+    return True
+
+
+def _remove_tree(path: str) -> None:
+    """A link is never followed: it would lead elsewhere."""
+    try:
+        root = _open_in_any_case(path)
+    except OSError:
+        return
+    try:
+        left: List[str] = []
+        while left != (left := sorted(os.listdir(root))):
+            for name in left:
+                _remove_below(root, name, root, MOST_LEVELS)
+        os.rmdir(path)
+    except OSError:
+        pass
+    finally:
+        os.close(root)
+
+
+def _remove_below(directory: int, name: str, root: int, levels: int) -> None:
+    """What lies too deep is moved up to the root, and met there again. What cannot be removed stays."""
+    try:
+        os.unlink(name, dir_fd=directory)
+        return
+    except OSError:
+        pass  # it is a directory
+    try:
+        below = _open_in_any_case(name, directory)
+        try:
+            if not levels:
+                os.rename(name, os.urandom(16).hex(), src_dir_fd=directory, dst_dir_fd=root)
+                return
+            for inner in os.listdir(below):
+                _remove_below(below, inner, root, levels - 1)
+        finally:
+            os.close(below)
+        os.rmdir(name, dir_fd=directory)
+    except OSError:
+        pass
+
+
+def _open_in_any_case(name: str, above: Optional[int] = None) -> int:
+    """Without reading it, because that is what may be forbidden; what is changed is what was opened, whatever has its name by then."""
+    place = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=above)
+    try:
+        if os.fstat(place).st_mode & 0o700 != 0o700:
+            os.chmod("/proc/self/fd/%d" % place, 0o700)
+        return os.open(".", DIRECTORY, dir_fd=place)
+    finally:
+        os.close(place)
+
+
+# Names of files and targets of links that come from outside: which of them stay below the directory of a task.
+
+
+class SandboxError(Exception):
+    """Cause, blame and message of the failure that this is."""
+
+    def __init__(self, cause: str, blame: str, message: str) -> None:
+        super().__init__(message)
+        self.failure = [cause, blame, message]
+
+
+def name_parts(name: Any) -> List[str]:
+    """The components of a relative name that stays below."""
+    parts = name.split("/") if isinstance(name, str) and _can_be_written(name, 4095) else [""]
+    if any(part in ("", ".", "..") or not _can_be_written(part, 255) for part in parts):
+        raise SandboxError("missing-input", "user", "%r is no name of a file below the task's directory" % (name,))
+    return parts
+
+
+def check_target(depth: int, target: Any) -> None:
+    """Of a link in a directory so deep below. Going up is allowed at the beginning only: behind a name, which may be that of another link,
+    nobody could say where it leads."""
+    good = isinstance(target, str) and target != "" and not target.startswith("/") and _can_be_written(target, 4095)
+    named = False
+    for part in target.split("/") if good else ():
+        if part == "..":
+            depth -= 1
+            good = good and depth >= 0 and not named
+        named = named or part not in ("", ".", "..")
+    if not good:
+        message = "%r is no target of a link below the task's directory: it must be relative and lead to nothing outside of it"
+        raise SandboxError("missing-input", "user", message % (target,))
+
+
+def _can_be_written(text: str, most_bytes: int) -> bool:
+    try:
+        return "\0" not in text and len(os.fsencode(text)) <= most_bytes
+    except UnicodeEncodeError:
+        return False
+
+
+def disk_error(what: str, error: OSError) -> SandboxError:
+    """Full and broken disks are the worker's fault; everything else about names is the user's."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS):
+        return SandboxError("disk", "worker", "%s: %s" % (what, error.strerror))
+    return SandboxError("missing-input", "user", "%s: %s" % (what, error.strerror))
+
+
+def missing_output(name: str, instead: str = "") -> SandboxError:
+    """``instead``: what is there that is no file of that name."""
+    message = instead or "the task did not leave the file %r, which was declared as its output" % name
+    return SandboxError("missing-output", "task", message)

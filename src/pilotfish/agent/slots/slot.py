@@ -1,0 +1,338 @@
+"""A slot: the process that runs user code, one attempt at a time.
+
+There are two processes. The keeper is the child of the agent; it forked the slot proper and does nothing but wait for it, so that user code
+which kills its parent hits nobody who matters. Both are child subreapers. The keeper ends everything below it when the slot is gone, when
+the agent asks (SIGTERM) and when the agent is gone, and it dies of what the slot died of, so that the agent learns the true cause.
+"""
+
+from __future__ import annotations
+
+import builtins
+import gc
+import json
+import os
+import resource
+import signal
+import socket
+import sys
+import types
+from os import _exit, getpid
+from time import perf_counter, process_time
+from typing import Any, Dict, List, NoReturn, Optional, Tuple, Union
+
+from ...portable.failures import describe_limit, is_limit
+from ...portable.payload_reference import PayloadDirectory
+from ...portable.processes import ChildCpuClock, become_subreaper, has_children, keep_freed_memory, kill_descendants, signal_on_parent_death
+from .call_runner import CallRunner, CallSpec, Terminated
+from .executable_runner import ExecutableRunner, ExecutableSpec, TaskDirectories
+from .output_capture import StreamCapture
+from .shared_page import (
+    BROKEN,
+    CONDEMNED,
+    GAVE_UP,
+    INTENT,
+    KILL,
+    LIMITED,
+    PEEK,
+    PEEKED,
+    PID,
+    QUIT,
+    SKIP,
+    SPEC,
+    STARTED,
+    TASK,
+    TERMINATE,
+    TIME_IS_UP,
+    SharedPage,
+    copy_high,
+    move_high,
+)
+from .slot_channel import OrderReader, ReportWriter
+from .task_environment import TaskEnvironment
+from .task_files import unwrap
+
+KEPT_MEMORY = 32 * 1024 * 1024
+# Nothing can be forked, run and waited for in less.
+SHORTEST_CHILD_S = 0.0001
+
+AnySpec = Union[CallSpec, ExecutableSpec]
+BUILT_IN = dict(vars(builtins))
+KEPT_SIGNALS = {signal.SIGTERM, signal.SIGCHLD}
+
+
+class SlotUnusable(Exception):
+    """An earlier call broke what every call needs."""
+
+
+def main(settings_text: str) -> NoReturn:
+    """Runs in the process that the agent spawned."""
+    settings = json.loads(settings_text)
+    descriptors = settings["descriptors"]
+    cell = SharedPage(descriptors["cell"])
+    become_subreaper()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Waited for, not handled: a handler in Python can miss a signal that comes just before a call that blocks.
+    signal.pthread_sigmask(signal.SIG_BLOCK, KEPT_SIGNALS)
+    signal_on_parent_death(signal.SIGTERM, settings["agent"])
+    keeper = getpid()
+    try:
+        child = os.fork()
+    except OSError as error:
+        _give_up(cell, error)
+        _exit(1)
+    if child:
+        _keep(child, max(descriptors.values()))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, KEPT_SIGNALS)
+    become_subreaper()
+    signal_on_parent_death(signal.SIGKILL, keeper)
+    _volunteer_for_oom()
+    keep_freed_memory(KEPT_MEMORY)
+    code = 1
+    try:
+        code = SlotLoop(settings, cell).run()
+    except Exception as error:  # noqa: BLE001  the edge: user code may have broken any module that we use
+        _give_up(cell, error)
+    finally:
+        _exit(code)
+
+
+def _give_up(cell: SharedPage, error: Exception) -> None:
+    """Say why; what was broken may be what is needed to say it."""
+    cell.words[GAVE_UP] = BROKEN
+    if isinstance(error, OSError) and is_limit(error):
+        cell.words[GAVE_UP] = LIMITED
+        text = describe_limit(error)
+    else:
+        text = "%s: %s" % (type(error).__name__, error)
+    os.write(2, b"\n%s\n" % text.encode("utf-8", "replace"))
+
+
+def _keep(child: int, last_descriptor: int) -> NoReturn:
+    """Wait for the slot, end what it left, then die as it died; or end it all when told to, or when the agent is gone."""
+    os.closerange(0, last_descriptor + 1)
+    pid = 0
+    while pid != child:
+        if signal.sigwait(KEPT_SIGNALS) == signal.SIGTERM:
+            kill_descendants()
+            os._exit(128 + signal.SIGTERM)
+        pid, status = os.waitpid(child, os.WNOHANG)
+    kill_descendants()
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, KEPT_SIGNALS)
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        if number != signal.SIGKILL:
+            signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+    os._exit(os.WEXITSTATUS(status))
+
+
+def _volunteer_for_oom() -> None:
+    """When memory runs out, the kernel shall take what tasks run, not who watches them."""
+    try:
+        with open("/proc/self/oom_score_adj", "w") as file:
+            file.write("500")
+    except OSError:
+        pass
+
+
+class SlotLoop:
+    """Takes orders from the agent, runs them, reports."""
+
+    def __init__(self, settings: Dict[str, Any], cell: SharedPage) -> None:
+        descriptors = settings["descriptors"]
+        self.cell = cell
+        os.close(descriptors["cell"])
+        cell.words[PID] = getpid()
+        channel = socket.socket(fileno=move_high(descriptors["channel"]))
+        channel.setblocking(True)
+        self.share = PayloadDirectory(settings.get("share", ""))
+        self.outbox = ReportWriter(channel, cell, self.share)
+        self.inbox = OrderReader(channel, self.outbox)
+        self.calls = CallRunner(StreamCapture(copy_high(1), copy_high(2)), settings["bundle"])
+        self.executables: Optional[ExecutableRunner] = None
+        self.surroundings = TaskEnvironment(settings["worker"], settings["scratch"])
+        self.specs: Dict[int, AnySpec] = {}
+        self.current = 0
+        self._touched = True
+        """Something of the current attempt has run: it must not be run again as if nothing had happened."""
+        self._called = False
+        self._places = TaskDirectories(settings["sandboxes"], settings["cache"], settings["outbox"])
+        self._channel = channel
+        self._pid = getpid()
+        self._cpu_s = process_time()
+        self._rss_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        self._children_clock = ChildCpuClock()
+
+    def run(self) -> int:
+        """Until told to quit, or until the agent is gone."""
+        # Not SIGTERM: what user code forks would inherit a handler of ours, and a Python handler can lose a signal that comes too early.
+        signal.signal(TIME_IS_UP, self._on_time_up)
+        signal.signal(signal.SIGINT, self._on_interrupt)
+        # User code must find an empty __main__: what it pickles by reference to __main__ is not there for others.
+        sys.modules["__main__"] = types.ModuleType("__main__")
+        sys.argv = [""]
+        gc.freeze()
+        try:
+            while True:
+                order = self.inbox.next()
+                if order is None or order[0][0] == QUIT:
+                    self.calls.finalize()
+                    return 0
+                if order[0][0] == TASK:
+                    self._run_task(*order)
+                elif order[0][0] == SPEC:
+                    self._keep_spec(order[0][2], order[1])
+                elif order[0][0] == PEEK:
+                    self._peek(0, order[1])
+                # Anything else speaks of an attempt that has ended in the meantime.
+        except Terminated:
+            return 128 + signal.SIGTERM
+        except (BrokenPipeError, ConnectionResetError):
+            return 0
+
+    # --- signals ------------------------------------------------------------------------------------------------------------------
+
+    def _on_time_up(self, number: int, frame: Any) -> None:
+        """The agent condemned an attempt in the cell and sends a signal to make it end; by now it may be another one that runs."""
+        if self.calls.in_user_code and self.cell.words[CONDEMNED] == self.current and getpid() == self._pid:
+            raise Terminated
+
+    def _on_interrupt(self, number: int, frame: Any) -> None:
+        if self.calls.in_user_code:
+            raise KeyboardInterrupt
+
+    # --- orders -------------------------------------------------------------------------------------------------------------------
+
+    def _keep_spec(self, number: int, body: memoryview) -> None:
+        length = int.from_bytes(body[:4], "little")
+        kind, time_s, launch = json.loads(bytes(body[4 : 4 + length]))
+        code = bytes(self.share.resolve(body[4 + length :]))
+        spec: AnySpec = ExecutableSpec(number, launch, code) if kind == "exec" else CallSpec(number, kind, launch, code)
+        self.specs[number] = spec
+        self.surroundings.learn(number, kind, time_s, launch)
+
+    def _run_task(self, order: Tuple[Any, ...], body: memoryview) -> None:
+        sequence = order[1]
+        cell = self.cell
+        words = cell.words
+        before = words[STARTED]
+        words[INTENT] = sequence
+        skip = cell.long_words[SKIP]
+        if skip >> 32 <= sequence <= skip & 0xFFFFFFFF:
+            words[INTENT] = before
+            return
+        self._touched = False
+        try:
+            self._run_started(order, body)
+        except BaseException:
+            if not self._touched:
+                words[STARTED] = words[INTENT] = before
+            raise
+
+    def _run_started(self, order: Tuple[Any, ...], body: memoryview) -> None:
+        _, sequence, number, attempt, task, cores, _ = order
+        spec = self.specs[number]
+        begun = perf_counter()
+        outbox = self.outbox
+        if outbox.filled and begun - outbox.flushed_at > spec.flush_after_s():
+            outbox.flush()
+            outbox.flushed_at = begun
+        self.cell.words[STARTED] = sequence
+        self.current = sequence
+        handed: List[Any] = []
+        if spec.kind == "exec":
+            handed, body = unwrap(body)
+        try:
+            body = self.share.resolve(body)
+        except OSError as error:
+            if is_limit(error):
+                raise
+            failure = ["missing-input", "task", "its input is gone: %s" % error.strerror]
+            outbox.report((sequence, 0, 0, self._rss_kib), failure, [b"", b"", b"", b""])
+            return
+        if spec.kind == "exec":
+            self._run_executable(begun, order, body, handed)
+            return
+        assert isinstance(spec, CallSpec)
+        problem = self.surroundings.enter(number, task, attempt, cores)
+        failure, parts = (["spawn", "worker", problem], [b"", b"", b"", b""]) if problem else self._call(spec, body)
+        wall_s = perf_counter() - begun
+        spec.recent_s = max(wall_s, 0.8 * spec.recent_s)
+        cpu_us = self._cpu_used(wall_s)
+        outbox.report((sequence, int(wall_s * 1e6), cpu_us, self._rss_kib), failure, parts)
+
+    def _call(self, spec: CallSpec, body: memoryview) -> Tuple[Any, List[Any]]:
+        begun = perf_counter()
+        self._touched = True
+        failure, parts = self.calls.run(spec, body)
+        if getpid() != self._pid:
+            # User code forked and its child came back here: it must not pose as the slot.
+            _exit(0)
+        if failure is not None and self._called:
+            _insist_on_built_ins()
+        self._called = True
+        if perf_counter() - begun > SHORTEST_CHILD_S and has_children():
+            kill_descendants(self.calls.keep_children)
+            _forget_resource_tracker()
+        return failure, parts
+
+    def _cpu_used(self, wall_s: float) -> int:
+        """Processor time since the last attempt; what costs more to ask is asked of attempts long enough to have changed it."""
+        cpu_s = process_time()
+        used = cpu_s - self._cpu_s
+        self._cpu_s = cpu_s
+        if wall_s > SHORTEST_CHILD_S * 5:
+            self._rss_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+            used += self._children_clock.lap_s()
+        return int(used * 1e6)
+
+    def _run_executable(self, begun: float, order: Tuple[Any, ...], body: memoryview, handed: List[Any]) -> None:
+        _, sequence, number, attempt, task, cores, _ = order
+        if self.executables is None:
+            self.executables = ExecutableRunner(self._channel.fileno(), self._control, self.outbox, self._places, self._children_clock)
+        spec = self.specs[number]
+        assert isinstance(spec, ExecutableSpec)
+        environment = self.surroundings.environment(number, task, attempt, cores)
+        failure, parts, cpu_us, rss_kib = self.executables.run(spec, body, environment, "%d-%d" % (task, attempt), handed)
+        wall_s = perf_counter() - begun
+        self.outbox.report((sequence, int(wall_s * 1e6), cpu_us, rss_kib), failure, parts)
+
+    def _control(self, news: bool) -> None:
+        """The agent speaks while an executable runs, or (no news) one has begun and it may have spoken before."""
+        self._touched = True
+        if not (self.inbox.look() if news else self.inbox.sift()):
+            _exit(0)
+        for order, body in self.inbox.take_urgent():
+            if order[0] == PEEK:
+                self._peek(order[1], body)
+            elif order[1] == self.current and self.executables is not None and order[0] in (TERMINATE, KILL):
+                self.executables.stop(order[0] == KILL)
+
+    def _peek(self, sequence: int, body: memoryview) -> None:
+        query, stream, offset = json.loads(bytes(body))
+        known = sequence == self.current and self.executables is not None
+        data = b""
+        if self.executables is not None and known:
+            offset, data = self.executables.peek(stream, offset)
+        self.outbox.report((PEEKED, query, offset, int(known)), None, [data], raw=True)
+        self.outbox.flush()
+
+
+def _insist_on_built_ins() -> None:
+    """A call that fails where ``len`` is no function any more is not to blame."""
+    for name, value in BUILT_IN.items():
+        if callable(value) and not callable(getattr(builtins, name, None)):
+            raise SlotUnusable("the built-in %s is gone" % name)
+
+
+def _forget_resource_tracker() -> None:
+    """multiprocessing keeps a process of its own; it was ended with the rest, so let the next task start a new one without complaint."""
+    module: Any = sys.modules.get("multiprocessing.resource_tracker")
+    tracker = getattr(module, "_resource_tracker", None)
+    if tracker is not None and getattr(tracker, "_fd", None) is not None:
+        try:
+            os.close(tracker._fd)
+        except OSError:
+            pass
+        tracker._fd = tracker._pid = None

@@ -1,0 +1,163 @@
+"""Environment variables and working directory as each spec wants them, put right again after whatever a call did to them."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import socket
+import sys
+import time
+from typing import Any, Dict, List
+
+from ...portable.failures import is_limit
+from ...portable.processes import libc
+
+VARIABLE_BYTES = 128
+
+# Of the agent's own start, of no use to tasks.
+_LEFT_OUT = ("PILOTFISH_TASK", "PILOTFISH_ATTEMPT", "PILOTFISH_DEADLINE", "PILOTFISH_NODES", "PILOTFISH_HOSTFILE")
+
+
+class EnvironmentVariable:
+    """An environment variable that changes with every call. The C library never frees what setenv replaces; here it is overwritten."""
+
+    def __init__(self, name: bytes) -> None:
+        self.name = name
+        self._buffer = ctypes.create_string_buffer(name + b"=", VARIABLE_BYTES)
+        self._address = ctypes.addressof(self._buffer) + len(name) + 1
+
+    def attach(self) -> None:
+        """After the environment was changed by other means."""
+        libc().putenv(self._buffer)
+
+    def set(self, value: bytes) -> None:
+        ctypes.memmove(self._address, value + b"\0", len(value) + 1)
+
+
+class TaskEnvironment:
+    """Of one slot. Calls share one process, so theirs are changed in place; executables get a dictionary."""
+
+    def __init__(self, worker: str, scratch: str) -> None:
+        self._scratch = scratch
+        self._original = {name: value for name, value in os.environ.items() if name not in _LEFT_OUT}
+        self._original["PILOTFISH_WORKER"] = worker
+        self._environments: Dict[int, Dict[str, str]] = {}
+        self._time_limits: Dict[int, float] = {}
+        self._directories: Dict[int, str] = {}
+        self._hosts: Dict[int, List[str]] = {}
+        self._paths: Dict[int, List[str]] = {}
+        self._added_paths: List[str] = []
+        self._entered = -1
+        self._cores = -1.0
+        # The table behind os.environ: comparing it finds every change a call made, at the price of one comparison.
+        self._table: Any = getattr(os.environ, "_data", None)
+        self._expected: Any = None
+        self._directory = ""
+        self._task = EnvironmentVariable(b"PILOTFISH_TASK")
+        self._attempt = EnvironmentVariable(b"PILOTFISH_ATTEMPT")
+        self._deadline = EnvironmentVariable(b"PILOTFISH_DEADLINE")
+
+    def learn(self, number: int, kind: str, time_s: float, launch: Dict[str, Any]) -> None:
+        given = {str(name): str(value) for name, value in (launch.get("env") or {}).items()}
+        self._environments[number] = {**self._original, **given}
+        self._time_limits[number] = time_s
+        self._directories[number] = str(launch.get("cwd") or self._scratch)
+        self._paths[number] = [str(path) for path in launch.get("path") or []]
+        # Who asked for nodes and is not told any has one: this.
+        own = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
+        self._hosts[number] = [str(host) for host in launch["hosts"] or [own]] if "hosts" in launch else []
+        self._entered = -1
+
+    def _steady(self, number: int, cores: float) -> Dict[str, str]:
+        """What does not change from one task of a spec to the next."""
+        environment = dict(self._environments[number])
+        environment["PILOTFISH_CORES"] = "%g" % cores
+        environment.setdefault("OMP_NUM_THREADS", str(max(1, int(cores))))
+        if self._hosts[number]:
+            environment["PILOTFISH_NODES"] = str(len(self._hosts[number]))
+            environment["PILOTFISH_HOSTFILE"] = self._write_hosts(self._hosts[number], max(1, int(cores)))
+        return environment
+
+    def _write_hosts(self, hosts: List[str], slots: int) -> str:
+        """For a task that asked for nodes: as mpirun wants to read it."""
+        os.makedirs(self._scratch, 0o700, exist_ok=True)
+        path = os.path.join(self._scratch, "hostfile")
+        with open(path, "w") as file:
+            file.write("".join("%s slots=%d\n" % (host, slots) for host in hosts))
+        return path
+
+    def environment(self, number: int, task: int, attempt: int, cores: float) -> Dict[str, str]:
+        """For an executable."""
+        environment = self._steady(number, cores)
+        environment["PILOTFISH_TASK"] = "%d.%d" % (task >> 32, task & 0xFFFFFFFF)
+        environment["PILOTFISH_ATTEMPT"] = str(attempt)
+        if self._time_limits[number] > 0:
+            environment["PILOTFISH_DEADLINE"] = "%.3f" % (time.time() + self._time_limits[number])
+        self._entered = -1
+        return environment
+
+    def enter(self, number: int, task: int, attempt: int, cores: float) -> str:
+        """For a call in this process. Empty, or why it cannot be."""
+        table = self._table
+        if number != self._entered or cores != self._cores or table is None or table != self._expected or not self._still_there():
+            problem = self._enter(number, cores)
+            if problem:
+                return problem
+        self._set(self._task, b"%d.%d" % (task >> 32, task & 0xFFFFFFFF))
+        self._set(self._attempt, b"%d" % attempt)
+        if self._time_limits[number] > 0:
+            self._set(self._deadline, b"%.3f" % (time.time() + self._time_limits[number]))
+        return ""
+
+    def _set(self, variable: EnvironmentVariable, value: bytes) -> None:
+        variable.set(value)
+        if self._table is not None:
+            self._table[variable.name] = self._expected[variable.name] = value
+
+    def _still_there(self) -> bool:
+        try:
+            return os.getcwd() == self._directory
+        except OSError:
+            return False
+
+    def _go_to(self, directory: str) -> None:
+        """Where the caller is; in our own scratch directory if this node has not got that, or not for us: most calls do not care."""
+        try:
+            if directory != self._scratch:
+                os.chdir(directory)
+                return
+        except OSError as error:
+            if is_limit(error):
+                raise
+        # Some task may have removed it.
+        os.makedirs(self._scratch, 0o700, exist_ok=True)
+        os.chdir(self._scratch)
+
+    def _enter(self, number: int, cores: float) -> str:
+        wanted = self._steady(number, cores)
+        for name in [name for name in os.environ if name not in wanted]:
+            del os.environ[name]
+        directory = self._directories[number]
+        try:
+            for name, value in wanted.items():
+                if os.environ.get(name) != value:
+                    os.environ[name] = value
+            self._go_to(directory)
+            self._directory = os.getcwd()
+        except OSError as error:
+            return "cannot enter the directory %r: %s" % (error.filename or directory, error.strerror)
+        except ValueError as error:
+            return "cannot set the environment: %s" % error
+        if self._added_paths != self._paths[number]:
+            for path in self._added_paths:
+                if path in sys.path:
+                    sys.path.remove(path)
+            self._added_paths = self._paths[number]
+            sys.path[:0] = self._added_paths
+        self._task.attach()
+        self._attempt.attach()
+        if self._time_limits[number] > 0:
+            self._deadline.attach()
+        self._entered, self._cores = number, cores
+        self._expected = dict(self._table) if self._table is not None else None
+        return ""

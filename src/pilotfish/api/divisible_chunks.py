@@ -1,0 +1,284 @@
+"""Chunks of a divisible load: sent to the workers they are meant for, timed, and done by others if that takes too long."""
+
+from __future__ import annotations
+
+import math
+import queue
+import statistics
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from pilotfish.api.executor import CANNOT_SEND
+from pilotfish.api.futures import TaskFuture
+from pilotfish.api.run import Run
+from pilotfish.applications.python_call import CallEncoder
+from pilotfish.applications.task_options import TaskOptions
+from pilotfish.errors import BadInput, PilotfishError, TaskFailed
+from pilotfish.portable.expressions.evaluation import parse
+
+TICK_S = 0.1
+WORD_S = 3.0
+"""Who waits for longer than this before anything began is told why."""
+LATE = 3.0
+"""A chunk is late when it takes so many times as long as it should,"""
+GRACE_S = 1.0
+"""and this. Whether there is somebody idle for it is asked as often."""
+Arguments = Callable[[int, int], tuple[Any, ...]]
+"""What the function is called with for units start to stop."""
+
+
+@dataclass(slots=True, eq=False)
+class Chunk:
+    start: int
+    stop: int
+    worker: str = ""
+    """Whom it is meant for, and, when it is done, who did it."""
+    avoid: str = ""
+    future: TaskFuture[Any] | None = None
+    sent_at: float = 0.0
+    looked_at: float = 0.0
+    moved_bytes: int = 0
+    ended: bool = False
+    total_s: float = 0.0
+    compute_s: float = 0.0
+    value: Any = None
+    instead: list[Chunk] = field(default_factory=list)
+    """The same units, cut up for workers that are idle, because it is late."""
+
+    @property
+    def units(self) -> int:
+        return self.stop - self.start
+
+    @property
+    def done(self) -> bool:
+        return self.ended or (bool(self.instead) and all(chunk.ended for chunk in self.instead))
+
+    @property
+    def that_count(self) -> list[Chunk]:
+        return [self] if self.ended else self.instead
+
+
+def in_order(sizes: Sequence[int], workers: Sequence[str], start: int) -> list[Chunk]:
+    """One chunk for each worker that gets anything, one behind the other."""
+    chunks = []
+    for size, worker in zip(sizes, workers, strict=True):
+        if size > 0:
+            chunks.append(Chunk(start, start + size, worker))
+            start += size
+    return chunks
+
+
+def timed(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, with who did it and how long that took. It is made here, not imported there: slots do not have this package."""
+
+    def run_chunk(*arguments: Any) -> tuple[Any, str, float]:
+        import contextlib
+        import os
+        import time
+
+        worker = os.environ.get("PILOTFISH_WORKER", "")
+        begun = time.perf_counter()
+        try:
+            value = function(*arguments)
+        except BaseException as error:
+            with contextlib.suppress(AttributeError, TypeError):
+                error.pilotfish_worker = worker  # type: ignore[attr-defined]
+            raise
+        return value, worker, time.perf_counter() - begun
+
+    run_chunk.__name__ = run_chunk.__qualname__ = f"{getattr(function, '__name__', 'call')} (chunk)"
+    return run_chunk
+
+
+class ChunkWorkers:
+    """The workers of a run, as somebody sees them who has chunks of a load for each."""
+
+    def __init__(self, run: Run, function: Callable[..., Any], wanted: TaskOptions, progress: bool) -> None:
+        self._session = run._session
+        self._why = run.why
+        self._function = timed(function)
+        self._wanted = wanted
+        self._sites = run._session._submission.options.sites
+        self._calls: dict[tuple[str, str], CallEncoder] = {}
+        self._draws = progress and sys.stderr is not None and sys.stderr.isatty()
+        self.benchmarks: dict[str, float] = {}
+        """How fast workers are by what they found when they started; of equal processors, what was found by most."""
+
+    def seats(self) -> list[str]:
+        """The names of workers that are there, each as often as chunks can run on it at the same time."""
+        rows = [
+            row
+            for row in self._session.client.ask("workers").data
+            if row["connected"] and row["state"] in ("idle", "busy") and self._qualifies(row)
+        ]
+        self.benchmarks = _benchmarks(rows)
+        return [row["worker"] for row in rows for _ in range(self._places(row["capacity"]))]
+
+    def _qualifies(self, row: Mapping[str, Any]) -> bool:
+        wanted = self._wanted
+        if self._sites and row["site"] not in self._sites:
+            return False
+        if any(row["tags"].get(name) != value for name, value in wanted.tags.items()):
+            return False
+        return not wanted.requirement or parse(wanted.requirement).holds(row["properties"])
+
+    def _places(self, capacity: Mapping[str, float]) -> int:
+        return min((int(capacity.get(name, 0) / amount + 1e-6) for name, amount in self._wanted.request.amounts()), default=1)
+
+    def wait_for_seats(self, patience_s: float) -> list[str]:
+        """Those who are there; if there is nobody yet, those who come soon."""
+        deadline = time.monotonic() + patience_s
+        while not (found := self.seats()) and time.monotonic() < deadline:
+            time.sleep(TICK_S)
+        return found
+
+    # --- one round of chunks ----------------------------------------------------------------------------------------------------------
+
+    def do(
+        self, chunks: list[Chunk], arguments: Arguments, title: str, planned_s: float, recut: Callable[[Chunk, list[str]], None]
+    ) -> None:
+        """Have all chunks done. ``recut`` is called for one that is late, with idle workers, and may name chunks to be done instead."""
+        ends: queue.SimpleQueue[tuple[Chunk, float]] = queue.SimpleQueue()
+        sent: list[Chunk] = []
+        begun = time.monotonic()
+        told = False
+        try:
+            for chunk in chunks:
+                sent.append(chunk)
+                self._send(chunk, arguments, ends)
+            while not all(chunk.done for chunk in chunks):
+                self._draw(title, chunks)
+                try:
+                    self._note(*ends.get(timeout=TICK_S), title)
+                except queue.Empty:
+                    told = told or self._say_why(begun, chunks)
+                    for chunk in _late(chunks, planned_s):
+                        recut(chunk, self._idle(chunk, chunks))
+                        for part in chunk.instead:
+                            sent.append(part)
+                            self._send(part, arguments, ends)
+        finally:
+            # Of those that were done by others instead too; and of all, after an error or Ctrl-C: nobody would hear of them.
+            self._give_up([chunk for chunk in sent if not chunk.ended])
+            self._clear()
+
+    def _send(self, chunk: Chunk, arguments: Arguments, ends: queue.SimpleQueue[tuple[Chunk, float]]) -> None:
+        future: TaskFuture[Any] = TaskFuture(self._session)
+        try:
+            spec, payload = self._calls_for(chunk).encode(self._function, arguments(chunk.start, chunk.stop), {})
+        except CANNOT_SEND as error:
+            what = f"units {chunk.start:,} to {chunk.stop - 1:,} cannot be sent: {type(error).__name__}: {error}"
+            raise BadInput(what, "cut, state and the function must be such that they can be pickled") from error
+        chunk.moved_bytes = len(payload) if isinstance(payload, bytes) else sum(memoryview(part).nbytes for part in payload)
+        chunk.future, chunk.sent_at = future, time.monotonic()
+        self._session.submit(future, spec, payload)
+        future.add_done_callback(lambda _: ends.put((chunk, time.monotonic())))
+
+    def _calls_for(self, chunk: Chunk) -> CallEncoder:
+        """A rank, not a requirement: if that worker is gone or has no room, any other is better than none."""
+        key = chunk.worker, chunk.avoid
+        if key not in self._calls:
+            conditions = [f"({self._wanted.requirement})"] if self._wanted.requirement else []
+            if chunk.avoid:
+                conditions.append(f"worker != {_quoted(chunk.avoid)}")
+            wanted = msgspec.structs.replace(
+                self._wanted,
+                requirement=" and ".join(conditions),
+                rank=f"worker == {_quoted(chunk.worker)}" if chunk.worker else "",
+            )
+            self._calls[key] = CallEncoder(self._session.register, wanted)
+        return self._calls[key]
+
+    def _note(self, chunk: Chunk, at: float, title: str) -> None:
+        assert chunk.future is not None
+        if chunk.future.cancelled():
+            raise TaskFailed(f"{title}, units {chunk.start:,} to {chunk.stop - 1:,}: the task {chunk.future.task_id} was cancelled")
+        error = chunk.future.exception()
+        if isinstance(error, PilotfishError) and not isinstance(error, TaskFailed):
+            raise error  # the pool's, not the chunk's
+        if error is not None:
+            where = getattr(error, "pilotfish_worker", "") or chunk.worker
+            place = f"{title}, units {chunk.start:,} to {chunk.stop - 1:,}" + (f", at worker {where}" if where else "")
+            hint = getattr(error, "hint", "") or f"its task: pilotfish logs {chunk.future.task_id}"
+            said = str(error) if isinstance(error, TaskFailed) else f"{type(error).__name__}: {error}"
+            raise TaskFailed(f"{place}: {said}", hint, getattr(error, "cause", "exception")) from error
+        chunk.value, worker, chunk.compute_s = chunk.future.result()
+        chunk.worker = worker or chunk.worker
+        chunk.total_s = at - chunk.sent_at
+        item = chunk.future._ended
+        chunk.moved_bytes += item.length if item is not None else 0
+        chunk.ended = True
+
+    def _idle(self, late: Chunk, chunks: Sequence[Chunk]) -> list[str]:
+        """Where there is room while a chunk is late; it is noted where that one is. None if it runs nowhere."""
+        assert late.future is not None
+        late.looked_at = time.monotonic()
+        late.avoid = self._session.client.ask("task", task=late.future.task_id).data["worker"] or ""
+        if not late.avoid:
+            return []
+        idle = [seat for seat in self.seats() if seat != late.avoid]
+        for chunk in chunks:
+            if not chunk.done and chunk is not late:
+                for busy in chunk.instead or [chunk]:
+                    if busy.worker in idle:
+                        idle.remove(busy.worker)
+        return idle
+
+    def _give_up(self, chunks: Sequence[Chunk]) -> None:
+        running = [chunk.future for chunk in chunks if chunk.future is not None and not chunk.future.done() and not chunk.future.cancel()]
+        if running:
+            self._session.cancel_tasks([future.index for future in running])
+
+    # --- what the person sees ---------------------------------------------------------------------------------------------------------
+
+    def _say_why(self, begun: float, chunks: Sequence[Chunk]) -> bool:
+        if time.monotonic() < begun + WORD_S:
+            return False
+        if not any(chunk.ended or (chunk.future is not None and chunk.future.running()) for chunk in chunks) and sys.stderr is not None:
+            self._clear()
+            try:
+                print(self._why(), file=sys.stderr, flush=True)
+            except PilotfishError:
+                pass  # whoever waits for a result will hear of it
+        return True
+
+    def _draw(self, title: str, chunks: Sequence[Chunk]) -> None:
+        if self._draws:
+            sys.stderr.write(f"\r\x1b[K{title}  {sum(chunk.done for chunk in chunks)}/{len(chunks)} chunks")
+            sys.stderr.flush()
+
+    def _clear(self) -> None:
+        if self._draws:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
+
+
+def _benchmarks(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Agents that start together on one node disturb each other, so that one of them may seem slow."""
+    kinds = {row["worker"]: row["info"].get("cpu") or row["worker"] for row in rows}
+    said: dict[Any, list[float]] = {}
+    for row in rows:
+        benchmark = row["info"].get("benchmark")
+        if isinstance(benchmark, (int, float)) and 0 < benchmark < math.inf:
+            said.setdefault(kinds[row["worker"]], []).append(float(benchmark))
+    return {worker: statistics.median(said[kind]) for worker, kind in kinds.items() if kind in said}
+
+
+def _quoted(name: str) -> str:
+    return f"'{name}'" if '"' in name else f'"{name}"'
+
+
+def _late(chunks: Sequence[Chunk], planned_s: float) -> list[Chunk]:
+    """When half of them have ended it is known what to expect."""
+    ended = [chunk.total_s for chunk in chunks if chunk.ended]
+    if not ended or 2 * len(ended) < len(chunks):
+        return []
+    expected_s = max(statistics.median(ended), planned_s if planned_s < math.inf else 0.0)
+    now = time.monotonic()
+    waiting = [chunk for chunk in chunks if not chunk.done and not chunk.instead and chunk.looked_at < now - GRACE_S]
+    return [chunk for chunk in waiting if chunk.sent_at < now - LATE * expected_s - GRACE_S]

@@ -1,0 +1,158 @@
+"""A task as the person who submitted it holds it: a ``concurrent.futures.Future`` that knows which task it is."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from concurrent.futures import CancelledError, Future, InvalidStateError
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from pilotfish.applications.executable import Completed, FutureFile, decode_completed, decode_executable_failure
+from pilotfish.applications.future_files import promise
+from pilotfish.applications.parcel import DamagedPayload
+from pilotfish.applications.python_result import decode_failure, decode_value, result_gone
+from pilotfish.model.messages import EndedItem
+from pilotfish.model.states import CANCELLED, DONE, FAILED, TASK_STATES
+from pilotfish.model.task import Failure, Usage
+from pilotfish.store.shared_payloads import is_reference
+
+if TYPE_CHECKING:
+    from pilotfish.api.run_futures import RunFutures
+
+Value = TypeVar("Value")
+_logger = logging.getLogger("concurrent.futures")
+_UNKNOWN = Failure("unknown", "task", "the task failed; nothing is known of the cause")
+
+
+class TaskFuture(Future[Value]):
+    """The future of one task. ``cancel`` works until the task has been seen running."""
+
+    # Defaults live in the class: a million pending futures need not each hold what most never change.
+    index: int = -1
+    """The task's place in its run; -1 if it never became a task (its arguments could not be sent)."""
+    stdout: bytes = b""
+    stderr: bytes = b""
+    _ended: EndedItem | None = None
+
+    def __init__(self, session: RunFutures) -> None:
+        super().__init__()
+        self._session = session
+
+    @property
+    def task_id(self) -> str:
+        """The task as the command line knows it: ``run.index``."""
+        return f"{self._session.run}.{self.index}"
+
+    @property
+    def usage(self) -> Usage | None:
+        """What the task used; None until it has ended."""
+        ended = self._ended
+        return None if ended is None else Usage(ended.wall_us, ended.cpu_us, ended.rss_kib)
+
+    def why(self) -> str:
+        """Why the task is where it is, in words."""
+        return self._session.why(task=self.task_id)
+
+    def cancel(self) -> bool:
+        if not super().cancel():
+            return False
+        self._session.cancelled_here(self)
+        return True
+
+    def add_done_callback(self, fn: Callable[[Future[Value]], object]) -> None:
+        def call(future: Future[Value]) -> None:
+            try:
+                fn(future)
+            except Exception:
+                raise  # the standard library logs it
+            except BaseException:
+                # Raised in a thread of the program it is the program's to deal with; ours has all other results to bring.
+                if self._session.client.is_elsewhere():
+                    raise
+                _logger.exception("exception calling callback for %r", future)
+
+        super().add_done_callback(call)
+
+    # --- called by the session ----------------------------------------------------------------------------------------------------
+
+    def began(self) -> None:
+        """The master has seen it running."""
+        if not self.running():
+            try:
+                self.set_running_or_notify_cancel()
+            except InvalidStateError:
+                pass  # it ended or was cancelled in the same moment
+
+    def ended(self, item: EndedItem, payload: memoryview) -> None:
+        """The master has written down how it ended."""
+        self._ended = item
+        gone = is_reference(payload)
+        try:
+            if item.state == DONE and gone:
+                self.set_exception(result_gone())
+                return
+            if item.state == DONE:
+                value, error = self._decode_value(payload)
+            elif item.state == FAILED:
+                value, error = None, self._decode_failure(memoryview(b"") if gone else payload, item.failure or _UNKNOWN)
+            else:
+                self._end_cancelled(item.state)
+                return
+            if error is None:
+                self.set_result(value)
+            else:
+                self.set_exception(error)
+        except InvalidStateError:
+            # It was cancelled here while its end was on the way.
+            if self.cancelled():
+                self.set_running_or_notify_cancel()
+
+    def _end_cancelled(self, state: int) -> None:
+        assert state == CANCELLED, TASK_STATES[state]
+        if super().cancel():
+            self.set_running_or_notify_cancel()
+        else:
+            self.set_exception(CancelledError(f"task {self.task_id} was cancelled while it ran"))
+
+    def _decode_value(self, payload: memoryview) -> tuple[Any, BaseException | None]:
+        outcome = decode_value(payload)
+        if outcome.stdout or outcome.stderr:
+            self._keep_output(outcome.stdout, outcome.stderr)
+        return outcome.value, outcome.error
+
+    def _decode_failure(self, payload: memoryview, failure: Failure) -> BaseException:
+        outcome = decode_failure(payload, failure)
+        if outcome.stdout or outcome.stderr:
+            self._keep_output(outcome.stdout, outcome.stderr)
+        assert outcome.error is not None
+        return outcome.error
+
+    def _keep_output(self, stdout: bytes, stderr: bytes) -> None:
+        self.stdout, self.stderr = stdout, stderr
+        self._session.show_output(stdout, stderr)
+
+
+class ExecutableFuture(TaskFuture[Completed]):
+    """The future of an executable: its result is a Completed."""
+
+    keep: tuple[str, ...] = ()
+    """Names and patterns of the files that it keeps for others: ``file`` promises these."""
+
+    def file(self, name: str) -> FutureFile:
+        """A file that the task will leave, or a directory, for the ``inputs`` of later tasks: they wait for it."""
+        return promise(self, name, self.keep, self.task_id)
+
+    def _decode_value(self, payload: memoryview) -> tuple[Any, BaseException | None]:
+        try:
+            completed = decode_completed(payload, self._session.client.contents)
+        except (DamagedPayload, ValueError) as error:
+            return None, error
+        self.stdout, self.stderr = completed.stdout, completed.stderr
+        return completed, None
+
+    def _decode_failure(self, payload: memoryview, failure: Failure) -> BaseException:
+        error = decode_executable_failure(payload, failure, self._session.client.contents)
+        completed = getattr(error, "completed", None)
+        if completed is not None:
+            self.stdout, self.stderr = completed.stdout, completed.stderr
+        return error

@@ -1,0 +1,258 @@
+"""One run in one pool, from the side of the program that opened it: which future is which task, and how it all ends.
+
+A session outlives the Executor or Run in front of it for as long as somebody holds futures of it.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sys
+import threading
+import weakref
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from pilotfish.api.futures import TaskFuture
+from pilotfish.applications.parcel import Parcel
+from pilotfish.applications.task_list import NOTHING, TaskNeeds
+from pilotfish.client.master_client import MasterClient
+from pilotfish.client.submission import Submission
+from pilotfish.errors import ConnectionFailed, PilotfishError
+from pilotfish.model.messages import EndedItem
+from pilotfish.model.task import RunOptions, TaskSpec
+from pilotfish.store.shared_payloads import resolve
+
+FutureType = TypeVar("FutureType", bound=TaskFuture[Any])
+
+
+class Pool(Protocol):
+    """A pool as ``client/pools.py`` hands it out."""
+
+    @property
+    def directory(self) -> Path: ...
+
+    def revive(self) -> None: ...
+
+    def wait_until_gone(self) -> list[str]:
+        """After its master was told to stop; what was left behind is listed, and an empty list is the proof that nothing was."""
+
+
+def usable_cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def new_uid() -> str:
+    return secrets.token_hex(16)
+
+
+_sessions: weakref.WeakSet[RunFutures] = weakref.WeakSet()
+
+
+class RunFutures:
+    """The futures of one run. A pool with ``private_workers`` is the session's own, and ends with it."""
+
+    def __init__(self, pool: Pool, options: RunOptions, uid: str = "", private_workers: int = 0, echo: bool = False) -> None:
+        self._pool = pool
+        self._private_workers = private_workers
+        self._echo = echo
+        self._owner = os.getpid()
+        self._futures: dict[int, TaskFuture[Any]] = {}
+        self._draining = False
+        self._forget_when_done = False
+        self._ending = False
+        self._end_lock = threading.Lock()
+        self._finished = threading.Event()
+        self.left_behind: list[str] = []
+        self.failure: PilotfishError | None = None
+        self.client = MasterClient.connect(pool.directory, pool.revive)
+        self.client.on_end = self._at_end
+        try:
+            self._submission: Submission = self.client.open_run(uid or new_uid(), options)
+            self.client.watch(self._submission, self)
+        except PilotfishError:
+            self.client.close()
+            raise
+        _sessions.add(self)
+
+    @property
+    def run(self) -> int:
+        return self._submission.run
+
+    @property
+    def uid(self) -> str:
+        return self._submission.uid
+
+    @property
+    def unfinished(self) -> int:
+        return len(self._futures)
+
+    # --- tasks --------------------------------------------------------------------------------------------------------------------
+
+    def register(self, spec: TaskSpec, code: bytes) -> int:
+        return self.client.spec_number(self._submission, spec, code)
+
+    def submit(self, future: FutureType, spec: int, payload: Parcel, needs: TaskNeeds = NOTHING) -> FutureType:
+        def enter(index: int) -> None:
+            future.index = index
+            self._futures[index] = future
+
+        self.client.submit(self._submission, spec, payload, enter, needs)
+        return future
+
+    def cancelled_here(self, future: TaskFuture[Any]) -> None:
+        """A future was cancelled: tell those who wait for it, and the master. Only the first to ask does it."""
+        if self._futures.pop(future.index, None) is not None:
+            future.set_running_or_notify_cancel()
+            self.cancel_tasks([future.index])
+            self._end_if_drained()
+
+    def cancel_tasks(self, indices: Iterable[int]) -> None:
+        if self.client.failure is None:
+            self.client.tell("cancel", tasks=[f"{self.run}.{index}" for index in indices])
+
+    def cancel_pending(self) -> None:
+        """Cancel every future that has not been seen running, but for the oldest: workers may have those in hand already."""
+        cancelled = []
+        for future in list(self._futures.values())[self._private_workers :]:
+            if super(TaskFuture, future).cancel() and self._futures.pop(future.index, None) is not None:
+                future.set_running_or_notify_cancel()
+                cancelled.append(future.index)
+        if cancelled:
+            self.cancel_tasks(cancelled)
+            self._end_if_drained()
+
+    def why(self, **subject: Any) -> str:
+        said = self.client.ask("why", **subject).data
+        lines = [said["sentence"], *(reason["text"] for reason in said.get("reasons", ()))]
+        return "\n".join(lines)
+
+    def show_output(self, stdout: bytes, stderr: bytes) -> None:
+        """What a task printed appears where the program prints, as if it had run here."""
+        if self._echo:
+            for stream, data in ((sys.stdout, stdout), (sys.stderr, stderr)):
+                if data and stream is not None:
+                    try:
+                        stream.write(data.decode(errors="replace"))
+                        stream.flush()
+                    except (OSError, ValueError):
+                        pass  # closed, or nobody reads it any more; the future has it, and its result counts
+
+    # --- what the client tells ----------------------------------------------------------------------------------------------------
+
+    def ended(self, items: list[EndedItem], body: memoryview) -> None:
+        start, futures = 0, self._futures
+        for item in items:
+            end = start + item.length
+            future = futures.pop(item.index, None)
+            if future is not None:
+                future.ended(item, resolve(self.client.share, body[start:end]))
+            start = end
+        self._end_if_drained()
+
+    def began(self, indices: list[int]) -> None:
+        for index in indices:
+            future = self._futures.get(index)
+            if future is not None:
+                future.began()
+
+    def finished(self, counts: dict[str, int]) -> None:
+        self._finished.set()
+        if self._draining:
+            self._part()
+
+    def _part(self) -> None:
+        """Leave a shared pool, in which the run has finished."""
+        if self._first_to_end():
+            if self._forget_when_done:
+                self.client.tell("forget", run=self.run)
+            self.client.close(wait=False)
+
+    def lost(self, error: PilotfishError) -> None:
+        if self._futures or not self._draining:
+            self.failure = self.failure or error
+        while self._futures:
+            try:
+                _, future = self._futures.popitem()
+            except KeyError:
+                break
+            if not future.done():
+                future.set_exception(error)
+        self._finished.set()
+
+    # --- the end ------------------------------------------------------------------------------------------------------------------
+
+    def finish(self, forget: bool = False) -> None:
+        """No more tasks will come: end by yourself once the last one has."""
+        if self._owner != os.getpid() or self._draining:
+            return
+        self._forget_when_done = forget
+        self._draining = True
+        if self._private_workers:
+            self._end_if_drained()
+        elif self._finished.is_set():
+            self._part()  # somebody cancelled the run before we closed it
+        elif self.client.failure is None:
+            try:
+                self.client.close_run(self._submission)
+            except ConnectionFailed:
+                if not self._ending:
+                    raise
+
+    def detach(self) -> None:
+        """Leave the run to the master: no more tasks will come from here, and nobody here waits for its end."""
+        if self._owner == os.getpid() and not self._draining and self.client.failure is None:
+            self._draining = True
+            self.client.close_run(self._submission)
+            self.client.close()
+
+    def _end_if_drained(self) -> None:
+        # A shared pool goes on, so there the end is when the master says that the run has finished.
+        if self._draining and self._private_workers and not self._futures:
+            self._stop_pool()
+
+    def _stop_pool(self) -> None:
+        if self._first_to_end():
+            self.client.tell("stop", now=True)
+            self.client.close(wait=False)
+
+    def _first_to_end(self) -> bool:
+        """The client's thread and that of the caller may both find that all is done; one of them acts."""
+        with self._end_lock:
+            first = not self._ending and self.client.failure is None
+            self._ending = True
+            return first
+
+    def wait(self) -> None:
+        """Wait for the end that ``finish`` announced."""
+        if self._owner == os.getpid() and self.client.is_elsewhere():
+            self.client.join()
+
+    def _at_end(self) -> None:
+        if self._private_workers:
+            self.left_behind = self._pool.wait_until_gone()
+
+
+_interpreter_ends = threading.Event()
+
+
+def interpreter_ends() -> bool:
+    """Whether it is too late to start anything."""
+    return _interpreter_ends.is_set()
+
+
+def _finish_all() -> None:
+    """At the end of the interpreter: private pools end after their last task; runs in shared ones go on without us."""
+    _interpreter_ends.set()
+    for session in list(_sessions):
+        if session._private_workers:
+            session.finish()
+            session.wait()
+        else:
+            session.detach()
+
+
+# Before the threads are joined, as concurrent.futures does it; there is no public name for this moment.
+threading._register_atexit(_finish_all)  # type: ignore[attr-defined]

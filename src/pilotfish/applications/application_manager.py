@@ -1,0 +1,111 @@
+"""Applications that decide while they run: a manager beside the master makes tasks, workers in the slots do them.
+
+The manager has a thread of its own and is never called from two threads at once. What it answers to ended tasks is written down
+together with the fact that it has dealt with them, so that neither a crash of its process nor one of the master makes it see a task
+twice or lose one that it made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+
+from pilotfish.applications.executable import decode_completed, decode_executable_failure
+from pilotfish.applications.parcel import Buffer, DamagedPayload, unpack
+from pilotfish.applications.python_result import decode_failure, decode_value, failed, result_gone
+from pilotfish.model.messages import EndedItem
+from pilotfish.model.states import CANCELLED, DONE, TASK_STATES
+from pilotfish.model.task import Failure, Usage
+from pilotfish.store.shared_payloads import is_reference
+
+if TYPE_CHECKING:
+    from pilotfish.applications.task_list import TaskList
+
+_UNKNOWN = Failure("unknown", "task", "the task failed; nothing is known of the cause")
+
+
+class TaskDone(Struct, frozen=True):
+    """A task that ended: ``state`` is done, failed or cancelled; ``value`` what it returned (an executable: Completed)."""
+
+    index: int
+    state: str
+    value: Any
+    error: BaseException | None
+    usage: Usage
+
+
+class ApplicationManager:
+    """Derive from this and override what is needed. ``tasks`` adds tasks; it may be kept and used at any time."""
+
+    worker: Callable[[], ApplicationWorker] | None = None
+    """The ApplicationWorker whose ``do_work`` does what ``tasks.work(parameters)`` asks for."""
+
+    def initialize(self, tasks: TaskList) -> None:
+        """Called once in the life of the run: make the first tasks."""
+
+    def resume(self, done: Sequence[TaskDone]) -> None:
+        """Called instead of ``initialize`` when the manager's process was started again: what had been dealt with before.
+
+        Rebuild here what was only in memory. Leave it out if there is nothing, and the old results are not even read.
+        """
+
+    def tasks_done(self, done: Sequence[TaskDone], tasks: TaskList) -> None:
+        """Some tasks ended. Make more, or let ``tasks.post`` work on the results in a thread pool."""
+
+    def has_more_work(self) -> bool:
+        """Asked when all tasks have ended: True keeps the run open, for tasks that come from elsewhere."""
+        return False
+
+    def finalize(self) -> None:
+        """Called after the last task, before the run is closed."""
+
+
+class ApplicationWorker:
+    """Derive from this. One object lives in each slot that does tasks of the application."""
+
+    def initialize(self) -> None:
+        """Called once, before the first task of this slot."""
+
+    def do_work(self, parameters: Any) -> Any:
+        """Do one task; what it returns must be picklable."""
+        raise NotImplementedError(f"{type(self).__name__}.do_work")
+
+    def finalize(self) -> None:
+        """Called when the slot ends in good order."""
+
+
+def _is_executable(payload: Buffer) -> bool:
+    """Whether a result is that of an executable: its report says how it exited."""
+    try:
+        return b'"exit"' in bytes(unpack(payload)[0])
+    except (DamagedPayload, IndexError):
+        return False
+
+
+def read_ending(item: EndedItem, payload: Buffer, kept: Path | None = None) -> TaskDone:
+    """What a task left, whatever kind it was. ``kept``: where the pool keeps large outputs."""
+    value: Any = None
+    error: BaseException | None = None
+    failure = item.failure or _UNKNOWN
+    gone = is_reference(memoryview(payload))
+    try:
+        if item.state == DONE:
+            if gone:
+                error = result_gone()
+            elif _is_executable(payload):
+                value = decode_completed(payload, kept)
+            else:
+                value, error, _, _ = decode_value(payload)
+        elif item.state != CANCELLED:
+            if gone or not len(payload):
+                error = failed(failure)
+            elif _is_executable(payload):
+                error = decode_executable_failure(payload, failure, kept)
+            else:
+                error = decode_failure(payload, failure).error
+    except (DamagedPayload, ValueError) as damage:
+        error = damage
+    return TaskDone(item.index, TASK_STATES[item.state], value, error, Usage(item.wall_us, item.cpu_us, item.rss_kib))

@@ -1,0 +1,116 @@
+"""Lines and words of DAGMan files and submit descriptions."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from pilotfish.errors import BadInput
+
+MOST_BYTES = 256 << 20
+MOST_NUMBER = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class DagLine:
+    """A line of a file, joined with those that continue it; ``where`` names file and number."""
+
+    where: str
+    text: str
+
+
+def read_lines(path: str, where: str = "") -> Iterator[DagLine]:
+    """Lines without comments, joined where one ends with a backslash. ``where``: who named the file."""
+    try:
+        if not os.path.isfile(path):
+            raise FileNotFoundError(2, "no such file")
+        if os.path.getsize(path) > MOST_BYTES:
+            raise OSError(27, "file too large")
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError, ValueError) as error:
+        reason = error.strerror.lower() if isinstance(error, OSError) and error.strerror else "it is not UTF-8 text"
+        place = f"{where}: " if where else ""
+        raise BadInput(f"{place}{path[:200]!r}: {reason}", f"Paths count from where you are: {os.getcwd()}") from None
+    return _joined(path, text)
+
+
+def _joined(path: str, text: str) -> Iterator[DagLine]:
+    pieces: list[str] = []
+    first = 0
+    for number, raw in enumerate(text.split("\n"), 1):
+        stripped = raw.strip()
+        if not stripped or stripped.startswith(("#", "//")):
+            continue
+        first = first if pieces else number
+        pieces.append(stripped.removesuffix("\\"))
+        if not stripped.endswith("\\"):
+            joined = " ".join(pieces).strip()
+            pieces = []
+            if joined:
+                yield DagLine(f"{path}, line {first}", joined)
+    if " ".join(pieces).strip():
+        yield DagLine(f"{path}, line {first}", " ".join(pieces).strip())
+
+
+def words_of(line: DagLine) -> list[str]:
+    """Apart by blanks; quotes hold together what belongs together, a backslash in them takes away the meaning of what follows."""
+    if '"' not in line.text and "'" not in line.text:
+        return line.text.split()
+    words: list[str] = []
+    word, quote, begun, escaped = "", "", False, False
+    for character in line.text:
+        if escaped:
+            word, escaped = word + character, False
+        elif quote:
+            if character == "\\":
+                escaped = True
+            elif character == quote:
+                quote = ""
+            else:
+                word += character
+        elif character in "\"'":
+            quote, begun = character, True
+        elif character.isspace():
+            words += [word] if word or begun else []
+            word, begun = "", False
+        else:
+            word += character
+    if quote:
+        raise BadInput(f"{line.where}: a quote is not closed", f"Put a {quote} where it ends.")
+    words += [word] if word or begun else []
+    return words if words and words[0] else ["''", *words[1:]]
+
+
+def take_two(line: DagLine, words: list[str], form: str) -> tuple[str, str, list[str]]:
+    if len(words) < 2 or not words[0] or not words[1]:
+        raise BadInput(f"{line.where}: something is missing", f"Write: {form}")
+    return words[0], words[1], words[2:]
+
+
+def read_number(text: str, line: DagLine, what: str, least: int = -MOST_NUMBER) -> int:
+    if not re.fullmatch(r"[+-]?[0-9]{1,7}", text) or not least <= int(text) <= MOST_NUMBER:
+        raise BadInput(
+            f"{line.where}: {what}: {text[:40]!r} is not a whole number" + (f" from {least} on" if least >= 0 else ""), "Write a number."
+        )
+    return int(text)
+
+
+def closing_of(opening: str) -> str:
+    """What ends an inline description that begins so; nothing if it is none."""
+    if opening.startswith("{"):
+        return "}"
+    return "@" + opening[2:] if opening.startswith("@=") and len(opening) > 2 else ""
+
+
+def read_inline(line: DagLine, opening: str, lines: Iterator[DagLine]) -> tuple[tuple[DagLine, ...], list[str]]:
+    """The lines up to the closing word, and what stands behind that."""
+    end = closing_of(opening)
+    found: list[DagLine] = []
+    for inner in lines:
+        if inner.text == end or inner.text.startswith(end + " "):
+            return tuple(found), words_of(DagLine(inner.where, inner.text))[1:]
+        found.append(inner)
+    raise BadInput(f"{line.where}: the description does not end", f"Put {end} on a line of its own behind it.")

@@ -1,0 +1,88 @@
+"""Rescue files of DAGs, as DAGMan writes and reads them: FILE.rescue001, 002 ... The latest says which nodes are done."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+from pilotfish.applications.dagman.dag_text import read_lines
+from pilotfish.errors import BadInput
+
+MOST_RESCUES = 999
+OLD = ".old"
+
+
+class RescueFile(NamedTuple):
+    """Which rescue file is meant: the latest, or that of a number, as it was at a time; 0 is none."""
+
+    number: int | None = None
+    written_before: float = math.inf
+
+
+LATEST = RescueFile()
+
+
+def done_nodes(path: str, known: Iterable[str], which: RescueFile) -> tuple[str, list[str]]:
+    """The rescue file of a DAG file, and the nodes that it says are done; nothing if there is none."""
+    rescue = _find(path, which)
+    if not rescue:
+        return "", []
+    names, done = set(known), []
+    for line in read_lines(rescue):
+        keyword, *words = line.text.split()
+        if keyword.upper() == "DONE" and words:
+            if words[0] not in names:
+                raise BadInput(f"{line.where}: there is no node {words[0]!r}", f"If the DAG was changed since, delete it: rm {rescue}")
+            done.append(words[0])
+    return rescue, done
+
+
+def _find(path: str, which: RescueFile) -> str:
+    if which.number is None:
+        return next((str(rescue) for rescue in reversed(_rescues(path))), "")
+    if not which.number:
+        return ""
+    for name in (f"{path}.rescue{which.number:03}", f"{path}.rescue{which.number:03}{OLD}"):
+        if os.path.exists(name) and os.stat(name).st_mtime <= which.written_before:
+            return name
+    raise BadInput(f"{path}: rescue file {which.number} is gone", "")
+
+
+def number_of(rescue: str) -> int:
+    """The number in the name of a rescue file; 0 for none."""
+    return int(rescue.removesuffix(OLD).rpartition(".rescue")[2]) if rescue else 0
+
+
+def write_rescue(path: str, done: Iterable[str]) -> Path | None:
+    """One more rescue file, with these nodes; None if it cannot be written."""
+    found = _rescues(path)
+    number = number_of(found[-1].name) + 1 if found else 1
+    rescue = Path(f"{path}.rescue{min(number, MOST_RESCUES):03}")
+    text = "".join(
+        ["# Written by pilotfish: these nodes are done. Delete it to run all nodes again.\n", *(f"DONE {name}\n" for name in done)]
+    )
+    try:
+        rescue.write_text(text, encoding="utf-8")
+    except OSError:
+        return None
+    return rescue
+
+
+def retire_rescues(path: str) -> None:
+    """All is done: whoever runs the DAG once more wants all of it."""
+    for rescue in _rescues(path):
+        try:
+            rescue.rename(f"{rescue}{OLD}")
+        except OSError:
+            return
+
+
+def _rescues(path: str) -> list[Path]:
+    """The oldest first."""
+    name = re.compile(re.escape(Path(path).name) + r"\.rescue[0-9]{3,9}")
+    folder = Path(path).parent
+    return sorted((folder / entry for entry in os.listdir(folder) if name.fullmatch(entry)), key=lambda rescue: number_of(rescue.name))

@@ -1,0 +1,291 @@
+"""Submit descriptions of HTCondor, as far as a node of a DAG needs them: the program, its words, its files and what it asks for.
+
+``name = value`` lines, ``$(macro)`` and ``$(macro:default)``, one ``queue`` at most. What only HTCondor's own machinery can use is passed
+over; what would change the outcome and cannot be done is an error that says what to do instead.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from pilotfish.applications.dagman.dag_text import DagLine
+from pilotfish.errors import BadInput
+from pilotfish.model.environment import without_secrets
+
+RETRY = "\ue000"
+"""Stands for the number of the try, which is known only when the node runs."""
+MOST_TEXT = 1 << 20
+MOST_DEPTH, MOST_STEPS = 64, 10_000
+MACRO = re.compile(r"\$\(([^():$]*)(?::([^()$]*))?\)|\$ENV\(([^():]*)(?::([^()]*))?\)|\$(\$?[A-Za-z]*)\(")
+SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([KMGT]?)B?", re.IGNORECASE)
+KIBIBYTES = {"K": 1, "": 1 << 10, "M": 1 << 10, "G": 1 << 20, "T": 1 << 30}
+YES = ("true", "yes", "t", "1")
+
+UNIVERSES = ("vanilla", "local", "scheduler", "5", "12", "7")
+WITHOUT_EFFECT = ("requirements", "rank", "concurrency_limits", "max_materialize", "deferral_time", "hold", "noop_job", "success_exit_code")
+"""Wishes that Pilotfish does not read; the person is told."""
+
+
+@dataclass(frozen=True, slots=True)
+class SubmitDescription:
+    """What a submit description says about one job. Paths are relative to ``directory``."""
+
+    program: str
+    arguments: tuple[str, ...] = ()
+    env: dict[str, str] = field(default_factory=dict)
+    stdin: str = ""
+    stdout: str = ""
+    stderr: str = ""
+    directory: str = "."
+    cores: int = 1
+    memory_bytes: int = 0
+    gpus: int = 0
+    retries: int = 0
+    scratch: bool = False
+    """It runs in a directory of its own: inputs are copied there, and outputs back."""
+    inputs: tuple[str, ...] = ()
+    outputs: tuple[str, ...] | None = None
+    """None: whatever is new there."""
+    notices: tuple[str, ...] = ()
+
+
+def read_job(lines: Iterable[DagLine], before: Mapping[str, str], after: Mapping[str, str], directory: str) -> SubmitDescription:
+    """``before`` and ``after``: macros that are set ahead of the description, and those that it cannot change."""
+    macros = SubmitMacros(before)
+    notices: list[str] = []
+    queued = ""
+    where = ""
+    for line in lines:
+        where = line.where
+        if queued:
+            raise BadInput(f"{where}: there is more after {queued}", "A node has one job: end its description with a single queue.")
+        queued = _read_line(line, macros, notices)
+    for name, value in after.items():
+        macros.set(name, value, where)
+    return _Reading(macros, where or "the submit description").job(directory, tuple(notices))
+
+
+def _read_line(line: DagLine, macros: SubmitMacros, notices: list[str]) -> str:
+    """Take over one line; the place of the ``queue`` if it is one."""
+    word = line.text.split(None, 1)[0].lower()
+    name, equals, value = (part.strip() for part in line.text.partition("="))
+    if word == "queue" and not (equals and name.lower() == "queue"):
+        return _queue(line)
+    if not equals and word in ("if", "elif", "else", "endif", "include", "use", "error", "warning"):
+        raise BadInput(f"{line.where}: {word} is not supported in submit descriptions", "Write out what it would give.")
+    if word in ("include", "use") and not re.fullmatch(r"[\w.+]+", name):
+        raise BadInput(f"{line.where}: {word} is not supported in submit descriptions", "Write out what it would give.")
+    if not equals or not re.fullmatch(r"[\w.+-]+", name):
+        raise BadInput(f"{line.where}: {line.text[:60]!r} is not NAME = VALUE", "Write it so, or put # before it.")
+    if name.lower() in WITHOUT_EFFECT:
+        notices.append(f"{line.where}: {name} has no effect here")
+    macros.set(name, value, line.where)
+    return ""
+
+
+def _queue(line: DagLine) -> str:
+    count = line.text.split(None, 1)[1:]
+    if count and count[0].strip() != "1":
+        raise BadInput(
+            f"{line.where}: {line.text[:60]!r} makes several jobs of one node",
+            "Write queue, and one JOB line for each job, with VARS for what differs.",
+        )
+    return line.where
+
+
+class SubmitMacros:
+    """Names without regard to case, values expanded when they are used."""
+
+    def __init__(self, values: Mapping[str, str]) -> None:
+        self._values: dict[str, str] = {}
+        self._places: dict[str, str] = {}
+        self._steps = 0
+        for name, value in values.items():
+            self.set(name, value, "VARS")
+
+    def set(self, name: str, value: str, where: str) -> None:
+        """A value may use what its own name meant before."""
+        key = name.lower()
+        if f"$({key})" in value.lower():
+            before = self._values.get(key, "")
+            value = re.sub(re.escape(f"$({name})"), lambda _: before, value, flags=re.IGNORECASE)
+            self._check_length(value, where)
+        self._values[key] = value
+        self._places[key] = where
+
+    def place(self, name: str, otherwise: str) -> str:
+        """Where a value comes from."""
+        return self._places.get(name, otherwise)
+
+    def get(self, name: str, where: str) -> str:
+        self._steps = 0
+        return self.expand(self._values.get(name, ""), where).strip()
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._values
+
+    def expand(self, text: str, where: str, depth: int = 0) -> str:
+        if "$" not in text:
+            return text
+        self._steps += 1
+        if depth > MOST_DEPTH or self._steps > MOST_STEPS:
+            raise BadInput(f"{where}: a macro uses itself in {text[:60]!r}", "Break the circle.")
+
+        def replace(found: re.Match[str]) -> str:
+            name, default, variable, otherwise, function = found.groups()
+            if function is not None:
+                raise BadInput(
+                    f"{where}: {found[0]}...) is not supported", "Write what it would give; $(name) and $ENV(name) are understood."
+                )
+            if variable is not None:
+                return os.environ.get(variable.strip(), otherwise or "")
+            key = name.strip().lower()
+            if key == "dollar":
+                return "$"
+            return self.expand(self._values.get(key, default or ""), where, depth + 1)
+
+        pieces, length, position = [], 0, 0
+        for found in MACRO.finditer(text):
+            pieces += [text[position : found.start()], replace(found)]
+            position = found.end()
+            length += len(pieces[-1]) + len(pieces[-2])
+            if length > MOST_TEXT:
+                self._check_length(" " * length, where)
+        return "".join([*pieces, text[position:]])
+
+    @staticmethod
+    def _check_length(text: str, where: str) -> None:
+        if len(text) > MOST_TEXT:
+            raise BadInput(f"{where}: macros make a text of more than {MOST_TEXT:,} characters", "See whether one uses itself twice.")
+
+
+class _Reading:
+    """The values of one description, made into a Job."""
+
+    def __init__(self, macros: SubmitMacros, where: str) -> None:
+        self._macros = macros
+        self._where = where
+
+    def job(self, directory: str, notices: tuple[str, ...]) -> SubmitDescription:
+        universe = self._text("universe").lower() or "vanilla"
+        if universe not in UNIVERSES:
+            raise BadInput(
+                f"{self._place('universe')}: universe = {universe} is not supported",
+                "Use vanilla or local; for a container, name its runtime as the executable.",
+            )
+        program = self._text("executable")
+        if not program:
+            raise BadInput(f"{self._where}: there is no executable", "Write: executable = PROGRAM")
+        inputs, outputs = self._list("transfer_input_files"), self._list("transfer_output_files")
+        for name in (*inputs, *outputs):
+            if "://" in name:
+                raise BadInput(
+                    f"{self._where}: {name!r} is a URL, and only files travel", "Fetch it in a PRE script or in a node of its own."
+                )
+        if "transfer_output_remaps" in self._macros:
+            raise BadInput(
+                f"{self._place('transfer_output_remaps')}: transfer_output_remaps is not supported", "Rename the file in a POST script."
+            )
+        moving = self._text("should_transfer_files").lower()
+        asked = "transfer_input_files" in self._macros or "transfer_output_files" in self._macros or moving == "yes"
+        return SubmitDescription(
+            program=program,
+            arguments=self._arguments(),
+            env=self._inherited() | self._environment(),
+            stdin=self._text("input"),
+            stdout=self._text("output"),
+            stderr=self._text("error"),
+            directory=os.path.join(directory, self._text("initialdir") or self._text("initial_dir") or "."),
+            cores=max(1, self._number("request_cpus", 1)),
+            memory_bytes=self._memory(),
+            gpus=self._number("request_gpus", 0),
+            retries=self._number("max_retries", 0),
+            scratch=asked and moving != "no",
+            inputs=inputs,
+            outputs=outputs if "transfer_output_files" in self._macros else None,
+            notices=notices,
+        )
+
+    def _text(self, name: str) -> str:
+        return self._macros.get(name, f"{self._place(name)}: {name}") if name in self._macros else ""
+
+    def _place(self, name: str) -> str:
+        return self._macros.place(name, self._where)
+
+    def _list(self, name: str) -> tuple[str, ...]:
+        return tuple(word for word in (part.strip() for part in self._text(name).strip('"').split(",")) if word)
+
+    def _number(self, name: str, default: int) -> int:
+        text = self._text(name) or str(default)
+        if not (text.isascii() and text.isdigit() and len(text) <= 6):
+            raise BadInput(f"{self._place(name)}: {name} = {text[:60]} is not a whole number", f"Write: {name} = {default}")
+        return int(text)
+
+    def _memory(self) -> int:
+        """In MiB unless a unit is given."""
+        text = self._text("request_memory")
+        found = SIZE.fullmatch(text)
+        if text and (found is None or len(text) > 20):
+            raise BadInput(f"{self._place('request_memory')}: request_memory = {text[:60]} is not a size", "Write: request_memory = 2G")
+        return round(float(found[1]) * KIBIBYTES[found[2].upper()] * 1024) if found else 0
+
+    def _arguments(self) -> tuple[str, ...]:
+        text = self._text("arguments")
+        if text.startswith('"'):
+            return tuple(self._words(text, "arguments"))
+        return tuple(text.replace('\\"', '"').split())
+
+    def _environment(self) -> dict[str, str]:
+        text = self._text("environment") or self._text("env")
+        pairs = self._words(text, "environment") if text.startswith('"') else [part.strip() for part in text.split(";") if part.strip()]
+        found = {}
+        for pair in pairs:
+            name, equals, value = pair.partition("=")
+            if not equals or not re.fullmatch(r"[A-Za-z_]\w*", name.strip(), re.ASCII):
+                raise BadInput(
+                    f"{self._place('environment')}: environment: {pair[:60]!r} is not NAME=VALUE",
+                    'Write: environment = "NAME=VALUE OTHER=VALUE"',
+                )
+            found[name.strip()] = value
+        return found
+
+    def _inherited(self) -> dict[str, str]:
+        wanted = self._text("getenv")
+        if not wanted or wanted.lower() in ("false", "no", "f", "0"):
+            return {}
+        ours = {name: value for name, value in without_secrets(os.environ).items() if not name.startswith("PILOTFISH_")}
+        if wanted.lower() in YES:
+            return ours
+        names = [word for word in re.split(r"[,\s]+", wanted) if word]
+        return {name: value for name, value in ours.items() if name in names}
+
+    def _words(self, text: str, name: str) -> list[str]:
+        """The quoted form: all in double quotes, words apart by blanks, single quotes around blanks, both doubled to mean themselves."""
+        if len(text) < 2 or not text.endswith('"') or text[1:-1].replace('""', "").count('"'):
+            raise BadInput(
+                f"{self._place(name)}: {name} = {text[:60]}: a double quote is not closed", f'Write: {name} = "one \'two words\' ""x"""'
+            )
+        words: list[str] = []
+        word, quoted, begun = "", False, False
+        inner = text[1:-1].replace('""', '"')
+        position = 0
+        while position < len(inner):
+            character = inner[position]
+            if character == "'" and quoted and inner[position + 1 : position + 2] == "'":
+                word, position = word + "'", position + 1
+            elif character == "'":
+                quoted, begun = not quoted, True
+            elif character.isspace() and not quoted:
+                words += [word] if word or begun else []
+                word, begun = "", False
+            else:
+                word += character
+            position += 1
+        if quoted:
+            raise BadInput(
+                f"{self._place(name)}: {name} = {text[:60]}: a single quote is not closed", "Write '' for a single quote itself."
+            )
+        return [*words, word] if word or begun else words

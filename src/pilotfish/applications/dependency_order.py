@@ -1,0 +1,44 @@
+"""Things that wait for each other, brought into an order in which each comes after all that it waits for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+
+class DependencyCycle(Exception):
+    """Some wait for each other: ``places``, each of which waits for the one before it, and the first for the last."""
+
+    def __init__(self, places: list[int]) -> None:
+        super().__init__(f"a circle of {len(places)}")
+        self.places = places
+
+
+def in_order(parents: Sequence[Iterable[int]]) -> list[int]:
+    """Places of ``parents``, which says for each what it waits for, none of them twice; those that may begin first come first."""
+    children: list[list[int]] = [[] for _ in parents]
+    missing = [0] * len(parents)
+    for place, needed in enumerate(parents):
+        for parent in needed:
+            children[parent].append(place)
+            missing[place] += 1
+    ready = [place for place, count in enumerate(missing) if not count]
+    for place in ready:  # grows while it is gone through
+        for child in children[place]:
+            missing[child] -= 1
+            if not missing[child]:
+                ready.append(child)
+    if len(ready) < len(parents):
+        raise DependencyCycle(_circle(parents, missing))
+    return ready
+
+
+def _circle(parents: Sequence[Iterable[int]], missing: Sequence[int]) -> list[int]:
+    """Going from parent to parent among those that never become ready, one is met twice."""
+    seen: dict[int, int] = {}
+    walk: list[int] = []
+    place = next(place for place, count in enumerate(missing) if count)
+    while place not in seen:
+        seen[place] = len(walk)
+        walk.append(place)
+        place = next(parent for parent in parents[place] if missing[parent])
+    return walk[seen[place] :][::-1]

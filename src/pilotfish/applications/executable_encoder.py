@@ -1,0 +1,158 @@
+"""Executables of one run as (spec number, payload): what they share goes into the spec, what differs into the task."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from pilotfish.applications.executable import (
+    Executable,
+    Inputs,
+    LaunchSpec,
+    check_argv,
+    check_environment,
+    check_inputs,
+    check_outputs,
+    check_signal,
+    executable_payload,
+    executable_spec,
+    program_beside,
+)
+from pilotfish.applications.task_options import KNOWN, TaskKeywords, check_known, read_wishes
+from pilotfish.errors import BadInput
+from pilotfish.model.contents import AwaitedFile, Content
+from pilotfish.model.quantities import parse_bytes
+from pilotfish.model.task import TaskSpec
+
+
+class ExecutableKeywords(TaskKeywords, total=False):
+    """The keywords understood where an executable is added, besides those of every task."""
+
+    inputs: Inputs
+    outputs: Sequence[str]
+    keep: Sequence[str]
+    stdin: bytes | str
+    env: Mapping[str, str]
+    cwd: str | os.PathLike[str] | None
+    sandbox: bool | None
+    shell: bool
+    output_cap: int | str
+    warn_signal: int | str
+
+
+EXECUTABLE_KNOWN = (*KNOWN, *(name for name in ExecutableKeywords.__annotations__ if name not in KNOWN))
+_OF_ONE_TASK = ("inputs", "outputs", "keep", "stdin", "env")
+
+Encoded = tuple[int, bytes, tuple[Content, ...]]
+"""A task: the number of its spec, its payload, and the contents that it needs besides those of its spec."""
+
+
+class ExecutableDefaults:
+    """What all executables of a run share unless they say otherwise: ``tasks.defaults.outputs = ["out.dat"]``.
+
+    Inputs set here are sent to a worker once; inputs of a single task are sent with that task.
+    """
+
+    def __init__(self) -> None:
+        object.__setattr__(self, "values", {})
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        check_known({name: value}, EXECUTABLE_KNOWN, "defaults")
+        self.__dict__["values"][name] = value
+
+    def __getattr__(self, name: str) -> Any:
+        values: dict[str, Any] = self.__dict__["values"]
+        if name in values:
+            return values[name]
+        check_known({name: None}, EXECUTABLE_KNOWN, "defaults")
+        return None
+
+    def key(self) -> str:
+        return repr(self.__dict__["values"])
+
+    def copy(self) -> dict[str, Any]:
+        return dict(self.__dict__["values"])
+
+
+def _stdin(value: bytes | str) -> bytes:
+    if isinstance(value, str):
+        return value.encode()
+    if not isinstance(value, (bytes, bytearray)):
+        raise BadInput(f"stdin: {value!r} is neither text nor bytes", "give the content itself, such as open(path, 'rb').read()")
+    return bytes(value)
+
+
+class ExecutableEncoder:
+    """Encodes executables for one run."""
+
+    def __init__(self, register: Callable[[TaskSpec, bytes], int]) -> None:
+        self._register = register
+        self._specs: dict[str, int] = {}
+
+    def encode(
+        self,
+        argv: Sequence[str | os.PathLike[str]],
+        options: Mapping[str, Any],
+        defaults: ExecutableDefaults,
+        awaited: Sequence[AwaitedFile] = (),
+    ) -> Encoded:
+        """``awaited``: inputs that other tasks will leave."""
+        words = check_argv(argv)
+        if options:
+            check_known(options, EXECUTABLE_KNOWN, "executable")
+        task = Executable(
+            argv=words,
+            inputs=check_inputs(options.get("inputs", ())),
+            outputs=check_outputs(options.get("outputs", ())),
+            keep=check_outputs(options.get("keep", ()), "keep"),
+            stdin=_stdin(options.get("stdin", b"")),
+            env=check_environment(options.get("env", {})),
+        )
+        coming = [file.here for file in awaited]
+        if coming:
+            inputs = {**check_inputs(defaults.copy().get("inputs", ())), **task.inputs}
+            taken = {os.path.normpath(name): source for name, source in inputs.items()}
+            twice = next((name for name in coming if name in taken), None)
+            if twice is not None:
+                raise BadInput(
+                    f"inputs: {taken[twice]!r} and a file of another task would both be called {twice!r}", "give one another name"
+                )
+        return (self._spec(task, options, defaults, coming), *executable_payload(task))
+
+    def _spec(self, task: Executable, options: Mapping[str, Any], defaults: ExecutableDefaults, coming: Sequence[str]) -> int:
+        own = {name: value for name, value in options.items() if name not in _OF_ONE_TASK}
+        needs_sandbox = bool(task.inputs or task.outputs or task.keep or coming)
+        is_made = os.path.normpath(task.argv[0]) in coming
+        key = f"{task.argv[0]}\0{needs_sandbox}\0{is_made}\0{own!r}\0{defaults.key()}"
+        number = self._specs.get(key)
+        if number is None:
+            number = self._specs[key] = self._register(*self._describe(task, {**defaults.copy(), **own}, needs_sandbox, is_made))
+        return number
+
+    def _describe(self, task: Executable, shared: dict[str, Any], needs_sandbox: bool, is_made: bool) -> tuple[TaskSpec, bytes]:
+        """``is_made``: the program itself comes from another task."""
+        inputs, outputs = check_inputs(shared.get("inputs", ())), check_outputs(shared.get("outputs", ()))
+        keep = check_outputs(shared.get("keep", ()), "keep")
+        sandbox = shared.get("sandbox")
+        if sandbox is None:
+            sandbox = bool(needs_sandbox or inputs or outputs or keep)
+        if sandbox and not is_made:
+            inputs = {**program_beside(task.argv), **inputs}
+        cwd = shared.get("cwd")
+        # What is named in full may well be known only to the nodes.
+        if cwd is not None and not os.path.isabs(cwd) and not os.path.isdir(cwd):
+            raise BadInput(f"cwd: {os.fspath(cwd)!r} is not a directory here", "create it, or name one of the nodes in full")
+        launch = LaunchSpec(
+            cwd=os.path.abspath(cwd) if cwd is not None else None,
+            sandbox=bool(sandbox),
+            env=check_environment(shared.get("env", {})),
+            inputs=inputs,
+            outputs=outputs,
+            keep=keep,
+            output_cap=parse_bytes(shared.get("output_cap", 0), "output_cap"),
+            shell=bool(shared.get("shell", False)),
+            warn_signal=check_signal(shared.get("warn_signal", 0)),
+        )
+        wanted = read_wishes({name: value for name, value in shared.items() if name in KNOWN}, "executable")
+        return executable_spec(os.path.basename(task.argv[0]), launch, wanted)

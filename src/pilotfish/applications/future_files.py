@@ -1,0 +1,66 @@
+"""Files that tasks will leave, as inputs of later tasks of their run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
+from typing import Any
+
+from pilotfish.applications.executable import FutureFile, Inputs, check_outputs
+from pilotfish.applications.executable_encoder import ExecutableDefaults, ExecutableKeywords
+from pilotfish.applications.safe_paths import check_name
+from pilotfish.errors import BadInput
+from pilotfish.model.contents import MAGIC, AwaitedFile
+
+
+def kept_by(options: ExecutableKeywords, defaults: ExecutableDefaults) -> tuple[str, ...]:
+    """Names and patterns of what an executable keeps for others."""
+    if "keep" in options:
+        options["keep"] = check_outputs(options["keep"], "keep")
+    return check_outputs((*(defaults.keep or ()), *options.get("keep", ())), "keep")
+
+
+def promise(task: Future[Any] | int, name: str, kept: Iterable[str], shown: str) -> FutureFile:
+    """``kept``: what the task keeps for others. What a pattern will match, nobody knows yet: whoever then gets nothing is told so."""
+    (name,) = check_outputs([name], "file")
+    if not any(name == one or name.startswith(f"{one}/") or MAGIC.intersection(one) for one in kept):
+        hint = f"give that task keep=[{name!r}]; with outputs=[{name!r}] as well, it comes home besides"
+        raise BadInput(f"file: task {shown} does not keep {name!r} for others", hint)
+    return FutureFile(task, name)
+
+
+def take_promised(options: ExecutableKeywords, index_of: Callable[[Any], int]) -> tuple[AwaitedFile, ...]:
+    """Those inputs that other tasks will leave: they are taken off the rest. ``index_of``: a task in its run."""
+    if "inputs" not in options:
+        return ()
+    options["inputs"], promised = _split(options["inputs"])
+    if promised and options.get("sandbox") is False:
+        raise BadInput("sandbox=False does not go with files of other tasks", "leave it out: they are brought to a fresh directory")
+    return tuple(AwaitedFile(index_of(source.task), source.name, name) for name, source in promised.items())
+
+
+def _split(inputs: Inputs) -> tuple[Inputs, dict[str, FutureFile]]:
+    """Inputs that are there, and those that tasks will leave, by the names that they will have."""
+    if isinstance(inputs, (str, bytes, os.PathLike)):
+        return inputs, {}
+    promised: dict[str, FutureFile] = {}
+    rest: Inputs
+    if isinstance(inputs, Mapping):
+        for name, source in inputs.items():
+            _add(promised, name, source)
+        rest = {name: source for name, source in inputs.items() if not isinstance(source, FutureFile)}
+    else:
+        sources = list(inputs)
+        for source in sources:
+            _add(promised, getattr(source, "name", ""), source)
+        rest = [source for source in sources if not isinstance(source, FutureFile)]
+    return rest, promised
+
+
+def _add(promised: dict[str, FutureFile], name: str, source: object) -> None:
+    if not isinstance(source, FutureFile):
+        return
+    name = "/".join(check_name(name, "inputs"))
+    if promised.setdefault(name, source) != source:
+        raise BadInput(f"inputs: files of two tasks would both be called {name!r}", 'name them: {"a.txt": one.file("x.txt"), …}')

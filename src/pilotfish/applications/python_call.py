@@ -1,0 +1,238 @@
+"""Python calls as tasks: the function once per run, its arguments once per task.
+
+A plain function is pickled (cloudpickle) when it is first used and found again by identity; one that is equal byte for byte is found by
+its hash. What is not a plain function (a bound method, a partial, an object with ``__call__``) carries state that may change from call
+to call, so it travels with the arguments each time.
+"""
+
+from __future__ import annotations
+
+import builtins
+import hashlib
+import inspect
+import operator
+import os
+import pickle
+import sys
+import sysconfig
+import textwrap
+import types
+import weakref
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import cloudpickle  # type: ignore[import-untyped]
+
+from pilotfish.applications.parcel import Parcel, joined, pack_apart, pack_one
+from pilotfish.applications.task_options import NOTHING_SPECIAL, TaskOptions
+from pilotfish.errors import BadInput
+from pilotfish.model.task import TaskSpec
+
+Register = Callable[[TaskSpec, bytes], int]
+"""Gives a spec its number in the run; equal specs get the same."""
+
+PYTHON = [sys.version_info.major, sys.version_info.minor]
+PICKLE, SOURCE = "pickle", "source"
+_FROM_MAIN = b"\x8c\x08__main__\x94"
+"""How pickle 5 names a module called ``__main__``."""
+_NOT_PICKLABLE = (pickle.PicklingError, TypeError, AttributeError)
+LARGE_BYTES = 64 * 1024
+"""Bytes longer than this are worth being left where they are."""
+_CLOSURES_PER_CODE = 16
+"""So many different closures over one piece of code become specs; more of them are data, and travel with the arguments."""
+
+
+def _libraries() -> tuple[str, ...]:
+    paths = sysconfig.get_paths()
+    return tuple({os.path.realpath(paths[name]) for name in ("stdlib", "platstdlib")})
+
+
+def import_path() -> list[str]:
+    """The directories that a slot of the same Python needs to import what the caller can import."""
+    libraries = _libraries()
+    found: dict[str, None] = {}
+    for entry in sys.path:
+        place = os.path.realpath(entry or os.getcwd())
+        is_library = place in libraries or (os.path.dirname(place) in libraries and not place.endswith("-packages"))
+        if not is_library and os.path.exists(place):
+            found[place] = None
+    return list(found)
+
+
+def _show(function: object) -> str:
+    return getattr(function, "__qualname__", None) or getattr(function, "__name__", None) or type(function).__name__
+
+
+def current_directory() -> str | None:
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        return None
+
+
+def dump(value: object) -> tuple[bytes, list[pickle.PickleBuffer]]:
+    """A value and its large buffers, pickled by the standard library where that is enough.
+
+    What was defined in ``__main__`` is only known here, so the standard pickle's reference to it would lead nowhere: cloudpickle
+    takes such things by value, and those of modules that the person told it to send along.
+    """
+    buffers: list[pickle.PickleBuffer] = []
+    try:
+        data = pickle.dumps(value, 5, buffer_callback=buffers.append)
+    except _NOT_PICKLABLE:
+        data = _FROM_MAIN
+    if _FROM_MAIN in data or cloudpickle.list_registry_pickle_by_value():
+        buffers.clear()
+        data = cloudpickle.dumps(value, 5, buffer_callback=buffers.append)
+    return data, buffers
+
+
+class _Apart:
+    """Large bytes that shall not be copied into the pickle; they arrive as bytes."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return bytes, (pickle.PickleBuffer(self._data),)
+
+
+def _apart(value: Any) -> Any:
+    return _Apart(value) if type(value) is bytes and len(value) > LARGE_BYTES else value
+
+
+def pack_pickled(value: object) -> Parcel:
+    """In one piece, or in several if some are large."""
+    data, buffers = dump(value)
+    if buffers:
+        return pack_apart([data, *(buffer.raw() for buffer in buffers)])
+    return pack_one(data)
+
+
+def _pack_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Parcel:
+    return pack_pickled((tuple(map(_apart, args)), {name: _apart(value) for name, value in kwargs.items()} if kwargs else kwargs))
+
+
+def source_of(function: Callable[..., Any]) -> bytes:
+    """The source of a function that needs nothing but itself, for slots with another Python."""
+    name = _show(function)
+    if not isinstance(function, types.FunctionType) or function.__name__ == "<lambda>":
+        raise BadInput(f"{name}: only a function made with def can be sent as source", 'use form="pickle", or write it with def')
+    if function.__code__.co_freevars:
+        names = ", ".join(function.__code__.co_freevars)
+        raise BadInput(f"{name}: it uses {names} of the function around it, which its source does not hold", "pass these as arguments")
+    own = function.__globals__
+    missing = [used for used in function.__code__.co_names if used in own and not hasattr(builtins, used) and used != function.__name__]
+    if missing:
+        raise BadInput(
+            f"{name}: it uses {', '.join(missing)} of its module, which its source does not hold",
+            "import or define these inside the function",
+        )
+    try:
+        source = textwrap.dedent(inspect.getsource(function))
+    except (OSError, TypeError) as error:
+        raise BadInput(f"{name}: its source cannot be found ({error})", 'write it to a file, or use form="pickle"') from error
+    first_line = source.splitlines()[0]
+    if not first_line.startswith(("def ", "async def ")):
+        raise BadInput(f"{name}: its source starts with {first_line!r}", "send the function without its decorator")
+    return source.encode()
+
+
+def _rests_in_itself(function: object) -> bool:
+    """Whether calling it twice means the same function twice: a plain function, a class, or a built-in one of a module."""
+    if isinstance(function, types.BuiltinFunctionType):
+        return function.__self__ is None or isinstance(function.__self__, types.ModuleType)
+    return isinstance(function, (types.FunctionType, type))
+
+
+class CallEncoder:
+    """Turns calls into (spec number, payload) for one run and one set of wishes."""
+
+    def __init__(self, register: Register, wanted: TaskOptions = NOTHING_SPECIAL, form: str = PICKLE) -> None:
+        if form not in (PICKLE, SOURCE):
+            raise BadInput(f"form: {form!r} is not known", f'write form="{PICKLE}" or form="{SOURCE}"')
+        self._register = register
+        self._wanted = wanted
+        self._form = form
+        self._known: dict[int, tuple[weakref.ref[Any], int]] = {}
+        self._per_code: dict[int, set[bytes]] = {}
+        self._carriers: dict[str, int] = {}
+
+    def encode(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, Parcel]:
+        known = self._known.get(id(function))
+        if known is not None and known[0]() is function:
+            return known[1], _pack_call(args, kwargs)
+        number = self._learn(function)
+        if number is None:
+            return self._carrier(function), _pack_call((function, *args), kwargs)
+        return number, _pack_call(args, kwargs)
+
+    def _learn(self, function: Callable[..., Any]) -> int | None:
+        """The number of a function seen for the first time; None when it has to travel with its arguments."""
+        if self._form == SOURCE:
+            code = source_of(function)
+        elif not _rests_in_itself(function):
+            return None
+        else:
+            code = cloudpickle.dumps(function, 5)
+            if not self._worth_a_spec(function, code):
+                return None
+        number = self._register(self._wanted.spec("python", _show(function), self._launch(function.__name__)), code)
+        identity = id(function)
+        self._known[identity] = weakref.ref(function, lambda _, known=self._known: known.pop(identity, None)), number  # type: ignore[misc]
+        return number
+
+    def _worth_a_spec(self, function: object, code: bytes) -> bool:
+        inner = getattr(function, "__code__", None)
+        if inner is None:
+            return True
+        seen = self._per_code.setdefault(hash(inner), set())
+        digest = hashlib.sha256(code).digest()
+        if digest not in seen and len(seen) >= _CLOSURES_PER_CODE:
+            return False
+        seen.add(digest)
+        return True
+
+    def _carrier(self, function: object) -> int:
+        """The spec of tasks whose first argument is what to call; one per name, so that listings can tell them apart."""
+        name = _show(function)
+        number = self._carriers.get(name)
+        if number is None:
+            spec = self._wanted.spec("python", name, self._launch("call"))
+            number = self._carriers[name] = self._register(spec, cloudpickle.dumps(operator.call, 5))
+        return number
+
+    def _launch(self, name: str) -> dict[str, Any]:
+        path: Iterable[str] = import_path()
+        if self._form == SOURCE:
+            # The slot may have another Python: what is installed for this one would only confuse it.
+            path = [place for place in path if not place.startswith((sys.prefix, sys.base_prefix)) and "site-packages" not in place]
+        return {"python": PYTHON, "form": self._form, "name": name, "path": list(path), "cwd": current_directory(), "env": {}}
+
+
+def worker_spec(worker: object, wanted: TaskOptions, in_process: bool = False) -> tuple[TaskSpec, bytes]:
+    """The spec of tasks that are done by an ApplicationWorker: its class, or any callable that makes one."""
+    launch: dict[str, Any] = {
+        "python": PYTHON,
+        "form": PICKLE,
+        "name": _show(worker),
+        "path": import_path(),
+        "cwd": current_directory(),
+        "env": {},
+        "in_process": in_process,
+    }
+    return wanted.spec("application", _show(worker), launch), cloudpickle.dumps(worker, 5)
+
+
+def worker_payload(parameters: object) -> bytes:
+    return joined(pack_pickled(parameters))
+
+
+def chunked(function: Callable[..., Any]) -> Callable[..., list[Any]]:
+    """The function over a list of argument tuples. It is made here, not imported there: slots do not have this package."""
+
+    def run_chunk(rows: list[tuple[Any, ...]]) -> list[Any]:
+        return [function(*row) for row in rows]
+
+    run_chunk.__name__ = run_chunk.__qualname__ = f"{_show(function)} (chunk)"
+    return run_chunk

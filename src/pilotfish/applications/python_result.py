@@ -1,0 +1,177 @@
+"""What a Python task left: its value, or the exception it raised, with the traceback it had over there."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import mmap
+import pickle
+import re
+import struct
+import sys
+import threading
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from pilotfish.applications.parcel import Buffer, DamagedPayload, unpack
+from pilotfish.errors import TaskFailed
+from pilotfish.model.task import MISSING_INPUT, Failure
+
+_FOUR = struct.Struct("!I4Q")
+_MISSING_MODULE = re.compile(r"No module named '([\w.]+)'")
+
+MAKE_AGAIN = "run the task again that made it, or name the file in outputs instead of keep, so that it comes home"
+HINTS = {
+    "exit": "its output says more: pilotfish logs TASK",
+    "exception": "the traceback above is from the worker",
+    "signal": "its output says more: pilotfish logs TASK",
+    "killed": "something outside killed it; it was tried five times more, or as often as its retries say if that is more",
+    "crash": "the process died inside the function (a native library?): run it alone to see it",
+    "slot-lost": "its process was killed from outside; it was tried five times more, or as often as its retries say if that is more",
+    "oom": 'ask for more, such as memory="4 GiB", or let it use less',
+    "time": 'ask for more, such as time="1 h", or give it less to do',
+    "missing-input": "check the names in inputs, and that the files are still as they were when the task was submitted",
+    "missing-output": "check the names in outputs, and that the program wrote them",
+    "spawn": "check that the program exists there and may be executed",
+    "version": 'use the same Python on both sides, or form="source"',
+    "unpickle": "the worker cannot import what the function or its arguments refer to: install it there, or define it beside the function",
+    "result": "return something that can be pickled",
+    "no-directory": 'sandbox=True gives it a fresh directory, inputs=["file"] brings its files, cwd="/path" names a directory of the nodes',
+    "disk": "the worker's disk is full; it is tried elsewhere as long as its losses allow",
+}
+
+
+class RemoteTraceback(Exception):
+    """The traceback that an exception had in the slot, as text; it is the ``__cause__`` of the exception raised here."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.text = text
+
+    def __str__(self) -> str:
+        return f'\n"""\n{self.text}"""'
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return RemoteTraceback, (self.text,)
+
+
+class CallOutcome(NamedTuple):
+    value: Any
+    error: BaseException | None
+    stdout: bytes
+    stderr: bytes
+
+
+def failed(failure: Failure, remote_traceback: str = "") -> TaskFailed:
+    """The error for an attempt that ended badly without an exception of its own."""
+    message = failure.message or f"the task failed ({failure.cause})"
+    missing = _MISSING_MODULE.search(message) if failure.cause == "unpickle" else None
+    hint = _bring_module(missing[1]) if missing else HINTS.get(failure.cause, "")
+    if failure.cause == MISSING_INPUT and failure.blame == "site":
+        hint = MAKE_AGAIN
+    return TaskFailed(message, hint, failure.cause, remote_traceback)
+
+
+def _bring_module(name: str) -> str:
+    """What helps against a module that is here and not there. Those that are installed here have more than can be pickled."""
+    top = name.partition(".")[0]
+    if "-packages" in (getattr(sys.modules.get(top), "__file__", None) or ""):
+        return f"the worker has no module {top}: install it for the Python there"
+    return (
+        f"the worker has no module {top}: install it there; or, if it is your own, import it at the top of your program and send it along: "
+        f"cloudpickle.register_pickle_by_value({top})"
+    )
+
+
+def _is_here(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except (ImportError, ValueError):
+        return False
+
+
+def result_gone() -> TaskFailed:
+    """The error for a task that ended well, whose large result nobody can read any more."""
+    return TaskFailed(
+        "the task ended well, but the file with its result is gone",
+        "somebody deleted it below the pool's directory: submit the task again, and leave those files to Pilotfish",
+        "result",
+    )
+
+
+def _load(data: Buffer, buffers: Sequence[memoryview]) -> tuple[Any, BaseException | None]:
+    """Unpickle what the person's own function made; what prevents it is returned, and may be anything, as user code runs here."""
+    if buffers and not isinstance(buffers[0].obj, mmap.mmap):
+        # Each gets memory of its own: an array kept for long must not keep a whole frame of other results.
+        buffers = [memoryview(bytearray(buffer)) for buffer in buffers]
+    try:
+        return pickle.loads(data, buffers=buffers or None), None
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
+            raise  # Ctrl-C arrives there, and only there
+        return None, error
+
+
+def decode_value(payload: Buffer) -> CallOutcome:
+    """The outcome of a task that ended well."""
+    try:
+        if len(payload) >= _FOUR.size:
+            count, meta, length, out, err = _FOUR.unpack_from(payload)
+            if count == 4 and not (meta or out or err) and _FOUR.size + length == len(payload):
+                value, error = _load(memoryview(payload)[_FOUR.size :], ())
+                return CallOutcome(value, None if error is None else _unreadable_value(error), b"", b"")
+        _, data, stdout, stderr, *buffers = _parts(payload)
+    except DamagedPayload as damage:
+        return CallOutcome(None, damage, b"", b"")
+    value, error = _load(data, buffers)
+    return CallOutcome(value, None if error is None else _unreadable_value(error), bytes(stdout), bytes(stderr))
+
+
+def _described(reason: BaseException) -> str:
+    try:
+        return f"{type(reason).__name__}: {reason}"
+    except BaseException:  # noqa: BLE001  its __str__ is user code too
+        return type(reason).__name__
+
+
+def _unreadable_value(reason: BaseException) -> TaskFailed:
+    error = TaskFailed(
+        f"the task ended well, but its result cannot be unpickled here: {_described(reason)}",
+        "return plain values, or types that both sides have",
+        "result",
+    )
+    error.__cause__ = reason
+    return error
+
+
+def _parts(payload: Buffer) -> list[memoryview]:
+    parts = unpack(payload)
+    if len(parts) < 4:
+        raise DamagedPayload(f"the result of a Python task has {len(parts)} parts instead of 4 or more")
+    return parts
+
+
+def decode_failure(payload: Buffer, failure: Failure) -> CallOutcome:
+    """The outcome of a task that ended badly: its own exception where there is one that can be read here, else TaskFailed."""
+    if not len(payload):
+        return CallOutcome(None, failed(failure), b"", b"")
+    try:
+        meta, value, stdout, stderr, *buffers = _parts(payload)
+        said = json.loads(bytes(meta)) if len(meta) else {}
+    except (DamagedPayload, ValueError) as error:
+        return CallOutcome(None, failed(failure, f"(its report cannot be read: {error})"), b"", b"")
+    traceback = str(said.get("traceback", ""))
+    error_there: BaseException | None = None
+    if failure.cause == "exception" and len(value):
+        loaded, reason = _load(value, buffers)
+        if isinstance(loaded, BaseException):
+            error_there = loaded
+        elif reason is not None:
+            traceback += f"\n(the exception itself cannot be unpickled here: {_described(reason)})"
+    if error_there is None:
+        error_there = failed(failure, traceback)
+    elif isinstance(error_there, ModuleNotFoundError) and error_there.name and _is_here(error_there.name.partition(".")[0]):
+        error_there.add_note(_bring_module(error_there.name))
+    if traceback:
+        error_there.__cause__ = RemoteTraceback(traceback)
+    return CallOutcome(None, error_there, bytes(stdout), bytes(stderr))

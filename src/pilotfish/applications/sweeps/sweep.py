@@ -1,0 +1,234 @@
+"""Sweeps: from what a person wrote (``alpha=0.1:1.0:0.1``, ``seed=1..100``, a table in a file) to the values of each task.
+
+A sweep is the product of its axes, or with ``zipped`` their rows side by side. Every value is a text, because that is what a command
+line takes; numbers are decimal and exact.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+
+from pilotfish.applications.sweeps.axes import Axis, ChainedAxis, ListedValues, NumberRange, Row, number_range
+from pilotfish.applications.sweeps.tables import NAME, read_column, read_lines, read_table
+from pilotfish.errors import BadInput
+
+MAX_TASKS = 50_000_000
+TASK_BYTES = 400
+"""About what the master keeps of each task in memory."""
+PYTHONIC = re.compile(r"\[.*\]|range\(.*\)|np\..*|numpy\..*|linspace\(.*\)")
+"""Values that somebody wrote as in a program: cut at their commas they would be nonsense."""
+MAX_EXPONENT = 100
+"""Beyond this a number is a slip of the finger rather than a parameter."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """All combinations of the axes' rows (the last axis moves fastest), or with ``zipped`` the first rows, the second rows, ..."""
+
+    axes: tuple[Axis, ...]
+    zipped: bool = False
+
+    @property
+    def names(self) -> Row:
+        return tuple(name for axis in self.axes for name in axis.names)
+
+    def __len__(self) -> int:
+        if self.zipped:
+            return len(self.axes[0])
+        return math.prod(len(axis) for axis in self.axes)
+
+    def __iter__(self) -> Iterator[Row]:
+        """The values of each task, in the order of ``names``."""
+        if self.zipped:
+            return (tuple(itertools.chain.from_iterable(rows)) for rows in zip(*self.axes, strict=True))
+        return _product(self.axes)
+
+
+def _product(axes: tuple[Axis, ...]) -> Iterator[Row]:
+    # Not itertools.product: that would first put every axis into memory.
+    if not axes:
+        yield ()
+        return
+    for row in axes[0]:
+        for rest in _product(axes[1:]):
+            yield row + rest
+
+
+def make_sweep(parameters: Iterable[str] = (), tables: Iterable[str] = (), each_line: str | None = None, zipped: bool = False) -> Sweep:
+    """The sweep that ``--param``, ``--params-from``, ``--each-line`` and ``--zip`` describe; BadInput says what is wrong with them."""
+    axes: list[Axis] = []
+    if each_line is not None:
+        axes.append(read_lines(each_line))
+    axes += [read_table(path) for path in tables]
+    axes += [parse_parameter(text) for text in parameters]
+    names = [name for axis in axes for name in axis.names]
+    for name in names:
+        if names.count(name) > 1:
+            raise BadInput(f"the parameter {name!r} is given twice", f"Give it once, with all its values: --param {name}=first,second")
+    if zipped:
+        _check_zip(axes)
+    sweep = Sweep(tuple(axes), zipped)
+    sizes = [len(axis) for axis in (axes[:1] if zipped else axes)]
+    check_count(math.prod(sizes), f"the sweep ({' x '.join(f'{size:,}' for size in sizes)})" if len(sizes) > 1 else "the sweep")
+    return sweep
+
+
+def check_count(count: int, what: str) -> None:
+    """Before anything is submitted: a slip of the finger must not fill the machine."""
+    if count > MAX_TASKS:
+        limit = f"a run may have {MAX_TASKS:,}, as the master keeps about {TASK_BYTES} bytes of each in memory"
+        raise BadInput(
+            f"{what} would make {count:,} tasks; {limit}",
+            "Use fewer values or a larger step, let each task do many of them, or make several runs one after the other.",
+        )
+
+
+def _check_zip(axes: list[Axis]) -> None:
+    if not axes:
+        raise BadInput("--zip has nothing to put side by side", "Add two or more --param, or leave --zip out.")
+    lengths = {"/".join(axis.names) or "--each-line": len(axis) for axis in axes}
+    if len(set(lengths.values())) > 1:
+        told = ", ".join(f"{name} has {length}" for name, length in lengths.items())
+        raise BadInput(
+            f"--zip needs as many values of each: {told}", "Make them the same length, or leave --zip out to get all combinations."
+        )
+
+
+# --- --param name=values ------------------------------------------------------------------------------------------------------------
+
+
+def parse_parameter(text: str) -> Axis:
+    """``name=values``, where values are a range, a list or ``@file``."""
+    name, equals, values = text.partition("=")
+    if not equals:
+        raise BadInput(f"--param {text!r} has no '='", "Write --param name=values, such as --param seed=1..100 or --param kind=fast,slow")
+    if not NAME.fullmatch(name):
+        raise BadInput(
+            f"--param {text!r}: {name!r} cannot be a name", "A name starts with a letter and goes on with letters, digits, '_', '-' or '.'"
+        )
+    if not values:
+        raise BadInput(
+            f"--param {name}= has no values: the sweep would be empty",
+            f"Write --param {name}=1..10, --param {name}=a,b,c or --param {name}=@file.csv",
+        )
+    if values.startswith("@"):
+        return read_column(name, values[1:])
+    if PYTHONIC.fullmatch(values):
+        raise BadInput(
+            f"--param {name}={values} looks like Python",
+            f"Write --param {name}=1,2,3 or --param {name}=0..9; if it is meant as text, quote it: '{name}=\"{values}\"'",
+        )
+    parts = [_parse_item(name, item, quoted) for item, quoted in _split_list(name, values)]
+    if len(parts) == 1:
+        return parts[0]
+    if all(isinstance(part, ListedValues) for part in parts):
+        return ListedValues((name,), [row for part in parts for row in part])
+    return ChainedAxis((name,), tuple(parts))
+
+
+def _split_list(name: str, values: str) -> list[tuple[str, bool]]:
+    """The items between commas, each with whether it was quoted: ``a,"b,c"`` are two."""
+    items: list[tuple[str, bool]] = []
+    rest = values
+    while True:
+        if rest.startswith('"'):
+            end = rest.find('"', 1)
+            if end < 0 or rest[end + 1 : end + 2] not in ("", ","):
+                raise BadInput(
+                    f"--param {name}={values}: a quoted value does not end before a comma",
+                    f"Quote whole values: --param '{name}=\"a,b\",c'",
+                )
+            items.append((rest[1:end], True))
+            rest = rest[end + 1 :]
+        else:
+            item, comma, after = rest.partition(",")
+            items.append((item, False))
+            rest = comma + after
+        if not rest:
+            break
+        rest = rest[1:]
+    for number, (item, quoted) in enumerate(items, 1):
+        if not item and not quoted:
+            raise BadInput(
+                f"--param {name}={values}: value {number} is empty",
+                f'Leave out the extra comma, or write "" for an empty value: \'{name}="",b\'',
+            )
+    return items
+
+
+def _parse_item(name: str, item: str, quoted: bool) -> Axis:
+    if not quoted:
+        if item.count(":") in (1, 2) and _meant_as_range(item.split(":")):
+            return _decimal_range(name, item)
+        left, dots, right = item.partition("..")
+        if dots and _starts_like_number(left):
+            return _integer_range(name, item, left, right)
+    return ListedValues((name,), [(item,)])
+
+
+def _starts_like_number(text: str) -> bool:
+    return re.match(r"[+-]?\.?\d", text) is not None
+
+
+def _meant_as_range(parts: list[str]) -> bool:
+    """``0.1:1.0:x`` is a range with a mistake in it; ``node1:/data`` and ``localhost:8080`` are texts."""
+    if len(parts) == 3:
+        return sum(_starts_like_number(part) for part in parts) >= 2
+    return all(_starts_like_number(part) for part in parts)
+
+
+def _decimal(name: str, item: str, part: str, what: str) -> Decimal:
+    try:
+        number = Decimal(part)
+    except InvalidOperation:
+        number = Decimal("NaN")
+    if not number.is_finite() or abs(number.adjusted()) > MAX_EXPONENT:
+        raise BadInput(
+            f"--param {name}={item}: the {what} {part!r} is not a number",
+            f"Write start:stop:step, such as {name}=0.1:1.0:0.1; a text with colons goes in quotes: '{name}=\"{item}\"'",
+        )
+    return number
+
+
+def _decimal_range(name: str, item: str) -> Axis:
+    parts = item.split(":")
+    start = _decimal(name, item, parts[0], "start")
+    stop = _decimal(name, item, parts[1], "stop")
+    step = _decimal(name, item, parts[2], "step") if len(parts) == 3 else Decimal(1)
+    if step == 0:
+        raise BadInput(
+            f"--param {name}={item}: the step is 0",
+            f"Give a step, such as {name}={parts[0]}:{parts[1]}:1; a text with colons goes in quotes: '{name}=\"{item}\"'",
+        )
+    if (stop - start) * step < 0:
+        raise BadInput(
+            f"--param {name}={item}: a step of {step} never gets from {parts[0]} to {parts[1]}, the sweep would be empty",
+            f"Turn it round: {name}={parts[1]}:{parts[0]}:{abs(step)}, or count down: {name}={parts[0]}:{parts[1]}:{-step}",
+        )
+    return _countable(item, number_range(name, start, stop, step))
+
+
+def _integer_range(name: str, item: str, left: str, right: str) -> Axis:
+    try:
+        first, last = int(left), int(right)
+    except ValueError:
+        raise BadInput(
+            f"--param {name}={item}: '..' counts whole numbers, and {left!r} or {right!r} is none",
+            f"Write {name}=1..100, or {name}=0.1:1.0:0.1 for a step; a text with dots goes in quotes: '{name}=\"{item}\"'",
+        ) from None
+    if last < first:
+        raise BadInput(
+            f"--param {name}={item}: {first} is above {last}, the sweep would be empty",
+            f"Write {name}={last}..{first}, or {name}={first}:{last}:-1 to count down.",
+        )
+    return _countable(item, NumberRange((name,), first, 1, last - first + 1, 0))
+
+
+def _countable(item: str, axis: NumberRange) -> NumberRange:
+    check_count(axis.count, f"--param {axis.names[0]}={item}")
+    return axis

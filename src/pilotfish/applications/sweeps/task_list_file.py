@@ -1,0 +1,264 @@
+"""Task list files: one task per line.
+
+    # what follows a '#' is a comment; quotes and backslashes work as in a shell, nothing is expanded
+    ./sim --seed 1
+    in=mesh.dat out=flow.csv cost=2.5   ./sim --mesh mesh.dat
+    in=a.txt,b.txt out='*.log'          ./merge a.txt b.txt
+    id=prepare                          ./prepare
+    after=prepare                       ./use
+
+Fields come before the program, as variables do in a shell: ``in=`` files to bring along, ``out=`` files to bring back (both separated by
+commas), ``cost=`` how long the task takes compared with the others, ``id=`` a name by which ``after=`` of others waits for it. A task also
+waits for those that make a file that it needs. ``--`` ends the fields.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import shlex
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pilotfish.applications.dependency_order import DependencyCycle, in_order
+from pilotfish.applications.sweeps.sweep import check_count
+from pilotfish.applications.sweeps.tables import existing_file, text_of
+from pilotfish.errors import BadInput, did_you_mean
+from pilotfish.model.contents import AwaitedFile
+from pilotfish.model.task import LEAST_COST, MOST_COST
+
+FIELDS = ("in", "out", "cost", "id", "after")
+
+
+@dataclass(frozen=True, slots=True)
+class ListedTask:
+    """One line of a task list."""
+
+    argv: tuple[str, ...]
+    inputs: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
+    cost: float = 1.0
+    id: str = ""
+    after: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TaskFile:
+    """A task list file that was read through once and found good; iterating it reads it again.
+
+    ``flow``: which tasks wait for which, if any do; then tasks come in its order.
+    """
+
+    path: Path
+    count: int
+    flow: TaskFlow | None = None
+
+    def __len__(self) -> int:
+        return self.count
+
+    @property
+    def made(self) -> frozenset[str]:
+        """Files that one task makes and another needs."""
+        return self.flow.files if self.flow is not None else frozenset()
+
+    def awaited(self, place: int) -> tuple[AwaitedFile, ...]:
+        """Those that this task needs."""
+        return self.flow.awaited[place] if self.flow is not None else ()
+
+    def __iter__(self) -> Iterator[ListedTask]:
+        tasks = (task for _, task in _tasks_of(self.path))
+        if self.flow is None:
+            return tasks
+        listed = list(tasks)
+        return (listed[index] for index in self.flow.order)
+
+
+def read_task_file(path: str) -> TaskFile:
+    file = existing_file(path, "--tasks")
+    links = DependencyBuilder(path)
+    count = 0
+    for line, task in _tasks_of(file):
+        count += 1
+        links.note(line, task.id, task.after, task.inputs, task.outputs)
+    if not count:
+        raise BadInput(f"the task list {path} has no tasks", "Write one task per line: the program and its arguments.")
+    check_count(count, f"the task list {path}")
+    return TaskFile(file, count, links.flow())
+
+
+def _tasks_of(file: Path) -> Iterator[tuple[int, ListedTask]]:
+    """With the numbers of their lines."""
+    for number, line in enumerate(text_of(file), 1):
+        where = f"{file}, line {number}"
+        try:
+            words = shlex.split(line, comments=True)
+        except ValueError as error:
+            raise BadInput(f"{where}: {str(error).lower()}", "Close the quote, or put a backslash before it.") from None
+        if words:
+            yield number, parse_words(words, where)
+
+
+def parse_words(words: list[str], where: str) -> ListedTask:
+    """Fields, then the program and its arguments."""
+    fields: dict[str, str] = {}
+    rest = list(words)
+    verbatim = False
+    while rest:
+        if rest[0] == "--":
+            rest.pop(0)
+            verbatim = True
+            break
+        name, equals, value = rest[0].partition("=")
+        if not equals or "/" in name:
+            break
+        if name not in FIELDS:
+            known = did_you_mean(name, FIELDS)
+            raise BadInput(
+                f"{where}: unknown field {name!r} (in {rest[0]!r})",
+                known or f"Fields are in=, out=, cost=, id= and after=. For an environment variable write: env {rest[0]} PROGRAM ...",
+            )
+        if name in fields:
+            raise BadInput(f"{where}: {name}= is given twice", f"Separate files by commas: {name}=first,second")
+        fields[name] = value
+        rest.pop(0)
+    if not rest:
+        raise BadInput(f"{where}: no program", "Write the program and its arguments after the fields.")
+    if not verbatim:
+        _refuse_late_fields(rest, where)
+    return ListedTask(
+        tuple(rest),
+        _files(fields, "in", where),
+        _files(fields, "out", where),
+        _cost(fields.get("cost", "1"), where),
+        fields.get("id", ""),
+        _files(fields, "after", where),
+    )
+
+
+def _refuse_late_fields(argv: list[str], where: str) -> None:
+    for word in argv[1:]:
+        name, equals, _ = word.partition("=")
+        if equals and name in FIELDS:
+            raise BadInput(
+                f"{where}: {word!r} comes after the program",
+                "Put it before the program; if it is an argument, put -- before the program.",
+            )
+
+
+def _files(fields: dict[str, str], field: str, where: str) -> tuple[str, ...]:
+    if field not in fields:
+        return ()
+    names = tuple(fields[field].split(","))
+    if "" in names:
+        what = "name" if field == "after" else "file name"
+        raise BadInput(f"{where}: {field}={fields[field]} has an empty {what}", f"Separate names by single commas: {field}=first,second")
+    return names
+
+
+def _cost(text: str, where: str) -> float:
+    try:
+        cost = float(text)
+    except ValueError:
+        cost = math.nan
+    if not LEAST_COST <= cost <= MOST_COST:
+        bounds = f"from {LEAST_COST:g} to {MOST_COST:g}"
+        raise BadInput(f"{where}: cost={text} is not a number {bounds}", "Write how long it takes compared with the other tasks: cost=2.5")
+    return cost
+
+
+# Which tasks of a task list wait for which: ``after=`` names them, and who needs a file waits for who makes it.
+
+SHOWN = 6
+
+
+@dataclass(frozen=True, slots=True)
+class TaskFlow:
+    """``order``: the tasks of the list, each after those it waits for. ``parents``: for each task in that order, the places of these."""
+
+    order: tuple[int, ...]
+    parents: tuple[tuple[int, ...], ...]
+    files: frozenset[str]
+    """Files that one task makes and another needs."""
+    awaited: tuple[tuple[AwaitedFile, ...], ...]
+    """For each task in that order: those of them that it needs."""
+
+
+@dataclass(slots=True)
+class DependencyBuilder:
+    """What the lines of a list say about each other, collected while it is read."""
+
+    path: str
+    _lines: list[int] = field(default_factory=list)
+    _ids: dict[str, int] = field(default_factory=dict)
+    _after: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    _makers: dict[str, list[int]] = field(default_factory=dict)
+    _needs: dict[int, tuple[str, ...]] = field(default_factory=dict)
+
+    def note(self, line: int, label: str, after: tuple[str, ...], inputs: Iterable[str], outputs: Iterable[str]) -> None:
+        """One more task, in this line."""
+        index = len(self._lines)
+        self._lines.append(line)
+        if label:
+            if label in self._ids:
+                raise BadInput(
+                    f"{self._where(index)}: id={label} is already that of line {self._lines[self._ids[label]]}",
+                    "Give each task an id of its own.",
+                )
+            self._ids[label] = index
+        if after:
+            self._after[index] = after
+        own = [os.path.normpath(name) for name in outputs]
+        needed = tuple(name for name in map(os.path.normpath, inputs) if name not in own)
+        for name in own:
+            self._makers.setdefault(name, []).append(index)
+        if needed:
+            self._needs[index] = needed
+
+    def flow(self) -> TaskFlow | None:
+        """None if no task waits for another."""
+        parents: list[dict[int, None]] = [{} for _ in self._lines] if self._after or self._needs else []
+        files: dict[tuple[int, str], int] = {}
+        for index, labels in self._after.items():
+            parents[index].update((self._named(label, index), None) for label in labels)
+        for index, names in self._needs.items():
+            for name in names:
+                makers = self._makers.get(name, ())
+                if len(makers) > 1:
+                    both = " and ".join(str(self._lines[maker]) for maker in makers[:2])
+                    raise BadInput(
+                        f"{self._where(index)}: in={name}: lines {both} both make it", "Let each make a file of a name of its own."
+                    )
+                for maker in makers:
+                    parents[index][maker] = None
+                    files[index, name] = maker
+        return self._ordered(parents, files) if any(parents) else None
+
+    def _ordered(self, parents: list[dict[int, None]], files: dict[tuple[int, str], int]) -> TaskFlow:
+        try:
+            order = in_order(parents)
+        except DependencyCycle as circle:
+            lines = [self._lines[place] for place in circle.places]
+            shown = ", ".join(map(str, lines[:SHOWN])) + (", ..." if len(lines) > SHOWN else "")
+            what = f"the tasks of lines {shown} wait for each other" if len(lines) > 1 else f"the task of line {shown} waits for itself"
+            raise BadInput(f"{self.path}: {what}", "Break the circle: see their after=, in= and out=.") from None
+        places = {index: place for place, index in enumerate(order)}
+        awaited: list[list[AwaitedFile]] = [[] for _ in order]
+        for (index, name), maker in files.items():
+            awaited[places[index]].append(AwaitedFile(places[maker], name, name))
+        return TaskFlow(
+            tuple(order),
+            tuple(tuple(sorted(places[parent] for parent in parents[index])) for index in order),
+            frozenset(name for _, name in files),
+            tuple(map(tuple, awaited)),
+        )
+
+    def _named(self, label: str, index: int) -> int:
+        if label not in self._ids:
+            raise BadInput(
+                f"{self._where(index)}: after={label}: no task has that id", f"Give it to the task that is meant: id={label} PROGRAM ..."
+            )
+        return self._ids[label]
+
+    def _where(self, index: int) -> str:
+        return f"{self.path}, line {self._lines[index]}"

@@ -1,0 +1,155 @@
+"""Where an application manager or a run file puts its tasks before anybody sends them."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple, Unpack
+
+from pilotfish.applications.executable import FutureFile
+from pilotfish.applications.executable_encoder import ExecutableDefaults, ExecutableEncoder, ExecutableKeywords
+from pilotfish.applications.future_files import kept_by, promise, take_promised
+from pilotfish.applications.parcel import joined
+from pilotfish.applications.python_call import CallEncoder, worker_payload, worker_spec
+from pilotfish.applications.task_options import KNOWN, read_wishes
+from pilotfish.errors import BadInput
+from pilotfish.model.contents import AwaitedFile, Content
+from pilotfish.model.task import LEAST_COST, MOST_COST, TaskSpec
+
+Post = Callable[..., None]
+
+
+class TaskNeeds(NamedTuple):
+    """What a task needs before it can begin: earlier tasks of its run, by index, and contents besides those of its spec."""
+
+    after: Sequence[int] = ()
+    contents: tuple[Content, ...] = ()
+    cost: float = 1.0
+    """How long it takes compared with the other tasks of its kind, as far as is known."""
+    awaited: tuple[AwaitedFile, ...] = ()
+    """Files that earlier tasks of its run will leave."""
+
+
+def read_cost(cost: float) -> float:
+    if isinstance(cost, bool) or not isinstance(cost, int | float) or not LEAST_COST <= cost <= MOST_COST:
+        raise BadInput(
+            f"cost: {cost!r} is not a number from {LEAST_COST:g} to {MOST_COST:g}", "write how long it takes compared with others"
+        )
+    return float(cost)
+
+
+NOTHING = TaskNeeds()
+
+
+class TaskEntry(NamedTuple):
+    """A task before it has a number in its run. ``spec`` counts in the list's own specs."""
+
+    spec: int
+    payload: bytes
+    needs: TaskNeeds = NOTHING
+
+
+class TaskList:
+    """Tasks of one run, numbered as they are added. May be used from any thread."""
+
+    def __init__(self, first: int = 0, worker: Any = None, changed: Callable[[], None] | None = None, post: Post | None = None) -> None:
+        self.defaults = ExecutableDefaults()
+        """What all executables share: ``tasks.defaults.outputs = ["out.dat"]``."""
+        self.specs: list[tuple[TaskSpec, bytes]] = []
+        self._entries: list[TaskEntry] = []
+        self._next = first
+        self._worker = worker
+        self._changed = changed
+        self._post = post
+        self._lock = threading.RLock()
+        self._worker_specs: dict[str, int] = {}
+        self._executables = ExecutableEncoder(self._register)
+        self._calls: dict[str, CallEncoder] = {}
+        self.has_outputs = False
+        """Does any executable bring files home?"""
+        self._kept: dict[int, tuple[str, ...]] = {}
+        """By index: what executables keep for others."""
+
+    def __len__(self) -> int:
+        return self._next
+
+    def add(
+        self, argv: Sequence[str | os.PathLike[str]], *, after: Iterable[int] = (), cost: float = 1.0, **options: Unpack[ExecutableKeywords]
+    ) -> int:
+        """An executable. Returns the task's index, which ``after`` of later tasks may name. ``cost``: compared with the other tasks."""
+        with self._lock:
+            kept = kept_by(options, self.defaults)
+            awaited = take_promised(options, self._index_of)
+            spec, payload, contents = self._executables.encode(argv, options, self.defaults, awaited)
+            index = self._append(spec, payload, TaskNeeds(tuple(after), contents, read_cost(cost), awaited))
+            self.has_outputs = self.has_outputs or bool(options.get("outputs") or self.defaults.outputs)
+            if kept:
+                self._kept[index] = kept
+            return index
+
+    def _index_of(self, task: object) -> int:
+        if isinstance(task, int):
+            return task
+        raise BadInput(f"inputs: {task!r} is no task of this list", "name it by its index: tasks.file(0, 'model.dat')")
+
+    def file(self, task: int, name: str) -> FutureFile:
+        """A file that the task with this index will leave, or a directory, for the ``inputs`` of later tasks: they wait for it."""
+        return promise(task, name, self._kept.get(task, ()), str(task))
+
+    def call(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> int:
+        """A Python call."""
+        with self._lock:
+            number, parcel = self._python().encode(function, args, kwargs)
+            return self._append(number, joined(parcel))
+
+    def work(self, parameters: Any, *, after: Iterable[int] = (), cost: float = 1.0) -> int:
+        """One ``do_work(parameters)`` of the application's worker."""
+        if self._worker is None:
+            raise BadInput("work: this application has no worker", "set worker = YourApplicationWorker in the manager's class")
+        with self._lock:
+            key = self._wishes_key()
+            number = self._worker_specs.get(key)
+            if number is None:
+                number = self._worker_specs[key] = self._register(*worker_spec(self._worker, self._wanted()))
+            return self._append(number, worker_payload(parameters), TaskNeeds(tuple(after), cost=read_cost(cost)))
+
+    def post(self, function: Callable[..., object], /, *args: Any) -> None:
+        """Have results worked on in the manager's thread pool. They count as dealt with when this is through."""
+        if self._post is None:
+            raise BadInput("post: there is no thread pool here", "only a manager that is told of ended tasks has one")
+        self._post(function, *args)
+
+    def take(self) -> list[TaskEntry]:
+        """The tasks added since the last time."""
+        with self._lock:
+            entries, self._entries = self._entries, []
+            return entries
+
+    def _register(self, spec: TaskSpec, code: bytes) -> int:
+        self.specs.append((spec, code))
+        return len(self.specs) - 1
+
+    def _append(self, spec: int, payload: bytes, needs: TaskNeeds = NOTHING) -> int:
+        index = self._next
+        for other in (*needs.after, *(file.maker for file in needs.awaited)):
+            if isinstance(other, bool) or not isinstance(other, int) or not 0 <= other < index:
+                raise BadInput(f"after: {other!r} is not the index of an earlier task", f"indices so far go from 0 to {index - 1}")
+        self._entries.append(TaskEntry(spec, payload, needs))
+        self._next = index + 1
+        if self._changed is not None:
+            self._changed()
+        return index
+
+    def _wishes_key(self) -> str:
+        return self.defaults.key()
+
+    def _wanted(self) -> Any:
+        return read_wishes({name: value for name, value in self.defaults.copy().items() if name in KNOWN}, "defaults")
+
+    def _python(self) -> CallEncoder:
+        key = self._wishes_key()
+        calls = self._calls.get(key)
+        if calls is None:
+            calls = self._calls[key] = CallEncoder(self._register, self._wanted())
+        return calls

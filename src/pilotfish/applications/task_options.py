@@ -1,0 +1,160 @@
+"""What a person may ask for about a task, whatever kind of task it is: read once, checked once."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any, TypedDict
+
+from msgspec import Struct
+
+from pilotfish.errors import BadInput
+from pilotfish.model.quantities import parse_bytes, parse_cores, parse_seconds
+from pilotfish.model.task import Request, TaskSpec
+from pilotfish.portable.expressions.evaluation import BadExpression, parse
+
+
+class TaskKeywords(TypedDict, total=False):
+    """The keywords understood wherever a task is made."""
+
+    name: str
+    cores: int | float | str | tuple[float, float]
+    nodes: int
+    memory: int | str
+    gpus: int | float
+    resources: dict[str, float]
+    time: int | float | str | timedelta
+    retries: int
+    losses: int
+    priority: int
+    tags: dict[str, str]
+    requirement: str
+    rank: str
+
+
+KNOWN = tuple(TaskKeywords.__annotations__)
+OF_EXECUTABLES = ("inputs", "outputs", "keep", "stdin", "env", "cwd", "sandbox", "shell", "output_cap", "warn_signal")
+"""What only a program can be given."""
+MOST_COUNT = 1_000_000
+
+
+class TaskOptions(Struct, frozen=True):
+    """Wishes, read: what a TaskSpec says about its tasks but for how to run them."""
+
+    name: str = ""
+    request: Request = Request()
+    time_s: float = 0.0
+    retries: int = 0
+    losses: int = 10
+    priority: int = 0
+    tags: dict[str, str] = {}
+    requirement: str = ""
+    rank: str = ""
+    names_hosts: bool = False
+    """It asked for nodes, were it only one: it finds their names in a file."""
+
+    def spec(self, kind: str, name: str, launch: dict[str, Any]) -> TaskSpec:
+        return TaskSpec(
+            kind=kind,
+            name=self.name or name,
+            request=self.request,
+            time_s=self.time_s,
+            retries=self.retries,
+            losses=self.losses,
+            priority=self.priority,
+            tags=self.tags,
+            launch={**launch, "hosts": []} if self.names_hosts else launch,
+            requirement=self.requirement,
+            rank=self.rank,
+        )
+
+
+NOTHING_SPECIAL = TaskOptions()
+
+
+def _whole(wishes: Mapping[str, Any], field: str, default: int, least: int | None) -> int:
+    value = wishes.get(field, default)
+    if isinstance(value, bool) or not isinstance(value, int) or (least is not None and value < least):
+        raise BadInput(f"{field}: {value!r} is not a whole number" + ("" if least is None else f" from {least} on"), f"write {field}=1")
+    if abs(value) > MOST_COUNT:
+        raise BadInput(f"{field}: {value} is too large", f"write a number up to {MOST_COUNT}")
+    return value
+
+
+def _text(wishes: Mapping[str, Any], field: str) -> str:
+    value = wishes.get(field, "")
+    if not isinstance(value, str):
+        raise BadInput(f"{field}: {value!r} is not text", f'write {field}="{value}"')
+    return value
+
+
+def _expression(wishes: Mapping[str, Any], field: str, example: str) -> str:
+    text = _text(wishes, field)
+    try:
+        return str(parse(text)) if text else ""
+    except BadExpression as problem:
+        raise BadInput(f"{field}: {problem}", f"write {field}={example!r}") from problem
+
+
+def _amount(value: Any, field: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < float("inf"):
+        raise BadInput(f"{field}: {value!r} is not an amount", f"write {field}=1")
+    return float(value)
+
+
+def _table(wishes: Mapping[str, Any], field: str, example: str) -> Mapping[str, Any]:
+    value = wishes.get(field, {})
+    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+        raise BadInput(f"{field}: {value!r} is not a table of names", f"write {field}={example}")
+    return value
+
+
+def check_known(given: Mapping[str, Any], known: tuple[str, ...], what: str) -> None:
+    """Refuse a keyword that nobody reads: a misspelt one must not be silently without effect."""
+    for key in given:
+        if key not in known and key in OF_EXECUTABLES:
+            raise BadInput(
+                f"{what}: {key!r} is for programs, not for Python calls",
+                f"a call gets its data as arguments and returns what it makes; for a program: run.executable(argv, {key}=…)",
+            )
+        if key not in known:
+            near = difflib.get_close_matches(key, known, 1)
+            raise BadInput(
+                f"{what}: there is no option {key!r} (its value was {given[key]!r})",
+                f"did you mean {near[0]!r}?" if near else "the options are " + ", ".join(known),
+            )
+
+
+def read_wishes(wishes: Mapping[str, Any], what: str = "task") -> TaskOptions:
+    if not wishes:
+        return NOTHING_SPECIAL
+    check_known(wishes, KNOWN, what)
+    cores, cores_max = parse_cores(wishes.get("cores", 1), "cores")
+    nodes = _whole(wishes, "nodes", 1, 1)
+    if nodes > 1 and cores_max:
+        raise BadInput(f"cores: a task of {nodes} nodes has as many on each", f"write cores={cores_max:g}")
+    resources = _table(wishes, "resources", '{"licence": 1}')
+    tags = _table(wishes, "tags", '{"site": "home"}')
+    for key, value in tags.items():
+        if not isinstance(value, str):
+            raise BadInput(f"tags[{key!r}]: {value!r} is not text", f'write tags={{{key!r}: "{value}"}}')
+    return TaskOptions(
+        name=_text(wishes, "name"),
+        request=Request(
+            cores=cores,
+            cores_max=cores_max,
+            memory=parse_bytes(wishes.get("memory", 0), "memory"),
+            gpus=_amount(wishes.get("gpus", 0), "gpus"),
+            custom={key: _amount(value, f"resources[{key!r}]") for key, value in sorted(resources.items())},
+            nodes=nodes,
+        ),
+        time_s=parse_seconds(wishes.get("time", 0), "time"),
+        retries=_whole(wishes, "retries", 0, 0),
+        losses=_whole(wishes, "losses", 10, 0),
+        priority=_whole(wishes, "priority", 0, None),
+        tags=dict(sorted(tags.items())),
+        requirement=_expression(wishes, "requirement", 'memory >= 8G and site == "lyon"'),
+        rank=_expression(wishes, "rank", "memory"),
+        names_hosts="nodes" in wishes,
+    )

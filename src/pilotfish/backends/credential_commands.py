@@ -1,0 +1,163 @@
+"""How long what a site wants to see is still good: Kerberos tickets, X.509 proxies, ssh certificates, tokens. Asked of their own tools.
+
+Each answer begins with the clock of the machine that was asked, so that nobody's clock but its own matters. Refused: there is none.
+Unclear: that could not be found out, which says nothing about it.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from pilotfish.backends.interface import Command, CommandExchange, CommandOutput, CommandRefused, UnclearAnswer
+from pilotfish.model.site import Site
+
+ABSENT = 3
+"""What the scripts below end with if there is no such file."""
+
+
+@dataclass(frozen=True)
+class Lifetime:
+    """``left_s``: infinite if it has no end, not above 0 if it has ended. ``whole_s``: from its start to its end; 0 if that is not told."""
+
+    left_s: float
+    whole_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Credential:
+    """``renew``: what a person does about it. ``here``: it is of use on this machine, wherever the site's commands run."""
+
+    name: str
+    renew: str
+    exchange: CommandExchange[Lifetime]
+    here: bool = False
+
+
+def credential(text: str, site: Site) -> Credential:
+    """From what stands in ``sites.toml``: a kind, and after a colon the file, if it is not where the tools look by themselves."""
+    kind, _, path = text.partition(":")
+    name, script, read = _KINDS[kind]
+    # The ssh that shows a certificate runs here.
+    here, renew = kind == "ssh-certificate", _renew(kind, path, site.backend)
+    command = Command(("sh", "-c", script, "sh", path))
+    renew = f"ssh -t {site.via} {renew}" if site.via and not here else renew
+    return Credential(f"{name} {path}".strip(), renew, CommandExchange(command, lambda answer: read(*_good(answer))), here)
+
+
+# In one line each: csh as a login shell takes no more. $1: the file, or nothing. Times are told as if we lived in Greenwich.
+_HOME = 'f="$1"; case "$f" in "~/"*) f="$HOME/${f#??}";; esac; '
+_THERE = f'test -r "$f" || {{ echo "$f cannot be read" >&2; exit {ABSENT}; }}; date +%s; '
+_KERBEROS = _HOME + f'date +%s; TZ=UTC0; export TZ; klist ${{f:+-c "$f"}}; s=$?; test $s = 1 && exit {ABSENT}; exit $s'
+_X509 = (
+    _HOME + 'f="${f:-${X509_USER_PROXY:-/tmp/x509up_u$(id -u)}}"; ' + _THERE + "has() { command -v $1 >/dev/null 2>&1; }; "
+    'if has openssl; then exec openssl x509 -in "$f" -noout -dates; fi; '
+    'if has voms-proxy-info; then exec voms-proxy-info -file "$f" -timeleft; fi; '
+    'if has grid-proxy-info; then exec grid-proxy-info -file "$f" -timeleft; fi; '
+    'exec arcproxy -P "$f" -i validityLeft'
+)
+_SSH = _HOME + _THERE + 'TZ=UTC0; export TZ; exec ssh-keygen -L -f "$f"'
+# What signs a token stays where it is: what stands between its two dots is of no use to anybody.
+_TOKEN = (
+    _HOME
+    + 'f="${f:-${BEARER_TOKEN_FILE:-${XDG_RUNTIME_DIR:-/tmp}/bt_u$(id -u)}}"; '
+    + _THERE
+    + "tr -d '[:space:]' <\"$f\" | cut -s -d. -f2"
+)
+
+
+def _good(answer: CommandOutput) -> tuple[float, str]:
+    """The clock over there, and what the tool said."""
+    if answer.status == ABSENT:
+        # The clock may have been told already: it is not what is in the way.
+        raise CommandRefused(CommandOutput(ABSENT, "", answer.stderr).complaint())
+    first, _, said = answer.stdout.partition("\n")
+    if answer.status != 0 or not first.strip().isdigit():
+        raise UnclearAnswer(CommandOutput(answer.status, said, answer.stderr).complaint())
+    return float(first), said
+
+
+def _until(now: float, start: str | None, end: str, form: str) -> Lifetime:
+    ends_at = _seconds(end, form)
+    return Lifetime(ends_at - now, ends_at - _seconds(start, form) if start else 0.0)
+
+
+def _seconds(text: str, form: str) -> float:
+    try:
+        return datetime.strptime(" ".join(text.split()), form).replace(tzinfo=UTC).timestamp()
+    except ValueError:
+        raise UnclearAnswer(f"this is not a time: {text}") from None
+
+
+# MIT's klist writes 11/15/26 13:44:26, Heimdal's Nov 15 13:44:26 2026.
+_MIT = (re.compile(r"^(\d\d/\d\d/\d\d \S+) +(\d\d/\d\d/\d\d \S+) +krbtgt/(\S+)@\3$", re.MULTILINE), "%m/%d/%y %H:%M:%S")
+_HEIMDAL = (re.compile(r"^([A-Z]\w\w .{16}) +([A-Z]\w\w .{16}) +krbtgt/(\S+)@\3$", re.MULTILINE), "%b %d %H:%M:%S %Y")
+_HEIMDAL_EXPIRED = re.compile(r">>>Expired<<< +krbtgt/(\S+)@\1$", re.MULTILINE)
+
+
+def _read_kerberos(now: float, said: str) -> Lifetime:
+    """The ticket for tickets: all others are made from it."""
+    found = [_until(now, row[1], row[2], form) for rows, form in (_MIT, _HEIMDAL) for row in rows.finditer(said)]
+    found += [Lifetime(0.0) for _ in _HEIMDAL_EXPIRED.finditer(said)]
+    if not found:
+        raise CommandRefused("klist shows no ticket-granting ticket")
+    return max(found, key=lambda lifetime: lifetime.left_s)
+
+
+_DATES = re.compile(r"notBefore=(.+)\s+notAfter=(.+)")
+
+
+def _read_x509(now: float, said: str) -> Lifetime:
+    dates = _DATES.search(said)
+    if dates is not None:
+        return _until(now, dates[1], dates[2], "%b %d %H:%M:%S %Y GMT")
+    last = said.split()[-1:]
+    if not last or re.fullmatch(r"-?\d+", last[0]) is None:
+        raise UnclearAnswer(f"nobody says how long it is valid: {said.strip()}")
+    return Lifetime(float(last[0]))
+
+
+_VALID = re.compile(r"^\s*Valid: (forever|after \S+|(?:from (?P<start>\S+) to|before) (?P<end>\S+))$", re.MULTILINE)
+
+
+def _read_ssh_certificate(now: float, said: str) -> Lifetime:
+    valid = _VALID.search(said)
+    if valid is None:
+        raise UnclearAnswer(f"ssh-keygen says nothing of its validity: {' '.join(said.split())[:200]}")
+    return _until(now, valid["start"], valid["end"], "%Y-%m-%dT%H:%M:%S") if valid["end"] else Lifetime(math.inf)
+
+
+def _read_token(now: float, said: str) -> Lifetime:
+    """One that is not a JSON Web Token, or has no end in it, keeps to itself how long it lasts."""
+    text = said.strip()
+    try:
+        claims = json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)) or "{}")
+        end = float(claims.get("exp", math.inf))
+        return Lifetime(end - now, end - float(claims.get("iat", end)) if math.isfinite(end) else 0.0)
+    except (ValueError, TypeError, AttributeError):
+        raise UnclearAnswer("its claims cannot be read: it is not a JSON Web Token") from None
+
+
+def _renew(kind: str, path: str, backend: str) -> str:
+    """What a person does about it."""
+    if kind == "kerberos":
+        return f"kinit -c {path}" if path else "kinit"
+    if kind == "x509":
+        tool, flag = ("arcproxy", "-P") if backend == "arc" else ("voms-proxy-init", "-out")
+        return f"{tool} {flag} {path}" if path else tool
+    if kind == "token":
+        return f"htgettoken{f' -o {path}' if path else ''}  (or whatever gives you tokens)"
+    return f"ssh-keygen -s CA -I NAME -V +12h {path.removesuffix('-cert.pub')}.pub  (or whatever signs keys for you: vault, step)"
+
+
+_KINDS: dict[str, tuple[str, str, Callable[[float, str], Lifetime]]] = {
+    "kerberos": ("Kerberos ticket", _KERBEROS, _read_kerberos),
+    "x509": ("X.509 proxy", _X509, _read_x509),
+    "ssh-certificate": ("ssh certificate", _SSH, _read_ssh_certificate),
+    "token": ("token", _TOKEN, _read_token),
+}

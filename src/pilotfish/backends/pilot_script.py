@@ -1,0 +1,87 @@
+"""What a pilot runs: the script that is handed to the batch system, and ``start.sh``, which finds a Python and starts the agent.
+
+No key is in either: the credentials lie in a file of their own that only its owner can read.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+
+from pilotfish.backends.interface import PilotBatch
+from pilotfish.model.environment import SECRET
+from pilotfish.model.site import Site
+
+MARGIN_S = 20.0
+"""An agent goes so long before the batch system would end it, so that results are home in time."""
+NOTE_START = "export PILOTFISH_STARTED=$(date +%s)"
+"""A pilot's time runs from here, whatever the site's own lines take of it."""
+NO_PYTHON = 43
+"""The exit status of ``start.sh`` when it finds no Python that will do."""
+
+PYTHONS = """python3 /usr/bin/python3 python3.13 python3.12 python3.11 python3.10 python3.9 python3.8 python \\
+    /usr/local/bin/python3 /opt/*/bin/python3"""
+"""Where one is looked for, if the one that was named does not work."""
+
+START = f"""\
+#!/bin/sh
+# Starts a Pilotfish agent. Arguments: credentials, agent, and then what the agent is to be told.
+credentials=$1; agent=$2; shift 2
+good='import sys; sys.exit(sys.version_info < (3, 8))'
+for python in "$PILOTFISH_PYTHON" {PYTHONS}; do
+  if "$python" -c "$good" 2>/dev/null; then
+    exec "$python" "$agent" --credentials "$credentials" "$@"
+  elif [ -n "$python" ] && [ "$python" = "$PILOTFISH_PYTHON" ]; then
+    echo "pilotfish: $python, which was named, is no Python of 3.8 or later on $(uname -n); another one is looked for" >&2
+  fi
+done
+echo "pilotfish: no python3 of 3.8 or later on $(uname -n): tried $PILOTFISH_PYTHON python3 and its versions in PATH=$PATH" >&2
+exit {NO_PYTHON}
+"""
+
+
+def agent_options(site: Site, order: PilotBatch) -> list[str]:
+    """What the agents of an order are told on their command line."""
+    words: list[str] = []
+    if order.size.cores:
+        words += ["--cores", f"{order.size.cores:g}"]
+    if order.size.memory:
+        words += ["--memory", str(order.size.memory)]
+    if order.size.gpus:
+        words += ["--gpus", f"{order.size.gpus:g}"]
+    if order.size.walltime_s:
+        words += ["--ends-in", f"{max(1.0, order.size.walltime_s - MARGIN_S):g}"]
+    if site.poll_s:
+        words += ["--poll", f"{site.poll_s:g}"]
+    if site.scratch:
+        words += ["--workdir", site.scratch]
+    if site.cache:
+        words += ["--cache", site.cache]
+    if site.cache_size:
+        words += ["--cache-bytes", str(site.cache_size)]
+    for directory in site.storage:
+        words += ["--storage", directory]
+    if not site.peers:
+        words.append("--no-peers")
+    for name, value in sorted(site.tags.items()):
+        words += ["--tag", f"{name}={value}"]
+    return words
+
+
+def pilot_script(site: Site, order: PilotBatch, directives: Sequence[str], number: str = "1", on_every_node: str = "") -> str:
+    """The whole script. ``number``: the shell's word for which pilot of the order it is; ``on_every_node``: starts a command on each."""
+    lines = ["#!/bin/sh", *directives, NOTE_START]
+    if secrets := [name for name in site.environment if SECRET.search(name)]:
+        lines.append(f"unset {' '.join(secrets)}")  # they were for the site's own commands, and some systems hand them on to jobs
+    lines += site.setup
+    if site.python:
+        lines.append(f"export PILOTFISH_PYTHON={shlex.quote(site.python)}")
+    folder = shlex.quote(order.folder)
+    start = " ".join(
+        [
+            *([on_every_node] if on_every_node and order.size.nodes > 1 else []),
+            f"sh {folder}/start.sh {folder}/{number}.json {shlex.quote(order.bundle)}",
+            *map(shlex.quote, agent_options(site, order)),
+        ]
+    )
+    return "\n".join([*lines, f"exec {start}", ""])

@@ -1,0 +1,347 @@
+"""Watching a run to its end, leaving it with Ctrl-C, and telling how it ended."""
+
+from __future__ import annotations
+
+import sys
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import click
+
+from pilotfish.cli.commands.log_commands import fetch_output, last_line
+from pilotfish.cli.commands.status_commands import failure_note, failure_told, shown_command, state_of_run, with_parameters
+from pilotfish.cli.commands.why_command import show_reasons
+from pilotfish.cli.shared_options import json_option, pool_option, run_argument
+from pilotfish.cli.terminal.error_messages import NOT_STARTED, SOME_FAILED
+from pilotfish.cli.terminal.progress import RunProgress
+from pilotfish.cli.terminal.screen import Column, Screen, clean, duration, plural, under_way
+from pilotfish.client.run_handle import why_manager_failed
+from pilotfish.client.session import PoolSessionProtocol, RunNews, connect, find_run
+from pilotfish.client.task_descriptions import describe
+from pilotfish.errors import PilotfishError
+from pilotfish.model.states import FAILED
+from pilotfish.model.task import MISSING_INPUT, NO_DIRECTORY
+
+LISTEN_S = 0.1
+ASK_WHY_AFTER_S = 0.3
+ASK_WHY_AGAIN_S = 5.0
+RECOUNT_S = 1.0
+SHOWN_FAILURES = 5
+INCOMPLETE = "incomplete"
+CANCELLED = "cancelled"
+SEEN_RUNNING = 1000
+HOPELESS = frozenset({"too-big", "too-few-nodes", "tags", "requirement", "walltime"})
+"""Reasons that no waiting will change, only somebody's doing."""
+SITES_AT_FAULT = frozenset({"no-site", "site-paused", "site-trouble", "batch-limit", "site-unused", "bootstrap"})
+QUEUED = "pending"
+QUEUE_TOLD_AFTER_S = 10.0
+"""Pilots wait in queues; that is worth a word only if it takes a while."""
+MAY_CHANGE = SITES_AT_FAULT | {QUEUED, "starting", "site-limit"}
+"""As long as one site is only late, it does not matter that another has nothing that fits."""
+WORTH_TELLING = (
+    HOPELESS | SITES_AT_FAULT | {"no-workers", "held", "disk-full", "quarantine", "paused", "lost-input", "kept-elsewhere", QUEUED}
+)
+
+
+@dataclass(slots=True)
+class RunTiming:
+    """Where the time went, as far as it is seen from here."""
+
+    started: float
+    elapsed_s: float = 0.0
+    first_end_s: float = 0.0
+    run_s: float = 0.0
+    cpu_s: float = 0.0
+    turnaround_s: float = 0.0
+    """From the start of the run to the end of each task, added up."""
+    ended: int = 0
+
+    def note(self, now: float, wall_us: int, cpu_us: int) -> None:
+        if not self.ended:
+            self.first_end_s = now - self.started
+        self.ended += 1
+        self.run_s += wall_us / 1e6
+        self.cpu_s += cpu_us / 1e6
+        self.turnaround_s += now - self.started
+
+    def shares(self, cores: float) -> dict[str, float]:
+        """Means per task and how much of the workers was used."""
+        count = max(1, self.ended)
+        offered = max(1e-9, cores * self.elapsed_s)
+        return {
+            "elapsed_s": self.elapsed_s,
+            "until_first_result_s": self.first_end_s,
+            "mean_queue_s": max(0.0, (self.turnaround_s - self.run_s) / count),
+            "mean_run_s": self.run_s / count,
+            "mean_cpu_s": self.cpu_s / count,
+            "overhead_per_task_s": max(0.0, offered - self.run_s) / count,
+            "utilisation": min(1.0, self.run_s / offered),
+            "cores": cores,
+        }
+
+
+@dataclass(slots=True)
+class RunOutcome:
+    """How a run stands when we stop watching it."""
+
+    run: int
+    counts: dict[str, int]
+    tasks: int
+    left: str = ""
+    """Empty when the run ended; else why we stopped watching: ``interrupted`` or ``hopeless``."""
+    failures: list[dict[str, str]] = field(default_factory=list)
+    """The first few failed tasks: ``task``, ``command``, ``cause``, ``message``, and the last line that it ``wrote`` about it."""
+    parameters: list[str] = field(default_factory=list)
+    """The values of the parameters of these, for a terminal on which the whole commands have no room."""
+    manager_wrote: str = ""
+    """The last line of an application manager whose run was cancelled: that may be why."""
+    state: str = ""
+    """One word for where the run stands, as in ``status``."""
+    timing: RunTiming = field(default_factory=lambda: RunTiming(time.monotonic()))
+
+    @property
+    def bad(self) -> int:
+        return self.counts.get("failed", 0) + self.counts.get("cancelled", 0)
+
+
+class RunFollower:
+    """Keeps count while a run is watched."""
+
+    def __init__(
+        self,
+        master: PoolSessionProtocol,
+        row: dict[str, Any],
+        progress: RunProgress,
+        costs: list[float] | None,
+        from_the_start: bool = False,
+    ) -> None:
+        self.outcome = RunOutcome(row["run"], dict(row["counts"]), row["tasks"])
+        self.progress = progress
+        self.costs = costs
+        self._master = master
+        self._running: set[int] = set()
+        self._told: set[str] = set()
+        self._began_at = time.monotonic()
+        self._open = row["state"] == "open"
+        self._has_contents = bool(row.get("contents"))
+        self._recount_at = time.monotonic()
+        self._ask_why_at = time.monotonic() + ASK_WHY_AFTER_S
+        counts = self.outcome.counts
+        progress.total = row["tasks"]
+        # A run of our own is heard from its first task on, however quick that was: where its time went is to be known.
+        self.cursor = 0 if from_the_start else sum(counts.get(word, 0) for word in ("done", "failed", "cancelled"))
+        if self.cursor:
+            progress.begin(row.get("elapsed_s") or 0.0, self.cursor, counts.get("failed", 0))
+        if costs:
+            progress.work_total = sum(costs)
+
+    def look_who_runs(self) -> None:
+        """Some began before we listened, so that nobody will tell us. To be called when we listen, or there would be a gap."""
+        rows = self._master.ask("tasks", run=self.outcome.run, state="running", limit=SEEN_RUNNING)
+        self._running.update(row["index"] for row in rows)
+        self.progress.running = len(self._running)
+
+    def take(self, news: RunNews) -> None:
+        now = time.monotonic()
+        self._running.update(news.began)
+        for item in news.ended:
+            self._running.discard(item.index)
+            self.outcome.timing.note(now, item.wall_us, item.cpu_us)
+            self.progress.ended(item.state == FAILED, self.costs[item.index] if self.costs else None)
+        self.progress.running = len(self._running)
+
+    def recount(self) -> None:
+        """The run of an application grows while it is watched, and large files take their time."""
+        if (self._open or self._has_contents) and time.monotonic() >= self._recount_at:
+            self._recount_at = time.monotonic() + RECOUNT_S
+            row = self._master.ask("run", run=self.outcome.run)
+            self._open, self._has_contents = row["state"] == "open", bool(row.get("contents"))
+            self.progress.note = under_way(row.get("moving"))
+            self.progress.total = self.outcome.tasks = row["tasks"]
+
+    def conclude(self) -> None:
+        """How it stands now, from the one who knows it."""
+        outcome = self.outcome
+        row = self._master.ask("run", run=outcome.run)
+        outcome.counts, outcome.tasks, outcome.state = dict(row["counts"]), row["tasks"], state_of_run(row)
+        if row["counts"].get("failed"):
+            rows = self._master.ask("tasks", run=outcome.run, state="failed", limit=SHOWN_FAILURES)
+            tasks = describe(self._master, row, rows)
+            found = list(tasks.found)
+            outcome.failures = [self._failure(task.row, task.command) for task in found]
+            outcome.parameters = [task.parameters(tasks.names) for task in found]
+        elif outcome.state == CANCELLED:
+            outcome.manager_wrote = last_line(why_manager_failed(self._master, row))
+        if outcome.timing.elapsed_s <= 0:
+            outcome.timing.elapsed_s = row.get("elapsed_s") or max(0.0, (row.get("ended_at") or 0.0) - (row.get("opened_at") or 0.0))
+
+    def _failure(self, row: dict[str, Any], command: str) -> dict[str, str]:
+        wrote = ""
+        with suppress(PilotfishError):
+            wrote = fetch_output(self._master, row).last_words()
+        failure = row.get("failure") or {}
+        about = {"task": row["id"], "command": command, "cause": failure.get("cause", ""), "blame": failure.get("blame", "")}
+        return {**about, "message": failure_note(failure), "wrote": wrote}
+
+    def look_for_trouble(self, screen: Screen) -> bool:
+        """When nothing moves, say why; True when waiting is of no use."""
+        if self._running or self.outcome.timing.ended or time.monotonic() < self._ask_why_at:
+            return False
+        self._ask_why_at = time.monotonic() + ASK_WHY_AGAIN_S
+        answer = self._master.ask("why", run=self.outcome.run)
+        codes = {reason["code"] for reason in answer.get("reasons", ())}
+        if "starting" in codes:
+            self._ask_why_at = time.monotonic() + ASK_WHY_AFTER_S
+        early = {QUEUED} if time.monotonic() < self._began_at + QUEUE_TOLD_AFTER_S else set()
+        if codes & WORTH_TELLING - self._told - early:
+            self._told |= codes
+            self.progress.clear()
+            show_reasons(screen, answer)
+        return bool(codes & HOPELESS) and not codes & MAY_CHANGE and not self._more_is_coming()
+
+    def _more_is_coming(self) -> bool:
+        """Whether a worker is on its way, which may have what is missing."""
+        pilots = self._master.ask("status").get("pilots", ())
+        return any(pilot["state"] in ("requested", "submitted") for pilot in pilots)
+
+
+def follow(
+    master: PoolSessionProtocol,
+    run: int,
+    quiet: bool = False,
+    costs: list[float] | None = None,
+    started: float | None = None,
+    alone: bool = False,
+) -> RunOutcome:
+    """Watch until the run has ended, or somebody presses Ctrl-C. The moving line goes to the standard error output.
+
+    ``started`` is when the person began to wait for a run of their own; of another run the master knows how long it took.
+    ``alone``: it is one task, of which nothing is told but that files are under way.
+    """
+    screen = Screen.of(sys.stderr)
+    progress = RunProgress(screen, time.monotonic)
+    follower = RunFollower(master, master.ask("run", run=run), progress, costs, started is not None)
+    outcome = follower.outcome
+    if started is not None:
+        outcome.timing.started = started
+    watcher = master.watch(run, follower.cursor)
+    follower.look_who_runs()
+    try:
+        while True:
+            news = watcher.next(LISTEN_S)
+            if news is not None:
+                follower.take(news)
+                if news.lost is not None:
+                    raise news.lost
+                if news.finished:
+                    break
+            elif follower.look_for_trouble(screen):
+                outcome.left = "hopeless"
+                break
+            follower.recount()
+            if alone and not progress.note:
+                progress.clear()
+            elif not quiet:
+                progress.draw()
+    except KeyboardInterrupt:
+        outcome.left = "interrupted"
+    finally:
+        progress.clear()
+        watcher.close()
+    if started is not None:
+        outcome.timing.elapsed_s = time.monotonic() - started
+    follower.conclude()
+    return outcome
+
+
+def exit_status_of(outcome: RunOutcome) -> int:
+    """Somebody who leaves knows that the work goes on; a script that waits must not take a run that cannot start for a success."""
+    if outcome.left:
+        return NOT_STARTED if outcome.left == "hopeless" else 0
+    return SOME_FAILED if outcome.bad or outcome.state in (INCOMPLETE, CANCELLED) else 0
+
+
+def show_outcome(screen: Screen, outcome: RunOutcome, as_json: bool = False) -> int:
+    """Tell how it ended; the exit status."""
+    if as_json:
+        screen.json(
+            {
+                "run": outcome.run,
+                "state": outcome.state,
+                "left": outcome.left,
+                "tasks": outcome.tasks,
+                "counts": outcome.counts,
+                "failures": outcome.failures,
+                "elapsed_s": round(outcome.timing.elapsed_s, 3),
+            }
+        )
+    elif outcome.left:
+        show_left(screen, outcome)
+    else:
+        _show_end(screen, outcome)
+    return exit_status_of(outcome)
+
+
+def _show_end(screen: Screen, outcome: RunOutcome) -> None:
+    counts, run = outcome.counts, outcome.run
+    parts = [f"{counts[word]:,} {word}" for word in ("done", "failed", "cancelled") if counts.get(word)]
+    told = ", ".join(parts) or ("cancelled" if outcome.state == CANCELLED else "nothing to do")
+    screen.line(f"Run {run}: {plural(outcome.tasks, 'task')}, {told} in {duration(outcome.timing.elapsed_s)}.")
+    if outcome.state == INCOMPLETE:
+        screen.line(f"It is incomplete: its client went away before it had sent all tasks. More: pilotfish why {run}")
+    if outcome.manager_wrote:
+        screen.line(f"Its application manager wrote last: {clean(outcome.manager_wrote)}")
+        screen.line(f"All of that:   pilotfish logs {run}")
+    if outcome.failures:
+        columns = (Column("TASK"), Column("COMMAND", elastic=True), Column("WHAT HAPPENED", elastic=True))
+        cells = [[one["task"], one["command"], failure_told(one["message"], one["wrote"])] for one in outcome.failures]
+        screen.table(*with_parameters(screen, columns, cells, outcome.parameters))
+        screen.line(f"All of them:   pilotfish tasks {run} --state failed")
+        if all(one.get("cause") == NO_DIRECTORY for one in outcome.failures):
+            # It wrote nothing, and would fail so once more.
+            screen.line("What helps:    --sandbox (sandbox=True in Python), and --input FILE (inputs=[...]) for each file that it needs")
+        elif all(one.get("cause") == MISSING_INPUT and one.get("blame") == "user" for one in outcome.failures):
+            screen.line("What helps:    a new run, with the files as they are now; rerun would look for the old ones")
+        else:
+            screen.line(f"What it wrote: pilotfish logs {outcome.failures[0]['task']}")
+            screen.line(f"Once more:     pilotfish rerun {run} --failed")
+
+
+def show_left(screen: Screen, outcome: RunOutcome) -> None:
+    if outcome.left == "interrupted":
+        screen.line(f"Left run {outcome.run}. The work goes on: {_so_far(outcome)}.")
+    else:
+        screen.line(f"Run {outcome.run} is kept, and starts as soon as something fits.")
+    screen.line(f"  come back   pilotfish attach {outcome.run}")
+    screen.line("  look        pilotfish status")
+    screen.line(f"  cancel it   pilotfish cancel {outcome.run}")
+
+
+def _so_far(outcome: RunOutcome) -> str:
+    ended = outcome.counts.get("done", 0) + outcome.bad
+    return f"{ended:,} of {plural(outcome.tasks, 'task')} so far"
+
+
+@click.command()
+@run_argument()
+@click.option("--quiet", "-q", is_flag=True, help="No progress line.")
+@pool_option
+@json_option
+def attach(run: str | None, quiet: bool, pool: str, as_json: bool) -> int:
+    """Watch a run again after you left it.
+
+    RUN is its number or name; by default the last run. Ctrl-C leaves it; the work goes on.
+    """
+    master = connect(pool)
+    row = find_run(master, run)
+    screen = Screen.of()
+    if not as_json and not quiet and row["state"] != "done":
+        screen.line(f"Run {row['run']}: {clean(shown_command(row))}")
+    outcome = follow(master, row["run"], quiet=quiet or as_json)
+    if row["command"].startswith("--dag "):
+        from pilotfish.cli.commands.dag_rescue import keep_rescue_of
+
+        keep_rescue_of(master, row, outcome, quiet or as_json)
+    return show_outcome(screen, outcome, as_json)

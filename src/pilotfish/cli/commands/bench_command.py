@@ -1,0 +1,98 @@
+"""bench: ten seconds of measuring what this machine can do with Pilotfish. Numbers for a bug report or a purchase, not for a paper."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from dataclasses import asdict, dataclass
+
+import click
+
+from pilotfish.cli.commands.doctor_command import measure_sync
+from pilotfish.cli.shared_options import json_option
+from pilotfish.cli.terminal.screen import Column, Screen, duration, rate
+from pilotfish.config import home
+
+BURST = 2000
+LONGEST_S = 3.0
+COMMANDS = 400
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """One number with its unit, and what it means."""
+
+    what: str
+    value: float
+    unit: str
+    meaning: str
+
+    def shown(self) -> str:
+        return duration(self.value) if self.unit == "s" else rate(self.value)
+
+
+@click.command()
+@click.option("--workers", type=click.IntRange(min=1), metavar="N", help="How many cores to use.  [default: all]")
+@json_option
+def bench(workers: int | None, as_json: bool) -> None:
+    """Measure this machine for ten seconds."""
+    cores = workers or len(os.sched_getaffinity(0))
+    measures = [*measure_disk(), *measure_calls(cores), *measure_commands(cores)]
+    screen = Screen.of()
+    if as_json:
+        screen.json({"cores": cores, "measures": [asdict(measure) for measure in measures]})
+        return
+    screen.table(
+        (Column("MEASURE"), Column("VALUE", right=True), Column("MEANING", elastic=True)),
+        ([measure.what, measure.shown(), measure.meaning] for measure in measures),
+    )
+
+
+def measure_disk() -> list[Measurement]:
+    place = home()
+    place.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return [Measurement("fsync", measure_sync(place), "s", "to make a record durable, at PILOTFISH_HOME")]
+
+
+def measure_calls(cores: int) -> list[Measurement]:
+    """Python calls through an Executor: how soon the first, how long a single one, how many together."""
+    from pilotfish import Executor
+
+    def nothing(number: int) -> int:
+        return number
+
+    started = time.perf_counter()
+    with Executor(max_workers=cores) as executor:
+        executor.submit(nothing, 0).result()
+        first = time.perf_counter() - started
+        trips = []
+        deadline = time.perf_counter() + LONGEST_S / 2
+        while time.perf_counter() < deadline:
+            before = time.perf_counter()
+            executor.submit(nothing, 0).result()
+            trips.append(time.perf_counter() - before)
+        done = 0
+        before = time.perf_counter()
+        while time.perf_counter() - before < LONGEST_S:
+            for future in [executor.submit(nothing, number) for number in range(BURST)]:
+                future.result()
+            done += BURST
+        spent = time.perf_counter() - before
+    return [
+        Measurement("first call", first, "s", "from nothing to the first result: master, worker and slot are started"),
+        Measurement("round trip", statistics.median(trips), "s", "of one call, when there is nothing else to do (median)"),
+        Measurement("calls", done / spent, "1/s", f"no-op Python calls, {BURST:,} at a time, durable and encrypted"),
+    ]
+
+
+def measure_commands(cores: int) -> list[Measurement]:
+    from pilotfish.cli.commands.attach_command import follow
+    from pilotfish.client.pools import private_master
+
+    with private_master(cores) as private:
+        follow(private.master, private.submit([["true"]]), quiet=True)
+        before = time.perf_counter()
+        follow(private.master, private.submit([["true"]] * COMMANDS), quiet=True)
+        spent = time.perf_counter() - before
+    return [Measurement("commands", COMMANDS / spent, "1/s", "executables (true) with captured output")]

@@ -1,0 +1,165 @@
+"""cancel, pause, resume, set, rerun."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from typing import Any
+
+import click
+
+from pilotfish.cli import completions
+from pilotfish.cli.commands.attach_command import follow, show_outcome
+from pilotfish.cli.commands.dag_rescue import retire_rescues_of
+from pilotfish.cli.commands.status_commands import shown_command, state_of_run
+from pilotfish.cli.shared_options import deadline_option, json_option, pool_option, run_argument, share_option
+from pilotfish.cli.terminal.screen import Screen, plural
+from pilotfish.client.run_handle import forget_run
+from pilotfish.client.session import connect, find_run, look, task_name
+from pilotfish.client.task_descriptions import keep_rerun, named_task
+from pilotfish.errors import BadInput
+
+TASK = re.compile(r"[0-9]*[.][0-9]*")
+
+
+@click.command()
+@click.argument(
+    "subjects", nargs=-1, required=True, metavar="RUN|TASK...", shell_complete=completions.complete_task(completions.unfinished)
+)
+@pool_option
+def cancel(subjects: tuple[str, ...], pool: str) -> None:
+    """Cancel a run, or some of its tasks.
+
+    Tasks are RUN.INDEX, such as 3.17. Tasks that run are stopped with all they started.
+    """
+    screen = Screen.of()
+    master = look(pool)
+    found = {subject: named_task(master, subject) for subject in subjects if "." in subject}
+    named = [found.get(subject) or task_name(subject) for subject in subjects if found.get(subject) or TASK.fullmatch(subject)]
+    rows = [find_run(master, subject) for subject in subjects if not (found.get(subject) or TASK.fullmatch(subject))]
+    if named:
+        cancelled = int(master.ask("cancel", tasks=named)["cancelled"])
+        ended = len(dict.fromkeys(named)) - cancelled
+        too_late = f" {plural(ended, 'task')} had already ended: see pilotfish tasks {named[0].partition('.')[0]}" if ended else ""
+        screen.line(f"Cancelled {plural(cancelled, 'task')}.{too_late}")
+    for row in rows:
+        if row["state"] == "done":
+            screen.line(_has_ended(row))
+            continue
+        answer = master.ask("cancel", run=row["run"])
+        screen.line(f"Cancelled run {row['run']}: {plural(answer['cancelled'], 'task')} that had not ended.")
+
+
+@click.command()
+@click.argument("subjects", nargs=-1, required=True, metavar="RUN...", shell_complete=completions.complete_run())
+@pool_option
+def forget(subjects: tuple[str, ...], pool: str) -> None:
+    """Forget runs that have ended, with all results that the pool keeps.
+
+    What was saved (run-N/, results --save) stays. Files that other runs need stay, too.
+    """
+    screen = Screen.of()
+    master = look(pool)
+    for row in [find_run(master, subject) for subject in subjects]:
+        forget_run(master, row["run"])
+        screen.line(f"Run {row['run']} is forgotten.")
+
+
+def _has_ended(row: dict[str, Any]) -> str:
+    return f"Run {row['run']} has already ended: it is {state_of_run(row)}."
+
+
+@click.command()
+@run_argument(completions.unfinished)
+@pool_option
+def pause(run: str | None, pool: str) -> None:
+    """Start no more tasks of a run; those that run go on."""
+    master = look(pool)
+    row = find_run(master, run)
+    if row["state"] == "done":
+        Screen.of().line(_has_ended(row))
+        return
+    master.ask("pause", run=row["run"])
+    Screen.of().line(f"Run {row['run']} is paused. Go on: pilotfish resume {row['run']}")
+
+
+@click.command()
+@run_argument(completions.unfinished)
+@pool_option
+def resume(run: str | None, pool: str) -> None:
+    """Go on with a paused run."""
+    master = connect(pool)
+    row = find_run(master, run)
+    if row["state"] == "done":
+        Screen.of().line(_has_ended(row))
+        return
+    master.ask("resume", run=row["run"])
+    Screen.of().line(f"Run {row['run']} goes on. Watch it: pilotfish attach {row['run']}")
+
+
+@click.command("set")
+@run_argument(completions.unfinished)
+@click.option("--priority", type=int, metavar="N", help="All its tasks have this one; those with a higher one go first.")
+@share_option
+@deadline_option
+@pool_option
+@json_option
+def set_options(run: str | None, priority: int | None, share: tuple[str, float] | None, deadline: float | None, **options: Any) -> None:
+    """Change the priority, share or deadline of a run.
+
+    Tasks that run go on; what begins from now on follows the new order.
+    """
+    given: dict[str, Any] = {} if priority is None else {"priority": priority}
+    if share is not None:
+        given.update(share=share[0], weight=share[1])
+    if deadline is not None:
+        given["deadline"] = deadline
+    if not given:
+        raise BadInput("nothing was given to change", f"pilotfish set {run or 'RUN'} --priority 5, --share NAME:2 or --deadline 18:00")
+    master = look(options["pool"])
+    row = find_run(master, run)
+    if row["state"] == "done":
+        raise BadInput(f"run {row['run']} has already ended: it is {state_of_run(row)}", "Start it anew with other options: pilotfish run")
+    row = master.ask("set", run=row["run"], **given)
+    if options["as_json"]:
+        Screen.of().json({**row, "state": state_of_run(row)})
+    else:
+        Screen.of().line(f"Run {row['run']} is changed. See how it stands: pilotfish status")
+
+
+def _nothing_failed(row: dict[str, Any]) -> BadInput:
+    message = f"run {row['run']} has no failed tasks"
+    if not row["counts"].get("cancelled"):
+        return BadInput(message, f"See how it stands: pilotfish tasks {row['run']}")
+    return BadInput(
+        f"{message}, and cancelled ones cannot be run again",
+        f"Start it anew, with the options it had: pilotfish run ... {shown_command(row)}",
+    )
+
+
+@click.command()
+@run_argument(completions.failed)
+@click.option("--failed", is_flag=True, default=True, help="Only the tasks that failed; the default, and so far the only choice.")
+@click.option("--detach", is_flag=True, help="Do not wait for the end.")
+@click.option("--quiet", "-q", is_flag=True, help="No progress line.")
+@pool_option
+@json_option
+def rerun(run: str | None, failed: bool, detach: bool, quiet: bool, pool: str, as_json: bool) -> int:
+    """Run the failed tasks of a run again."""
+    master = connect(pool)
+    row = find_run(master, run)
+    if not row["counts"].get("failed"):
+        raise _nothing_failed(row)
+    # With a uid of our own, a master that dies over it and is asked again does not do it twice.
+    answer = master.ask("rerun", run=row["run"], uid=uuid.uuid4().hex)
+    keep_rerun(master, row, answer["run"], answer["tasks"])
+    screen = Screen.of()
+    if not as_json:
+        screen.line(f"Run {answer['run']}: {plural(answer['tasks'], 'task')} of run {row['run']} once more.")
+    if detach:
+        if as_json:
+            screen.json({"run": answer["run"], "tasks": answer["tasks"], "state": "submitted"})
+        return 0
+    outcome = follow(master, answer["run"], quiet=quiet or as_json)
+    retire_rescues_of(row, outcome)
+    return show_outcome(screen, outcome, as_json)

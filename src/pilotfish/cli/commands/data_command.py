@@ -1,0 +1,192 @@
+"""data: which files are where, what is under way, and where it came from."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import click
+
+from pilotfish.cli.commands.log_commands import fetch_output
+from pilotfish.cli.shared_options import json_option, pool_option, run_argument
+from pilotfish.cli.terminal.screen import Column, Screen, clean, plural, size, under_way
+from pilotfish.client.session import PoolSessionProtocol, find_run, look
+from pilotfish.errors import PilotfishError
+
+SHOWN = 20
+DIGITS = 12
+SITE_COLUMNS = (
+    Column("SITE"),
+    Column("WORKERS", right=True),
+    Column("FILES", right=True),
+    Column("BYTES", right=True),
+    Column("NEEDED", right=True),
+    Column("THERE", right=True),
+    Column("FROM PEERS", right=True),
+    Column("FROM DISK", right=True),
+    Column("FROM MASTER", right=True),
+)
+HELD = 4
+CONTENT_COLUMNS = (
+    Column("CONTENT"),
+    Column("SIZE", right=True),
+    Column("NAME", elastic=True),
+    Column("NEEDED BY", right=True),
+    Column("HOME"),
+    Column("AT", elastic=True),
+    Column("UNDER WAY", elastic=True),
+)
+FETCHED = ("peers", "storage", "master")
+
+
+@click.command()
+@run_argument()
+@click.option("--limit", type=click.IntRange(min=1), metavar="N", help=f"At most so many files.  [default: {SHOWN}; with --json 10000]")
+@click.option("--offset", type=click.IntRange(min=0), metavar="N", default=0, help="Leave out so many first.")
+@pool_option
+@json_option
+def data(run: str | None, limit: int | None, offset: int, pool: str, as_json: bool) -> None:
+    """Show which files are where, what is under way, and where it came from.
+
+    RUN is its number or name; by default all runs. Files up to 64 KiB travel with their tasks and are not listed. Those that are
+    under way come first, then those that are needed most.
+    """
+    screen = Screen.of()
+    master = look(pool)
+    chosen = {} if run is None else {"run": find_run(master, run)["run"]}
+    most = {"limit": limit or SHOWN} if limit or not as_json else {}
+    answer = master.ask("data", offset=offset, **chosen, **most)
+    for row in answer["contents"]:
+        row.update(_as_it_is_now(row))
+    if as_json:
+        screen.json(answer)
+        return
+    if not answer["total"] and not answer["moving"]:
+        whose = f"No task of run {chosen['run']}" if chosen else "No task"
+        screen.line(f"{whose} needs or has made a file of more than 64 KiB; smaller ones travel with their tasks.")
+        return
+    _show_totals(screen, answer)
+    if answer["sites"]:
+        screen.line()
+        # What workers had to get is known of all runs together.
+        columns = SITE_COLUMNS if not chosen else SITE_COLUMNS[:HELD]
+        screen.table(columns, [_site_cells(row)[: len(columns)] for row in answer["sites"]])
+    if answer["contents"]:
+        screen.line()
+        names = _names(master, answer["contents"])
+        screen.table(CONTENT_COLUMNS, [_content_cells(row, names) for row in answer["contents"]])
+    seen = offset + len(answer["contents"])
+    if answer["total"] > seen:
+        screen.line(
+            f"... {answer['total'] - seen:,} more: pilotfish data {' '.join(map(str, chosen.values()))} --offset {seen}".replace("  ", " ")
+        )
+
+
+def _as_it_is_now(row: dict[str, Any]) -> dict[str, Any]:
+    """Whether the person's file, unless the pool has a copy of it at home, is still what it was when it was submitted."""
+    if not row["path"] or row.get("stored"):
+        return {}
+    try:
+        status = os.stat(row["path"])
+    except (FileNotFoundError, NotADirectoryError):
+        return {"home": False, "file": "gone"}
+    except OSError:
+        return {}
+    same = (status.st_size, status.st_mtime_ns) == (row["size"], row.get("mtime_ns"))
+    return {} if same else {"home": False, "file": "changed"}
+
+
+def _show_totals(screen: Screen, answer: dict[str, Any]) -> None:
+    inputs = answer["inputs"]
+    made = answer["total"] - inputs["contents"]
+    parts = [f"{inputs['contents']:,} of yours ({size(inputs['bytes'])})"] if inputs["contents"] else []
+    parts += [f"{made:,} made by tasks ({size(answer['bytes'] - inputs['bytes'])})"] if made else []
+    if parts:  # what a task has just made is counted when it is home
+        screen.line(f"{plural(answer['total'], 'file')}, {size(answer['bytes'])}: {', '.join(parts)}.")
+    if answer["moving"]:
+        screen.line(screen.paint(f"{under_way(answer['moving'])}.", "blue"))
+    if answer["waiting_tasks"]:
+        waiting = answer["waiting_tasks"]
+        screen.line(
+            f"{plural(waiting, 'task')} {'waits' if waiting == 1 else 'wait'} at workers for {'its' if waiting == 1 else 'their'} inputs."
+        )
+    if answer["nowhere"]:
+        text = f"{plural(answer['nowhere'], 'file')} stayed with workers that are not here now"
+        screen.line(f"{screen.paint('warning:', 'yellow')} {text}; the next worker on the same node has what its cache still holds")
+    if answer["run"] is None and _needed(answer["got"]):
+        screen.line(_where_from(answer["got"]))
+
+
+def _where_from(got: dict[str, dict[str, int]]) -> str:
+    """Hits and misses in one sentence."""
+    fetched = [f"{size(got[source]['bytes'])} {words}" for source, words in _FROM.items() if got[source]["contents"]]
+    there = (
+        f"Of {plural(_needed(got), 'file')} that tasks needed, {_share(got['here']['contents'], _needed(got))} were at the worker already"
+    )
+    return f"{there}{'; the others: ' if fetched else ''}{', '.join(fetched)}."
+
+
+_FROM = {"peers": "from other workers", "storage": "from disks at the site", "master": "from the master"}
+
+
+def _needed(got: dict[str, dict[str, int]]) -> int:
+    return sum(row["contents"] for row in got.values())
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{100 * part // whole} %" if whole else "-"
+
+
+def _site_cells(row: dict[str, Any]) -> list[object]:
+    got = row["got"]
+    needed = _needed(got)
+    fetched = [size(got[source]["bytes"]) for source in FETCHED]
+    return [
+        row["site"] or "-",
+        row["workers"],
+        f"{row['contents']:,}",
+        size(row["bytes"]),
+        f"{needed:,}",
+        _share(got["here"]["contents"], needed),
+        *fetched,
+    ]
+
+
+def _content_cells(row: dict[str, Any], names: dict[str, str]) -> list[object]:
+    return [
+        row["digest"][:DIGITS],
+        size(row["size"]),
+        names.get(row["digest"]) or (f"made by {row['made_by']}" if row["made_by"] else "-"),
+        plural(row["needed_by"], "task") if row["needed_by"] else "-",
+        row.get("file") or ("yes" if row["home"] else "nowhere" if row["nowhere"] else "no"),
+        ", ".join(_at(site, count, row["workers"]) for site, count in row["sites"].items()) or "-",
+        ", ".join(_way(transfer) for transfer in row["moving"]) or "-",
+    ]
+
+
+def _at(site: str, count: int, workers: list[str]) -> str:
+    """The one worker that has it, or how many of a site."""
+    return clean(workers[0]) if len(workers) == 1 else f"{site or 'elsewhere'} ({plural(count, 'worker')})"
+
+
+def _way(transfer: dict[str, Any]) -> str:
+    percent = 100 * transfer["done_bytes"] // transfer["bytes"] if transfer["bytes"] else 100
+    return f"{'from ' if transfer['to'] == 'master' else ''}{transfer['worker']} {percent} %"
+
+
+def _below_here(path: str) -> str:
+    relative = os.path.relpath(path)
+    return "" if relative.startswith("..") else relative
+
+
+def _names(master: PoolSessionProtocol, rows: list[dict[str, Any]]) -> dict[str, str]:
+    """What is called how. The names of files that tasks made are in their results; ``run --input`` takes them as they are shown."""
+    names = {row["digest"]: _below_here(row["path"]) or row["name"] for row in rows if row["name"]}
+    for maker in dict.fromkeys(row["made_by"] for row in rows if not row["name"] and row["made_by"]):
+        try:
+            output = fetch_output(master, master.ask("task", task=maker))
+        except PilotfishError:
+            continue  # the run is gone
+        if output.completed is not None:
+            names.update((file.digest, f"{maker}:{name}") for name, file in output.completed.files.items() if file.digest)
+    return names

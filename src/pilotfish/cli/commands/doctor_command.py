@@ -1,0 +1,284 @@
+"""doctor: does everything here work? Each line that is not green carries the command that cures it."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import resource
+import shutil
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import click
+
+from pilotfish.cli.completions import complete_site
+from pilotfish.cli.shared_options import json_option, pool_option
+from pilotfish.cli.terminal.screen import Screen, clean, duration, plural, size
+from pilotfish.config import home, read_settings
+from pilotfish.errors import BadInput, PilotfishError
+
+GOOD, DOUBTFUL, BAD = "good", "doubtful", "bad"
+MARKS = {GOOD: ("✓", "green"), DOUBTFUL: ("!", "yellow"), BAD: ("✗", "red")}
+NETWORK_FILE_SYSTEMS = ("nfs", "nfs4", "lustre", "gpfs", "beegfs", "cifs", "smb3", "afs", "ceph", "fuse.sshfs", "9p", "panfs")
+OLDEST_PYTHON = (3, 11)
+LITTLE_SPACE_BYTES = 1 << 30
+NO_SPACE_BYTES = 64 << 20
+FEW_INODES = 10_000
+SLOW_SYNC_S = 0.02
+SYNCS = 20
+FEW_DESCRIPTORS = 1024
+FEW_PROCESSES = 256
+EARLIEST_YEAR = 2024
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """The outcome of one check."""
+
+    check: str
+    state: str
+    text: str
+    cure: str = ""
+
+
+Check = Callable[[Path], CheckResult]
+
+
+@click.command()
+@click.argument("site", required=False, metavar="[SITE]", shell_complete=complete_site)
+@click.option("--quick", is_flag=True, help="Leave out the test pool.")
+@click.option("--no-pilot", is_flag=True, help="For a site: leave out the test pilot.")
+@click.option("--patience", metavar="DURATION", default="5m", show_default=True, help="For a site: how long to wait for the test pilot.")
+@pool_option
+@json_option
+def doctor(site: str | None, quick: bool, no_pilot: bool, patience: str, pool: str, as_json: bool) -> int:
+    """Check that everything here works, and say how to cure what does not.
+
+    With SITE, check that site instead: its description, the way to it, its commands, and a pilot that starts there.
+    The exit status is 0 when nothing is bad.
+    """
+    if site is not None:
+        from pilotfish.cli.site_commands.site_check import examine
+
+        return examine(site, no_pilot=no_pilot or quick, patience=patience, pool=pool, as_json=as_json)
+    screen = Screen.of()
+    place = home()
+    findings: list[CheckResult] = []
+    checks = [check for check in CHECKS if not (quick and check is check_test_pool)]
+    for check in checks:
+        finding = check(place)
+        findings.append(finding)
+        if not as_json:
+            show_finding(screen, finding)
+    bad = sum(finding.state == BAD for finding in findings)
+    if as_json:
+        screen.json({"home": str(place), "bad": bad, "findings": [asdict(finding) for finding in findings]})
+    else:
+        screen.line("All is well." if not bad else f"{plural(bad, 'thing')} to cure.")
+    return 1 if bad else 0
+
+
+def show_finding(screen: Screen, finding: CheckResult) -> None:
+    mark, colour = MARKS[finding.state]
+    if (screen.stream.encoding or "").lower().replace("-", "") != "utf8":
+        mark = {GOOD: "ok", DOUBTFUL: "!!", BAD: "BAD"}[finding.state]
+    screen.line(f"{screen.paint(mark, colour)} {finding.check}: {clean(finding.text)}")
+    if finding.cure:
+        screen.line(f"    do: {clean(finding.cure)}")
+    screen.stream.flush()
+
+
+def check_python(place: Path) -> CheckResult:
+    numbers = tuple(sys.version_info[:3])
+    version = ".".join(map(str, numbers))
+    if numbers < OLDEST_PYTHON:
+        return CheckResult("python", BAD, f"{version} is too old", "Use Python 3.11 or newer: python3.11 -m venv .venv")
+    return CheckResult("python", GOOD, f"{version} ({sys.executable})")
+
+
+def check_home(place: Path) -> CheckResult:
+    """It can be made and written, and only by us."""
+    try:
+        place.mkdir(parents=True, exist_ok=True, mode=0o700)
+        probe = place / f".doctor-{os.getpid()}"
+        probe.write_text("x")
+        probe.unlink()
+    except OSError as error:
+        return CheckResult("home", BAD, f"{place} cannot be written: {error.strerror}", "export PILOTFISH_HOME=/a/directory/of/yours")
+    status = place.stat()
+    if status.st_uid != os.geteuid():
+        return CheckResult("home", BAD, f"{place} belongs to somebody else", "export PILOTFISH_HOME=/a/directory/of/yours")
+    if status.st_mode & 0o077:
+        return CheckResult("home", BAD, f"{place} is open to others (mode {status.st_mode & 0o777:o})", f"chmod 700 {place}")
+    return CheckResult("home", GOOD, f"{place} is yours alone")
+
+
+def check_settings(place: Path) -> CheckResult:
+    path = place / "config.toml"
+    try:
+        read_settings(path)
+    except BadInput as error:
+        return CheckResult("settings", BAD, str(error), error.hint)
+    return CheckResult("settings", GOOD, f"{path} is well" if path.exists() else "none set, defaults are used")
+
+
+def check_space(place: Path) -> CheckResult:
+    try:
+        free = shutil.disk_usage(place).free
+        inodes = os.statvfs(place).f_favail
+    except OSError as error:
+        return CheckResult("disk", BAD, f"{place}: {error.strerror}", "export PILOTFISH_HOME=/a/directory/of/yours")
+    if free < NO_SPACE_BYTES:
+        return CheckResult("disk", BAD, f"only {size(free) if free else '0 B'} free at {place}", f"Free some space: du -sh {place}/pools/*")
+    if free < LITTLE_SPACE_BYTES or 0 < inodes < FEW_INODES:
+        return CheckResult(
+            "disk", DOUBTFUL, f"{size(free)} and {inodes:,} files free at {place}", f"Free some space: du -sh {place}/pools/*"
+        )
+    return CheckResult("disk", GOOD, f"{size(free)} free")
+
+
+def file_system_of(place: Path, mounts: str) -> str:
+    """The type of the file system that holds a path, from the text of /proc/mounts."""
+    best, found = -1, "unknown"
+    resolved = str(place.resolve())
+    for line in mounts.splitlines():
+        fields = line.split()
+        if len(fields) < 3:
+            continue
+        point = fields[1].replace("\\040", " ")
+        if (resolved == point or resolved.startswith(point.rstrip("/") + "/")) and len(point) >= best:
+            best, found = len(point), fields[2]
+    return found
+
+
+def check_sync(place: Path) -> CheckResult:
+    """How long it takes to make a record durable: every answer waits for that."""
+    kind = file_system_of(place, _read("/proc/mounts"))
+    try:
+        median = measure_sync(place)
+    except OSError as error:
+        return CheckResult(
+            "fsync", BAD, f"cannot be done at {place}: {error.strerror}", "export PILOTFISH_HOME=/a/directory/on/a/local/disk"
+        )
+    told = f"{duration(median)} on {kind}"
+    if kind in NETWORK_FILE_SYSTEMS or median > SLOW_SYNC_S:
+        remark = "a network file system" if kind in NETWORK_FILE_SYSTEMS else "slow"
+        return CheckResult("fsync", DOUBTFUL, f"{told}: {remark}", "export PILOTFISH_HOME=/a/directory/on/a/local/disk")
+    return CheckResult("fsync", GOOD, told)
+
+
+def measure_sync(place: Path) -> float:
+    path = place / f".doctor-{os.getpid()}"
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    try:
+        taken = []
+        for _ in range(SYNCS):
+            started = time.perf_counter()
+            os.write(descriptor, b"x" * 200)
+            os.fdatasync(descriptor)
+            taken.append(time.perf_counter() - started)
+        return statistics.median(taken)
+    finally:
+        os.close(descriptor)
+        path.unlink()
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+def check_descriptors(place: Path) -> CheckResult:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < FEW_DESCRIPTORS:
+        most = "unlimited" if hard == resource.RLIM_INFINITY else f"{min(hard, 4096)}"
+        return CheckResult("open files", DOUBTFUL, f"at most {soft} at once", f"ulimit -n {most}")
+    return CheckResult("open files", GOOD, "unlimited" if soft == resource.RLIM_INFINITY else f"at most {soft:,} at once")
+
+
+def check_processes(place: Path) -> CheckResult:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NPROC)
+    if soft != resource.RLIM_INFINITY and soft < FEW_PROCESSES:
+        most = "unlimited" if hard == resource.RLIM_INFINITY else f"{hard}"
+        return CheckResult("processes", DOUBTFUL, f"at most {soft} at once", f"ulimit -u {most}")
+    return CheckResult("processes", GOOD, "unlimited" if soft == resource.RLIM_INFINITY else f"at most {soft:,} at once")
+
+
+def check_clock(place: Path) -> CheckResult:
+    """Time goes forward, and the date is of this age."""
+    readings = [time.monotonic() for _ in range(1000)]
+    if any(after < before for before, after in itertools.pairwise(readings)):
+        return CheckResult(
+            "clock", BAD, "the monotonic clock goes backwards", "Ask who looks after this machine: its clock source is broken."
+        )
+    if time.gmtime().tm_year < EARLIEST_YEAR:
+        return CheckResult("clock", DOUBTFUL, f"it says {time.strftime('%Y-%m-%d')}", "Set it: timedatectl set-ntp true")
+    return CheckResult("clock", GOOD, "goes forward")
+
+
+def check_leftovers(place: Path) -> CheckResult:
+    from pilotfish.cli.commands.gc_command import leftovers_of
+    from pilotfish.client.pools import find_pools
+
+    found = [leftover for pool in find_pools() for leftover in leftovers_of(pool)]
+    if found:
+        return CheckResult("leftovers", DOUBTFUL, f"{len(found)} of dead masters", "pilotfish gc --remove")
+    return CheckResult("leftovers", GOOD, "none")
+
+
+def check_pools(place: Path) -> CheckResult:
+    """What the masters that run would like to be known."""
+    from pilotfish.client.pools import find_pools
+    from pilotfish.client.session import connect_if_served
+
+    masters = {pool.name: master for pool in find_pools() if not pool.temporary and (master := connect_if_served(pool.name))}
+    warnings = []
+    for name, master in masters.items():
+        warnings += [(name, warning) for warning in master.ask("status")["warnings"]]
+        master.close()
+    if warnings:
+        text = "; ".join(f"{name}: {warning['text']}" for name, warning in warnings)
+        return CheckResult("pools", DOUBTFUL, text, next((command for _, warning in warnings for command in warning["commands"]), ""))
+    return CheckResult("pools", GOOD, f"{plural(len(masters), 'master')} at work, without complaint" if masters else "no master at work")
+
+
+def check_test_pool(place: Path) -> CheckResult:
+    """The whole way: a master, a worker, a task, and nothing left."""
+    from pilotfish.cli.commands.attach_command import follow
+    from pilotfish.client.pools import private_master
+
+    started = time.monotonic()
+    try:
+        with private_master(workers=1) as private:
+            run = private.submit([["true"]])
+            outcome = follow(private.master, run, quiet=True)
+            first = time.monotonic() - started
+    except (PilotfishError, OSError) as error:
+        hint = getattr(error, "hint", "") or f"See why: tail {place}/pools/*/master.log"
+        return CheckResult("test pool", BAD, f"does not work: {error}", hint)
+    if outcome.bad or outcome.left:
+        return CheckResult("test pool", BAD, "its task failed", f"See why: tail {place}/pools/*/master.log")
+    if private.left:
+        return CheckResult("test pool", BAD, f"left behind: {', '.join(private.left)}", "pilotfish gc --remove")
+    return CheckResult("test pool", GOOD, f"started, ran a task in {duration(first)}, left nothing")
+
+
+CHECKS: tuple[Check, ...] = (
+    check_python,
+    check_home,
+    check_settings,
+    check_space,
+    check_sync,
+    check_descriptors,
+    check_processes,
+    check_clock,
+    check_leftovers,
+    check_pools,
+    check_test_pool,
+)

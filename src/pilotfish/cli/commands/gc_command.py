@@ -1,0 +1,108 @@
+"""gc: leftovers of masters that died: processes, sockets and directories of temporary pools."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from pilotfish.cli.shared_options import json_option
+from pilotfish.cli.terminal.screen import Screen, clean, cut, plural
+from pilotfish.client.pools import PoolHandle, find_pools, is_served, remove_pool
+from pilotfish.portable.processes import processes_of
+from pilotfish.store.pool_directory import PoolDirectory
+
+KILLED_WITHIN_S = 5.0
+SHOWN_CELLS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Leftover:
+    """Something that no living master owns."""
+
+    kind: str
+    what: str
+    pool: PoolHandle
+    pid: int = 0
+
+
+@click.command()
+@click.option("--remove", is_flag=True, help="Remove them; otherwise they are only listed.")
+@json_option
+def gc(remove: bool, as_json: bool) -> int:
+    """Find and remove what dead masters left behind.
+
+    Pools with work that is kept are never touched: only processes and sockets without a master, and temporary pools.
+    """
+    screen = Screen.of()
+    found = [leftover for pool in find_pools() for leftover in leftovers_of(pool)]
+    removed = [leftover for leftover in found if remove and remove_leftover(leftover)]
+    if as_json:
+        screen.json([{"kind": one.kind, "what": one.what, "pool": one.pool.name, "removed": one in removed} for one in found])
+    elif not found:
+        screen.line("Nothing is left behind.")
+    else:
+        for one in found:
+            what = cut(clean(one.what), SHOWN_CELLS) if one.kind == "process" else clean(one.what)
+            screen.line(f"{'removed' if one in removed else 'left'}  {one.kind}  {what}")
+        if not remove:
+            screen.line(f"{plural(len(found), 'leftover')}. Remove: pilotfish gc --remove")
+    return 0 if len(removed) == len(found) or not remove else 1
+
+
+def leftovers_of(pool: PoolHandle) -> list[Leftover]:
+    """What a pool without a master has no use for."""
+    if is_served(pool.directory):
+        return []
+    running = list(processes_of(pool.directory))
+    if any("pilotfish.master" in command for _, command in running):
+        # A master that is only starting (or stopped) holds the pool: it may yet listen.
+        return []
+    found = [Leftover("process", f"{pid} {command}", pool, pid) for pid, command in running]
+    socket_path = PoolDirectory(pool.directory).socket_path()
+    if socket_path.exists():
+        found.append(Leftover("socket", str(socket_path), pool))
+    if pool.temporary and not _owner_lives(pool.directory):
+        found.append(Leftover("directory", str(pool.directory), pool))
+    return found
+
+
+def _owner_lives(directory: Path) -> bool:
+    """A temporary pool is named ``private-PID-...`` for the process that made it."""
+    pid = directory.name.split("-")[1]
+    return pid.isdigit() and os.path.exists(f"/proc/{pid}")
+
+
+def remove_leftover(leftover: Leftover) -> bool:
+    if leftover.kind == "process":
+        return _end_process(leftover.pid)
+    if leftover.kind == "socket":
+        Path(leftover.what).unlink(missing_ok=True)
+        return True
+    remove_pool(leftover.pool)
+    return not leftover.pool.directory.exists()
+
+
+def _end_process(pid: int) -> bool:
+    """Ask, then insist. The descriptor makes sure that it is the same process all along."""
+    try:
+        handle = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            signal.pidfd_send_signal(handle, number)
+            deadline = time.monotonic() + KILLED_WITHIN_S
+            while time.monotonic() < deadline:
+                if not os.path.exists(f"/proc/{pid}"):
+                    return True
+                time.sleep(0.02)
+    except ProcessLookupError:
+        return True
+    finally:
+        os.close(handle)
+    return False

@@ -1,0 +1,253 @@
+"""logs, tail: what tasks wrote.
+
+Bytes go through unchanged to a file or a pipe. On a terminal control characters are made visible, so that no task can drive it;
+``--raw`` lets them through.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from pilotfish.applications.executable import Completed, decode_completed
+from pilotfish.applications.parcel import unpack
+from pilotfish.applications.python_result import decode_value
+from pilotfish.cli.commands.status_commands import failure_note, failure_told
+from pilotfish.cli.completions import complete_running_task, complete_task
+from pilotfish.cli.shared_options import pool_option
+from pilotfish.cli.terminal.error_messages import SOME_FAILED
+from pilotfish.cli.terminal.screen import Screen, clean
+from pilotfish.client.run_handle import manager_log
+from pilotfish.client.session import PoolSessionProtocol, all_tasks, find_run, look, task_name
+from pilotfish.client.task_descriptions import named_task, with_commands
+from pilotfish.model.task import MISSING_INPUT
+
+POLL_S = 0.3
+STAGING = ("staging", "lost-input")
+STREAMS = {"stdout": 1, "stderr": 2}
+ENDED_BY_ITSELF = ("exit", "signal")
+ENDED = ("done", "failed", "cancelled")
+
+
+class TaskOutput:
+    """What one ended task left, whatever kind it is of."""
+
+    def __init__(self, row: dict[str, Any], payload: bytes, kept: Path | None = None) -> None:
+        self.row = row
+        self.stdout = self.stderr = b""
+        self.traceback = ""
+        self.completed: Completed | None = None
+        self.value: object = None
+        self.has_value = False
+        if not payload:
+            return
+        if row.get("kind") == "exec":
+            self.completed = decode_completed(payload, kept)
+            self.stdout, self.stderr = self.completed.stdout, self.completed.stderr
+            return
+        parts = unpack(payload)
+        if len(parts) >= 4:
+            self.traceback = _traceback(bytes(parts[0]))
+            self.stdout, self.stderr = bytes(parts[2]), bytes(parts[3])
+        if row["state"] == "done":
+            outcome = decode_value(payload)
+            self.value, self.has_value = (outcome.value, True) if outcome.error is None else (outcome.error, True)
+
+    def headline(self) -> str:
+        """The result in one line, or what went wrong."""
+        return self.failure_line() or self.result_line()
+
+    def result_line(self) -> str:
+        """A value, or the last line of the output."""
+        return repr(self.value) if self.has_value else last_line(self.stdout)
+
+    def failure_line(self) -> str:
+        """What went wrong, with the last line that the program wrote about it; nothing if all went well."""
+        failure = self.row.get("failure")
+        if not failure:
+            return ""
+        return failure_told(failure_note(failure), self.last_words())
+
+    def last_words(self) -> str:
+        """The last line that a program wrote to its standard error output before it ended by itself."""
+        failure = self.row.get("failure") or {}
+        return last_line(self.stderr) if self.completed is not None and failure.get("cause") in ENDED_BY_ITSELF else ""
+
+    def file_names(self) -> list[str]:
+        return list(self.completed.files) if self.completed is not None else []
+
+
+def last_line(data: bytes) -> str:
+    """The last line that is not blank."""
+    lines = data.decode(errors="replace").strip().splitlines()
+    return lines[-1].strip() if lines else ""
+
+
+def _traceback(meta: bytes) -> str:
+    """The traceback that a Python call left over there, if it raised."""
+    try:
+        said = json.loads(meta) if meta else {}
+    except ValueError:
+        return ""
+    return str(said.get("traceback") or "")
+
+
+def fetch_output(master: PoolSessionProtocol, row: dict[str, Any]) -> TaskOutput:
+    if row["state"] not in ("done", "failed"):
+        return TaskOutput(row, b"")
+    _, payload = master.ask_bytes("payload", task=row["id"], which="result")
+    return TaskOutput(row, payload, master.contents)
+
+
+def write_bytes(data: bytes, stream: Any, raw: bool) -> None:
+    """Bytes of a task to a stream of ours."""
+    if not data:
+        return
+    stream.flush()
+    if raw or not stream.isatty():
+        stream.buffer.write(data)
+    else:
+        lines = data.decode(errors="replace").split("\n")
+        stream.write("\n".join(clean(line.replace("\t", "    ")) for line in lines))
+    stream.flush()
+
+
+# --- logs ---------------------------------------------------------------------------------------------------------------------------
+
+
+@click.command()
+@click.argument("subject", required=False, metavar="[TASK|RUN]", shell_complete=complete_task())
+@click.option("--stdout", "only", flag_value="stdout", help="Only its standard output.")
+@click.option("--stderr", "only", flag_value="stderr", help="Only its standard error output.")
+@click.option("--failed", is_flag=True, help="Of a run: only the tasks that failed.")
+@click.option("--raw", is_flag=True, help="Let control characters through to the terminal.")
+@pool_option
+def logs(subject: str | None, only: str | None, failed: bool, raw: bool, pool: str) -> None:
+    """Print what a task wrote.
+
+    A task is RUN.INDEX, such as 3.17, or RUN.ID with the name that a task list or DAG gives it. Of a whole run the outputs come one
+    after the other, each below its name; that of an application manager comes first.
+    """
+    master = look(pool)
+    if subject is not None and "." in subject:
+        row = master.ask("task", task=named_task(master, subject) or task_name(subject))
+        if not _print_log(master, row, only, raw):
+            where = f" to {only}" if only else ""
+            note = "" if row["state"] in ENDED else f" so far: it is {row['state']}"
+            if row["state"] == "failed":
+                note = f": {clean(failure_note(row.get('failure') or {}))}"
+            Screen.of(sys.stderr).line(f"task {row['id']} wrote nothing{where}{note}")
+        return
+    run = find_run(master, subject)
+    managers = b"" if failed or only == "stdout" else manager_log(master, run["run"])
+    if managers:
+        sys.stdout.write(f"--- {run['run']} its application manager\n")
+        write_bytes(managers, sys.stdout, raw)
+    rows = (row for row in all_tasks(master, run["run"], "failed" if failed else None) if row["state"] in ("done", "failed"))
+    for row, command in with_commands(master, run, rows):
+        sys.stdout.write(f"--- {row['id']} {row['state']} {clean(command)}\n")
+        _print_log(master, row, only, raw)
+
+
+def _print_log(master: PoolSessionProtocol, row: dict[str, Any], only: str | None, raw: bool) -> bool:
+    """Print what a task wrote; whether that was anything."""
+    if row["state"] == "running":
+        texts = {name: _peek(master, row, name, 0) for name in STREAMS if only in (None, name)}
+    else:
+        output = fetch_output(master, row)
+        texts = {"stdout": output.stdout, "stderr": output.stderr + _what_happened(output)}
+    shown = {name: text for name, text in texts.items() if text and only in (None, name)}
+    for name, text in shown.items():
+        write_bytes(text, getattr(sys, name), raw)
+    return bool(shown)
+
+
+def _what_happened(output: TaskOutput) -> bytes:
+    """The traceback of a Python call, or at least the message, where the task's own output does not say it."""
+    failure = output.row.get("failure")
+    if failure and output.row.get("kind") != "exec":
+        return (output.traceback or str(failure.get("message", ""))).rstrip("\n").encode() + b"\n"
+    return b""
+
+
+def show_single(master: PoolSessionProtocol, task: str) -> int:
+    """After a run of one task: what it wrote goes where it would have gone without us."""
+    row = master.ask("task", task=task)
+    output = fetch_output(master, row)
+    write_bytes(output.stdout, sys.stdout, False)
+    write_bytes(output.stderr, sys.stderr, False)
+    if row["state"] == "done":
+        return 0
+    screen = Screen.of(sys.stderr)
+    failure = row.get("failure")
+    screen.line(f"Task {task} {row['state']}" + (f": {clean(failure_note(failure))}" if failure else ""))
+    screen.line(f"  why         pilotfish why {task}")
+    if not (failure and failure["cause"] == MISSING_INPUT and failure["blame"] == "user"):  # the same file would be missing again
+        screen.line(f"  once more   pilotfish rerun {row['run']} --failed")
+    return SOME_FAILED
+
+
+# --- tail ---------------------------------------------------------------------------------------------------------------------------
+
+
+@click.command()
+@click.argument("task", metavar="TASK", shell_complete=complete_running_task)
+@click.option("--follow", "-f", is_flag=True, help="Go on until the task has ended.")
+@click.option("--lines", "-n", type=click.IntRange(min=0), metavar="N", default=10, show_default=True, help="How many lines from the end.")
+@click.option("--stderr", "stream", flag_value="stderr", help="The standard error output instead of the standard output.")
+@click.option("--raw", is_flag=True, help="Let control characters through to the terminal.")
+@pool_option
+def tail(task: str, follow: bool, lines: int, stream: str | None, raw: bool, pool: str) -> None:
+    """Print the end of what a task wrote, also while it runs."""
+    master = look(pool)
+    name, stream = named_task(master, task) or task_name(task), stream or "stdout"
+    seen = _tail_once(master, name, stream, lines, raw)
+    _say_what_it_waits_for(master, name)
+    while follow:
+        row = master.ask("task", task=name)
+        if row["state"] in ENDED:
+            whole = getattr(fetch_output(master, row), stream)
+            write_bytes(whole[seen:], sys.stdout, raw)
+            return
+        data = _peek(master, row, stream, seen)
+        write_bytes(data, sys.stdout, raw)
+        seen += len(data)
+        if not data:
+            time.sleep(POLL_S)
+
+
+def _tail_once(master: PoolSessionProtocol, task: str, stream: str, lines: int, raw: bool) -> int:
+    """Print the last lines there are; how many bytes that leaves behind us."""
+    row = master.ask("task", task=task)
+    if row["state"] in ENDED:
+        data: bytes = getattr(fetch_output(master, row), stream)
+    else:
+        data = b""
+        while True:
+            more = _peek(master, row, stream, len(data))
+            data += more
+            if not more:
+                break
+    kept = data.splitlines(keepends=True)[-lines:] if lines else []
+    write_bytes(b"".join(kept), sys.stdout, raw)
+    return len(data)
+
+
+def _say_what_it_waits_for(master: PoolSessionProtocol, task: str) -> None:
+    """A task whose inputs are on their way has written nothing, and that needs a word."""
+    if master.ask("task", task=task)["state"] == "assigned":
+        reasons = [reason for reason in master.ask("why", task=task)["reasons"] if reason["code"] in STAGING]
+        for reason in reasons[:1]:
+            Screen.of(sys.stderr).line(f"task {task} has not begun: {clean(reason['text'])}")
+
+
+def _peek(master: PoolSessionProtocol, row: dict[str, Any], stream: str, offset: int) -> bytes:
+    """What a running task wrote beyond ``offset``."""
+    if row["state"] != "running":
+        return b""
+    return master.peek(row["id"], STREAMS[stream], offset)

@@ -1,0 +1,209 @@
+"""What came of a run, and where its time went."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+
+from pilotfish.applications.safe_paths import write_below
+from pilotfish.cli.commands.attach_command import RunOutcome
+from pilotfish.cli.commands.log_commands import fetch_output
+from pilotfish.cli.commands.status_commands import with_parameters
+from pilotfish.cli.shared_options import json_option, pool_option, run_argument
+from pilotfish.cli.terminal.screen import Column, Screen, duration, plural
+from pilotfish.client.session import PoolSessionProtocol, all_tasks, find_run, look
+from pilotfish.client.task_descriptions import DescribedTask, DescribedTasks, describe
+from pilotfish.errors import BadInput, PilotfishError
+
+REPORTED_RESULTS = 12
+
+
+def show_report(screen: Screen, master: PoolSessionProtocol, outcome: RunOutcome) -> None:
+    """A table of results, then queue, run, overhead and how busy the workers were."""
+    rows = master.ask("tasks", run=outcome.run, limit=REPORTED_RESULTS)
+    show_results(screen, master, master.ask("run", run=outcome.run), rows)
+    if outcome.tasks > len(rows):
+        screen.line(f"... and {outcome.tasks - len(rows):,} more: pilotfish results {outcome.run} --limit {outcome.tasks}")
+    workers = master.ask("workers", all=False)
+    cores = sum(worker["capacity"].get("cores", 0) for worker in workers) or 1.0
+    show_times(screen, outcome, cores)
+
+
+def show_times(screen: Screen, outcome: RunOutcome, cores: float) -> None:
+    shares = outcome.timing.shares(cores)
+    screen.line()
+    screen.line("Where the time went")
+    screen.fields(
+        [
+            ("  from start to end", duration(shares["elapsed_s"])),
+            ("  until the first result", duration(shares["until_first_result_s"])),
+            ("  a task waited", f"{duration(shares['mean_queue_s'])} on average for a free core"),
+            ("  a task ran", f"{duration(shares['mean_run_s'])} on average, {duration(shares['mean_cpu_s'])} of it computing"),
+            ("  overhead", f"{duration(shares['overhead_per_task_s'])} of a core per task: starting, sending, waiting for the last one"),
+            ("  workers busy", f"{shares['utilisation']:.0%} of {cores:g} core{'' if cores == 1 else 's'}"),
+        ]
+    )
+    screen.line()
+
+
+# results: what the tasks gave, as a table, as CSV or JSON for programs, or as files.
+
+SHOWN_RESULTS = 100
+RESULT_COLUMNS = (
+    Column("TASK"),
+    Column("STATE"),
+    Column("TIME", right=True),
+    Column("COMMAND", elastic=True),
+    Column("RESULT", elastic=True),
+    Column("FILES", elastic=True),
+)
+CSV_FIRST = ("run", "index")
+"""Two numbers: a program would take the task 1.10 for the number 1.1."""
+CSV_COLUMNS = ("state", "exit", "wall_s", "cpu_s", "rss_bytes", "result", "failure", "command")
+
+
+@click.command()
+@run_argument()
+@click.option("--csv", "as_csv", is_flag=True, help="Print CSV with a column for each parameter of the sweep.")
+@click.option("--save", "directory", metavar="DIR", help="Write outputs and files to DIR/INDEX/.")
+@click.option(
+    "--limit", type=click.IntRange(min=1), metavar="N", help=f"At most so many.  [default: {SHOWN_RESULTS}; with --csv or --json all]"
+)
+@pool_option
+@json_option
+def results(run: str | None, as_csv: bool, directory: str | None, limit: int | None, pool: str, as_json: bool) -> None:
+    """Show what the tasks gave, and save their files.
+
+    RUN is its number or name; by default the last run.
+    """
+    forms = [option for option, given in (("--csv", as_csv), ("--json", as_json), ("--save", directory is not None)) if given]
+    if len(forms) > 1:
+        raise BadInput(f"{' and '.join(forms)} do not go together", "Give one of them, and the other in a second command.")
+    screen = Screen.of()
+    master = look(pool)
+    row = find_run(master, run)
+    if directory is not None:
+        saved = save_results(master, row["run"], directory, streams=True)
+        screen.line(saved.told(directory, row["run"]))
+    elif as_csv or as_json:
+        tasks = describe(master, row, all_tasks(master, row["run"], limit=limit))
+        _complain_of_unknown_values(row, tasks)
+        if as_csv:
+            screen.csv(_csv_rows(master, tasks))
+        else:
+            screen.json_list(_as_data(master, task, tasks.names) for task in tasks.found)
+    else:
+        rows = list(all_tasks(master, row["run"], limit=limit or SHOWN_RESULTS))
+        show_results(screen, master, row, rows)
+        if row["tasks"] > len(rows):
+            screen.line(f"... and {row['tasks'] - len(rows):,} more: pilotfish results {row['run']} --limit {row['tasks']}")
+
+
+def show_results(screen: Screen, master: PoolSessionProtocol, run: dict[str, Any], rows: list[dict[str, Any]]) -> None:
+    tasks = describe(master, run, rows)
+    cells: list[list[object]] = []
+    parameters = []
+    for task in tasks.found:
+        output = fetch_output(master, task.row)
+        took = duration(task.row["wall_s"]) if task.row.get("wall_s") else "-"
+        cells.append([task.row["id"], task.row["state"], took, task.command, output.headline(), " ".join(output.file_names())])
+        parameters.append(task.parameters(tasks.names))
+    columns: tuple[Column, ...] = RESULT_COLUMNS
+    if not any(row[-1] for row in cells):
+        columns, cells = RESULT_COLUMNS[:-1], [row[:-1] for row in cells]
+    screen.table(*with_parameters(screen, columns, cells, parameters))
+
+
+def _complain_of_unknown_values(run: dict[str, Any], tasks: DescribedTasks) -> None:
+    """A table without the columns that somebody counts on must not pass for one that has them."""
+    if not tasks.known and str(run["command"]).startswith("--"):
+        Screen.of(sys.stderr).line(
+            f"warning: the parameters of run {run['run']} are not known any more: they came from a file that is gone or has changed since"
+        )
+
+
+def _csv_rows(master: PoolSessionProtocol, tasks: DescribedTasks) -> Iterator[list[object]]:
+    fixed = {*CSV_FIRST, *CSV_COLUMNS}
+    yield [*CSV_FIRST, *(f"param.{name}" if name in fixed else name for name in tasks.names), *CSV_COLUMNS]
+    for task in tasks.found:
+        data = _as_data(master, task, tasks.names)
+        cells = {**data, "failure": data["note"]}
+        values = (data["parameters"].get(name) for name in tasks.names)
+        yield [*(task.row[name] for name in CSV_FIRST), *values, *(cells.get(name) for name in CSV_COLUMNS)]
+
+
+def _as_data(master: PoolSessionProtocol, task: DescribedTask, names: tuple[str, ...]) -> dict[str, Any]:
+    row, output = task.row, fetch_output(master, task.row)
+    data = {
+        "task": row["id"],
+        "label": task.label or None,
+        "parameters": dict(zip(names, task.values or (), strict=False)),
+        "state": row["state"],
+        "command": task.command,
+        "wall_s": row.get("wall_s"),
+        "cpu_s": row.get("cpu_s"),
+        "rss_bytes": row.get("rss_bytes"),
+        # What a task that failed wrote last is no result.
+        "result": output.result_line() if row["state"] == "done" else None,
+        "failure": row.get("failure"),
+        "note": output.failure_line() or None,
+        "stdout": output.stdout.decode(errors="replace"),
+        "stderr": output.stderr.decode(errors="replace"),
+        "files": output.file_names(),
+    }
+    if output.completed is not None:
+        data |= {"exit": output.completed.exit, "signal": output.completed.signal}
+    if output.has_value:
+        data["value"] = repr(output.value)
+    return data
+
+
+class SavedFiles(NamedTuple):
+    """How many files were written, and how many are where they were made."""
+
+    files: int = 0
+    stayed: int = 0
+
+    def told(self, directory: str, run: int) -> str:
+        told = [f"{plural(self.files, 'file')} in {directory}/"] if self.files or not self.stayed else []
+        told += [f"{plural(self.stayed, 'file')} stayed with the workers: pilotfish data {run}"] if self.stayed else []
+        return "; ".join(told)
+
+
+def save_results(master: PoolSessionProtocol, run: int, directory: str, streams: bool) -> SavedFiles:
+    """Write what the tasks left to directory/INDEX/."""
+    if os.path.exists(directory) and not os.path.isdir(directory):
+        raise BadInput(f"{directory!r} is not a directory", "Give another one: --save DIR")
+    try:
+        return _save_all(master, run, directory, streams)
+    except OSError as error:
+        what = f"{error.filename or directory}: {(error.strerror or str(error)).lower()}"
+        raise PilotfishError(
+            f"the files of run {run} cannot be written: {what}", f"Elsewhere: pilotfish results {run} --save DIR"
+        ) from error
+
+
+def _save_all(master: PoolSessionProtocol, run: int, directory: str, streams: bool) -> SavedFiles:
+    saved = stayed = 0
+    for row in all_tasks(master, run):
+        if row["state"] not in ("done", "failed"):
+            continue
+        output = fetch_output(master, row)
+        place = Path(directory) / str(row["index"])
+        if output.completed is not None:
+            for name, file in output.completed.files.items():
+                if file.data is None and (file.path is None or not file.path.exists()):
+                    stayed += 1
+                else:
+                    file.save_below(place, name)
+                    saved += 1
+        if streams:
+            write_below(place, "stdout", output.stdout, 0o644)
+            write_below(place, "stderr", output.stderr, 0o644)
+            saved += 2
+    return SavedFiles(saved, stayed)

@@ -1,0 +1,379 @@
+"""status, tasks, workers: what there is."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any
+
+import click
+
+from pilotfish.cli.completions import complete_add
+from pilotfish.cli.shared_options import json_option, pool_option, run_argument
+from pilotfish.cli.site_commands.site_requests import add_workers
+from pilotfish.cli.terminal.screen import Column, Screen, clean, duration, fits, plural, rate, size, under_way
+from pilotfish.client.pools import is_served
+from pilotfish.client.session import NoPool, all_tasks, connect, find_run, look
+from pilotfish.client.task_descriptions import describe, with_commands
+from pilotfish.model.site import LOCAL
+from pilotfish.model.states import TASK_STATES
+from pilotfish.store.pool_directory import StopMark, pool_home, read_stop
+
+RUN_COLUMNS = (
+    Column("RUN", right=True),
+    Column("NAME", elastic=True),
+    Column("STATE"),
+    Column("TASKS", right=True),
+    Column("DONE", right=True),
+    Column("FAILED", right=True),
+    Column("RUNNING", right=True),
+    Column("WAITING", right=True),
+    Column("RATE", right=True),
+    Column("TO GO", right=True),
+    Column("SHARE"),
+    Column("DEADLINE"),
+    Column("COMMAND", elastic=True),
+)
+TASK_COLUMNS = (
+    Column("TASK"),
+    Column("COMMAND", elastic=True),
+    Column("STATE"),
+    Column("TRY", right=True),
+    Column("WORKER", elastic=True),
+    Column("TIME", right=True),
+    Column("CPU", right=True),
+    Column("MEMORY", right=True),
+    Column("NOTE", elastic=True),
+)
+WORKER_COLUMNS = (
+    Column("WORKER", elastic=True),
+    Column("SITE"),
+    Column("STATE"),
+    Column("CORES", right=True),
+    Column("BUSY", right=True),
+    Column("RUNNING", right=True),
+    Column("DONE", right=True),
+    Column("FAILED", right=True),
+    Column("NOTE", elastic=True),
+)
+WHILE_ACTIVE = ("RUNNING", "WAITING", "RATE", "TO GO")
+IF_ANY = ("SHARE", "DEADLINE")
+SHOWN_RUNS = 20
+SHOWN_TASKS = 100
+IN_HAND = ("assigned", "running")
+AHEAD = ("waiting", "ready")
+
+
+@click.command()
+@click.option("--all", "everything", is_flag=True, help=f"All runs, not only the last {SHOWN_RUNS}.")
+@pool_option
+@json_option
+def status(everything: bool, pool: str, as_json: bool) -> None:
+    """Show runs, workers and warnings on one screen."""
+    screen = Screen.of()
+    stop = last_stop(pool)
+    try:
+        answer = status_at_stop(pool, stop) or look(pool).ask("status")
+    except NoPool:
+        if as_json:
+            screen.json({"pool": pool, "pid": None, "workers": {}, "runs": [], "warnings": []})
+        else:
+            screen.line(f"Nothing has been run in the pool {clean(pool)} yet. Start: pilotfish run -- COMMAND")
+        return
+    if as_json:
+        told = [{**row, "state": state_of_run(row)} for row in answer.get("runs", ())]
+        screen.json({**answer, "stopped_at": stop.at if stop is not None else None, "runs": told})
+        return
+    if answer.get("pid"):
+        screen.line(_pool_sentence({"pool": pool, **answer}))
+    if answer.get("moving"):
+        screen.line(f"{under_way(answer['moving'])}: pilotfish data")
+    if stop is not None:
+        screen.line(sentence(pool, stop, answer["runs"]))
+    rows = sorted(answer.get("runs", ()), key=lambda row: int(row["run"]))
+    shown = rows if everything else rows[-SHOWN_RUNS:]
+    together = sum(row["state"] != "done" and not row.get("paused") for row in rows) > 1
+    if shown:
+        screen.line()
+        show_runs(screen, [_without_guess(row) for row in shown] if together else shown)
+    if len(shown) < len(rows):
+        screen.line(f"... and {plural(len(rows) - len(shown), 'earlier run')}: pilotfish status --all")
+    if together:
+        screen.line("Several runs share the pool. When will one be over? pilotfish predict RUN")
+    for warning in answer.get("warnings", ()):
+        screen.line(f"{screen.paint('warning:', 'yellow')} {clean(warning['text'])}")
+        for command in warning.get("commands", ()):
+            screen.line(f"  do      {clean(command)}")
+
+
+def _without_guess(row: dict[str, Any]) -> dict[str, Any]:
+    """How quick a run was of late says nothing of its end while others come before it, or end before it does."""
+    return row if row["state"] == "done" else {**row, "eta_s": None, "late_s": None}
+
+
+def _pool_sentence(answer: dict[str, Any]) -> str:
+    workers: dict[str, int] = answer.get("workers", {})
+    told = ", ".join(f"{count} {state}" for state, count in workers.items() if count) or "none"
+    parts = [
+        f"pool {clean(answer.get('pool', ''))}",
+        f"master {answer['pid']} up {duration(answer.get('uptime_s'))}",
+        f"workers: {clean(told)}",
+        plural(int(answer.get("cores", 0)), "core"),
+    ]
+    if answer.get("rate_per_s"):
+        parts.append(rate(answer["rate_per_s"]))
+    return " · ".join(parts)
+
+
+def state_of_run(row: dict[str, Any]) -> str:
+    """One word for where a run stands."""
+    if row["state"] == "done":
+        counts = row["counts"]
+        if row.get("incomplete"):
+            return "incomplete"
+        if counts.get("failed"):
+            return "failed"
+        # An application whose manager failed may have no task that could tell it.
+        return "cancelled" if counts.get("cancelled") or row.get("closed") == "cancelled" else "done"
+    if row.get("paused"):
+        return "paused"
+    if any(row["counts"].get(state) for state in IN_HAND):
+        return "running"
+    return "waiting" if row["tasks"] else "open"
+
+
+def show_runs(screen: Screen, rows: Sequence[dict[str, Any]]) -> None:
+    """A line per run. What only matters while something is to be done is left out when nothing is."""
+    left_out = [title for title in IF_ANY if not any(row.get(title.lower()) for row in rows)]
+    if all(row["state"] == "done" for row in rows):
+        left_out += WHILE_ACTIVE
+    kept = [place for place, column in enumerate(RUN_COLUMNS) if column.title not in left_out]
+    lines = (run_cells(row) for row in rows)
+    screen.table([RUN_COLUMNS[place] for place in kept], ([cells[place] for place in kept] for cells in lines))
+
+
+def run_cells(row: dict[str, Any]) -> list[object]:
+    counts, active = row["counts"], row["state"] != "done"
+    return [
+        row["run"],
+        row["name"] or "-",
+        state_of_run(row),
+        f"{row['tasks']:,}",
+        f"{counts.get('done', 0):,}",
+        f"{counts.get('failed', 0):,}",
+        f"{_sum(counts, IN_HAND):,}",
+        f"{_sum(counts, AHEAD):,}",
+        rate(row.get("rate_per_s")) if active else "-",
+        duration(row.get("eta_s")) if active and not row.get("paused") else "-",
+        row.get("share") or "-",
+        deadline_told(row, time.time()),
+        program_first(row),
+    ]
+
+
+NEAR_S = 600.0
+"""Of moments so near, seconds matter."""
+LATEST = 2.5e11
+"""The last moment that has a date."""
+
+
+def deadline_told(row: dict[str, Any], now: float) -> str:
+    """When a run should end, and whether it will, as far as is known."""
+    if not row.get("deadline"):
+        return "-"
+    moment, late_s, ended = datetime.fromtimestamp(min(row["deadline"], LATEST)), row.get("late_s"), row["state"] == "done"
+    near = abs(row["deadline"] - now) < NEAR_S
+    when = moment.strftime("%H:%M:%S" if near else "%H:%M" if moment.date() == datetime.fromtimestamp(now).date() else "%d %b %H:%M")
+    if late_s is None:
+        return when
+    if late_s <= 0:
+        return f"{when}, {'met' if ended else 'in time'}"
+    return f"{when}, late by {'' if ended else 'about '}{duration(late_s)}"
+
+
+def program_first(row: dict[str, Any]) -> str:
+    """The command of a run with what it is swept over behind it, because a narrow table cuts the end."""
+    swept, dashes, program = shown_command(row).partition(" -- ")
+    return f"{program}  {swept}" if dashes and swept.startswith("--") else shown_command(row)
+
+
+def shown_command(row: dict[str, Any]) -> str:
+    """The command of a run as it was typed; the dashes before one that is not swept say nothing."""
+    return str(row["command"]).removeprefix("-- ")
+
+
+def _sum(counts: dict[str, int], states: Iterable[str]) -> int:
+    return sum(counts.get(state, 0) for state in states)
+
+
+@click.command()
+@run_argument()
+@click.option("--state", type=click.Choice(TASK_STATES), help="Only tasks in this state.")
+@click.option(
+    "--limit", type=click.IntRange(min=1), metavar="N", help=f"At most so many.  [default: {SHOWN_TASKS}; with --json or --ids all]"
+)
+@click.option("--offset", type=click.IntRange(min=0), metavar="N", default=0, help="Leave out so many first.")
+@click.option("--ids", is_flag=True, help="Print only the tasks' names, one per line, for other commands.")
+@pool_option
+@json_option
+def tasks(run: str | None, state: str | None, limit: int | None, offset: int, **options: Any) -> None:
+    """List the tasks of a run.
+
+    RUN is its number or name; by default the last run.
+    """
+    screen = Screen.of()
+    master = look(options["pool"])
+    row = find_run(master, run)
+    if options["as_json"]:
+        found = describe(master, row, all_tasks(master, row["run"], state, offset, limit), ask=False).found
+        screen.json_list({**task.row, "command": task.command, "label": task.label or None} for task in found)
+        return
+    if options["ids"]:
+        for task in all_tasks(master, row["run"], state, offset, limit):
+            screen.line(task["id"])
+        return
+    shown = list(with_commands(master, row, all_tasks(master, row["run"], state, offset, limit or SHOWN_TASKS)))
+    if not shown:
+        screen.line(f"Run {row['run']} has {'no' if not offset else 'no more'} {state + ' ' if state else ''}tasks.")
+        return
+    screen.table(TASK_COLUMNS, (task_cells(task, command) for task, command in shown))
+    total, seen = row["counts"].get(state, 0) if state else row["tasks"], offset + len(shown)
+    if total > seen:
+        filtered = f" --state {state}" if state else ""
+        screen.line(f"... {total - seen:,} more: pilotfish tasks {row['run']}{filtered} --offset {seen}")
+
+
+def task_cells(task: dict[str, Any], command: str) -> list[object]:
+    failure = task.get("failure")
+    return [
+        task["id"],
+        command or "-",
+        task["state"],
+        task["attempt"] or "-",
+        task.get("worker") or "-",
+        duration(task.get("wall_s")) if task.get("wall_s") else "-",
+        duration(task.get("cpu_s")) if task.get("cpu_s") else "-",
+        size(task.get("rss_bytes")),
+        failure_note(failure) if failure else task.get("reason") or "",
+    ]
+
+
+def failure_note(failure: dict[str, Any]) -> str:
+    """A failure in one line: what happened, and whose fault that was when it was not the task's."""
+    message = failure.get("message") or failure.get("cause") or "failed"
+    blame = failure.get("blame", "task")
+    return message if blame == "task" else f"{message} (blame: {blame})"
+
+
+def with_parameters(
+    screen: Screen, columns: Sequence[Column], rows: Sequence[Sequence[object]], parameters: Sequence[str]
+) -> tuple[list[Column], Sequence[Sequence[object]]]:
+    """The table, with parameters in place of commands where a terminal has no room for these: the cut end is what differs."""
+    shown = list(columns)
+    if not screen.width or not rows or not all(parameters) or fits(shown, rows, screen.width):
+        return shown, rows
+    place = next(place for place, column in enumerate(shown) if column.title == "COMMAND")
+    shown[place] = Column("PARAMETERS", elastic=True)
+    return shown, [[*row[:place], text, *row[place + 1 :]] for row, text in zip(rows, parameters, strict=True)]
+
+
+def failure_told(note: str, wrote: str) -> str:
+    """A failure with what the program wrote about it, which is what a person wants to see of a line that is cut."""
+    first = note.splitlines()[0]
+    return f"{first.removeprefix('it ended with ')}: {wrote}" if wrote else first
+
+
+@click.command()
+@click.argument("words", nargs=-1, metavar="[add SITE [N]]", shell_complete=complete_add)
+@click.option("--all", "everything", is_flag=True, help="Those that left or were lost, too.")
+@click.option("--set", "cores", type=click.IntRange(min=0), metavar="N", help="Use so many cores of this machine from now on.")
+@pool_option
+@json_option
+def workers(words: tuple[str, ...], everything: bool, cores: int | None, pool: str, as_json: bool) -> None:
+    """List the workers and what they do.
+
+    With add, ask a site for N pilots more, whatever there is to do.
+    """
+    if words:
+        add_workers(words, pool, as_json)
+        return
+    screen = Screen.of()
+    if cores is not None:
+        _set_cores(screen, pool, cores, as_json)
+        return
+    stop = last_stop(pool)
+    all_went = status_at_stop(pool, stop) is not None and not everything
+    found = [] if all_went else look(pool).ask("workers", all=everything)
+    if as_json:
+        screen.json(found)
+    elif found:
+        _show_workers(screen, found)
+    elif stop is not None:
+        screen.line(sentence(pool, stop))
+    else:
+        screen.line("There are no workers. They come with the work: pilotfish run --workers 4 -- COMMAND")
+
+
+def _set_cores(screen: Screen, pool: str, cores: int, as_json: bool) -> None:
+    master = connect(pool, start=True, workers=cores)
+    if as_json:
+        screen.json(master.ask("workers", all=False))
+    else:
+        screen.line(f"From now on {plural(cores, 'core')} of this machine {'works' if cores == 1 else 'work'} for the pool {clean(pool)}.")
+
+
+def _show_workers(screen: Screen, workers: Sequence[dict[str, Any]]) -> None:
+    """A line per worker. Where it is matters only if they are not all here."""
+    elsewhere = any(worker.get("site", LOCAL) not in ("", LOCAL) for worker in workers)
+    kept = [place for place, column in enumerate(WORKER_COLUMNS) if elsewhere or column.title != "SITE"]
+    lines = (worker_cells(worker) for worker in workers)
+    screen.table([WORKER_COLUMNS[place] for place in kept], ([cells[place] for place in kept] for cells in lines))
+
+
+def worker_cells(worker: dict[str, Any]) -> list[object]:
+    capacity, free = worker.get("capacity", {}), worker.get("free", {})
+    cores = capacity.get("cores", 0)
+    return [
+        worker["worker"],
+        worker.get("site") or "-",
+        worker["state"] if worker.get("connected", True) or worker["state"] in ("left", "lost") else f"{worker['state']}, silent",
+        f"{cores:g}",
+        f"{cores - free.get('cores', cores):g}",
+        worker.get("running", 0),
+        f"{worker.get('tasks_done', 0):,}",
+        f"{worker.get('tasks_failed', 0):,}",
+        "quarantined: it keeps failing" if worker.get("quarantined_until") else worker.get("reason") or "",
+    ]
+
+
+# What is known of a pool that somebody stopped. For that nobody has to start its master again.
+
+UNFINISHED = ("waiting", "ready", "assigned", "running")
+NAMED_RUNS = 3
+
+
+def last_stop(pool: str) -> StopMark | None:
+    """None if nobody stopped the pool, or its work was wanted again since."""
+    return read_stop(pool_home(pool).directory)
+
+
+def status_at_stop(pool: str, stop: StopMark | None) -> dict[str, Any] | None:
+    """How a pool stood when it was stopped, as its master would say it; None if the master has to be asked."""
+    if stop is None or stop.runs is None or is_served(pool_home(pool).directory):
+        return None
+    runs = [{**row, "rate_per_s": 0.0, "eta_s": None} for row in stop.runs]
+    return {"pool": pool, "pid": None, "workers": {}, "cores": 0, "runs": runs, "warnings": [], "pilots": []}
+
+
+def sentence(pool: str, stop: StopMark, runs: list[dict[str, Any]] | None = None) -> str:
+    """When it was stopped, what is left to do, and how to go on."""
+    told = f"The pool {clean(pool)} was stopped {duration(max(1.0, round(time.time() - stop.at)))} ago"
+    left = [row for row in runs or stop.runs or () if row["state"] != "done"]
+    if not left:
+        return f"{told}."
+    count = sum(row["counts"].get(state, 0) for row in left for state in UNFINISHED)
+    numbers = [str(row["run"]) for row in left]
+    where = f"run {numbers[0]}" if len(left) == 1 else f"runs {', '.join(numbers)}" if len(left) <= NAMED_RUNS else plural(len(left), "run")
+    what = f"{plural(count, 'task')} unfinished in {where}" if count else f"{where} unfinished"
+    return f"{told} with {what}. Go on: pilotfish attach {numbers[-1]}"

@@ -1,0 +1,60 @@
+"""stop: an end that can be checked."""
+
+from __future__ import annotations
+
+import click
+
+from pilotfish.cli.shared_options import json_option, pool_option
+from pilotfish.cli.terminal.error_messages import CANNOT
+from pilotfish.cli.terminal.screen import Screen, clean, cut, plural
+from pilotfish.client.pools import PoolHandle, is_served
+from pilotfish.client.session import connect_to_stop
+from pilotfish.master.sites.submitted_batches import BatchRegistry
+from pilotfish.store.pool_directory import pool_home, stop_marker
+
+GOODBYE_S = 75.0
+"""Longer than a master takes that waits for a site which does not answer."""
+SHOWN_CELLS = 100
+
+
+@click.command()
+@click.option("--now", is_flag=True, help="Cancel what is unfinished; otherwise it is kept until somebody goes on with it.")
+@pool_option
+@json_option
+def stop(now: bool, pool: str, as_json: bool) -> int:
+    """Stop the master and its workers, and prove that nothing is left."""
+    screen = Screen.of()
+    found = PoolHandle(pool_home(pool).directory)
+    answer: dict[str, int] = {}
+    # Pilots of a master that died may be at their sites: only a master can take them out.
+    was_running = is_served(found.directory) or any((found.directory / "orders").glob("*.json"))
+    if was_running:
+        stop_marker(found.directory).touch()
+        found.start()
+        master = connect_to_stop(found)
+        answer = master.ask("stop", now=now)
+        master.close()
+    left = found.wait_until_gone(GOODBYE_S) if was_running else found.leftovers()
+    orders = BatchRegistry(found.directory / "orders").all() if (found.directory / "orders").is_dir() else []
+    if as_json:
+        screen.json({"pool": pool, "was_running": was_running, "left": left, "orders": [placed.tag for placed in orders], **answer})
+        return CANNOT if left or orders else 0
+    if not was_running and not left:
+        screen.line(f"No master runs for the pool {clean(pool)}.")
+        return 0
+    if left:
+        for what in left:
+            screen.line(f"still there: {cut(clean(what), SHOWN_CELLS)}")
+        screen.line("  remove them   pilotfish gc --remove")
+        return CANNOT
+    for placed in orders:
+        screen.line(f"perhaps still at site {clean(placed.site)}: {plural(len(placed.pilots), 'job')} named {clean(placed.tag)}")
+    if orders:
+        screen.line("  try again       pilotfish stop")
+        return CANNOT
+    kept, cancelled = answer.get("unfinished", 0), answer.get("cancelled", 0)
+    told = f"; {plural(cancelled, 'task')} cancelled" if cancelled else f"; {plural(kept, 'unfinished task')} kept" if kept else ""
+    screen.line(f"Stopped: 0 processes and 0 sockets left{told}.")
+    if kept and not now:
+        screen.line("  go on with them   pilotfish attach")
+    return 0

@@ -1,0 +1,53 @@
+"""forecasts: what the pool has learnt about how long things take, and how wrong it was of late."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from pilotfish.cli.shared_options import json_option, pool_option
+from pilotfish.cli.terminal.screen import Column, Screen, clean, duration, size
+from pilotfish.client.session import look
+
+COLUMNS = (
+    Column("OF", elastic=True),
+    Column("FORECAST", right=True),
+    Column("ERROR", right=True),
+    Column("SAMPLES", right=True),
+    Column("BY", elastic=True),
+)
+
+
+@click.command()
+@pool_option
+@json_option
+def forecasts(pool: str, as_json: bool) -> None:
+    """Show what is expected of tasks, links and queues, and how wrong that was of late.
+
+    Of a class of tasks: the time of one of cost 1 on a host as quick as most. Of a site: how many times as long its hosts take.
+    ERROR is what half of the last forecasts kept within; BY is the predictor that did best of late.
+    """
+    screen = Screen.of()
+    answer = look(pool).ask("forecasts")
+    if as_json:
+        screen.json(answer)
+        return
+    if not answer["forecasts"]:
+        screen.line("Nothing is known yet: no task has ended, no pilot has started, and no file has gone to a site.")
+        return
+    screen.table(COLUMNS, [_cells(row) for row in answer["forecasts"]])
+    screen.line()
+    screen.line(f"Policy {answer['policy']}" + (f": {clean(answer['reason'])}." if answer["reason"] else "."))
+
+
+def _cells(row: dict[str, Any]) -> tuple[str, ...]:
+    value = row["forecast"]
+    if value is None:
+        shown = "-"
+    elif row["unit"] == "s":
+        shown = duration(value)
+    else:
+        shown = f"{size(value)}/s" if row["unit"] == "bytes/s" else f"x {value:.2f}"
+    error = "-" if row.get("error") is None else f"{row['error']:.0%}"
+    return clean(row["what"]), shown, error, f"{row['samples']:,}" if row.get("samples") else "-", row.get("predictor") or "-"

@@ -1,0 +1,125 @@
+"""replay: a run that is over, as it would have gone under other policies, or with more of its workers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+
+from pilotfish.cli import completions
+from pilotfish.cli.predictions.lookahead import find, read_pool
+from pilotfish.cli.predictions.simulate_command import complete_policies
+from pilotfish.cli.shared_options import json_option, pool_option
+from pilotfish.cli.terminal.screen import Column, Screen, clean, duration, plural
+from pilotfish.errors import BadInput
+from pilotfish.model.states import DONE
+
+if TYPE_CHECKING:
+    from pilotfish.core.state import Run, State
+    from pilotfish.sim.projections.run_replay import RunHistory
+    from pilotfish.store.state_recovery import Heard
+
+
+class ReplayRow(NamedTuple):
+    """``seconds``: None if it would never end."""
+
+    what: str
+    cores: float
+    seconds: float | None
+
+
+@click.command()
+@click.argument("run", metavar="RUN", shell_complete=completions.complete_run())
+@click.option(
+    "--policy",
+    metavar="NAMES",
+    default="",
+    shell_complete=complete_policies,
+    help="Policies to compare, separated by commas, or all.  [default: that of the pool]",
+)
+@click.option(
+    "--workers",
+    type=click.IntRange(1, 100_000),
+    metavar="N",
+    help="With so many cores in all, of workers like those that were there, from the beginning.",
+)
+@pool_option
+@json_option
+def replay(run: str, policy: str, workers: int | None, pool: str, as_json: bool) -> None:
+    """Play a run that is over once more, under another policy.
+
+    Its tasks take what they took and arrive when they did, and workers come and go as they did; who gets which task is decided anew.
+    """
+    from pilotfish.sim.projections.run_replay import RunHistory, RunReplay, alike, most_cores, stays
+    from pilotfish.sim.scenarios.scenario_file import read_policies
+
+    screen = Screen.of()
+    policies = read_policies([name for name in policy.split(",") if name], "--policy")
+    seen = read_pool(pool, lambda: lambda state, fact, at: None)
+    found = find(seen.state, run, unfinished=False)
+    if found.unfinished or not found.tasks or not found.ended_at:
+        raise BadInput(f"run {found.id} is not over", f"When will it be? pilotfish predict {found.id}")
+    histories: list[RunHistory] = []
+
+    def listener() -> Heard:
+        histories.append(RunHistory(found.id))
+        return histories[-1].hear
+
+    seen = read_pool(pool, listener)
+    found = seen.state.runs[found.id]
+    present = stays(seen.state, found)
+    if not present:
+        raise BadInput(f"nobody remembers the workers of run {found.id}", "The journal keeps the last thousand that left")
+    own = seen.settings.policy
+    rows = [ReplayRow("as it was", most_cores(present), found.ended_at - found.opened_at)]
+    for name in dict.fromkeys([own, *policies]):
+        for crowd in [present, alike(present, workers)] if workers is not None else [present]:
+            title = f"replayed, {name}" + (" (its own)" if name == own and crowd is present else "")
+            rows.append(ReplayRow(title, most_cores(crowd), RunReplay(seen.state, found, histories[-1], name, crowd).play()))
+    _show(screen, rows, found, _remarks(found, histories[-1], beside(seen.state, found)), as_json)
+
+
+def _remarks(run: Run, history: RunHistory, others: list[int]) -> list[str]:
+    """What makes a replay differ from what was."""
+    said = []
+    unknown, failed = len(run.tasks) - sum(count for _, count in history.arrivals), len(run.tasks) - run.counts[DONE]
+    if others:
+        named = f"{plural(len(others), 'other run')} ({', '.join(map(str, others[:5]))}{', ...' if len(others) > 5 else ''})"
+        said.append(f"{named} had a part of the workers meanwhile, and here none has: compare what is replayed, not with what was")
+    if unknown > 0:
+        said.append(f"the journal was compacted since: when {plural(unknown, 'task')} came, and what they waited for, is not known")
+    if failed:
+        said.append(f"{plural(failed, 'task')} did not end well, and take no time here")
+    return said
+
+
+def beside(state: State, run: Run) -> list[int]:
+    """Runs that had tasks at the same time."""
+    return [
+        other.id
+        for other in state.runs.values()
+        if other is not run and other.tasks and other.opened_at < run.ended_at and (not other.ended_at or other.ended_at > run.opened_at)
+    ]
+
+
+def _show(screen: Screen, rows: list[ReplayRow], run: Run, remarks: list[str], as_json: bool) -> None:
+    measured = rows[0].seconds
+    assert measured is not None
+    if as_json:
+        told: list[dict[str, Any]] = [
+            {**row._asdict(), "to_measured": row.seconds / measured if row.seconds is not None else None} for row in rows
+        ]
+        screen.json({"run": run.id, "name": clean(run.options.name), "rows": told, "notes": remarks})
+        return
+    columns = [Column(f"RUN {run.id}"), Column("CORES", right=True), Column("TOOK", right=True), Column("TO MEASURED", right=True)]
+    shown = [
+        (row.what, f"{row.cores:g}", "never", "-")
+        if row.seconds is None
+        else (row.what, f"{row.cores:g}", duration(row.seconds), f"{row.seconds / measured:.2f}")
+        for row in rows
+    ]
+    screen.table(columns, shown)
+    screen.line()
+    screen.line("Measured: how long tasks took, when they came, who was there. Modelled: links, as they are forecast; nothing fails.")
+    for remark in remarks:
+        screen.line(f"Note: {remark}.")

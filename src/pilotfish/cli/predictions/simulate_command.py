@@ -1,0 +1,277 @@
+"""simulate: the same work at the same sites under several policies, before anything is run.
+
+What decides in a simulation is what decides live; only hosts, links and the clock are made up. No pool is needed.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.shell_completion import CompletionItem
+
+from pilotfish.applications.sweeps.task_list_file import read_task_file
+from pilotfish.cli.shared_options import json_option
+from pilotfish.cli.terminal.progress import RunProgress
+from pilotfish.cli.terminal.screen import Column, Screen, clean, duration, plural, size
+from pilotfish.config import parse_toml, read_toml
+from pilotfish.errors import BadInput
+from pilotfish.model.settings import POLICY_NAMES
+
+if TYPE_CHECKING:
+    from pilotfish.sim.scenarios.policy_comparison import SimulationResult
+    from pilotfish.sim.scenarios.scenario_file import Scenario
+    from pilotfish.sim.workload import Workload
+
+MOST_SITE_COLUMNS = 4
+"""Of more sites, only what was sent to all of them together has a column."""
+
+
+def complete_policies(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """The last of the names, which are separated by commas."""
+    before, comma, last = incomplete.rpartition(",")
+    chosen = before.split(",")
+    return [CompletionItem(f"{before}{comma}{name}") for name in (*POLICY_NAMES, "all") if name.startswith(last) and name not in chosen]
+
+
+def complete_work(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    from pilotfish.sim.scenarios.workflow_families import FAMILIES
+
+    known = [CompletionItem(f"{name}:1000") for name in FAMILIES] + [CompletionItem(f"apst:{letter}") for letter in "abcd"]
+    return [item for item in known if item.value.startswith(incomplete)] or [CompletionItem(incomplete, type="file")]
+
+
+@click.command()
+@click.argument("file", required=False, metavar="[FILE.toml]", type=click.Path())
+@click.option("--site", "sites", multiple=True, metavar="TEXT", help='A site: "far 16x4 speed=0.5 bandwidth=2M wait=10m". Again for more.')
+@click.option("--tasks", type=int, metavar="N", help="How many tasks.")
+@click.option(
+    "--seconds",
+    metavar="TIME",
+    help='How long each takes: 60, "uniform(10, 90)", "normal(60, 10)", "lognormal(60, 0.5)" or "exponential(60)".',
+)
+@click.option("--cores", type=int, metavar="N", help="How many cores each needs.")
+@click.option(
+    "--files",
+    multiple=True,
+    metavar="[N x]SIZE[:SHARED]",
+    help="Inputs: 6x20M for six groups of tasks, 1G:all, 5M:none for one of each task's own.",
+)
+@click.option("--hints", metavar="ERROR", help='Tasks say their relative cost: yes, no, or wrong by "30 %".')
+@click.option(
+    "--work",
+    metavar="WORK",
+    shell_complete=complete_work,
+    help="Instead of --tasks: montage:1000, apst:a, a WfCommons file, a DAGMan file (.dag) or a task list.",
+)
+@click.option(
+    "--policy",
+    metavar="NAMES",
+    shell_complete=complete_policies,
+    help="Policies to compare, separated by commas, or all.  [default: workqueue,auto]",
+)
+@click.option("--seeds", type=int, metavar="N", help="How often, each time with other dice.  [default: 5]")
+@click.option("--plot", metavar="FILE.svg", type=click.Path(), help="Write a picture of the makespans.")
+@click.option(
+    "--gantt", metavar="FILE.svg", type=click.Path(), help="Write a picture of what ran where and when: the first seed of each policy."
+)
+@click.option("--processes", type=click.IntRange(min=1), metavar="N", help="So many at a time.  [default: one for each core]")
+@json_option
+def simulate(file: str | None, plot: str | None, gantt: str | None, processes: int | None, as_json: bool, **wanted: Any) -> None:
+    """Compare policies in simulation: work at sites, in a table and in pictures.
+
+    \b
+    pilotfish simulate --tasks 1000 --seconds "lognormal(60, 0.5)" --site "near 32" --site "far 16 bandwidth=2M"
+    pilotfish simulate --work apst:a --policy workqueue,xsufferage,auto --gantt chart.svg
+    pilotfish simulate grid.toml --policy all --plot bars.svg
+    """
+    from pilotfish.sim.scenarios.gantt_chart import draw_gantt
+    from pilotfish.sim.scenarios.policy_comparison import play_all, tell
+    from pilotfish.sim.scenarios.svg_charts import draw_bars
+
+    scenario = read(file, wanted)
+    for path in (plot, gantt):
+        check_picture(path)
+    outcomes = sorted(watch(play_all(scenario, processes or 0), scenario), key=lambda one: (scenario.policies.index(one.policy), one.seed))
+    by_policy = {policy: [one for one in outcomes if one.policy == policy] for policy in scenario.policies}
+    screen = Screen.of()
+    if as_json:
+        screen.json(as_data(scenario, by_policy))
+    else:
+        show(screen, scenario, by_policy)
+    if plot:
+        bound_s = min(max(one.area_s, one.path_s) for one in outcomes)
+        Path(plot).write_text(
+            draw_bars(
+                f"{describe(scenario)}, {scenario.seeds} seeds",
+                {name: [one.makespan_s for one in them] for name, them in by_policy.items()},
+                bound_s,
+            )
+        )
+        if not as_json:
+            screen.line(f"wrote {plot}")
+    if gantt:
+        for policy in scenario.policies:
+            path = gantt if len(scenario.policies) == 1 else f"{gantt.removesuffix('.svg')}-{policy}.svg"
+            Path(path).write_text(draw_gantt(f"{policy}: {describe(scenario)}", scenario.places, tell(scenario, policy)))
+            if not as_json:
+                screen.line(f"wrote {path}")
+
+
+# --- reading --------------------------------------------------------------------------------------------------------------------------
+
+
+def read(file: str | None, wanted: dict[str, Any]) -> Scenario:
+    """Options count instead of what the file says."""
+    from pilotfish.sim.scenarios.scenario_file import ScenarioOptions, read_scenario
+
+    table: dict[str, Any] = {}
+    if file is not None:
+        if not os.path.exists(file):
+            raise BadInput(f"{file}: there is no such file", "write one, or use options: pilotfish simulate --help")
+        table = parse_toml(Path(file), read_toml(Path(file)))
+    work = {key: wanted[key] for key in ("tasks", "seconds", "cores", "hints") if wanted[key] is not None}
+    if wanted["work"] is not None:
+        work["from"] = wanted["work"]
+    policies = [name for name in (wanted["policy"] or "").split(",") if name]
+    options = ScenarioOptions(wanted["sites"], wanted["files"], work, policies, wanted["seeds"])
+    return read_scenario(table, f"{file}: " if file else "", options, read_list)
+
+
+def read_list(path: str) -> Workload:
+    """Tasks of a list: how long they take compared with each other, which wait for which, and the inputs that are here."""
+    from pilotfish.sim.workload import Workload
+
+    if path.endswith(".dag"):
+        return read_nodes(path)
+    listed = read_task_file(path)
+    made = listed.flow.files if listed.flow is not None else frozenset()
+    tasks = list(listed)
+    here = {name for task in tasks for name in task.inputs if name not in made and os.path.isfile(name)}
+    digests = {name: sha256(os.fsencode(name)).hexdigest() for name in sorted(here)}
+    needs = [tuple(digests[name] for name in task.inputs if name in here) for task in tasks]
+    sizes = {digest: os.path.getsize(name) for name, digest in digests.items()}
+    kinds = [os.path.basename(task.argv[0]) for task in tasks]
+    after = list(listed.flow.parents) if listed.flow is not None else []
+    return Workload([task.cost for task in tasks], kinds=kinds, files=sizes, needs=needs if sizes else [], after=after)
+
+
+def read_nodes(path: str) -> Workload:
+    """Nodes of a DAGMan file that are not done, each of cost 1: the file does not say how long they take."""
+    from pilotfish.applications.dagman.dag_file import read_dag
+    from pilotfish.applications.dagman.node_tasks import node_tasks
+    from pilotfish.sim.workload import Workload
+
+    dag = read_dag(path)
+    tasks = list(node_tasks(dag))
+    for notice in dag.notices:
+        Screen.of(sys.stderr).line(f"note: {clean(notice)}")
+    if not tasks:
+        raise BadInput(f"{path}: every node is done", "Take out the DONE words; if a rescue file says so, delete it.")
+    places = {task.node.name: place for place, task in enumerate(tasks)}
+    after = [tuple(places[parent] for parent in task.node.parents if parent in places) for task in tasks]
+    kinds, cores = [task.options["name"] for task in tasks], [task.options["cores"] for task in tasks]
+    return Workload([1.0] * len(tasks), kinds=kinds, cores=cores, after=after)
+
+
+def check_picture(path: str | None) -> None:
+    """Before anything is reckoned for minutes."""
+    if path is not None and not path.endswith(".svg"):
+        raise BadInput(f"{path}: pictures are written as SVG, which browsers show", f"call it {Path(path).stem}.svg")
+    if path is not None and not os.access(Path(path).absolute().parent, os.W_OK):
+        raise BadInput(
+            f"{path}: its directory is not there, or cannot be written", f"make it: mkdir -p {shlex.quote(str(Path(path).parent))}"
+        )
+
+
+def watch(outcomes: Iterator[SimulationResult], scenario: Scenario) -> Iterator[SimulationResult]:
+    progress = RunProgress(Screen.of(sys.stderr), time.monotonic, len(scenario.policies) * scenario.seeds)
+    progress.draw()
+    try:
+        for outcome in outcomes:
+            yield outcome
+            progress.ended(False)
+            progress.draw()
+    finally:
+        progress.clear()
+
+
+# --- showing --------------------------------------------------------------------------------------------------------------------------
+
+
+def describe(scenario: Scenario) -> str:
+    work = scenario.work
+    cores = sum(place.hosts * place.cores for place in scenario.places)
+    return f"{plural(work.tasks, 'task')} on {plural(cores, 'core')} at {plural(len(scenario.places), 'site')}"
+
+
+def show(screen: Screen, scenario: Scenario, by_policy: dict[str, list[SimulationResult]]) -> None:
+    few = len(scenario.places) <= MOST_SITE_COLUMNS
+    sites = [place.name for place in scenario.places]
+    columns = [
+        Column("policy"),
+        Column("makespan", right=True),
+        Column("±", right=True),
+        Column("speed-up", right=True),
+        Column("cores busy", right=True),
+    ]
+    columns += [Column(f"to {site}", right=True) for site in sites] if few else [Column("sent", right=True)]
+    first_s = mean([one.makespan_s for one in next(iter(by_policy.values()))])
+    rows = []
+    for policy, outcomes in by_policy.items():
+        makespan_s, spread_s = mean_and_spread([one.makespan_s for one in outcomes])
+        sent = [mean([one.sent[site] for one in outcomes]) for site in sites]
+        told = [
+            duration(makespan_s),
+            duration(spread_s),
+            f"{first_s / makespan_s:.2f}",
+            f"{100 * mean([one.used for one in outcomes]):.0f} %",
+        ]
+        rows.append([policy, *told, *(size(amount) for amount in (sent if few else [sum(sent)]))])
+    screen.line(f"{describe(scenario)}; means over {scenario.seeds} seed{'s'[: scenario.seeds > 1]}")
+    screen.table(columns, rows)
+    area_s, path_s = bounds(by_policy)
+    screen.line(f"No schedule is shorter than {duration(area_s)} (all cores busy) or {duration(path_s)} (the longest chain of tasks).")
+
+
+def bounds(by_policy: dict[str, list[SimulationResult]]) -> tuple[float, float]:
+    outcomes = next(iter(by_policy.values()))
+    return mean([one.area_s for one in outcomes]), mean([one.path_s for one in outcomes])
+
+
+def mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+def mean_and_spread(values: Sequence[float]) -> tuple[float, float]:
+    from experiments.grid.__main__ import Spread
+
+    spread = Spread.of(values)
+    return spread.mean, spread.deviation
+
+
+def as_data(scenario: Scenario, by_policy: dict[str, list[SimulationResult]]) -> dict[str, Any]:
+    area_s, path_s = bounds(by_policy)
+    first_s = mean([one.makespan_s for one in next(iter(by_policy.values()))])
+    rows = []
+    for policy, outcomes in by_policy.items():
+        makespan_s, spread_s = mean_and_spread([one.makespan_s for one in outcomes])
+        rows.append(
+            {
+                "policy": policy,
+                "makespan_s": makespan_s,
+                "spread_s": spread_s,
+                "speedup": first_s / makespan_s,
+                "cores_busy": mean([one.used for one in outcomes]),
+                "sent_bytes": {place.name: mean([one.sent[place.name] for one in outcomes]) for place in scenario.places},
+                "makespans_s": [one.makespan_s for one in outcomes],
+            }
+        )
+    return {"tasks": scenario.work.tasks, "seeds": scenario.seeds, "area_bound_s": area_s, "path_bound_s": path_s, "policies": rows}

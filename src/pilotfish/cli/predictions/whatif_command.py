@@ -1,0 +1,178 @@
+"""whatif: the same run with more workers, other sites, another policy. Each goes on in the simulator from how the pool stands now."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pilotfish.cli import completions
+from pilotfish.cli.predictions.lookahead import RECORD, about, clock, find_unfinished, notes, number, progress_of, read_moment
+from pilotfish.cli.shared_options import json_option, pool_option
+from pilotfish.cli.terminal.screen import Column, Screen, plural
+from pilotfish.errors import BadInput, did_you_mean
+from pilotfish.model.settings import POLICY_NAMES
+from pilotfish.model.site import LOCAL
+from pilotfish.sim.projections.pool_snapshot import Variation
+
+if TYPE_CHECKING:
+    from pilotfish.sim.projections.finish_estimate import FinishEstimate
+
+FEWER = re.compile(r"-([0-9]|site\b)")
+MARK = "\0"
+
+
+class SignedArguments(click.Command):
+    """``-site X`` and ``-5 workers`` are no options."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, [MARK + word if FEWER.match(word) else word for word in args])
+
+
+@click.command(cls=SignedArguments)
+@click.argument("options", nargs=-1, required=True, metavar="WHAT...", shell_complete=completions.complete_what_if)
+@click.option(
+    "--run", metavar="RUN", shell_complete=completions.complete_run(completions.unfinished), help="Which run.  [default: the newest]"
+)
+@click.option("--replicas", type=click.IntRange(1, 10_000), metavar="N", help="Imagine so many futures of each.")
+@pool_option
+@json_option
+def whatif(options: tuple[str, ...], run: str | None, replicas: int | None, pool: str, as_json: bool) -> None:
+    """Say how much sooner a run would be over with other workers, sites or policies.
+
+    \b
+    Each WHAT is one text:
+      "+50 workers SITE"  so many pilots more (without SITE: cores of this machine); "-5 workers SITE": fewer
+      "+site X"           the pool uses the site X as well; "-site X": no longer
+      "policy=near"       tasks are given out by another policy
+      "cores=8"           the pool has so many cores of this machine
+      "speed SITE=2"      workers there are twice as fast
+    With commas, several at once: "+site X, policy=xsufferage".
+    """
+    from pilotfish.sim.projections.finish_estimate import foresee
+    from pilotfish.sim.projections.pool_snapshot import AS_IT_IS
+    from pilotfish.sim.projections.prediction_record import PredictionRecord
+
+    screen = Screen.of()
+    seen, moment = read_moment(pool)
+    state = seen.state
+    sites = [*state.sites, *(worker.site for worker in state.workers.values() if worker.site)]
+    variations = [AS_IT_IS, *(read_variation(text.lstrip(MARK), sites) for text in options)]
+    found = find_unfinished(state, run, "What would have been: pilotfish replay {} --policy NAMES --workers N")
+    base, *others = foresee(moment, found.id, variations, replicas or 0, progress_of(screen, as_json))
+    calibration = PredictionRecord(seen.directory / RECORD)
+    calibration.settle(seen.state, seen.ended)
+    factor = calibration.factor()
+    ranked = sorted([base, *others], key=lambda one: one.merit_s)
+    if as_json:
+        rows = [{"what": one.variation.text, **_row(one, base, factor)} for one in ranked]
+        screen.json({"run": found.id, "at": seen.now, "replicas": len(base.ends_s), "options": rows, "notes": notes(seen, found, base)})
+        return
+    columns = [
+        Column("IF", elastic=True),
+        Column("OVER AT"),
+        Column("IN", right=True),
+        Column("BAND"),
+        Column("THAN NOW", right=True),
+        Column("SOONER", right=True),
+    ]
+    screen.table(columns, [_cells(one, base, seen.now, factor) for one in ranked])
+    screen.line()
+    screen.line(
+        f"Of run {found.id}, with {plural(len(base.ends_s), 'future')} of each, the same dice for all. SOONER: in so many of them it is."
+    )
+    for note in notes(seen, found, base):
+        screen.line(f"Note: {note}.")
+
+
+def _row(one: FinishEstimate, base: FinishEstimate, factor: float) -> dict[str, Any]:
+    low, high = one.band(factor)
+    return {
+        "median_s": number(one.median_s),
+        "low_s": number(low),
+        "high_s": number(high),
+        "difference_s": number(one.median_s - base.median_s) if one is not base else 0.0,
+        "chance_sooner": round(one.chance_to_beat(base), 3) if one is not base else None,
+        "stuck": one.stuck,
+    }
+
+
+def _cells(one: FinishEstimate, base: FinishEstimate, now: float, factor: float) -> tuple[str, ...]:
+    row = _row(one, base, factor)
+    if row["median_s"] is None:
+        return (one.variation.text, "never", "-", "-", "-", f"{row['chance_sooner'] or 0:.0%}")
+    difference = row["difference_s"]
+    than_now = "" if one is base else "?" if difference is None else f"{'-' if difference < 0 else '+'}{about(abs(difference))}"
+    sooner = "" if row["chance_sooner"] is None else f"{row['chance_sooner']:.0%}"
+    low, high = one.band(factor)
+    return (one.variation.text, clock(now + one.median_s, now), about(one.median_s), f"{about(low)} to {about(high)}", than_now, sooner)
+
+
+# What a person may ask ``whatif``, as they write it: ``+50 workers cluster``, ``-site far``, ``policy=near``; several with commas.
+
+FORMS = {
+    "workers": re.compile(r"([+-][0-9]+) +workers?(?: +(?:at +)?(\S+))?"),
+    "site": re.compile(r"([+-]) *site +(\S+)"),
+    "policy": re.compile(r"policy *= *(\S+)"),
+    "cores": re.compile(r"cores *= *([0-9]+(?:[.][0-9]+)?)"),
+    "speed": re.compile(r"speed +(\S+?) *= *([0-9]*[.]?[0-9]+)"),
+}
+HINT = 'Write "+50 workers SITE", "+site X", "-site X", "policy=near", "cores=8" or "speed SITE=2"; several of them with commas'
+MOST_WORKERS = 100_000
+
+
+def read_variation(text: str, sites: Iterable[str]) -> Variation:
+    """``sites``: those that the pool knows."""
+    found: dict[str, list[tuple[str, ...]]] = {}
+    known = list(dict.fromkeys([LOCAL, *sites]))
+    for word in text.split(","):
+        kind, groups = _read(word.strip())
+        found.setdefault(kind, []).append(groups)
+    for name in [
+        *(site or LOCAL for _, site in found.get("workers", ())),
+        *(site for _, site in found.get("site", ())),
+        *(site for site, _ in found.get("speed", ())),
+    ]:
+        if name not in known:
+            raise BadInput(
+                f"{text!r}: the pool knows no site {name!r}",
+                did_you_mean(name, known) or f"It knows {', '.join(known)}; see: pilotfish sites",
+            )
+    for (policy,) in found.get("policy", ()):
+        if policy not in POLICY_NAMES:
+            raise BadInput(
+                f"{text!r}: there is no policy {policy!r}", did_you_mean(policy, POLICY_NAMES) or f"There are {', '.join(POLICY_NAMES)}"
+            )
+    return Variation(
+        text,
+        policy=found.get("policy", [("",)])[-1][0],
+        more=tuple((site or LOCAL, _few(text, int(count))) for count, site in found.get("workers", ())),
+        with_sites=tuple(site for sign, site in found.get("site", ()) if sign == "+"),
+        without_sites=tuple(site for sign, site in found.get("site", ()) if sign == "-"),
+        speeds={site: _positive(text, float(factor)) for site, factor in found.get("speed", ())},
+        cores=float(found["cores"][-1][0]) if "cores" in found else None,
+    )
+
+
+def _read(word: str) -> tuple[str, tuple[str, ...]]:
+    for kind, form in FORMS.items():
+        matched = form.fullmatch(word)
+        if matched is not None:
+            return kind, tuple(group or "" for group in matched.groups())
+    words = re.findall("[a-z]+", word)
+    misspelt = did_you_mean(words[0], FORMS) if words and not any(one in ("worker", *FORMS) for one in words) else None
+    raise BadInput(f"{word!r} cannot be asked", misspelt or HINT)
+
+
+def _few(text: str, count: int) -> int:
+    if abs(count) > MOST_WORKERS:
+        raise BadInput(f"{text!r}: so many workers cannot be imagined", f"At most {MOST_WORKERS:,}")
+    return count
+
+
+def _positive(text: str, factor: float) -> float:
+    if not 0 < factor < 1e6:
+        raise BadInput(f"{text!r}: a speed is a factor greater than 0", "Twice as fast as now: speed SITE=2")
+    return factor

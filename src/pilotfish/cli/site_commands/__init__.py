@@ -1,0 +1,1 @@
+"""Names the site commands."""

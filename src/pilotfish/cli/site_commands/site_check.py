@@ -1,0 +1,291 @@
+"""doctor SITE: from the description of a site to a pilot that joins. Each line that is not green carries what cures it."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import shlex
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+
+from pilotfish.backends.backend_registry import BACKENDS
+from pilotfish.backends.interface import Command, CommandOutput, CommandRefused, UnclearAnswer
+from pilotfish.backends.pilot_script import PYTHONS
+from pilotfish.cli.commands.doctor_command import (
+    BAD,
+    DOUBTFUL,
+    FEW_DESCRIPTORS,
+    FEW_INODES,
+    FEW_PROCESSES,
+    GOOD,
+    LITTLE_SPACE_BYTES,
+    NO_SPACE_BYTES,
+    CheckResult,
+    show_finding,
+)
+from pilotfish.cli.site_commands.site_dry_run import destinations, runner_of, typed, with_environment
+from pilotfish.cli.site_commands.site_keys import discreet
+from pilotfish.cli.site_commands.site_requests import served, unknown_site
+from pilotfish.cli.site_commands.test_pilot import CHECK, check_pilot
+from pilotfish.cli.terminal.interruptible_wait import InterruptibleWait
+from pilotfish.cli.terminal.screen import Screen, clean, duration, plural, size
+from pilotfish.client.sites_file import read_tables, sites_path
+from pilotfish.config import make_site
+from pilotfish.errors import BadInput
+from pilotfish.master.sites import site_files
+from pilotfish.master.sites.command_runner import CommandRunner
+from pilotfish.model.backend_traits import kind_of
+from pilotfish.model.quantities import parse_seconds
+from pilotfish.model.site import Site
+
+Note = Callable[[CheckResult], None]
+
+PATIENCE_S = 30.0
+OLDEST_AGENT = (3, 8)
+SKEW_S = 5.0
+MISSING = (126, 127)
+NOBODY = "pf-00000000-0"
+"""The name of an order that nobody has ever made."""
+
+PROBE = """\
+cd "$1" || exit 1
+df -Pk . | awk 'NR > 1 { print "space", $(NF - 2) }'
+df -Pi . 2>/dev/null | awk 'NR > 1 { print "inodes", $(NF - 2) }'
+echo "files $(ulimit -n)"
+echo "processes $( (ulimit -u) 2>/dev/null || (ulimit -p) 2>/dev/null)"
+if command -v quota >/dev/null 2>&1; then quota 2>/dev/null | sed 's/^/quota /'; fi
+exit 0
+"""
+FIND_PYTHON = f"""
+good='import sys; print("python", "%d.%d.%d" % sys.version_info[:3], sys.executable); sys.exit(sys.version_info < (3, 8))'
+if [ -n "$PILOTFISH_PYTHON" ]; then
+  "$PILOTFISH_PYTHON" -c "$good" 2>/dev/null >&3 && exit 0
+  echo "not $PILOTFISH_PYTHON" >&3
+fi
+for python in {PYTHONS}; do
+  "$python" -c "$good" 2>/dev/null >&3 && exit 0
+done
+exit 1
+"""
+"""As ``start.sh`` does it; tells of each that was tried and is one."""
+
+
+def examine(name: str, *, no_pilot: bool, patience: str, pool: str, as_json: bool) -> int:
+    """Show what is found, line by line. 0 when nothing is bad."""
+    screen = Screen.of()
+    patience_s = parse_seconds(patience, "--patience")
+    findings: list[CheckResult] = []
+
+    def note(finding: CheckResult) -> None:
+        findings.append(finding)
+        if not as_json:
+            show_finding(screen, finding)
+
+    site = _described(name, note)
+    waiting = InterruptibleWait(quiet=as_json)
+    if site is not None:
+        asyncio.run(_look(name, site, pool, note))
+        if not no_pilot and not _bad(findings):
+            with waiting:
+                note(check_pilot(name, site, pool, patience_s, waiting))
+    bad = _bad(findings)
+    if as_json:
+        screen.json({"site": name, "bad": bad, "findings": [asdict(finding) for finding in findings]})
+    else:
+        screen.line(_in_all(name, findings))
+    return waiting.status or (1 if bad else 0)
+
+
+def _bad(findings: list[CheckResult]) -> int:
+    return sum(finding.state == BAD for finding in findings)
+
+
+def _in_all(name: str, findings: list[CheckResult]) -> str:
+    """Only what was seen to work is well."""
+    doubtful = [finding.check for finding in findings if finding.state == DOUBTFUL]
+    if _bad(findings):
+        return f"{plural(_bad(findings), 'thing')} to cure."
+    if CHECK in doubtful:
+        return f"Nothing is bad so far, but whether pilots work at {clean(name)} is not known."
+    return f"Nothing is bad, but there is doubt about: {', '.join(doubtful)}." if doubtful else "All is well."
+
+
+def _described(name: str, note: Note) -> Site | None:
+    path = sites_path()
+    tables = read_tables(path)
+    if name not in tables:
+        raise unknown_site(name, list(tables))
+    try:
+        site = make_site(name, tables[name], str(path))
+    except BadInput as error:
+        note(CheckResult("description", BAD, str(error), error.hint))
+        return None
+    real = path.resolve()  # some people keep such files elsewhere
+    if site.environment and real.stat().st_mode & 0o044 and real.parent.stat().st_mode & 0o011:
+        note(CheckResult("description", DOUBTFUL, f"others may read {real}, and what its variables are set to", f"chmod 600 {real}"))
+    elif site.paused:
+        note(CheckResult("description", DOUBTFUL, "is well, but it is paused", f"pilotfish site resume {name}"))
+    else:
+        note(CheckResult("description", GOOD, f"{site.backend}, in {path}"))
+    return site
+
+
+async def _look(name: str, site: Site, pool: str, note: Note) -> None:
+    """What can be seen with commands. What could not even be reached is not asked for more."""
+    runner = runner_of(name, site, pool)
+    try:
+        reached = [await _check_reach(runner, place, note) for place in destinations(site)]
+        if not all(reached):
+            return
+        if not destinations(site):
+            note(CheckResult("reach", GOOD, "its commands are run on this machine"))
+        await _check_programs(runner, note)
+        await _check_answer(runner, note)
+        for host in site.hosts or ("",):
+            await _check_place(runner, host, note)
+    finally:
+        # What was opened here may be used by the master meanwhile; it ends by itself when nobody does.
+        if served(pool) is None:
+            await runner.close()
+
+
+async def _ask(runner: CommandRunner, at: str, *argv: str, stdin: str = "") -> CommandOutput:
+    return await runner.run(Command(argv, stdin, at, PATIENCE_S))
+
+
+async def _check_reach(runner: CommandRunner, place: str, note: Note) -> bool:
+    began = time.monotonic()
+    at = place if place != runner.site.via else ""
+    answer = await _ask(runner, at, "true")
+    took_s = time.monotonic() - began
+    if answer.status == 0:
+        note(CheckResult("reach", GOOD, f"ssh to {place} answers in {duration(took_s)}"))
+        return True
+    needed = runner.login_needed
+    cure = f"pilotfish site login {runner.name}" if needed else f"Try it by hand: ssh {shlex.quote(place)} true"
+    note(CheckResult("reach", BAD, f"ssh to {place}: {needed or answer.complaint()}", cure))
+    return False
+
+
+async def _check_programs(runner: CommandRunner, note: Note) -> None:
+    """Which of the commands are there; each is only asked for its version, or the like."""
+    site = runner.site
+    kind = kind_of(site.backend)
+    programs = (*kind.programs, *kind.helpers)
+    at = site.hosts[0] if site.hosts else ""
+    answers = await asyncio.gather(*(_ask(runner, at, program, kind.harmless_word) for program in programs))
+    missing = [program for program, answer in zip(programs, answers, strict=True) if answer.status in MISSING]
+    if any(program in kind.programs for program in missing):
+        where = at or site.via or "this machine"
+        cure = f"Find out where they are on {where}, and say so: pilotfish site set {runner.name} environment.PATH=/opt/bin:/usr/bin:/bin"
+        if not destinations(site):
+            cure = f"If they are on a login node, name it: pilotfish site set {runner.name} via=login.example.org"
+        note(CheckResult("commands", BAD, f"not on {where}: {', '.join(missing)}", cure))
+        return
+    found = ", ".join(program for program in programs if program not in missing)
+    note(CheckResult("commands", GOOD, found + "".join(f"; no {program}: {kind.helpers[program]}" for program in missing)))
+
+
+async def _check_answer(runner: CommandRunner, note: Note) -> None:
+    """The real question: is there an order of this name?"""
+    for exchange in BACKENDS[runner.site.backend].find(runner.site, NOBODY):
+        began = time.monotonic()
+        try:
+            exchange.read(await runner.run(exchange.command))
+        except (UnclearAnswer, CommandRefused) as problem:
+            command = with_environment(discreet(runner.site), exchange.command)
+            note(CheckResult("answers", BAD, f"it cannot be asked for jobs: {problem}", f"Try it by hand: {_typed(runner.site, command)}"))
+            return
+        took_s = time.monotonic() - began
+    note(CheckResult("answers", GOOD, f"what runs there is told in {duration(took_s)}"))
+
+
+def _typed(site: Site, command: Command) -> str:
+    return typed(site, command).partition("\n")[0]
+
+
+async def _check_place(runner: CommandRunner, host: str, note: Note) -> None:
+    """The machine on which files are put: room, limits, clock and Python."""
+    suffix = f" of {host}" if host and len(runner.site.hosts) > 1 else ""
+    try:
+        folder = await site_files.absolute_folder(runner, runner.site.folder, host)
+    except (UnclearAnswer, CommandRefused) as problem:
+        cure = f"Choose another: pilotfish site set {runner.name} folder=/scratch/$USER/pilotfish"
+        note(CheckResult(f"folder{suffix}", BAD, f"{runner.site.folder} cannot be made: {problem}", cure))
+        return
+    answer = await _ask(runner, host, "sh", "-c", PROBE, "sh", folder)
+    told = dict(line.partition(" ")[::2] for line in answer.stdout.splitlines())
+    note(_room(f"folder{suffix}", folder, told, runner.name))
+    note(_limits(f"limits{suffix}", told))
+    note(await _clock(runner, host, f"clock{suffix}"))
+    note(await _python(runner, host, f"python{suffix}"))
+
+
+def _room(check: str, folder: str, told: dict[str, str], name: str) -> CheckResult:
+    free = int(told["space"]) * 1024 if told.get("space", "").isdigit() else None
+    inodes = int(told["inodes"]) if told.get("inodes", "").isdigit() else None
+    text = f"{folder}, {size(free) if free else 'an unknown amount' if free is None else '0 B'} free"
+    text += f", {inodes:,} inodes free" if inodes else ""
+    cure = f"Free some space there, or choose another place: pilotfish site set {name} folder=/scratch/$USER/pilotfish"
+    if "*" in told.get("quota", ""):
+        return CheckResult(check, DOUBTFUL, f"{text}; over quota: {told['quota'].strip()}", cure)
+    if free is not None and free < NO_SPACE_BYTES:
+        return CheckResult(check, BAD, text, cure)
+    if (free is not None and free < LITTLE_SPACE_BYTES) or (inodes is not None and 0 < inodes < FEW_INODES):
+        return CheckResult(check, DOUBTFUL, text, cure)
+    return CheckResult(check, GOOD, text + (f"; quota: {told['quota'].strip()}" if told.get("quota", "").strip() else ""))
+
+
+def _limits(check: str, told: dict[str, str]) -> CheckResult:
+    files, processes = told.get("files", ""), told.get("processes", "")
+    text = f"open files {files or 'unknown'}, processes {processes or 'unknown'}"
+    few = (files.isdigit() and int(files) < FEW_DESCRIPTORS // 4) or (processes.isdigit() and int(processes) < FEW_PROCESSES)
+    if few:
+        return CheckResult(
+            check, DOUBTFUL, f"{text}: that is little for many tasks", "Ask who looks after it, or have fewer cores in a pilot."
+        )
+    return CheckResult(check, GOOD, text)
+
+
+async def _clock(runner: CommandRunner, host: str, check: str) -> CheckResult:
+    before = time.time()
+    answer = await _ask(runner, host, "date", "+%s")
+    after = time.time()
+    words = answer.stdout.split()
+    if not words or not words[-1].isdigit():
+        return CheckResult(check, DOUBTFUL, f"it could not be read: {answer.complaint()}", "Try it by hand: date +%s")
+    there = int(words[-1])
+    # It tells whole seconds, at some time between the question and the answer.
+    skew_s = there - after if there > after else min(0.0, there + 1 - before)
+    if abs(skew_s) > SKEW_S:
+        ahead = "ahead of" if skew_s > 0 else "behind"
+        text = f"{duration(abs(skew_s))} {ahead} this machine's: times in logs will not agree"
+        return CheckResult(check, DOUBTFUL, text, "Set the wrong one: timedatectl set-ntp true")
+    return CheckResult(check, GOOD, "agrees with this machine's")
+
+
+async def _python(runner: CommandRunner, host: str, check: str) -> CheckResult:
+    """As on a node, after the lines of ``setup``; a node may have another one, which the test pilot shows."""
+    site = runner.site
+    chosen = [f"PILOTFISH_PYTHON={shlex.quote(site.python)}"] if site.python else []
+    answer = await _ask(runner, host, "sh", "-s", stdin="\n".join(["exec 3>&1 >&2", *site.setup, *chosen, FIND_PYTHON]))
+    tried = re.findall(r"^python ((\d+)\.(\d+)\.\d+ .*)$", answer.stdout, re.MULTILINE)
+    found = next((one[0] for one in tried if (int(one[1]), int(one[2])) >= OLDEST_AGENT), "")
+    refused = re.search(r"^not (.*)$", answer.stdout, re.MULTILINE)
+    cure = (
+        f"pilotfish site set {runner.name} python=/path/to/python3, or load it: pilotfish site set {runner.name} 'setup=module load python'"
+    )
+    state = BAD if site.backend == "ssh" else DOUBTFUL
+    if not tried:
+        told = f"neither {refused[1]}, which was named, nor another one" if refused else "none"
+        return CheckResult(check, state, f"{told} was found where its commands run; its nodes may have one", cure)
+    if not found:
+        return CheckResult(check, state, f"{tried[0][0]} is too old for an agent", cure)
+    if refused:
+        change = f"pilotfish site set {runner.name} python="
+        cure = f"Name another one: {change}/path/to/python3; or let one be found: {change}"
+        elsewhere = "" if site.backend == "ssh" else " where its commands run; its nodes may have it"
+        text = f"{refused[1]}, which was named, does not work{elsewhere}; otherwise {found} is used"
+        return CheckResult(check, DOUBTFUL, text, cure)
+    return CheckResult(check, GOOD, found)

@@ -1,0 +1,310 @@
+"""site: describes places where pilots can run. What is typed here is written to ``sites.toml``, which can be edited just as well."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import click
+
+from pilotfish.cli.completions import complete_site, complete_site_key
+from pilotfish.cli.main import UsageError
+from pilotfish.cli.shared_options import json_option, pool_option
+from pilotfish.cli.site_commands import site_keys
+from pilotfish.cli.site_commands.site_requests import find_site, tell_masters, unknown_site
+from pilotfish.cli.terminal.screen import Column, Screen, clean
+from pilotfish.client.sites_file import Table, editing, read_tables, sites_path, write_site
+from pilotfish.config import SITE_KEYS, make_site, read_sites
+from pilotfish.errors import BadInput, did_you_mean
+from pilotfish.model.backend_traits import BACKEND_NAMES
+from pilotfish.model.quantities import show_seconds
+from pilotfish.model.site import Site
+
+LIST_COLUMNS = (
+    Column("SITE"),
+    Column("BACKEND"),
+    Column("VIA", elastic=True),
+    Column("QUEUE", elastic=True),
+    Column("PILOTS", right=True),
+    Column("CORES", right=True),
+    Column("WALLTIME", right=True),
+    Column("NOTE", elastic=True),
+)
+
+
+class SiteGroup(click.Group):
+    """Says what its nearest command is."""
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name not in self.commands and not name.startswith("-"):
+            raise UsageError(
+                f"there is no command 'site {name}'", did_you_mean(name, self.commands) or "See them all: pilotfish site --help"
+            )
+        return super().resolve_command(ctx, args)
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)
+
+
+@click.group(cls=SiteGroup)
+def site() -> None:
+    """Describe the places where pilots can run, and look after them.
+
+    \b
+    pilotfish site add hpc --backend slurm --via login.example.org --queue batch --cores 16 --walltime 2h
+    pilotfish site test hpc
+    pilotfish run --site hpc --param seed=1..100 -- ./simulate {seed}
+    """
+
+
+def name_argument(function: Any) -> Any:
+    return click.argument("name", metavar="NAME", shell_complete=complete_site)(function)
+
+
+@site.command()
+@click.argument("name", metavar="NAME")
+@click.option("--backend", required=True, metavar="KIND", help=f"How it is spoken to: {', '.join(BACKEND_NAMES)}.")
+@click.option("--via", metavar="LOGIN", help="The login node on which its commands are run, as for ssh.  [default: this machine]")
+@click.option("--host", "hosts", multiple=True, metavar="HOST", help="For ssh: a machine, as for ssh. Repeatable.")
+@click.option("--queue", metavar="QUEUE", help="The queue or partition.")
+@click.option("--account", metavar="ACCOUNT", help="The account or project that is charged.")
+@click.option("--cores", metavar="N", help="Cores of one pilot on each node.  [default: as many as the tasks need]")
+@click.option("--nodes", metavar="N", help="Nodes of one pilot.  [default: 1]")
+@click.option("--memory", metavar="SIZE", help="Memory of one pilot on each node, such as 8G.")
+@click.option("--gpus", metavar="N", help="GPUs of one pilot on each node.")
+@click.option("--walltime", metavar="DURATION", help="How long one pilot may run, such as 2h.  [default: 1h]")
+@click.option("--max-pilots", metavar="N", help="So many pilots at a time, waiting or running.  [default: 10]")
+@click.option("--max-queued", metavar="N", help="So many of them may wait.  [default: 5]")
+@click.option("--max-cores", metavar="N", help="So many cores at a time.")
+@click.option("--directive", "directives", multiple=True, metavar="TEXT", help="What else its batch system is to be told. Repeatable.")
+@click.option("--setup", multiple=True, metavar="LINE", help="A line for the shell before the agent starts. Repeatable.")
+@click.option("--python", metavar="PATH", help="The Python of its nodes.  [default: the first that is found]")
+@click.option("--folder", metavar="PATH", help="Where the pilots' files are put there.  [default: ~/.pilotfish]")
+@click.option("--scratch", metavar="PATH", help="Where tasks work on its nodes.  [default: the place for temporary files]")
+@click.option("--tag", "tags", multiple=True, metavar="NAME=VALUE", help="A label for its workers. Repeatable.")
+@click.option("--option", "options", multiple=True, metavar="NAME=VALUE", help="What only this kind of backend knows. Repeatable.")
+@click.option("--env", "environment", multiple=True, metavar="NAME=VALUE", help="A variable for its own commands. Repeatable.")
+@click.option("--reach", metavar="HOW", help="How its agents reach the master: direct, tunnel or auto.  [default: auto]")
+@click.option("--address", metavar="HOST", help="For direct: the name under which its nodes know this machine.")
+@click.option("--idle", metavar="DURATION", help="A pilot goes home after so long without work; 0: it stays.  [default: 5m]")
+@click.option("--period", metavar="DURATION", help="How often its queue is looked at.  [default: 30s]")
+def add(name: str, **given: Any) -> None:
+    """Describe a new site."""
+    table = _table(name, given)
+    checked = make_site(name, table, "site add")
+    path = sites_path()
+    with editing(path):
+        if name in read_tables(path):
+            raise BadInput(f"there is a site {name!r} already", f"Change it: pilotfish site set {name} KEY=VALUE; or choose another name")
+        write_site(path, name, table)
+    _tell(f"Site {clean(name)} is added: {_in_words(checked)}. Try it: pilotfish site test {clean(name)}")
+
+
+def _table(name: str, given: dict[str, Any]) -> Table:
+    """The options that were given, as they are written down."""
+    table: Table = {}
+    for key, value in given.items():
+        if key in ("tags", "options", "environment"):
+            found: Any = site_keys.pairs({"tags": "--tag", "options": "--option", "environment": "--env"}[key], value)
+        elif isinstance(value, tuple):
+            found = list(value)
+        else:
+            found = site_keys.read_value(name, key, value) if value is not None else None
+        if found not in (None, [], {}):
+            table[key] = found
+    return {key: table[key] for key in SITE_KEYS if key in table}
+
+
+def _in_words(described: Site) -> str:
+    where = f" through {described.via}" if described.via else f" on {', '.join(described.hosts)}" if described.hosts else ""
+    return clean(f"{described.backend}{where}")
+
+
+@site.command("set")
+@name_argument
+@click.argument("changes", nargs=-1, required=True, metavar="KEY=VALUE...", shell_complete=complete_site_key)
+def set_keys(name: str, changes: tuple[str, ...]) -> None:
+    """Change what is written about a site.
+
+    \b
+    pilotfish site set hpc walltime=4h max_pilots=20
+    pilotfish site set hpc environment.SLURM_CONF=/etc/slurm/slurm.conf
+    pilotfish site set hpc queue=
+
+    An empty value brings the default back. The keys are those of sites.toml.
+    """
+    shown = ", ".join(_edit(name, lambda table: site_keys.changed(name, table, changes)))
+    _tell(f"Site {clean(name)}: {clean(shown)}." if shown else f"Site {clean(name)} is so already.")
+
+
+def _edit(name: str, change: Any) -> list[str]:
+    """Change the table of a site, once it is checked. What is other than before, in words."""
+    path = sites_path()
+    with editing(path):
+        tables = read_tables(path)
+        if name not in tables:
+            raise unknown_site(name, list(tables))
+        before = tables[name]
+        after = change(before) if isinstance(before, dict) else before
+        described = make_site(name, after, str(path))
+        if after != before:
+            write_site(path, name, after)
+    values = site_keys.shown(described)
+    return [f"{key} is now {values[key]}" for key in values if after.get(key) != before.get(key)]
+
+
+@site.command()
+@name_argument
+def remove(name: str) -> None:
+    """Forget a site; its pilots that are there finish what they have."""
+    path = sites_path()
+    with editing(path):
+        tables = read_tables(path)
+        if name not in tables:
+            raise unknown_site(name, list(tables))
+        write_site(path, name, None)
+    _tell(f"Site {clean(name)} is removed.")
+
+
+@site.command()
+@name_argument
+def pause(name: str) -> None:
+    """Send no more pilots to a site; those that are there go on."""
+    _edit(name, lambda table: {**table, "paused": True})
+    _tell(f"Site {clean(name)} is paused. Go on: pilotfish site resume {clean(name)}")
+
+
+@site.command()
+@name_argument
+def resume(name: str) -> None:
+    """Send pilots to a paused site again, or to one that is held back."""
+    _edit(name, lambda table: {**table, "paused": False} if "paused" in table else table)
+    masters = tell_masters(released=name)
+    tried = " and is tried again" if masters else ""
+    Screen.of().line(f"Site {clean(name)} may be used{tried}. Look: pilotfish sites")
+
+
+def _tell(sentence: str) -> None:
+    tell_masters()
+    Screen.of().line(sentence)
+
+
+# --- looking --------------------------------------------------------------------------------------------------------------------------
+
+
+@site.command("list")
+@json_option
+def list_sites(as_json: bool) -> None:
+    """List what is written about sites.
+
+    How they do is another question: pilotfish sites
+    """
+    screen = Screen.of()
+    found = read_sites(sites_path())
+    if as_json:
+        screen.json([site_keys.as_data(name, one) for name, one in found.items()])
+    elif not found and not found.bad:
+        screen.line("No sites are described. Add one: pilotfish site add NAME --backend slurm")
+    elif found:
+        screen.table(LIST_COLUMNS, (_cells(name, one) for name, one in found.items()))
+    for problem in found.bad.values():
+        told = Screen.of(sys.stderr)
+        told.line(f"error: {clean(problem)}")
+        told.line(f"  do: {clean(problem.hint)}")
+
+
+def _cells(name: str, one: Site) -> list[object]:
+    return [
+        name,
+        one.backend,
+        one.via or ", ".join(one.hosts) or "-",
+        one.queue or "-",
+        one.max_pilots,
+        one.cores or "-",
+        show_seconds(one.walltime_s) if one.walltime_s else "-",
+        "paused" if one.paused else "",
+    ]
+
+
+@site.command()
+@name_argument
+@click.option("--dry-run", is_flag=True, help="What would be run there for one pilot, to the letter, with the values of variables.")
+@pool_option
+@json_option
+def show(name: str, dry_run: bool, pool: str, as_json: bool) -> None:
+    """Show all that is written about a site, but for the values of its variables, which may be secrets."""
+    screen = Screen.of()
+    described = find_site(name)
+    if dry_run:
+        from pilotfish.cli.site_commands.site_dry_run import show_plan
+
+        show_plan(screen, name, described, pool, as_json)
+    elif as_json:
+        screen.json(site_keys.as_data(name, described))
+    else:
+        screen.fields([("site", name), *site_keys.shown(described).items()])
+
+
+@site.command()
+@name_argument
+@pool_option
+def login(name: str, pool: str) -> None:
+    """Log in to a site once, so that the master can use the connection.
+
+    For sites that ask for a password or a code. The connection stays for twelve hours.
+    """
+    from pilotfish.cli.site_commands.site_dry_run import log_in
+
+    log_in(Screen.of(), name, find_site(name), pool)
+
+
+@site.command("exec", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@name_argument
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="[--] COMMAND...")
+@pool_option
+def exec_(name: str, command: tuple[str, ...], pool: str) -> int:
+    """Run a command of a site's batch system as the master would: on its login node, and with its variables.
+
+    \b
+    pilotfish site exec hpc -- squeue --me
+    """
+    from pilotfish.cli.site_commands.site_dry_run import execute
+
+    words = command[1:] if command[0] == "--" else command
+    if not words:
+        raise BadInput("site exec: there is no command", f"Write: pilotfish site exec {name} -- squeue --me")
+    return execute(name, find_site(name), words, pool)
+
+
+@site.command()
+@name_argument
+@click.option("--no-pilot", is_flag=True, help="Leave out the test pilot.")
+@click.option("--patience", metavar="DURATION", default="5m", show_default=True, help="How long to wait for the test pilot.")
+@pool_option
+@json_option
+def test(name: str, **options: Any) -> int:
+    """Check that a site works, as pilotfish doctor NAME does."""
+    from pilotfish.cli.site_commands.site_check import examine
+
+    return examine(name, **options)
+
+
+@site.command("log")
+@name_argument
+@click.option("--lines", "-n", type=click.IntRange(1), default=20, show_default=True, help="So many of the last lines.")
+@pool_option
+def log_(name: str, lines: int, pool: str) -> None:
+    """Show the commands that were run for a site, as you would type them.
+
+    With each: when, how long it took, how it ended, and what it complained about.
+    """
+    from pilotfish.store.pool_directory import pool_home
+
+    find_site(name)
+    path = pool_home(pool).diary(name)
+    if not path.exists():
+        Screen.of().line(f"No command has been run for {name} yet. Try: pilotfish site test {name}")
+        return
+    for line in path.read_text(errors="replace").splitlines()[-lines:]:
+        Screen.of().line(clean(line))

@@ -1,0 +1,184 @@
+"""What would be run at a site for one pilot, to the letter; and logging in to it by hand."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from pilotfish.backends.backend_registry import BACKENDS
+from pilotfish.backends.interface import Command, CommandOutput, PilotBatch
+from pilotfish.cli.terminal.screen import Screen, clean
+from pilotfish.errors import BadInput, PilotfishError
+from pilotfish.master.agent_bundle import bundle_content
+from pilotfish.master.sites.command_runner import CommandRunner
+from pilotfish.master.sites.ssh_connection import LOGIN_PERSIST, SshCommand, control_directory
+from pilotfish.model.quantities import show_seconds
+from pilotfish.model.site import Site
+from pilotfish.store.pool_directory import pool_home
+
+END = "END-OF-INPUT"
+PATIENCE_S = 60.0
+
+
+class SiteUnreachable(PilotfishError):
+    """A machine of a site could not be reached through ssh, or let nobody in."""
+
+    code = "P3200"
+
+
+@dataclass(frozen=True, slots=True)
+class PilotDryRun:
+    """``folder`` holds the order's files, ``bundle`` is the agent there."""
+
+    folder: str
+    bundle: str
+    submission: Command
+    searches: list[Command]
+
+
+def make_plan(site: Site, pool: str) -> PilotDryRun:
+    digest = _digest(pool)
+    base = site.folder.rstrip("/")
+    if not site.via and not site.hosts:
+        base = os.path.expanduser(base)
+    agent = hashlib.sha256(bundle_content()).hexdigest()[:16]
+    tag = f"pf-{digest}-1"
+    host = site.hosts[0] if site.hosts else ""
+    order = PilotBatch(tag, 1, site.pilot_size, f"{base}/{digest}/{tag}", f"{base}/agents/agent-{agent}.pyz", host)
+    backend = BACKENDS[site.backend]
+    submission = with_environment(site, backend.submit(site, order).command)
+    return PilotDryRun(order.folder, order.bundle, submission, [with_environment(site, one.command) for one in backend.find(site, tag)])
+
+
+def _digest(pool: str) -> str:
+    """The pool's short name, if it is there already."""
+    from pilotfish.master.sites.site_access import pool_digest
+    from pilotfish.store.keyring import open_keyring
+
+    directory = pool_home(pool).directory
+    return pool_digest(open_keyring(directory)) if (directory / "secret").exists() else "0" * 8
+
+
+def with_environment(site: Site, command: Command) -> Command:
+    """With the variables that the site's own commands are given."""
+    if not site.environment:
+        return command
+    return replace(command, argv=("env", *(f"{name}={value}" for name, value in sorted(site.environment.items())), *command.argv))
+
+
+def typed(site: Site, command: Command) -> str:
+    """A command as a person would type it, with its input."""
+    destination, text = command.at or site.via, shlex.join(command.argv)
+    if destination:
+        text = f"ssh {shlex.quote(destination)} {shlex.quote(text)}"
+    return f"{text} <<'{END}'\n{command.stdin.rstrip()}\n{END}" if command.stdin else text
+
+
+def show_plan(screen: Screen, name: str, site: Site, pool: str, as_json: bool) -> None:
+    plan = make_plan(site, pool)
+    if as_json:
+        screen.json({"site": name, "folder": plan.folder, "agent": plan.bundle, "submit": _data(plan.submission), "find": _datas(plan)})
+        return
+    _block(
+        screen, f"# 1. Files, which only you can read. In {plan.folder}: start.sh, 1.json (the pilot's key); and the agent, {plan.bundle}"
+    )
+    if plan.folder.startswith("~"):
+        _block(screen, "#    ~ is your home over there; its real path is put in its place.")
+    if site.environment:
+        _block(
+            screen, "#    Of variables, the values are shown here only; they go to a command in front of its input, where nobody sees them."
+        )
+    _block(screen, "# 2. The pilot is submitted:")
+    _block(screen, typed(site, plan.submission))
+    _block(screen, "# 3. If the answer is lost, it is looked for by its name:")
+    for search in plan.searches:
+        _block(screen, typed(site, search))
+    _block(screen, f"# 4. All pilots together are looked at every {show_seconds(site.period_s)}.")
+
+
+def _block(screen: Screen, text: str) -> None:
+    for line in text.split("\n"):
+        screen.line(clean(line))
+
+
+def _data(command: Command) -> dict[str, Any]:
+    return {"at": command.at, "argv": list(command.argv), "stdin": command.stdin}
+
+
+def _datas(plan: PilotDryRun) -> list[dict[str, Any]]:
+    return [_data(command) for command in plan.searches]
+
+
+# --- by hand --------------------------------------------------------------------------------------------------------------------------
+
+
+def execute(name: str, site: Site, words: Sequence[str], pool: str) -> int:
+    """Run a command there, say what it said, and end as it did."""
+    answer = asyncio.run(_execute(runner_of(name, site, pool), Command(tuple(words), patience_s=PATIENCE_S)))
+    sys.stdout.write(answer.stdout)
+    sys.stderr.write(answer.stderr if answer.stderr.endswith("\n") or not answer.stderr else answer.stderr + "\n")
+    if answer.status is None:
+        raise SiteUnreachable(f"site {name}: {shlex.join(words)} did not end in order", f"Look: pilotfish doctor {name}")
+    return answer.status
+
+
+async def _execute(runner: CommandRunner, command: Command) -> CommandOutput:
+    try:
+        return await runner.run(command)
+    finally:
+        await runner.close()
+
+
+def destinations(site: Site) -> list[str]:
+    """The machines that are reached through ssh; the login node first."""
+    return [*([site.via] if site.via else []), *site.hosts]
+
+
+def runner_of(name: str, site: Site, pool: str) -> CommandRunner:
+    """With the connections that the pool's master has or will have."""
+    directory: Path = pool_home(pool).directory
+    return CommandRunner(name, site, control_directory(directory))
+
+
+def log_in(screen: Screen, name: str, site: Site, pool: str) -> None:
+    """ssh in the foreground, with a person who answers what it asks."""
+    places = destinations(site)
+    if not places:
+        raise BadInput(
+            f"site {name} has no login node: its commands are run here", f"Name one: pilotfish site set {name} via=login.example.org"
+        )
+    if any(place.startswith("-") for place in places):
+        raise BadInput(f"site {name}: {places[0]!r} is not a machine", f"pilotfish site set {name} via=login.example.org")
+    runner = runner_of(name, site, pool)
+    for place in places:
+        ssh = runner.ssh(place if place != site.via else "")
+        if ssh.is_open():
+            screen.line(f"There is a connection to {clean(place)} already.")
+        else:
+            _log_in(name, ssh)
+            screen.line(clean(f"The connection to {place} stays for {LOGIN_PERSIST}; the master of pool {pool} uses it."))
+        screen.stream.flush()
+
+
+def _log_in(name: str, ssh: SshCommand) -> None:
+    try:
+        status = subprocess.run(ssh.log_in(), check=False).returncode
+    except FileNotFoundError:
+        raise SiteUnreachable("there is no ssh on this machine", "Install OpenSSH's client, such as: apt install openssh-client") from None
+    if status != 0:
+        raise SiteUnreachable(
+            f"site {name}: ssh to {ssh.destination} ended with exit status {status}", f"Try it by hand: ssh {shlex.quote(ssh.destination)}"
+        )
+    if not ssh.is_open():
+        raise SiteUnreachable(
+            f"site {name}: logged in to {ssh.destination}, but the connection did not stay",
+            "See whether ~/.ssh/config forbids ControlMaster",
+        )

@@ -1,0 +1,141 @@
+"""What a person types about a site, as it is written down: ``cores=16``, ``walltime=2h``, ``environment.SLURM_CONF=/etc/slurm.conf``."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from pilotfish.config import HIDDEN, KIND_OF, QUANTITIES, SITE_KEYS, SIZES, read_quantity
+from pilotfish.errors import BadInput, did_you_mean
+from pilotfish.model.quantities import show_bytes, show_seconds
+from pilotfish.model.site import Site
+
+Table = dict[str, Any]
+YES, NO = ("true", "yes", "on"), ("false", "no", "off")
+SEVERAL = ("hosts",)
+"""Names without commas in them, so that several may be written with commas between."""
+
+
+def field_of(key: str) -> str:
+    """What a Site calls it."""
+    return QUANTITIES.get(key, key)
+
+
+def changed(name: str, table: Table, words: Iterable[str]) -> Table:
+    """A table of ``sites.toml`` after ``KEY=VALUE`` for each word. An empty value brings the default back."""
+    after = dict(table)
+    for word in words:
+        key, equals, text = word.partition("=")
+        key, part = key.strip().partition(".")[::2]
+        if not equals or not key:
+            raise BadInput(f"{word!r} is not KEY=VALUE", f"write it like this: pilotfish site set {name} max_pilots=8")
+        if key in after and not part and not text:
+            # Also one that is no key at all: how else would it be got rid of?
+            del after[key]
+            continue
+        key = key.replace("-", "_")
+        if key not in SITE_KEYS:
+            hint = did_you_mean(key, SITE_KEYS) or f"Known are: {', '.join(SITE_KEYS)}"
+            raise BadInput(f"site {name}: there is no key {key!r}", hint)
+        if part and KIND_OF[key] is not dict:
+            raise BadInput(f"site {name}: {key} has no parts, so that {key}.{part} cannot be set", f"pilotfish site set {name} {key}=VALUE")
+        value = _with_part(after.get(key, {}), part, text) if part else read_value(name, key, text)
+        if value in ("", None, {}, []):
+            after.pop(key, None)
+        else:
+            after[key] = value
+    return after
+
+
+def _with_part(before: Any, part: str, text: str) -> Table:
+    rest = {name: value for name, value in before.items() if name != part} if isinstance(before, dict) else {}
+    return {**rest, part: text} if text else rest
+
+
+def read_value(name: str, key: str, text: str) -> Any:
+    """A value of the kind that the key has, in the words of the person: sizes and durations stay as they were typed."""
+    kind, field = KIND_OF[key], f"site {name}: {key}"
+    if not text:
+        return None
+    if key in QUANTITIES or key in SIZES:
+        read_quantity(key, text, field)
+        return _number(text, text)
+    if kind in (int, float):
+        value = _number(text, None)
+        if value is None or (kind is int and not isinstance(value, int)):
+            raise BadInput(f"{field} = {text!r} is not a {'whole number' if kind is int else 'number'}", f"write it like {key}=8")
+        return value
+    if kind is bool:
+        if text.lower() not in YES + NO:
+            raise BadInput(f"{field} = {text!r} is neither true nor false", f"pilotfish site set {name} {key}=true")
+        return text.lower() in YES
+    return _several(field, kind, key, text) if kind in (tuple, dict) else text
+
+
+def _number(text: str, otherwise: Any) -> Any:
+    for read in (int, float):
+        try:
+            return read(text)
+        except ValueError:
+            continue
+    return otherwise
+
+
+def _several(field: str, kind: Any, key: str, text: str) -> Any:
+    """A list is written as TOML has it, or is one element; a table is written as TOML has it."""
+    if text[0] in "[{":
+        try:
+            return tomllib.loads(f"value = {text}")["value"]
+        except (ValueError, RecursionError) as problem:
+            raise BadInput(f"{field} = {text!r} is not TOML: {problem}", f"write it like {_example(kind, key)}") from None
+    if kind is dict:
+        raise BadInput(f"{field} = {text!r} is not a table", f"write it like {_example(kind, key)}")
+    return [one for one in text.split(",") if one] if key in SEVERAL else [text]
+
+
+def _example(kind: Any, key: str) -> str:
+    return f"{key}.NAME=VALUE" if kind is dict else f'\'{key}=["one", "two"]\''
+
+
+def pairs(option: str, words: Iterable[str]) -> dict[str, str]:
+    """``K=V`` of an option that can be given several times."""
+    found: dict[str, str] = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not (key and equals):
+            raise BadInput(f"{option} {word!r} is not NAME=VALUE", f"write it like {option} NAME=VALUE")
+        found[key] = value
+    return found
+
+
+def discreet(site: Site) -> Site:
+    """Without the values of its variables, which may be secrets: what is shown ends up in logs and in letters to others."""
+    return msgspec.structs.replace(site, environment=dict.fromkeys(site.environment, HIDDEN))
+
+
+def shown(site: Site) -> dict[str, object]:
+    """All keys with their values, as a person reads them."""
+    return {key: _shown_value(key, getattr(discreet(site), field_of(key))) for key in SITE_KEYS}
+
+
+def _shown_value(key: str, value: Any) -> object:
+    if key in QUANTITIES:
+        return show_seconds(value) if value else "0"
+    if key in SIZES:
+        return show_bytes(value) if value else "0"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name}={one}" for name, one in value.items()) or "-"
+    if isinstance(value, tuple):
+        return ", ".join(value) or "-"
+    return value if value != "" else "-"
+
+
+def as_data(name: str, site: Site) -> Table:
+    """A site for programs: numbers are seconds and bytes."""
+    data: Table = msgspec.to_builtins(discreet(site))
+    return {"site": name, **data}

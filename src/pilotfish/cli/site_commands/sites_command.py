@@ -1,0 +1,87 @@
+"""sites: how the places do to which pilots are sent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from pilotfish.cli.shared_options import json_option, pool_option
+from pilotfish.cli.site_commands.site_requests import served, site_rows
+from pilotfish.cli.terminal.screen import Column, Screen, clean, duration
+from pilotfish.client.sites_file import sites_path
+from pilotfish.config import read_sites
+from pilotfish.model.site import LOCAL
+
+Row = dict[str, Any]
+SITE_COLUMNS = (
+    Column("SITE"),
+    Column("BACKEND"),
+    Column("STATE"),
+    Column("WAITING", right=True),
+    Column("ACTIVE", right=True),
+    Column("WORKERS", right=True),
+    Column("QUEUE WAIT", right=True),
+    Column("9 OF 10", right=True),
+    Column("FAILURES", elastic=True),
+)
+
+
+@click.command()
+@pool_option
+@json_option
+def sites(pool: str, as_json: bool) -> None:
+    """Show the sites, their pilots, and how they have done.
+
+    QUEUE WAIT is the median time until a pilot's first worker was there; 9 OF 10 were there within the time below that.
+    """
+    screen = Screen.of()
+    master = served(pool)
+    # A master that has sent nobody anywhere knows of no place at all.
+    rows = (site_rows(master) if master is not None else []) or rows_as_written()
+    if as_json:
+        screen.json(rows)
+        return
+    screen.table(SITE_COLUMNS, (_cells(row) for row in rows))
+    for row in rows:
+        if row["state"] != "ready":
+            screen.line(clean(row["reason"]["text"]))
+            for command in row["reason"]["commands"]:
+                screen.line(f"  do      {clean(command)}")
+    if all(row["site"] == LOCAL for row in rows):
+        screen.line("No other sites are described. Add one: pilotfish site add NAME --backend slurm")
+
+
+def rows_as_written() -> list[Row]:
+    """Without a master nobody knows how they do."""
+    return [
+        _row(LOCAL, LOCAL, "ready"),
+        *(_row(name, site.backend, "paused" if site.paused else "ready", site.via) for name, site in read_sites(sites_path()).items()),
+    ]
+
+
+def _row(name: str, backend: str, state: str, via: str = "") -> Row:
+    reason = {"code": "ready", "text": f"site {name} is ready", "commands": ["pilotfish sites"]}
+    if state == "paused":
+        text = f"site {name} is paused: it gets no new pilots until somebody resumes it"
+        reason = {"code": "site-paused", "text": text, "commands": [f"pilotfish site resume {name}"]}
+    nothing: Row = {"reason": reason, "used": False, "wanted": None, "held": "", "trouble": "", "last_bad": "", "credentials": []}
+    nothing |= {"waiting": 0, "active": 0, "workers": 0}
+    return {"site": name, "backend": backend, "via": via, "state": state, **nothing, **dict.fromkeys(_WAITS), "failures": {}}
+
+
+_WAITS = ("queue_wait_median_s", "queue_wait_90_s")
+
+
+def _cells(row: Row) -> list[object]:
+    failures = sorted(row["failures"].items(), key=lambda item: -item[1])
+    return [
+        row["site"],
+        row["backend"],
+        row["state"],
+        row["waiting"],
+        row["active"],
+        row["workers"],
+        *(duration(row[wait]) for wait in _WAITS),
+        ", ".join(f"{cause} {count}" for cause, count in failures) or "-",
+    ]

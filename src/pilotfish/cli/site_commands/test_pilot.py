@@ -1,0 +1,256 @@
+"""A test pilot: does one start at a site, and does its agent find the way back to the master? Whatever comes of it, it does not stay."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import os.path
+import re
+import shlex
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from pilotfish.backends.backend_registry import BACKENDS
+from pilotfish.backends.interface import QUEUED, CommandRefused, JobStatus, UnclearAnswer
+from pilotfish.cli.commands.doctor_command import BAD, DOUBTFUL, GOOD, CheckResult
+from pilotfish.cli.site_commands.site_dry_run import runner_of
+from pilotfish.cli.site_commands.site_requests import site_rows
+from pilotfish.cli.terminal.interruptible_wait import InterruptibleWait
+from pilotfish.cli.terminal.screen import duration, plural
+from pilotfish.client.session import PoolSessionProtocol, connect
+from pilotfish.core.explain.remedies import HELD, LATE_S, for_bad_start, for_cause, for_wait, is_hopeless
+from pilotfish.errors import BadInput, PilotfishError
+from pilotfish.model.backend_traits import kind_of
+from pilotfish.model.environment import without_secrets
+from pilotfish.model.site import EXPIRED, FAILED, REFUSED, SUCCEEDED, Site
+
+LOOK_S = 0.2
+SELDOM_S = 1.0
+GOODBYE_S = 10.0
+CERTAIN_S = 5.0
+"""A reason that stays for so long is not one of the moment."""
+LOOK_ONESELF_S = 3.0
+LOOK_PATIENCE_S = 10.0
+ENDING = "ending"
+CHECK = "test pilot"
+REASON = "it was only a test"
+
+
+def check_pilot(name: str, site: Site, pool: str, patience_s: float, waiting: InterruptibleWait) -> CheckResult:
+    """Ask the master for one, wait for its worker, and send it home; or withdraw it, if none comes."""
+    try:
+        master = connect(pool, start=True)
+        master.ask("sites_reread")
+        before = _row(master, name)
+        there = before.get("waiting", 0) + before.get("active", 0)
+        if there >= site.max_pilots:
+            text = f"there is no room for one: {name} may have {plural(site.max_pilots, 'pilot')} at a time, and has {there}"
+            return CheckResult(CHECK, DOUBTFUL, text, f"pilotfish site set {name} max_pilots={there + 1}")
+        if waiting.is_over:
+            return CheckResult(CHECK, DOUBTFUL, "was not asked for any more", f"Once more: pilotfish doctor {name}")
+        (pilot,) = master.ask("pilots_add", site=name, pilots=1)["pilots"]
+    except PilotfishError as error:
+        return CheckResult(CHECK, BAD, f"could not be asked for: {error}", error.hint or "pilotfish doctor")
+    trial = TestPilot(master, name, site, pool, pilot)
+    try:
+        try:
+            return trial.judge(patience_s, waiting)
+        finally:
+            waiting.clear()
+            trial.withdraw()
+    except PilotfishError as error:
+        return CheckResult(CHECK, BAD, f"{pilot} was lost sight of: {error}", error.hint or "pilotfish sites")
+
+
+@dataclass(slots=True)
+class TestPilot:
+    """One test pilot. ``said`` is what a person is told of it, ``seen`` what its queue says."""
+
+    master: PoolSessionProtocol
+    name: str
+    site: Site
+    pool: str
+    pilot: str
+    began: float = field(default_factory=time.monotonic)
+    look_at: float = field(default_factory=lambda: time.monotonic() + LOOK_ONESELF_S)
+    sighting: JobStatus | None = None
+    said: str = ""
+    seen: dict[str, Any] | None = None
+    commands: list[str] = field(default_factory=list)
+    since: float = 0.0
+    """When that was heard first."""
+
+    def judge(self, patience_s: float, waiting: InterruptibleWait) -> CheckResult:
+        while True:
+            workers = [worker for worker in self.master.ask("workers", all=False) if worker["pilot"] == self.pilot]
+            if workers:
+                return self._joined(workers)
+            row = self._pilot_row()
+            if row is None:
+                return self._gone()
+            job, is_late = str(row["job"]), self._took_s > patience_s
+            self._listen(at_once=is_late)
+            if waiting.is_over or is_late or (is_hopeless(self._waits_for) and self._for_s > CERTAIN_S):
+                return self._in_vain(job)
+            waiting.show(f"test pilot: {self.said}, {duration(max(1, int(self._took_s)))} of {duration(patience_s)}")
+            time.sleep(min(SELDOM_S, LOOK_S + self._took_s / 50))
+
+    def withdraw(self) -> None:
+        """It is nobody's: who waits is cancelled, who works goes home. One that is gone is none of this."""
+        self.master.ask("pilots_withdraw", pilots=[self.pilot], reason=REASON)
+
+    @property
+    def _took_s(self) -> float:
+        return time.monotonic() - self.began
+
+    @property
+    def _for_s(self) -> float:
+        return time.monotonic() - self.since
+
+    @property
+    def _runs(self) -> bool:
+        return self.seen is not None and bool(self.seen["runs"])
+
+    @property
+    def _waits_for(self) -> str:
+        return "" if self.seen is None or self._runs else str(self.seen["reason"])
+
+    def _pilot_row(self) -> dict[str, Any] | None:
+        return next((row for row in self.master.ask("status")["pilots"] if row["pilot"] == self.pilot), None)
+
+    def _listen(self, *, at_once: bool = False) -> None:
+        """What the master knows; it looks at the queue only now and then, so that who waits here may have to ask for themselves."""
+        try:
+            answer = self.master.ask("why", pilot=self.pilot)
+        except BadInput:
+            return
+        reason, job, seen = answer["reasons"][0], str(answer["job"]), answer["seen"]
+        said, commands = str(reason["text"]).removeprefix("pilot "), list(reason["commands"])
+        if job and seen is None and reason["code"] == "pending":
+            if at_once or time.monotonic() >= self.look_at:
+                self.sighting = asyncio.run(_see(self.name, self.site, self.pool, job)) or self.sighting
+                self.look_at = time.monotonic() + LOOK_ONESELF_S
+            if self.sighting is not None and self.sighting.phase == QUEUED and self.sighting.reason:
+                said, seen = f"{said}: {self.sighting.reason}", {"runs": False, "reason": self.sighting.reason}
+                commands = for_wait(self.name, self.site, job, self.sighting.reason)
+        if said != self.said:
+            self.said, self.since = said, time.monotonic()
+        self.commands, self.seen = commands, seen
+
+    # --- what came of it --------------------------------------------------------------------------------------------------------------
+
+    def _joined(self, workers: list[dict[str, Any]]) -> CheckResult:
+        took_s = self._took_s
+        info = workers[0].get("info") or {}
+        where = info.get("hostname") or workers[0]["worker"]
+        self.withdraw()
+        deadline = time.monotonic() + GOODBYE_S
+        while time.monotonic() < deadline and (self._pilot_row() or {"state": ENDING})["state"] != ENDING:
+            time.sleep(LOOK_S)  # that its queue has forgotten it, too, is known only later
+        text = f"{self.pilot} started on {where}{self._other_python(info)}, reached the master after {duration(took_s)}, and was sent home"
+        return CheckResult(CHECK, GOOD, text)
+
+    def _other_python(self, info: dict[str, Any]) -> str:
+        """A path that was named may be that of a script which starts another one; that is why this is only told."""
+        wanted, used = self.site.python, str(info.get("executable", ""))
+        if not wanted.startswith("/") or not used or os.path.normpath(wanted) == os.path.normpath(used):
+            return ""
+        return f" (with Python {info.get('python', '')} {used}, not {wanted})"
+
+    def _gone(self) -> CheckResult:
+        """It is no longer known: it failed, or somebody took it out of the queue."""
+        took = duration(self._took_s)
+        try:
+            end = self.master.ask("why", pilot=self.pilot)["end"] or {}
+        except BadInput:  # so much happened at its site since then that it is forgotten
+            end = {}
+        if end.get("kind") == SUCCEEDED:
+            return CheckResult(CHECK, GOOD, f"{self.pilot} started, reached the master, and is home already after {took}")
+        if end.get("kind") not in (FAILED, EXPIRED):
+            text = f"{self.pilot} is gone after {took}, and no worker of it came; somebody may have cancelled it"
+            return CheckResult(CHECK, DOUBTFUL, text, f"Once more: pilotfish doctor {self.name}")
+        cause, told = end["cause"], f"it {end['reason']}" if end["reason"] else f"{self.pilot} did not work ({end['cause']})"
+        cure = cure_for_other_variables(self.master, self.name, self.site, told) if cause == REFUSED else ""
+        changes = self._ways_out(for_bad_start(self.name, self.site, told), "")
+        return CheckResult(CHECK, BAD, told, cure or "; ".join(changes) or for_cause(self.name, cause))
+
+    def _in_vain(self, job: str) -> CheckResult:
+        row = _row(self.master, self.name)
+        took = duration(self._took_s)
+        if row.get("trouble"):
+            return self._in_trouble(row, job, took)
+        text = f"{self.said}; no worker of it came for {took}, and it was withdrawn"
+        if is_hopeless(self._waits_for) or (self._runs and self._for_s > LATE_S):
+            ways = [] if HELD.search(self._waits_for) else self._ways_out(self.commands, job)
+            ways = ways or [f"See with what it is submitted: pilotfish site show {self.name} --dry-run"]
+            return CheckResult(CHECK, BAD, text, f"{'; '.join(ways)}; then once more: pilotfish doctor {self.name}")
+        ways = [f"It may take longer: pilotfish doctor {self.name} --patience 1h", *self._ways_out(self.commands, job)]
+        return CheckResult(CHECK, DOUBTFUL, text, "; or: ".join(ways))
+
+    def _in_trouble(self, row: dict[str, Any], job: str, took: str) -> CheckResult:
+        """The master cannot speak to the site, although all went well from here; or it takes no more for a while."""
+        reason = row.get("reason") or {}
+        sent = f"{self.pilot} (job {job}) was not heard of" if job else f"{self.pilot} could not be sent"
+        ways = "; ".join(self._ways_out(reason.get("commands", ()), job)) or f"pilotfish site log {self.name}"
+        cure = cure_for_other_variables(self.master, self.name, self.site, row["trouble"]) or ways
+        state = DOUBTFUL if reason.get("code") == "batch-limit" else BAD
+        return CheckResult(CHECK, state, f"{sent} for {took}: {row['trouble']}; it was withdrawn", cure)
+
+    def _ways_out(self, commands: Any, job: str) -> list[str]:
+        """What to type, but for what looks again, and for what is about a job that is withdrawn."""
+        idle = ("pilotfish sites", f"pilotfish doctor {self.name}", f"pilotfish workers add {self.name} 1")
+        return [command for command in commands if command not in idle and not (job and shlex.quote(job) in command.split())]
+
+
+def _row(master: PoolSessionProtocol, name: str) -> dict[str, Any]:
+    return next((row for row in site_rows(master) if row["site"] == name), {"site": name, "failures": {}})
+
+
+async def _see(name: str, site: Site, pool: str, job: str) -> JobStatus | None:
+    """What the queue says of a job; the connection is the master's, and stays."""
+    runner = runner_of(name, site, pool)
+    for exchange in BACKENDS[site.backend].query(site, [job]):
+        command = replace(exchange.command, patience_s=LOOK_PATIENCE_S)
+        with suppress(UnclearAnswer, CommandRefused):
+            seen = exchange.read(await runner.run(command))
+            if job in seen:
+                return seen[job]
+    return None
+
+
+# A site's commands may work in this shell and not for the master, which was started from another one: where their variables differ.
+
+SHOWN = 3
+FOR_SSH = ("SSH_AUTH_SOCK", "KRB5CCNAME")
+MISSING = re.compile(r"no such command|not found")
+"""Said where another PATH may be the reason."""
+
+
+def cure_for_other_variables(master: PoolSessionProtocol, name: str, site: Site, complaint: str) -> str:
+    """What to do if the master's commands fail and those of this shell do not, and their variables differ; nothing if they do not."""
+    theirs = _variables_of(master)
+    ours = without_secrets(os.environ)
+    names = [] if theirs is None else [one for one in sorted(ours.keys() | theirs.keys()) if ours.get(one) != theirs.get(one)]
+    # On another machine only what ssh goes by is taken along.
+    beginnings = FOR_SSH if site.via or site.hosts else kind_of(site.backend).variables
+    found = [one for one in names if one.startswith(beginnings) and one not in site.environment]
+    if not found and "PATH" in names and not site.via and MISSING.search(complaint):
+        found = ["PATH"]
+    if not found:
+        return ""
+    changes = " ".join(f'"environment.{one}=${one}"' for one in found[:SHOWN] if one in ours)
+    told = f"The master was started with another {', '.join(found[:SHOWN])} than this shell has."
+    if not changes or site.via or site.hosts:
+        return f"{told} Have it start anew: pilotfish stop"
+    return f"{told} Write it down: pilotfish site set {name} {changes}; or have the master start anew: pilotfish stop"
+
+
+def _variables_of(master: PoolSessionProtocol) -> dict[str, str] | None:
+    """As its process was started; None where that cannot be seen."""
+    with suppress(OSError):
+        content = Path(f"/proc/{int(master.ask('status')['pid'])}/environ").read_bytes()
+        return dict(os.fsdecode(line).partition("=")[::2] for line in content.split(b"\0") if line)
+    return None

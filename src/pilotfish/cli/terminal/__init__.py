@@ -1,0 +1,1 @@
+"""Names terminal output."""

@@ -1,0 +1,124 @@
+"""Errors as a person meets them: what happened, what to do now, and a code to look up.
+
+Every code has an entry here, so that no error is ever shown without a next step; a test walks through all error classes.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+
+from pilotfish.cli.terminal.screen import Screen, clean
+from pilotfish.errors import BadInput, PilotfishError
+
+SOME_FAILED = 1
+BAD_INPUT = 2
+CANNOT = 3
+"""Exit status when Pilotfish itself cannot do what was asked: no master, no disk, no answer."""
+NOT_STARTED = 3
+"""Exit status when a run is kept, but nothing that is there can start it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorExplanation:
+    """What a code means, and the commands that help when the error itself names none."""
+
+    meaning: str
+    commands: tuple[str, ...]
+    says_more: bool = True
+    """Whether it says anything that the error itself does not."""
+
+
+EXPLANATIONS: dict[str, ErrorExplanation] = {
+    "P1000": ErrorExplanation("Pilotfish could not do what was asked.", ("pilotfish doctor",), says_more=False),
+    "P1001": ErrorExplanation("The command line has an option or a command that does not exist.", ("pilotfish --help",), says_more=False),
+    "P1100": ErrorExplanation(
+        "Something that was typed or written in a file cannot be used; nothing was started.", ("pilotfish run --help",), says_more=False
+    ),
+    "P1101": ErrorExplanation(
+        "A file or value is larger than one message may be. Put it where the workers can read it, and pass its path.",
+        ("pilotfish run --here ...",),
+    ),
+    "P2100": ErrorExplanation(
+        "The journal cannot be written or read, usually because the disk is full. Nothing is acknowledged until it can.",
+        ("df -h", "pilotfish doctor"),
+    ),
+    "P2101": ErrorExplanation("Another master already serves this pool.", ("pilotfish status", "pilotfish stop")),
+    "P2102": ErrorExplanation(
+        "The disk of the journal is full: nothing new is taken on until there is room.", ("df -h", "pilotfish doctor")
+    ),
+    "P3100": ErrorExplanation("No master could be reached, or it refused this client.", ("pilotfish doctor", "pilotfish gc")),
+    "P3101": ErrorExplanation("Nothing was ever run in this pool.", ("pilotfish run -- COMMAND",), says_more=False),
+    "P3102": ErrorExplanation("The pool was stopped while this command watched it; unfinished work is kept.", ("pilotfish attach",)),
+    "P3200": ErrorExplanation(
+        "A machine of a site could not be reached through ssh, or let nobody in.", ("pilotfish site list", "pilotfish sites")
+    ),
+    "P4100": ErrorExplanation(
+        "A task ended badly and its retries are used up.", ("pilotfish tasks --state failed", "pilotfish rerun --failed")
+    ),
+    "P4101": ErrorExplanation(
+        "An Executor cannot run anything any more, because its initializer failed or its master is gone.", ("pilotfish doctor",)
+    ),
+    "P4102": ErrorExplanation("A process or directory of a temporary pool outlived it.", ("pilotfish gc", "pilotfish gc --remove")),
+    "P4200": ErrorExplanation("The bytes of a result are damaged. Run the task again.", ("pilotfish rerun --failed",)),
+    "P5100": ErrorExplanation("The agent's bundle is larger than it may be: a bug in Pilotfish.", ("pilotfish doctor --json",)),
+    "P9001": ErrorExplanation(
+        "Pilotfish was about to break one of its own rules and stopped: a bug in Pilotfish, not in your work.",
+        ("pilotfish doctor --json",),
+    ),
+}
+UNKNOWN = EXPLANATIONS["P1000"]
+
+
+def explain(code: str) -> ErrorExplanation:
+    return EXPLANATIONS.get(code, UNKNOWN)
+
+
+def exit_status(error: PilotfishError) -> int:
+    return BAD_INPUT if isinstance(error, BadInput) or error.code.startswith("P1") else CANNOT
+
+
+def complain(error: PilotfishError, as_json: bool = False) -> None:
+    """Write the error to the standard error output."""
+    screen = Screen.of(sys.stderr)
+    explanation = explain(error.code)
+    if as_json:
+        commands = () if error.hint else explanation.commands
+        screen.json({"error": {"code": error.code, "message": str(error), "hint": error.hint, "commands": commands}})
+        return
+    first, *more = str(error).splitlines() or [type(error).__name__]
+    screen.line(f"{screen.paint('error:', 'red')} {clean(first)}")
+    for line in more:
+        screen.line(f"  {clean(line)}")
+    screen.line(f"  {screen.paint('do:', 'bold')} {clean(error.hint or ' or '.join(explanation.commands))}")
+    if explanation.says_more:
+        screen.line(f"  {screen.paint('more:', 'dim')} pilotfish explain {error.code}")
+
+
+# The causes of failures, which are shown in brackets: what ``pilotfish explain`` says of each.
+
+CAUSES: dict[str, str] = {
+    "cancelled": "Somebody cancelled it, or its run gave up after too many failures.",
+    "crash": "The process of a Python call died, perhaps inside a native library.",
+    "damaged": "What it was to do stood in a damaged part of the journal.",
+    "dependency": "A task that it comes after has failed.",
+    "disk": "The disk of its worker is full or broken, and so were those of the others where it was tried.",
+    "exception": "A Python call raised an exception.",
+    "exit": "The program ended with an exit status other than 0.",
+    "killed": "Something outside killed it.",
+    "missing-input": "An input could not be had: it was changed or removed since, or nobody who is here has it.",
+    "missing-output": "What was named as an output was not there when the task had ended, or is neither a regular file nor a directory.",
+    "no-directory": "The node does not have the directory in which the task was to run.",
+    "oom": "It took more memory than it had asked for.",
+    "poison": "Each worker that began it died.",
+    "result": "Its result could not be brought: it cannot be pickled, is too large, or its files could not be kept.",
+    "signal": "The program was ended by a signal.",
+    "slot-lost": "The process on the worker in which it ran was killed from outside.",
+    "spawn": "The program could not be started.",
+    "time": "It took longer than its time limit.",
+    "unknown": "Nothing is known of the cause.",
+    "unpickle": "The worker cannot import what the function or its arguments refer to.",
+    "version": "The Python of the worker is not the one from which the call came.",
+    "worker-lost": "Its worker was lost, as often as its losses allow.",
+}
+WHAT_HELPS = ("pilotfish why TASK", "pilotfish logs TASK")

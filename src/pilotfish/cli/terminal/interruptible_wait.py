@@ -1,0 +1,66 @@
+"""Waiting for what may take minutes: a line at the terminal that says for what, and a way out in order for who has had enough."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from types import FrameType
+from typing import Any
+
+from pilotfish.cli.terminal.screen import Screen, clean, cut
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class InterruptibleWait:
+    """Ctrl-C, or a signal to end, is noted at first, so that whoever waits can clear up. Somebody who insists need not wait for that."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        self._screen = Screen.of(sys.stderr)
+        self._shown = self._screen.is_terminal and not quiet
+        self._drawn = ""
+        self._before: dict[signal.Signals, Any] = {}
+        self._signal = 0
+
+    @property
+    def is_over(self) -> bool:
+        """Whether somebody has had enough."""
+        return bool(self._signal)
+
+    @property
+    def status(self) -> int:
+        """The exit status of a command that was ended so; 0 if nobody did that."""
+        return 128 + self._signal if self._signal else 0
+
+    def show(self, text: str) -> None:
+        if self._shown and text != self._drawn:
+            # Noted before it is drawn: Ctrl-C may come in between.
+            self._drawn = text
+            self._screen.stream.write(f"\r\x1b[K{cut(clean(text), self._screen.width - 1)}")
+            self._screen.stream.flush()
+
+    def clear(self) -> None:
+        """Take the line away, so that ordinary lines may follow."""
+        if self._drawn:
+            self._screen.stream.write("\r\x1b[K")
+            self._screen.stream.flush()
+            self._drawn = ""
+
+    def __enter__(self) -> InterruptibleWait:
+        if threading.current_thread() is threading.main_thread():
+            # What is ignored (nohup, or a shell's background) stays so.
+            for number in SIGNALS:
+                if signal.getsignal(number) not in (signal.SIG_IGN, None):
+                    self._before[number] = signal.signal(number, self._note)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        self.clear()
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        if self._signal:
+            raise KeyboardInterrupt
+        self._signal = number

@@ -1,0 +1,198 @@
+"""The line that moves: how much is done, how fast, how long yet, and what failed.
+
+On a terminal it is redrawn in place. Elsewhere (a log file, CI) a plain line is written now and then, and one at the end.
+The clock is handed in, so that a test decides what time it is.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable
+
+from pilotfish.cli.terminal.screen import Screen, clean, cut, duration, rate, width_of
+from pilotfish.model.quantities import show_bytes
+
+REDRAW_S = 0.1
+PLAIN_LINE_S = 30.0
+RATE_WINDOW_S = 20.0
+LEAST_SAMPLE_S = 0.5
+BAR_CELLS = 24
+READING_S = 0.5
+"""What is read more quickly is not worth a word."""
+
+
+class RateEstimate:
+    """Work per second over the last while, so that an estimate follows what happens now and not what happened an hour ago."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._started = clock()
+        self._samples: deque[tuple[float, float]] = deque([(self._started, 0.0)])
+
+    def begin(self, elapsed_s: float, done: float) -> None:
+        """What was done before we came, so that a rate is known at once."""
+        now = self._clock()
+        self._samples = deque([(now - elapsed_s, 0.0), (now, done)])
+
+    def note(self, done: float) -> None:
+        now = self._clock()
+        if now - self._samples[-1][0] >= LEAST_SAMPLE_S or len(self._samples) == 1:
+            self._samples.append((now, done))
+        while len(self._samples) > 2 and now - self._samples[1][0] > RATE_WINDOW_S:
+            self._samples.popleft()
+
+    def per_second(self, done: float) -> float:
+        since, before = self._samples[0]
+        elapsed = self._clock() - since
+        return (done - before) / elapsed if elapsed > 0 else 0.0
+
+
+class RunProgress:
+    """Tells of one run. ``done`` counts all that ended, ``failed`` those of them that ended badly."""
+
+    def __init__(self, screen: Screen, clock: Callable[[], float], total: int = 0) -> None:
+        self.total = total
+        self.done = 0
+        self.failed = 0
+        self.running = 0
+        self.note = ""
+        self.work_total = 0.0
+        self.work_done = 0.0
+        self._screen = screen
+        self._clock = clock
+        self._speed = RateEstimate(clock)
+        self._drawn_at = -1e9
+        self._drawn = False
+
+    def begin(self, elapsed_s: float, done: int, failed: int) -> None:
+        """The run has been going on for so long, and so many have ended."""
+        self.done, self.failed = done, failed
+        if elapsed_s > 0 and done:
+            self._speed.begin(elapsed_s, done)
+
+    def ended(self, failed: bool, cost: float | None = None) -> None:
+        """One more task ended. ``cost`` is its share of the work, where that is known."""
+        self.done += 1
+        self.failed += failed
+        if cost is not None:
+            self.work_done += cost
+        self._speed.note(self._amount()[0])
+
+    def _amount(self) -> tuple[float, float]:
+        return (self.work_done, self.work_total) if self.work_total else (float(self.done), float(self.total))
+
+    def remaining_s(self) -> float | None:
+        """None until there is something to go by."""
+        done, total = self._amount()
+        per_second = self._speed.per_second(done)
+        if self.done < 1 or per_second <= 0 or not total:
+            return None
+        return max(0.0, total - done) / per_second
+
+    def text(self) -> str:
+        parts = [f"{self.done:,}/{self.total:,}"]
+        if self.total:
+            parts.append(f"{100 * self.done // self.total} %")
+        if self.done and not self.work_total:
+            parts.append(rate(self._speed.per_second(self.done)))
+        if self.done < self.total:
+            remaining = self.remaining_s()
+            parts.append(f"{duration(max(1, round(remaining)))} to go" if remaining is not None else "waiting for the first result")
+        if self.running:
+            parts.append(f"{self.running:,} running")
+        if self.failed:
+            parts.append(f"{self.failed:,} failed")
+        if self.note:
+            parts.append(self.note)
+        return "  ".join(parts)
+
+    def draw(self) -> None:
+        """Show the state, if it is time to."""
+        now = self._clock()
+        if now - self._drawn_at < (REDRAW_S if self._screen.is_terminal else PLAIN_LINE_S):
+            return
+        first = self._drawn_at < 0
+        self._drawn_at = now
+        if not self._screen.is_terminal:
+            if not first:
+                self._screen.line(self.text())
+                self._screen.stream.flush()
+            return
+        text = self.text()
+        bar = f"{self._bar()}  " if BAR_CELLS + 2 + width_of(text) < self._screen.width else ""
+        failed = f"{self.failed:,} failed"
+        shown = cut(text, self._screen.width - 1).replace(failed, self._screen.paint(failed, "red"))
+        self._screen.stream.write(f"\r\x1b[K{bar}{shown}")
+        self._screen.stream.flush()
+        self._drawn = True
+
+    def _bar(self) -> str:
+        full, empty = ("━", "─") if (self._screen.stream.encoding or "").lower().replace("-", "") == "utf8" else ("#", "-")
+        filled = BAR_CELLS * self.done // self.total if self.total else 0
+        return self._screen.paint(full * filled, "green") + self._screen.paint(empty * (BAR_CELLS - filled), "dim")
+
+    def clear(self) -> None:
+        """Take the moving line away, so that ordinary lines may follow."""
+        if self._drawn:
+            self._screen.stream.write("\r\x1b[K")
+            self._screen.stream.flush()
+            self._drawn = False
+
+
+class UploadProgressLine:
+    """How much of a large run has been handed over; on a terminal only."""
+
+    def __init__(self, screen: Screen, clock: Callable[[], float], total: int) -> None:
+        self.handed_over = 0
+        self._total = total
+        self._screen = screen
+        self._clock = clock
+        self._draw_at = clock() + REDRAW_S
+        self._drawn = False
+
+    def one_more(self) -> None:
+        self.handed_over += 1
+        if self._screen.is_terminal and self._clock() >= self._draw_at:
+            self._draw_at = self._clock() + REDRAW_S
+            # Noted before it is drawn: Ctrl-C may come in between.
+            self._drawn = True
+            self._screen.stream.write(f"\r\x1b[Ksubmitting {self.handed_over:,}/{self._total:,}")
+            self._screen.stream.flush()
+
+    def clear(self) -> None:
+        if self._drawn:
+            self._screen.stream.write("\r\x1b[K")
+            self._screen.stream.flush()
+            self._drawn = False
+
+
+class HashingProgress:
+    """Large inputs are read for their hashes before anything is sent: how far that is, if it takes long; on a terminal only."""
+
+    def __init__(self, screen: Screen, clock: Callable[[], float]) -> None:
+        self._screen = screen
+        self._clock = clock
+        self._draw_at = 0.0
+        self._drawn = False
+
+    def __call__(self, path: str, done: int, size: int) -> None:
+        if not self._screen.is_terminal:
+            return
+        now = self._clock()
+        if not self._draw_at:
+            self._draw_at = now + READING_S
+        elif now >= self._draw_at:
+            self._draw_at = now + REDRAW_S
+            self._drawn = True
+            text = f"reading {clean(os.path.basename(path))}: {100 * done // max(1, size)} %, {show_bytes(done)} of {show_bytes(size)}"
+            self._screen.stream.write(f"\r\x1b[K{cut(text, self._screen.width - 1)}")
+            self._screen.stream.flush()
+        if done >= size:
+            self.clear()
+
+    def clear(self) -> None:
+        if self._drawn:
+            self._screen.stream.write("\r\x1b[K")
+            self._screen.stream.flush()
+            self._drawn = False

@@ -1,0 +1,234 @@
+"""What a person sees: tables that fit, colours where they are wanted, and nothing that can play tricks on a terminal.
+
+Text that came from outside (output of tasks, names, host names) goes through ``clean`` before it is shown, so that no task can move
+the cursor, set the title or forge a line. Only ``logs`` and ``tail`` write raw bytes, and only when they are asked to.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import shutil
+import sys
+import unicodedata
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, TextIO
+
+from pilotfish.cli.terminal.pool_hints import aimed, aimed_data
+from pilotfish.model.quantities import show_bytes, show_seconds
+
+ELLIPSIS = "…"
+GAP = "  "
+LEAST_WIDTH = 6
+"""Columns are not squeezed below this, whatever the terminal."""
+
+COLOURS = {"red": "31", "green": "32", "yellow": "33", "blue": "34", "bold": "1", "dim": "2"}
+STATE_COLOURS = {
+    "done": "green",
+    "failed": "red",
+    "lost": "red",
+    "cancelled": "yellow",
+    "incomplete": "yellow",
+    "running": "blue",
+    "waiting": "dim",
+    "left": "dim",
+    "paused": "yellow",
+}
+
+
+def clean(text: object) -> str:
+    """The text on one line with every control character made visible: an escape becomes ``\\x1b``."""
+    shown = str(text)
+    if shown.isprintable():
+        return shown
+    return "".join(_visible(character) for character in shown)
+
+
+def _visible(character: str) -> str:
+    if character in "\n\r\t":
+        return " "
+    # Cc: control characters; Cf: direction changes and invisible ones; Cs: bytes that were not UTF-8.
+    if unicodedata.category(character) in ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"):
+        code = ord(character)
+        return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+    return character
+
+
+def width_of(text: str) -> int:
+    """How many cells of a terminal the text takes."""
+    if text.isascii():
+        return len(text)
+    return sum(0 if unicodedata.combining(one) else 2 if unicodedata.east_asian_width(one) in "WF" else 1 for one in text)
+
+
+def cut(text: str, width: int) -> str:
+    """The text in at most so many cells, with an ellipsis where something is missing."""
+    if width_of(text) <= width:
+        return text
+    kept, used = [], 0
+    for character in text:
+        used += width_of(character)
+        if used > width - 1:
+            break
+        kept.append(character)
+    return "".join(kept) + ELLIPSIS
+
+
+@dataclass(slots=True)
+class Screen:
+    """Where output goes, and what it can show."""
+
+    stream: TextIO
+    is_terminal: bool
+    coloured: bool
+    width: int
+
+    @classmethod
+    def of(cls, stream: TextIO | None = None) -> Screen:
+        stream = stream or sys.stdout
+        is_terminal = stream.isatty()
+        # https://no-color.org: any value that is not empty switches colours off.
+        coloured = is_terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+        return cls(stream, is_terminal, coloured, shutil.get_terminal_size((100, 24)).columns if is_terminal else 0)
+
+    def line(self, text: str = "") -> None:
+        """One line of our own words; the commands in it name the pool."""
+        self._write(aimed(text))
+
+    def _write(self, text: str) -> None:
+        """Characters that the stream's encoding lacks are replaced rather than fatal."""
+        encoding = self.stream.encoding or "utf-8"
+        if not text.isascii() and encoding.lower().replace("-", "") != "utf8":
+            text = text.encode(encoding, "replace").decode(encoding)
+        self.stream.write(text + "\n")
+
+    def paint(self, text: str, colour: str) -> str:
+        if not self.coloured or colour not in COLOURS:
+            return text
+        return f"\x1b[{COLOURS[colour]}m{text}\x1b[0m"
+
+    def table(self, columns: Sequence[Column], rows: Iterable[Sequence[object]]) -> None:
+        for line in lay_out(columns, [[clean(cell) for cell in row] for row in rows], self.width):
+            self._write(self._painted_states(line))
+
+    def _painted_states(self, line: str) -> str:
+        if not self.coloured:
+            return line
+        words = line.split(" ")
+        return " ".join(self.paint(word, STATE_COLOURS[word]) if word in STATE_COLOURS else word for word in words)
+
+    def fields(self, pairs: Iterable[tuple[str, object]]) -> None:
+        """Names and values below each other."""
+        listed = [(name, clean(value)) for name, value in pairs]
+        longest = max((len(name) for name, _ in listed), default=0)
+        for name, value in listed:
+            self._write(f"{self.paint(name.ljust(longest), 'dim')}  {value}")
+
+    def json(self, data: Any) -> None:
+        """One JSON document; ASCII, so that it is safe on any terminal."""
+        self._write(json.dumps(aimed_data(data), indent=2 if self.is_terminal else None, default=str))
+
+    def csv(self, rows: Iterable[Sequence[object]]) -> None:
+        """Lines of CSV. A program gets every text as it is; a terminal gets none that could drive it."""
+        line = io.StringIO()
+        writer = csv.writer(line, lineterminator="")
+        for row in rows:
+            writer.writerow([clean(cell) if self.is_terminal and isinstance(cell, str) else cell for cell in row])
+            self._write(line.getvalue().encode("utf-8", "backslashreplace").decode())
+            line.seek(0)
+            line.truncate()
+
+    def json_list(self, items: Iterable[Any]) -> None:
+        """One JSON document, written item by item: there may be more of them than fit into memory."""
+        between = "["
+        for item in items:
+            self.stream.write(between + json.dumps(item, indent=2 if self.is_terminal else None, default=str))
+            between = ",\n" if self.is_terminal else ", "
+        self.line("]" if between != "[" else "[]")
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """``elastic`` columns give way when the terminal is narrow; the others are kept whole."""
+
+    title: str
+    right: bool = False
+    elastic: bool = False
+
+
+def lay_out(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int) -> list[str]:
+    """The table as lines. A width of 0 means that there is no limit: what is piped somewhere is never cut."""
+    widths = [max([width_of(column.title), *(width_of(row[place]) for row in rows)]) for place, column in enumerate(columns)]
+    if width:
+        _squeeze(widths, columns, width - len(GAP) * (len(columns) - 1))
+    lines = [_join([column.title for column in columns], columns, widths)]
+    lines += [_join(row, columns, widths) for row in rows]
+    return lines
+
+
+def fits(columns: Sequence[Column], rows: Sequence[Sequence[object]], width: int) -> bool:
+    """Whether nothing of the table has to be cut."""
+    lines = lay_out(columns, [[clean(cell) for cell in row] for row in rows], 0)
+    return max(map(width_of, lines)) <= width
+
+
+def _squeeze(widths: list[int], columns: Sequence[Column], room: int) -> None:
+    """Take cells from the widest elastic column, then from any, until the table fits or nothing is left to take."""
+    for candidates in ([place for place, column in enumerate(columns) if column.elastic], list(range(len(columns)))):
+        while sum(widths) > room and candidates:
+            widest = max(candidates, key=lambda place: widths[place])
+            if widths[widest] <= LEAST_WIDTH:
+                break
+            widths[widest] -= 1
+
+
+def _join(cells: Sequence[str], columns: Sequence[Column], widths: Sequence[int]) -> str:
+    parts = []
+    for cell, column, width in zip(cells, columns, widths, strict=True):
+        shown = cut(cell, width)
+        padding = " " * (width - width_of(shown))
+        parts.append(padding + shown if column.right else shown + padding)
+    return GAP.join(parts).rstrip()
+
+
+def duration(seconds: float | None) -> str:
+    """Seconds as people say them; a dash when they are not known."""
+    if seconds is None:
+        return "-"
+    if 0 < seconds < 0.001:
+        return f"{seconds * 1e6:.0f} µs"
+    return f"{seconds * 1000:.1f} ms" if 0.001 <= seconds < 0.01 else show_seconds(max(0.0, seconds))
+
+
+def size(amount: float | None) -> str:
+    return "-" if not amount else show_bytes(amount)
+
+
+def rate(per_second: float | None) -> str:
+    if not per_second:
+        return "-"
+    if per_second >= 100:
+        return f"{per_second:,.0f}/s"
+    if per_second >= 0.1:
+        return f"{per_second:.1f}/s"
+    return f"{per_second * 60:.1f}/min" if per_second * 60 >= 0.1 else f"{per_second * 3600:.1f}/h"
+
+
+def under_way(moving: dict[str, Any] | None) -> str:
+    """What is being moved now: ``3 files under way, 2.1 GiB of 5 GiB, 120 MiB/s, about 25 s``; nothing if nothing is."""
+    if not moving:
+        return ""
+    parts = [f"{plural(moving['contents'], 'file')} under way", f"{show_bytes(moving['done_bytes'])} of {show_bytes(moving['bytes'])}"]
+    if moving.get("rate_bytes_per_s"):
+        parts.append(f"{show_bytes(moving['rate_bytes_per_s'])}/s")
+    if moving.get("eta_s"):
+        parts.append(f"about {show_seconds(max(1, round(moving['eta_s'])))}")
+    return ", ".join(parts)
+
+
+def plural(count: int, noun: str) -> str:
+    """``1 task``, ``1,000 tasks``."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"

@@ -1,0 +1,1 @@
+"""Says what client is: the one way to a master."""

@@ -1,0 +1,235 @@
+"""The process beside the master that hosts an ApplicationManager: ``python -m pilotfish.client.application_host POOL UID FILE``.
+
+The manager has a thread of its own behind a queue; this process speaks to the master as any client does. After each batch of ended
+tasks, the tasks that the manager made in answer and the fact that it has dealt with the batch are sent in one frame, which the master
+writes down as a whole: after a crash of either side the manager goes on exactly behind the last batch that was written down.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import shlex
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from pilotfish.applications.application_manager import ApplicationManager, TaskDone, read_ending
+from pilotfish.applications.run_file import SHAPE, load
+from pilotfish.applications.task_list import TaskEntry, TaskList
+from pilotfish.client.master_client import MasterClient
+from pilotfish.client.submission import Submission
+from pilotfish.errors import BadInput, ConnectionFailed, PilotfishError
+from pilotfish.model.messages import EndedItem
+from pilotfish.model.task import RunOptions
+from pilotfish.store.shared_payloads import resolve
+
+POST_THREADS = 4
+IDLE_S = 1.0
+"""How often a manager without tasks is asked whether more will come."""
+
+
+class _Changed:
+    """In the queue: tasks were added outside of a callback."""
+
+
+class _Lost:
+    def __init__(self, error: PilotfishError) -> None:
+        self.error = error
+
+
+_News = list[TaskDone] | _Changed | _Lost
+
+
+class ApplicationHost:
+    """Runs one manager to its end. ``run`` blocks; its thread is the manager's own."""
+
+    def __init__(self, client: MasterClient, submission: Submission, manager: ApplicationManager) -> None:
+        self._client = client
+        self._manager = manager
+        self._news: queue.SimpleQueue[_News] = queue.SimpleQueue()
+        self._posted: list[Future[object]] = []
+        self._pool: ThreadPoolExecutor | None = None
+        self._thread = threading.current_thread()
+        self._submission = submission
+        self._dealt_with = submission.advanced
+        self._ended = 0
+        self._tasks = TaskList(submission.next_index, manager.worker, self._added, self._post)
+
+    def run(self) -> None:
+        self._thread = threading.current_thread()
+        try:
+            self._begin()
+            while self._unfinished() or self._more_is_coming():
+                self._take_news()
+            self._manager.finalize()
+            self._send(self._tasks.take(), -1)
+        finally:
+            if self._pool is not None:
+                self._pool.shutdown()
+        self._client.close_run(self._submission)
+
+    def _begin(self) -> None:
+        first_time = self._submission.next_index == 0 and self._dealt_with == 0
+        wants_history = type(self._manager).resume is not ApplicationManager.resume
+        cursor = 0 if wants_history else self._dealt_with
+        self._ended = cursor
+        if first_time:
+            self._manager.initialize(self._tasks)
+            self._wait_for_posts()
+            self._send(self._tasks.take(), 0)
+        self._client.watch(self._submission, self, cursor)
+        while self._ended < self._dealt_with:
+            news = self._wait(None)
+            if isinstance(news, list):
+                self._rebuild(news)
+
+    def _rebuild(self, done: list[TaskDone]) -> None:
+        """Show the manager what it had dealt with before; what is beyond that is new."""
+        known = min(len(done), self._dealt_with - self._ended)
+        self._ended += known
+        self._manager.resume(done[:known])
+        if done[known:]:
+            self._deal_with(done[known:])
+
+    def _take_news(self) -> None:
+        news = self._wait(IDLE_S if not self._unfinished() else None)
+        if isinstance(news, list):
+            self._deal_with(news)
+        elif news is not None:
+            self._send(self._tasks.take(), -1)
+
+    def _deal_with(self, done: list[TaskDone]) -> None:
+        self._ended += len(done)
+        self._manager.tasks_done(done, self._tasks)
+        self._wait_for_posts()
+        self._dealt_with = self._ended
+        self._send(self._tasks.take(), self._dealt_with)
+
+    def _wait(self, timeout_s: float | None) -> _News | None:
+        """The next news; None when there was none for so long."""
+        try:
+            news = self._news.get(timeout=timeout_s)
+        except queue.Empty:
+            return None
+        # All news first, then the manager once: it is asked less often, and answers in larger frames.
+        while isinstance(news, list) and not self._news.empty():
+            more = self._news.get()
+            if isinstance(more, _Lost):
+                raise more.error
+            if isinstance(more, list):
+                news = news + more
+        if isinstance(news, _Lost):
+            raise news.error
+        return news
+
+    def _send(self, entries: list[TaskEntry], advance: int) -> None:
+        if entries or advance >= 0:
+            self._client.submit_whole(self._submission, self._tasks, entries, advance)
+
+    def _unfinished(self) -> bool:
+        return self._ended < len(self._tasks)
+
+    def _more_is_coming(self) -> bool:
+        more = self._manager.has_more_work()
+        self._send(self._tasks.take(), -1)
+        return more or self._unfinished()
+
+    # --- what the task list calls ---------------------------------------------------------------------------------------------------
+
+    def _added(self) -> None:
+        # What the manager adds in a callback is taken when the callback returns; other threads have to knock.
+        if threading.current_thread() is not self._thread:
+            self._news.put(_Changed())
+
+    def _post(self, function: Callable[..., object], *args: Any) -> None:
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(POST_THREADS, "pilotfish-post")
+        self._posted.append(self._pool.submit(function, *args))
+
+    def _wait_for_posts(self) -> None:
+        """Results count as dealt with when the work on them is through; an error in it is the manager's error."""
+        posted, self._posted = self._posted, []
+        for future in posted:
+            future.result()
+
+    # --- what the client calls, in its thread -----------------------------------------------------------------------------------------
+
+    def ended(self, items: list[EndedItem], body: memoryview) -> None:
+        start, done = 0, []
+        for item in items:
+            payload = resolve(self._client.share, body[start : start + item.length])
+            done.append(read_ending(item, payload, self._client.contents))
+            start += item.length
+        self._news.put(done)
+
+    def began(self, indices: list[int]) -> None:
+        pass
+
+    def finished(self, counts: dict[str, int]) -> None:
+        pass
+
+    def lost(self, error: PilotfishError) -> None:
+        self._news.put(_Lost(error))
+
+
+def host(pool_directory: Path, uid: str, path: Path) -> int:
+    """Run the manager of a run file to its end; the exit status of the process.
+
+    A host ends with its link to the master: the next master starts a new one, and two at a time would both answer the same tasks.
+    """
+    try:
+        client = MasterClient.connect(pool_directory, patience_s=0.0)
+    except ConnectionFailed as error:
+        print(f"{path.name}: {error}", file=sys.stderr)
+        return 1
+    client.on_end = _die
+    status = _host(client, uid, path)
+    client.on_end = None
+    client.close()
+    return status
+
+
+def _die() -> None:
+    """At once, wherever the manager is: what it has not sent counts as not done."""
+    print("the master is gone", file=sys.stderr, flush=True)
+    os._exit(1)
+
+
+def _host(client: MasterClient, uid: str, path: Path) -> int:
+    run = client.open_run(uid, RunOptions())
+    try:
+        loaded = load(path, _surroundings(client, run))
+        if loaded.manager is None:
+            raise BadInput(f"run file {path.name}: it has no manager", SHAPE)
+        ApplicationHost(client, run, loaded.manager).run()
+    except ConnectionFailed as error:
+        print(f"{path.name}: {error}", file=sys.stderr)
+        return 1
+    except Exception:  # noqa: BLE001 (the edge of the application's thread: user code may raise anything)
+        traceback.print_exc()
+        # The run must not wait for ever for tasks that nobody will make.
+        client.ask("cancel", run=run.run, reason="its application manager failed")
+        return 1
+    return 0
+
+
+def _surroundings(client: MasterClient, run: Submission) -> list[str]:
+    """Go where the person was who started the run; the arguments that the run file was given."""
+    row = client.ask("run", run=run.run).data
+    if os.path.isdir(row["cwd"]):
+        os.chdir(row["cwd"])
+    return shlex.split(row["command"])[1:]
+
+
+def main(arguments: Sequence[str]) -> int:
+    pool, uid, file = arguments
+    return host(Path(pool), uid, Path(file))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,495 @@
+"""A client of a master: thread-safe, synchronous, and undisturbed by a master that dies and comes back.
+
+One thread does all receiving and most sending. Callers append to what is to be sent and wake it, so that a burst of tasks becomes a few
+frames. After a pause the first caller sends its own task at once, which saves a switch of threads when tasks come one by one.
+What the master has not confirmed is repeated after a reconnect; the master skips what it has, so that nothing is lost or done twice.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from pilotfish.applications.parcel import Parcel, joined
+from pilotfish.applications.task_list import NOTHING, TaskEntry, TaskList, TaskNeeds
+from pilotfish.client.master_connection import MasterConnection, dial
+from pilotfish.client.pending_requests import PendingRequest, PendingRequests, Reply
+from pilotfish.client.submission import RunListener, Submission
+from pilotfish.errors import ConnectionFailed, JournalFull, PilotfishError
+from pilotfish.model.message_frames import frame
+from pilotfish.model.messages import Accepted, Answer, Began, Close, Ended, Opened, Problem, RunFinished, Watch
+from pilotfish.model.task import RunOptions, TaskSpec
+from pilotfish.store.pool_directory import PoolDirectory
+from pilotfish.store.shared_payloads import SHARE_BYTES, shared_directory, write_shared
+
+PATIENCE_S = 60.0
+"""How long a master may be away before the client gives up."""
+HANDSHAKE_S = 20.0
+FULL_DISK_S = 1.0
+"""How long to wait before tasks are offered again to a master whose disk is full."""
+_DIRECT_AFTER_S = 0.0001
+"""A caller sends by itself when nothing was sent for so long: tasks come one by one, and there is nothing to batch."""
+_BACKLOG_BYTES = 256 * 1024 * 1024
+"""Callers wait when more than this is on its way to the master."""
+_BACK_OFF_S = (0.0, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+
+
+_clients: weakref.WeakSet[MasterClient] = weakref.WeakSet()
+
+
+class MasterClient:
+    """Use ``Client.connect``. All methods may be called from any thread, and from callbacks of the client but for those that wait."""
+
+    def __init__(
+        self, pool_directory: Path, link: MasterConnection, revive: Callable[[], None] | None, patience_s: float = PATIENCE_S
+    ) -> None:
+        self.pool_directory = pool_directory
+        self.share = shared_directory(PoolDirectory(pool_directory).payloads)
+        self.contents = PoolDirectory(pool_directory).contents
+        """Where large payloads lie that everybody on this machine reads and writes directly."""
+        self._patience_s = patience_s
+        self.on_end: Callable[[], None] | None = None
+        """Called in the client's thread as its last act."""
+        self._revive = revive
+        self._owner = os.getpid()
+        self._lock = threading.Lock()
+        self._sending = threading.Lock()
+        self._room = threading.Condition(self._lock)
+        self._link: MasterConnection | None = link
+        self._sleeping = False
+        self._last_sent = 0.0
+        self._say_again_at: float | None = None
+        self._failure: PilotfishError | None = None
+        self._closing = False
+        self._runs: dict[int, Submission] = {}
+        self._errands = PendingRequests()
+        self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._poll = select.poll()
+        self._poll.register(self._wake_read, select.POLLIN)
+        self._thread = threading.Thread(target=self._main, name="pilotfish-client", daemon=True)
+        _clients.add(self)
+        self._thread.start()
+
+    @classmethod
+    def connect(
+        cls, pool_directory: str | os.PathLike[str], revive: Callable[[], None] | None = None, patience_s: float = PATIENCE_S
+    ) -> MasterClient:
+        """A client of the pool's master. ``revive`` starts the master again when nobody listens any more.
+
+        ``patience_s`` is how long the master may be away later on; 0 ends the client with its first link.
+        """
+        directory = Path(pool_directory)
+        try:
+            link = dial(directory, HANDSHAKE_S)
+        except ConnectionFailed:
+            if revive is None:
+                raise
+            revive()
+            link = dial(directory, HANDSHAKE_S)
+        return cls(directory, link, revive, patience_s)
+
+    # --- what callers do ----------------------------------------------------------------------------------------------------------
+
+    def open_run(self, uid: str, options: RunOptions, *, feeds: bool = True) -> Submission:
+        """Open a run, or find it again by its uid. ``feeds`` False: somebody else sends its tasks, or did."""
+        submission = Submission(uid, options, feeds)
+        with self._lock:
+            self._check()
+            question = self._errands.open(submission)
+            self._wake()
+        self._wait(question)
+        return submission
+
+    def spec_number(self, run: Submission, spec: TaskSpec, code: bytes) -> int:
+        with self._lock:
+            self._check()
+            return run.spec_number(spec, code)
+
+    def submit(self, run: Submission, spec: int, parcel: Parcel, register: Callable[[int], None], needs: TaskNeeds = NOTHING) -> int:
+        """Add one task. ``register`` is told its index before anything can be heard of it."""
+        parts = [parcel] if isinstance(parcel, bytes) else parcel
+        if sum(map(len, parts)) > SHARE_BYTES and self.share.is_dir():
+            payload = write_shared(self.share, parts)
+        else:
+            payload = joined(parcel)
+        with self._lock:
+            if self._failure is not None or self._closing:
+                self._check()
+            if run.unsent_bytes > _BACKLOG_BYTES and self.is_elsewhere():
+                self._room.wait_for(lambda: run.unsent_bytes <= _BACKLOG_BYTES or self._failure is not None)
+                self._check()
+            index = run.add(spec, payload, needs)
+            register(index)
+            if not self._sleeping:
+                return index
+            direct = time.monotonic() - self._last_sent > _DIRECT_AFTER_S
+            if not direct:
+                self._wake()
+        if direct:
+            self._send_now()
+        return index
+
+    def submit_whole(self, run: Submission, tasks: TaskList, entries: Sequence[TaskEntry], advance: int) -> range:
+        """Add tasks of a list, and how far the application has come, in one frame that is written down as a whole."""
+        with self._lock:
+            self._check()
+            indices = run.add_whole(tasks.specs, entries, advance)
+            self._wake()
+        return indices
+
+    def watch(self, run: Submission, listener: RunListener, cursor: int = 0, payloads: bool = True) -> None:
+        """Hear of the tasks of a run from the ``cursor``-th that ended on."""
+        with self._lock:
+            self._check()
+            run.listener, run.payloads_wanted = listener, payloads
+            run.cursor = run.begun_at = cursor
+            run.watching = False
+            self._wake()
+
+    def close_run(self, run: Submission) -> None:
+        """No more tasks will come."""
+        with self._lock:
+            self._check()
+            run.close_wanted = True
+            # A Close is not answered. The master works in order, so that any later answer shows that it was written down.
+            self._errands.ask("run", {"run": run.run})
+            self._wake()
+
+    def ask(self, kind: str, **arguments: Any) -> Reply:
+        """Ask, and wait for the answer; a problem is raised with the master's hint."""
+        return self._wait(self._put_question(kind, arguments))
+
+    def tell(self, kind: str, **arguments: Any) -> None:
+        """A command whose answer nobody waits for."""
+        self._put_question(kind, arguments)
+
+    def close(self, wait: bool = True) -> None:
+        """Send what is to be sent, then hang up."""
+        if self._owner != os.getpid():
+            return
+        with self._lock:
+            self._closing = True
+            self._wake()
+        if wait and self.is_elsewhere():
+            self._thread.join()
+
+    @property
+    def failure(self) -> PilotfishError | None:
+        return self._failure
+
+    def is_elsewhere(self) -> bool:
+        """Whether the caller may wait for the client's thread: it is not that thread itself."""
+        return threading.current_thread() is not self._thread
+
+    def join(self) -> None:
+        self._thread.join()
+
+    # --- inside callers -----------------------------------------------------------------------------------------------------------
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            raise type(self._failure)(str(self._failure), self._failure.hint)
+        if self._closing:
+            raise ConnectionFailed("this client has been closed")
+
+    def _wake(self) -> None:
+        if self._sleeping:
+            self._sleeping = False
+            os.write(self._wake_write, b"w")
+
+    def _put_question(self, kind: str, arguments: dict[str, Any]) -> PendingRequest:
+        with self._lock:
+            self._check()
+            question = self._errands.ask(kind, arguments)
+            self._wake()
+        return question
+
+    def _wait(self, question: PendingRequest) -> Reply:
+        if not self.is_elsewhere():
+            raise PilotfishError("a callback of the client cannot wait for the client", "hand it to another thread")
+        return question.wait()
+
+    def _send_now(self) -> None:
+        """Send in the caller's thread, unless the client's thread is at it."""
+        if not self._sending.acquire(blocking=False):
+            with self._lock:
+                self._wake()
+            return
+        try:
+            link = self._link
+            if link is not None and not link.waiting:
+                self._gather(link)
+                link.flush()
+            if link is None or link.waiting:
+                with self._lock:
+                    self._wake()
+        except OSError:
+            # The client's thread sees the same and reconnects; what was to be sent is among the unaccepted.
+            with self._lock:
+                self._wake()
+        finally:
+            self._sending.release()
+
+    # --- the client's thread ------------------------------------------------------------------------------------------------------
+
+    def _main(self) -> None:
+        try:
+            while self._link is not None:
+                try:
+                    self._serve(self._link)
+                except (OSError, ConnectionFailed):
+                    self._drop()
+                    if self._is_over():
+                        break
+                    self._reconnect()
+                else:
+                    break
+        except BaseException as error:  # the edge: whoever waits has to hear of it, whatever it was
+            self._fail(error if isinstance(error, PilotfishError) else PilotfishError(f"the client's thread died: {error!r}"))
+            if not isinstance(error, PilotfishError):
+                raise
+        finally:
+            self._end()
+
+    def _end(self) -> None:
+        self._fail(ConnectionFailed("this client has been closed"))
+        self._drop()
+        with self._lock:
+            self._sleeping = False
+        if self.on_end is not None:
+            self.on_end()
+        with self._lock:
+            os.close(self._wake_read)
+            os.close(self._wake_write)
+
+    def _serve(self, link: MasterConnection) -> None:
+        """Send and receive until the link breaks (an exception) or the client is closed."""
+        poll, descriptor, wake = self._poll, link.fileno(), self._wake_read
+        poll.register(descriptor, select.POLLIN)
+        interest = select.POLLIN
+        while True:
+            with self._sending:
+                link.flush()
+                if not link.waiting and self._has_unsent():
+                    self._gather(link)
+                    link.flush()
+                wanted = select.POLLIN | select.POLLOUT if link.waiting else select.POLLIN
+            if wanted != interest:
+                poll.modify(descriptor, wanted)
+                interest = wanted
+            with self._lock:
+                if interest == select.POLLIN:
+                    if self._has_unsent():
+                        continue
+                    if self._closing and not self._unsettled():
+                        return
+                self._sleeping = True
+            events = poll.poll(None if self._say_again_at is None else FULL_DISK_S * 1000)
+            self._sleeping = False
+            if self._say_again_at is not None and time.monotonic() >= self._say_again_at:
+                self._say_again_at = None
+                raise ConnectionFailed("the disk of the master was full: say everything again")
+            for ready, _ in events:
+                if ready == wake:
+                    os.read(wake, 64)
+                else:
+                    for message, body in link.receive():
+                        self._handle(message, body)
+                        del message, body  # what was large is not kept while nothing comes
+
+    def _has_unsent(self) -> bool:
+        if self._errands.has_unsent:
+            return True
+        for run in self._runs.values():
+            if run.has_unsent or run.has_taken:
+                return True
+            if (run.listener is not None and not run.watching) or (run.close_wanted and not run.close_sent):
+                return True
+        return False
+
+    def _gather(self, link: MasterConnection) -> None:
+        """Put all that is to be sent on the link. The sending lock is held."""
+        with self._lock:
+            for encoded in self._errands.cut_opens():
+                link.put(encoded)
+            for run in self._runs.values():
+                if run.listener is not None and not run.watching:
+                    link.put(frame(Watch(run.run, run.cursor, run.payloads_wanted)))
+                    run.watching = True
+                for encoded in run.cut():
+                    link.put(encoded)
+                if run.has_taken:
+                    link.put(frame(run.take()))
+                if run.close_wanted and not run.close_sent:
+                    link.put(frame(Close(run.run)))
+                    run.close_sent = True
+            for encoded in self._errands.cut_questions():
+                link.put(encoded)
+            self._last_sent = time.monotonic()
+            self._room.notify_all()
+
+    def _handle(self, message: Any, body: memoryview) -> None:
+        if isinstance(message, Ended):
+            run = self._runs.get(message.run)
+            if run is not None and run.listener is not None:
+                items, body = run.heard(message.cursor, message.items, body)
+                run.listener.ended(items, body)
+                run.digested(items)
+        elif isinstance(message, Accepted):
+            run = self._runs.get(message.run)
+            if run is not None:
+                with self._lock:
+                    run.accepted(message.tasks)
+        elif isinstance(message, Began):
+            run = self._runs.get(message.run)
+            if run is not None and run.listener is not None:
+                run.listener.began(message.indices)
+        elif isinstance(message, RunFinished):
+            run = self._runs.get(message.run)
+            if run is not None and run.listener is not None:
+                run.listener.finished(message.counts)
+        elif isinstance(message, Opened):
+            self._opened(message)
+        elif isinstance(message, (Answer, Problem)):
+            self._answered(message, body)
+
+    def _opened(self, message: Opened) -> None:
+        with self._lock:
+            opening = self._errands.opened(message.uid)
+            if opening is not None:
+                self._runs[message.run] = opening[0]
+            run = self._runs.get(message.run)
+            if run is not None and run.uid == message.uid:
+                run.found(message)
+            strangers = [other for other in self._runs.values() if other.uid == message.uid and other.run != message.run]
+        if opening is not None:
+            opening[1].answer(Reply(None, b""))
+        for other in strangers:
+            if other.listener is not None:
+                other.listener.lost(PilotfishError("the master came back without this run", "see what became of it: pilotfish doctor"))
+
+    def _answered(self, message: Answer | Problem, body: memoryview) -> None:
+        if isinstance(message, Problem):
+            problem = PilotfishError(message.message, message.hint)
+            problem.code = message.code
+            if message.query < 0:
+                self._unasked_problem(problem)
+                return
+        with self._lock:
+            question = self._errands.answered(message.query)
+        if question is None:
+            return
+        if isinstance(message, Answer):
+            question.answer(Reply(message.data, bytes(body)))
+        else:
+            question.fail(problem)
+
+    def _unasked_problem(self, problem: PilotfishError) -> None:
+        """An Open or a Submit was refused. The oldest Open is meant, if any waits; else the runs cannot go on.
+
+        A full disk is waited for: everything is said again after a while, and what was sent behind the refused tasks is refused
+        for that reason only.
+        """
+        if problem.code == JournalFull.code:
+            self._say_again_at = time.monotonic() + FULL_DISK_S
+        if self._say_again_at is not None:
+            return
+        with self._lock:
+            opening = self._errands.oldest_open()
+            runs = list(self._runs.values())
+        if opening is not None:
+            opening.fail(problem)
+            return
+        for run in runs:
+            if run.has_unaccepted:
+                run.give_up()
+                if run.listener is not None:
+                    run.listener.lost(problem)
+
+    # --- when the master goes away ------------------------------------------------------------------------------------------------
+
+    def _drop(self) -> None:
+        with self._sending:
+            link, self._link = self._link, None
+            if link is not None:
+                try:
+                    self._poll.unregister(link.fileno())
+                except KeyError:
+                    pass
+                link.close()
+
+    def _reconnect(self) -> None:
+        """A new link, on which everything unconfirmed is said again. Gives up when the master stays away."""
+        if not self._patience_s:
+            raise ConnectionFailed("the master is gone")
+        deadline, tries = time.monotonic() + self._patience_s, 0
+        while True:
+            try:
+                if tries and self._revive is not None:
+                    self._revive()
+                link = dial(self.pool_directory, HANDSHAKE_S)
+                break
+            except ConnectionFailed:
+                if time.monotonic() > deadline or self._is_over():
+                    raise
+            pause = _BACK_OFF_S[min(tries, len(_BACK_OFF_S) - 1)]
+            tries += 1
+            if select.select([self._wake_read], [], [], pause)[0]:
+                os.read(self._wake_read, 64)
+        with self._sending, self._lock:
+            for run in self._runs.values():
+                link.put(frame(run.opening()))
+                for encoded in run.again():
+                    link.put(encoded)
+            self._link = link
+
+    def _is_over(self) -> bool:
+        """After the link broke: whether there is no more reason for another one."""
+        with self._lock:
+            self._errands.repeat()
+            return self._closing and not self._unsettled()
+
+    def _unsettled(self) -> bool:
+        """Whether the master owes us a confirmation."""
+        return bool(self._errands) or any(run.has_unaccepted for run in self._runs.values())
+
+    def _fail(self, error: PilotfishError) -> None:
+        """Tell all who wait that nothing more will come."""
+        with self._lock:
+            self._failure = self._failure or error
+            questions = self._errands.give_up()
+            runs = list(self._runs.values())
+            self._runs.clear()
+            self._room.notify_all()
+        for question in questions:
+            question.fail(error)
+        for run in runs:
+            if run.listener is not None:
+                run.listener.lost(error)
+
+    # --- fork ---------------------------------------------------------------------------------------------------------------------
+
+    def _forget_after_fork(self) -> None:
+        """In a forked child: the thread is not here and the link belongs to the parent."""
+        self._lock = threading.Lock()
+        self._sending = threading.Lock()
+        self._room = threading.Condition(self._lock)
+        self._sleeping = False
+        self._failure = ConnectionFailed("this client belongs to the process that forked this one", "make a new one in the child")
+        if self._link is not None:
+            self._link.close()
+            self._link = None
+
+
+def _after_fork_in_child() -> None:
+    for client in list(_clients):
+        client._forget_after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -1,0 +1,166 @@
+"""One proven connection to a master, as a client has it: a Unix socket, frames in, frames out, nothing that waits.
+
+``dial`` does wait: it connects, proves who we are and has the master prove that it is ours.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import os
+import secrets
+import select
+import socket
+import time
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from pilotfish.errors import ConnectionFailed
+from pilotfish.model import messages
+from pilotfish.model.message_frames import Buffer, FrameSplitter, frame, joined
+from pilotfish.model.messages import PROTOCOL, Banner, Message, Prove, Proved, Refused
+from pilotfish.store.keyring import CLIENT, UNIX, proof
+
+Frame = tuple[Any, memoryview]
+
+_READ_BYTES = 64 * 1024
+_READ_BYTES_LARGE = 1024 * 1024
+_JOIN_BELOW = 32 * 1024
+"""Smaller parts are joined before they are sent: one copy is cheaper than one more entry for the kernel to walk."""
+_PARTS_PER_CALL = 64
+
+
+class MasterConnection:
+    """The connection. One thread at a time may send, one may receive."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self.epoch = 0
+        self._inbox = FrameSplitter()
+        self._unsent: deque[memoryview] = deque()
+        sock.setblocking(False)
+
+    def fileno(self) -> int:
+        return self.sock.fileno()
+
+    def trust(self, epoch: int) -> None:
+        """The master has proven itself: large frames may come."""
+        self.epoch = epoch
+        self._inbox.trust()
+
+    def put(self, buffers: Sequence[Buffer]) -> None:
+        """Have these buffers sent, after what waits already."""
+        self._unsent.extend(map(memoryview, joined(buffers, _JOIN_BELOW)))
+
+    @property
+    def waiting(self) -> bool:
+        return bool(self._unsent)
+
+    def flush(self) -> None:
+        """Send as much as the socket takes."""
+        unsent = self._unsent
+        while unsent:
+            try:
+                if len(unsent) == 1:
+                    sent = self.sock.send(unsent[0])
+                else:
+                    sent = self.sock.sendmsg([unsent[i] for i in range(min(len(unsent), _PARTS_PER_CALL))])
+            except BlockingIOError:
+                return
+            while unsent and sent >= len(unsent[0]):
+                sent -= len(unsent.popleft())
+            if sent:
+                unsent[0] = unsent[0][sent:]
+
+    def receive(self) -> list[Frame]:
+        """The frames that have come, decoded; ConnectionFailed at the end of the stream."""
+        try:
+            data = self.sock.recv(_READ_BYTES if self._inbox.missing < _READ_BYTES else _READ_BYTES_LARGE)
+        except BlockingIOError:
+            return []
+        if not data:
+            raise ConnectionFailed("the master closed the connection")
+        try:
+            return [(messages.decode_to_client(header), body) for header, body in self._inbox.feed(data)]
+        except msgspec.DecodeError as error:
+            fix = "use the same version of Pilotfish on both sides"
+            raise ConnectionFailed(f"the master sent what cannot be read: {error}", fix) from error
+
+    def close(self) -> None:
+        self.sock.close()
+
+    def next_frame(self, deadline: float) -> Message:
+        """The next message, waited for: only for the handshake, in which the master says one thing at a time."""
+        while True:
+            ready, _, _ = select.select([self.sock], [], [], max(0.0, deadline - time.monotonic()))
+            if not ready:
+                raise ConnectionFailed("the master did not answer in time", "see whether it is busy: pilotfish status")
+            if frames := self.receive():
+                message: Message = frames[0][0]
+                return message
+
+
+def read_credentials(pool_directory: Path) -> dict[str, Any]:
+    path = pool_directory / "client.json"
+    try:
+        with open(path, "rb") as stream:
+            status = os.fstat(stream.fileno())
+            if status.st_uid != os.geteuid() or status.st_mode & 0o077:
+                raise ConnectionFailed(f"{path} can be read by others", f"chmod 600 {path}")
+            credentials = json.load(stream)
+    except FileNotFoundError:
+        raise ConnectionFailed(f"there is no pool in {pool_directory}", "start one with: pilotfish run") from None
+    except ValueError as error:
+        raise ConnectionFailed(f"{path} cannot be read: {error}", "pilotfish doctor") from error
+    if not isinstance(credentials, dict):
+        raise ConnectionFailed(f"{path} holds no credentials", "pilotfish doctor")
+    return credentials
+
+
+def dial(pool_directory: Path, timeout_s: float) -> MasterConnection:
+    """A proven link to the master of a pool; the credentials are read anew, as the master may have moved."""
+    credentials = read_credentials(pool_directory)
+    paths = [end["path"] for end in credentials.get("endpoints", ()) if end.get("kind") == "unix"]
+    problem: Exception | None = None
+    for path in paths:
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        try:
+            sock.settimeout(timeout_s)
+            sock.connect(path)
+            return _prove(MasterConnection(sock), credentials, timeout_s)
+        except (OSError, ConnectionFailed) as error:
+            sock.close()
+            problem = error
+    if problem is None:
+        raise ConnectionFailed(f"{pool_directory / 'client.json'} names no Unix socket", "pilotfish doctor")
+    if isinstance(problem, ConnectionFailed):
+        raise problem
+    raise ConnectionFailed(f"no master answers at {paths[-1]}: {problem}", "start one with: pilotfish run") from problem
+
+
+def _prove(link: MasterConnection, credentials: dict[str, Any], timeout_s: float) -> MasterConnection:
+    deadline = time.monotonic() + timeout_s
+    key, key_id, role = bytes.fromhex(credentials["key"]), credentials["key_id"], CLIENT
+    banner = link.next_frame(deadline)
+    if not isinstance(banner, Banner):
+        raise ConnectionFailed("what answered is no Pilotfish master", "pilotfish doctor")
+    if banner.protocol != PROTOCOL:
+        raise ConnectionFailed(
+            f"the master speaks protocol {banner.protocol}, this is {PROTOCOL}", "stop it with its own version: pilotfish stop"
+        )
+    nonce = secrets.token_hex(32)
+    mac = proof(key, "peer", role, key_id, (banner.nonce, nonce), UNIX)
+    link.put(frame(Prove(PROTOCOL, role, key_id, nonce, mac)))
+    link.flush()
+    answer = link.next_frame(deadline)
+    if isinstance(answer, Refused):
+        raise ConnectionFailed(f"the master refused us: {answer.reason}", "pilotfish doctor")
+    right = proof(key, "master", role, key_id, (nonce, banner.nonce), UNIX)
+    if not isinstance(answer, Proved) or not hmac.compare_digest(answer.mac, right):
+        raise ConnectionFailed("the master could not prove that it holds our key", "pilotfish doctor")
+    link.trust(answer.epoch)
+    return link

@@ -1,0 +1,207 @@
+"""``sites.toml`` as a text that a person has written: what is changed is changed in its place, and all else stays as it is.
+
+The text is cut into statements (a header, a key with its value, a line that says nothing), which are kept, replaced or left out. Whatever
+comes of it is read again before it is written: it must say what was meant, and nothing else may have changed.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pilotfish.config import home, parse_toml, read_toml
+from pilotfish.errors import BadInput
+from pilotfish.store.keyring import write_private
+from pilotfish.store.pool_directory import make_private_directory
+
+BARE = re.compile(r"[A-Za-z0-9_-]+")
+Table = dict[str, Any]
+
+
+def sites_path() -> Path:
+    return home() / "sites.toml"
+
+
+def read_tables(path: Path) -> dict[str, Table]:
+    """What is written, as it is written; nothing of it is checked but that it is TOML."""
+    return parse_toml(path, read_toml(path))
+
+
+def write_site(path: Path, name: str, table: Table | None) -> None:
+    """Have the file say this of a site, and of all others what it said before. None: nothing any more."""
+    text = read_toml(path)
+    before = parse_toml(path, text)
+    wanted = {key: value for key, value in before.items() if key != name} | ({name: table} if table is not None else {})
+    if table is None:
+        after = without_table(text, name)
+    elif name in before:
+        after = with_changes(text, name, before[name], table)
+    else:
+        after = with_table(text, name, table)
+    try:
+        understood = tomllib.loads(after) == wanted
+    except (ValueError, RecursionError):
+        understood = False
+    if not understood:
+        raise BadInput(
+            f"{path}: site {name} is written in a way that cannot be changed from here",
+            f"write it as a table, [{show_key(name)}], or edit it",
+        )
+    try:
+        # Where a link leads to, as some people keep such files elsewhere.
+        write_private(path.resolve(), after.encode())
+    except UnicodeEncodeError:
+        raise BadInput(f"site {name}: what is to be written is not UTF-8", "use other characters") from None
+
+
+@contextmanager
+def editing(path: Path) -> Iterator[None]:
+    """Only one of us at a time reads it and writes it again."""
+    directory = os.open(make_private_directory(path.parent), os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(directory, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(directory)
+
+
+# --- statements -----------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class TomlStatement:
+    """Some whole lines. ``header``: the table that begins here. ``key``: the first part of what is set. Neither: blank, or a comment."""
+
+    text: str
+    header: tuple[str, ...] = ()
+    key: str | None = None
+
+    @property
+    def is_comment(self) -> bool:
+        return self.text.lstrip().startswith("#")
+
+
+def statements(text: str) -> list[TomlStatement]:
+    """A statement is as many lines as make sense by themselves: a value may go over several."""
+    found: list[TomlStatement] = []
+    waiting = ""
+    for line in text.splitlines(keepends=True):
+        waiting += line
+        try:
+            says = tomllib.loads(waiting)
+        except tomllib.TOMLDecodeError:
+            continue
+        if waiting.lstrip().startswith("["):
+            found.append(TomlStatement(waiting, header=_path_of(says)))
+        else:
+            found.append(TomlStatement(waiting, key=next(iter(says), None)))
+        waiting = ""
+    return [*found, *([TomlStatement(waiting)] if waiting else [])]
+
+
+def _path_of(says: Any) -> tuple[str, ...]:
+    path: tuple[str, ...] = ()
+    while isinstance(says, dict) and says:
+        (key, says), *_ = says.items()
+        path += (key,)
+    return path
+
+
+# --- changes --------------------------------------------------------------------------------------------------------------------------
+
+
+def with_table(text: str, name: str, table: Mapping[str, Any]) -> str:
+    """One more table, at the end."""
+    gap = "" if not text else "\n" if text.endswith("\n") else "\n\n"
+    return f"{text}{gap}[{show_key(name)}]\n" + "".join(f"{show_key(key)} = {show_value(value)}\n" for key, value in table.items())
+
+
+def with_changes(text: str, name: str, before: Table, table: Table) -> str:
+    """Keys that are other than before are written where they were, new ones below the last, and those that are gone are left out."""
+    pending = {key: value for key, value in table.items() if key not in before or before[key] != value}
+    changed = {*pending, *(key for key in before if key not in table)}
+    lines: list[TomlStatement] = []
+    inside: tuple[str, ...] = ()
+    last = 0
+    for one in statements(text):
+        inside = one.header or inside
+        # A part of a key that is changed, in a table of its own, is written anew as a whole.
+        if inside[:1] == (name,) and len(inside) > 1 and inside[1] in changed:
+            continue
+        if inside == (name,) and one.key is not None and one.key in changed:
+            if one.key in pending:
+                value = f"{show_key(one.key)} = {show_value(pending.pop(one.key))}"
+                lines.append(TomlStatement(f"{value}{_remark(one.text)}\n"))
+                last = len(lines)
+            continue
+        lines.append(one)
+        if inside == (name,) and (one.header or one.key is not None):
+            last = len(lines)
+    if lines and not lines[last - 1].text.endswith("\n"):
+        lines[last - 1].text += "\n"
+    lines[last:last] = [TomlStatement(f"{show_key(key)} = {show_value(value)}\n") for key, value in pending.items()]
+    return "".join(one.text for one in lines)
+
+
+def without_table(text: str, name: str) -> str:
+    """The table with its parts and with the comment right above it; comments right above the next one belong to that."""
+    kept: list[TomlStatement] = []
+    ours: list[TomlStatement] = []
+    inside: tuple[str, ...] = ()
+    for one in statements(text):
+        if one.header and inside[:1] == (name,) and one.header[:1] != (name,):
+            kept += _comments_above(ours)
+            ours = []
+        if one.header[:1] == (name,) and inside[:1] != (name,):
+            del kept[len(kept) - len(_comments_above(kept)) :]
+        inside = one.header or inside
+        (ours if inside[:1] == (name,) else kept).append(one)
+    return "".join(one.text for one in kept)
+
+
+def _comments_above(lines: list[TomlStatement]) -> list[TomlStatement]:
+    count = 0
+    while count < len(lines) and lines[-1 - count].is_comment:
+        count += 1
+    return lines[len(lines) - count :]
+
+
+def _remark(text: str) -> str:
+    """What a person noted behind a value, with the space before it."""
+    says = tomllib.loads(text)
+    for place in (match.start() for match in re.finditer(r"\s*#", text)):
+        try:
+            if tomllib.loads(text[:place]) == says:
+                return text[place:].rstrip("\n")
+        except tomllib.TOMLDecodeError:
+            continue
+    return ""
+
+
+# --- values ---------------------------------------------------------------------------------------------------------------------------
+
+
+def show_key(key: str) -> str:
+    return key if BARE.fullmatch(key) else show_value(key)
+
+
+def show_value(value: Any) -> str:
+    """A value as TOML."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    if isinstance(value, int | float):
+        return repr(value)
+    if isinstance(value, Mapping):
+        inner = ", ".join(f"{show_key(key)} = {show_value(one)}" for key, one in value.items())
+        return f"{{ {inner} }}" if inner else "{}"
+    return "[" + ", ".join(show_value(one) for one in value) + "]"

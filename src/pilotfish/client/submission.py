@@ -1,0 +1,292 @@
+"""One run as its client sees it: what is still to be sent, what the master has not yet written down, and how far we have listened."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections import deque
+from collections.abc import Sequence
+from typing import Protocol
+
+import msgspec
+
+from pilotfish.applications.task_list import NOTHING, TaskEntry, TaskNeeds
+from pilotfish.errors import BadInput, PayloadTooLarge, PilotfishError
+from pilotfish.model.contents import AwaitedFile, Content
+from pilotfish.model.message_frames import Buffer, frame
+from pilotfish.model.messages import MAX_BODY, EndedItem, Open, Opened, Submit, Taken
+from pilotfish.model.quantities import show_bytes
+from pilotfish.model.task import REFERENCE_BYTES, RunOptions, TaskSpec
+from pilotfish.store.shared_payloads import SHARE_BYTES
+
+BATCH_TASKS = 4096
+BATCH_BYTES = 4 * 1024 * 1024
+BATCH_LINKS = 100_000
+WHOLE_TASKS = 500_000
+"""So many tasks and dependencies fit one header, whatever their numbers are."""
+TAKE_BYTES = 1024 * 1024
+TASK_WEIGHT = 64
+
+
+def readable(text: str) -> str:
+    """A text for people: bytes that are not UTF-8 (a file name can have such) are shown by their number."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+class RunListener(Protocol):
+    """Who hears about a run. Called in the client's own thread: it must be quick and must not wait for the client."""
+
+    def ended(self, items: list[EndedItem], body: memoryview) -> None: ...
+
+    def began(self, indices: list[int]) -> None: ...
+
+    def finished(self, counts: dict[str, int]) -> None: ...
+
+    def lost(self, error: PilotfishError) -> None:
+        """Nothing more will be heard: the master cannot be reached, or refused."""
+
+
+class SubmitBatch:
+    """What becomes one Submit. ``size`` counts the bytes of its body."""
+
+    __slots__ = (
+        "advance", "awaited", "codes", "contents", "costs", "deps", "first", "first_spec", "links", "payloads", "size", "specs", "tasks",
+        "whole",
+    )  # fmt: skip
+
+    def __init__(self, first: int, first_spec: int, whole: bool = False) -> None:
+        self.first = first
+        self.first_spec = first_spec
+        self.specs: list[TaskSpec] = []
+        self.codes: list[bytes] = []
+        self.tasks: list[tuple[int, int]] = []
+        self.payloads: list[Buffer] = []
+        self.deps: dict[int, list[int]] = {}
+        self.contents: dict[int, tuple[Content, ...]] = {}
+        self.awaited: dict[int, tuple[AwaitedFile, ...]] = {}
+        self.costs: list[float] = []
+        """Of the first tasks; those beyond it cost 1."""
+        self.size = 0
+        self.links = 0
+        self.advance = -1
+        self.whole = whole
+        """Nothing is added to it any more."""
+
+    def add(self, spec: int, payload: bytes, needs: TaskNeeds) -> None:
+        place = len(self.tasks)
+        if needs.after:
+            self.deps[place] = list(needs.after)
+            self.links += len(needs.after)
+        if needs.contents:
+            self.contents[place] = needs.contents
+            self.links += len(needs.contents)
+        if needs.awaited:
+            self.awaited[place] = needs.awaited
+            self.links += len(needs.awaited)
+        if needs.cost != 1.0:
+            self.costs += [1.0] * (place - len(self.costs)) + [needs.cost]
+        self.tasks.append((spec, len(payload)))
+        self.payloads.append(payload)
+
+    def encode(self, run: int) -> list[Buffer]:
+        lengths = [len(code) for code in self.codes]
+        costs = self.costs + [1.0] * (len(self.tasks) - len(self.costs)) if self.costs else []
+        words = (self.deps, self.advance, self.contents, costs, self.awaited)
+        message = Submit(run, self.first, self.first_spec, self.specs, lengths, self.tasks, *words)
+        return frame(message, [*self.codes, *self.payloads])
+
+
+class Submission:
+    """The state of one run at its client. The client's lock guards it; nothing here waits or does I/O."""
+
+    def __init__(self, uid: str, options: RunOptions, feeds: bool = True) -> None:
+        self.uid = uid
+        self._feeds = feeds
+        self.options = msgspec.structs.replace(
+            options, name=readable(options.name), command=readable(options.command), cwd=readable(options.cwd)
+        )
+        self.run = -1
+        self.next_index = 0
+        self.next_spec = 0
+        self.advanced = 0
+        self.listener: RunListener | None = None
+        self.payloads_wanted = True
+        self.cursor = self.begun_at = 0
+        """How many endings we have been told of, and from which on we wanted to be told."""
+        self._told = bytearray()
+        self._digested = 0
+        self._weight = 0
+        self.watching = False
+        self.close_wanted = False
+        self.close_sent = False
+        self.unsent_bytes = 0
+        self._advance_sent = -1
+        self._fresh: deque[SubmitBatch] = deque()
+        self._unaccepted: deque[tuple[int, list[Buffer]]] = deque()
+        self._numbers: dict[bytes, int] = {}
+
+    def opening(self) -> Open:
+        return Open(self.uid, self.options, self._feeds)
+
+    def found(self, opened: Opened) -> None:
+        """The master knows the run: a new one, or one from before, whose tasks and specs keep their numbers."""
+        first_time = self.run < 0
+        self.run = opened.run
+        if first_time:
+            self.next_index = opened.tasks
+            self.next_spec = opened.specs
+            self.advanced = opened.advanced
+        elif self._advance_sent > opened.advanced and not self._unaccepted and not self._fresh:
+            # An advance without tasks is not among the unaccepted; if the old master died before writing it down, say it again.
+            self.add_whole((), (), self._advance_sent)
+
+    def spec_number(self, spec: TaskSpec, code: bytes, batch: SubmitBatch | None = None) -> int:
+        """The number of a spec in the run; an equal one is not sent again."""
+        if len(code) > MAX_BODY // 2:
+            raise PayloadTooLarge(
+                f"{spec.name!r} has {show_bytes(len(code))} of code or shared files; {show_bytes(MAX_BODY // 2)} is the most",
+                "pass large data as files that the workers can read",
+            )
+        spec = msgspec.structs.replace(spec, name=readable(spec.name))
+        try:
+            digest = hashlib.sha256(msgspec.json.encode(spec))
+        except UnicodeEncodeError as problem:
+            text = readable(str(problem.object))
+            raise BadInput(f"{spec.name}: {text!r} is not UTF-8", "give files, variables and directories names in UTF-8") from None
+        digest.update(code)
+        key = digest.digest()
+        number = self._numbers.get(key)
+        if number is None:
+            batch = batch or self._open_batch(len(code))
+            batch.specs.append(spec)
+            batch.codes.append(code)
+            batch.size += len(code)
+            self.unsent_bytes += len(code)
+            number = self._numbers[key] = self.next_spec
+            self.next_spec += 1
+        return number
+
+    def _open_batch(self, size: int) -> SubmitBatch:
+        if self._fresh:
+            batch = self._fresh[-1]
+            if len(batch.tasks) < BATCH_TASKS and batch.size + size <= BATCH_BYTES and batch.links < BATCH_LINKS and not batch.whole:
+                return batch
+        batch = SubmitBatch(self.next_index, self.next_spec)
+        self._fresh.append(batch)
+        return batch
+
+    def add(self, spec: int, payload: bytes, needs: TaskNeeds = NOTHING) -> int:
+        """One more task; its index in the run."""
+        size = len(payload)
+        if len(needs.after) > WHOLE_TASKS:
+            raise PayloadTooLarge(
+                f"after: {len(needs.after)} tasks; {WHOLE_TASKS} are the most", "put a task in between that waits for a part of them"
+            )
+        if size > MAX_BODY:
+            raise PayloadTooLarge(
+                f"the arguments of a task have {show_bytes(size)} when pickled; {show_bytes(MAX_BODY)} is the most",
+                "pass large data as files that the workers can read",
+            )
+        batch = self._open_batch(size)
+        batch.add(spec, payload, needs)
+        batch.size += size
+        self.unsent_bytes += size
+        index = self.next_index
+        self.next_index = index + 1
+        return index
+
+    def add_whole(self, specs: Sequence[tuple[TaskSpec, bytes]], entries: Sequence[TaskEntry], advance: int) -> range:
+        """Tasks in one frame, together with how far the application has come: all of it is written down, or nothing.
+
+        The entries count in ``specs``, of which those that the run has not yet are sent along.
+        """
+        used = dict.fromkeys(entry.spec for entry in entries)
+        size = sum(len(entry.payload) for entry in entries) + sum(len(specs[local][1]) for local in used)
+        links = sum(len(entry.needs.after) + len(entry.needs.contents) + len(entry.needs.awaited) for entry in entries)
+        if size > MAX_BODY or len(entries) + links > WHOLE_TASKS:
+            raise PayloadTooLarge(
+                f"{len(entries)} tasks with {links} dependencies and {show_bytes(size)} in one answer; "
+                f"{WHOLE_TASKS} tasks and dependencies and {show_bytes(MAX_BODY)} are the most",
+                "create fewer tasks at a time",
+            )
+        batch = SubmitBatch(self.next_index, self.next_spec, whole=True)
+        numbers = {local: self.spec_number(*specs[local], batch) for local in used}
+        for entry in entries:
+            batch.add(numbers[entry.spec], entry.payload, entry.needs)
+        batch.advance = advance
+        self._advance_sent = max(self._advance_sent, advance)
+        self._fresh.append(batch)
+        self.next_index += len(entries)
+        return range(batch.first, self.next_index)
+
+    @property
+    def has_unsent(self) -> bool:
+        fresh = self._fresh
+        return bool(fresh) and (len(fresh) > 1 or bool(fresh[0].tasks) or fresh[0].advance >= 0)
+
+    @property
+    def has_unaccepted(self) -> bool:
+        return bool(self._unaccepted) or self.has_unsent
+
+    def cut(self) -> list[list[Buffer]]:
+        """The frames to send now; they are kept until the master has written them down."""
+        frames = []
+        while self._fresh:
+            batch = self._fresh[0]
+            if not batch.tasks and batch.advance < 0 and len(self._fresh) == 1:
+                # Specs alone wait for their first task: only tasks are counted when the master says what it has.
+                break
+            encoded = batch.encode(self.run)
+            self._fresh.popleft()
+            if batch.tasks or batch.specs:
+                self._unaccepted.append((batch.first + max(len(batch.tasks), 1), encoded))
+            frames.append(encoded)
+        self.unsent_bytes = 0
+        return frames
+
+    def again(self) -> list[list[Buffer]]:
+        """What a new connection has to repeat."""
+        self.watching = self.close_sent = False
+        return [encoded for _, encoded in self._unaccepted]
+
+    def give_up(self) -> None:
+        """Nothing of what is not written down will be."""
+        self._fresh.clear()
+        self._unaccepted.clear()
+
+    def accepted(self, tasks: int) -> None:
+        unaccepted = self._unaccepted
+        while unaccepted and unaccepted[0][0] <= tasks:
+            unaccepted.popleft()
+
+    def heard(self, cursor: int, items: list[EndedItem], body: memoryview) -> tuple[list[EndedItem], memoryview]:
+        """The news in an Ended. A master whose journal was damaged tells everything again, in an order of its own."""
+        told = self._told
+        told.extend(bytes(max(0, max((item.index for item in items), default=0) + 1 - len(told))))
+        news = [item for item in items[max(0, self.begun_at - cursor) :] if not told[item.index]]
+        self.cursor = cursor + len(items)
+        if len(news) < len(items):
+            body = _bodies_of(news, items, body) if self.payloads_wanted else body
+        for item in items:
+            told[item.index] = 1
+        return news, body
+
+    def digested(self, items: list[EndedItem]) -> None:
+        """Whoever listens has made of them what he wanted, so that the originals are no longer needed."""
+        self._digested = self.cursor
+        self._weight += sum(SHARE_BYTES if item.length == REFERENCE_BYTES else item.length + TASK_WEIGHT for item in items)
+
+    @property
+    def has_taken(self) -> bool:
+        """Enough that it pays to tell the master, which keeps it for us alone."""
+        return self._weight > TAKE_BYTES and self.options.owned and self.payloads_wanted
+
+    def take(self) -> Taken:
+        self._weight = 0
+        return Taken(self.run, self._digested)
+
+
+def _bodies_of(chosen: list[EndedItem], items: list[EndedItem], body: memoryview) -> memoryview:
+    ends = list(itertools.accumulate(item.length for item in items))
+    places = {item.index: body[end - item.length : end] for item, end in zip(items, ends, strict=True)}
+    return memoryview(b"".join(places[item.index] for item in chosen))

@@ -1,0 +1,421 @@
+"""From the options of ``pilotfish run`` to the tasks: checked before anything is started, made one by one when they are submitted."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from functools import lru_cache
+from pathlib import Path
+
+from pilotfish.applications.executable import (
+    Executable,
+    LaunchSpec,
+    check_environment,
+    check_inputs,
+    check_outputs,
+    check_signal,
+    expand_inputs,
+    program_beside,
+)
+from pilotfish.applications.input_files import Source as Input
+from pilotfish.applications.input_files import TravelFile
+from pilotfish.applications.sweeps.placeholders import Template, check_all_used, make_template
+from pilotfish.applications.sweeps.sweep import Sweep, make_sweep
+from pilotfish.applications.sweeps.task_list_file import ListedTask, TaskFile, read_task_file
+from pilotfish.cli.commands.log_commands import fetch_output
+from pilotfish.client.session import PoolSessionProtocol, look, task_name
+from pilotfish.errors import BadInput, did_you_mean
+from pilotfish.model.contents import AwaitedFile
+from pilotfish.model.environment import without_secrets
+
+INTERPRETER = re.compile(r"(python|pypy|perl|ruby|Rscript|julia|node|lua|bash|dash|ksh|zsh|sh)[0-9.]*")
+PLAIN_WORD = re.compile(r"[\w@%+=:,./{}#-]+")
+MOST_STDIN_BYTES = 64 << 20
+TEXT_BYTES = 256
+SHOWN_COMMAND = 60
+NOT_PASSED = ("PILOTFISH_", "BASH_FUNC_")
+
+ReadInputs = Callable[[Iterable[str]], dict[str, Input]]
+
+
+@dataclass(frozen=True, slots=True)
+class RunRequest:
+    """What a person typed about the tasks of one run, before anything was made of it."""
+
+    command: tuple[str, ...] = ()
+    task_list: str | None = None
+    parameters: tuple[str, ...] = ()
+    tables: tuple[str, ...] = ()
+    each_line: str | None = None
+    zipped: bool = False
+    inputs: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
+    keep: tuple[str, ...] = ()
+    stdin: str | None = None
+    environment: tuple[str, ...] = ()
+    sandbox: bool | None = None
+    warn_signal: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSource:
+    """Tasks that can be made: how many, what they share, and how to make each."""
+
+    count: int
+    launch: LaunchSpec
+    command: str
+    from_files: bool
+    """Whether what was typed does not tell what each task is."""
+    sweep: Sweep = field(default_factory=lambda: Sweep(()))
+    templates: CommandTemplates | None = None
+    listed: TaskFile | None = None
+    read: ReadInputs = check_inputs
+    """What is made of the inputs of a listed task."""
+
+    def __iter__(self) -> Iterator[Executable]:
+        return (task for task, _, _ in self.described())
+
+    def described(self) -> Iterator[tuple[Executable, tuple[str, ...], str]]:
+        """Each task with its values of the parameters and its ``id=``."""
+        listed = self.listed
+        if listed is not None:
+            return ((self._listed_executable(listed, place, task), (), task.id) for place, task in enumerate(listed))
+        templates = self.templates
+        assert templates is not None
+        return ((templates.fill(values, number), values, "") for number, values in enumerate(self.sweep))
+
+    def parents(self, place: int) -> tuple[int, ...]:
+        """The tasks for which this one waits."""
+        return self.listed.flow.parents[place] if self.listed is not None and self.listed.flow is not None else ()
+
+    def awaited(self, place: int) -> tuple[AwaitedFile, ...]:
+        """Files that come to its directory from those of others."""
+        return self.listed.awaited(place) if self.listed is not None and self.launch.sandbox else ()
+
+    def _listed_executable(self, listed: TaskFile, place: int, task: ListedTask) -> Executable:
+        outputs = check_outputs(task.outputs)
+        if not self.launch.sandbox:
+            return Executable(argv=task.argv, outputs=outputs)
+        beside = program_beside(task.argv) if os.path.normpath(task.argv[0]) not in listed.made else {}
+        inputs = {**beside, **self.read(_not_awaited(task, listed.awaited(place)))}
+        return Executable(argv=task.argv, inputs=inputs, outputs=outputs, keep=tuple(name for name in outputs if name in listed.made))
+
+    def program_of(self, task: Executable) -> str:
+        """Of a list, tasks of one program are thought to be of one kind; nothing for a line that a shell reads, or for another source."""
+        if self.listed is None:
+            return ""
+        name, *rest = task.argv
+        name = os.path.basename(name)
+        if not INTERPRETER.fullmatch(name):
+            return name
+        return os.path.basename(rest[0]) if rest and not rest[0].startswith("-") else ""
+
+    def costs(self) -> list[float] | None:
+        """How long each task takes compared with the others, if the task list says so."""
+        if self.listed is None:
+            return None
+        costs = [task.cost for task in self.listed]
+        return costs if len(set(costs)) > 1 else None
+
+
+@dataclass(frozen=True, slots=True)
+class CommandTemplates:
+    """The parts of a command that differ from task to task."""
+
+    argv: tuple[Template, ...]
+    env: dict[str, Template]
+    inputs: tuple[Template, ...]
+    outputs: tuple[Template, ...]
+    keep: tuple[Template, ...]
+    stdin: Template | None
+    add_program: bool
+    find: Finder
+
+    def all(self) -> list[Template]:
+        return [*self.argv, *self.env.values(), *self.inputs, *self.outputs, *self.keep, *([self.stdin] if self.stdin else [])]
+
+    def check_files(self, sweep: Sweep) -> None:
+        """A file that only the last task misses is told before the first one begins."""
+        if self.inputs:
+            for number, values in enumerate(sweep):
+                check_inputs(self.find(template.fill(values, number) for template in self.inputs))
+
+    def fill(self, values: tuple[str, ...], number: int) -> Executable:
+        argv = tuple(template.fill(values, number) for template in self.argv)
+        inputs = check_inputs(self.find(template.fill(values, number) for template in self.inputs)) if self.inputs else {}
+        return Executable(
+            argv=argv,
+            inputs={**program_beside(argv), **inputs} if self.add_program else inputs,
+            outputs=tuple(template.fill(values, number) for template in self.outputs),
+            keep=tuple(template.fill(values, number) for template in self.keep),
+            stdin=_read_stdin(self.stdin.fill(values, number)) if self.stdin else b"",
+            env={name: template.fill(values, number) for name, template in self.env.items()},
+        )
+
+
+def make_source(wording: RunRequest, environ: Mapping[str, str], find: Finder = list) -> TaskSource:
+    """Check everything that was typed; BadInput says what is wrong. ``find`` knows outputs of earlier tasks among inputs."""
+    _check_forms(wording)
+    env = read_environment(wording.environment, environ)
+    if wording.task_list is not None:
+        return _from_list(wording, env, environ, find)
+    sweep = make_sweep(wording.parameters, wording.tables, wording.each_line, wording.zipped)
+    sandbox = _sandbox(wording, bool(wording.inputs or wording.outputs or wording.keep))
+    varying = {name: value for name, value in env.items() if "{" in value and name in _given_names(wording)}
+    own_inputs = [text for text in wording.inputs if "{" in text or is_earlier(text)]
+    shared_inputs = [text for text in wording.inputs if text not in own_inputs]
+    names = sweep.names
+    fixed_program = "{" not in wording.command[0]
+    templates = CommandTemplates(
+        argv=tuple(make_template(word, names, "the command") for word in wording.command),
+        env={name: make_template(value, names, f"--env {name}") for name, value in varying.items()},
+        inputs=tuple(make_template(text, names, "--input") for text in own_inputs),
+        outputs=tuple(make_template(text, names, "--output") for text in check_outputs(wording.outputs)),
+        keep=tuple(make_template(text, names, "--keep") for text in check_outputs(wording.keep, "--keep")),
+        stdin=make_template(wording.stdin, names, "--stdin") if wording.stdin is not None else None,
+        add_program=sandbox and not fixed_program,
+        find=find,
+    )
+    check_all_used(templates.all(), [axis.names for axis in sweep.axes], "the command")
+    templates.check_files(sweep)
+    if fixed_program:
+        check_program(wording.command[0], environ)
+    if wording.stdin is not None and "{" not in wording.stdin:
+        _read_stdin(wording.stdin)
+    shared = check_inputs(expand_inputs(shared_inputs))
+    if sandbox and fixed_program:
+        shared = {**program_beside(wording.command), **shared}
+    launch = LaunchSpec(
+        cwd=os.getcwd(),
+        sandbox=sandbox,
+        env=_passed_on(environ) | {name: value for name, value in env.items() if name not in varying},
+        inputs=shared,
+        warn_signal=check_signal(wording.warn_signal or 0),
+    )
+    columns = any(text.partition("=")[2].startswith("@") for text in wording.parameters)
+    from_files = columns or bool(wording.tables) or wording.each_line is not None
+    return TaskSource(len(sweep), launch, _recipe(wording), from_files, sweep, templates)
+
+
+def _check_forms(wording: RunRequest) -> None:
+    sweeping = wording.parameters or wording.tables or wording.each_line is not None
+    if wording.task_list is not None and (wording.command or sweeping):
+        extra = "a command" if wording.command else "a sweep"
+        raise BadInput(
+            f"--tasks {wording.task_list} and {extra} do not go together", "Give one of them: the list already says what to run."
+        )
+    if wording.task_list is None and not wording.command:
+        fix = "Write the command after --, such as: pilotfish run --param seed=1..10 -- ./simulate {seed}"
+        raise BadInput("there is a sweep, but no command to run" if sweeping else "there is no command to run", fix)
+
+
+def _given_names(wording: RunRequest) -> set[str]:
+    return {text.partition("=")[0] for text in wording.environment if "=" in text}
+
+
+def _sandbox(wording: RunRequest, needs_one: bool) -> bool:
+    if needs_one and wording.sandbox is False:
+        raise BadInput(
+            "--here does not go with --input, --output, --keep, in= or out=",
+            "Leave --here out: files are brought to a fresh directory per task.",
+        )
+    return needs_one if wording.sandbox is None else wording.sandbox
+
+
+def _from_list(wording: RunRequest, env: dict[str, str], environ: Mapping[str, str], find: Finder) -> TaskSource:
+    listed = read_task_file(str(wording.task_list))
+    earlier = [text for text in wording.inputs if is_earlier(text)]
+
+    def read(inputs: Iterable[str]) -> dict[str, Input]:
+        # What may lie at one site alone is for each task to say.
+        return check_inputs(find([*earlier, *inputs]))
+
+    made = listed.made
+    both = next((name for name in wording.inputs if os.path.normpath(name) in made), None)
+    if both is not None:
+        raise BadInput(f"--input {both}: a task of {wording.task_list} makes it", "Leave it out: in= of those that need it is enough.")
+    needs_sandbox, seen = bool(wording.inputs or wording.outputs or wording.keep), set()
+    for place, task in enumerate(listed):
+        # Those who make files for each other share this directory, unless a sandbox is asked for.
+        needs_sandbox = needs_sandbox or (bool(task.inputs or task.outputs) and not made) or any(map(is_earlier, task.inputs))
+        try:
+            read(_not_awaited(task, listed.awaited(place)))
+        except BadInput as problem:
+            raise _with_task(problem, listed, task) from problem
+        check_outputs(task.outputs)
+        if task.argv[0] not in seen and os.path.normpath(task.argv[0]) not in made:
+            seen.add(task.argv[0])
+            check_program(task.argv[0], environ)
+    launch = LaunchSpec(
+        cwd=os.getcwd(),
+        sandbox=_sandbox(wording, needs_sandbox),
+        env=_passed_on(environ) | env,
+        inputs=check_inputs(expand_inputs(text for text in wording.inputs if text not in earlier)),
+        outputs=check_outputs(wording.outputs),
+        keep=check_outputs(wording.keep, "--keep"),
+        warn_signal=check_signal(wording.warn_signal or 0),
+    )
+    return TaskSource(len(listed), launch, f"--tasks {wording.task_list}", True, listed=listed, read=read)
+
+
+def _with_task(problem: BadInput, listed: TaskFile, task: ListedTask) -> BadInput:
+    """Which task of the list it is about; a name that does not exist may be meant for what another one makes."""
+    outputs = [name for other in listed for name in other.outputs]
+    missing = next((name for name in task.inputs if not os.path.lexists(name) and name not in outputs), "")
+    meant = did_you_mean(missing, outputs) if missing else ""
+    return BadInput(f"{listed.path}, {shlex.join(task.argv)[:SHOWN_COMMAND]}: {problem}", meant or problem.hint)
+
+
+def _not_awaited(task: ListedTask, awaited: Iterable[AwaitedFile]) -> list[str]:
+    """Inputs that are here, or that an earlier run left."""
+    coming = {file.name for file in awaited}
+    return [name for name in task.inputs if os.path.normpath(name) not in coming]
+
+
+def read_environment(given: Sequence[str], environ: Mapping[str, str]) -> dict[str, str]:
+    """``NAME=VALUE`` sets a variable, ``NAME`` alone takes over its value from here."""
+    found: dict[str, str] = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not equals:
+            if name not in environ:
+                raise BadInput(f"--env {name}: there is no such variable here", did_you_mean(name, environ) or f"Write --env {name}=VALUE")
+            value = environ[name]
+        found[name] = value
+    return check_environment(found)
+
+
+def _passed_on(environ: Mapping[str, str]) -> dict[str, str]:
+    """A task sees the shell in which it was typed, but for what is ours and what looks like a secret: the journal would keep that."""
+    return {name: value for name, value in without_secrets(environ).items() if not name.startswith(NOT_PASSED)}
+
+
+def check_program(program: str, environ: Mapping[str, str]) -> None:
+    """A misspelt program is told now, not a thousand times later."""
+    if "/" in program:
+        _check_path(Path(program), program)
+    elif shutil.which(program, path=environ.get("PATH")) is None:
+        if os.path.isfile(program):
+            raise BadInput(f"the program {program!r} is a file here, not a command", f"Write {_interpreter(program)}./{program}")
+        raise BadInput(
+            f"there is no program {program!r}", _nearest_program(program, environ) or "Check its name, and that PATH has its directory."
+        )
+
+
+def _check_path(path: Path, program: str) -> None:
+    if path.is_dir():
+        raise BadInput(f"the program {program!r} is a directory", f"See what is in it: ls {program}")
+    if not path.is_file():
+        siblings = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
+        raise BadInput(
+            f"the program {program!r} does not exist", did_you_mean(path.name, siblings) or f"Look where it is: ls {path.parent}"
+        )
+    if not os.access(path, os.X_OK):
+        instead = f", or name what reads it: {_interpreter(program)}{program}" if _interpreter(program) else ""
+        raise BadInput(f"the program {program!r} may not be executed", f"Allow it: chmod +x {program}{instead}")
+    if _is_plain_text(path):
+        raise BadInput(
+            f"the program {program!r} does not say what reads it: it is a text whose first line does not begin with #!",
+            f"Put #!/bin/sh (or what it is written for) there, or name it: sh {program}",
+        )
+
+
+def _is_plain_text(path: Path) -> bool:
+    """A shell would run such a file by itself; nobody else does."""
+    try:
+        with path.open("rb") as file:
+            start = file.read(TEXT_BYTES)
+    except OSError:
+        return False
+    return bool(start) and not start.startswith(b"#!") and all(32 <= byte < 127 or byte in b"\t\r\n" for byte in start)
+
+
+def _interpreter(program: str) -> str:
+    """What reads a file of this kind, where it cannot be started by itself."""
+    if os.access(program, os.X_OK):
+        return ""
+    return {".py": "python ", ".sh": "sh ", ".R": "Rscript ", ".jl": "julia ", ".pl": "perl "}.get(Path(program).suffix, "")
+
+
+def _nearest_program(program: str, environ: Mapping[str, str]) -> str:
+    names: set[str] = set()
+    for directory in environ.get("PATH", "").split(os.pathsep):
+        if os.path.isdir(directory):
+            names.update(entry for entry in os.listdir(directory) if entry[:1] == program[:1])
+    return did_you_mean(program, sorted(names))
+
+
+@lru_cache(maxsize=8)
+def _read_stdin(path: str) -> bytes:
+    """Read once, because a pipe cannot be read twice; and not without end, because a device has none."""
+    try:
+        with open(path, "rb") as file:
+            content = file.read(MOST_STDIN_BYTES + 1)
+        if len(content) > MOST_STDIN_BYTES:
+            raise BadInput(f"--stdin {path}: more than {MOST_STDIN_BYTES >> 20} MiB", "Give large data as a file: --input FILE")
+        return content
+    except OSError as error:
+        raise BadInput(
+            f"--stdin {path}: {(error.strerror or 'cannot be read').lower()}", f"Look where it is: ls {Path(path).parent}"
+        ) from None
+
+
+def _recipe(wording: RunRequest) -> str:
+    """What was typed about the tasks, so that it can be shown, and each task's command be found again from its number."""
+    words: list[str] = []
+    for option, values in (("--param", wording.parameters), ("--params-from", wording.tables)):
+        for value in values:
+            words += [option, value]
+    words += ["--each-line", wording.each_line] if wording.each_line is not None else []
+    words += ["--zip"] if wording.zipped else []
+    return " ".join(word if PLAIN_WORD.fullmatch(word) else shlex.quote(word) for word in [*words, "--", *wording.command])
+
+
+# Outputs of earlier tasks as inputs: ``--input 3.0:mesh.bin`` is what task 3.0 left under that name, wherever it lies by now.
+
+FORM = re.compile(r"([0-9]+[.][0-9]+):(.+)")
+REMEMBERED = 256
+"""Results of so many tasks."""
+
+Finder = Callable[[Iterable[str]], list[str | TravelFile]]
+
+
+class PastOutputs:
+    """Finds them among inputs as they were typed, and leaves the others alone. The pool is asked only if there is one."""
+
+    def __init__(self, pool: str) -> None:
+        self._pool = pool
+        self._master: PoolSessionProtocol | None = None
+        self._files_of = lru_cache(REMEMBERED)(self._ask)
+
+    def __call__(self, inputs: Iterable[str]) -> list[str | TravelFile]:
+        return [source for text in inputs for source in self._meant(text)]
+
+    def _meant(self, text: str) -> list[str | TravelFile]:
+        named = FORM.fullmatch(text)
+        if named is None or os.path.lexists(text):
+            return [text]
+        task, name = task_name(named[1]), named[2].rstrip("/")
+        files = self._files_of(task)
+        found: list[str | TravelFile] = [files[one] for one in files if one.startswith(f"{name}/") or one == name or fnmatchcase(one, name)]
+        if not found:
+            left = f"It left {', '.join(list(files)[:5])}" if files else "It left none: name its outputs with --output or --keep"
+            raise BadInput(f"--input {text}: task {task} left no file {name!r}", did_you_mean(name, files) or left)
+        return found
+
+    def _ask(self, task: str) -> dict[str, TravelFile]:
+        self._master = self._master or look(self._pool)
+        row = self._master.ask("task", task=task)
+        if row["state"] != "done":
+            raise BadInput(f"--input {task}: task {task} is {row['state']}, and not done", f"See why: pilotfish why {task}")
+        completed = fetch_output(self._master, row).completed
+        return completed.files if completed is not None else {}
+
+
+def is_earlier(text: str) -> bool:
+    return FORM.fullmatch(re.sub(r"{[^{}]*}", "0", text)) is not None and not os.path.lexists(text)

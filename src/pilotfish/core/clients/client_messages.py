@@ -1,0 +1,307 @@
+"""What the machine makes of a client's words: runs are opened, filled, watched and steered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from pilotfish.core.clients import pool_commands
+from pilotfish.core.clients.subscriptions import Subscription
+from pilotfish.core.explain import queries
+from pilotfish.core.pilots import site_events
+from pilotfish.core.state import CLIENT_GONE, Run
+from pilotfish.core.workers import agent_messages
+from pilotfish.errors import BadInput, JournalFull, PilotfishError
+from pilotfish.model import effects as e
+from pilotfish.model import facts as f
+from pilotfish.model import messages as m
+from pilotfish.model.contents import DIGEST, AwaitedFile, Content
+from pilotfish.model.ids import MAX_RUN
+from pilotfish.model.quantities import show_bytes
+from pilotfish.model.states import ASSIGNED, CANCELLED, FAILED, RUNNING
+from pilotfish.model.task import LEAST_COST, MEMORY, MOST_COST, Payload, StoredPayload, TaskSpec
+from pilotfish.portable.expressions.evaluation import BadExpression, parse
+
+if TYPE_CHECKING:
+    from pilotfish.core.machine import Machine
+
+APPLICATION_BACK_S = 1.0
+"""How soon the process of an application is started again after it died; it needs about as long to start."""
+MOST = 1e15
+"""No worker will ever have more of anything."""
+MOST_COUNT = 1_000_000_000
+UNTOLD = -1
+"""The query number of a problem that answers no question."""
+PEEK_S = 10.0
+"""How long a worker may take to answer a look at the output of a task."""
+
+
+def hear(machine: Machine, link: int, message: m.FromClient, payloads: list[Payload]) -> None:
+    machine.audience.links.setdefault(link, {})
+    query = message.query if isinstance(message, m.Ask) else UNTOLD
+    try:
+        _HEAR[type(message)](machine, link, message, payloads)
+    except PilotfishError as problem:
+        for payload in payloads:
+            if isinstance(payload, StoredPayload):
+                machine.effects.append(e.ReleasePayload(payload, refused=True))
+        machine.send(link, m.Problem(query, problem.code, str(problem), problem.hint))
+
+
+def _run(machine: Machine, number: int) -> Run:
+    run = machine.state.runs.get(number)
+    if run is None:
+        raise BadInput(f"there is no run {number}", "pilotfish status lists the runs")
+    return run
+
+
+def _open(machine: Machine, link: int, message: m.Open, payloads: list[Payload]) -> None:
+    state = machine.state
+    number = state.run_uids.get(message.uid)
+    if number is None:
+        if state.next_run > MAX_RUN:
+            raise BadInput("this pool has had too many runs", "start a new one: PILOTFISH_HOME=… pilotfish run …")
+        pool_commands.check_options(message.options)
+        number = state.next_run
+        machine.record(f.RunOpened(number, message.uid, message.options))
+        if message.options.application:
+            machine.effects.append(e.StartApplication(number, message.uid, message.options.application))
+            author_gone(machine, state.runs[number])
+    run = state.runs[number]
+    if message.feeds:
+        machine.audience.authors[number] = link
+    machine.send(link, m.Opened(run.uid, number, len(run.tasks), len(run.specs), run.advanced))
+
+
+def _submit(machine: Machine, link: int, message: m.Submit, payloads: list[Payload]) -> None:
+    run = _run(machine, message.run)
+    machine.audience.authors[run.id] = link
+    codes, inputs = payloads[: len(message.specs)], payloads[len(message.specs) :]
+    known_specs, known = len(run.specs) - message.first_spec, len(run.tasks) - message.first
+    if known_specs < 0 or known < 0:
+        raise BadInput(f"tasks of run {run.id} arrived out of order: first {message.first}, {len(run.tasks)} known", "send them again")
+    if known < len(message.tasks) or known_specs < len(message.specs):
+        _refuse_growth(machine, run)
+    deps = _read_tasks(run, message, known)
+    awaited = _read_awaited(run, message, known, deps)
+    _check_contents(machine, (content for spec in message.specs for content in spec.contents))
+    _check_contents(machine, (content for wanted in message.contents.values() for content in wanted))
+    # From here on nothing is refused: what is refused gives up its payloads, and that must happen once.
+    for payload in (*codes[:known_specs], *inputs[:known]):
+        machine.release_payload(payload)
+    specs = [_with_code(spec, code) for spec, code in zip(message.specs[known_specs:], codes[known_specs:], strict=True)]
+    if specs:
+        machine.record(f.SpecsAdded(run.id, len(run.specs), specs))
+        agent_messages.find_again(machine, (content.digest for spec in specs for content in spec.contents))
+    if message.tasks[known:]:
+        contents = {message.first + offset: wanted for offset, wanted in message.contents.items() if offset >= known}
+        numbers = [spec for spec, _ in message.tasks[known:]]
+        needed = deps, contents, message.costs[known:], awaited
+        machine.record(f.TasksAdded(run.id, len(run.tasks), numbers, inputs[known:], *needed))
+        agent_messages.find_again(machine, (content.digest for wanted in contents.values() for content in wanted))
+        hopeless = {other: None for needed in deps.values() for other in needed if run.tasks[other].state in (FAILED, CANCELLED)}
+        if hopeless:
+            machine.after_bad_end([run.tasks[index] for index in hopeless])
+    if message.advance > run.advanced:
+        machine.record(f.ApplicationAdvanced(run.id, message.advance))
+    machine.send(link, m.Accepted(run.id, len(run.tasks)))
+
+
+def _refuse_growth(machine: Machine, run: Run) -> None:
+    if run.closed:
+        raise BadInput(f"run {run.id} is closed ({run.closed}): it takes no more tasks", "open another run")
+    if machine.space_full:
+        raise JournalFull("the disk of the journal is full: no new tasks can be taken", "free some space; what is known goes on by itself")
+
+
+def _with_code(spec: TaskSpec, code: Payload) -> TaskSpec:
+    for name, amount in (*spec.request.amounts(), ("cores_max", spec.request.cores_max), ("time_s", spec.time_s)):
+        if not 0 <= amount <= MOST:
+            shown = f"{show_bytes(amount)} of memory" if name == MEMORY else f"{amount:g} {name}"
+            raise BadInput(f"a task asks for {shown}", f"ask for at most {show_bytes(MOST) if name == MEMORY else f'{MOST:g}'}")
+    if not 1 <= spec.request.nodes <= MOST_COUNT or (spec.request.nodes > 1 and spec.request.cores_max):
+        raise BadInput(f"a task asks for {spec.request.nodes} nodes", "ask for 1 or more, and for a fixed number of cores on each")
+    for name, text in (("requirement", spec.requirement), ("rank", spec.rank)):
+        try:
+            text and parse(text)
+        except BadExpression as problem:
+            raise BadInput(f"{name}: {problem}", "docs/reference/expressions.md says what may be written") from problem
+    for name, count in (("retries", spec.retries), ("losses", spec.losses), ("priority", spec.priority)):
+        if not -MOST_COUNT <= count <= MOST_COUNT:
+            raise BadInput(f"{name} is {count}", f"choose a number up to {MOST_COUNT}")
+    return msgspec.structs.replace(spec, code=code)
+
+
+def _check_contents(machine: Machine, contents: Iterable[Content]) -> None:
+    for content in contents:
+        known = machine.state.contents.get(content.digest)
+        if not DIGEST.match(content.digest) or not 0 <= content.size <= MOST or (known is not None and known.size != content.size):
+            raise BadInput(f"a file of {content.size} bytes cannot be called {content.digest!r}", "name it by its SHA-256")
+        if known is None and not content.path:
+            raise BadInput(f"nobody has the content {content.digest}", "give the path of the file, or the file that a task has made")
+
+
+def _read_tasks(run: Run, message: m.Submit, known: int) -> dict[int, list[int]]:
+    """Refuse what makes no sense; the dependencies of the tasks that are new."""
+    specs = message.first_spec + len(message.specs)
+    if any(not 0 <= offset < len(message.tasks) for offset in message.contents):
+        raise BadInput(f"contents are given for tasks of run {run.id} that are not there", "send them with the task")
+    if message.costs and len(message.costs) != len(message.tasks):
+        raise BadInput(f"{len(message.costs)} costs are given for {len(message.tasks)} tasks of run {run.id}", "send one for each, or none")
+    if not all(LEAST_COST <= cost <= MOST_COST for cost in message.costs):
+        wrong = next(cost for cost in message.costs if not LEAST_COST <= cost <= MOST_COST)
+        raise BadInput(f"cost: {wrong:g} is not between {LEAST_COST:g} and {MOST_COST:g}", "say how long it takes compared with the others")
+    for spec, _ in message.tasks[known:]:
+        if not 0 <= spec < max(specs, len(run.specs)):
+            raise BadInput(f"run {run.id} has no spec {spec}", "send the spec before the task")
+    deps: dict[int, list[int]] = {}
+    for offset, needed in message.deps.items():
+        index = message.first + offset
+        if offset < known:
+            continue
+        if offset >= len(message.tasks):
+            raise BadInput(f"dependencies are given for task {run.id}.{index}, which is not there", "send them with the task")
+        if any(not 0 <= other < index for other in needed):
+            raise BadInput(f"task {run.id}.{index} depends on {needed}, which is not before it", "a task may need earlier tasks only")
+        deps[index] = sorted(set(needed))
+    return deps
+
+
+def _read_awaited(run: Run, message: m.Submit, known: int, deps: dict[int, list[int]]) -> dict[int, tuple[AwaitedFile, ...]]:
+    """Files that others will leave for the tasks that are new, which thus wait for those others."""
+    found: dict[int, tuple[AwaitedFile, ...]] = {}
+    for offset, files in message.awaited.items():
+        index = message.first + offset
+        if not 0 <= offset < len(message.tasks) or any(not 0 <= file.maker < index for file in files):
+            raise BadInput(f"task {run.id}.{index} awaits files of tasks that are not before it", "a task may need earlier tasks only")
+        if offset < known:
+            continue
+        number = message.tasks[offset][0]
+        spec = run.specs[number] if number < len(run.specs) else message.specs[number - message.first_spec]
+        if spec.kind != "exec" or not spec.launch.get("sandbox"):
+            raise BadInput(f"task {run.id}.{index} awaits files and has no directory for them", "only executables in sandboxes may")
+        found[index] = files
+        deps[index] = sorted({*deps.get(index, ()), *(file.maker for file in files)})
+    return found
+
+
+def _close(machine: Machine, link: int, message: m.Close, payloads: list[Payload]) -> None:
+    run = _run(machine, message.run)
+    if not run.closed:
+        machine.record(f.RunClosed(run.id, "by its client"))
+
+
+def _watch(machine: Machine, link: int, message: m.Watch, payloads: list[Payload]) -> None:
+    run = _run(machine, message.run)
+    # After damage to the journal the order of endings is not the one that clients have counted.
+    cursor = 0 if machine.history_damaged else min(message.cursor, len(run.ended))
+    machine.audience.links[link][run.id] = Subscription(cursor, message.payloads)
+
+
+def _taken(machine: Machine, link: int, message: m.Taken, payloads: list[Payload]) -> None:
+    run = _run(machine, message.run)
+    count = min(message.count, len(run.ended))
+    if not run.options.owned or count <= run.taken:
+        return
+    for index in run.ended[run.taken : count]:
+        machine.release_payload(run.tasks[index].output)
+    machine.record(f.OutputsTaken(run.id, count))
+
+
+def _ask(machine: Machine, link: int, message: m.Ask, payloads: list[Payload]) -> None:
+    if message.kind == "tail":
+        _tail(machine, link, message)
+        return
+    known: dict[str, Callable[[Machine, dict[str, Any]], Any]] = {**queries.QUESTIONS, **pool_commands.COMMANDS, **site_events.COMMANDS}
+    if message.kind not in known:
+        raise BadInput(f"unknown question {message.kind!r}", f"known are: {', '.join(sorted(known))}")
+    try:
+        answer = known[message.kind](machine, message.arguments)
+    except (LookupError, TypeError, ValueError, OverflowError) as problem:
+        raise BadInput(f"{message.kind} cannot be done with {message.arguments}: {problem!r}", "see: pilotfish --help") from problem
+    if isinstance(answer, queries.PayloadAnswer):
+        machine.effects.append(e.Send(link, m.Answer(message.query, {"length": answer.length}), [answer.payload], whole=True))
+    else:
+        machine.send(link, m.Answer(message.query, answer))
+
+
+def _tail(machine: Machine, link: int, message: m.Ask) -> None:
+    """Ask the worker that runs the task for its output so far; the reply goes to the client when it comes."""
+    task = queries.find_task(machine.state, message.arguments)
+    presence = machine.presence.get(task.worker.id) if task.worker is not None else None
+    if presence is None or presence.link is None:
+        machine.send(link, m.Answer(message.query, {"known": False, "running": task.state in (ASSIGNED, RUNNING), "offset": 0}))
+        return
+    audience = machine.audience
+    audience.next_peek += 1
+    audience.peeks[audience.next_peek] = (link, message.query)
+    stream, offset = int(message.arguments.get("stream", 1)), int(message.arguments.get("offset", 0))
+    machine.send(presence.link, m.Peek(audience.next_peek, task.id, task.attempt, stream, offset))
+    machine.set_timer(machine.now + PEEK_S, "peek", str(audience.next_peek))
+
+
+def peeked(machine: Machine, message: m.Peeked, payloads: list[Payload]) -> None:
+    link, query = machine.audience.peeks.pop(message.query, (None, 0))
+    if link is not None:
+        machine.send(link, m.Answer(query, {"known": message.known, "running": True, "offset": message.offset}), list(payloads))
+    for payload in payloads:
+        machine.release_payload(payload)
+
+
+def peek_expired(machine: Machine, key: str) -> None:
+    """The worker did not answer: whoever asked must not wait for ever."""
+    link, query = machine.audience.peeks.pop(int(key), (None, 0))
+    if link is not None:
+        machine.send(link, m.Answer(query, {"known": False, "running": True, "offset": 0}))
+
+
+def link_closed(machine: Machine, link: int) -> None:
+    audience = machine.audience
+    audience.paused.pop(link, None)
+    if audience.links.pop(link, None) is None:
+        return
+    for query in [query for query, (asker, _) in audience.peeks.items() if asker == link]:
+        del audience.peeks[query]
+    for number in [number for number, author in audience.authors.items() if author == link]:
+        run = machine.state.runs.get(number)
+        del audience.authors[number]
+        if run is not None and not run.finished:
+            author_gone(machine, run)
+
+
+def author_gone(machine: Machine, run: Run) -> None:
+    machine.audience.gone_since[run.id] = machine.now
+    machine.set_timer(machine.now + _patience(machine, run), "author", str(run.id))
+
+
+def _patience(machine: Machine, run: Run) -> float:
+    """An application's process is ours to start again, so there is nobody to wait for."""
+    return min(APPLICATION_BACK_S, machine.settings.author_s) if run.options.application else machine.settings.author_s
+
+
+def author_expired(machine: Machine, key: str) -> None:
+    """Nobody feeds this run any more: it will not grow. If it belonged to its client, nobody wants its results either."""
+    run = machine.state.runs.get(int(key))
+    if run is None or run.finished or run.id in machine.audience.authors:
+        return
+    if machine.now < machine.audience.gone_since.get(run.id, machine.now) + _patience(machine, run):
+        return  # it was here in between; a later timer counts from when it left again
+    if run.options.application and not run.closed:
+        machine.effects.append(e.StartApplication(run.id, run.uid, run.options.application))
+        author_gone(machine, run)
+    elif run.options.owned:
+        pool_commands.cancel_run(machine, run, "the client that owned it is gone")
+    elif not run.closed:
+        machine.record(f.RunClosed(run.id, CLIENT_GONE))
+
+
+_HEAR: dict[type, Callable[[Machine, int, Any, list[Payload]], None]] = {
+    m.Open: _open,
+    m.Submit: _submit,
+    m.Close: _close,
+    m.Watch: _watch,
+    m.Taken: _taken,
+    m.Ask: _ask,
+}

@@ -1,0 +1,246 @@
+"""What a person may tell a pool to do. Each returns the data of the answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from pilotfish.core.data import intermediate_files, replicas
+from pilotfish.core.explain import queries
+from pilotfish.core.state import Run, Task, Worker
+from pilotfish.core.tasks import assignment, speculative_copies
+from pilotfish.core.workers import agent_messages
+from pilotfish.errors import BadInput
+from pilotfish.model import effects as e
+from pilotfish.model import facts as f
+from pilotfish.model import messages as m
+from pilotfish.model.contents import AwaitedFile, IntermediateFile
+from pilotfish.model.ids import INDEX_MASK
+from pilotfish.model.states import DONE, FAILED, TASK_STATES
+from pilotfish.model.task import RunOptions
+
+if TYPE_CHECKING:
+    from pilotfish.core.machine import Machine
+
+
+def cancel_run(machine: Machine, run: Run, reason: str) -> int:
+    unfinished = run.unfinished
+    _stop_at_workers(machine, (task for task in run.tasks if task.state < DONE))
+    machine.record(f.RunCancelled(run.id, reason))
+    return unfinished
+
+
+def _stop_at_workers(machine: Machine, tasks: Iterable[Task]) -> None:
+    held: list[tuple[Task, Worker, int]] = []
+    for task in tasks:
+        machine.release_payload(task.payload)
+        held.extend((task, *attempt) for attempt in speculative_copies.attempts(machine.state, task))
+    assignment.kill(machine, held)
+
+
+def _cancel(machine: Machine, arguments: dict[str, Any]) -> dict[str, int]:
+    reason = str(arguments.get("reason", "asked for"))
+    if "run" in arguments:
+        return {"cancelled": cancel_run(machine, queries.find_run(machine.state, arguments), reason)}
+    tasks = [queries.find_task(machine.state, {"task": name}) for name in arguments.get("tasks", [])]
+    live = list({task: None for task in tasks if task.state < DONE})
+    if live:
+        _stop_at_workers(machine, live)
+        machine.record(f.TasksCancelled([task.id for task in live], reason))
+        machine.after_bad_end(live)
+    return {"cancelled": len(live)}
+
+
+def _pause(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
+    return _set_paused(machine, arguments, True)
+
+
+def _resume(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
+    return _set_paused(machine, arguments, False)
+
+
+def _set_paused(machine: Machine, arguments: dict[str, Any], paused: bool) -> dict[str, Any]:
+    run = queries.find_run(machine.state, arguments)
+    if run.paused != paused:
+        machine.record(f.RunPaused(run.id, paused))
+    return queries.run_row(machine, run)
+
+
+STEERABLE = ("priority", "share", "weight", "deadline")
+MOST_WEIGHT, MOST_PRIORITY, MOST_NAME, MOST_TIME = 1e6, 1_000_000_000, 200, 1e15
+
+
+def _set(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Change what was asked for about a run. A share that is named without a weight keeps the one that it has."""
+    run = queries.find_run(machine.state, arguments)
+    if run.finished:
+        raise BadInput(f"run {run.id} has ended", "pilotfish status lists the runs")
+    given = {name: arguments[name] for name in STEERABLE if name in arguments}
+    if "share" in given:
+        given.setdefault("weight", 0.0)
+    try:
+        changed = msgspec.convert(list({**msgspec.structs.asdict(run.options), **given}.values()), RunOptions)
+    except msgspec.ValidationError as problem:
+        raise BadInput(f"run {run.id} cannot be changed so: {problem}", "pilotfish set --help") from problem
+    check_options(changed)
+    if changed != run.options:
+        machine.record(f.RunOptionsChanged(run.id, changed))
+    return queries.run_row(machine, run)
+
+
+def check_options(options: RunOptions) -> None:
+    """Refuse what no share or deadline can be."""
+    if not (0 <= options.weight <= MOST_WEIGHT and len(options.share) <= MOST_NAME and 0 <= options.deadline < MOST_TIME):
+        text = f"share {options.share[:MOST_NAME]!r} with weight {options.weight:g} and deadline {options.deadline:g} cannot be"
+        raise BadInput(text, "docs/how-to/share-a-pool.md says what may be written")
+    if options.priority is not None and abs(options.priority) > MOST_PRIORITY:
+        raise BadInput(f"priority is {options.priority}", f"choose a number up to {MOST_PRIORITY}")
+
+
+def _rerun(machine: Machine, arguments: dict[str, Any]) -> dict[str, int]:
+    """A final state never changes, so that what failed is tried again as a new run. Tasks that were skipped keep their order."""
+    run = queries.find_run(machine.state, arguments)
+    wanted = [task for task in run.tasks if task.state == FAILED]
+    if not wanted:
+        done = dict(zip(TASK_STATES, run.counts, strict=True))["done"]
+        raise BadInput(f"run {run.id} has no failed task ({done} done)", f"pilotfish tasks {run.id} lists them all")
+    number = machine.state.next_run
+    uid = str(arguments["uid"])
+    if uid in machine.state.run_uids:
+        number = machine.state.run_uids[uid]
+        return {"run": number, "tasks": len(machine.state.runs[number].tasks)}
+    # It belongs to nobody in particular, and no application waits for its tasks.
+    machine.record(f.RunOpened(number, uid, msgspec.structs.replace(run.options, owned=False, application="", deadline=0.0)))
+    machine.record(f.SpecsAdded(number, 0, list(run.specs)))
+    places = {task.id & INDEX_MASK: place for place, task in enumerate(wanted)}
+    deps: dict[int, list[int]] = {}
+    for task in wanted:
+        for child in task.children or ():
+            if child in places:
+                deps.setdefault(places[child], []).append(places[task.id & INDEX_MASK])
+    awaited, handed = _files_for(run, places)
+    contents = {}
+    for place, task in enumerate(wanted):
+        known = {record.digest: record.content for record in task.contents}
+        known.update(
+            (content.digest, content) for content in intermediate_files.contents_of(handed.get(place, ())) if content.digest not in known
+        )
+        if known:
+            contents[place] = tuple(known.values())
+    costs = [run.cost(task.id & INDEX_MASK) for task in wanted] if run.costs else []
+    specs, payloads = [task.spec for task in wanted], [task.payload for task in wanted]
+    machine.record(f.TasksAdded(number, 0, specs, payloads, deps, contents, costs, awaited, handed))
+    for payload in (*(spec.code for spec in run.specs), *(task.payload for task in wanted)):
+        if not isinstance(payload, bytes):
+            machine.effects.append(e.KeepPayload(payload))
+    machine.record(f.RunClosed(number, f"a second try of run {run.id}"))
+    return {"run": number, "tasks": len(wanted)}
+
+
+def _files_for(run: Run, places: dict[int, int]) -> tuple[dict[int, tuple[AwaitedFile, ...]], dict[int, tuple[IntermediateFile, ...]]]:
+    """What tasks of a second try need of others: of those that are tried again as well, and of those that were done. ``places``: theirs in
+    it, by index."""
+    awaited: dict[int, tuple[AwaitedFile, ...]] = {}
+    handed: dict[int, tuple[IntermediateFile, ...]] = {}
+    for index, place in places.items():
+        needed = run.awaited.get(index, ())
+        again = [AwaitedFile(places[file.maker], file.name, file.here) for file in needed if file.maker in places]
+        had = [one for file in needed if file.maker not in places for one in intermediate_files.left_for(run, file)]
+        if again:
+            awaited[place] = tuple(again)
+        if had or index in run.handed:
+            handed[place] = (*run.handed.get(index, ()), *had)
+    return awaited, handed
+
+
+def _forget(machine: Machine, arguments: dict[str, Any]) -> dict[str, int]:
+    run = queries.find_run(machine.state, arguments)
+    if not run.finished:
+        raise BadInput(f"run {run.id} is not finished", f"pilotfish cancel {run.id}")
+    for task in run.tasks:
+        machine.release_payload(task.payload)
+        machine.release_payload(task.output)
+    for spec in run.specs:
+        machine.release_payload(spec.code)
+    _let_go(machine, run)
+    machine.record(f.RunForgotten(run.id))
+    return {"forgotten": run.id}
+
+
+def _let_go(machine: Machine, run: Run) -> None:
+    """Contents that no other run needs are not kept any more, here or where they were made."""
+    kept: dict[int, list[str]] = {}
+    for record in replicas.of_this_run_alone(machine.state, run):
+        if record.home:
+            machine.effects.append(e.ReleaseContent(record.digest))
+        elif record.maker:
+            for worker in record.holders:
+                presence = machine.presence.get(worker)
+                if presence is not None and presence.link is not None:
+                    kept.setdefault(presence.link, []).append(record.digest)
+    for link, digests in kept.items():
+        machine.send(link, m.ReleaseContents(digests))
+
+
+def _stop(machine: Machine, arguments: dict[str, Any]) -> dict[str, int]:
+    """End the master. ``now`` cancels what is unfinished; otherwise it stays in the journal until somebody goes on with it."""
+    cancelled = 0
+    if arguments.get("now"):
+        for run in list(machine.state.runs.values()):
+            if not run.finished:
+                cancelled += cancel_run(machine, run, "the pool was stopped")
+    machine.finish("the pool was stopped")
+    return {"unfinished": machine.state.unfinished, "cancelled": cancelled}
+
+
+def _workers_set(machine: Machine, arguments: dict[str, Any]) -> dict[str, float]:
+    cores = float(arguments["local"])
+    if not 0 <= cores <= 1e6:
+        raise BadInput(f"a pool cannot have {cores:g} cores here", "pilotfish workers --set 2")
+    site = machine.state.sites.get("local")
+    if site is not None and site.held:
+        machine.record(f.SiteHeld("local", ""))
+    if cores != machine.state.local_cores:
+        machine.record(f.PoolSized(cores))
+    return {"local": cores}
+
+
+def _drain(machine: Machine, arguments: dict[str, Any]) -> dict[str, str]:
+    worker = queries.find_worker(machine.state, arguments)
+    agent_messages.drain(machine, worker, str(arguments.get("reason", "asked for")))
+    return {"draining": worker.id}
+
+
+def _clear(machine: Machine, arguments: dict[str, Any]) -> dict[str, str]:
+    worker = queries.find_worker(machine.state, arguments)
+    if worker.quarantined_until:
+        machine.record(f.WorkerQuarantined(worker.id, 0.0, "cleared by hand"))
+    return {"cleared": worker.id}
+
+
+def _revoke(machine: Machine, arguments: dict[str, Any]) -> dict[str, str]:
+    """A revoked key opens no further connection; whoever came in with it is shown out."""
+    key_id = str(arguments["key_id"])
+    if key_id not in machine.state.revoked:
+        machine.record(f.KeyRevoked(key_id))
+    for worker in list(machine.state.workers.values()):
+        if key_id == f"pilot:{worker.pilot}":
+            machine.lose_worker(worker, "had its key revoked", died=False)
+    return {"revoked": key_id}
+
+
+COMMANDS: dict[str, Callable[[Machine, dict[str, Any]], Any]] = {
+    "cancel": _cancel,
+    "pause": _pause,
+    "resume": _resume,
+    "set": _set,
+    "rerun": _rerun,
+    "forget": _forget,
+    "stop": _stop,
+    "workers_set": _workers_set,
+    "drain": _drain,
+    "quarantine_clear": _clear,
+    "revoke": _revoke,
+}

@@ -1,0 +1,101 @@
+"""Telling clients what ends. Each watcher has a cursor into the order of ending, so that nothing is told twice or left out,
+whatever was cut, killed or resumed in between."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from pilotfish.core.state import Run
+from pilotfish.model import messages as m
+from pilotfish.model.ids import INDEX_MASK, run_of
+from pilotfish.model.states import TASK_STATES
+from pilotfish.model.task import Payload, sent_bytes
+
+if TYPE_CHECKING:
+    from pilotfish.core.machine import Machine
+
+ITEMS_PER_MESSAGE = 5_000
+BYTES_PER_MESSAGE = 8 * 1024 * 1024
+
+
+@dataclass(slots=True)
+class Subscription:
+    cursor: int
+    payloads: bool
+
+
+@dataclass(slots=True)
+class Subscriptions:
+    """The clients that are connected: what they watch, which runs they feed, who reads too slowly. Gone after a restart, like all links."""
+
+    links: dict[int, dict[int, Subscription]] = field(default_factory=dict)
+    authors: dict[int, int] = field(default_factory=dict)
+    gone_since: dict[int, float] = field(default_factory=dict)
+    """Runs that had nobody to feed them from this moment on."""
+    paused: dict[int, None] = field(default_factory=dict)
+    peeks: dict[int, tuple[int, int]] = field(default_factory=dict)
+    next_peek: int = 0
+    newly_running: list[int] = field(default_factory=list)
+
+    def began(self, tasks: list[int]) -> None:
+        self.newly_running.extend(tasks)
+
+
+def tell(machine: Machine) -> None:
+    audience = machine.audience
+    if not audience.links:
+        audience.newly_running.clear()
+        return
+    began = _began_by_run(audience)
+    for link, watchers in audience.links.items():
+        if link in audience.paused or not watchers:
+            continue
+        for number in list(watchers):
+            run = machine.state.runs.get(number)
+            if run is None:
+                del watchers[number]
+                continue
+            if number in began:
+                machine.send(link, m.Began(number, began[number]))
+            _tell_one(machine, link, run, watchers)
+
+
+def _began_by_run(audience: Subscriptions) -> dict[int, list[int]]:
+    began: dict[int, list[int]] = {}
+    for task in audience.newly_running:
+        began.setdefault(run_of(task), []).append(task & INDEX_MASK)
+    audience.newly_running.clear()
+    return began
+
+
+def _tell_one(machine: Machine, link: int, run: Run, watchers: dict[int, Subscription]) -> None:
+    watcher = watchers[run.id]
+    if watcher.cursor < len(run.ended):
+        message, payloads = _batch(run, watcher)
+        machine.send(link, message, payloads)
+        watcher.cursor += len(message.items)
+        if watcher.cursor < len(run.ended):
+            machine.look_again = True
+            return
+    if run.finished:
+        machine.send(link, m.RunFinished(run.id, dict(zip(TASK_STATES, run.counts, strict=True))))
+        del watchers[run.id]
+
+
+def _batch(run: Run, watcher: Subscription) -> tuple[m.Ended, list[Payload]]:
+    items: list[m.EndedItem] = []
+    payloads: list[Payload] = []
+    size = 0
+    tasks, walls, cpus, sizes = run.tasks, run.wall_us, run.cpu_us, run.rss_kib
+    for index in run.ended[watcher.cursor : watcher.cursor + ITEMS_PER_MESSAGE]:
+        task = tasks[index]
+        output = task.output
+        length = sent_bytes(output)
+        if watcher.payloads:
+            size += length
+            if size > BYTES_PER_MESSAGE and items:
+                break
+            payloads.append(output)
+        items.append(m.EndedItem(index, task.state, task.failure, walls[index], cpus[index], sizes[index], length))
+    return m.Ended(run.id, watcher.cursor, items), payloads

@@ -1,0 +1,1 @@
+"""Names the rules about contents."""

@@ -1,0 +1,149 @@
+"""Why a task waits for data: what is on its way to it or from it, how far it is, and what cannot be had any more."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pilotfish.core.data.data_rows import TransferView, missing, transfers_at
+from pilotfish.core.data.replicas import needs, within_reach
+from pilotfish.core.state import ContentRecord, Task
+from pilotfish.model.ids import run_of, show_task
+from pilotfish.model.quantities import show_bytes, show_seconds
+from pilotfish.model.states import ASSIGNED, DRAINING
+
+if TYPE_CHECKING:
+    from pilotfish.core.machine import Machine
+
+Reason = dict[str, Any]
+MISSING_INPUT = "missing-input"
+
+
+def waits_for_inputs(machine: Machine, task: Task) -> Reason | None:
+    """It was given to a worker, which does not have all that it needs."""
+    if task.state != ASSIGNED or task.worker is None or task in task.worker.lent:
+        return None
+    absent = missing(task)
+    if not absent:
+        return None
+    coming = {transfer.digest: transfer for transfer in transfers_at(machine, task.worker) if not transfer.home}
+    first = max(absent, key=lambda record: (record.digest in coming, record.size))
+    others = f"; {_count(len(absent) - 1, 'other')} of its inputs {'is' if len(absent) == 2 else 'are'} not there yet" if absent[1:] else ""
+    what = f"its input {_name(task, first)} ({show_bytes(first.size)})"
+    if first.digest in coming:
+        text = f"{what} is on its way to worker {task.worker.id}: {how_far(coming[first.digest])}{others}"
+    else:
+        text = f"{what} is not at worker {task.worker.id} yet{others}"
+    return _reason("staging", text, f"pilotfish data {task.shape.run.id}")
+
+
+def waits_for_outputs(machine: Machine, task: Task) -> Reason | None:
+    """Files that were made where it is are on their way home. Whose they are is not known before they are there; nor whether a task that
+    took less than a beat has begun."""
+    if task.worker is None or task in task.worker.lent:
+        return None
+    going = [transfer for transfer in transfers_at(machine, task.worker) if transfer.home]
+    if not going:
+        return None
+    slowest = max(going, key=lambda transfer: transfer.size - transfer.done)
+    what = f"{_count(len(going), 'file')} that tasks at worker {task.worker.id} made {'is' if len(going) == 1 else 'are'} on the way home"
+    if machine.space_full or machine.no_room_at_home:
+        full = machine.no_room_at_home or "the master's disk is full"
+        return _reason("disk-full", f"{what}, and waits for room: {full}", "pilotfish doctor")
+    return _reason("sending", f"{what}: {show_bytes(slowest.size)}, {how_far(slowest)}", f"pilotfish data {task.shape.run.id}")
+
+
+def lost_input(machine: Machine, task: Task) -> Reason | None:
+    """An input that some task made, that stayed with its worker, and that nobody who is here has."""
+    record = next((record for record in needs(task) if record.is_nowhere), None)
+    if record is None:
+        return None
+    text = f"its input {_name(task, record)} ({show_bytes(record.size)}) was kept where it was made, and no worker that is here has it"
+    again = "pilotfish workers  (one that comes back to that node brings it along)"
+    return _about_kept(machine, "lost-input", text, record, again)
+
+
+def kept_elsewhere(machine: Machine, task: Task) -> Reason | None:
+    """Workers have room for it, but none where an input of it was kept."""
+    state = machine.state
+    links = {name: presence.link for name, presence in machine.presence.items()}
+    taking = (worker for worker in state.workers.values() if worker.state < DRAINING and not worker.quarantined_until)
+    present = (worker for worker in taking if links.get(worker.id) is not None)
+    able = [worker for worker in present if worker.suits(task.shape, machine.now) and worker.fits(task.shape.needs)]
+    if not able or any(within_reach(state, task, worker.site) for worker in able):
+        return None
+    kept = [record for record in task.contents if record.holders and not (record.home or record.path)]
+    record = max(kept, key=lambda record: record.size)
+    sites = " and ".join(dict.fromkeys(state.workers[worker].site or worker for worker in record.holders))
+    what = f"its input {_name(task, record)} ({show_bytes(record.size)})"
+    text = f"{what} was kept at {sites} and can be had there alone, where no worker has room for it now"
+    return _about_kept(machine, "kept-elsewhere", text, record, "pilotfish workers")
+
+
+def _about_kept(machine: Machine, code: str, text: str, record: ContentRecord, *commands: str) -> Reason:
+    maker = machine.state.find_task(record.maker) if record.maker else None
+    if maker is not None:
+        text += f": task {show_task(maker.id)} made it"
+        command = machine.state.runs[run_of(maker.id)].options.command.removeprefix("-- ")
+        commands = (*commands, f"make it again: pilotfish run ... {command}".rstrip())
+    return _reason(code, text, *commands, "name it with --output (outputs=[...] in Python) instead of --keep, and it comes home")
+
+
+def of_missing_input(machine: Machine, task: Task) -> list[str]:
+    """What helps a task that failed because an input could not be had."""
+    assert task.failure is not None
+    lost = lost_input(machine, task)
+    if lost is not None:
+        return list(lost["commands"])
+    record = _kept_and_missed(task)
+    if record is not None:
+        return list(_about_kept(machine, "", "", record, f"pilotfish data {task.shape.run.id}")["commands"])
+    command = task.shape.run.options.command.removeprefix("-- ")
+    if task.failure.blame == "user":
+        return [f"run it anew, with its files as they are now: pilotfish run ... {command}".rstrip()]
+    return [f"pilotfish data {task.shape.run.id}", f"pilotfish rerun {task.shape.run.id} --failed"]
+
+
+def maker_of_missing(task: Task) -> str:
+    """Which task made the input for want of which this one failed, if one did."""
+    record = _kept_and_missed(task)
+    if record is None:
+        return ""
+    name = _known_name(task, record)
+    return f"; {f'it is {name}, which' if name else 'it'} was made by task {show_task(record.maker)}"
+
+
+def _kept_and_missed(task: Task) -> ContentRecord | None:
+    """The input that the failure is about, if it was kept where it was made."""
+    told = task.failure.message if task.failure is not None else ""
+    kept = [record for record in needs(task) if record.maker and not (record.home or record.path)]
+    return next((record for record in kept if record.digest[:12] in told), None)
+
+
+def how_far(transfer: TransferView) -> str:
+    percent = f"{100 * transfer.done // transfer.size if transfer.size else 100} %"
+    if transfer.done >= transfer.size:
+        return f"{percent}, and is being checked"
+    if transfer.rate is None or not transfer.done:
+        return percent
+    if not transfer.rate or transfer.eta_s is None:
+        return f"{percent}, and nothing came of late"
+    return f"{percent}, {show_bytes(transfer.rate)}/s, about {show_seconds(max(1, round(transfer.eta_s)))}"
+
+
+def _name(task: Task, record: ContentRecord) -> str:
+    return _known_name(task, record) or f"{record.digest[:12]}…"
+
+
+def _known_name(task: Task, record: ContentRecord) -> str:
+    if record.path:
+        return record.path.rpartition("/")[2]
+    entries = task.shape.run.specs[task.spec].launch.get("inputs", ())
+    return next((str(entry[0]) for entry in entries if record.digest in entry[2:3]), "")
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def _reason(code: str, text: str, *commands: str) -> Reason:
+    return {"code": code, "text": text, "commands": list(commands)}

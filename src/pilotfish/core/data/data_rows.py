@@ -1,0 +1,180 @@
+"""Contents as a person sees them: what is where, what is under way, who needs it, and where it was got from. Read only."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pilotfish.core.data.replicas import needs
+from pilotfish.core.state import ContentRecord, Run, Task, Worker
+from pilotfish.model.ids import show_task
+from pilotfish.model.states import ASSIGNED, DONE
+
+if TYPE_CHECKING:
+    from pilotfish.core.machine import Machine
+
+SOURCES = ("here", "peers", "storage", "master")
+"""Where contents were that tasks needed: in the cache already, with peers, in the site's storage or on a shared disk, at the master."""
+OLD_BEATS = 3
+
+
+class TransferView(NamedTuple):
+    """A content under way between a worker and elsewhere; ``home``: from it to the master."""
+
+    worker: Worker
+    digest: str
+    done: int
+    size: int
+    home: bool
+    rate: float | None
+
+    @property
+    def eta_s(self) -> float | None:
+        return (self.size - self.done) / self.rate if self.rate else None
+
+
+def transfers(machine: Machine, run: Run | None = None) -> Iterator[TransferView]:
+    """Of one run, or all."""
+    for worker in machine.state.workers.values():
+        for transfer in transfers_at(machine, worker):
+            if run is None or _concerns(run, transfer, machine.state.contents.get(transfer.digest)):
+                yield transfer
+
+
+def transfers_at(machine: Machine, worker: Worker) -> Iterator[TransferView]:
+    """As the worker told it last."""
+    presence = machine.presence.get(worker.id)
+    if presence is None or not presence.movement.moving or _is_old(machine, worker, presence.movement.at):
+        return
+    for digest, done, size in presence.movement.moving:
+        record = machine.state.contents.get(digest)
+        # Nobody has heard yet of what a task has just made.
+        home = record is None or record in worker.holds
+        yield TransferView(worker, digest, done, size, home, presence.movement.rate(digest))
+
+
+def _is_old(machine: Machine, worker: Worker, at: float) -> bool:
+    """Some workers fall silent because another speaks for their site: what they said last is not true for ever."""
+    return machine.now - at > OLD_BEATS * max(machine.settings.beat_s, worker.poll_s)
+
+
+def _concerns(run: Run, transfer: TransferView, record: ContentRecord | None) -> bool:
+    if record is not None:
+        return transfer.digest in run.contents
+    return any(task.shape.run is run for task in transfer.worker.active)
+
+
+def moving(machine: Machine, run: Run | None = None) -> dict[str, Any] | None:
+    """What is under way just now, in one row; None if nothing is."""
+    found = list(transfers(machine, run))
+    if not found:
+        return None
+    done, size = sum(one.done for one in found), sum(one.size for one in found)
+    rate = sum(one.rate or 0.0 for one in found)
+    eta_s = (size - done) / rate if rate else None
+    return {"contents": len(found), "done_bytes": done, "bytes": size, "rate_bytes_per_s": rate, "eta_s": eta_s}
+
+
+def missing(task: Task) -> list[ContentRecord]:
+    """Inputs that are not at its worker, as far as is known."""
+    assert task.worker is not None
+    return [record for record in needs(task) if record not in task.worker.holds]
+
+
+def data(machine: Machine, run: Run | None, offset: int, limit: int) -> dict[str, Any]:
+    """Contents of a run, or of all, those first that matter most: under way, then needed, then large."""
+    state = machine.state
+    records = [state.contents[digest] for digest in run.contents] if run is not None else list(state.contents.values())
+    needed = _needed([run] if run is not None else state.runs.values())
+    under_way: dict[str, list[TransferView]] = {}
+    for transfer in transfers(machine, run):
+        under_way.setdefault(transfer.digest, []).append(transfer)
+    records.sort(key=lambda record: (record.digest not in under_way, not record.is_nowhere, -needed[record], -record.size, record.digest))
+    inputs = [record for record in records if record.path]
+    at_workers = [task for worker in state.workers.values() for task in worker.active if run in (None, task.shape.run)]
+    return {
+        "run": run.id if run is not None else None,
+        "total": len(records),
+        "bytes": sum(record.size for record in records),
+        "inputs": {"contents": len(inputs), "bytes": sum(record.size for record in inputs)},
+        "nowhere": sum(record.is_nowhere for record in records),
+        "waiting_tasks": sum(task.state == ASSIGNED and bool(missing(task)) for task in at_workers),
+        "moving": moving(machine, run),
+        "got": _got(machine, state.workers.values()),
+        "sites": _sites(machine, records),
+        "contents": [_row(machine, record, needed[record], under_way) for record in records[offset : offset + limit]],
+    }
+
+
+def _needed(runs: Iterable[Run]) -> Counter[ContentRecord]:
+    """By how many tasks that have not ended."""
+    found: Counter[ContentRecord] = Counter()
+    for run in runs:
+        if not run.contents or not run.unfinished:
+            continue
+        specs: Counter[int] = Counter()
+        for task in run.tasks:
+            if task.state < DONE:
+                specs[task.spec] += 1
+                found.update(task.contents)
+        for spec, records in run.spec_contents.items():
+            for record in records:
+                found[record] += specs[spec]
+    return found
+
+
+def _row(machine: Machine, record: ContentRecord, needed: int, under_way: dict[str, list[TransferView]]) -> dict[str, Any]:
+    workers = machine.state.workers
+    return {
+        "digest": record.digest,
+        "size": record.size,
+        "name": record.path.rpartition("/")[2],
+        "path": record.path,
+        "made_by": show_task(record.maker) if record.maker else None,
+        "needed_by": needed,
+        "home": record.home or bool(record.path),
+        "stored": record.home,
+        "mtime_ns": record.mtime_ns,
+        "nowhere": record.is_nowhere,
+        "workers": list(record.holders),
+        "sites": dict(Counter(workers[worker].site for worker in record.holders)),
+        "moving": [_transfer_row(transfer) for transfer in under_way.get(record.digest, ())],
+    }
+
+
+def _transfer_row(transfer: TransferView) -> dict[str, Any]:
+    return {
+        "worker": transfer.worker.id,
+        "site": transfer.worker.site,
+        "to": "master" if transfer.home else "worker",
+        "done_bytes": transfer.done,
+        "bytes": transfer.size,
+        "rate_bytes_per_s": transfer.rate,
+        "eta_s": transfer.eta_s,
+    }
+
+
+def _sites(machine: Machine, records: list[ContentRecord]) -> list[dict[str, Any]]:
+    """What each has. Agents of one node share a cache: what several have is counted once."""
+    workers = machine.state.workers
+    held: dict[str, list[int]] = {worker.site: [0, 0] for worker in workers.values()}
+    for record in records:
+        for site in dict.fromkeys(workers[worker].site for worker in record.holders):
+            held[site][0] += 1
+            held[site][1] += record.size
+    rows = []
+    for site, (count, size) in held.items():
+        there = [worker for worker in workers.values() if worker.site == site]
+        rows.append({"site": site, "workers": len(there), "contents": count, "bytes": size, "got": _got(machine, there)})
+    return rows
+
+
+def _got(machine: Machine, workers: Iterable[Worker]) -> dict[str, dict[str, int]]:
+    """How often a task needed a content that was there already, or had to be got from somewhere, since these workers are here."""
+    sums = [0] * (2 * len(SOURCES))
+    for worker in workers:
+        presence = machine.presence.get(worker.id)
+        if presence is not None and len(presence.movement.got) == len(sums):
+            sums = [one + other for one, other in zip(sums, presence.movement.got, strict=True)]
+    return {source: {"contents": sums[2 * place], "bytes": sums[2 * place + 1]} for place, source in enumerate(SOURCES)}

@@ -1,0 +1,111 @@
+"""Who holds which contents: how facts change that, and what follows for tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import chain
+
+from pilotfish.core.state import ContentRecord, Run, State, Task, Worker
+from pilotfish.model import facts as f
+from pilotfish.model.contents import Content, ProducedContent
+from pilotfish.model.site import LOCAL
+from pilotfish.model.states import JOINED
+
+
+def refer(state: State, run: Run, contents: Iterable[Content]) -> tuple[ContentRecord, ...]:
+    """The records of contents that a run needs. Where a person has them is believed as it was said last."""
+    records = []
+    for content in contents:
+        record = _known(state, run, content.digest, content.size)
+        if content.path:
+            record.path, record.mtime_ns, record.inode = content.path, content.mtime_ns, content.inode
+        records.append(record)
+    return tuple(records)
+
+
+def made(state: State, task: Task, worker: Worker, contents: Iterable[ProducedContent]) -> None:
+    """A task left these at its worker, and perhaps at home."""
+    run = task.shape.run
+    for content in contents:
+        record = _known(state, run, content.digest, content.size)
+        record.home = record.home or content.home
+        record.maker = task.id
+        if content.here:
+            record.holders[worker.id] = worker.holds[record] = None
+
+
+def _known(state: State, run: Run, digest: str, size: int) -> ContentRecord:
+    record = state.contents.get(digest)
+    if record is None:
+        record = state.contents[digest] = ContentRecord(digest, size)
+    if digest not in run.contents:
+        run.contents[digest] = None
+        record.runs += 1
+    return record
+
+
+def changed(state: State, fact: f.ReplicasChanged, at: float) -> None:
+    worker = state.workers[fact.worker]
+    for digest in fact.gained:
+        record = state.contents[digest]
+        record.holders[worker.id] = worker.holds[record] = None
+    for digest in fact.lost:
+        record = state.contents[digest]
+        record.holders.pop(worker.id, None)
+        worker.holds.pop(record, None)
+
+
+def worker_gone(worker: Worker) -> None:
+    """What it holds may still lie on its disk: the next agent there will say so."""
+    for record in worker.holds:
+        record.holders.pop(worker.id, None)
+    worker.holds = {}
+
+
+def run_gone(state: State, run: Run) -> None:
+    for digest in run.contents:
+        record = state.contents[digest]
+        record.runs -= 1
+        if not record.runs:
+            del state.contents[digest]
+            for worker in record.holders:
+                state.workers[worker].holds.pop(record, None)
+
+
+def of_this_run_alone(state: State, run: Run) -> list[ContentRecord]:
+    """Contents that no other run needs."""
+    return [state.contents[digest] for digest in run.contents if state.contents[digest].runs == 1]
+
+
+def needs(task: Task) -> tuple[ContentRecord, ...]:
+    """All its inputs that are contents."""
+    shared = task.shape.run.spec_contents
+    return (*shared.get(task.spec, ()), *task.contents) if shared else task.contents
+
+
+def within_reach(state: State, task: Task, site: str) -> bool:
+    """Whether the task had better run at this site than at another one, for what it needs. What was kept where it was made can be had there
+    alone. If no worker that would do has all of it in reach, it may go anywhere, and will say what is missing."""
+    needed = needs(task)
+    kept = [record for record in needed if not (record.home or record.path) and record.holders] if needed else ()
+    if not kept:
+        return True
+    sites = _sites_with_all(state, kept)
+    if sites is None or site in sites:
+        return True
+    holders = (state.workers[name] for name in kept[0].holders)  # most likely one of them would do, and nobody else is to be looked at
+    return not any(worker.site in sites and _would_do(worker, task, state) for worker in chain(holders, state.workers.values()))
+
+
+def _would_do(worker: Worker, task: Task, state: State) -> bool:
+    return worker.state == JOINED and not worker.quarantined_until and worker.suits(task.shape, state.at)
+
+
+def _sites_with_all(state: State, kept: Sequence[ContentRecord]) -> set[str] | None:
+    """None: wherever one is, they can be had."""
+    found: set[str] | None = None
+    for record in kept:
+        sites = {state.workers[worker].site for worker in record.holders}
+        if LOCAL not in sites:
+            found = sites if found is None else found & sites
+    return found

@@ -1,0 +1,1 @@
+"""Names rows, reasons and remedies."""

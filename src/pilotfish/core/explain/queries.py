@@ -1,0 +1,308 @@
+"""The state as rows for people and programs. Read only."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pilotfish.core.data import data_rows
+from pilotfish.core.explain import site_rows, task_reasons
+from pilotfish.core.learning import speedups
+from pilotfish.core.pilots.site_events import find_site
+from pilotfish.core.state import UNIT, Run, State, Task, Worker
+from pilotfish.core.tasks.fair_share import ShareAccount
+from pilotfish.core.tasks.run_deadlines import late_s
+from pilotfish.errors import BadInput
+from pilotfish.model.ids import INDEX_MASK, show_task, task_id
+from pilotfish.model.states import DONE, JOINED, PILOT_STATES, TASK_STATES, WORKER_STATES
+from pilotfish.model.task import Failure, Payload
+
+if TYPE_CHECKING:
+    from pilotfish.core.machine import Machine
+
+MOST_ROWS = 10_000
+"""So many rows fit one answer; who wants more asks again with an offset."""
+
+
+@dataclass(slots=True)
+class PayloadAnswer:
+    """An answer that is a payload."""
+
+    payload: Payload
+
+    @property
+    def length(self) -> int:
+        return len(self.payload) if isinstance(self.payload, bytes) else self.payload.length
+
+
+def find_run(state: State, arguments: dict[str, Any]) -> Run:
+    """The run that is asked for: by number, or ``last``."""
+    wanted = arguments.get("run", "last")
+    if wanted in ("last", None, ""):
+        if not state.runs:
+            raise BadInput("there is no run yet", "pilotfish run -- echo hello")
+        return state.runs[max(state.runs)]
+    try:
+        run = state.runs.get(int(wanted))
+    except (TypeError, ValueError):
+        run = next((run for run in reversed(state.runs.values()) if run.options.name == wanted), None)
+    if run is None:
+        raise BadInput(f"there is no run {wanted!r}", "pilotfish status lists the runs")
+    return run
+
+
+def find_task(state: State, arguments: dict[str, Any]) -> Task:
+    name = str(arguments.get("task", ""))
+    match = re.fullmatch(r"(\d+)\.(\d+)", name)
+    if not match:
+        raise BadInput(f"task {name!r}: a task is named RUN.INDEX, as in 1.0", "pilotfish tasks lists them")
+    task = state.find_task(task_id(int(match[1]), int(match[2])))
+    if task is None:
+        raise BadInput(f"there is no task {name}", "pilotfish tasks lists them")
+    return task
+
+
+def find_worker(state: State, arguments: dict[str, Any]) -> Worker:
+    name = str(arguments.get("worker", ""))
+    worker = state.workers.get(name)
+    if worker is None:
+        raise BadInput(f"there is no worker {name!r}", "pilotfish workers lists them")
+    return worker
+
+
+def failure_row(failure: Failure | None) -> dict[str, str] | None:
+    return {"cause": failure.cause, "blame": failure.blame, "message": failure.message} if failure is not None else None
+
+
+def run_row(machine: Machine, run: Run) -> dict[str, Any]:
+    elapsed = (run.ended_at or machine.now) - run.first_started_at if run.first_started_at else 0.0
+    rate = len(run.ended) / elapsed if elapsed > 0 else 0.0
+    eta_s = run.unfinished / rate if rate and not run.finished else None
+    return {
+        "run": run.id,
+        "uid": run.uid,
+        "name": run.options.name,
+        "command": run.options.command,
+        "cwd": run.options.cwd,
+        "state": "done" if run.finished else "closed" if run.closed else "open",
+        "incomplete": run.incomplete,
+        "closed": run.closed,
+        "paused": run.paused,
+        "counts": dict(zip(TASK_STATES, run.counts, strict=True)),
+        "tasks": len(run.tasks),
+        "attempts": run.attempts,
+        "contents": len(run.contents),
+        "moving": data_rows.moving(machine, run) if run.contents and not run.finished else None,
+        "opened_at": run.opened_at,
+        "started_at": run.first_started_at,
+        "ended_at": run.ended_at,
+        "elapsed_s": elapsed,
+        "rate_per_s": rate,
+        "eta_s": eta_s,
+        "share": run.options.share,
+        "priority": run.options.priority,
+        "deadline": run.options.deadline or None,
+        "late_s": late_s(run, eta_s, machine.now),
+        "usage": {"wall_s": sum(run.wall_us) / 1e6, "cpu_s": sum(run.cpu_us) / 1e6, "rss_bytes": max(run.rss_kib, default=0) * 1024},
+    }
+
+
+def task_row(state: State, task: Task) -> dict[str, Any]:
+    run, index = task.shape.run, task.id & INDEX_MASK
+    troubles, twin = task.troubles, state.twins.get(task)
+    return {
+        "id": show_task(task.id),
+        "run": run.id,
+        "index": index,
+        "name": run.specs[task.spec].name,
+        "kind": run.specs[task.spec].kind,
+        "state": TASK_STATES[task.state],
+        "attempt": task.attempt,
+        "worker": task.worker.id if task.worker is not None else None,
+        "copy": twin.worker.id if twin is not None and twin.worker is not None else None,
+        "failure": failure_row(task.failure),
+        "wall_s": run.wall_us[index] / 1e6,
+        "cpu_s": run.cpu_us[index] / 1e6,
+        "rss_bytes": run.rss_kib[index] * 1024,
+        "failures": troubles.failures if troubles else 0,
+        "losses": troubles.losses + troubles.deaths if troubles else 0,
+        "suspect": task.suspect,
+        "waits_for": task.waits_for,
+    }
+
+
+def worker_row(machine: Machine, worker: Worker) -> dict[str, Any]:
+    presence = machine.presence.get(worker.id)
+    state = WORKER_STATES[worker.state]
+    if worker.state == JOINED:
+        state = "quarantined" if worker.quarantined_until else "busy" if worker.held else "idle"
+    return {
+        "worker": worker.id,
+        "pilot": worker.pilot,
+        "site": worker.site,
+        "state": state,
+        "connected": presence is not None and presence.link is not None,
+        "capacity": {name: amount / UNIT for name, amount in worker.capacity.items()},
+        "free": {name: amount / UNIT for name, amount in worker.free.items()},
+        "running": len(worker.active),
+        "ahead": len(worker.ahead),
+        "lent": len(worker.lent),
+        "assigned": [show_task(task.id) for task in worker.active],
+        "tasks_done": worker.done,
+        "tasks_failed": worker.failed,
+        "tags": worker.tags,
+        "info": worker.info,
+        "properties": worker.properties,
+        "joined_at": worker.joined_at,
+        "ends_at": worker.ends_at,
+        "quarantined_until": worker.quarantined_until or None,
+        "reason": worker.reason,
+        "history": [{"at": at, "state": what} for at, what in worker.history],
+    }
+
+
+def _status(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
+    state = machine.state
+    rows = [worker_row(machine, worker) for worker in state.workers.values()]
+    counts: dict[str, int] = {}
+    for row in rows:
+        counts[row["state"]] = counts.get(row["state"], 0) + 1
+    return {
+        **machine.about,
+        "uptime_s": machine.now - machine.started_at,
+        "epoch": state.epoch,
+        "now": machine.now,
+        "unfinished": state.unfinished,
+        "local_cores": state.local_cores,
+        "cores": sum(row["capacity"].get("cores", 0) for row in rows),
+        "workers": counts,
+        "shares": [_share_row(account) for account in state.shares.values()],
+        "pilots": [_pilot_row(machine, name) for name in state.pilots],
+        "runs": [run_row(machine, run) for run in state.runs.values()],
+        "moving": data_rows.moving(machine),
+        "warnings": task_reasons.warnings(machine),
+        "refused_proposals": machine.refused_proposals,
+        "stale_results": machine.stale_results,
+    }
+
+
+def _share_row(account: ShareAccount) -> dict[str, Any]:
+    return {
+        "share": account.name,
+        "weight": account.weight,
+        "runs": account.runs,
+        "cores": account.occupied / UNIT,
+        "core_s": account.used,
+    }
+
+
+def _pilot_row(machine: Machine, name: str) -> dict[str, Any]:
+    pilot = machine.state.pilots[name]
+    return {
+        "pilot": pilot.id,
+        "site": pilot.site,
+        "state": PILOT_STATES[pilot.state],
+        "cores": pilot.cores,
+        "job": pilot.job,
+        "workers": pilot.workers,
+        "reason": pilot.reason,
+        "requested_at": pilot.requested_at,
+    }
+
+
+def _runs(machine: Machine, arguments: dict[str, Any]) -> list[dict[str, Any]]:
+    return [run_row(machine, run) for run in machine.state.runs.values()]
+
+
+def _one_run(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
+    return run_row(machine, find_run(machine.state, arguments))
+
+
+def _tasks(machine: Machine, arguments: dict[str, Any]) -> list[dict[str, Any]]:
+    run = find_run(machine.state, arguments)
+    wanted = arguments.get("state")
+    if wanted is not None and wanted not in TASK_STATES:
+        raise BadInput(f"state {wanted!r} is none of {', '.join(TASK_STATES)}", f"pilotfish tasks {run.id} --state failed")
+    number = None if wanted is None else TASK_STATES.index(wanted)
+    first, limit = int(arguments.get("offset", 0)), min(int(arguments.get("limit", MOST_ROWS)), MOST_ROWS)
+    chosen = run.tasks if number is None else [task for task in run.tasks if task.state == number]
+    return [task_row(machine.state, task) for task in chosen[first : first + limit]]
+
+
+def _one_task(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
+    task = find_task(machine.state, arguments)
+    spec = machine.state.spec_of(task)
+    row = task_row(machine.state, task)
+    row["spec"] = {
+        "kind": spec.kind,
+        "name": spec.name,
+        "request": dict(spec.request.amounts()),
+        "cores_max": spec.request.cores_max,
+        "nodes": spec.request.nodes,
+        "time_s": spec.time_s,
+        "retries": spec.retries,
+        "losses": spec.losses,
+        "priority": task.shape.priority,
+        "tags": spec.tags,
+        "launch": {key: value for key, value in spec.launch.items() if key != "env"},
+    }
+    return row
+
+
+def _payload(machine: Machine, arguments: dict[str, Any]) -> PayloadAnswer:
+    task = find_task(machine.state, arguments)
+    if arguments.get("which", "result") == "result":
+        return PayloadAnswer(task.output if task.state >= DONE else b"")
+    return PayloadAnswer(task.payload)
+
+
+def _workers(machine: Machine, arguments: dict[str, Any]) -> list[dict[str, Any]]:
+    state = machine.state
+    shown = list(state.workers.values())
+    if arguments.get("all"):
+        shown += state.gone_workers.values()
+    return [worker_row(machine, worker) for worker in shown]
+
+
+def _data(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
+    run = None if arguments.get("run") is None else find_run(machine.state, arguments)
+    first, limit = int(arguments.get("offset", 0)), min(int(arguments.get("limit", MOST_ROWS)), MOST_ROWS)
+    return data_rows.data(machine, run, first, limit)
+
+
+def _why(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
+    if "worker" in arguments:
+        return task_reasons.worker(machine, find_worker(machine.state, arguments))
+    if "pilot" in arguments:
+        return site_rows.why_pilot(machine, arguments)
+    if "site" in arguments:
+        return site_rows.why(machine, *find_site(machine, arguments))
+    if "task" in arguments:
+        return task_reasons.task(machine, find_task(machine.state, arguments))
+    return task_reasons.run(machine, find_run(machine.state, arguments))
+
+
+def _forecasts(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "policy": machine.settings.policy,
+        "reason": machine.policy.mood(),
+        "quality": machine.state.forecasts.quality(),
+        "forecasts": [*machine.state.forecasts.table(), *speedups.table(machine.state)],
+    }
+
+
+QUESTIONS: dict[str, Callable[[Machine, dict[str, Any]], Any]] = {
+    "status": _status,
+    "runs": _runs,
+    "run": _one_run,
+    "tasks": _tasks,
+    "task": _one_task,
+    "payload": _payload,
+    "workers": _workers,
+    "sites": site_rows.sites,
+    "data": _data,
+    "forecasts": _forecasts,
+    "why": _why,
+}

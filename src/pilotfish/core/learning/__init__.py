@@ -1,0 +1,1 @@
+"""Names what is learnt from ended tasks, transfers and queue waits."""

@@ -1,0 +1,490 @@
+"""What the master has learnt about how long things take: tasks, transfers, and waits in queues.
+
+Of tasks it is thought that ``seconds = cost x unit of their class x slowness of their worker``. Units are forecast as series, of what is
+left when cost and slowness are divided out. Slownesses are learnt as logarithms: a worker's is the mean of what its tasks took beyond the
+level of their classes, each class counting by how little it scatters, drawn a little towards what is known of its site. As long as a class
+is young, its level and the workers' shares in it are set right together, from all that was seen of it.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Iterator, Sequence
+from itertools import compress, islice
+from math import exp, hypot, inf, log, sqrt
+from typing import Any, NamedTuple
+
+from pilotfish.core.learning.predictors import LinkSeries, Series, quantile
+
+MOST_CLASSES, MOST_WORKERS, MOST_SOURCES = 1_000, 20_000, 200
+"""So many are kept, the last used, of classes of tasks, of workers that never said that they left, and of sources for each site."""
+MOST_LOG = 30.0
+"""No benchmark is believed beyond this, as a logarithm."""
+MOST_PENDING = 256
+THINNED = [place.bit_count() % 2 for place in range(MOST_PENDING + 1)]
+"""Tasks may end by the ten thousand each second: when nobody asks, half of them are forgotten, whoever ran them in which turn."""
+YOUNG = 64
+"""Observations that a young class keeps, and until which it is young."""
+CELL_MEMORY, LEVEL_MEMORY = 8, 16
+"""Of a worker and of a level, the past counts as so many observations, so that both follow a change."""
+RECENTRING, YOUNG_RECENTRING = 0.03, 0.1
+"""When the workers are no more of slowness 1 on the whole, all are drawn there by so much, slowly enough for the units to follow."""
+MOST_CELLS = 16
+"""A worker is judged by so many classes."""
+SPREAD = 0.5
+"""How far the logarithms of slownesses are thought to lie apart before anything is known."""
+PRIOR = 1 / SPREAD**2
+NEUTRAL = 0.25
+"""What is known of a site counts against one worker that is as fast as its benchmark tells, or as the others, with this weight."""
+GONE = 8.0
+"""Workers that left count for their site as so many, at most."""
+LEAST_SCATTER, FIRST_SCATTER, OUTLIER = 0.0025, 0.05, 4.0
+LEAST_S = 1e-6
+LEAST_WAIT_S = 1.0
+"""Shorter waits are no waits."""
+VAGUE = 1.0
+"""The relative error of what is told from other classes or other links."""
+LATEST = 16
+"""Of so many classes, the last used, it is looked how good forecasts are, and what is usual."""
+
+
+class Estimate(NamedTuple):
+    """Seconds, or bytes per second; ``error`` is relative: half of such estimates are nearer. ``origin``: what it was learnt from."""
+
+    value: float
+    error: float
+    samples: int
+    origin: str
+
+
+class _Site:
+    """What its workers tell together: the weighted sum of their slownesses, as logarithms."""
+
+    __slots__ = ("gone", "gone_total", "total", "wait", "weight")
+
+    def __init__(self) -> None:
+        self.weight = self.total = 0.0
+        self.gone = self.gone_total = 0.0
+        self.wait: Series | None = None
+
+
+class _Class:
+    """Tasks that are alike but for their cost. ``level``: the logarithm of their unit; ``scatter``: variance about it."""
+
+    __slots__ = ("early", "learnt", "level", "name", "pending", "scatter", "series", "settled", "shared")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.pending: list[tuple[str, str, float]] = []
+        self.series = Series()
+        self.level = 0.0
+        self.scatter = FIRST_SCATTER
+        self.learnt = 0
+        self.settled = 0
+        """It had learnt from so many when level and shares were last set right together."""
+        self.shared = False
+        """Tasks of it ran at more than one worker: before, unit and slowness cannot be told apart."""
+        self.early: deque[tuple[_Host, float]] | None = deque(maxlen=YOUNG)
+
+
+class _Host:
+    """A worker. ``cells``: for each class, of how many tasks, and the mean logarithm of what they took beyond its level."""
+
+    __slots__ = ("benchmark", "cells", "here", "log", "raw", "site", "weight")
+
+    def __init__(self, site: _Site, benchmark: float) -> None:
+        self.site = site
+        self.benchmark = max(-MOST_LOG, min(MOST_LOG, log(benchmark))) if 0.0 < benchmark < inf else None
+        self.cells: OrderedDict[_Class, list[float]] = OrderedDict()
+        self.log = self.raw = self.weight = 0.0
+        self.here = True
+
+
+class Forecasts:
+    """Fed with what ended; asked by policies, people and the simulator. A class is named for its program or function, with the kind."""
+
+    def __init__(self) -> None:
+        self._classes: OrderedDict[str, _Class] = OrderedDict()
+        self._news: list[_Class] = []
+        self._hosts: OrderedDict[str, _Host] = OrderedDict()
+        self._sites: dict[str, _Site] = {}
+        self._links: dict[str, OrderedDict[str, LinkSeries]] = {}
+        self._benchmarks = [0.0, 0.0]
+        """Sum of the logarithms of all that are known, and how many."""
+        self._yardstick = [0.0, 0.0]
+        """The same of workers whose slowness is learnt, of benchmark times slowness."""
+        self._all = _Site()
+        """Workers of all sites that are here."""
+        self._quality: float | None = None
+
+    # --- what happens ---------------------------------------------------------------------------------------------------------------
+
+    def joined(self, worker: str, site: str, benchmark: float = 0.0) -> None:
+        """``benchmark``: larger is faster, 0 is unknown. Of one that comes again to the same site, all that was learnt is kept."""
+        known = self._hosts.get(worker)
+        if known is not None and known.site is self._site(site):
+            return
+        self.left(worker)
+        if len(self._hosts) >= MOST_WORKERS:
+            self.left(next(iter(self._hosts)))
+        host = self._hosts[worker] = _Host(self._site(site), benchmark)
+        _add(self._benchmarks, host.benchmark, 1)
+
+    def left(self, worker: str) -> None:
+        self._take_in()
+        host = self._hosts.get(worker)
+        if host is None:
+            return
+        site, host.log, host.here = host.site, self._log(host), False
+        del self._hosts[worker]
+        for place in (site, self._all):
+            place.weight -= host.weight
+            place.total -= host.weight * host.raw
+        keep = min(1.0, GONE / (site.gone + host.weight)) if host.weight else 1.0
+        site.gone = (site.gone + host.weight) * keep
+        site.gone_total = (site.gone_total + host.weight * host.raw) * keep
+        _add(self._benchmarks, host.benchmark, -1)
+        if host.weight:
+            _add(self._yardstick, host.benchmark, -1, host.log)
+
+    def task_ended(self, name: str, worker: str, site: str, seconds: float, cost: float = 1.0) -> None:
+        kind = self._classes.get(name) or self._class(name)
+        pending = kind.pending
+        if not pending:
+            self._news.append(kind)
+        pending.append((worker, site, seconds / cost if cost > 0.0 else seconds))
+        if len(pending) > MOST_PENDING:
+            pending[:] = compress(pending, THINNED)
+
+    def transferred(self, source: str, site: str, size: float, seconds: float) -> None:
+        """``source``: a site, or the master, which is ""."""
+        links = self._links.setdefault(site, OrderedDict())
+        link = links.get(source)
+        if link is None:
+            link = links[source] = LinkSeries()
+            if len(links) > MOST_SOURCES:
+                links.popitem(last=False)
+        link.observe(size, seconds)
+        links.move_to_end(source)
+
+    def waited(self, site: str, seconds: float) -> None:
+        where = self._site(site)
+        if where.wait is None:
+            where.wait = Series()
+        where.wait.observe(max(LEAST_WAIT_S, seconds) if seconds >= 0.0 else seconds)
+
+    # --- what is asked --------------------------------------------------------------------------------------------------------------
+
+    def task(self, name: str, cost: float, worker: str, site: str) -> Estimate | None:
+        """Seconds at this worker; None if no task of the class has ended."""
+        unit = self.unit(name)
+        if unit is None:
+            return None
+        host = self._hosts.get(worker)
+        precision, origin = PRIOR, "class"
+        if host is not None and host.weight:
+            precision, origin = PRIOR / (1 - host.weight), "worker"
+        elif self._knows(site):
+            origin = "site"
+        # half of what is normally distributed is within 0.67 of its deviation
+        error = hypot(unit.error, 0.67 / sqrt(precision))
+        return Estimate(cost * unit.value * self.slowness(worker, site), error, unit.samples, origin)
+
+    def guess(self, cost: float) -> Estimate | None:
+        """For a class of which nothing is known: what is in the middle of the others."""
+        self._take_in()
+        told = [forecast for kind in self._latest() if (forecast := kind.series.forecast()) is not None]
+        middle = quantile(sorted(forecast.value for forecast in told), 0.5)
+        return Estimate(cost * middle, VAGUE, sum(forecast.samples for forecast in told), "other classes") if told else None
+
+    def unit(self, name: str) -> Estimate | None:
+        """Seconds for cost 1 at a worker of slowness 1."""
+        self._take_in()
+        kind = self._classes.get(name)
+        forecast = kind.series.forecast() if kind is not None else None
+        return Estimate(forecast.value, forecast.error, forecast.samples, "class") if forecast is not None else None
+
+    def slowness(self, worker: str, site: str) -> float:
+        """Of all workers together it is about 1."""
+        self._take_in()
+        host = self._hosts.get(worker)
+        return exp(self._log(host) if host is not None else self._prior(self._sites.get(site), None))
+
+    def ratios(self, name: str) -> list[float]:
+        """What tasks of the class took to what had been forecast, lately: what neither cost nor worker explain."""
+        self._take_in()
+        kind = self._classes.get(name)
+        return kind.series.ratios() if kind is not None else []
+
+    def transfer_s(self, source: str, site: str, size: float) -> Estimate | None:
+        """Of one transfer beside as many others as there mostly were."""
+        link, origin = self._link(source, site)
+        forecast = link.forecast(size) if link is not None else None
+        if forecast is None:
+            return None
+        return Estimate(forecast.value, forecast.error if origin == "link" else VAGUE, forecast.samples, origin)
+
+    def bandwidth(self, source: str, site: str) -> Estimate | None:
+        """Bytes per second once it flows."""
+        little, much = self.transfer_s(source, site, 0), self.transfer_s(source, site, 1e9)
+        return much._replace(value=1e9 / (much.value - little.value)) if little is not None and much is not None else None
+
+    def latency(self, source: str, site: str) -> float:
+        """Seconds that a transfer takes however small it is; about 0 if that cannot be told."""
+        nothing = self.transfer_s(source, site, 0)
+        return nothing.value if nothing is not None else 0.0
+
+    def wait(self, site: str) -> Estimate | None:
+        """Seconds in the site's queue."""
+        where = self._sites.get(site)
+        forecast = where and where.wait and where.wait.forecast()
+        return Estimate(forecast.value, forecast.error, forecast.samples, "site") if forecast else None
+
+    def quality(self) -> float | None:
+        """The relative error that half of the last forecasts of tasks kept within."""
+        self._take_in()
+        if self._quality is None:
+            wrong = sorted(abs(ratio - 1.0) for kind in self._latest() for ratio in kind.series.ratios())
+            self._quality = quantile(wrong, 0.5) if wrong else None
+        return self._quality
+
+    def table(self) -> list[dict[str, Any]]:
+        self._take_in()
+        series = [(f"task {name}", kind.series, "s") for name, kind in self._classes.items()]
+        series += [(f"wait {name}", site.wait, "s") for name, site in self._sites.items() if site.wait is not None]
+        rows = [_told(what, each, unit) for what, each, unit in series]
+        for to, links in self._links.items():
+            for source, link in links.items():
+                bandwidth = self.bandwidth(source, to)
+                row = _told(f"link {source or 'master'} -> {to}", link.series, "bytes/s")
+                rows.append({**row, "forecast": bandwidth and bandwidth.value, "latency_s": self.latency(source, to)})
+        return rows
+
+    # --- learning -------------------------------------------------------------------------------------------------------------------
+
+    def _class(self, name: str) -> _Class:
+        if len(self._classes) >= MOST_CLASSES:
+            self._take_in()
+            self._classes.popitem(last=False)
+        kind = self._classes[name] = _Class(name)
+        return kind
+
+    def _site(self, name: str) -> _Site:
+        return self._sites.get(name) or self._sites.setdefault(name, _Site())
+
+    def _latest(self) -> Iterator[_Class]:
+        return islice(reversed(self._classes.values()), LATEST)
+
+    def _link(self, source: str, site: str) -> tuple[LinkSeries | None, str]:
+        """Of a link that was never used: the one to the same site that is in the middle of the others."""
+        links = self._links.get(site)
+        if not links:
+            return None, ""
+        if source in links:
+            return links[source], "link"
+        speeds = sorted((told.value, source) for source, link in links.items() if (told := link.forecast(1e9)) is not None)
+        return (links[speeds[len(speeds) // 2][1]], "site") if speeds else (None, "")
+
+    def _knows(self, site: str) -> bool:
+        known = self._sites.get(site)
+        return known is not None and known.weight + known.gone > 0.1
+
+    def _log(self, host: _Host) -> float:
+        return host.log if host.weight else self._prior(host.site, host.benchmark)
+
+    def _prior(self, site: _Site | None, benchmark: float | None) -> float:
+        """What is thought of a worker's slowness before any task of it ended."""
+        neutral = 0.0
+        if benchmark is not None:
+            total, count = self._benchmarks
+            known, learnt = self._yardstick
+            neutral = (known + total / count) / (learnt + 1) - benchmark
+        if site is None:
+            return neutral
+        return (site.total + site.gone_total + NEUTRAL * neutral) / (site.weight + site.gone + NEUTRAL)
+
+    def _take_in(self) -> None:
+        if not self._news:
+            return
+        news, self._news, self._quality = self._news, [], None
+        for kind in news:
+            pending, kind.pending = kind.pending, []
+            if kind.name in self._classes:
+                self._classes.move_to_end(kind.name)
+            for worker, site, seconds in pending:
+                if 0.0 <= seconds < inf:
+                    host = self._hosts.get(worker)
+                    if host is None:
+                        self.joined(worker, site)
+                        host = self._hosts[worker]
+                    self._learn(kind, host, max(seconds, LEAST_S))
+        young = [kind for kind in news if kind.early and kind.shared]
+        for kind in young * 2:
+            # what one of them tells about the workers changes the others
+            self._settle(kind)
+        for kind in young:
+            self._remeasure(kind)
+
+    def _learn(self, kind: _Class, host: _Host, seconds: float) -> None:
+        before, took = self._log(host), log(seconds)
+        kind.series.observe(seconds / exp(before))
+        kind.learnt += 1
+        if kind.early is not None:
+            kind.shared = kind.shared or bool(kind.early and kind.early[0][0] is not host)
+            kind.early.append((host, took))
+            if kind.shared and kind.learnt * 4 > kind.settled * 5:
+                self._settle(kind)
+                self._remeasure(kind)
+                return
+        count = min(kind.learnt, LEVEL_MEMORY)
+        if kind.shared:
+            limit = OUTLIER * sqrt(kind.scatter)
+            wrong = max(-limit, min(limit, took - kind.level - before))
+            kind.scatter = max(LEAST_SCATTER, kind.scatter + (wrong * wrong - kind.scatter) / (2 * LEVEL_MEMORY))
+            cell = host.cells.get(kind)
+            if cell is None:
+                host.cells[kind] = [1.0, took - kind.level]
+            else:
+                cell[0] = min(cell[0] + 1.0, CELL_MEMORY)
+                cell[1] += (max(-limit, min(limit, took - kind.level - cell[1])) - RECENTRING * self._centre()) / cell[0]
+            self._weigh(host)
+        kind.level += (took - self._log(host) - kind.level) / count
+
+    def _settle(self, kind: _Class) -> None:
+        """Set its level and all shares in it right together: level first, by what the hosts are without this class."""
+        early = kind.early or ()
+        sums: dict[_Host, list[float]] = {}
+        for host, took in early:
+            count_total = sums.setdefault(host, [0.0, 0.0])
+            count_total[0] += 1.0
+            count_total[1] += took
+        above = below = 0.0
+        for host, (count, total) in sums.items():
+            precision, value = self._elsewhere(host, kind)
+            weight = 1 / (kind.scatter / count + 1 / precision)
+            above += weight * (total / count - value)
+            below += weight
+        kind.level = above / below + YOUNG_RECENTRING * self._centre()
+        for host, (count, total) in sums.items():
+            if host.here:
+                host.cells[kind] = [min(count, CELL_MEMORY), total / count - kind.level]
+                self._weigh(host)
+        squares = sum((took - kind.level - host.log) ** 2 for host, took in early)
+        freedom = max(0, len(early) - len(sums))
+        kind.scatter = max(LEAST_SCATTER, (2 * FIRST_SCATTER + squares) / (2 + freedom))
+        kind.settled = kind.learnt
+
+    def _remeasure(self, kind: _Class) -> None:
+        """Its past, by what is now known of the workers."""
+        kind.series.relearn([exp(took - host.log) for host, took in kind.early or ()])
+        if kind.learnt >= YOUNG:
+            kind.early = None
+
+    def _centre(self) -> float:
+        return self._all.total / (self._all.weight + 1.0)
+
+    def _elsewhere(self, host: _Host, kind: _Class) -> tuple[float, float]:
+        """How much is known of its slowness without this class, and the slowness. Of one that has left nothing more is learnt."""
+        if not host.here:
+            return PRIOR / (1 - host.weight), host.log
+        precision, pull = self._evidence(host, kind)
+        return precision + PRIOR, (pull + PRIOR * self._prior(host.site, host.benchmark)) / (precision + PRIOR)
+
+    def _evidence(self, host: _Host, without: _Class | None = None) -> tuple[float, float]:
+        """How much its cells tell, and the sum of what they tell, each by its weight."""
+        precision = pull = 0.0
+        for kind, (count, mean) in host.cells.items():
+            if kind is not without:
+                precision += count / kind.scatter
+                pull += count / kind.scatter * mean
+        return precision, pull
+
+    def _weigh(self, host: _Host) -> None:
+        """Its slowness, from its cells; its site is told."""
+        if len(host.cells) > MOST_CELLS:
+            host.cells.popitem(last=False)
+        precision, pull = self._evidence(host)
+        value = (pull + PRIOR * self._prior(host.site, host.benchmark)) / (precision + PRIOR)
+        raw, weight = pull / precision, precision / (precision + PRIOR)
+        if host.weight:
+            _add(self._yardstick, host.benchmark, -1, host.log)
+        _add(self._yardstick, host.benchmark, 1, value)
+        for place in (host.site, self._all):
+            place.weight += weight - host.weight
+            place.total += weight * raw - host.weight * host.raw
+        host.log, host.raw, host.weight = value, raw, weight
+
+    # --- snapshots ------------------------------------------------------------------------------------------------------------------
+
+    def rows(self) -> Iterator[list[Any]]:
+        """What :meth:`restore` takes, in this order."""
+        self._take_in()
+        names = {id(host): worker for worker, host in self._hosts.items()}
+        sites = {id(site): name for name, site in self._sites.items()}
+        for name, kind in self._classes.items():
+            plain = [kind.level, kind.scatter, kind.learnt, kind.settled, kind.shared, kind.early is None]
+            yield ["class", name, plain, kind.series.row()]
+        for name, site in self._sites.items():
+            yield ["site", name, site.gone, site.gone_total, site.wait and site.wait.row()]
+        for worker, host in self._hosts.items():
+            cells = [[kind.name, *cell] for kind, cell in host.cells.items() if self._classes.get(kind.name) is kind]
+            yield ["worker", worker, sites[id(host.site)], host.benchmark, [host.log, host.raw, host.weight], cells]
+        for name, kind in self._classes.items():
+            if kind.early:
+                yield ["early", name, [[names.get(id(host)) or [host.log, host.weight], took] for host, took in kind.early]]
+        for to, links in self._links.items():
+            for source, link in links.items():
+                yield ["link", to, source, link.row()]
+
+    def restore(self, row: Sequence[Any]) -> None:
+        kind, name, *rest = row
+        getattr(self, f"_restore_{kind}")(name, *rest)
+
+    def _restore_class(self, name: str, plain: Sequence[Any], series: Sequence[Any]) -> None:
+        kind = self._classes[name] = _Class(name)
+        kind.level, kind.scatter, kind.learnt, kind.settled, kind.shared, grown = plain
+        kind.series = Series.from_row(series)
+        if grown:
+            kind.early = None
+
+    def _restore_site(self, name: str, gone: float, gone_total: float, wait: Sequence[Any] | None) -> None:
+        site = self._site(name)
+        site.gone, site.gone_total, site.wait = gone, gone_total, Series.from_row(wait) if wait else None
+
+    def _restore_worker(self, worker: str, site: str, benchmark: float | None, learnt: Sequence[float], cells: Sequence[Any]) -> None:
+        self.joined(worker, site)
+        host = self._hosts[worker]
+        host.benchmark = benchmark
+        host.log, host.raw, host.weight = learnt
+        host.cells.update((self._classes[name], [count, mean]) for name, count, mean in cells)
+        _add(self._benchmarks, benchmark, 1)
+        if host.weight:
+            _add(self._yardstick, benchmark, 1, host.log)
+        for place in (host.site, self._all):
+            place.weight += host.weight
+            place.total += host.weight * host.raw
+
+    def _restore_early(self, name: str, early: Sequence[Any]) -> None:
+        """Of a worker that had left, it was written what was known of it."""
+        gone: dict[tuple[float, float], _Host] = {}
+        kept = self._classes[name].early = deque(maxlen=YOUNG)
+        for who, took in early:
+            host = self._hosts[who] if isinstance(who, str) else gone.setdefault(tuple(who), _Host(_Site(), 0.0))
+            if not isinstance(who, str):
+                (host.log, host.weight), host.here = who, False
+            kept.append((host, took))
+
+    def _restore_link(self, site: str, source: str, row: Sequence[Any]) -> None:
+        self._links.setdefault(site, OrderedDict())[source] = LinkSeries.from_row(row)
+
+
+def _add(sums: list[float], benchmark: float | None, sign: int, more: float = 0.0) -> None:
+    if benchmark is not None:
+        sums[0] += sign * (benchmark + more)
+        sums[1] += sign
+
+
+def _told(what: str, series: Series, unit: str) -> dict[str, Any]:
+    told = series.forecast()
+    value, error, predictor, samples = told or (None, None, "", 0)
+    return {"what": what, "forecast": value, "unit": unit, "error": error, "predictor": predictor, "samples": samples}

@@ -1,0 +1,299 @@
+"""One quantity over time, and what it will be next: a family of simple predictors, of which the one with the least recent error answers.
+And a link, which is such a quantity once the sizes of transfers are divided out.
+
+This is how the Network Weather Service forecasts. To observe costs next to nothing: the work is done when somebody asks.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections import deque
+from collections.abc import Iterable, Sequence
+from operator import mul
+from typing import Any, NamedTuple
+
+WINDOW = 31
+GAINS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 0.9)
+NAMES = (
+    "last value",
+    "running mean",
+    "mean of 5",
+    "mean of 15",
+    "mean of 31",
+    "median of 5",
+    "median of 31",
+    "trimmed mean of 31",
+    *(f"smoothing by {gain}" for gain in GAINS),
+    "autoregression over 31",
+)
+FADING = 0.95
+"""A predictor's error counts for so much less with every observation that follows."""
+KEPT_RATIOS = 64
+MOST_PENDING = 64
+SHORTEST_S = 1e-6
+LEAST, MOST = 1e-12, 1e15
+"""Observations beyond are taken for these, so that squares and quotients stay finite."""
+
+
+class Forecast(NamedTuple):
+    """``error``: the relative error that half of the last forecasts kept within. ``predictor``: who of the family answered."""
+
+    value: float
+    error: float
+    predictor: str
+    samples: int
+
+
+class Series:
+    """Of positive values, such as durations and rates. Zero is taken for ``LEAST``; what is negative or no finite number is ignored."""
+
+    __slots__ = (
+        "_errors",
+        "_forecast",
+        "_mean",
+        "_means",
+        "_order",
+        "_pending",
+        "_predictions",
+        "_ratios",
+        "_smoothed",
+        "_taken",
+        "_window",
+        "samples",
+    )
+
+    def __init__(self) -> None:
+        self.samples = 0
+        """So many were taken in, those that were condensed before included."""
+        self._ratios: deque[float] = deque(maxlen=KEPT_RATIOS)
+        self._pending: list[float] = []
+        self._means = 0
+        """So many of those pending, from the first, are means of several observations."""
+        self._forecast: Forecast | None = None
+        self._forget()
+
+    def _forget(self) -> None:
+        self._taken = 0
+        self._mean = 0.0
+        self._window: list[float] = []
+        self._order: list[float] = []
+        self._smoothed: list[float] = []
+        self._predictions: list[float] = []
+        self._errors = [0.0] * len(NAMES)
+
+    def observe(self, value: float) -> None:
+        pending = self._pending
+        if LEAST <= value <= MOST:
+            pending.append(value)
+        elif 0.0 <= value < LEAST:
+            pending.append(LEAST)
+        elif MOST < value < float("inf"):
+            pending.append(MOST)
+        if len(pending) > MOST_PENDING:
+            self._condense()
+
+    def forecast(self) -> Forecast | None:
+        """Of the next value; None as long as none was seen."""
+        if self._pending:
+            self._take_in()
+        if self._forecast is None and self._predictions:
+            best = self._best()
+            self._forecast = Forecast(self._predictions[best], self._error(), NAMES[best], self.samples)
+        return self._forecast
+
+    def predictions(self) -> dict[str, float]:
+        """What each of the family says."""
+        self._take_in()
+        return dict(zip(NAMES, self._predictions, strict=False))
+
+    def ratios(self) -> list[float]:
+        """Of the last values to what had been forecast for them."""
+        self._take_in()
+        return list(self._ratios)
+
+    def quantile(self, q: float) -> float:
+        """Of these ratios; 1 as long as nothing is known."""
+        return quantile(sorted(self.ratios()), q)
+
+    def relearn(self, values: Iterable[float]) -> None:
+        """These are what was seen lately, measured anew: predictors go by them. The record of past forecasts stays as it was."""
+        self._take_in()
+        self._forget()
+        for value in values:
+            self._take(min(max(value, LEAST), MOST))
+        self._forecast = None
+
+    def row(self) -> list[Any]:
+        numbers = [self.samples, self._taken, self._mean, self._means]
+        return [numbers, list(self._window), list(self._smoothed), list(self._errors), list(self._ratios), list(self._pending)]
+
+    @classmethod
+    def from_row(cls, row: Sequence[Any]) -> Series:
+        series = cls()
+        numbers, window, smoothed, errors, ratios, pending = row
+        series.samples, series._taken, series._mean, series._means = numbers
+        series._window, series._order = list(window), sorted(window)
+        series._smoothed, series._errors, series._pending = list(smoothed), list(errors), list(pending)
+        series._ratios.extend(ratios)
+        if window:
+            series._predict()
+        return series
+
+    def _condense(self) -> None:
+        """Nobody asked for long: the older an observation, the more of its neighbours share a mean with it."""
+        pending = self._pending
+        self.samples += len(pending) // 2
+        odd = pending[len(pending) // 2 * 2 :]
+        pending[:] = [(one + other) / 2 for one, other in zip(pending[::2], pending[1::2], strict=False)]
+        self._means = len(pending)
+        pending += odd
+
+    def _take_in(self) -> None:
+        """In order; each is judged by the forecast that those before it make. A mean says nothing about how far single values scatter."""
+        pending = self._pending
+        if not pending:
+            return
+        for place, value in enumerate(pending):
+            if self._predictions and place >= self._means:
+                self._ratios.append(value / self._predictions[self._best()])
+            self._take(value)
+        self.samples += len(pending)
+        self._means = 0
+        pending.clear()
+        self._forecast = None
+
+    def _take(self, value: float) -> None:
+        if self._predictions:
+            self._errors = [
+                error * FADING + (predicted - value if predicted > value else value - predicted)
+                for error, predicted in zip(self._errors, self._predictions, strict=True)
+            ]
+            self._smoothed = [smoothed + gain * (value - smoothed) for smoothed, gain in zip(self._smoothed, GAINS, strict=True)]
+        else:
+            self._smoothed = [value] * len(GAINS)
+        self._taken += 1
+        self._mean += (value - self._mean) / self._taken
+        window, order = self._window, self._order
+        window.append(value)
+        insort(order, value)
+        if len(window) > WINDOW:
+            del order[bisect_left(order, window.pop(0))]
+        self._predict()
+
+    def _predict(self) -> None:
+        window, order = self._window, self._order
+        count = len(window)
+        last = window[-1]
+        of_5, of_15 = window[-5:], window[-15:]
+        middle = sorted(of_5)[len(of_5) // 2]
+        mean = sum(window) / count
+        cut = count // 5
+        trimmed = order[cut : count - cut]
+        self._predictions = [
+            last,
+            self._mean,
+            sum(of_5) / len(of_5),
+            sum(of_15) / len(of_15),
+            mean,
+            middle,
+            order[count // 2],
+            sum(trimmed) / len(trimmed),
+            *self._smoothed,
+            max(order[0], mean + _autocorrelation(window, mean) * (last - mean)),
+        ]
+
+    def _best(self) -> int:
+        errors = self._errors
+        return errors.index(min(errors))
+
+    def _error(self) -> float:
+        wrong = sorted([abs(ratio - 1.0) for ratio in self._ratios])
+        return wrong[len(wrong) // 2] if wrong else 1.0
+
+
+def _autocorrelation(values: list[float], mean: float) -> float:
+    away = [value - mean for value in values]
+    squares = sum(map(mul, away, away)) - away[-1] * away[-1]
+    return max(-1.0, min(1.0, sum(map(mul, away, away[1:])) / squares)) if squares > 0.0 else 0.0
+
+
+def quantile(ordered: list[float], q: float) -> float:
+    """Of values in ascending order, between two of them in proportion; 1 of none."""
+    if not ordered:
+        return 1.0
+    place = max(0.0, min(1.0, q)) * (len(ordered) - 1)
+    below = int(place)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (ordered[above] - ordered[below]) * (place - below)
+
+
+class LinkSeries:
+    """Transfers from one place to another: ``seconds = (size + head) / bandwidth``. The head is the latency, as bytes sent meanwhile."""
+
+    __slots__ = ("_head", "_last", "_pending", "series")
+
+    def __init__(self) -> None:
+        self.series = Series()
+        """Of seconds per byte."""
+        self._head = 1.0
+        self._last: deque[tuple[float, float]] = deque(maxlen=WINDOW)
+        self._pending: deque[tuple[float, float]] = deque(maxlen=WINDOW)
+
+    def observe(self, size: float, seconds: float) -> None:
+        if 0.0 <= size <= MOST and 0.0 <= seconds <= MOST:
+            self._pending.append((size, max(seconds, SHORTEST_S)))
+
+    def forecast(self, size: float) -> Forecast | None:
+        """Seconds for so many bytes."""
+        if self._pending:
+            self._take_in()
+        told = self.series.forecast()
+        return told and told._replace(value=(size + self._head) * told.value)
+
+    def row(self) -> list[Any]:
+        return [self._head, [list(pair) for pair in self._last], [list(pair) for pair in self._pending], self.series.row()]
+
+    @classmethod
+    def from_row(cls, row: Sequence[Any]) -> LinkSeries:
+        link = cls()
+        link._head, last, pending, series = row
+        link.series = Series.from_row(series)
+        link._last.extend((size, seconds) for size, seconds in last)
+        link._pending.extend((size, seconds) for size, seconds in pending)
+        return link
+
+    def _take_in(self) -> None:
+        fitted = 0
+        for place, (size, seconds) in enumerate(self._pending, 1):
+            self.series.observe(seconds / (size + self._head))
+            self._last.append((size, seconds))
+            if place == len(self._pending) or (place - fitted) * 4 > len(self._last):
+                fitted = place
+                self._fit()
+        self._pending.clear()
+
+    def _fit(self) -> None:
+        head = _head(self._last)
+        if abs(head - self._head) > 0.1 * self._head:
+            self._head = head
+            self.series.relearn([seconds / (size + head) for size, seconds in self._last])
+
+
+def _head(transfers: Sequence[tuple[float, float]]) -> float:
+    """By least squares of relative errors. Sizes that are nearly the same tell nothing about latency."""
+    least, most = min(size for size, _ in transfers), max(size for size, _ in transfers)
+    if len(transfers) < 4 or most < 4 * max(least, 1.0):
+        return 1.0
+    ones = sizes = squares = counts = times = 0.0
+    for size, seconds in transfers:
+        one, share = 1 / seconds, size / seconds
+        ones += one * one
+        sizes += one * share
+        squares += share * share
+        counts += one
+        times += share
+    determinant = ones * squares - sizes * sizes
+    latency, per_byte = counts * squares - times * sizes, ones * times - sizes * counts
+    if determinant <= 0.0 or latency <= 0.0:
+        return 1.0
+    return max(1.0, latency / max(per_byte, latency / (100 * most)))

@@ -1,0 +1,217 @@
+"""What the machine makes of news about sites, and what a person may ask of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from pilotfish.core.pilots import credential_status
+from pilotfish.core.pilots.factory_interface import UNNEEDED, PilotProposal
+from pilotfish.core.pilots.pilot_records import SiteRecord
+from pilotfish.core.workers import agent_messages
+from pilotfish.errors import BadInput
+from pilotfish.model import effects as e
+from pilotfish.model import facts as f
+from pilotfish.model import inputs as i
+from pilotfish.model.site import LOCAL, VANISHED, Site
+from pilotfish.model.states import ACTIVE, ENDING
+
+if TYPE_CHECKING:
+    from pilotfish.core.machine import Machine
+
+MOST_PILOTS = 10_000
+
+
+@dataclass(slots=True)
+class PilotStatus:
+    """What a site says of a pilot, and since when."""
+
+    runs: bool
+    reason: str
+    since: float
+
+
+# --- news ---------------------------------------------------------------------------------------------------------------------------
+
+
+def pilot_accepted(machine: Machine, item: i.PilotAccepted) -> None:
+    pilot = machine.state.pilots.get(item.pilot)
+    if pilot is not None and pilot.job != item.job:
+        machine.record(f.PilotSubmitted(item.pilot, item.job, item.took_s))
+
+
+def pilot_seen(machine: Machine, item: i.PilotSeen) -> None:
+    """Not written down: it is asked again soon enough."""
+    if item.pilot in machine.state.pilots:
+        machine.sightings[item.pilot] = PilotStatus(item.runs, item.reason, machine.now)
+
+
+def pilot_gone(machine: Machine, item: i.PilotGone) -> None:
+    pilot = machine.state.pilots.get(item.pilot)
+    if pilot is None or (item.cause == VANISHED and pilot.workers):
+        # A site may forget a job; that its agents beat is the better witness.
+        return
+    well = item.well or pilot.state == ENDING
+    for worker in [worker for worker in machine.state.workers.values() if worker.pilot == item.pilot]:
+        if well:
+            agent_messages.leave(machine, worker, item.reason)
+        else:
+            machine.lose_worker(worker, item.reason, died=item.witnessed)
+    machine.sightings.pop(item.pilot, None)
+    machine.record(f.PilotEnded(item.pilot, well, item.reason, item.cause))
+    record = machine.state.sites.get(pilot.site)
+    if record is not None and record.site is not None and record.site.paused:
+        # It may have been removed, and only waited for this.
+        machine.effects.append(e.ReadSites())
+
+
+def site_spoke(machine: Machine, item: i.SiteReachability) -> None:
+    if item.trouble:
+        machine.site_troubles[item.site] = item.trouble
+    else:
+        machine.site_troubles.pop(item.site, None)
+
+
+def sites_read(machine: Machine, item: i.SitesRead) -> None:
+    """What a person changed is written down, and told to whoever speaks to the site."""
+    known = {name: record.site for name, record in machine.state.sites.items() if record.site is not None}
+    for name in [*item.sites, *(name for name in known if name not in item.sites and name not in item.unread)]:
+        site, before = item.sites.get(name), known.get(name)
+        leaving = site is None and before is not None and _send_home(machine, name, f"site {name} was removed")
+        if leaving and before is not None:
+            # Until the last of its pilots is gone somebody has to know how to speak to it.
+            site = msgspec.structs.replace(before, paused=True)
+        if site != before or (before is not None and leaving != machine.state.sites[name].leaving):
+            machine.record(f.SiteDescribed(name, site, leaving))
+            machine.effects.append(e.DescribeSite(name, site))
+            machine.stirred = True
+            if site is not None and before is not None:
+                machine.record(f.SiteHeld(name, ""))  # its person may have done something about what was wrong
+                _replace_outdated(machine, name, before, site)
+
+
+SUBMITTED_WITH = ("queue", "account", "directives", "cores", "nodes", "memory", "gpus", "walltime_s", "python", "setup", "options")
+"""What a pilot takes along when it is submitted."""
+
+
+def _replace_outdated(machine: Machine, name: str, before: Site, site: Site) -> None:
+    """Pilots keep what they were submitted with. Those that still wait make room for others that are as their person wants them now."""
+    if all(getattr(before, field) == getattr(site, field) for field in SUBMITTED_WITH):
+        return
+    for pilot in list(machine.state.pilots.values()):
+        if pilot.site == name and not pilot.joined and pilot.state <= ACTIVE:
+            machine.end_pilot(pilot.id, f"site {name} is described anew")
+            if pilot.by_hand and not site.paused:
+                machine.request_pilot(PilotProposal(name, site.pilot_size, pilot.reason), by_hand=True)
+
+
+def _send_home(machine: Machine, name: str, reason: str) -> bool:
+    """A site is not to be used any more: who waits is cancelled, who works finishes what it has. Whether any are left."""
+    pilots = [pilot for pilot in machine.state.pilots.values() if pilot.site == name]
+    for pilot in pilots:
+        if not pilot.joined and pilot.state <= ACTIVE:
+            machine.end_pilot(pilot.id, reason)
+        for worker in list(pilot.workers):
+            agent_messages.drain(machine, machine.state.workers[worker], reason)
+    return bool(pilots)
+
+
+NEWS: dict[type, Callable[[Machine, Any], None]] = {
+    i.PilotAccepted: pilot_accepted,
+    i.PilotSeen: pilot_seen,
+    i.PilotGone: pilot_gone,
+    i.SiteReachability: site_spoke,
+    i.CredentialsSeen: credential_status.credentials_seen,
+    i.SitesRead: sites_read,
+}
+
+
+# --- commands -----------------------------------------------------------------------------------------------------------------------
+
+
+def find_site(machine: Machine, arguments: dict[str, Any]) -> tuple[str, SiteRecord]:
+    name = str(arguments.get("site", ""))
+    record = machine.state.sites.get(name)
+    if record is None or (record.site is None and name != LOCAL):
+        known = [site for site, record in machine.state.sites.items() if record.site is not None]
+        hint = f"known are: {', '.join(known)}" if known else f"describe it: pilotfish site add {name} --backend slurm"
+        raise BadInput(f"there is no site {name!r}", hint)
+    return name, record
+
+
+def _number(pilots: Any) -> int | None:
+    if pilots is not None and type(pilots) is not int:
+        raise BadInput(f"{pilots!r} is not a number of pilots", "write it in digits, as in 2")
+    return pilots
+
+
+def _use(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Have this pool use a site: with ``pilots`` pilots, or (-1) with as many as pay; None: no longer."""
+    name, record = find_site(machine, arguments)
+    pilots = _number(arguments.get("pilots", -1))
+    if pilots is not None and not -1 <= pilots <= MOST_PILOTS:
+        raise BadInput(f"site {name}: {pilots} pilots", f"ask for at most {MOST_PILOTS}")
+    if record.wanted != pilots:
+        machine.record(f.SiteWanted(name, pilots))
+        machine.stirred = True
+        if pilots is None:
+            _send_home(machine, name, f"the pool no longer uses site {name}")
+    return {"site": name, "pilots": pilots}
+
+
+def _add_pilots(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
+    """So many pilots more, at once, whatever there is to do."""
+    name, record = find_site(machine, arguments)
+    count = _number(arguments.get("pilots", 1))
+    site = record.site
+    if site is None or count is None or not 1 <= count <= MOST_PILOTS:
+        raise BadInput(f"site {name}: {count} pilots", f"pilotfish workers add {name} 1")
+    if site.paused:
+        raise BadInput(f"site {name} is paused", f"pilotfish site resume {name}")
+    there = sum(1 for pilot in machine.state.pilots.values() if pilot.site == name and pilot.state <= ACTIVE)
+    if there + count > site.max_pilots:
+        text = f"site {name} may have {site.max_pilots} pilots at a time, and {there} are there"
+        raise BadInput(text, f"pilotfish site set {name} max_pilots={there + count}")
+    wish = PilotProposal(name, site.pilot_size, "somebody asked for it")
+    return {"pilots": [machine.request_pilot(wish, by_hand=True) for _ in range(count)]}
+
+
+def _withdraw_pilots(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Pilots that somebody asked for are no longer wanted: who waits is cancelled, who works finishes what it has. Those meant, if they
+    are still there."""
+    names, reason = arguments.get("pilots"), str(arguments.get("reason") or "somebody no longer wants it")
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise BadInput(f"{names!r} are not names of pilots", "pilotfish sites")
+    found = [pilot for name in dict.fromkeys(names) if (pilot := machine.state.pilots.get(name)) is not None and pilot.by_hand]
+    for pilot in found:
+        if not pilot.joined and pilot.state <= ACTIVE:
+            machine.end_pilot(pilot.id, reason, UNNEEDED)
+        for worker in list(pilot.workers):
+            agent_messages.drain(machine, machine.state.workers[worker], reason)
+    return {"pilots": [pilot.id for pilot in found]}
+
+
+def _reread(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Somebody changed what is written about sites."""
+    machine.effects.append(e.ReadSites())
+    return {}
+
+
+def _release(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Try a site again at once, whatever became of its last pilots."""
+    name, _ = find_site(machine, arguments)
+    machine.record(f.SiteHeld(name, ""))
+    machine.stirred = True
+    return {"site": name}
+
+
+COMMANDS: dict[str, Callable[[Machine, dict[str, Any]], Any]] = {
+    "site_use": _use,
+    "site_release": _release,
+    "sites_reread": _reread,
+    "pilots_add": _add_pilots,
+    "pilots_withdraw": _withdraw_pilots,
+}

@@ -1,0 +1,313 @@
+"""The state as facts: what compaction writes instead of the long history that led here."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from pilotfish.core.pilots.pilot_records import Pilot, SiteRecord
+from pilotfish.core.state import AttemptLosses, ContentRecord, Run, SpeculativeCopy, State, Task, Worker
+from pilotfish.core.tasks import fair_share
+from pilotfish.core.tasks.transitions import enqueue
+from pilotfish.model import facts as f
+from pilotfish.model.contents import AwaitedFile, IntermediateFile
+from pilotfish.model.ids import task_id
+from pilotfish.model.site import PilotSize, Site, SiteEvent
+from pilotfish.model.states import DONE, READY
+from pilotfish.model.task import Failure, Payload, RunOptions, TaskSpec
+
+TASKS_PER_ROW = 5_000
+
+
+def dump(state: State) -> Iterator[f.Restored]:
+    """Facts that, applied to an empty state, give an equal one."""
+    yield f.Restored("pool", [state.epoch, state.next_run, state.next_pilot, state.local_cores, state.sized, list(state.revoked)])
+    for name, site in state.sites.items():
+        yield f.Restored("site", [name, *(getattr(site, field) for field in _SITE), list(site.history)])
+    for pilot in state.pilots.values():
+        yield f.Restored("pilot", [getattr(pilot, name) for name in Pilot.__slots__])
+    for row in state.forecasts.rows():
+        yield f.Restored("forecast", row)
+    contents = [[*msgspec.to_builtins(record.content), record.home, record.maker] for record in state.contents.values()]
+    for first in range(0, len(contents), TASKS_PER_ROW):
+        yield f.Restored("contents", contents[first : first + TASKS_PER_ROW])
+    for run in state.runs.values():
+        yield f.Restored("run", _run_row(run))
+        for first in range(0, len(run.tasks), TASKS_PER_ROW):
+            yield f.Restored("tasks", [run.id, first, [_task_row(task) for task in run.tasks[first : first + TASKS_PER_ROW]]])
+        for kind in _FILES:
+            known = getattr(run, kind)
+            rows = [[index, *(files.values() if kind == "left" else files)] for index, files in known.items()]
+            for first in range(0, len(rows), TASKS_PER_ROW):
+                yield f.Restored("files", [run.id, kind, rows[first : first + TASKS_PER_ROW]])
+    for worker in (*state.workers.values(), *state.gone_workers.values()):
+        yield f.Restored("worker", _worker_row(worker))
+    if state.twins:
+        yield f.Restored("twins", [_twin_row(task, twin) for task, twin in state.twins.items()])
+    if state.gangs:
+        yield f.Restored("gangs", [[task.id, [worker.id for worker in workers]] for task, workers in state.gangs.items()])
+    if state.speedups:
+        yield f.Restored("speedups", [[name, [[cores, *row] for cores, row in known.items()]] for name, known in state.speedups.items()])
+    for shape in state.ready:
+        yield f.Restored("queue", [task.id for task in shape.queue])
+    yield f.Restored("queue", [task.id for task in state.suspects])
+    # The last of all: what comes after it is charged to them.
+    yield f.Restored("shares", [state.settled_at, [[account.name, account.weight, account.used] for account in state.shares.values()]])
+
+
+def restore(state: State, kind: str, row: Any) -> None:
+    _RESTORE[kind](state, row)
+
+
+def _run_row(run: Run) -> list[Any]:
+    shapes = [[*shape.made_from, list(shape.lacking), list(shape.served), shape.mean_us, shape.samples] for shape in run.shapes.values()]
+    times = [run.opened_at, run.first_started_at, run.ended_at]
+    columns = [run.ended.tolist(), run.wall_us.tolist(), run.cpu_us.tolist(), run.rss_kib.tolist(), run.costs.tolist()]
+    return [
+        run.id,
+        run.uid,
+        run.options,
+        times,
+        run.closed,
+        run.paused,
+        run.advanced,
+        run.taken,
+        run.attempts,
+        run.specs,
+        columns,
+        shapes,
+        list(run.contents),
+    ]
+
+
+def _restore_run(state: State, row: Any) -> None:
+    number, uid, options, times, closed, paused, advanced, taken, attempts, specs, columns, shapes, contents = row
+    run = Run(number, uid, msgspec.convert(options, RunOptions), times[0])
+    _, run.first_started_at, run.ended_at = times
+    run.closed, run.paused, run.advanced, run.taken, run.attempts = closed, paused, advanced, taken, attempts
+    run.specs = msgspec.convert(specs, list[TaskSpec])
+    for spec, memory, least_s, lacking, served, mean, samples in shapes:
+        shape = run.shape_for(spec, memory, least_s)
+        shape.lacking, shape.served = dict.fromkeys(lacking), dict.fromkeys(served)
+        shape.mean_us, shape.samples = mean, samples
+    run.spec_shapes = [run.shape_for(spec) for spec in range(len(run.specs))]
+    counted: tuple[array[int], ...] = (run.ended, run.wall_us, run.cpu_us, run.rss_kib)
+    *counts, costs = columns
+    for column, values in zip(counted, counts, strict=True):
+        column.extend(values)
+    run.costs.extend(costs)
+    run.contents = dict.fromkeys(contents)
+    for digest in contents:
+        state.contents[digest].runs += 1
+    run.spec_contents = {
+        place: tuple(state.contents[content.digest] for content in spec.contents) for place, spec in enumerate(run.specs) if spec.contents
+    }
+    state.runs[number] = run
+    state.run_uids[uid] = number
+    fair_share.join(state, run)
+
+
+def _task_row(task: Task) -> list[Any]:
+    """Most tasks have nothing but a spec, a payload and a state: the rest is left off their rows."""
+    row: list[Any] = [task.spec, task.state, task.attempt, task.payload, task.output]
+    if task.failure or task.troubles or task.waits_for or task.children or task.contents:
+        row += [task.failure, task.troubles and task.troubles.as_row(), task.waits_for, task.children]
+        row.append([record.digest for record in task.contents])
+    return row
+
+
+def _payload(value: Any) -> Payload:
+    return value if isinstance(value, bytes) else msgspec.convert(value, Payload)
+
+
+def _restore_tasks(state: State, row: Any) -> None:
+    number, first, rows = row
+    run = state.runs[number]
+    for index, task_row in enumerate(rows, first):
+        spec, task_state, attempt, payload, output = task_row[:5]
+        task = Task(task_id(number, index), spec, run.spec_shapes[spec], _payload(payload))
+        task.state, task.attempt, task.output = task_state, attempt, _payload(output)
+        run.tasks.append(task)
+        run.counts[task_state] += 1
+        if len(task_row) > 5:
+            _restore_rest(run, task, *task_row[5:9])
+            task.contents = tuple(state.contents[digest] for digest in task_row[9])
+    state.unfinished += sum(1 for task in run.tasks[first:] if task.state < DONE)
+
+
+def _restore_rest(run: Run, task: Task, failure: Any, troubles: Any, waits_for: int, children: list[int] | None) -> None:
+    task.failure = failure and msgspec.convert(failure, Failure)
+    task.waits_for, task.children = waits_for, children
+    if troubles:
+        task.troubles = AttemptLosses()
+        for name, value in zip(AttemptLosses.__slots__, troubles, strict=True):
+            setattr(task.troubles, name, value)
+        task.shape = run.shape_for(task.spec, task.troubles.memory, task.troubles.least_s)
+
+
+_FILES = ["awaited", "left", "handed"]
+
+
+def _restore_files(state: State, row: Any) -> None:
+    number, kind, rows = row
+    run = state.runs[number]
+    for index, *files in rows:
+        if kind == "awaited":
+            run.awaited[index] = msgspec.convert(files, tuple[AwaitedFile, ...])
+        elif kind == "left":
+            run.left[index] = {file.name: file for file in msgspec.convert(files, list[IntermediateFile])}
+        else:
+            run.handed[index] = msgspec.convert(files, tuple[IntermediateFile, ...])
+
+
+def _worker_row(worker: Worker) -> list[Any]:
+    plain = [getattr(worker, name) for name in _PLAIN]
+    held = [[[task.id, needs] for task, needs in tasks.items()] for tasks in (worker.active, worker.ahead)]
+    recalled, lent = ([task.id for task in tasks] for tasks in (worker.recalled, worker.lent))
+    started = [[task.id, at] for task, at in worker.started.items()]
+    return [plain, held, recalled, list(worker.streak), [record.digest for record in worker.holds], lent, started]
+
+
+_PLAIN = [
+    "id",
+    "pilot",
+    "capacity",
+    "joined_at",
+    "site",
+    "state",
+    "free",
+    "tags",
+    "info",
+    "ends_at",
+    "poll_s",
+    "progress_at",
+    "done",
+    "failed",
+    "quarantined_until",
+    "reason",
+    "history",
+]
+
+
+def _restore_worker(state: State, row: Any) -> None:
+    plain, held, recalled, streak, holds, lent, started = row
+    worker = Worker(*plain[:4])
+    for name, value in zip(_PLAIN[4:], plain[4:], strict=True):
+        setattr(worker, name, value)
+    worker.history = [(at, what) for at, what in worker.history]
+    for target, tasks in zip((worker.active, worker.ahead), held, strict=True):
+        for number, needs in tasks:
+            task = state.task(number)
+            task.worker = worker
+            target[task] = tuple((name, amount) for name, amount in needs)
+            if target is worker.active:
+                fair_share.occupied(task.shape.run, target[task])
+    worker.recalled = {state.task(number): None for number in recalled}
+    worker.started = {state.task(number): at for number, at in started}
+    worker.streak = dict.fromkeys(streak)
+    for number in lent:
+        task = state.task(number)
+        task.worker = worker
+        worker.lent[task] = None
+    for digest in holds:
+        record = state.contents[digest]
+        record.holders[worker.id] = worker.holds[record] = None
+    if worker.alive:
+        state.admit(worker)
+    else:
+        state.gone_workers[worker.id] = worker
+
+
+def _twin_row(task: Task, twin: SpeculativeCopy) -> list[Any]:
+    assert task.worker is not None, task
+    return [task.id, task.worker.id, twin.worker.id if twin.worker is not None else "", twin.attempt]
+
+
+def _restore_twins(state: State, rows: Any) -> None:
+    """Of the two workers that hold a task, one has the copy."""
+    for number, first, second, attempt in rows:
+        task = state.task(number)
+        task.worker = state.workers[first]
+        state.twins[task] = SpeculativeCopy(state.workers[second] if second else None, attempt)
+
+
+def _restore_gangs(state: State, rows: Any) -> None:
+    """Of the workers that hold a task, the first was told."""
+    for number, names in rows:
+        task = state.task(number)
+        state.gangs[task] = [state.workers[name] for name in names]
+        task.worker = state.gangs[task][0]
+
+
+def _restore_speedups(state: State, rows: Any) -> None:
+    for name, known in rows:
+        state.speedups[name] = {cores: (samples, mean_s) for cores, samples, mean_s in known}
+
+
+def _restore_contents(state: State, rows: Any) -> None:
+    for digest, size, path, mtime_ns, inode, home, maker in rows:
+        record = state.contents[digest] = ContentRecord(digest, size)
+        record.path, record.mtime_ns, record.inode = path, mtime_ns, inode
+        record.home, record.maker = home, maker
+
+
+def _restore_pool(state: State, row: Any) -> None:
+    state.epoch, state.next_run, state.next_pilot, state.local_cores, state.sized, revoked = row
+    state.revoked = dict.fromkeys(revoked)
+
+
+_SITE = ["bad_starts", "last_bad_at", "last_bad", "held", "site", "wanted", "events", "leaving", "lost_s"]
+
+
+def _restore_site(state: State, row: Any) -> None:
+    name, *plain, history = row
+    record = state.sites[name] = SiteRecord(*plain)
+    record.site = msgspec.convert(record.site, Site | None)
+    record.history.extend(msgspec.convert(history, list[SiteEvent]))
+
+
+def _restore_pilot(state: State, row: Any) -> None:
+    pilot = Pilot(*row)
+    pilot.size = msgspec.convert(pilot.size, PilotSize)
+    state.pilots[pilot.id] = pilot
+    if pilot.instead_of:
+        state.stand_ins[pilot.id] = None
+
+
+def _restore_forecast(state: State, row: Any) -> None:
+    state.forecasts.restore(row)
+
+
+def _restore_queue(state: State, row: Any) -> None:
+    for number in row:
+        task = state.task(number)
+        assert task.state == READY, task
+        enqueue(state, task)
+
+
+def _restore_shares(state: State, row: Any) -> None:
+    state.settled_at, rows = row
+    for name, weight, used in rows:
+        account = state.shares[name]
+        account.weight, account.used = weight, used
+
+
+_RESTORE = {
+    "pool": _restore_pool,
+    "site": _restore_site,
+    "pilot": _restore_pilot,
+    "contents": _restore_contents,
+    "run": _restore_run,
+    "tasks": _restore_tasks,
+    "files": _restore_files,
+    "worker": _restore_worker,
+    "twins": _restore_twins,
+    "gangs": _restore_gangs,
+    "speedups": _restore_speedups,
+    "queue": _restore_queue,
+    "forecast": _restore_forecast,
+    "shares": _restore_shares,
+}

@@ -1,0 +1,144 @@
+"""From an accepted proposal to the words that the agent gets: what it must know of specs it has not seen, then the tasks. And what it is
+to stop."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from pilotfish.core.connections import WorkerConnection
+from pilotfish.core.data import intermediate_files
+from pilotfish.core.policy_interface import AssignmentProposal, CopyProposal
+from pilotfish.core.state import UNIT, Task, Worker
+from pilotfish.core.tasks import multi_node, speculative_copies
+from pilotfish.model import effects as e
+from pilotfish.model import facts as f
+from pilotfish.model import messages as m
+from pilotfish.model.ids import INDEX_BITS
+from pilotfish.model.states import RUNNING
+from pilotfish.model.task import CORES, Payload, sent_bytes
+
+if TYPE_CHECKING:
+    from pilotfish.core.machine import Machine
+
+BYTES_PER_MESSAGE = 16 * 1024 * 1024
+ROW_BYTES = 512
+"""More than a file takes in a header, which may be as large."""
+
+
+class AssignmentBuilder:
+    """One Assign or Lend in the making. ``known``: the specs that have been sent; ``copies``: it is their second attempts that are sent."""
+
+    def __init__(self, known: dict[int, None], copies: bool) -> None:
+        self.known = known
+        self.copies = copies
+        self.specs: list[m.SentSpec] = []
+        self.codes: list[Payload] = []
+        self.tasks: list[m.SentTask] = []
+        self.payloads: list[Payload] = []
+        self.size = 0
+
+
+def assign(machine: Machine, proposal: AssignmentProposal) -> None:
+    worker = proposal.worker
+    beside = {proposal.tasks[0].id: [other.id for other in proposal.beside]} if proposal.beside else {}
+    machine.record(f.TasksAssigned(worker.id, [task.id for task in proposal.tasks], proposal.ahead, proposal.cores, beside))
+    send_all(machine, machine.presence[worker.id], proposal.tasks, proposal.cores, m.Assign)
+
+
+def duplicate(machine: Machine, proposal: CopyProposal) -> bool:
+    """Whether it is lawful; then it is done."""
+    worker = proposal.worker
+    if not proposal.tasks or len(dict.fromkeys(proposal.tasks)) != len(proposal.tasks) or worker.runs_suspect:
+        return False
+    free = dict(worker.free)
+    cores: dict[int, float] = {}
+    for task in proposal.tasks:
+        first = task.worker
+        if first is None or not _may_double(machine, worker, task):
+            return False
+        for name, amount in speculative_copies.needs_at(first, task):
+            free[name] = free.get(name, 0) - amount
+            if free[name] < 0:
+                return False
+            if name == CORES and task.shape.cores_max:
+                cores[task.id] = amount / UNIT
+    machine.record(f.TasksDuplicated(worker.id, [task.id for task in proposal.tasks]))
+    send_all(machine, machine.presence[worker.id], proposal.tasks, cores, m.Assign, copies=True)
+    return True
+
+
+def _may_double(machine: Machine, worker: Worker, task: Task) -> bool:
+    """It runs elsewhere, has had no copy, its person does not mind, and it never felled a worker: it shall not fell two at a time."""
+    run = task.shape.run
+    if task.shape.nodes > 1:
+        return False
+    if task.state != RUNNING or task.worker is worker or task in machine.state.twins or run.paused or run.options.speculate is False:
+        return False
+    return not (task.troubles is not None and task.troubles.deaths) and worker.suits(task.shape, machine.now)
+
+
+def kill(machine: Machine, attempts: Iterable[tuple[Task, Worker, int]]) -> None:
+    """Stop these attempts where they are. Who is out of reach is told when it comes back."""
+    kills: dict[int, list[tuple[int, int]]] = {}
+    for task, worker, number in attempts:
+        presence = machine.presence.get(worker.id)
+        if presence is not None and presence.link is not None:
+            kills.setdefault(presence.link, []).append((task.id, number))
+    for link, items in kills.items():
+        machine.send(link, m.Kill(items))
+
+
+def stop_beside(machine: Machine, worker: Worker) -> None:
+    """This worker goes: what has its room ends with that, at the worker that was told to start it."""
+    kill(machine, ((task, task.worker, task.attempt) for task in multi_node.beside(worker) if task.worker is not None))
+
+
+def send_all(
+    machine: Machine,
+    presence: WorkerConnection,
+    tasks: list[Task],
+    cores: dict[int, float],
+    kind: type[m.Assign] | type[m.Delegate],
+    copies: bool = False,
+) -> None:
+    known = presence.sent_specs if kind is m.Assign else presence.lent_specs
+    parcelling = AssignmentBuilder(known, copies)
+    for task in tasks:
+        _add(machine, presence, parcelling, task, cores.get(task.id, 0.0))
+        if parcelling.size > BYTES_PER_MESSAGE:
+            _send(machine, presence, parcelling, kind)
+            parcelling = AssignmentBuilder(known, copies)
+    if parcelling.tasks:
+        _send(machine, presence, parcelling, kind)
+
+
+def _add(machine: Machine, presence: WorkerConnection, parcelling: AssignmentBuilder, task: Task, cores: float) -> None:
+    whole = not presence.shares
+    run = task.shape.run
+    number = run.id << INDEX_BITS | task.spec
+    launch = multi_node.with_hosts(machine.state, task) if machine.state.gangs else None
+    if number not in parcelling.known or launch is not None:
+        parcelling.known[number] = None
+        spec = machine.state.spec_of(task)
+        length = sent_bytes(spec.code, whole)
+        parcelling.codes.append(spec.code)
+        contents = tuple(record.content for record in run.spec_contents.get(task.spec, ()))
+        needs = dict(spec.request.amounts())
+        words = (spec.requirement, spec.rank, spec.tags)
+        parcelling.specs.append(m.SentSpec(number, spec.kind, spec.time_s, needs, launch or spec.launch, length, contents, *words))
+        parcelling.size += length
+    length = sent_bytes(task.payload, whole)
+    memory = task.troubles.memory if task.troubles else 0
+    contents = tuple(record.content for record in task.contents) if task.contents else ()
+    attempt = machine.state.twins[task].attempt if parcelling.copies else task.attempt
+    handed = tuple(intermediate_files.inputs_of(task)) if run.awaited or run.handed else ()
+    parcelling.tasks.append(m.SentTask(task.id, attempt, number, length, cores, memory, contents, handed))
+    parcelling.payloads.append(task.payload)
+    parcelling.size += length + ROW_BYTES * (len(contents) + len(handed))
+
+
+def _send(machine: Machine, presence: WorkerConnection, parcelling: AssignmentBuilder, kind: type[m.Assign] | type[m.Delegate]) -> None:
+    assert presence.link is not None
+    message = kind(parcelling.specs, parcelling.tasks)
+    machine.effects.append(e.Send(presence.link, message, parcelling.codes + parcelling.payloads, not presence.shares))

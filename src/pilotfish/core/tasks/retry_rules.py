@@ -1,0 +1,151 @@
+"""What follows from a failed attempt: who pays, and whether the task gets another try.
+
+Each kind of trouble has a budget of its own, so that a lost worker never eats the retries that a person gave a task:
+
+* failures    the task's own doing (exit status, exception, time limit): ``retries`` of the spec
+* losses      the worker's or site's doing (silent; disk full, but only after many of them): ``losses`` of the spec
+* deaths      its worker died while it may have been running: ``losses`` of the spec, together with those
+* crashes     the task or its slot crashes (CRASH_BUDGET) or is killed (KILLED_BUDGET), or ``retries`` if that is more
+* ooms        the memory limit was really hit: tried again with twice as much, OOM_BUDGET times
+* second_opinions  a failure on a worker that fails everything is not believed until another worker says the same; and a directory that
+                   one site does not have may be at another
+
+Of two attempts of a task at the same time, the first to fail is charged only for what it may have done to its worker.
+"""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+
+from pilotfish.core.data.replicas import needs
+from pilotfish.core.pilots.unmet_demand import could_go, usable_sites
+from pilotfish.core.state import FRESH, UNIT, AttemptLosses, State, Task, TaskShape, Worker
+from pilotfish.core.tasks.speculative_copies import is_doubled
+from pilotfish.model import facts as f
+from pilotfish.model.ids import show_task
+from pilotfish.model.site import LOCAL
+from pilotfish.model.task import MEMORY, MISSING_INPUT, NO_DIRECTORY, Failure, Payload
+
+CRASH_BUDGET = 2
+KILLED_BUDGET = 5
+KILLED_CAUSES = ("killed", "slot-lost")
+OOM_BUDGET = 2
+SUSPECT_AFTER = 2
+"""So many workers must die under a task before it has to run alone. Only a death while alone convicts it."""
+DOUBTED_CAUSES = ("exit", "signal", "spawn", "missing-input")
+DOUBT_AFTER = 2
+WORTH_NOTING_S = 1.0
+LONGER = 1.05
+
+
+def judge(
+    state: State, worker: Worker, task: Task, failure: Failure, usage: tuple[int, int, int] = (0, 0, 0), output: Payload = b""
+) -> f.AttemptFailed:
+    """The fact to record for an attempt that the agent reported as failed."""
+    troubles = task.troubles or AttemptLosses()
+    spec = state.spec_of(task)
+    memory, avoid, final = 0, False, False
+    if failure.blame == "user":
+        charge, final = "failures", True
+    elif failure.cause == "oom":
+        charge = "ooms"
+        memory = _more_memory(state, task)
+        final = not memory or troubles.ooms >= OOM_BUDGET
+        if troubles.ooms:
+            asked = spec.request.memory / 2**20
+            failure = msgspec.structs.replace(
+                failure, message=f"{failure.message} ({asked:.4g} MiB at first, twice as much after each try)"
+            )
+    elif failure.cause in ("crash", *KILLED_CAUSES):
+        # Somebody may have killed it from outside, but a task that is killed each time brings it on itself.
+        charge, avoid = "crashes", failure.cause in KILLED_CAUSES
+        final = troubles.crashes >= max(KILLED_BUDGET if avoid else CRASH_BUDGET, spec.retries)
+    elif failure.cause == NO_DIRECTORY and worker.site not in task.shape.served:
+        # Its workers are alike: it is tried at another site, if there is one.
+        charge, final = "second_opinions", not _may_go_elsewhere(state, worker.site, task.shape)
+    elif failure.cause == MISSING_INPUT and failure.blame == "site" and any(record.is_nowhere for record in needs(task)):
+        charge, final = "failures", True
+    elif failure.blame in ("worker", "site"):
+        charge, avoid = "losses", True
+        final = troubles.losses + troubles.deaths >= spec.losses
+    elif _doubtful(state, worker, task, failure):
+        charge, avoid = "second_opinions", True
+    else:
+        charge = "failures"
+        final = troubles.failures >= spec.retries
+    fact = f.AttemptFailed(worker.id, task.id, failure, charge, final, 0 if final else memory, avoid, troubles.suspect, usage, output)
+    return _spared(fact) if is_doubled(state, task) else fact
+
+
+def judge_death(state: State, worker: Worker, task: Task, reason: str, died: bool) -> f.AttemptFailed:
+    """The fact to record for an attempt that was running when its worker died or fell silent."""
+    troubles = task.troubles or AttemptLosses()
+    failure = Failure("worker-lost", "worker", f"worker {worker.id} {reason}")
+    final = troubles.losses + troubles.deaths >= state.spec_of(task).losses
+    suspect = troubles.suspect
+    if died and task.shape.nodes == 1:  # of a task at several workers nobody can say which of them it fells: it runs alone on none
+        deaths = troubles.deaths + 1
+        if suspect:
+            final = True
+            text = f"{deaths} workers died while they ran task {show_task(task.id)}, the last time with no other task on it"
+            failure = Failure("poison", "task", text)
+        suspect = suspect or deaths >= SUSPECT_AFTER
+    charge = "deaths" if died and task.shape.nodes == 1 else "losses"
+    fact = f.AttemptFailed(worker.id, task.id, failure, charge, final, 0, False, suspect and not final, (0, 0, 0), b"")
+    return _spared(fact) if is_doubled(state, task) else fact
+
+
+def _spared(fact: f.AttemptFailed) -> f.AttemptFailed:
+    """Another attempt of the task goes on, and will decide: a copy shall cost no retry and end no task. But what fells workers is found out
+    as soon as if there were no copies."""
+    charge = fact.charge if fact.charge in ("losses", "deaths") and not fact.final else ""
+    return msgspec.structs.replace(fact, charge=charge, final=False, memory=0, suspect=False, output=b"")
+
+
+def time_to_ask_for(worker: Worker, pilot_s: float, ran_s: float) -> float:
+    """How long another worker must have for a task that had run so long when this one's time was over: longer than a whole pilot like this
+    one, if the task had nearly all of it. Otherwise what it had, rounded so that many such tasks are still few shapes."""
+    if worker.ends_at is None or ran_s < WORTH_NOTING_S:
+        return 0.0
+    life_s = worker.ends_at - worker.joined_at
+    return (pilot_s or LONGER * life_s) if ran_s >= FRESH * life_s else 2.0 ** (math.floor(4 * math.log2(ran_s)) / 4)
+
+
+def _more_memory(state: State, task: Task) -> int:
+    """Twice the memory of last time, if a worker could give it; else the most that any has, if that is more; else 0."""
+    had = dict(task.shape.needs).get(MEMORY, 0)
+    largest = max((worker.capacity.get(MEMORY, 0) for worker in state.workers.values()), default=0)
+    wanted = min(2 * had, largest)
+    return wanted // UNIT if wanted > had > 0 else 0
+
+
+def _may_go_elsewhere(state: State, site: str, shape: TaskShape) -> bool:
+    """Is there a worker of another site that could take tasks of this shape, or might one come?"""
+    tried, wanted = {*shape.lacking, site}, shape.run.options.sites
+    others = (worker for worker in state.workers.values() if worker.alive and worker.site not in tried)
+    if any(other.could_fit(shape.needs) and other.qualifies(shape) for other in others):
+        return True
+    starts_here = state.local_cores > 0 and not any(worker.site == LOCAL for worker in state.workers.values())
+    if starts_here and LOCAL not in tried and (not wanted or LOCAL in wanted):
+        return True
+    return any(view.name not in tried and could_go(shape, view) for view in usable_sites(state))
+
+
+def _doubtful(state: State, worker: Worker, task: Task, failure: Failure) -> bool:
+    """Is this worker failing one task after the other, while another one that could judge this task is doing well?"""
+    if failure.cause not in DOUBTED_CAUSES or len(worker.streak) < DOUBT_AFTER or (task.troubles and task.troubles.second_opinions):
+        return False
+    return any(
+        other is not worker and other.alive and len(other.streak) < DOUBT_AFTER and other.could_fit(task.shape.needs)
+        for other in state.workers.values()
+    )
+
+
+def should_quarantine(state: State, worker: Worker, after: int) -> bool:
+    """Never the last worker that is any good: better a doubtful one than none, and the person is told."""
+    if len(worker.streak) < after or worker.quarantined_until:
+        return False
+    good = (other for other in state.workers.values() if other is not worker and other.alive and not other.quarantined_until)
+    return any(other.done and len(other.streak) < after for other in good)

@@ -1,0 +1,92 @@
+"""Two attempts of one task at the same time: the first result counts, the other attempt is given up.
+
+The task keeps its worker and the number of its attempt; its copy is a ``Twin`` in ``State.twins``, with a number of its own. When one of
+the two is over without a result, the other is the task's only attempt. The record then stays until the task is queued again or ends: there
+is one copy for each time in the queue, and no number is given out twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pilotfish.core.state import Needs, SpeculativeCopy, State, Task, Worker
+from pilotfish.core.tasks.transitions import move, occupy, take_away
+from pilotfish.model import facts as f
+from pilotfish.model.states import ASSIGNED
+
+
+def attempts(state: State, task: Task) -> Iterator[tuple[Worker, int]]:
+    """Who has which attempt of it now."""
+    if task.worker is not None:
+        yield task.worker, task.attempt
+    twin = state.twins.get(task)
+    if twin is not None and twin.worker is not None:
+        yield twin.worker, twin.attempt
+
+
+def attempt_at(state: State, worker: Worker, task: Task) -> int:
+    """The number of the attempt that this worker has of the task; 0: none."""
+    return next((number for holder, number in attempts(state, task) if holder is worker), 0)
+
+
+def is_doubled(state: State, task: Task) -> bool:
+    twin = state.twins.get(task)
+    return twin is not None and twin.worker is not None
+
+
+def is_seen_running(worker: Worker, task: Task) -> bool:
+    """Has this worker said that its attempt runs? The state of the task tells of the first one only."""
+    return task in worker.started if task.worker is not worker else task.state > ASSIGNED
+
+
+def needs_at(worker: Worker, task: Task) -> Needs:
+    """The room that an attempt was given: a copy gets as much."""
+    return worker.active.get(task, task.shape.needs)
+
+
+# --- how facts change it ----------------------------------------------------------------------------------------------------------
+
+
+def duplicated(state: State, fact: f.TasksDuplicated, at: float) -> None:
+    worker = state.workers[fact.worker]
+    if not worker.held:
+        worker.progress_at = at
+    for number in fact.tasks:
+        task = state.task(number)
+        assert task.worker is not None and task.worker is not worker, task
+        occupy(worker, task, needs_at(task.worker, task))
+        state.twins[task] = SpeculativeCopy(worker, task.attempt + 1)
+        task.shape.run.attempts += 1
+
+
+def won(state: State, worker: Worker, task: Task, at: float) -> None:
+    """This worker has the result: it was the task's attempt, and there is no other."""
+    for other, _ in list(attempts(state, task)):
+        if other is not worker:
+            _give_up(state, other, task, at)
+    state.twins.pop(task, None)
+
+
+def goes_on(state: State, worker: Worker, task: Task, at: float) -> bool:
+    """The attempt at this worker is over without a result. Whether the other one of two goes on; otherwise the task is free."""
+    if is_doubled(state, task):
+        _give_up(state, worker, task, at)
+        return True
+    twin = state.twins.pop(task, None)
+    if twin is not None:
+        task.attempt = max(task.attempt, twin.attempt)
+    return False
+
+
+def _give_up(state: State, worker: Worker, task: Task, at: float) -> None:
+    twin, first = state.twins[task], task.worker
+    take_away(worker, task, at)
+    if worker is first:
+        assert twin.worker is not None, task
+        task.worker = twin.worker
+        task.attempt, twin.attempt = twin.attempt, task.attempt
+        if task not in twin.worker.started:
+            move(task, ASSIGNED)
+    else:
+        task.worker = first
+    twin.worker = None

@@ -1,0 +1,136 @@
+"""The small steps that ``apply`` is made of: a task changes state, enters or leaves a queue, takes or frees room at a worker."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from pilotfish.core.data import intermediate_files
+from pilotfish.core.state import Needs, Run, State, Task, TaskShape, Worker
+from pilotfish.core.tasks.fair_share import freed, occupied
+from pilotfish.model.ids import INDEX_MASK
+from pilotfish.model.states import DONE, READY, TASK_STATES, TASK_STEPS, WAITING, step
+
+
+def move(task: Task, new: int) -> None:
+    old = task.state
+    task.state = step(TASK_STEPS, TASK_STATES, old, new, task)
+    counts = task.shape.run.counts
+    counts[old] -= 1
+    counts[new] += 1
+
+
+def enqueue(state: State, task: Task, front: bool = False) -> None:
+    if task.suspect:
+        state.suspects[task] = None
+        return
+    queue = task.shape.queue
+    if not queue:
+        state.ready[task.shape] = None
+    queue[task] = None
+    if task.contents:
+        for record in task.contents:
+            task.shape.wanting.setdefault(record, OrderedDict())[task] = None
+    if front:
+        queue.move_to_end(task, last=False)
+
+
+def dequeue(state: State, task: Task) -> None:
+    if task.suspect:
+        state.suspects.pop(task, None)
+        return
+    shape = task.shape
+    shape.queue.pop(task, None)
+    if task.contents:
+        _no_longer_wanting(shape, task)
+    if not shape.queue:
+        state.ready.pop(shape, None)
+
+
+def _no_longer_wanting(shape: TaskShape, task: Task) -> None:
+    for record in task.contents:
+        wanting = shape.wanting.get(record)
+        if wanting is not None and wanting.pop(task, task) is None and not wanting:
+            del shape.wanting[record]
+
+
+def release(worker: Worker, task: Task) -> None:
+    """The worker no longer holds the task: give its room to what waits there."""
+    worker.recalled.pop(task, None)
+    worker.lent.pop(task, None)
+    if worker.started:
+        worker.started.pop(task, None)
+    task.worker = None
+    needs = worker.active.pop(task, None)
+    if needs is None:
+        worker.ahead.pop(task, None)
+        return
+    ahead = worker.ahead
+    if ahead:
+        first = next(iter(ahead))
+        if ahead[first] is needs:
+            # The usual case, like after like: the room goes from hand to hand without being counted.
+            del ahead[first]
+            worker.active[first] = needs
+            return
+    freed(task.shape.run, needs)
+    free = worker.free
+    for name, amount in needs:
+        free[name] += amount
+    while ahead:
+        first = next(iter(ahead))
+        if not worker.fits(ahead[first]):
+            break
+        occupy(worker, first, ahead.pop(first))
+    worker.count_room()
+
+
+def end(state: State, task: Task, new: int, at: float) -> None:
+    """Bring a task to a final state."""
+    if task.state == READY:
+        dequeue(state, task)
+    move(task, new)
+    run = task.shape.run
+    run.ended.append(task.id & INDEX_MASK)
+    state.unfinished -= 1
+    if new == DONE and task.children:
+        for index in task.children:
+            _needed_one_less(state, run.tasks[index])
+        task.children = None
+    if len(run.ended) == len(run.tasks):
+        maybe_ended(run, at)
+
+
+def maybe_ended(run: Run, at: float) -> None:
+    if run.finished and not run.ended_at:
+        run.ended_at = at
+
+
+def _needed_one_less(state: State, task: Task) -> None:
+    task.waits_for -= 1
+    if task.waits_for == 0 and task.state == WAITING:
+        if task.shape.run.awaited:
+            intermediate_files.receive(state, task)
+        move(task, READY)
+        enqueue(state, task)
+
+
+def take_away(worker: Worker, task: Task, at: float) -> None:
+    """The worker loses a task without having done anything for it. If it was the last one, it idles from now on."""
+    release(worker, task)
+    if not worker.held:
+        worker.progress_at = at
+
+
+def put_back(state: State, task: Task) -> None:
+    """It is the next of its kind."""
+    move(task, READY)
+    enqueue(state, task, front=True)
+
+
+def occupy(worker: Worker, task: Task, needs: Needs) -> None:
+    worker.active[task] = needs
+    occupied(task.shape.run, needs)
+    free = worker.free
+    for name, amount in needs:
+        free[name] -= amount
+    worker.count_room()

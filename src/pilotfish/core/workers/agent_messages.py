@@ -1,0 +1,356 @@
+"""What the machine makes of an agent's words. Attempts fence: what is not about the current (task, attempt, worker) changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from pilotfish.core.connections import WorkerConnection
+from pilotfish.core.pilots.factory_interface import OUTRUN, RELIEVED
+from pilotfish.core.pilots.pilot_records import Pilot
+from pilotfish.core.state import Task, Worker
+from pilotfish.core.tasks import assignment, multi_node, speculative_copies
+from pilotfish.core.tasks.retry_rules import judge, judge_death, should_quarantine, time_to_ask_for
+from pilotfish.core.workers import site_masters
+from pilotfish.model import effects as e
+from pilotfish.model import facts as f
+from pilotfish.model import inputs as i
+from pilotfish.model import messages as m
+from pilotfish.model.contents import ProducedContent
+from pilotfish.model.states import ACTIVE, DRAINING, ENDING, JOINED
+from pilotfish.model.task import DISK, Failure, Payload
+
+if TYPE_CHECKING:
+    from pilotfish.core.machine import Machine
+
+
+_OF_A_WORKER = m.Hello, m.Gone
+"""Messages that say which worker they are about."""
+MOST_CONTACTS = 20
+MOST_FULL_DISKS = 10
+"""From so many attempts on, a task that finds every disk full is charged for it: else it would go from one to the next for ever."""
+
+
+def hear(machine: Machine, spoke: i.AgentMessage) -> None:
+    link, message, payloads = spoke.link, spoke.message, spoke.payloads
+    if isinstance(message, _OF_A_WORKER):
+        known = machine.state.workers.get(message.worker)
+        if known is not None and spoke.pilot and known.pilot != spoke.pilot:
+            # A pilot's key speaks for that pilot's workers only.
+            machine.effects.append(e.HangUp(link))
+        elif isinstance(message, m.Hello):
+            _hello(machine, link, message)
+        elif known is not None:
+            machine.lose_worker(known, message.reason, died=True)
+        return
+    worker = machine.state.workers.get(machine.agent_links.get(link, ""))
+    if worker is None:
+        # It was removed while this was under way; Retire and HangUp are on their way to it.
+        for payload in payloads:
+            machine.release_payload(payload)
+        return
+    presence = machine.presence[worker.id]
+    presence.lease_at = machine.now + lease_s(machine, worker)
+    if isinstance(message, m.Results):
+        _results(machine, link, worker, message, payloads)
+        if message.gained or message.lost:
+            _holds(machine, worker, m.CacheReport(message.gained, message.lost))
+    elif isinstance(message, m.Heartbeat):
+        _started(machine, worker, message.started)
+        presence.movement.heard(machine.now, message.moving)
+        presence.movement.got = message.got
+        machine.send(link, m.HeartbeatAck())
+        if worker.state == DRAINING and not worker.held:
+            _ask_to_drain(machine, worker)
+    elif isinstance(message, m.CacheReport):
+        _holds(machine, worker, message)
+    elif isinstance(message, m.ClaimedTasks):
+        site_masters.claims(machine, worker, message)
+    elif isinstance(message, m.DelegatedTasks):
+        site_masters.loans(machine, worker, message)
+    elif isinstance(message, m.DelegatedWorkers):
+        site_masters.vouch(machine, worker, message)
+    elif isinstance(message, m.SiteMasterClaim):
+        site_masters.reigns(machine, worker, message.term)
+    elif isinstance(message, m.Returned):
+        _returned(machine, worker, message.items)
+    elif isinstance(message, m.Draining):
+        drain(machine, worker, message.reason)
+    elif isinstance(message, m.Leave):
+        leave(machine, worker, message.reason, message.cut_off)
+    elif isinstance(message, m.Peeked):
+        machine.peeked(message, payloads)
+
+
+def lease_s(machine: Machine, worker: Worker) -> float:
+    """How long this worker may be silent: one that calls now and then longer than one that stays connected."""
+    return max(machine.settings.lease_s, 3 * worker.poll_s)
+
+
+def _current(machine: Machine, worker: Worker, number: int, attempt: int) -> Task | None:
+    task = machine.state.find_task(number)
+    if task is not None and attempt and speculative_copies.attempt_at(machine.state, worker, task) == attempt:
+        return task
+    return site_masters.own_claim(machine, worker, number, attempt)
+
+
+def _hello(machine: Machine, link: int, hello: m.Hello) -> None:
+    state = machine.state
+    gone = state.gone_workers.get(hello.worker)
+    pilot = state.pilots.get(hello.pilot)
+    if gone is not None or (pilot is not None and pilot.state == ENDING):
+        reason = gone.reason if gone is not None else "its pilot was cancelled"
+        machine.send(link, m.Retire(f"this worker was removed: {reason}"))
+        machine.effects.append(e.HangUp(link))
+        return
+    old = machine.presence.get(hello.worker)
+    if old is not None and link < old.newest_link:
+        # It was stuck on the way while the agent gave up on that link and called again: what it says it holds is long out of date.
+        machine.effects.append(e.HangUp(link))
+        return
+    worker = state.workers.get(hello.worker)
+    if worker is None:
+        ends_at = None if hello.ends_in_s is None else machine.now + hello.ends_in_s
+        machine.record(f.WorkerJoined(hello.worker, hello.pilot, hello.capacity, hello.tags, hello.info, ends_at, hello.poll_s))
+        worker = state.workers[hello.worker]
+        if pilot is not None and pilot.workers == [worker.id]:
+            _cancel_twins(machine, pilot)
+    lease_at = machine.now + lease_s(machine, worker)
+    if old is None:
+        machine.set_timer(lease_at, "lease", worker.id)
+    elif old.link is not None and old.link != link:
+        machine.agent_links.pop(old.link, None)
+        machine.effects.append(e.HangUp(old.link))
+    machine.presence[worker.id] = WorkerConnection(lease_at, link, link, bool(hello.info.get("shares")), hello.info.get("peer"))
+    machine.agent_links[link] = worker.id
+    machine.stirred = True
+    machine.send(link, m.Welcome(state.epoch, machine.settings.beat_s, machine.settings.orphan_s))
+    if hello.info.get("empty"):
+        _holds(machine, worker, m.CacheReport([], [], True))
+    introduce(machine, worker)
+    _reconcile(machine, link, worker, hello.holding)
+
+
+def introduce(machine: Machine, worker: Worker) -> None:
+    """To the latest of its site, who are likely to be there for longest."""
+    presence = machine.presence[worker.id]
+    if presence.peer is None:
+        if worker.lent:
+            machine.record(f.TasksReturned(worker.id, [task.id for task in worker.lent], "it no longer speaks for its site"))
+        return
+    others = (other for other in reversed(machine.state.workers.values()) if other is not worker and other.site == worker.site)
+    present = (machine.presence[other.id] for other in others if other.id in machine.presence)
+    contacts = (other.peer for other in present if other.peer is not None and other.link is not None)
+    if presence.link is not None:
+        latest = list(islice(contacts, MOST_CONTACTS))
+        machine.effects.append(e.IntroducePeer(presence.link, worker.site, latest, *site_masters.speaker(machine, worker)))
+
+
+def _cancel_twins(machine: Machine, pilot: Pilot) -> None:
+    """Of a pilot and those that were asked for in its stead, the first to join makes the others needless."""
+    first = pilot.instead_of or pilot.id
+    pilots = machine.state.pilots
+    for other in [pilots[name] for name in (first, *machine.state.stand_ins) if name in pilots]:
+        if other is not pilot and first in (other.id, other.instead_of) and not other.joined and other.state <= ACTIVE:
+            cause = OUTRUN if other.requested_at <= pilot.requested_at else RELIEVED
+            machine.end_pilot(other.id, f"{pilot.id} was asked for as well, and started first", cause)
+
+
+def _reconcile(machine: Machine, link: int, worker: Worker, holding: list[tuple[int, int, int]]) -> None:
+    """Agree with an agent on what it holds: an assignment that never arrived goes back, what is no longer wanted is killed."""
+    held = {(number, attempt): stage for number, attempt, stage in holding}
+    state = machine.state
+    own = ((task, speculative_copies.attempt_at(state, worker, task)) for task in (*worker.active, *worker.ahead))
+    missing = [task for task, attempt in own if attempt and (task.id, attempt) not in held]
+    unseen = [task.id for task in missing if not speculative_copies.is_seen_running(worker, task)]
+    if unseen:
+        machine.record(f.TasksReturned(worker.id, unseen, "the assignment never reached the worker"))
+    for lost in missing:
+        if worker.has(lost):
+            # It said that this one runs, and now it does not know it: the agent died and was started again under its old name.
+            machine.fail_attempt(judge_death(state, worker, lost, "was started anew", died=True))
+    started: list[tuple[int, int]] = []
+    unwanted: list[tuple[int, int]] = []
+    for number, attempt, stage in holding:
+        task = _current(machine, worker, number, attempt)
+        if task is None:
+            if stage != m.FINISHED:
+                unwanted.append((number, attempt))
+        elif stage == m.STARTED:
+            started.append((number, attempt))
+    if unwanted:
+        machine.send(link, m.Kill(unwanted))
+    _started(machine, worker, started)
+    if worker.recalled:
+        machine.send(link, m.Recall([(task.id, task.attempt) for task in worker.recalled]))
+    if worker.state == DRAINING:
+        _ask_to_drain(machine, worker)
+
+
+def _started(machine: Machine, worker: Worker, items: list[tuple[int, int]]) -> None:
+    tasks: dict[int, None] = {}
+    for number, attempt in items:
+        task = _current(machine, worker, number, attempt)
+        if task is not None and not speculative_copies.is_seen_running(worker, task):
+            tasks[number] = None
+    if tasks:
+        machine.record(f.TasksStarted(worker.id, list(tasks)))
+        machine.audience.began(list(tasks))
+
+
+def _results(machine: Machine, link: int, worker: Worker, message: m.Results, payloads: list[Payload]) -> None:
+    find_task = machine.state.find_task
+    done: dict[Task, tuple[m.ResultItem, Payload]] = {}
+    failed: list[tuple[m.ResultItem, Payload]] = []
+    for item, payload in zip(message.items, payloads, strict=True):
+        task = find_task(item.task)
+        if task is None or task.worker is not worker or task.attempt != item.attempt:
+            task = _current(machine, worker, item.task, item.attempt)
+        if task is None or task in done:
+            _stale(machine, worker, item, payload)
+        elif item.failure is None:
+            done[task] = (item, payload)
+        else:
+            failed.append((item, payload))
+    if done:
+        _done(machine, worker, done)
+    for item, payload in failed:
+        _failed(machine, worker, item, payload)
+    machine.send(link, m.Acked(message.first, message.first + len(message.items) - 1))
+
+
+def _stale(machine: Machine, worker: Worker, item: m.ResultItem, payload: Payload) -> None:
+    """Nobody waits for it: another attempt was quicker, or somebody cancelled it. What it has made is not kept for it."""
+    machine.stale_results += 1
+    machine.release_payload(payload)
+    if item.made:
+        here = [made.digest for made in item.made if made.here]
+        _holds(machine, worker, m.CacheReport(here, [], held=[made.digest for made in item.made if not made.home]))
+        needless = [made.digest for made in item.made if made.home and made.digest not in machine.state.contents]
+        machine.effects.extend(e.ReleaseContent(digest) for digest in needless)
+
+
+def _done(machine: Machine, worker: Worker, done: dict[Task, tuple[m.ResultItem, Payload]]) -> None:
+    tasks, walls, cpus, sizes, outputs = [], [], [], [], []
+    made: dict[int, list[ProducedContent]] = {}
+    if machine.state.twins:
+        attempts = ((task, *attempt) for task in done for attempt in speculative_copies.attempts(machine.state, task))
+        assignment.kill(machine, (attempt for attempt in attempts if attempt[1] is not worker))
+    for task, (item, payload) in done.items():
+        if type(task.payload) is not bytes:
+            machine.release_payload(task.payload)
+        tasks.append(item.task)
+        walls.append(item.wall_us)
+        cpus.append(item.cpu_us)
+        sizes.append(item.rss_kib)
+        outputs.append(payload)
+        if item.made:
+            made[item.task] = item.made
+    machine.record(f.TasksDone(worker.id, tasks, walls, cpus, sizes, outputs, made))
+
+
+def _failed(machine: Machine, worker: Worker, item: m.ResultItem, payload: Payload) -> None:
+    task = _current(machine, worker, item.task, item.attempt)
+    if task is None:
+        _stale(machine, worker, item, payload)
+        return
+    assert item.failure is not None
+    if item.failure.cause == DISK and item.failure.blame == "worker" and task.attempt < MOST_FULL_DISKS:
+        # Nobody's failure: the task goes elsewhere, and no other comes.
+        machine.release_payload(payload)
+        machine.record(f.TasksReturned(worker.id, [item.task], item.failure.message))
+        drain(machine, worker, item.failure.message)
+        return
+    failure = _with_a_node_less(machine, task, item.failure) if machine.state.gangs else item.failure
+    fact = judge(machine.state, worker, task, failure, (item.wall_us, item.cpu_us, item.rss_kib), payload)
+    if not fact.final:
+        machine.release_payload(payload)
+    machine.fail_attempt(fact)
+    if item.failure.cause == DISK and item.failure.blame == "worker":
+        drain(machine, worker, item.failure.message)
+    if should_quarantine(machine.state, worker, machine.settings.quarantine_after):
+        until = machine.now + machine.settings.quarantine_s
+        last = item.failure.message or item.failure.cause
+        reason = f"{len(worker.streak)} different tasks failed there in a row while other workers do well; the last one: {last}"
+        machine.record(f.WorkerQuarantined(worker.id, until, reason))
+        machine.set_timer(until, "quarantine", worker.id)
+
+
+def _with_a_node_less(machine: Machine, task: Task, failure: Failure) -> Failure:
+    """When one of its nodes dies, a task of several may notice, and fail, before we hear of it: that is not its own doing."""
+    others = (other for other in machine.state.gangs.get(task, ()) if not other.poll_s)
+    lost = next((other for other in others if machine.presence[other.id].link is None), None)
+    if lost is None or failure.blame != "task":
+        return failure
+    return Failure(failure.cause, "worker", f"{failure.message}; worker {lost.id}, which it had as well, cannot be reached")
+
+
+def _holds(machine: Machine, worker: Worker, message: m.CacheReport) -> None:
+    """What no run needs is not written down: a cache may be full of what others left there. It is remembered for runs to come."""
+    if message.all:
+        machine.caches.has_only(worker.id, message.gained)
+    else:
+        machine.caches.lost(worker.id, message.lost)
+        machine.caches.gained(worker.id, message.gained)
+    contents = machine.state.contents
+    gained = [digest for digest in dict.fromkeys(message.gained) if digest in contents and worker.id not in contents[digest].holders]
+    gone = dict.fromkeys(message.lost)
+    if message.all:
+        here = dict.fromkeys(message.gained)
+        gone = {record.digest: None for record in worker.holds if record.digest not in here}
+    lost = [digest for digest in gone if digest in contents and worker.id in contents[digest].holders]
+    if gained or lost:
+        machine.record(f.ReplicasChanged(worker.id, gained, lost))
+    needless = [digest for digest in message.held if digest not in contents]
+    presence = machine.presence[worker.id]
+    if needless and presence.link is not None:
+        machine.send(presence.link, m.ReleaseContents(needless))
+
+
+def find_again(machine: Machine, digests: Iterable[str]) -> None:
+    """A run needs these contents: who happened to have them already?"""
+    found: dict[str, dict[str, None]] = {}
+    for digest in digests:
+        for worker in machine.caches.holders(digest):
+            if worker not in machine.state.contents[digest].holders:
+                found.setdefault(worker, {})[digest] = None
+    for worker, gained in found.items():
+        machine.record(f.ReplicasChanged(worker, list(gained), []))
+
+
+def _returned(machine: Machine, worker: Worker, items: list[tuple[int, int]]) -> None:
+    tasks: dict[int, None] = {}
+    for number, attempt in items:
+        if _current(machine, worker, number, attempt) is not None:
+            tasks[number] = None
+    if tasks:
+        machine.record(f.TasksReturned(worker.id, list(tasks), "handed back"))
+
+
+def leave(machine: Machine, worker: Worker, reason: str, cut_off: Sequence[tuple[int, int, float]] = ()) -> None:
+    """An orderly goodbye: what the worker still holds is charged to nobody."""
+    held = [task.id for task in worker.tasks]
+    if held:
+        assignment.stop_beside(machine, worker)
+        pilot = machine.state.pilots.get(worker.pilot)
+        pilot_s = pilot.size.walltime_s if pilot else 0.0
+        current = [(number, ran_s) for number, attempt, ran_s in cut_off if _current(machine, worker, number, attempt)]
+        current += multi_node.cut_off(worker, machine.now)
+        least_s = {number: needed for number, ran_s in current if (needed := time_to_ask_for(worker, pilot_s, ran_s))}
+        machine.record(f.TasksReturned(worker.id, held, f"worker {worker.id} left: {reason}", least_s))
+    machine.end_worker(worker, lost=False, reason=reason)
+
+
+def drain(machine: Machine, worker: Worker, reason: str) -> None:
+    """Let a worker finish what it runs and go."""
+    if worker.state == JOINED:
+        machine.record(f.WorkerDraining(worker.id, reason))
+        _ask_to_drain(machine, worker)
+
+
+def _ask_to_drain(machine: Machine, worker: Worker) -> None:
+    """But not while others have its room: it knows nothing of that, and would go. When it is free, its next beat reminds us."""
+    presence = machine.presence.get(worker.id)
+    if presence is not None and presence.link is not None and not multi_node.is_beside(worker):
+        machine.send(presence.link, m.Drain(worker.reason))

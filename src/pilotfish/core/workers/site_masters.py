@@ -1,0 +1,220 @@
+"""Sites whose agents match tasks among themselves: one of them, the site's master, is lent tasks in bulk, and says who got which.
+
+It vouches for the others, whose beats are not needed then. What it says is believed as far as the tasks are really lent to it: the number
+of the attempt settles it when two believe that they are the master. Whoever is not vouched for is served as anybody else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from pilotfish.core.state import Task, Worker
+from pilotfish.core.tasks import assignment
+from pilotfish.core.workers import agent_messages
+from pilotfish.model import facts as f
+from pilotfish.model import messages as m
+from pilotfish.model.states import JOINED
+
+if TYPE_CHECKING:
+    from pilotfish.core.machine import Machine
+
+CENTRAL, DISTRIBUTED, AUTO = "central", "distributed", "auto"
+VOUCHED_S = 40.0
+"""A word of a site's master counts for so long. It says one every ten seconds."""
+LARGE_SITE = 200
+"""From so many workers on a site matches by itself, unless somebody says otherwise."""
+
+
+@dataclass(slots=True)
+class SiteMasterTerm:
+    """Who speaks for a site. ``subjects``: those it vouches for, itself among them if it does."""
+
+    worker: str
+    term: int
+    subjects: dict[str, None] = field(default_factory=dict)
+
+
+class SiteMasters:
+    """Not part of the state: after a restart, whoever reigns says so."""
+
+    def __init__(self) -> None:
+        self.by_site: dict[str, SiteMasterTerm] = {}
+
+    def of(self, worker: Worker) -> SiteMasterTerm | None:
+        """The reign of this worker, if it reigns."""
+        reign = self.by_site.get(worker.site)
+        return reign if reign is not None and reign.worker == worker.id else None
+
+    def divide(self, workers: list[Worker]) -> tuple[list[tuple[Worker, list[Worker]]], list[Worker]]:
+        """Those that can be lent tasks, each with the workers that it may give them to; and the workers that nobody else sees to."""
+        if not self.by_site:
+            return [], workers
+        able = {worker.id: worker for worker in workers}
+        found = []
+        for reign in self.by_site.values():
+            speaker = able.get(reign.worker)
+            subjects = [able.pop(name) for name in reign.subjects if name in able]
+            if speaker is not None and subjects:
+                found.append((speaker, subjects))
+        return (found, list(able.values())) if found else ([], workers)
+
+
+def matches_by_itself(machine: Machine, site: str) -> bool:
+    wanted = machine.settings.matching
+    if wanted != AUTO:
+        return wanted == DISTRIBUTED
+    there = (worker for worker in machine.state.workers.values() if worker.site == site and worker.state == JOINED)
+    return next(islice(there, LARGE_SITE - 1, None), None) is not None
+
+
+def speaker(machine: Machine, worker: Worker) -> tuple[int, Any]:
+    """Term and contact of who speaks for this worker's site; the first to come is appointed. (0, None): nobody does."""
+    if not matches_by_itself(machine, worker.site):
+        return 0, None
+    reign = machine.site_masters.by_site.get(worker.site)
+    presence = machine.presence.get(reign.worker) if reign is not None else None
+    if reign is None or presence is None or presence.peer is None:
+        reign = machine.site_masters.by_site[worker.site] = SiteMasterTerm(worker.id, 1 if reign is None else reign.term + 1)
+        presence = machine.presence[worker.id]
+    return reign.term, presence.peer
+
+
+def reigns(machine: Machine, worker: Worker, term: int) -> bool:
+    """The better claim is believed, as among the agents themselves: that of a later term, or of the lower id. Whether it is this one."""
+    by_site = machine.site_masters.by_site
+    known = by_site.get(worker.site)
+    if not term:
+        if known is not None and known.worker == worker.id:
+            depose(machine, known)
+            del by_site[worker.site]
+        _take_back(machine, worker)
+        return False
+    if known is not None and known.worker != worker.id:
+        if _claim(machine, known.worker, known.term) > _claim(machine, worker.id, term):
+            return False
+        depose(machine, known)
+        known = None
+    if known is None:
+        known = by_site[worker.site] = SiteMasterTerm(worker.id, term)
+        machine.stirred = True
+    known.term = term
+    return True
+
+
+def _claim(machine: Machine, name: str, term: int) -> tuple[int, int]:
+    presence = machine.presence.get(name)
+    node = int(presence.peer[0], 16) if presence is not None and presence.peer is not None else 1 << 256
+    return term, -node
+
+
+def depose(machine: Machine, reign: SiteMasterTerm) -> None:
+    """What was lent to it and not given away is ours again; those it vouched for speak for themselves."""
+    worker = machine.state.workers.get(reign.worker)
+    if worker is not None:
+        _take_back(machine, worker)
+    for name in reign.subjects:
+        _hush(machine, name, False)
+    reign.subjects.clear()
+
+
+def _take_back(machine: Machine, worker: Worker) -> None:
+    if worker.lent:
+        machine.record(f.TasksReturned(worker.id, [task.id for task in worker.lent], "its site has another master"))
+
+
+def _hush(machine: Machine, name: str, quiet: bool) -> None:
+    presence = machine.presence.get(name)
+    if presence is None:
+        return
+    presence.lease_at = max(presence.lease_at, machine.now + max(2 * machine.settings.lease_s, VOUCHED_S))
+    if presence.link is not None:
+        machine.send(presence.link, m.SetHeartbeats(quiet))
+
+
+def vouch(machine: Machine, worker: Worker, message: m.DelegatedWorkers) -> None:
+    known = machine.site_masters.of(worker) is not None
+    if not (reigns(machine, worker, message.term) if message.term else known):
+        return
+    if not known:
+        agent_messages.introduce(machine, worker)  # it will say again all that we did not listen to
+    reign = machine.site_masters.by_site[worker.site]
+    workers = machine.state.workers
+    for name in message.joined:
+        if name in workers and workers[name].site == worker.site and name not in reign.subjects:
+            reign.subjects[name] = None
+            _hush(machine, name, True)
+    for name in message.gone:
+        if reign.subjects.pop(name, worker) is None:
+            _hush(machine, name, False)
+    until = machine.now + max(machine.settings.lease_s, VOUCHED_S)
+    for name in reign.subjects:
+        presence = machine.presence.get(name)
+        if presence is not None:
+            presence.lease_at = max(presence.lease_at, until)
+    machine.stirred = True
+
+
+def claims(machine: Machine, lender: Worker, message: m.ClaimedTasks) -> None:
+    """What is not lent to it (any more) is stopped where it was given to."""
+    for name, items in message.given:
+        worker = machine.state.workers.get(name)
+        if worker is None or worker.site != lender.site:
+            lost = [number for number, attempt in items if not _not_lent(machine, lender, number, attempt)]
+            if lost:
+                machine.record(f.TasksReturned(lender.id, lost, f"worker {name}, which had them, is gone"))
+            continue
+        wanted: list[tuple[int, int]] = []
+        unwanted: list[tuple[int, int]] = []
+        for number, attempt in items:
+            task = machine.state.find_task(number)
+            if task is not None and task.worker is worker and task.attempt == attempt:
+                continue  # it has said so itself
+            (unwanted if _not_lent(machine, lender, number, attempt) else wanted).append((number, attempt))
+        if wanted:
+            machine.record(f.TasksClaimed(worker.id, [number for number, _ in wanted]))
+        presence = machine.presence.get(name)
+        if unwanted and presence is not None and presence.link is not None:
+            machine.send(presence.link, m.Kill(unwanted))
+
+
+def loans(machine: Machine, lender: Worker, message: m.DelegatedTasks) -> None:
+    """What it does not have, and has not claimed before this, never reached it, or was lost with it."""
+    held = dict.fromkeys(message.items)
+    missing = [task.id for task in lender.lent if (task.id, task.attempt) not in held]
+    if missing:
+        machine.record(f.TasksReturned(lender.id, missing, "the loan never reached its site"))
+    presence = machine.presence[lender.id]
+    unwanted = [(number, attempt) for number, attempt in held if _not_lent(machine, lender, number, attempt)]
+    if unwanted and presence.link is not None:
+        machine.send(presence.link, m.Kill(unwanted))
+
+
+def _not_lent(machine: Machine, lender: Worker, number: int, attempt: int) -> bool:
+    task = machine.state.find_task(number)
+    return task is None or task not in lender.lent or task.attempt != attempt
+
+
+def own_claim(machine: Machine, worker: Worker, number: int, attempt: int) -> Task | None:
+    """A worker speaks of an attempt that is lent to its site's master: that one's word was lost or is late."""
+    task = machine.state.find_task(number)
+    if task is None or task.attempt != attempt or task.worker is None or task not in task.worker.lent or task.worker.site != worker.site:
+        return None
+    machine.record(f.TasksClaimed(worker.id, [number]))
+    return task
+
+
+def lend(machine: Machine, worker: Worker, tasks: list[Task]) -> None:
+    machine.record(f.TasksDelegated(worker.id, [task.id for task in tasks]))
+    assignment.send_all(machine, machine.presence[worker.id], tasks, {}, m.Delegate)
+
+
+def gone(machine: Machine, worker: Worker) -> None:
+    """A worker has ended: if it spoke for its site, nobody does until another one says so."""
+    reign = machine.site_masters.by_site.get(worker.site)
+    if reign is None:
+        return
+    reign.subjects.pop(worker.id, None)
+    if reign.worker == worker.id:
+        depose(machine, reign)

@@ -1,0 +1,121 @@
+"""The factory that follows the work: no more pilots than it can use, where they start soonest and live, and less of a site that fails."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from pilotfish.core.pilots.factory_interface import FactoryView, PilotProposal, SiteEvent, SiteView, WithdrawalProposal
+from pilotfish.factories.replication import RECENT_WAITS, sort_out
+from pilotfish.factories.site_history import BackOff, SiteHistory, read_record
+from pilotfish.factories.site_limits import ProposalRound
+from pilotfish.factories.upkeep import GRACE_S, FactoryUpkeep
+
+START_S = 10.0
+"""A wait shorter than this is as good as none: so long takes the start of an agent."""
+
+
+@dataclass(slots=True, frozen=True)
+class DemandSettings:
+    workers: int = 0
+    """No more pilots than this in all, replicas not counted; 0: as many as the work can use."""
+    window_s: float = 4 * 3600.0
+    """What happened longer ago is forgotten."""
+    probes: int = 2
+    """So many pilots at a time are sent to a site of which nobody knows yet whether they live there, and one more for each that runs."""
+    back_off: BackOff = field(default_factory=BackOff)
+    patience_s: float = 900.0
+    """Who has waited so long, and three times as long as is usual, is not counted on any more."""
+    grace_s: float = GRACE_S
+
+
+class DemandFactory:
+    def __init__(self, settings: DemandSettings | None = None) -> None:
+        self._settings = settings or DemandSettings()
+        self._duties = FactoryUpkeep(self._settings.grace_s)
+        self._moments: list[float] = []
+
+    def hear(self, event: SiteEvent) -> None:
+        """It needs no memory of its own: all is in what it sees."""
+
+    def propose(self, prospect: FactoryView) -> Sequence[PilotProposal | WithdrawalProposal]:
+        round_ = ProposalRound(prospect)
+        self._duties.perform(round_)
+        settings = self._settings
+        records = {view.name: read_record(view, round_.now, settings.window_s, settings.back_off) for view in round_.free_sites()}
+        self._fill_up(round_, records)
+        self._moments = round_.moments
+        return round_.proposals
+
+    def standing(self, view: SiteView, now: float) -> dict[str, object]:
+        return {}
+
+    def next_look_at(self, prospect: FactoryView) -> float | None:
+        return min((moment for moment in self._moments if moment > prospect.now), default=None)
+
+    def _fill_up(self, round_: ProposalRound, records: dict[str, SiteHistory]) -> None:
+        """What waits for too long gets another in its stead only when there is nothing else to ask for: room is better used for work that
+        has nobody yet."""
+        usual, most = _usual_wait(records), self._settings.workers
+        outlook = sort_out(round_, max(self._settings.patience_s, 3 * usual))
+        if most and outlook.active >= most:
+            self._duties.withdraw_rest(round_, outlook.active, most)
+        shunned = outlook.silent if len(outlook.silent) < len(records) else {}
+        hopeless, present = list(outlook.hopeless), outlook.hopeful
+        while not most or present < most:
+            if best := self._best(round_, [view for view in round_.open_sites() if view.name not in shunned], records, usual):
+                round_.wish(best, self._explain(round_, records[best], usual))
+            elif round_.needs or not hopeless:
+                return
+            else:
+                members = hopeless.pop(0)
+                others = [view for view in round_.sites_instead(members) if view.name not in shunned]
+                best = self._best(round_, others, records, usual)
+                if not best:
+                    continue
+                waited = f"{members[0].id} has waited {round_.now - members[0].requested_at:.0f} s at {members[0].site}"
+                round_.wish_instead(best, members[0], f"{waited}, {usual:.0f} s are usual; {self._explain(round_, records[best], usual)}")
+            records[best].queued += 1
+            records[best].fresh += 1
+            present += 1
+
+    def _best(self, round_: ProposalRound, sites: list[SiteView], records: dict[str, SiteHistory], usual: float) -> str:
+        able = [view.name for view in sites if self._may_ask(round_, records[view.name])]
+        return min(able, key=lambda name: _cost(records[name], usual), default="")
+
+    def _may_ask(self, round_: ProposalRound, record: SiteHistory) -> bool:
+        """Not while it is failing, then one by one; and a few at a time where it is not yet known whether pilots live."""
+        if round_.now < record.not_before:
+            round_.look_again(record.not_before)
+            return False
+        few = 1 if record.setbacks else self._settings.probes + record.running
+        if (record.proven and not record.setbacks) or record.fresh < few:
+            return True
+        round_.look_again(record.stale_at)
+        return False
+
+    def _explain(self, round_: ProposalRound, record: SiteHistory, usual: float) -> str:
+        work = f"{round_.prospect.demand.tasks} tasks wait, {round_.prospect.demand.cores:g} cores are missing"
+        wait = _expected_wait(record, usual)
+        known = "nothing is known of its waits" if not record.waits else f"pilots there wait {wait:.0f} s"
+        return f"{work}; {known}, {record.running + record.well} of {record.all} did well"
+
+
+def _usual_wait(records: dict[str, SiteHistory]) -> float:
+    """Over all sites: what to expect of one that has shown nothing yet."""
+    waits = sorted(wait for record in records.values() for wait in record.waits[-RECENT_WAITS:])
+    return waits[len(waits) // 2] if waits else 0.0
+
+
+def _expected_wait(record: SiteHistory, usual: float) -> float:
+    recent = record.waits[-RECENT_WAITS:]
+    seen = sum(recent) / len(recent) if recent else usual
+    return max(seen, record.longest_wait)
+
+
+def _cost(record: SiteHistory, usual: float) -> float:
+    """Seconds until a pilot that is asked for now is of use: the wait, for as many tries as it takes, and for those ahead of it. A site
+    that fails everything is quick to do so; each failure in a row makes it half as attractive."""
+    success = (record.running + record.well + 1) / (record.running + record.well + record.bad + 1)
+    crowd = 1 + record.queued / (1 + record.running)
+    return (_expected_wait(record, usual) + START_S) / success * crowd * 2.0 ** min(record.setbacks, 20)

@@ -1,0 +1,154 @@
+"""This machine and all sites together: the size that was asked for here, and a factory for the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pilotfish.core.pilots.factory_interface import Factory, PilotProposal, WithdrawalProposal
+from pilotfish.core.pilots.unmet_demand import survey
+from pilotfish.core.policy_interface import HoldProposal
+from pilotfish.core.state import UNIT, Run, State, Worker
+from pilotfish.model.site import LOCAL, PilotSize
+from pilotfish.model.states import DRAINING
+from pilotfish.model.task import CORES
+
+APART_S = 0.5
+"""The sites are thought about no more often: nothing there happens faster."""
+GIVE_UP_AFTER = 3
+"""Pilots of a site in a row that end before their agent joined."""
+
+
+class PoolProvisioner:
+    def __init__(self, factory: Factory) -> None:
+        self._local = LocalProvisioner()
+        self._factory = factory
+        self._heard: dict[str, int] = {}
+        self._next_at = 0.0
+        self._asked_at: float | None = None
+
+    def propose(self, state: State, now: float) -> Sequence[PilotProposal | WithdrawalProposal | HoldProposal]:
+        proposals: list[PilotProposal | WithdrawalProposal | HoldProposal] = list(self._local.propose(state, now))
+        self._asked_at = None
+        if any(record.wanted is not None for record in state.sites.values()):
+            if now < self._next_at:
+                self._asked_at = self._next_at
+                return proposals
+            self._next_at = now + APART_S
+            holds = _give_up(state)
+            if holds:
+                # Who is given up must not be asked in the same breath.
+                self._asked_at = self._next_at
+                return [*proposals, *holds]
+            prospect = survey(state, now)
+            self._listen(state)
+            proposals += self._factory.propose(prospect)
+            self._asked_at = self._factory.next_look_at(prospect)
+        return proposals
+
+    def next_look_at(self, state: State, now: float) -> float | None:
+        moments = [moment for moment in (self._local.next_look_at(state, now), self._asked_at) if moment is not None]
+        return min(moments, default=None)
+
+    def standings(self, state: State, now: float) -> dict[str, dict[str, object]]:
+        """How the factory thinks of each site that the pool uses."""
+        prospect = survey(state, now)
+        self._listen(state)
+        return {view.name: self._factory.standing(view, now) for view in prospect.sites}
+
+    def _listen(self, state: State) -> None:
+        """Tell the factory what has happened since it was asked last; after a restart, all that is remembered."""
+        news = []
+        for name, record in state.sites.items():
+            missed = record.events - self._heard.get(name, 0)
+            self._heard[name] = record.events
+            if missed > 0 and name != LOCAL:
+                news += list(record.history)[-missed:]
+        for event in sorted(news, key=lambda event: event.at):
+            self._factory.hear(event)
+
+
+def _give_up(state: State) -> list[HoldProposal]:
+    """Sites whose pilots keep failing to start wait for a person; each try costs somebody's queue a slot."""
+    return [
+        HoldProposal(name, f"{record.bad_starts} pilots in a row ended before their agents joined; the last one {record.last_bad}")
+        for name, record in state.sites.items()
+        if name != LOCAL and record.bad_starts >= GIVE_UP_AFTER and not record.held
+    ]
+
+
+# Keep the pool at the size that was asked for, on this machine, while there is work.
+
+SITE = LOCAL
+
+
+class LocalProvisioner:
+    def propose(self, state: State, now: float) -> list[PilotProposal | WithdrawalProposal | HoldProposal]:
+        site = state.sites.get(SITE)
+        if not _is_wanted(state) or (site and site.held):
+            return []
+        if site and site.bad_starts >= GIVE_UP_AFTER:
+            return [HoldProposal(SITE, f"{site.bad_starts} local agents in a row ended before they joined; the last one {site.last_bad}")]
+        if site and now < self._not_before(state):
+            return []
+        present = sum(pilot.cores for pilot in state.pilots.values() if pilot.site == SITE)
+        missing = state.local_cores - present
+        if missing < 0 or (present and _needs_one_large_worker(state)):
+            return _release_youngest(state)
+        if not missing:
+            return []
+        return [PilotProposal(SITE, PilotSize(missing), f"{state.unfinished} tasks to do, {present:g} of {state.local_cores:g} cores")]
+
+    def standings(self, state: State, now: float) -> dict[str, dict[str, object]]:
+        return {}
+
+    def next_look_at(self, state: State, now: float) -> float | None:
+        site = state.sites.get(SITE)
+        waiting = site is not None and site.bad_starts and not site.held and state.unfinished
+        return self._not_before(state) if waiting and now < self._not_before(state) else None
+
+    @staticmethod
+    def _not_before(state: State) -> float:
+        """After a bad start, wait a little, and longer after each further one."""
+        site = state.sites[SITE]
+        return site.last_bad_at + 0.5 * 2.0 ** (site.bad_starts - 1) if site.bad_starts else 0.0
+
+
+def _is_wanted(state: State) -> bool:
+    """Does work wait that may be done here, or will it as soon as the client of a run that was just opened has sent it?"""
+    if any(_may_come(shape.run) for shape in state.ready) or any(_may_come(task.shape.run) for task in state.suspects):
+        return True
+    youngest = max((worker.joined_at for worker in (*state.workers.values(), *state.gone_workers.values())), default=0.0)
+    return any(not run.closed and not run.tasks and run.opened_at > youngest and _may_come(run) for run in state.runs.values())
+
+
+def _may_come(run: Run) -> bool:
+    return not run.options.sites or SITE in run.options.sites
+
+
+def _local_workers(state: State) -> list[Worker]:
+    return [worker for worker in state.workers.values() if (pilot := state.pilots.get(worker.pilot)) and pilot.site == SITE]
+
+
+def _needs_one_large_worker(state: State) -> bool:
+    """Does a task wait that nobody can take, but a local worker could if it had all cores of the pool?"""
+    whole = round(state.local_cores * UNIT)
+    local = _local_workers(state)
+    if any(worker.capacity.get(CORES, 0) >= whole for worker in local):
+        return False
+    for shape in (*state.ready, *(task.shape for task in state.suspects)):
+        if not _may_come(shape.run):
+            continue
+        cores = dict(shape.needs).get(CORES, 0)
+        able = [worker for worker in state.workers.values() if worker.qualifies(shape)]
+        large_enough = any(worker.capacity.get(CORES, 0) >= cores for worker in able)
+        if cores <= whole and not large_enough and all(worker.qualifies(shape) for worker in local):
+            return True
+    return False
+
+
+def _release_youngest(state: State) -> list[PilotProposal | WithdrawalProposal | HoldProposal]:
+    """The pool shall be smaller: one worker at a time goes, and comes back smaller if that was too much."""
+    workers = _local_workers(state)
+    if not workers or any(worker.state == DRAINING for worker in workers):
+        return []
+    return [WithdrawalProposal(workers[-1].pilot, f"the pool shall have {state.local_cores:g} cores")]

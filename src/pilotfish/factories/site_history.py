@@ -1,0 +1,115 @@
+"""What the past of a site says: how many of its recent pilots came to something, how long they waited, and whether it is failing now."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from pilotfish.core.pilots.factory_interface import (
+    EXPIRED,
+    FAILED,
+    JOINED,
+    OUTRUN,
+    OVERDUE,
+    RELEASED,
+    SUCCEEDED,
+    WITHDRAWN,
+    SiteView,
+)
+from pilotfish.factories.site_limits import is_active, is_queued
+
+PROVEN_S = 300.0
+"""Whoever lived so long after it joined has shown that its site works, however it ended."""
+
+
+@dataclass(slots=True)
+class SiteHistory:
+    queued: int = 0
+    running: int = 0
+    well: int = 0
+    """Ended without error."""
+    bad: int = 0
+    """Ended otherwise, or was given up because it waited for too long."""
+    waits: list[float] = field(default_factory=list)
+    """How long those that joined had waited, latest last."""
+    fresh: int = 0
+    """Of those that wait, the ones that do so only since shortly: nobody can know yet what will become of them."""
+    stale_at: float = 0.0
+    """When the first of them is no longer fresh."""
+    longest_wait: float = 0.0
+    """Of those that still wait."""
+    setbacks: int = 0
+    """Failures in a row: those that came while we held back from an earlier one are the same."""
+    last_setback_at: float = 0.0
+    not_before: float = 0.0
+    proven: bool = False
+    """One of its pilots ended well, or has lived for a while."""
+
+    @property
+    def all(self) -> int:
+        return self.queued + self.running + self.well + self.bad
+
+
+@dataclass(slots=True, frozen=True)
+class BackOff:
+    """Hold back for ``first_s`` after a failure, and twice as long after each further one."""
+
+    first_s: float = 30.0
+    most_s: float = 3600.0
+
+    def delay(self, setbacks: int) -> float:
+        return float(min(self.most_s, self.first_s * 2.0 ** min(setbacks - 1, 30)))
+
+
+def read_record(view: SiteView, now: float, window_s: float, back_off: BackOff | None = None) -> SiteHistory:
+    """What happened longer than ``window_s`` ago is forgotten; what is there now always counts."""
+    record = SiteHistory()
+    back_off = back_off or BackOff()
+    joined: dict[str, float] = {}
+    for event in view.history:
+        if event.kind == JOINED:
+            joined[event.pilot] = event.at
+        if event.at < now - window_s:
+            continue
+        if event.kind == JOINED:
+            record.waits.append(event.seconds)
+        elif event.kind == SUCCEEDED or (event.kind == EXPIRED and event.pilot in joined):
+            record.well += 1
+            record.proven = True
+            record.setbacks, record.not_before = 0, 0.0
+        elif event.kind in (FAILED, EXPIRED):
+            record.bad += 1
+            if event.at - joined.get(event.pilot, event.at) < PROVEN_S:
+                _set_back(record, event.at, back_off)
+            else:
+                record.proven = True
+        elif event.kind == RELEASED:
+            record.setbacks, record.not_before = 0, 0.0
+        elif event.kind == WITHDRAWN and event.cause in (OUTRUN, OVERDUE):
+            record.bad += 1
+    _look_at_present(record, view, joined, now)
+    return record
+
+
+def _set_back(record: SiteHistory, at: float, back_off: BackOff) -> None:
+    if at >= record.not_before:
+        record.setbacks += 1
+        record.last_setback_at = at
+        record.not_before = at + back_off.delay(record.setbacks)
+
+
+def _look_at_present(record: SiteHistory, view: SiteView, joined: dict[str, float], now: float) -> None:
+    for pilot in view.pilots:
+        if is_queued(pilot):
+            record.queued += 1
+            record.longest_wait = max(record.longest_wait, now - pilot.requested_at)
+            if now - pilot.requested_at < PROVEN_S:
+                record.fresh += 1
+                record.stale_at = min(record.stale_at or math.inf, pilot.requested_at + PROVEN_S)
+        elif is_active(pilot):
+            record.running += 1
+            started_at = joined.get(pilot.id, pilot.requested_at)
+            if now - started_at >= PROVEN_S:
+                record.proven = True
+            if now - started_at >= PROVEN_S and started_at >= record.last_setback_at:
+                record.setbacks, record.not_before = 0, 0.0

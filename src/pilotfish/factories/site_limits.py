@@ -1,0 +1,199 @@
+"""What every factory obeys: a site's limits, a pilot only if some waiting task fits it, and never more of them than the work can use."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from pilotfish.core.pilots.factory_interface import FactoryView, PilotProposal, SiteView, WithdrawalProposal
+from pilotfish.core.pilots.pilot_records import Pilot
+from pilotfish.core.pilots.unmet_demand import could_go, nodes_of_pilot
+from pilotfish.model.site import PilotSize, Site
+from pilotfish.model.states import ACTIVE, REQUESTED, SUBMITTED
+
+
+def is_queued(pilot: Pilot) -> bool:
+    return pilot.state in (REQUESTED, SUBMITTED)
+
+
+def is_active(pilot: Pilot) -> bool:
+    return pilot.state == ACTIVE
+
+
+def fit(least: PilotSize, site: Site) -> PilotSize | None:
+    """The pilot that this site would be asked for, for work that needs at least so much; None if none there would do."""
+    whole = site.takes_whole_machines
+    cores = 0.0 if whole else float(site.cores or max(1, math.ceil(least.cores)))
+    alike = int(cores / least.cores) if least.cores else 1
+    memory = site.memory or (0 if whole else least.memory * max(1, alike))
+    nodes = nodes_of_pilot(least.nodes, site)
+    size = PilotSize(cores=cores, nodes=nodes, walltime_s=site.walltime_s, memory=memory, gpus=float(site.gpus))
+    large = whole or (size.cores >= least.cores and size.memory >= least.memory)
+    long = not size.walltime_s or size.walltime_s >= least.walltime_s
+    if not large or not long or size.nodes < least.nodes or size.gpus < least.gpus:
+        return None
+    return None if site.max_cores and size.all_cores > site.max_cores else size
+
+
+class SiteRoom:
+    """What a site may still be asked for: of ``max_pilots``, ``max_queued``, ``max_cores``, and machines where they are named."""
+
+    def __init__(self, view: SiteView) -> None:
+        site = view.site
+        most = min(site.max_pilots, len(site.hosts) or 1) if site.takes_whole_machines else site.max_pilots
+        self.site = site
+        self.pilots = most - len(view.pilots)
+        self.queued = site.max_queued - sum(1 for pilot in view.pilots if is_queued(pilot))
+        self.cores = site.max_cores - sum(pilot.cores for pilot in view.pilots) if site.max_cores else math.inf
+
+    def size_for(self, least: PilotSize) -> PilotSize | None:
+        if self.pilots <= 0 or self.queued <= 0:
+            return None
+        size = fit(least, self.site)
+        return size if size is not None and size.all_cores <= self.cores else None
+
+    def take(self, size: PilotSize) -> None:
+        self.pilots -= 1
+        self.queued -= 1
+        self.cores -= size.all_cores
+
+
+class PilotNeeds:
+    """The pilots that the waiting work could use, alike ones counted together. Each that is asked for takes out what it would serve."""
+
+    def __init__(self, sizes: Sequence[PilotSize], places: Sequence[tuple[str, ...]] = ()) -> None:
+        self._counts: dict[tuple[PilotSize, tuple[str, ...]], int] = {}
+        for kind in zip(sizes, places or [()] * len(sizes), strict=True):
+            self._counts[kind] = self._counts.get(kind, 0) + 1
+
+    def __bool__(self) -> bool:
+        return bool(self._counts)
+
+    def kinds(self, site: str = "") -> list[PilotSize]:
+        """Those that a pilot of this site may serve; without a name, all."""
+        return [size for size, places in self._counts if not site or not places or site in places]
+
+    def serve(self, size: PilotSize, least: PilotSize, site: str = "") -> None:
+        """A pilot of this size was asked for, for ``least``; what else has room in it needs no other one."""
+        room = [
+            size.all_cores - least.all_cores,
+            size.memory * size.nodes - least.memory * least.nodes,
+            size.gpus * size.nodes - least.gpus * least.nodes,
+        ]
+        allowed = [kind for kind in self._counts if not site or not kind[1] or site in kind[1]]
+        self._reduce(next(kind for kind in allowed if kind[0] == least), 1)
+        for kind in allowed:
+            other = kind[0]
+            if other.cores > size.cores or other.memory > size.memory or other.gpus > size.gpus or other.nodes > size.nodes:
+                continue
+            asked = (other.all_cores, float(other.memory * other.nodes), other.gpus * other.nodes)
+            left = self._counts.get(kind, 0)
+            more = min([left, *(int(spare / part) for spare, part in zip(room, asked, strict=True) if part > 0)])
+            if more > 0 and other.all_cores > 0:
+                room = [spare - more * part for spare, part in zip(room, asked, strict=True)]
+                self._reduce(kind, more)
+
+    def _reduce(self, kind: tuple[PilotSize, tuple[str, ...]], by: int) -> None:
+        self._counts[kind] -= by
+        if not self._counts[kind]:
+            del self._counts[kind]
+
+
+class ProposalRound:
+    """One proposal in the making. Whoever chooses a site asks here whether it may, so that no factory can forget a limit."""
+
+    def __init__(self, prospect: FactoryView) -> None:
+        self.prospect = prospect
+        self.now = prospect.now
+        self.rooms = {view.name: SiteRoom(view) for view in prospect.sites}
+        self.needs = PilotNeeds(prospect.demand.sizes, prospect.demand.places)
+        self.proposals: list[PilotProposal | WithdrawalProposal] = []
+        self.moments: list[float] = []
+        self._withdrawn: dict[str, None] = {}
+
+    def has_work_for(self, view: SiteView) -> bool:
+        """Is there anything to do that may be done there, now or later? Where work is only a number, as on simulated grids, it may."""
+        state = self.prospect.state
+        if not state.runs:
+            return bool(self.prospect.demand.tasks or state.unfinished)
+        stuck: dict[int, int] = {}
+        for shape in state.ready:
+            if not could_go(shape, view):
+                stuck[shape.run.id] = stuck.get(shape.run.id, 0) + len(shape.queue)
+        runs = [run for run in state.runs.values() if not run.paused and (not run.options.sites or view.name in run.options.sites)]
+        return any(run.unfinished > stuck.get(run.id, 0) for run in runs)
+
+    def free_sites(self) -> list[SiteView]:
+        """Those that a factory may choose from: no person has fixed their number."""
+        return [view for view in self.prospect.sites if view.wanted < 0]
+
+    def open_sites(self) -> list[SiteView]:
+        """Of those, the ones that could be asked now for a pilot that some waiting task fits."""
+        return [view for view in self.free_sites() if self._match(view.name) is not None]
+
+    def wish(self, site: str, reason: str) -> bool:
+        match = self._match(site)
+        if match is None:
+            return False
+        size, least = match
+        self.needs.serve(size, least, site)
+        self._ask(site, size, reason)
+        return True
+
+    def sites_instead(self, pilots: Sequence[Pilot]) -> list[SiteView]:
+        """Those that could be asked for another one in the stead of these, which are all elsewhere."""
+        taken, least = [pilot.site for pilot in pilots], self.stead(pilots[0])
+        allowed = self.prospect.demand.awaited_at.get(pilots[0].id, ())
+        views = [view for view in self.free_sites() if view.name not in taken and (not allowed or view.name in allowed)]
+        return [view for view in views if self.rooms[view.name].size_for(least) is not None]
+
+    def wish_instead(self, site: str, pilot: Pilot, reason: str) -> bool:
+        """One more, in the stead of a pilot that waits elsewhere. The work that counts on that one is no further demand."""
+        size = self.rooms[site].size_for(self.stead(pilot))
+        if size is None:
+            return False
+        self._ask(site, size, reason, pilot.instead_of or pilot.id)
+        return True
+
+    def stead(self, pilot: Pilot) -> PilotSize:
+        """The least that another must have to take this pilot's place."""
+        return self.prospect.demand.awaited.get(pilot.id, pilot.size)
+
+    def wish_whatever(self, site: str, reason: str) -> bool:
+        """One more because a person wants it: for waiting work if it fits, and otherwise as the site describes its pilots."""
+        if self.wish(site, reason):
+            return True
+        size = self.rooms[site].size_for(PilotSize())
+        if size is None:
+            return False
+        self._ask(site, size, reason)
+        return True
+
+    def withdraw(self, pilot: str, reason: str, cause: str) -> None:
+        if pilot not in self._withdrawn:
+            self._withdrawn[pilot] = None
+            self.proposals.append(WithdrawalProposal(pilot, reason, cause))
+
+    def look_again(self, at: float) -> None:
+        """Nothing may happen until then, but then something can be done."""
+        if at > self.now:
+            self.moments.append(at)
+
+    def _ask(self, site: str, size: PilotSize, reason: str, replaces: str = "") -> None:
+        self.rooms[site].take(size)
+        self.proposals.append(PilotProposal(site, size, reason, replaces))
+
+    def _match(self, site: str) -> tuple[PilotSize, PilotSize] | None:
+        for least in self.needs.kinds(site):
+            size = self.rooms[site].size_for(least)
+            if size is not None:
+                return size, least
+        return None
+
+
+def queued_at(views: Sequence[SiteView]) -> list[Pilot]:
+    return [pilot for view in views for pilot in view.pilots if is_queued(pilot)]
+
+
+def active_at(views: Sequence[SiteView]) -> list[Pilot]:
+    return [pilot for view in views for pilot in view.pilots if is_active(pilot)]

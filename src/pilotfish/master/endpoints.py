@@ -1,0 +1,333 @@
+"""The master's doors: where it listens, who may come in, and the links that result.
+
+TLS is done here on memory buffers instead of by asyncio, because a link must be counted and timed from the moment it is accepted, an
+idle one must be cheap, and both are a few lines.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import os
+import secrets
+import socket
+import ssl
+import struct
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from pilotfish.errors import BadInput, ConnectionFailed
+from pilotfish.model import messages as m
+from pilotfish.model.message_frames import Buffer, FrameSplitter, frame, joined
+from pilotfish.portable.transfer.transfer_server import TransferServer
+from pilotfish.portable.wire.tls_stream import TlsSession, TlsStream
+from pilotfish.store.keyring import AGENT, CLIENT, UNIX, Keyring, proof
+
+PROOF_DEADLINE_S = 10.0
+MAX_UNPROVEN = 128
+"""So many strangers may stand in the door; the one that has stood longest makes room for the next."""
+READ_BYTES = 256 * 1024
+JOIN_BELOW_BYTES = 16 * 1024
+"""Smaller parts share a TLS record."""
+HIGH_WATER_BYTES = 4 * 1024 * 1024
+UNSENT_BYTES = 32 * 1024
+"""So much of a content waits in the kernel for the link: what was handed over counts as sent, and the link is judged by it."""
+
+
+@dataclass
+class EndpointRules:
+    """Who may come in by one endpoint: which roles, from which networks."""
+
+    roles: tuple[str, ...]
+    subnets: tuple[str, ...] = ()
+    context: ssl.SSLContext | None = None
+    networks: list[Any] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.networks = [ipaddress.ip_network(subnet) for subnet in self.subnets]
+
+    def admits(self, address: str) -> bool:
+        place = ipaddress.ip_address(address)
+        return any(place.version == network.version and place in network for network in self.networks)
+
+
+class Admission:
+    """What all links share: the keys, the strangers in the door, and the way inside."""
+
+    def __init__(
+        self, keyring: Keyring, hear: Callable[[EndpointLink, m.Message, memoryview], None], closed: Callable[[EndpointLink], None]
+    ) -> None:
+        self.keyring = keyring
+        self.hear = hear
+        self.closed = closed
+        self.epoch = 0
+        self.revoked: dict[str, None] = {}
+        self.heard_all: Callable[[], None] = lambda: None
+        """Called when all that came over a link has been heard."""
+        self.paused: Callable[[EndpointLink, bool], None] = lambda link, paused: None
+        self.complain: Callable[[str], None] = lambda text: None
+        self.porter: TransferServer | None = None
+        """Takes the connections of agents that want to move contents."""
+        self.pilot_of: Callable[[str], str | None] = lambda worker: None
+        """None: it is not known who that is."""
+        self.unproven: OrderedDict[EndpointLink, asyncio.TimerHandle] = OrderedDict()
+        self.buffer = memoryview(bytearray(READ_BYTES))
+        """What comes over any link is read into it, and taken from it before the next is read."""
+        self._links = 0
+
+    def next_number(self) -> int:
+        self._links += 1
+        return self._links
+
+    def enter(self, link: EndpointLink) -> None:
+        if len(self.unproven) >= MAX_UNPROVEN:
+            oldest, _ = next(iter(self.unproven.items()))
+            oldest.drop("too many strangers")
+        loop = asyncio.get_running_loop()
+        self.unproven[link] = loop.call_later(PROOF_DEADLINE_S, link.drop, "no proof in time")
+
+    def leave(self, link: EndpointLink) -> None:
+        timer = self.unproven.pop(link, None)
+        if timer is not None:
+            timer.cancel()
+
+
+class EndpointLink(asyncio.BufferedProtocol):
+    """One connection, from the accept on."""
+
+    def __init__(self, doorman: Admission, rules: EndpointRules) -> None:
+        self.doorman = doorman
+        self.rules = rules
+        self.number = doorman.next_number()
+        self.role = ""
+        self.key_id = ""
+        self.near = False
+        """The peer, and all that it could do about what it is told, ends with this machine."""
+        self.transport: asyncio.Transport | None = None
+        self._heard = False
+        self._inbox = FrameSplitter()
+        self._nonce = secrets.token_hex(32)
+        self._outbox: list[Buffer] = []
+        self._tls: ssl.SSLObject | None = None
+        self._shaken = rules.context is None
+        self._incoming: ssl.MemoryBIO | None = None
+        self._outgoing: ssl.MemoryBIO | None = None
+        self._binding = UNIX
+
+    # --- asyncio's side ---------------------------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+        transport.set_write_buffer_limits(high=HIGH_WATER_BYTES)
+        sock = transport.get_extra_info("socket")
+        self.doorman.enter(self)
+        if not self._admitted(sock, transport.get_extra_info("peername")):
+            self.drop("not admitted from there")
+            return
+        if self.rules.context is not None:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+            self._tls = self.rules.context.wrap_bio(self._incoming, self._outgoing, server_side=True)
+            self._binding = self.doorman.keyring.fingerprint
+        else:
+            self._greet()
+
+    def _admitted(self, sock: Any, peer: Any) -> bool:
+        if self.rules.context is not None:
+            return bool(peer) and self.rules.admits(peer[0])
+        _, uid, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+        return uid in (os.geteuid(), 0)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self.doorman.buffer
+
+    def buffer_updated(self, count: int) -> None:
+        data = self.doorman.buffer[:count]
+        try:
+            if self._tls is None:
+                self._take(bytes(data))
+            else:
+                self._decrypt(data)
+        except (ConnectionFailed, ssl.SSLError, msgspec.MsgspecError, UnicodeDecodeError) as problem:
+            self.drop(f"{type(problem).__name__}: {problem}")
+        self.doorman.heard_all()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.doorman.leave(self)
+        if self.transport is not None:
+            self.transport = None
+            self.doorman.closed(self)
+
+    def pause_writing(self) -> None:
+        self.doorman.paused(self, True)
+
+    def resume_writing(self) -> None:
+        self.doorman.paused(self, False)
+
+    # --- TLS --------------------------------------------------------------------------------------------------------------------------
+
+    def _decrypt(self, data: memoryview) -> None:
+        assert self._tls is not None and self._incoming is not None
+        self._incoming.write(data)
+        if not self._shaken:
+            try:
+                self._tls.do_handshake()
+            except ssl.SSLWantReadError:
+                return
+            finally:
+                self._flush_tls()
+            self._shaken = True
+            self._greet()
+        read, incoming = self._tls.read, self._incoming
+        pieces: list[bytes] = []
+        try:
+            # No more is decrypted than came in: to ask for that much, and no more often, saves memory that is only reserved and returned.
+            while self.transport is not None and (room := incoming.pending or self._tls.pending()):
+                piece = read(room)
+                if not piece:
+                    break
+                pieces.append(piece)
+        except ssl.SSLWantReadError:
+            pass
+        if pieces:
+            self._take(pieces[0] if len(pieces) == 1 else b"".join(pieces))
+
+    def _flush_tls(self) -> None:
+        if self._outgoing is not None and self._outgoing.pending and self.transport is not None:
+            self.transport.write(self._outgoing.read())
+
+    # --- frames -----------------------------------------------------------------------------------------------------------------------
+
+    def _take(self, data: bytes) -> None:
+        frames = iter(self._inbox.feed(data))
+        for header, body in frames:
+            if not self.role:
+                self._prove(header)
+            elif self.role == AGENT:
+                message = m.decode_from_agent(header)
+                if type(message) is m.Bulk:
+                    self._hand_over(message.worker, frames)
+                    return
+                self._heard = True
+                self.doorman.hear(self, message, body)
+            else:
+                self._take_from_client(header, body)
+            if self.transport is None:
+                return
+
+    def _take_from_client(self, header: memoryview, body: memoryview) -> None:
+        try:
+            message = m.decode_from_client(header)
+        except msgspec.ValidationError as problem:
+            # Hung up on, it would come back and say the same again.
+            kind, number, *_ = [*msgspec.json.decode(header, type=list), None, None]
+            query = number if kind == "ask" and isinstance(number, int) else -1
+            self.send(m.Problem(query, BadInput.code, f"the master cannot use {kind!r}: {problem}", "use the same version of both"))
+            self.flush()
+        else:
+            self.doorman.hear(self, message, body)
+
+    def _hand_over(self, worker: str, unheard: Iterable[tuple[memoryview, memoryview]]) -> None:
+        """The connection leaves the event loop, with all that was read from it. What stays behind of it is closed without a word."""
+        porter, transport = self.doorman.porter, self.transport
+        if porter is None or transport is None or self._heard or transport.get_write_buffer_size():
+            raise ConnectionFailed("a connection for contents was not to be expected")
+        pilot = self.doorman.pilot_of(worker)
+        if self.key_id not in (AGENT, f"pilot:{pilot}"):
+            if pilot is not None:
+                raise ConnectionFailed(f"worker {worker} is of pilot {pilot}")
+            worker = self.key_id
+        session = None
+        if self._tls is not None and self._incoming is not None and self._outgoing is not None:
+            session = TlsSession(self._tls, self._incoming, self._outgoing)
+        sock = socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno()))
+        if self._tls is not None and hasattr(socket, "TCP_NOTSENT_LOWAT"):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
+        connection = TlsStream(sock, session, self._inbox.rest(unheard))
+        self.transport = None
+        transport.abort()
+        porter.take(worker or self.key_id, connection)
+
+    def _greet(self) -> None:
+        self.send(m.Banner(m.PROTOCOL, self._nonce))
+        self.flush()
+
+    def _prove(self, header: memoryview) -> None:
+        claim = m.decode_from_client(header)
+        if not isinstance(claim, m.Prove):
+            raise ConnectionFailed("a stranger spoke before its proof")
+        if claim.protocol != m.PROTOCOL:
+            self._refuse(f"this master speaks protocol {m.PROTOCOL}, you speak {claim.protocol}: use the same version on both sides")
+            return
+        doorman = self.doorman
+        key = doorman.keyring.key(claim.key_id)
+        nonces = (self._nonce, claim.nonce)
+        expected = proof(key, "peer", claim.role, claim.key_id, nonces, self._binding)
+        allowed = claim.role in self.rules.roles and _fits(claim.role, claim.key_id) and claim.key_id not in doorman.revoked
+        if not secrets.compare_digest(expected.encode(), claim.mac.encode()) or not allowed:
+            doorman.complain(f"refused {claim.role!r} with key {claim.key_id!r}")
+            self._refuse("wrong or revoked key")
+            return
+        self.role, self.key_id = claim.role, claim.key_id
+        self._inbox.trust()
+        doorman.leave(self)
+        answer = proof(key, "master", claim.role, claim.key_id, (claim.nonce, self._nonce), self._binding)
+        self.send(m.Proved(answer, doorman.epoch))
+        self.flush()
+
+    def _refuse(self, reason: str) -> None:
+        self.send(m.Refused(reason))
+        self.flush()
+        if self.transport is not None:
+            self.transport.close()
+
+    def send(self, message: m.Message, parts: Sequence[Buffer] = ()) -> None:
+        """Put a message in the outbox; ``flush`` sends all that is there at once."""
+        self._outbox.extend(frame(message, parts))
+
+    def seal(self) -> None:
+        """Encrypt what is in the outbox; it leaves with ``flush``."""
+        if self._tls is None or not self._outbox:
+            return
+        outbox, self._outbox = self._outbox, []
+        try:
+            for buffer in joined(outbox, JOIN_BELOW_BYTES):
+                if buffer:
+                    self._tls.write(buffer)
+        except ssl.SSLError as problem:
+            self.drop(str(problem))
+
+    def flush(self) -> None:
+        self.seal()
+        outbox, self._outbox = self._outbox, []
+        if self.transport is None:
+            return
+        if self._tls is not None:
+            self._flush_tls()
+        elif outbox:
+            self.transport.writelines(outbox)
+
+    def drop(self, reason: str) -> None:
+        """Close at once. Harms nobody but this peer."""
+        self.doorman.leave(self)
+        if self.transport is not None:
+            if self.role:
+                self.doorman.complain(f"dropped {self.role} {self.key_id}: {reason}")
+            self.transport.abort()
+
+    def hang_up(self) -> None:
+        """Close when all that was sent has gone out."""
+        self.flush()
+        if self.transport is not None:
+            self.transport.close()
+
+
+def _fits(role: str, key_id: str) -> bool:
+    """A client's key makes no agent, and a pilot's key makes no client."""
+    return key_id == CLIENT if role == CLIENT else key_id == AGENT or key_id.startswith("pilot:")

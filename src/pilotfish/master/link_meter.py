@@ -1,0 +1,80 @@
+"""How quick the ways to the sites are: bytes that went there, and the time in which any were under way."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from pilotfish.model import inputs as i
+
+LOOK_S = 2.0
+"""So often it is read while something is under way."""
+LEAST_BYTES = 32_768
+"""Less than this says nothing about a link: it may all be in the buffers of this end."""
+
+
+class LinkMeter:
+    """Counted by the threads that send. ``busy``: called when something begins to move and nobody is going to read it."""
+
+    def __init__(self, site_of: Callable[[str], str], busy: Callable[[], object]) -> None:
+        self._site_of = site_of
+        self._busy = busy
+        self._lock = threading.Lock()
+        self._bytes: dict[str, int] = {}
+        self._under_way: dict[str, int] = {}
+        self._since: dict[str, float] = {}
+        """The time before was counted with what moved in it."""
+        self._seconds: dict[str, float] = {}
+        self._awaited = False
+        """Somebody will read it."""
+
+    def began(self, site: str) -> None:
+        with self._lock:
+            first, self._awaited = not self._awaited, True
+            self._under_way[site] = self._under_way.get(site, 0) + 1
+            self._since.setdefault(site, time.monotonic())
+        if first:
+            self._busy()
+
+    def moved(self, asker: str, length: int) -> None:
+        """A piece at a time, which may have taken long."""
+        site = self._site_of(asker)
+        with self._lock:
+            if site in self._under_way:
+                self._bytes[site] = self._bytes.get(site, 0) + length
+                self._count_time(site)
+
+    def ended(self, site: str) -> None:
+        with self._lock:
+            self._count_time(site)
+            self._under_way[site] -= 1
+            if not self._under_way[site]:
+                del self._under_way[site], self._since[site]
+
+    def left(self, asker: str, length: int) -> None:
+        """So many of the bytes that moved are still in the buffers of this end: if nothing follows them, their time is not known."""
+        site = self._site_of(asker)
+        with self._lock:
+            if length and site in self._bytes and site not in self._under_way:
+                self._bytes[site] -= length
+
+    def read(self) -> tuple[list[i.TransferMeasured], bool]:
+        """What happened since it was read last, and whether anything is under way, so that it is to be read again."""
+        with self._lock:
+            told = [i.TransferMeasured(site, self._bytes[site], seconds) for site, seconds in self._seconds.items() if self._tells(site)]
+            for site in [*self._seconds]:
+                if self._tells(site) or site not in self._under_way:
+                    del self._seconds[site]
+                    self._bytes.pop(site, None)
+            self._awaited = bool(self._under_way)
+            return told, self._awaited
+
+    def _tells(self, site: str) -> bool:
+        return self._bytes.get(site, 0) >= LEAST_BYTES and self._seconds[site] > 0
+
+    def _count_time(self, site: str) -> None:
+        if site in self._since:
+            now = time.monotonic()
+            self._seconds[site] = self._seconds.get(site, 0.0) + now - self._since[site]
+            self._since[site] = now

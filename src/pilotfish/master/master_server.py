@@ -1,0 +1,443 @@
+"""The live host: an event loop, sockets, a journal and processes around the pure machine.
+
+Everything that happens becomes an input; a turn takes all inputs at once, makes its facts durable, and then performs its effects.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import os
+import random
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from typing import Any
+
+from pilotfish.core.explain import queries
+from pilotfish.core.machine import Machine, Turn
+from pilotfish.errors import AlreadyRunning, JournalError, JournalFull
+from pilotfish.factories.factory_registry import FACTORIES
+from pilotfish.factories.provisioner import PoolProvisioner
+from pilotfish.master.compaction import Compaction
+from pilotfish.master.endpoints import Admission, EndpointLink, EndpointRules
+from pilotfish.master.link_meter import LOOK_S, LinkMeter
+from pilotfish.master.master_content_source import MasterContentSource
+from pilotfish.master.sites.local_controller import LocalController
+from pilotfish.master.sites.site_controllers import SiteControllers
+from pilotfish.model import effects as e
+from pilotfish.model import inputs as i
+from pilotfish.model import messages as m
+from pilotfish.model.facts import TurnRecord, encode_record
+from pilotfish.model.messages import split_body
+from pilotfish.model.settings import PoolSettings
+from pilotfish.policies.policy_registry import POLICIES
+from pilotfish.portable.transfer.transfer_server import TransferServer
+from pilotfish.store.journal.journal_writer import Journal
+from pilotfish.store.keyring import AGENT, CLIENT, open_keyring, write_private
+from pilotfish.store.payload_store import PayloadStore
+from pilotfish.store.pool_directory import PoolDirectory, note_stop, stop_marker
+from pilotfish.store.pool_lock import PoolLock
+from pilotfish.store.state_recovery import replay, stored_payloads
+
+log = logging.getLogger("pilotfish.master")
+
+UPKEEP_S = 5.0
+LOW_SPACE_BYTES = 16 * 1024 * 1024
+RETRY_FULL_S = 1.0
+COMPLAIN_EVERY_S = 60.0
+CONFIRMATIONS = (m.Acked, m.Accepted)
+CONFIRM_S = 0.01
+"""Nobody stands still for a confirmation: it waits this long for something to go with, and for cores that have better things to do."""
+
+
+class MasterServer:
+    def __init__(self, pool: PoolDirectory, settings: PoolSettings) -> None:
+        self.pool = pool
+        self.settings = settings
+        self.lock = PoolLock.acquire(pool.directory)
+        self.keyring = open_keyring(pool.directory)
+        self.journal, recovery = Journal.open(pool.journal)
+        self.cargo = PayloadStore(pool.payloads)
+        state = replay(recovery)
+        for stored in stored_payloads(state):
+            self.cargo.refer(stored)
+        self._wall_offset = max(time.time(), state.at) - time.monotonic()
+        factory = FACTORIES[settings.factory](settings.pilots, random.Random(secrets.randbits(64)))
+        self.machine = Machine(state, POLICIES[settings.policy](), PoolProvisioner(factory), settings)
+        self.machine.resting = stop_marker(pool.directory).exists()
+        self.machine.about = {"pool": pool.name, "pid": os.getpid()}
+        self.doorman = Admission(self.keyring, self._heard, self._closed)
+        self.doorman.heard_all = self._heard_all
+        self.doorman.paused = self._paused
+        self.doorman.complain = self._complain
+        self.doorman.revoked = state.revoked
+        self.doorman.pilot_of = lambda worker: state.workers[worker].pilot if worker in state.workers else None
+        self.meter = LinkMeter(self._site_of, lambda: self._loop.call_soon_threadsafe(self._read_meter_soon))
+        self.shelf = MasterContentSource(pool, self.machine, self.meter)
+        self.doorman.porter = self.porter = TransferServer(self.shelf, complain=self._complain_from_thread)
+        self.porter.sent, self.porter.left = self.meter.moved, self.meter.left
+        self.launcher = LocalController(pool, self.keyring, self._tell, settings.poll_s, settings.cache_size)
+        self.places = SiteControllers(pool, self.keyring, self.launcher, self._tell)
+        self.places.known = state.pilots.get
+        self.applications = ApplicationProcesses(pool)
+        self.compaction = Compaction(self.journal, lambda: self.machine.state)
+        self.compaction.overdue = self.machine.history_damaged = bool(recovery.salvage.damages or recovery.salvage.gaps)
+        self.links: dict[int, EndpointLink] = {}
+        self.finished = asyncio.Event()
+        self._inbox: list[i.Input] = []
+        self._turn_due = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._unhurried: dict[int, EndpointLink] = {}
+        self._confirm_timer: asyncio.TimerHandle | None = None
+        self._complained: dict[str, float] = {}
+        self._servers: list[asyncio.AbstractServer] = []
+        self._space_full = False
+
+    def now(self) -> float:
+        """Runs like a monotonic clock and reads like a wall clock."""
+        return time.monotonic() + self._wall_offset
+
+    # --- life -----------------------------------------------------------------------------------------------------------------------
+
+    async def run(self, ready: Any) -> None:
+        self._loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._loop.add_signal_handler(number, self._told_to_end)
+        await self._listen()
+        self._conclude(self.machine.start(self.now()))
+        if not self.pool.private and self.pool.sites.exists():
+            self.places.read(self.pool.sites)
+        self.doorman.epoch = self.machine.state.epoch
+        # Almost everything here lives long and is in no cycle: looking for garbage while there is work would take a fifth of the time.
+        gc.disable()
+        self.shelf.sweep()
+        ready()
+        upkeep = asyncio.create_task(self._upkeep())
+        upkeep.add_done_callback(self._upkeep_ended)
+        await self.finished.wait()
+        upkeep.cancel()
+        await self._end()
+
+    def _told_to_end(self) -> None:
+        """By a logout or a shutdown: send everybody home; what is unfinished goes on with the next master."""
+        self.machine.finish("the master was told to end")
+        self._turn()
+
+    async def _listen(self) -> None:
+        rules = EndpointRules((AGENT,), tuple(self.settings.subnets), self.keyring.server_context())
+        tcp = await self._listen_for_agents(rules)
+        host, port = tcp.sockets[0].getsockname()[:2]
+        path = self.pool.socket_path()
+        path.unlink(missing_ok=True)
+        listener = socket.socket(socket.AF_UNIX)
+        previous = os.umask(0o177)
+        try:
+            listener.bind(str(path))
+        finally:
+            os.umask(previous)
+        local = EndpointRules((CLIENT, AGENT))
+        unix = await self._loop.create_unix_server(lambda: EndpointLink(self.doorman, local), sock=listener, backlog=256)
+        self._servers = [tcp, unix]
+        here = {"kind": "unix", "path": str(path)}
+        self.places.address = (host, port)
+        self.launcher.endpoints = [{"kind": "tls", "host": host, "port": port, "fingerprint": self.keyring.fingerprint}]
+        self.pool.write_credentials(self.pool.client_credentials, self.keyring, CLIENT, [here])
+
+    async def _listen_for_agents(self, rules: EndpointRules) -> asyncio.Server:
+        """At the port of the last time, if nobody has taken it: agents far away know that one."""
+        for port in (self.settings.port or self.pool.last_port(), self.settings.port):
+            try:
+                server = await self._loop.create_server(lambda: EndpointLink(self.doorman, rules), self.settings.host, port, backlog=1024)
+                break
+            except OSError:
+                if port == self.settings.port:
+                    raise
+        write_private(self.pool.port_file, str(server.sockets[0].getsockname()[1]).encode())
+        return server
+
+    async def _end(self) -> None:
+        for server in self._servers:
+            server.close()
+        for link in list(self.links.values()):
+            link.hang_up()
+        await self.places.end()
+        self.applications.end_all()
+        self.porter.close()
+        self._turn()
+        # Whoever asks after a pool that was stopped shall not need us for the answer.
+        note_stop(self.pool.directory, queries.QUESTIONS["runs"](self.machine, {}))
+        self.compaction.end()
+        self.pool.socket_path().unlink(missing_ok=True)
+        self.journal.close()
+        self.cargo.close()
+        self.lock.release()
+
+    async def _upkeep(self) -> None:
+        """What must be looked at now and then: room on the disk, the lock's lease, the journal's files and size."""
+        while True:
+            self._renew_lock()
+            self._look_at_space()
+            displaced = self.journal.verify_in_place()
+            if displaced:
+                self.pool.journal.mkdir(mode=0o700, exist_ok=True)
+                log.error("files of the journal were changed under us, writing it anew: %s", displaced)
+                self.compaction.overdue = True
+            try:
+                self.compaction.consider(self.now())
+            except (JournalFull, JournalError) as problem:
+                log.error("the journal could not be compacted: %s", problem)
+            self.cargo.collect()
+            if not self.machine.state.unfinished:
+                gc.collect()
+            await asyncio.sleep(UPKEEP_S)
+
+    def _upkeep_ended(self, upkeep: asyncio.Task[None]) -> None:
+        """Without upkeep the lock would lapse under us."""
+        if not upkeep.cancelled():
+            log.critical("the master's upkeep failed", exc_info=upkeep.exception())
+            os._exit(4)
+
+    def _renew_lock(self) -> None:
+        """Whoever lost the lock must not write another byte: somebody else may."""
+        try:
+            self.lock.renew()
+        except AlreadyRunning as problem:
+            log.critical("%s", problem)
+            os._exit(3)
+        except (JournalError, JournalFull) as problem:
+            # The lease is several renewals long: a hiccup of the disk is not the end of it.
+            log.error("%s", problem)
+
+    def _look_at_space(self) -> None:
+        full = shutil.disk_usage(self.pool.directory).free < LOW_SPACE_BYTES
+        if not full:
+            self.journal.restore_reserve()
+        if full != self._space_full:
+            self._space_full = full
+            self._tell(i.SpaceChanged(full))
+
+    # --- inputs ---------------------------------------------------------------------------------------------------------------------
+
+    def _tell(self, item: i.Input) -> None:
+        self._inbox.append(item)
+        self._call_turn()
+
+    def _call_turn(self) -> None:
+        if not self._turn_due:
+            self._turn_due = True
+            self._loop.call_soon(self._turn)
+
+    def _heard_all(self) -> None:
+        """A link has given all it has. If nobody else has something, there is nothing to wait for: the loop would only look around."""
+        if self._inbox and not self._turn_due:
+            # What asyncio is about to run has no public name; without it we take the ordinary way.
+            if getattr(self._loop, "_ready", True):
+                self._call_turn()
+            else:
+                self._turn()
+
+    def _heard(self, link: EndpointLink, message: Any, body: memoryview) -> None:
+        if isinstance(message, m.Hello):
+            its_own = link.key_id == f"pilot:{message.pilot}"
+            if not its_own and link.key_id != AGENT:
+                link.drop(f"key {link.key_id} does not belong to pilot {message.pilot}")
+                return
+            link.near = its_own and self.launcher.watches(message.pilot)
+        elif link.role == CLIENT:
+            link.near = self.pool.private
+            if self.machine.resting and not stop_marker(self.pool.directory).exists():
+                self._inbox.append(i.WorkWanted())
+        self.links[link.number] = link
+        # What will be refused for want of room must not take the rest of it.
+        payloads = self.cargo.keep_all(split_body(message, body), spill=not (self._space_full and isinstance(message, m.Submit)))
+        if link.role == AGENT:
+            pilot = link.key_id.removeprefix("pilot:") if link.key_id != AGENT else ""
+            self._inbox.append(i.AgentMessage(link.number, message, payloads, pilot))
+        else:
+            self._inbox.append(i.ClientMessage(link.number, message, payloads))
+
+    def _closed(self, link: EndpointLink) -> None:
+        if self.links.pop(link.number, None) is not None:
+            self._tell(i.LinkClosed(link.number))
+
+    def _paused(self, link: EndpointLink, paused: bool) -> None:
+        self._tell(i.LinkPaused(link.number) if paused else i.LinkResumed(link.number))
+
+    def _complain(self, text: str) -> None:
+        """Say the same thing at most once a minute, so that a stranger cannot fill the log."""
+        now = time.monotonic()
+        if now - self._complained.get(text, -COMPLAIN_EVERY_S) >= COMPLAIN_EVERY_S:
+            if len(self._complained) > 1000:
+                self._complained.clear()
+            self._complained[text] = now
+            log.warning("%s", text)
+
+    def _site_of(self, worker: str) -> str:
+        known = self.machine.state.workers.get(worker)
+        return known.site if known is not None else ""
+
+    def _read_meter_soon(self) -> None:
+        self._loop.call_later(LOOK_S, self._read_meter)
+
+    def _read_meter(self) -> None:
+        measured, busy = self.meter.read()
+        for item in measured:
+            self._tell(item)
+        if busy:
+            self._read_meter_soon()
+
+    def _complain_from_thread(self, text: str) -> None:
+        self._loop.call_soon_threadsafe(self._complain, text)
+
+    # --- turns ----------------------------------------------------------------------------------------------------------------------
+
+    def _turn(self) -> None:
+        self._turn_due = False
+        inbox, self._inbox = self._inbox, []
+        try:
+            self._conclude(self.machine.handle(inbox, self.now()))
+        except Exception:  # noqa: BLE001 - the edge of the host: a master that cannot vouch for itself must go; all it knows is written down
+            self._die()
+
+    def _die(self) -> None:
+        log.critical("the master cannot go on", exc_info=True)
+        os._exit(4)
+
+    def _conclude(self, turn: Turn) -> None:
+        """What is written is forgotten only if this machine stops. Whoever stops with it need not wait for the disk.
+
+        For all others the disk is at work while the messages are made, and none leaves before it is done.
+        """
+        if turn.facts:
+            self._write_down(encode_record(TurnRecord(turn.at, turn.facts)))  # type: ignore[arg-type]
+        for link in self._prepare(turn.effects, near=True).values():
+            link.flush()
+        if turn.facts:
+            self.journal.begin_sync()
+        awaited = self._prepare(turn.effects, near=False)
+        self._set_timer()
+        if turn.facts:
+            self.journal.sync()
+        self._perform(turn.effects, awaited)
+
+    def _write_down(self, record: bytes) -> None:
+        """A full disk makes us wait; any other failure ends us, because we cannot vouch for what we did."""
+        while True:
+            try:
+                self.cargo.sync()
+                self.journal.append([record])
+                return
+            except JournalFull as problem:
+                log.error("%s", problem)
+                self.journal.release_reserve()
+                time.sleep(RETRY_FULL_S)
+                self._renew_lock()
+
+    def _set_timer(self) -> None:
+        """One that comes too early does no harm, so that most turns need not touch it."""
+        deadline = self.machine.deadline
+        if deadline is None or self._turn_due:
+            return
+        when = deadline - self._wall_offset
+        if self._timer is not None and when < self._timer.when():
+            self._timer.cancel()
+            self._timer = None
+        if self._timer is None:
+            self._timer = self._loop.call_at(when, self._timer_due)
+
+    def _timer_due(self) -> None:
+        self._timer = None
+        if self.machine.deadline is not None and self.machine.deadline > self.now():
+            self._set_timer()
+        else:
+            self._turn()
+
+    def _prepare(self, effects: list[e.Effect], near: bool) -> dict[int, EndpointLink]:
+        """Make the messages to those near, or to all others; returns the links on which somebody waits for one.
+
+        A confirmation is given when the disk is done, to whomever.
+        """
+        awaited: dict[int, EndpointLink] = {}
+        load = self.cargo.load
+        for effect in effects:
+            if type(effect) is e.Send:
+                link = self.links.get(effect.link)
+                confirms = type(effect.message) in CONFIRMATIONS
+                if link is not None and (link.near and not confirms) is near:
+                    link.send(effect.message, [load(payload, whole=effect.whole) for payload in effect.payloads])
+                    (self._unhurried if confirms else awaited)[effect.link] = link
+        for link in awaited.values():
+            link.seal()
+        return awaited
+
+    def _perform(self, effects: list[e.Effect], awaited: dict[int, EndpointLink]) -> None:
+        for number, link in awaited.items():
+            link.flush()
+            self._unhurried.pop(number, None)
+        for effect in effects:
+            if type(effect) is not e.Send:
+                self._perform_other(effect)
+        if self._unhurried and self._confirm_timer is None:
+            self._confirm_timer = self._loop.call_later(CONFIRM_S, self._confirm)
+
+    def _confirm(self) -> None:
+        self._confirm_timer = None
+        for link in self._unhurried.values():
+            link.flush()
+        self._unhurried.clear()
+
+    def _perform_other(self, effect: e.Effect) -> None:
+        if isinstance(effect, e.HangUp):
+            link = self.links.get(effect.link)
+            if link is not None:
+                link.hang_up()
+        elif isinstance(effect, e.SubmitPilot | e.AdoptPilot | e.CancelPilot | e.DescribeSite):
+            self.places.perform(effect)
+        elif isinstance(effect, e.ReadSites):
+            self.places.read(self.pool.sites)
+        elif isinstance(effect, e.ReleasePayload):
+            self.cargo.release(effect.stored, refused=effect.refused)
+        elif isinstance(effect, e.KeepPayload):
+            self.cargo.refer(effect.stored)
+        elif isinstance(effect, e.IntroducePeer):
+            link = self.links.get(effect.link)
+            if link is not None:
+                link.send(m.Introduce(effect.site, *self.keyring.peers(effect.site), effect.contacts, effect.term, effect.master))
+                link.flush()
+        elif isinstance(effect, e.ReleaseContent):
+            self.shelf.release(effect.digest)
+        elif isinstance(effect, e.StartApplication):
+            self.applications.start(effect.run, effect.uid, effect.path)
+        elif isinstance(effect, e.Finish):
+            log.info("ending: %s", effect.reason)
+            self.finished.set()
+
+
+# Keeps alive the processes that host ApplicationManagers: user code never runs in the master.
+
+
+class ApplicationProcesses:
+    def __init__(self, pool: PoolDirectory) -> None:
+        self._pool = pool
+        self._processes: dict[int, subprocess.Popen[bytes]] = {}
+
+    def start(self, run: int, uid: str, path: str) -> None:
+        """Start the host of a run's application, unless it runs already."""
+        process = self._processes.get(run)
+        if process is not None and process.poll() is None:
+            return
+        command = [sys.executable, "-m", "pilotfish.client.application_host", str(self._pool.directory), uid, path]
+        with (self._pool.directory / f"application-{run}.log").open("ab") as log:
+            self._processes[run] = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+
+    def end_all(self) -> None:
+        for process in self._processes.values():
+            if process.poll() is None:
+                process.terminate()
+                process.wait()

@@ -1,0 +1,1 @@
+"""Names the parts of site control."""

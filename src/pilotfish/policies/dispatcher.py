@@ -1,0 +1,415 @@
+"""First come, first served: the oldest ready task of the highest priority goes to the first worker where it fits.
+
+Tasks known to be short are also sent ahead, so that a worker does not wait for the master between two of them. How many follows from
+how long they take: ``ahead_s`` of work, or one task if that is more; none that takes a second or longer. What was sent ahead to a worker
+that then turns out slow is called back for an idle one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+
+from pilotfish.core.data.replicas import within_reach
+from pilotfish.core.policy_interface import AssignmentProposal, CopyProposal, DelegationProposal, PolicyView, RecallProposal
+from pilotfish.core.state import UNIT, Needs, Task, TaskShape, Worker
+from pilotfish.core.tasks import multi_node
+from pilotfish.core.tasks.fair_share import cores_of
+from pilotfish.model.states import ASSIGNED
+from pilotfish.model.task import CORES
+from pilotfish.policies.matchers import LocalityMatcher, Matcher, Matching
+from pilotfish.policies.moldable import MoldableCores
+from pilotfish.policies.multi_node_placement import MultiNodePlacement
+from pilotfish.policies.queue_order import QueueOrder
+from pilotfish.policies.site_delegation import call_back, lend
+from pilotfish.policies.speculation import Speculation
+from pilotfish.policies.task_order import CriticalPathOrder, TaskOrder
+
+OVERHEAD_US = 20.0
+"""What a call costs beside its own run time: no task is taken to be shorter than this."""
+MAX_AHEAD_PER_SLOT = 256
+LONG_US = 1_000_000
+"""A task that takes this long is never sent ahead."""
+PATIENCE_S = 5.0
+"""How long a task that fits no worker just now is passed over before one is kept free for it."""
+STALE_S = 1.0
+"""A worker that ended nothing for so long may be asked to hand back what waits there."""
+
+
+class Dispatcher:
+    def __init__(self, matcher: Matcher | None = None, duplication: Speculation | None = None, order: TaskOrder | None = None) -> None:
+        self.matcher = matcher or LocalityMatcher()
+        self._fallback = LocalityMatcher()
+        self._passed_over: dict[TaskShape, float] = {}
+        """Since when tasks of these shapes have been ready while no worker had room for one."""
+        self._reserved: dict[str, None] = {}
+        """Workers that were kept free for them when it was last looked."""
+        self._call_back_at = 0.0
+        self._order = order or CriticalPathOrder()
+        self.duplication = duplication or Speculation()
+        self._gathering = MultiNodePlacement()
+        self._molding = MoldableCores()
+
+    def propose(self, outlook: PolicyView) -> list[AssignmentProposal | DelegationProposal | RecallProposal | CopyProposal]:
+        proposals: list[AssignmentProposal | DelegationProposal | RecallProposal] = []
+        self._place(outlook, proposals)
+        if outlook.state.sent_ahead:
+            for worker in _held_up(outlook, proposals):
+                if worker.progress_at + STALE_S <= outlook.now:
+                    proposals.append(RecallProposal(worker, [task for task in worker.ahead if task.state == ASSIGNED]))
+        if outlook.sites and outlook.now >= self._call_back_at:
+            loans = call_back(outlook)
+            if loans is not None:
+                self._call_back_at = outlook.now + STALE_S
+                proposals.append(loans)
+        return [*proposals, *self.duplication.propose(outlook, proposals)]
+
+    def _place(self, outlook: PolicyView, proposals: list[AssignmentProposal | DelegationProposal | RecallProposal]) -> None:
+        state = outlook.state
+        if not state.ready and not state.suspects:
+            self._passed_over, self._reserved = {}, {}
+            self._gathering.forget()
+            return
+        kept: dict[str, None] = {}
+        if state.suspects:
+            kept = _place_suspects(outlook, proposals)
+        turns = QueueOrder(state, outlook.now)
+        supplies = [_Supply(shape, self._order.of(state, shape, outlook.now)) for shape in turns.shapes]
+        supplies, promised = self._gather(outlook, supplies, kept, turns, proposals)
+        spoken_for = _lend(outlook, supplies, proposals) if outlook.sites else {}
+        if not supplies:
+            self._passed_over, self._reserved = {}, {}
+            return
+        roomy = _with_room(outlook, supplies, kept)
+        self._molding.begin(roomy)
+        reserved = self._reserve(outlook, roomy, supplies, kept | dict.fromkeys(promised) if promised else kept)
+        for name, shape in promised.items():
+            reserved[name] = [supply for supply in supplies if supply.shape.priority > shape.priority]
+        open_to_all = [worker for worker in roomy if worker.id not in reserved] if reserved else roomy
+        preferred, governed = self._match(outlook, open_to_all, turns)
+        for tasks in preferred.values():
+            spoken_for.update(dict.fromkeys(tasks))
+        given = [supply for supply in supplies if supply.shape not in governed] if governed else supplies
+        short = []
+        for supply in supplies:
+            supply.spoken_for = spoken_for
+            if _is_short(supply.shape) and supply.shape not in governed:
+                short.append(supply)
+        # Who is full is of interest only for tasks that are so short that they are sent ahead.
+        chosen = [worker for worker in outlook.workers if not worker.runs_suspect and worker.id not in kept] if short else roomy
+        fillings, mold = [], self._molding
+        for worker in chosen:
+            name = worker.id
+            fillings.append(_fill(outlook, worker, reserved.get(name, given), preferred.get(name, ()), turns, mold))
+        if outlook.sites:
+            odd = [supply for supply in supplies if supply.shape.least_s]
+            if odd:
+                fillings += [_fill(outlook, worker, odd, (), turns, mold) for worker in outlook.vouched]
+        elif short:
+            # Only when everybody has what fits now: a task must not wait at one worker while another has room for it.
+            for proposal in fillings:
+                if proposal.worker.id not in reserved:
+                    _add_ahead(outlook, proposal, short, supplies, turns)
+        for proposal in fillings:
+            if proposal.tasks:
+                proposals.append(proposal)
+
+    def _match(self, outlook: PolicyView, roomy: list[Worker], turns: QueueOrder) -> Matching:
+        shapes = [shape for shape in turns.leading if shape.nodes == 1]
+        if not turns.contested:
+            return self.matcher.match(outlook, roomy, shapes)
+        # What keeps tasks back for later cannot know whose turn it will be then.
+        matcher = self._fallback if self.matcher.keeps_back else self.matcher
+        preferred, governed = matcher.match(outlook, roomy, shapes)
+        return Matching(turns.moderate(preferred, roomy), governed)
+
+    def next_look_at(self, outlook: PolicyView) -> float | None:
+        """Tasks that wait at a worker while another one idles need a second look, and so do tasks that nobody has room for."""
+        moments = [since + PATIENCE_S for since in self._passed_over.values()]
+        if outlook.state.sent_ahead:
+            moments += [worker.progress_at + STALE_S for worker in _held_up(outlook)]
+        for other in (self.duplication, self.matcher, self._gathering):
+            again_at = other.next_look_at(outlook)
+            if again_at is not None:
+                moments.append(again_at)
+        return min([moment for moment in moments if moment > outlook.now], default=None) if moments else None
+
+    def why(self, task: Task) -> str:
+        return self.matcher.why(task)
+
+    def mood(self) -> str:
+        return self.matcher.mood()
+
+    def _gather(
+        self,
+        outlook: PolicyView,
+        supplies: list[_Supply],
+        kept: dict[str, None],
+        turns: QueueOrder,
+        proposals: list[AssignmentProposal | DelegationProposal | RecallProposal],
+    ) -> tuple[list[_Supply], dict[str, TaskShape]]:
+        """Place tasks of several nodes. What is left to be given, and workers that are kept free for some of them."""
+        wanting = [supply for supply in supplies if supply.shape.nodes > 1]
+        if not wanting:
+            self._gathering.forget()
+            return supplies, {}
+        others = [supply for supply in supplies if supply.shape.nodes == 1]
+        gathered = self._gathering.gather(outlook, wanting, others, kept | self._reserved, turns)
+        proposals.extend(gathered.proposals)
+        kept |= gathered.used
+        return others, gathered.kept
+
+    def _reserve(
+        self, outlook: PolicyView, roomy: list[Worker], supplies: list[_Supply], kept: dict[str, None]
+    ) -> dict[str, list[_Supply]]:
+        """Large tasks must not starve behind a stream of small ones: after a while, a worker is kept free for one until it fits."""
+        passed_over, self._passed_over = self._passed_over, {}
+        reserved: dict[str, list[_Supply]] = {}
+        for place, supply in enumerate(supplies):
+            shape = supply.shape
+            if _has_place(outlook, shape, roomy, reserved):
+                continue
+            since = self._passed_over[shape] = passed_over.get(shape, outlook.now)
+            if since + PATIENCE_S > outlook.now:
+                continue
+            free_to_ask = (worker for worker in outlook.workers if worker.id not in reserved and worker.id not in kept)
+            able = [worker for worker in free_to_ask if not worker.runs_suspect and worker.suits(shape, outlook.now)]
+            if able:
+                reserved[min(able, key=lambda worker: worker.held).id] = supplies[: place + 1]
+        self._reserved = dict.fromkeys(reserved)
+        return reserved
+
+
+class _Supply:
+    """The ready tasks of a shape, handed out one by one during one round of proposals."""
+
+    __slots__ = ("_avoiding", "_beyond", "_passed_over", "left", "shape", "spoken_for", "tasks")
+
+    def __init__(self, shape: TaskShape, tasks: Iterable[Task]) -> None:
+        self.shape = shape
+        self.tasks: Iterator[Task] = iter(tasks)
+        self.left = len(shape.queue)
+        self.spoken_for: dict[Task, None] = {}
+        """Those that go to a certain worker."""
+        self._avoiding: list[Task] = []
+        """Those that some worker was not given because they failed there."""
+        self._passed_over: list[Task] = []
+        self._beyond: dict[str, int] = {}
+        """By site: so many of the first that were passed over are out of its reach, and need not be looked at again."""
+
+    def take(self, outlook: PolicyView, worker: Worker) -> Task | None:
+        found = self._again(outlook, worker) if self._avoiding or self._passed_over else None
+        found = found or self._next(outlook, worker)
+        self.left -= found is not None
+        return found
+
+    def _again(self, outlook: PolicyView, worker: Worker) -> Task | None:
+        for place, task in enumerate(self._avoiding):
+            if not _avoids(outlook, task, worker) and _in_reach(outlook, task, worker):
+                return self._avoiding.pop(place)
+        for place in range(self._beyond.get(worker.site, 0), len(self._passed_over)):
+            if _in_reach(outlook, self._passed_over[place], worker):
+                self._beyond = {site: count - (count > place) for site, count in self._beyond.items()}
+                self._beyond[worker.site] = place
+                return self._passed_over.pop(place)
+        return None
+
+    def _next(self, outlook: PolicyView, worker: Worker) -> Task | None:
+        found = None
+        shared = self.shape.run.spec_contents
+        for task in self.tasks:
+            if task in self.spoken_for:
+                continue
+            if task.troubles is not None and _avoids(outlook, task, worker):
+                self._avoiding.append(task)
+            elif (shared or task.contents) and not _in_reach(outlook, task, worker):
+                self._passed_over.append(task)
+            else:
+                found = task
+                break
+        if self._passed_over:
+            self._beyond[worker.site] = len(self._passed_over)
+        return found
+
+
+def _avoids(outlook: PolicyView, task: Task, worker: Worker) -> bool:
+    """Did it fail here, and is there another place for it?"""
+    if task.troubles is None or task.troubles.avoid != worker.id:
+        return False
+    others = (other for other in outlook.workers if other is not worker and other.suits(task.shape, outlook.now))
+    return any(_in_reach(outlook, task, other) for other in others)
+
+
+def _in_reach(outlook: PolicyView, task: Task, worker: Worker) -> bool:
+    reach = within_reach if task.shape.nodes == 1 else multi_node.within_reach
+    return reach(outlook.state, task, worker.site)
+
+
+def _lend(
+    outlook: PolicyView, supplies: list[_Supply], proposals: list[AssignmentProposal | DelegationProposal | RecallProposal]
+) -> dict[Task, None]:
+    """What is lent to masters of sites is not for others."""
+    loans = lend(outlook, [supply.shape for supply in supplies])
+    proposals.extend(loans)
+    return {task: None for loan in loans for task in loan.tasks}
+
+
+def _place_suspects(outlook: PolicyView, proposals: list[AssignmentProposal | DelegationProposal | RecallProposal]) -> dict[str, None]:
+    """Suspects need a worker of their own. Returns workers that are not for others; one is kept free for the first that has no place."""
+    workers = [worker for worker in (*outlook.workers, *outlook.vouched) if not worker.runs_suspect]
+    used: dict[str, None] = {}
+    kept_for: Task | None = None
+    empty = sum(1 for worker in workers if not worker.held)
+    for task in outlook.state.suspects:
+        if task.shape.run.paused:
+            continue
+        if kept_for is not None and len(used) > empty:
+            break
+        able = [worker for worker in workers if worker.id not in used and worker.suits(task.shape, outlook.now)]
+        place = next((worker for worker in able if not worker.held), None)
+        if place is not None:
+            used[place.id] = None
+            proposals.append(AssignmentProposal(place, [task]))
+        elif able and kept_for is None:
+            kept_for = task
+            used[min(able, key=lambda worker: worker.held).id] = None
+    return used
+
+
+def _fill(
+    outlook: PolicyView, worker: Worker, supplies: list[_Supply], preferred: Sequence[Task], turns: QueueOrder, molding: MoldableCores
+) -> AssignmentProposal:
+    """Give the worker what fits now: first what had better run there than anywhere else."""
+    free = dict(worker.free)
+    proposal = AssignmentProposal(worker, list(preferred))
+    if preferred:
+        _take_preferred(outlook, proposal, free, turns, molding)
+    for supply in turns.offer(supplies):
+        shape = supply.shape
+        has_room = supply.left and _fits(free, shape.needs) and worker.suits(shape, outlook.now)
+        while has_room:
+            task = supply.take(outlook, worker)
+            if task is None:
+                break
+            needs = shape.needs
+            if shape.cores_max:
+                needs = molding.grant(outlook.state, task, supply.left + 1, free.get(CORES, 0))
+                proposal.cores[task.id] = dict(needs).get(CORES, 0) / UNIT
+            for name, amount in needs:
+                free[name] -= amount
+            proposal.tasks.append(task)
+            if turns.contested:
+                turns.gave(shape, needs)
+                break
+            has_room = _fits(free, shape.needs)
+    return proposal
+
+
+def _take_preferred(
+    outlook: PolicyView, proposal: AssignmentProposal, free: dict[str, int], turns: QueueOrder, molding: MoldableCores
+) -> None:
+    for near in proposal.tasks:
+        for name, amount in near.shape.needs:
+            free[name] -= amount
+        turns.gave(near.shape, near.shape.needs)
+    for near in proposal.tasks:
+        if near.shape.cores_max:
+            least = cores_of(near.shape.needs)
+            granted = cores_of(molding.grant(outlook.state, near, len(near.shape.queue), free.get(CORES, 0) + least))
+            proposal.cores[near.id] = granted / UNIT
+            free[CORES] = free.get(CORES, 0) + least - granted
+
+
+def _fits(free: dict[str, int], needs: Needs) -> bool:
+    for name, amount in needs:  # noqa: SIM110 - a generator would cost more than the loop
+        if free.get(name, 0) < amount:
+            return False
+    return True
+
+
+def _add_ahead(
+    outlook: PolicyView, proposal: AssignmentProposal, supplies: list[_Supply], others: list[_Supply], turns: QueueOrder
+) -> None:
+    """Tasks ahead must be like all that the worker has, so that master and agent agree on what starts next. ``others``: whose turn may be
+    first, also if nothing of them is to be sent ahead."""
+    worker = proposal.worker
+    held = next(iter(worker.active), None) or (proposal.tasks[0] if proposal.tasks else None)
+    if held is None or (outlook.state.gangs and multi_node.is_beside(worker)):
+        return
+    if worker.held and outlook.now - worker.progress_at >= max(STALE_S, worker.poll_s):
+        return  # what runs there takes long: tasks would only wait, and be called back
+    shape = held.shape
+    supply = next((supply for supply in supplies if supply.shape is shape and supply.left), None)
+    if supply is None or not turns.is_first(supply, others):
+        return
+    room = _depth(outlook, worker, shape)
+    if len(worker.ahead) > room // 2 or not _uniform(worker, proposal, shape):
+        return
+    while len(worker.ahead) + proposal.ahead < room:
+        task = supply.take(outlook, worker)
+        if task is None:
+            break
+        proposal.tasks.append(task)
+        proposal.ahead += 1
+        if turns.contested:
+            turns.gave(shape, shape.needs)
+            if not turns.is_first(supply, others):
+                break
+
+
+def _with_room(outlook: PolicyView, supplies: list[_Supply], kept: Collection[str]) -> list[Worker]:
+    """Where one of these tasks fits. What needs cores can only be where there are some to spare."""
+    among = outlook.roomy
+    for supply in supplies:
+        if not cores_of(supply.shape.needs):
+            among = outlook.workers
+    found = []
+    for worker in among:
+        if worker.id in kept or worker.runs_suspect:
+            continue
+        for supply in supplies:
+            if worker.fits(supply.shape.needs):
+                found.append(worker)
+                break
+    return found
+
+
+def _has_place(outlook: PolicyView, shape: TaskShape, roomy: list[Worker], reserved: Collection[str]) -> bool:
+    for worker in roomy:  # noqa: SIM110 - a generator would cost more than the loop
+        if worker.fits(shape.needs) and worker.id not in reserved and worker.suits(shape, outlook.now):
+            return True
+    return False
+
+
+def _is_short(shape: TaskShape) -> bool:
+    return shape.samples > 0 and shape.mean_us <= LONG_US
+
+
+def _uniform(worker: Worker, proposal: AssignmentProposal, shape: TaskShape) -> bool:
+    if shape.cores_max or shape.nodes > 1 or worker.ends_at is not None:
+        return False
+    held = (*worker.active, *proposal.tasks) if len(worker.active) < 64 else (*proposal.tasks, next(iter(worker.active)))
+    return all(task.shape is shape for task in held) and (not worker.ahead or next(reversed(worker.ahead)).shape is shape)
+
+
+def _depth(outlook: PolicyView, worker: Worker, shape: TaskShape) -> int:
+    """How many such short tasks may wait at the worker."""
+    slots = min(worker.capacity.get(name, 0) // amount for name, amount in shape.needs) if shape.needs else 1
+    mean_s = max(shape.mean_us, OVERHEAD_US) / 1e6
+    window = max(outlook.ahead_s, worker.poll_s)
+    return slots * max(1, min(MAX_AHEAD_PER_SLOT, int(window / mean_s)))
+
+
+def _held_up(outlook: PolicyView, proposals: Sequence[AssignmentProposal | DelegationProposal | RecallProposal] = ()) -> Iterator[Worker]:
+    """Where tasks wait that could begin at once at an idle worker, and have not been asked back yet."""
+    waiting = [worker for worker in outlook.state.sent_ahead if worker.ahead and not worker.recalled]
+    if not waiting:
+        return
+    given = {proposal.worker for proposal in proposals}
+    idle = [worker for worker in outlook.roomy if not worker.active and worker not in given]
+    suited: dict[TaskShape, bool] = {}
+    for worker in waiting if idle else ():
+        shape = next(iter(worker.ahead)).shape  # what waits at one worker is all alike, see _uniform
+        if shape not in suited:
+            suited[shape] = any(other.suits(shape, outlook.now) for other in idle)
+        if suited[shape]:
+            yield worker

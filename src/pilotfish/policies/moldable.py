@@ -1,0 +1,123 @@
+"""How many cores a moldable task gets: so many that all that wait are done soonest, as far as measured times tell.
+
+What ended with so many cores took so long. Through these times goes Amdahl's curve, t(n) = s + p/n: a part that cannot be shared, and one
+that can. With n cores each, the free cores make so many places, the tasks that wait take so many turns on them, and each turn takes t(n):
+the n for which that is least is granted. When more tasks wait than there are cores, that is the n which costs the fewest core-seconds; in
+the tail, as many as shorten the end. Of a class of which nothing is known, the first tasks try different numbers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from pilotfish.core.learning.speedups import Speedup
+from pilotfish.core.state import UNIT, Needs, State, Task, TaskShape, Worker
+from pilotfish.core.tasks.fair_share import cores_of
+from pilotfish.model.task import CORES
+
+BETTER = 0.98
+"""More cores must make it shorter by so much, or fewer are as good."""
+WORTH_TRYING = 4
+"""So many tasks must wait for it to pay that some of them try what is not known."""
+FEW_TURNS = 2
+"""So near to the end, the last turn takes as long as any, however few are in it; before that, it is taken to be half full."""
+MOST_CHOICES = 64
+
+
+@dataclass(slots=True, frozen=True)
+class AmdahlCurve:
+    """Amdahl's: seconds with n cores are ``fixed_s`` + ``shared_s`` / n."""
+
+    fixed_s: float
+    shared_s: float
+
+    def seconds(self, cores: float) -> float:
+        return self.fixed_s + self.shared_s / cores
+
+
+UNKNOWN = AmdahlCurve(0.0, 1.0)
+"""Hope for the best: twice the cores, half the time."""
+
+
+def fit(known: Speedup) -> AmdahlCurve:
+    """The curve of least squares, in which no part is negative. From times with one number of cores only, all is taken to be shared."""
+    points = [(UNIT / cores, mean_s, min(samples, 20)) for cores, (samples, mean_s) in known.items() if cores > 0]
+    weight = float(sum(count for _, _, count in points))
+    if not weight:
+        return UNKNOWN
+    mean_x = sum(x * count for x, _, count in points) / weight
+    mean_t = sum(t * count for _, t, count in points) / weight
+    spread = sum(count * (x - mean_x) ** 2 for x, _, count in points)
+    slope = sum(count * (x - mean_x) * (t - mean_t) for x, t, count in points) / spread if spread > 1e-12 else math.inf
+    if slope <= 0:
+        return AmdahlCurve(mean_t, 0.0)
+    if mean_t - slope * mean_x < 0:  # more than all is shared, or nobody knows
+        return AmdahlCurve(0.0, sum(count * x * t for x, t, count in points) / sum(count * x * x for x, t, count in points))
+    return AmdahlCurve(mean_t - slope * mean_x, slope)
+
+
+def choices(least: int, most: int) -> list[int]:
+    """What may be granted: the least, and whole cores beyond it; of very many, some."""
+    whole = range(least // UNIT + 1, most // UNIT + 1)
+    step = max(1, math.ceil(len(whole) / MOST_CHOICES))
+    return [least, *(cores * UNIT for cores in whole[::step])]
+
+
+def best(curve: AmdahlCurve, allowed: Iterable[int], waiting: int, rooms: Mapping[int, int]) -> int:
+    """``rooms``: how many workers have so much free. The number of cores with which all that wait are done soonest, and the fewest such."""
+    chosen, least_s = 0, math.inf
+    for cores in allowed:
+        places = sum(count * (free // cores) for free, count in rooms.items())
+        if places or not chosen:
+            turns = max(1, waiting) / max(1, places)
+            seconds = (turns + 0.5 if turns > FEW_TURNS else math.ceil(turns)) * curve.seconds(cores / UNIT)
+            if seconds < BETTER * least_s:
+                chosen, least_s = cores, seconds
+    return chosen
+
+
+class MoldableCores:
+    def __init__(self) -> None:
+        self._tried: dict[str, dict[int, None]] = {}
+        """By class: numbers of cores that were granted to find out."""
+        self._workers: Sequence[Worker] = ()
+        self._chosen: dict[tuple[TaskShape, str], int] = {}
+
+    def begin(self, workers: Sequence[Worker]) -> None:
+        """A round of proposals, in which these workers have room."""
+        self._chosen = {}
+        self._workers = workers
+
+    def grant(self, state: State, task: Task, waiting: int, free: int) -> Needs:
+        """What a moldable task gets of a worker that has so many cores free: its needs fit. ``waiting``: like it, itself included."""
+        shape, run = task.shape, task.shape.run
+        kind = run.class_of(task.spec)
+        known = state.speedups.get(kind, {})
+        least = cores_of(shape.needs)
+        if not least:
+            return shape.needs
+        most = min(shape.cores_max, free)
+        cores = self._to_try(kind, known, least, shape.cores_max, most) if waiting >= WORTH_TRYING else 0
+        if not cores:
+            chosen = self._chosen.get((shape, kind))
+            if chosen is None:
+                rooms = Counter(worker.free.get(CORES, 0) for worker in self._workers)
+                # While nothing is known, nobody waits because another had more than it needs.
+                crowded = not known and waiting > sum(count * (room // least) for room, count in rooms.items())
+                allowed = [least] if crowded else choices(least, shape.cores_max)
+                chosen = self._chosen[shape, kind] = best(fit(known), allowed, waiting, rooms)
+            cores = max(least, min(chosen, most))
+        return tuple((name, cores if name == CORES else amount) for name, amount in shape.needs)
+
+    def _to_try(self, kind: str, known: Speedup, least: int, most: int, here: int) -> int:
+        """A number of cores of which nothing is known, and that nobody tries yet; 0 if there is none that fits here."""
+        tried = self._tried.setdefault(kind, {})
+        middle = round(math.sqrt(max(1, least) * most) / UNIT) * UNIT
+        for cores in (least, most, middle):
+            if least <= cores <= here and cores not in known and cores not in tried:
+                tried[cores] = None
+                return cores
+        return 0

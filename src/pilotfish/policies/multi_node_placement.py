@@ -1,0 +1,127 @@
+"""Workers for tasks of several nodes: all of one pilot, and all with room at the same time.
+
+Such a task is placed when enough workers of one pilot happen to have room. When none had for a while, some of one pilot are kept free for
+it, but for tasks of higher priority, until all of them have room: it waits for that at most as long as what runs there takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from pilotfish.core.policy_interface import AssignmentProposal, PolicyView
+from pilotfish.core.state import Task, TaskShape, Worker
+from pilotfish.core.tasks.multi_node import within_reach
+from pilotfish.policies.queue_order import QueueOrder
+
+PATIENCE_S = 5.0
+"""How long such a task is passed over before workers are kept free for it."""
+SOON_S = 0.01
+"""What is left of the room of workers that were just given one is looked at again so soon."""
+
+
+class Supply(Protocol):
+    shape: TaskShape
+    left: int
+
+    def take(self, outlook: PolicyView, worker: Worker) -> Task | None: ...
+
+
+@dataclass(slots=True)
+class Placements:
+    """``used``: workers that get nothing else in this round; ``kept``: those that wait for others of their pilot, by id, and for whom."""
+
+    proposals: list[AssignmentProposal] = field(default_factory=list)
+    used: dict[str, None] = field(default_factory=dict)
+    kept: dict[str, TaskShape] = field(default_factory=dict)
+
+
+class MultiNodePlacement:
+    def __init__(self) -> None:
+        self._since: dict[TaskShape, float] = {}
+        """Since when none of these shapes could be placed."""
+        self._kept: dict[TaskShape, list[Worker]] = {}
+        self._look_at: float | None = None
+
+    def gather(
+        self, outlook: PolicyView, wanting: Sequence[Supply], rest: Sequence[Supply], busy: dict[str, None], turns: QueueOrder
+    ) -> Placements:
+        """``wanting``: those of several nodes; ``rest``: all else that waits; ``busy``: workers that are not to be had."""
+        gathered = Placements()
+        since, self._since = self._since, {}
+        kept, self._kept = self._kept, {}
+        for supply in wanting:
+            shape = supply.shape
+            waits_since = since.get(shape, outlook.now)
+            pilots = _able(outlook, shape, {**busy, **gathered.used})
+            is_due = waits_since + PATIENCE_S <= outlook.now
+            if (is_due or turns.is_first(supply, [*wanting, *rest])) and self._place(outlook, supply, pilots, gathered, turns):
+                continue
+            self._since[shape] = waits_since
+            if is_due:
+                workers = _still(kept.get(shape, []), pilots, gathered) or _best(shape, pilots, gathered)
+                self._kept[shape] = workers
+                gathered.kept.update({worker.id: shape for worker in workers})
+        moments = [moment + PATIENCE_S for moment in self._since.values()]
+        moments += [outlook.now + SOON_S] if gathered.used else []
+        self._look_at = min((moment for moment in moments if moment > outlook.now), default=None)
+        return gathered
+
+    def next_look_at(self, outlook: PolicyView) -> float | None:
+        return self._look_at if self._look_at is not None and self._look_at > outlook.now else None
+
+    def forget(self) -> None:
+        """Nothing waits."""
+        self._since, self._kept, self._look_at = {}, {}, None
+
+    def _place(self, outlook: PolicyView, supply: Supply, pilots: dict[str, list[Worker]], gathered: Placements, turns: QueueOrder) -> bool:
+        """Whether one was placed, or more. What is kept for others is not taken."""
+        shape, placed = supply.shape, False
+        for workers in pilots.values():
+            roomy = [worker for worker in workers if worker.fits(shape.needs) and worker.id not in gathered.kept]
+            while supply.left and len(roomy) >= shape.nodes:
+                # Where it is started from may be a worker that it avoids; beside others, nobody is.
+                given = next(((worker, task) for worker in roomy if (task := supply.take(outlook, worker)) is not None), None)
+                if given is None:
+                    break
+                first, task = given
+                roomy.remove(first)
+                beside, roomy = roomy[: shape.nodes - 1], roomy[shape.nodes - 1 :]
+                gathered.proposals.append(AssignmentProposal(first, [task], beside=beside))
+                gathered.used.update({worker.id: None for worker in (first, *beside)})
+                for _ in range(shape.nodes):
+                    turns.gave(shape, shape.needs)
+                placed = True
+        return placed
+
+
+def _able(outlook: PolicyView, shape: TaskShape, busy: dict[str, None]) -> dict[str, list[Worker]]:
+    """By pilot: workers that could take a part of such a task, now or later. Where none of them can have its files, nobody is kept."""
+    pilots: dict[str, list[Worker]] = {}
+    for worker in outlook.workers:
+        if worker.pilot and worker.id not in busy and not worker.runs_suspect and worker.suits(shape, outlook.now):
+            pilots.setdefault(worker.pilot, []).append(worker)
+    sites = dict.fromkeys(workers[0].site for workers in pilots.values())
+    within = [site for site in sites if any(within_reach(outlook.state, task, site) for task in shape.queue)]
+    return {pilot: workers for pilot, workers in pilots.items() if workers[0].site in within}
+
+
+def _still(workers: list[Worker], pilots: dict[str, list[Worker]], gathered: Placements) -> list[Worker]:
+    """Those that were kept before, if all can still be had: who is exchanged again and again is never free."""
+    able = all(worker in pilots.get(worker.pilot, ()) and worker.id not in gathered.kept for worker in workers)
+    return workers if able else []
+
+
+def _best(shape: TaskShape, pilots: dict[str, list[Worker]], gathered: Placements) -> list[Worker]:
+    """Those of one pilot that have least to do."""
+    found: list[list[Worker]] = []
+    for workers in pilots.values():
+        free = [worker for worker in workers if worker.id not in gathered.kept]
+        if len(free) >= shape.nodes:
+            found.append(sorted(free, key=_load)[: shape.nodes])
+    return min(found, key=lambda workers: sum(map(_load, workers)), default=[])
+
+
+def _load(worker: Worker) -> int:
+    return worker.held

@@ -1,0 +1,274 @@
+"""The Gantt chart that a plan is drawn into: a column for every lane of every worker and one for every site's link.
+
+A lane is a core-slot of a worker. Workers of one site that are equally fast (and allowed to the same tasks) are a group, for which only the
+two earliest lanes matter. Groups lie in blocks of one site each, padded to the same length, so that numpy can look at all of them at once.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right, insort
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import repeat
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+Integers = npt.NDArray[np.int64]
+Truths = npt.NDArray[np.bool_]
+
+BUCKETS_PER_DOUBLING = 4
+"""Tasks whose seconds differ by less than the fourth root of two are alike to the planner."""
+
+LONGEST_BLOCK = 32
+"""Longer ones take longer to look at again, of shorter ones there would be more to choose from."""
+
+
+@dataclass(frozen=True, slots=True)
+class GanttChart:
+    """What is there, and from when on it is free. Lists will do for arrays; all times are seconds of one clock."""
+
+    lane_worker: npt.ArrayLike
+    lane_free_s: npt.ArrayLike
+    worker_site: npt.ArrayLike
+    worker_slowness: npt.ArrayLike
+    """How many times as long as a host of slowness 1 it takes."""
+    site_link_free_s: npt.ArrayLike
+    site_bandwidth: npt.ArrayLike
+    """Bytes per second from the master, more than 0."""
+    site_latency_s: npt.ArrayLike
+    """Of every transfer."""
+    site_launch_s: npt.ArrayLike
+    """Of every start of a task."""
+    file_bytes: npt.ArrayLike
+    arrival_s: npt.ArrayLike
+    """[file, site]: since when, or from when on, the file is there; inf if it has to be sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskBatch:
+    """Tasks that are alike to the planner, with their seconds on a host of slowness 1, in the order in which they shall go."""
+
+    seconds: Sequence[float] | Floats
+    files: tuple[int, ...] = ()
+    width: int = 1
+    """So many lanes of one worker at once."""
+    allowed: Truths | None = None
+    """Per worker; None: everywhere."""
+    tasks: Sequence[int] | Integers = ()
+    """What they are called by who made the batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedTransfer:
+    """A block in the column of a link."""
+
+    file: int
+    site: int
+    start_s: float
+    end_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """A block in the columns of some lanes, and the transfers that had to be added for it."""
+
+    batch: int
+    index: int
+    """The so-manieth task of the batch."""
+    worker: int
+    lanes: tuple[int, ...]
+    start_s: float
+    end_s: float
+    transfers: tuple[PlannedTransfer, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """Placements and transfers in the order in which they were made; per batch, how many tasks have no place."""
+
+    placements: list[Placement]
+    transfers: list[PlannedTransfer]
+    left: list[int]
+
+
+def batches_of(
+    files: Sequence[tuple[int, ...]],
+    seconds: npt.ArrayLike,
+    widths: Sequence[int] | None = None,
+    allowed: Sequence[Truths | None] | None = None,
+) -> list[TaskBatch]:
+    """Group tasks that need the same files, width and workers and take about as long, in order of their first tasks."""
+    durations = np.asarray(seconds, dtype=np.float64)
+    if not len(durations):
+        return []
+    numbers: dict[tuple[tuple[int, ...], int, int], int] = {}
+    keys = zip(files, widths or repeat(1), number_masks(allowed)[0] if allowed else repeat(0), strict=False)
+    kinds = np.fromiter((numbers.setdefault(key, len(numbers)) for key in keys), dtype=np.int64, count=len(durations))
+    buckets = np.floor(np.log2(np.maximum(durations, 1e-6)) * BUCKETS_PER_DOUBLING).astype(np.int64)
+    buckets -= buckets.min()
+    _, first, inverse = np.unique(kinds * (buckets.max() + 1) + buckets, return_index=True, return_inverse=True)
+    order = np.argsort(first[inverse], kind="stable")
+    ends = np.cumsum(np.bincount(inverse, minlength=len(first))[np.argsort(first)])
+    batches = []
+    begin = 0
+    for end in ends.tolist():
+        tasks = order[begin:end]
+        one = int(tasks[0])
+        batches.append(TaskBatch(durations[tasks], files[one], widths[one] if widths else 1, allowed[one] if allowed else None, tasks))
+        begin = end
+    return batches
+
+
+def number_masks(masks: Iterable[Truths | None]) -> tuple[list[int], list[Truths]]:
+    """A number for each, the same for equal ones, 0 for None; and the different ones, from 1 on."""
+    different: dict[bytes, int] = {}
+    known: dict[int, int] = {id(None): 0}
+    told, numbers = [], []
+    for mask in masks:
+        number = known.get(id(mask))
+        if number is None and mask is not None:
+            content = np.asarray(mask, dtype=bool).tobytes()
+            if content not in different:
+                different[content] = len(different) + 1
+                told.append(mask)
+            number = known[id(mask)] = different[content]
+        numbers.append(number or 0)
+    return numbers, told
+
+
+class LaneColumns:
+    """When lanes are free: ``free_s[width, group]`` for tasks of that many lanes, and ``next_s`` were the first of these not to be had."""
+
+    def __init__(self, chart: GanttChart, widths: list[int], masks: list[Truths], now: float) -> None:
+        self.widths = widths
+        self._sort_lanes(chart, now)
+        site, slowness = np.asarray(chart.worker_site, dtype=np.int64), np.asarray(chart.worker_slowness, dtype=np.float64)
+        self._group_workers(site, slowness, masks)
+        self._lay_blocks(site, slowness, np.asarray(chart.site_launch_s, dtype=np.float64))
+
+    def _sort_lanes(self, chart: GanttChart, now: float) -> None:
+        owner = np.asarray(chart.lane_worker, dtype=np.int64)
+        free = np.maximum(np.asarray(chart.lane_free_s, dtype=np.float64), now)
+        workers = len(np.asarray(chart.worker_site))
+        order = np.lexsort((free, owner))
+        counts = np.bincount(owner, minlength=workers)
+        begins = np.cumsum(counts) - counts
+        pairs = list(zip(free[order].tolist(), order.tolist(), strict=True))
+        self._lanes = [pairs[begin : begin + count] for begin, count in zip(begins.tolist(), counts.tolist(), strict=True)]
+        """Of every worker: (free from, lane), the earliest first."""
+        sorted_free = np.append(free[order], np.inf)
+        nth = {n: sorted_free[np.where(counts >= n, begins + n - 1, -1)] for width in self.widths for n in (width, width + 1)}
+        self._worker_free = np.array([nth[width] for width in self.widths])
+        self._worker_next = np.array([nth[width + 1] for width in self.widths])
+
+    def _group_workers(self, site: Integers, slowness: Floats, masks: list[Truths]) -> None:
+        """In order of site, then speed: of two that would finish at the same time the faster is taken, then the earlier."""
+        rights = np.zeros(len(site))
+        if masks:
+            rights[:] = np.unique(np.packbits(np.array(masks, dtype=bool), axis=0), axis=1, return_inverse=True)[1].reshape(-1)
+        table = np.array([rights, slowness, site])
+        order = np.lexsort(table)
+        table = table[:, order]
+        begins = np.flatnonzero(np.append(True, (table[:, 1:] != table[:, :-1]).any(axis=0))) if len(order) else np.zeros(0, dtype=np.int64)
+        self._members = np.split(order, begins[1:])
+        self._first_of_group = order[begins]
+
+    def _lay_blocks(self, site: Integers, slowness: Floats, launch_s: Floats) -> None:
+        group_site = site[self._first_of_group]
+        counts = np.bincount(group_site, minlength=len(launch_s))
+        fair = 4 * len(group_site) // max(1, int(np.count_nonzero(counts)))
+        length = int(max(1, min(counts.max(initial=1), fair, LONGEST_BLOCK)))
+        blocks = -(-counts // length)
+        ends = np.cumsum(blocks)
+        self.blocks_of_site = [slice(int(end - count), int(end)) for end, count in zip(ends, blocks, strict=True)]
+        self.site_of_block = np.repeat(np.arange(len(blocks)), blocks)
+        position = np.arange(len(group_site)) - (np.cumsum(counts) - counts)[group_site]
+        self._cell = ((ends - blocks)[group_site] * length + position).astype(np.int64)
+        """Where in the padded blocks a group is, counted over all of them."""
+        self.shape = (int(blocks.sum()), length)
+        self.slowness = self._spread(slowness[self._first_of_group], 1.0)
+        self.launch_s = self._spread(launch_s[group_site], 0.0)
+        self._group_at = dict(zip(self._cell.tolist(), range(len(group_site)), strict=True))
+        self.free_s = np.full((len(self.widths), *self.shape), np.inf)
+        self.next_s = np.full_like(self.free_s, np.inf)
+        for group in range(len(group_site)):
+            self._look_at(group)
+
+    def _spread(self, of_groups: Floats, elsewhere: float) -> Floats:
+        spread = np.full(self.shape[0] * self.shape[1], elsewhere)
+        spread[self._cell] = of_groups
+        return spread.reshape(self.shape)
+
+    def bar(self, mask: Truths) -> Floats:
+        """What to add to times so that workers that are not allowed are never the best."""
+        return self._spread(np.where(np.asarray(mask, dtype=bool)[self._first_of_group], 0.0, np.inf), 0.0)
+
+    def occupy(self, block: int, position: int, width: int, start_s: float, end_s: float) -> tuple[int, tuple[int, ...]]:
+        """Fill lanes of a worker of a group, those that are idle for the shortest time before that; which worker, which lanes."""
+        group = self._group_at[block * self.shape[1] + position]
+        members = self._members[group]
+        worker = int(members[0])
+        if len(members) > 1:
+            free = self._worker_free[self.widths.index(width), members]
+            worker = int(members[np.where(free <= start_s, free, -np.inf).argmax()])
+        lanes = self._lanes[worker]
+        in_time = bisect_right(lanes, (start_s, np.inf))
+        taken = tuple(lane for _, lane in lanes[in_time - width : in_time])
+        del lanes[in_time - width : in_time]
+        for lane in taken:
+            insort(lanes, (end_s, lane))
+        for place, wanted in enumerate(self.widths):
+            self._worker_free[place, worker] = lanes[wanted - 1][0] if wanted <= len(lanes) else np.inf
+            self._worker_next[place, worker] = lanes[wanted][0] if wanted < len(lanes) else np.inf
+        self._look_at(group)
+        return worker, taken
+
+    def _look_at(self, group: int) -> None:
+        members = self._members[group]
+        block, position = divmod(int(self._cell[group]), self.shape[1])
+        for place in range(len(self.widths)):
+            if len(members) == 1:
+                self.free_s[place, block, position] = self._worker_free[place, members[0]]
+                self.next_s[place, block, position] = self._worker_next[place, members[0]]
+                continue
+            free = self._worker_free[place, members]
+            first = free.argmin()
+            self.free_s[place, block, position] = free[first]
+            free[first] = self._worker_next[place, members[first]]
+            self.next_s[place, block, position] = free.min()
+
+
+class LinkColumns:
+    """Which files are where, and the transfers that are under way or planned: one after the other on the link of a site."""
+
+    def __init__(self, chart: GanttChart, now: float) -> None:
+        self.free_s = np.maximum(np.asarray(chart.site_link_free_s, dtype=np.float64), now)
+        self._arrival_s = np.array(chart.arrival_s, dtype=np.float64).reshape(len(np.asarray(chart.file_bytes)), len(self.free_s))
+        sizes, bandwidth = np.asarray(chart.file_bytes, dtype=np.float64), np.asarray(chart.site_bandwidth, dtype=np.float64)
+        self._duration_s = np.asarray(chart.site_latency_s, dtype=np.float64) + sizes[:, None] / bandwidth
+        self._nothing = np.full(len(self.free_s), -np.inf)
+
+    def needs(self, files: Sequence[int]) -> tuple[Floats, Floats]:
+        """Per site: when those that are there or on their way have arrived, and how long the others will take; -inf if there are none."""
+        if not files:
+            return self._nothing, self._nothing
+        rows = list(files)
+        arrival = self._arrival_s[rows]
+        missing = arrival == np.inf
+        if not missing.any():
+            return arrival.max(axis=0), self._nothing
+        there = np.where(missing, -np.inf, arrival).max(axis=0)
+        return there, np.where(missing.any(axis=0), np.where(missing, self._duration_s[rows], 0.0).sum(axis=0), -np.inf)
+
+    def send(self, files: Sequence[int], site: int) -> tuple[PlannedTransfer, ...]:
+        """Put those that are missing at the end of the link's column."""
+        sent = []
+        for file in files:
+            if self._arrival_s[file, site] == np.inf:
+                start_s = float(self.free_s[site])
+                end_s = start_s + float(self._duration_s[file, site])
+                self._arrival_s[file, site] = self.free_s[site] = end_s
+                sent.append(PlannedTransfer(file, site, start_s, end_s))
+        return tuple(sent)

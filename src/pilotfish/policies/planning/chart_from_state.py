@@ -1,0 +1,117 @@
+"""From the state of the pool to a Gantt chart, and back from its plan to tasks and workers. Needs numpy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pilotfish.core.data.replicas import needs, within_reach
+from pilotfish.core.policy_interface import PolicyView
+from pilotfish.core.state import UNIT, ContentRecord, Task, TaskShape, Worker
+from pilotfish.model.task import CORES
+from pilotfish.policies.planning.chart import GanttChart, Truths, batches_of
+from pilotfish.policies.planning.heuristics import plan
+
+if TYPE_CHECKING:
+    from pilotfish.policies.planning.planned_matcher import PlannedMatcher
+
+OVERDUE = 0.25
+"""Of its usual time, a task is expected to take so much longer when it should have ended by now."""
+MARGIN = 1.25
+"""A plan looks ahead for so many times as long as the largest file would travel, so that going far can pay."""
+
+
+def draw(
+    planner: PlannedMatcher, outlook: PolicyView, tasks: list[Task], seconds: Sequence[float], horizon_s: float
+) -> list[tuple[Worker, Task]]:
+    """Who gets which task, in the order of their beginnings."""
+    drawing = _Drawing(planner, outlook)
+    files = [drawing.files_of(task) for task in tasks]
+    batches = batches_of(files, seconds, [drawing.width(task) for task in tasks], [drawing.allowed(task) for task in tasks])
+    horizon_s = max(horizon_s, MARGIN * drawing.longest_transfer_s())
+    made = plan(drawing.chart(), batches, planner.heuristic, outlook.now, horizon_s)
+    placements = sorted(made.placements, key=lambda placement: placement.start_s)
+    return [(drawing.workers[p.worker], tasks[int(batches[p.batch].tasks[p.index])]) for p in placements]
+
+
+class _Drawing:
+    def __init__(self, planner: PlannedMatcher, outlook: PolicyView) -> None:
+        self._planner = planner
+        self._outlook = outlook
+        self.workers = outlook.workers
+        self._sites = list(dict.fromkeys(worker.site for worker in self.workers))
+        self._bandwidths = [planner.transfers.bandwidth(outlook, site) for site in self._sites]
+        self._records: dict[ContentRecord, int] = {}
+        self._files_of: dict[tuple[ContentRecord, ...], tuple[int, ...]] = {}
+        self._suits: dict[TaskShape, Truths] = {}
+        self._widths: dict[TaskShape, int] = {}
+
+    def files_of(self, task: Task) -> tuple[int, ...]:
+        wanted = needs(task)
+        numbers = self._files_of.get(wanted)
+        if numbers is None:
+            numbers = self._files_of[wanted] = tuple(self._records.setdefault(record, len(self._records)) for record in wanted)
+        return numbers
+
+    def width(self, task: Task) -> int:
+        """So many lanes, each of one core; more if something else than cores would run out first. Where that differs from worker to worker,
+        the least: it is to have a place with each that it suits."""
+        shape = task.shape
+        if shape not in self._widths:
+            suited = {worker.slots: worker for worker, suits in zip(self.workers, self._suited(shape), strict=True) if suits}.values()
+            widths = [max(amount / worker.capacity[name] * worker.slots for name, amount in shape.needs) for worker in suited]
+            self._widths[shape] = max(1, round(min(widths, default=1.0)))
+        return self._widths[shape]
+
+    def allowed(self, task: Task) -> Truths | None:
+        """Where it may run; None: everywhere. Not where it failed last, if there is any other place for it."""
+        mask = self._suited(task.shape)
+        if any(not (record.home or record.path) and record.holders for record in needs(task)):
+            near = {site: within_reach(self._outlook.state, task, site) for site in self._sites}
+            mask = mask & np.array([near[worker.site] for worker in self.workers], dtype=bool)
+        if task.troubles is not None and task.troubles.avoid:
+            elsewhere = mask & np.array([worker.id != task.troubles.avoid for worker in self.workers], dtype=bool)
+            mask = elsewhere if elsewhere.any() else mask
+        return None if mask.all() else mask
+
+    def _suited(self, shape: TaskShape) -> Truths:
+        if shape not in self._suits:
+            self._suits[shape] = np.array([worker.suits(shape, self._outlook.now) for worker in self.workers], dtype=bool)
+        return self._suits[shape]
+
+    def chart(self) -> GanttChart:
+        outlook, transfers = self._outlook, self._planner.transfers
+        slowness = outlook.state.forecasts.slowness
+        numbers = {site: number for number, site in enumerate(self._sites)}
+        lanes = [self._lanes(worker) for worker in self.workers]
+        nothing = [0.0] * len(self._sites)
+        return GanttChart(
+            lane_worker=[number for number, free in enumerate(lanes) for _ in free],
+            lane_free_s=[moment for free in lanes for moment in free],
+            worker_site=[numbers[worker.site] for worker in self.workers],
+            # Hosts that are about equally quick are alike to the planner, which is the quicker for it.
+            worker_slowness=[round(slowness(worker.id, worker.site), 2) or 0.01 for worker in self.workers],
+            site_link_free_s=[transfers.link_free_at(outlook, site) for site in self._sites],
+            site_bandwidth=self._bandwidths,
+            site_latency_s=[outlook.state.forecasts.latency("", site) for site in self._sites],
+            site_launch_s=nothing,
+            file_bytes=[record.size for record in self._records],
+            arrival_s=np.array([[transfers.arrival(outlook, record, site) for site in self._sites] for record in self._records]),
+        )
+
+    def _lanes(self, worker: Worker) -> list[float]:
+        """When each of its cores will be free."""
+        now = self._outlook.now
+        lanes: list[float] = []
+        for task, amounts in (*worker.active.items(), *worker.ahead.items()):
+            end = self._planner.ends.get(task, now)
+            if end <= now:  # nobody thought that it would last so long, or it was given away without a plan
+                end = now + OVERDUE * self._planner.seconds(self._outlook, task)
+            lanes += [end] * max(1, dict(amounts).get(CORES, 0) // UNIT)
+        return lanes[: worker.slots] + [now] * (worker.slots - len(lanes))
+
+    def longest_transfer_s(self) -> float:
+        largest = max((record.size for record in self._records), default=0)
+        return max((largest / rate for rate in self._bandwidths), default=0.0)

@@ -1,0 +1,303 @@
+"""Plans which task goes to which host and which file over which link: the heuristics Min-min, Max-min, Sufferage and XSufferage.
+
+Each step looks at the completion time of every candidate at every host, takes the task with the best metric and puts it where it
+completes first, with the transfers that it still needs at the end of its site's link. Metrics, from the completion times of a task:
+
+* ``min-min``: the smallest minimum goes first.
+* ``max-min``: the largest minimum goes first.
+* ``sufferage``: who would lose most if it had to take the second best lane. (A task of several lanes: if the first of them were gone.)
+* ``xsufferage``: who would lose most if it had to go to the second best site. Who can go to one site only suffers without bound.
+
+Equal sufferages, as all are with a single site, are decided by the largest minimum: long tasks first, which is what keeps the end short.
+What is equal even then goes in the order of the batches. Of hosts where a task would end at the same time it gets that of the earlier site,
+the faster, the one that idles least before it, the earlier.
+
+("MinMax" in the appendix of the paper that this follows is taken to be Max-min, of which its text speaks.)
+
+Candidates are the first tasks of batches, at most ``MOST_CANDIDATES`` of them. Min-min and Max-min need but one of those that need the same
+files: the shortest or longest decides for all. Where there are too many, every file that tasks share is represented first, and long tasks
+go before short ones (with Min-min, short before long) into the places that become free.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Sequence
+from typing import Literal, get_args
+
+import numpy as np
+
+from pilotfish.policies.planning.chart import (
+    Floats,
+    GanttChart,
+    Integers,
+    LaneColumns,
+    LinkColumns,
+    Placement,
+    PlannedTransfer,
+    Schedule,
+    TaskBatch,
+    number_masks,
+)
+
+Heuristic = Literal["min-min", "max-min", "sufferage", "xsufferage"]
+HEURISTICS: tuple[Heuristic, ...] = get_args(Heuristic)
+ENOUGH_CANDIDATES = 64
+MOST_CANDIDATES = 256
+"""If it takes more than enough to have one for every set of shared files."""
+
+Family = tuple[tuple[int, ...], int, int]
+"""What batches have in common: shared files, width, allowed workers."""
+
+
+def plan(
+    chart: GanttChart, batches: Sequence[TaskBatch], heuristic: Heuristic, now: float, horizon_s: float = np.inf, most: int | None = None
+) -> Schedule:
+    """Fill the chart until no candidate could start before the horizon at any lane, however badly it would do there.
+
+    So lanes that nobody would choose first get work when the better ones have enough, and some placements start after the horizon.
+    At most ``most`` placements are made.
+    """
+    made = Schedule([], [], [len(batch.seconds) for batch in batches])
+    if not any(made.left):
+        return made
+    candidates = _Candidates(chart, batches, heuristic, now)
+    while (most is None or len(made.placements) < most) and candidates.may_start(now + horizon_s):
+        choice = candidates.choose()
+        if choice is None:
+            break
+        placement = candidates.place(*choice)
+        made.placements.append(placement)
+        made.transfers.extend(placement.transfers)
+        made.left[placement.batch] -= 1
+    return made
+
+
+class _Queue:
+    """Batches that wait to be candidates, in families."""
+
+    def __init__(self, batches: Sequence[TaskBatch], masks: list[int], heuristic: Heuristic) -> None:
+        users: Counter[int] = Counter()
+        for batch in batches:
+            for file in batch.files:
+                users[file] += len(batch.seconds)
+        families: dict[Family, list[int]] = {}
+        self._family_of: dict[int, Family] = {}
+        alone: set[Family] = set()
+        for number, batch in enumerate(batches):
+            if len(batch.seconds):
+                shared = tuple([file for file in batch.files if users[file] > 1])
+                family = self._family_of[number] = (shared, batch.width, masks[number])
+                families.setdefault(family, []).append(number)
+                if len(shared) < len(batch.files):
+                    alone.add(family)
+        self._one_is_enough = set() if heuristic.endswith("sufferage") else set(families) - alone
+        sign = 1 if heuristic == "min-min" else -1
+        self._families = {
+            family: deque(sorted(members, key=lambda n: sign * batches[n].seconds[0])) for family, members in families.items()
+        }
+        self._turns = deque(_representatives_first(families))
+
+    def places(self) -> int:
+        """How many candidates there should be."""
+        wanted = sum(1 if family in self._one_is_enough else len(members) for family, members in self._families.items())
+        return min(wanted, MOST_CANDIDATES, max(len(self._families), ENOUGH_CANDIDATES))
+
+    def take(self, after: int | None) -> int | None:
+        """The batch that takes the place of one, or a new place: of the same family if there is any, else of families in turn."""
+        if after is not None and self._families[self._family_of[after]]:
+            return self._families[self._family_of[after]].popleft()
+        while self._turns:
+            family = self._turns.popleft()
+            if self._families[family]:
+                if family not in self._one_is_enough:
+                    self._turns.append(family)
+                return self._families[family].popleft()
+        return None
+
+
+def _representatives_first(families: dict[Family, list[int]]) -> list[Family]:
+    """Those that bring a file that none before them has, then the others."""
+    seen: set[int] = set()
+    bringing: list[Family] = []
+    others: list[Family] = []
+    for family in families:
+        (others if family[0] and seen.issuperset(family[0]) else bringing).append(family)
+        seen.update(family[0])
+    return bringing + others
+
+
+class _Candidates:
+    """A row for every candidate: for every block of the chart's groups, the best completion time there and at which group it is."""
+
+    def __init__(self, chart: GanttChart, batches: Sequence[TaskBatch], heuristic: Heuristic, now: float) -> None:
+        mask_of, masks = number_masks(batch.allowed for batch in batches)
+        self._batches, self._heuristic = batches, heuristic
+        self._columns = LaneColumns(chart, sorted({batch.width for batch in batches}), masks, now)
+        self._links = LinkColumns(chart, now)
+        self._queue = _Queue(batches, mask_of, heuristic)
+        rows, blocks, sites = self._queue.places(), self._columns.shape[0], len(self._links.free_s)
+        self._rows = np.arange(rows)
+        self._batch = np.full(rows, -1)
+        self._done = [0] * len(batches)
+        self._seconds_left: list[list[float]] = [[] for _ in range(rows)]
+        """The next one last."""
+        self._users: dict[int, set[int]] = {}
+        """Of a file: rows."""
+        self._seconds = np.zeros(rows)
+        self._width = np.zeros(rows, dtype=np.int64)
+        self._there, self._missing = np.full((rows, sites), np.inf), np.full((rows, sites), -np.inf)
+        self._ready = np.full((rows, blocks), np.inf)
+        self._barred = np.zeros((rows, *self._columns.shape)) if masks else None
+        self._best, self._second = np.full((rows, blocks), np.inf), np.full((rows, blocks), np.inf)
+        self._where = np.zeros((rows, blocks), dtype=np.int64)
+        self._first_blocks = np.unique(self._columns.site_of_block, return_index=True)[1]
+        self._cells = np.arange(rows * blocks) * self._columns.shape[1]
+        widest = max((span.stop - span.start for span in self._columns.blocks_of_site), default=0)
+        self._scratch = np.empty((2, max(rows * widest, blocks) * self._columns.shape[1]))
+        self._witness: tuple[int, int, int] | None = None
+        for row in range(rows if blocks else 0):
+            self._enter(row, None)
+
+    def _enter(self, row: int, after: int | None) -> None:
+        """Let the next batch that can run anywhere have this row."""
+        while (number := self._queue.take(after)) is not None:
+            after, batch = number, self._batches[number]
+            self._batch[row] = number
+            self._seconds_left[row] = np.asarray(batch.seconds, dtype=np.float64)[::-1].tolist()
+            self._seconds[row] = self._seconds_left[row][-1]
+            self._width[row] = self._columns.widths.index(batch.width)
+            if self._barred is not None:
+                self._barred[row] = 0.0 if batch.allowed is None else self._columns.bar(batch.allowed)
+            self._there[row], self._missing[row] = self._links.needs(batch.files)
+            self._ready[row] = np.maximum(self._there[row], self._links.free_s + self._missing[row])[self._columns.site_of_block]
+            self._refresh(slice(row, row + 1), slice(None))
+            if self._best[row].min() < np.inf:
+                for file in batch.files:
+                    self._users.setdefault(file, set()).add(row)
+                return
+        self._there[row], self._missing[row], self._ready[row], self._best[row] = np.inf, -np.inf, np.inf, np.inf
+
+    def _refresh(self, rows: slice, blocks: slice) -> None:
+        """Completion times of one row everywhere, or of all rows at (a block of) one site."""
+        columns, length = self._columns, self._columns.shape[1]
+        ready, seconds, width = self._ready[rows, blocks], self._seconds[rows, None], self._width[rows]
+        # in long lines and where there was room before: many short lines and fresh arrays would cost more than the sums themselves
+        cells = self._cells[: ready.size].reshape(ready.shape)
+        times, start = self._scratch[:, : ready.size * length].reshape(2, len(ready), -1)
+        free, slowness, launch_s = columns.free_s[:, blocks], columns.slowness[blocks], columns.launch_s[blocks]
+        np.multiply(seconds, slowness.reshape(-1), out=times)
+        times += launch_s.reshape(-1)
+        lanes_free = free[0].reshape(-1) if len(free) == 1 else free[width].reshape(len(ready), -1)
+        times += np.maximum(lanes_free, ready.repeat(length, axis=1) if len(ready) == 1 else ready[:, :1], out=start)
+        if self._barred is not None:
+            times += self._barred[rows, blocks].reshape(len(ready), -1)
+        where = times.reshape(*ready.shape, length).argmin(axis=2)
+        best, flat = cells + where, times.reshape(-1)
+        self._where[rows, blocks] = where
+        self._best[rows, blocks] = flat[best]
+        if self._heuristic == "sufferage":
+            each = np.arange(where.shape[1])
+            cost = seconds * slowness[each, where] + launch_s[each, where]
+            flat[best] = np.maximum(columns.next_s[:, blocks][width[:, None], each, where], ready) + cost
+            self._second[rows, blocks] = flat[cells + times.reshape(*ready.shape, length).argmin(axis=2)]
+
+    def choose(self) -> tuple[int, int] | None:
+        """The row with the best metric, and the block where it completes first."""
+        if not self._best.size:
+            return None
+        block = self._best.argmin(axis=1)
+        least = self._best[self._rows, block]
+        possible = least < np.inf
+        if not possible.any():
+            return None
+        if self._heuristic == "min-min":
+            equal = _largest(-least)
+        elif self._heuristic == "max-min":
+            equal = _largest(np.where(possible, least, -np.inf))
+        else:
+            second = self._second_site() if self._heuristic == "xsufferage" else self._second_lane(block)
+            equal = _largest(np.subtract(second, least, out=np.full(len(least), -np.inf), where=possible))
+            if len(equal) > 1:
+                equal = equal[_largest(least[equal])]
+        row = equal[0] if len(equal) == 1 else equal[self._batch[equal].argmin()]
+        return int(row), int(block[row])
+
+    def _second_lane(self, block: Integers) -> Floats:
+        second = self._best.copy()
+        second[self._rows, block] = self._second[self._rows, block]
+        return _least(second)
+
+    def _second_site(self) -> Floats:
+        sites = np.minimum.reduceat(self._best, self._first_blocks, axis=1)
+        sites[self._rows, sites.argmin(axis=1)] = np.inf
+        return _least(sites)
+
+    def place(self, row: int, block: int) -> Placement:
+        columns, number = self._columns, int(self._batch[row])
+        batch, seconds = self._batches[number], self._seconds_left[row].pop()
+        site, position = int(columns.site_of_block[block]), int(self._where[row, block])
+        transfers: tuple[PlannedTransfer, ...] = ()
+        ready_s = float(self._there[row, site])
+        if self._missing[row, site] > -np.inf:
+            transfers = self._links.send(batch.files, site)
+            ready_s = max(ready_s, transfers[-1].end_s)
+        start_s = max(float(columns.free_s[self._width[row], block, position]), ready_s)
+        end_s = start_s + float(columns.launch_s[block, position] + seconds * columns.slowness[block, position])
+        worker, lanes = columns.occupy(block, position, batch.width, start_s, end_s)
+        placement = Placement(number, self._done[number], worker, lanes, start_s, end_s, transfers)
+        self._done[number] += 1
+        if not self._seconds_left[row]:
+            for file in batch.files:
+                self._users[file].discard(row)
+        if transfers:
+            self._note(transfers, site)
+        self._advance(row, seconds)
+        self._refresh(slice(None), columns.blocks_of_site[site] if transfers else slice(block, block + 1))
+        return placement
+
+    def _note(self, transfers: tuple[PlannedTransfer, ...], site: int) -> None:
+        """The link is taken for longer, and those that need the same files have them on their way."""
+        for row in {row for transfer in transfers for row in self._users[transfer.file]}:
+            self._there[row], self._missing[row] = self._links.needs(self._batches[self._batch[row]].files)
+        ready = np.maximum(self._there[:, site], self._links.free_s[site] + self._missing[:, site])
+        self._ready[:, self._columns.blocks_of_site[site]] = ready[:, None]
+
+    def _advance(self, row: int, seconds: float) -> None:
+        """The next task of the batch is the candidate, or else the next batch."""
+        if not self._seconds_left[row]:
+            self._enter(row, int(self._batch[row]))
+        elif self._seconds_left[row][-1] != seconds:
+            self._seconds[row] = self._seconds_left[row][-1]
+            self._refresh(slice(row, row + 1), slice(None))
+
+    def may_start(self, limit: float) -> bool:
+        """Whether any candidate could start anywhere before that. The one that could where it does worst is asked first the next time."""
+        if limit == np.inf:
+            return True
+        columns = self._columns
+        if self._witness is not None:
+            row, block, position = self._witness
+            barred = 0.0 if self._barred is None else self._barred[self._witness]
+            if max(columns.free_s[self._width[row], block, position], self._ready[row, block]) + barred < limit:
+                return True
+        start = np.maximum(columns.free_s[self._width], self._ready[:, :, None])
+        if self._barred is not None:
+            start += self._barred
+        early = start < limit
+        if not early.any():
+            return False
+        worst = np.where(early, start + self._seconds[:, None, None] * columns.slowness, -np.inf).argmax()
+        row, block, position = (int(index) for index in np.unravel_index(worst, start.shape))
+        self._witness = (row, block, position)
+        return True
+
+
+def _least(table: Floats) -> Floats:
+    """Of every row. (For short rows numpy finds where it is quicker than what it is.)"""
+    least: Floats = table[np.arange(len(table)), table.argmin(axis=1)]
+    return least
+
+
+def _largest(values: Floats) -> Integers:
+    return np.flatnonzero(values == values.max())

@@ -1,0 +1,159 @@
+"""Which files are at which sites, which are on their way there, and how quick the ways are: what a plan knows of links."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from heapq import nsmallest
+from typing import NamedTuple
+
+from pilotfish.core.data.replicas import needs
+from pilotfish.core.policy_interface import PolicyView
+from pilotfish.core.state import ContentRecord, Task
+from pilotfish.model.site import LOCAL
+from pilotfish.model.states import ASSIGNED
+
+BANDWIDTH = 1e6
+"""A link of which nothing is known is taken to be so quick, in bytes per second: small files go first, and teach how quick it is."""
+DISK = 500e6
+"""Files for this machine are copied from disk to disk, which nobody measures."""
+BESIDE = 0.1
+"""A file may come beside others if it takes no more than such a part of the time that these still need."""
+AT_ONCE_S = 0.5
+"""For so short a time, a core may wait for files."""
+OVERDUE_S = 1.0
+"""What should have come by now is expected after so long."""
+TRIAL_S = 5.0
+"""A link of which nothing is known gets one small file, and for so long no other, unless more is known sooner."""
+LEAST_BYTES, LEAST_S = 100_000, 0.01
+MOST_TRIALS, MOST_ALIKE = 32, 16
+"""So many files are good for a trial, and so many tasks with the same ones."""
+NEVER = float("inf")
+
+
+def is_at(outlook: PolicyView, record: ContentRecord, site: str) -> bool:
+    workers = outlook.state.workers
+    return any(workers[name].site == site for name in record.holders)
+
+
+def smallest_first(tasks: Iterable[Task]) -> list[Task]:
+    """Of tasks that need files, some that need little, but not so little that nothing could be learnt from it."""
+    alike: dict[tuple[ContentRecord, ...], list[Task]] = {}
+    for task in tasks:
+        if (wanted := needs(task)) and not task.suspect and len(ones := alike.setdefault(wanted, [])) < MOST_ALIKE:
+            ones.append(task)
+    sizes = {wanted: size for wanted in alike if (size := sum(record.size for record in wanted)) >= LEAST_BYTES}
+    return [task for wanted in nsmallest(MOST_TRIALS, sizes, key=lambda wanted: sizes[wanted]) for task in alike[wanted]]
+
+
+class LinkProbe(NamedTuple):
+    """The first files over a link, and since when."""
+
+    files: tuple[ContentRecord, ...]
+    since: float
+
+
+class LinkEstimates:
+    """What is on its way because of tasks that were given away. Files come one after the other over the link of a site."""
+
+    def __init__(self) -> None:
+        self._coming: dict[str, dict[str, tuple[float, Task, float]]] = {}
+        """By site and digest: when it will be there, for which task it was sent, and when that was given away."""
+        self._seen: PolicyView | None = None
+        self._still: dict[str, dict[str, float]] = {}
+        self._free_at: dict[str, float] = {}
+        """What is still coming to each site, and when all of it will have come, as of this outlook."""
+        self._trials: dict[str, LinkProbe] = {}
+        self._rates: dict[str, float] = {}
+        """What the files of trials came with, in bytes per second: more is known as soon as somebody has measured the link."""
+
+    def bandwidth(self, outlook: PolicyView, site: str) -> float:
+        """Bytes per second from the master to a site, as far as is known: less than it looks like as long as few forecasts of it came true.
+        The first bytes over an idle link are often quick, and what was sent in vain cannot be had back."""
+        measured = outlook.state.forecasts.bandwidth("", site)
+        if measured is not None:
+            return max(1.0, measured.value / (1 + min(1.0, measured.error)))
+        return DISK if site == LOCAL else self._rates.get(site, BANDWIDTH)
+
+    def _is_known(self, outlook: PolicyView, site: str) -> bool:
+        """How quick the link to a site is. Files may also come from elsewhere, so that nobody measures it."""
+        trial = self._trials.get(site)
+        if trial is not None and site not in self._rates and all(is_at(outlook, record, site) for record in trial.files):
+            self._rates[site] = sum(record.size for record in trial.files) / max(outlook.now - trial.since, LEAST_S)
+        return site == LOCAL or site in self._rates or outlook.state.forecasts.bandwidth("", site) is not None
+
+    def arrival(self, outlook: PolicyView, record: ContentRecord, site: str) -> float:
+        """Never: it has to be sent."""
+        return outlook.now if is_at(outlook, record, site) else self._ends(outlook, site).get(record.digest, NEVER)
+
+    def link_free_at(self, outlook: PolicyView, site: str) -> float:
+        self._ends(outlook, site)
+        return self._free_at[site]
+
+    def _ends(self, outlook: PolicyView, site: str) -> dict[str, float]:
+        """Nothing comes any more for a task that has left the site, or runs there: then it is there, or was given up."""
+        if self._seen is not outlook:
+            self._seen, self._still, self._free_at = outlook, {}, {}
+        found = self._still.get(site)
+        if found is None:
+            found = self._still[site] = {}
+            for digest, (end, task, since) in self._coming.get(site, {}).items():
+                waits = task.state == ASSIGNED and task.worker is not None and task.worker.site == site
+                if waits or since == outlook.now:
+                    found[digest] = end if end > outlook.now else outlook.now + OVERDUE_S
+            self._free_at[site] = max(found.values(), default=outlook.now)
+        return found
+
+    def must_wait(self, outlook: PolicyView, task: Task, site: str) -> bool:
+        """Its files are on their way, or the link is busy with larger ones: a core that had it would only wait."""
+        missing = [record for record in needs(task) if not is_at(outlook, record, site)]
+        if not missing:
+            return False
+        trial = self._trials.get(site)
+        if trial is not None and outlook.now < trial.since + TRIAL_S and not self._is_known(outlook, site):
+            return True
+        busy_s = self.link_free_at(outlook, site) - outlook.now
+        if busy_s < AT_ONCE_S:
+            return False
+        if any(record.digest in self._ends(outlook, site) for record in missing):
+            return True
+        return sum(record.size for record in missing) / self.bandwidth(outlook, site) > BESIDE * busy_s > 0
+
+    def comes(self, outlook: PolicyView, task: Task, site: str) -> bool:
+        """It lacks something there, and all of that is on its way."""
+        missing = [record.digest for record in needs(task) if not is_at(outlook, record, site)]
+        return bool(missing) and all(digest in self._ends(outlook, site) for digest in missing)
+
+    def trial(self, outlook: PolicyView, tasks: Iterable[Task], site: str) -> Task | None:
+        """Of tasks in the order of what they need, the first to lack something there, if the link was never tried.
+
+        A large file over what turns out to be a narrow link could not be had back."""
+        if site in self._trials or self._is_known(outlook, site):
+            return None
+        for task in tasks:
+            missing = tuple(record for record in needs(task) if not is_at(outlook, record, site))
+            if missing:
+                self._trials[site] = LinkProbe(missing, outlook.now)
+                return task
+        return None
+
+    def learnt(self, outlook: PolicyView) -> int:
+        """From how many trials something was learnt."""
+        return sum(self._is_known(outlook, site) for site in self._trials)
+
+    def begin(self, outlook: PolicyView, task: Task, site: str) -> None:
+        """Its files are on their way from now on."""
+        ends = self._ends(outlook, site)
+        for record in needs(task):
+            if record.digest not in ends and not is_at(outlook, record, site):
+                self._free_at[site] += record.size / self.bandwidth(outlook, site)
+                ends[record.digest] = self._free_at[site]
+                self._coming.setdefault(site, {})[record.digest] = self._free_at[site], task, outlook.now
+
+    def look(self, outlook: PolicyView) -> None:
+        """Forget what has arrived, or comes no more."""
+        contents = outlook.state.contents
+        for site, coming in self._coming.items():
+            here = [digest for digest in coming if digest not in contents or is_at(outlook, contents[digest], site)]
+            for digest in {*here, *(coming.keys() - self._ends(outlook, site).keys())}:
+                del coming[digest]
+        self._seen = None

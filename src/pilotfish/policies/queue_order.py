@@ -1,0 +1,133 @@
+"""Whose turn it is: higher priorities first, then runs that would miss their deadlines, then the share that has had least, then the oldest.
+
+Nothing is taken away from a task that runs: whoever comes late waits for room, at most as long as a task takes. Within one round of
+proposals whoever is given something moves back at once, or the first in line would take all that is free.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable, Iterator
+from heapq import heapify, heappop, heappush
+from typing import Protocol, TypeVar
+
+from pilotfish.core.state import UNIT, Needs, Run, State, Task, TaskShape, Worker
+from pilotfish.core.tasks import run_deadlines
+from pilotfish.core.tasks.fair_share import ShareAccount, cores_of, standing, typical_s
+from pilotfish.model.task import CORES
+
+
+class OfferedTasks(Protocol):
+    """Tasks of a shape of which some are left to be given."""
+
+    shape: TaskShape
+    left: int
+
+
+Offered = TypeVar("Offered", bound=OfferedTasks)
+Key = tuple[int, float, float]
+
+
+class QueueOrder:
+    """The order at the beginning of a round of proposals, and how it changes as things are given."""
+
+    def __init__(self, state: State, now: float) -> None:
+        live = self.shapes = [shape for shape in state.ready if not shape.run.paused]
+        self.contested = False
+        """Do several shares, or a run in danger of being late, wait for the same room? Otherwise the order is that of ``shapes``."""
+        self._typical: dict[ShareAccount, float] = {}
+        self._standing: dict[ShareAccount, float] = {}
+        self._needed: dict[Run, int] = {}
+        """Runs that will be late: how many more ten-thousandths of cores they should have."""
+        self._given = 0
+        if len(live) < 2:
+            return
+        live.sort(key=_oldest)
+        if len(state.shares) > 1:
+            self._typical = typical_s(live)
+            self._standing = {account: standing(account, seconds) for account, seconds in self._typical.items()}
+        hurried = {shape.run: None for shape in live if shape.run.options.deadline > now}
+        if hurried:
+            pool = run_deadlines.pool_cores(state)
+            self._needed = {run: run_deadlines.needed(run, now, pool) - run.occupied for run in hurried}
+        self.contested = len(self._standing) > 1 or any(cores > 0 for cores in self._needed.values())
+        if self.contested:
+            live.sort(key=self._key)
+
+    def _key(self, shape: TaskShape) -> Key:
+        run = shape.run
+        in_danger = bool(self._needed) and self._needed.get(run, 0) > 0
+        return -shape.priority, run.options.deadline if in_danger else math.inf, self._standing.get(run.account, 0.0)
+
+    @property
+    def leading(self) -> list[TaskShape]:
+        """Those that have the same turn as the first of all."""
+        if len(self.shapes) == 1:
+            return self.shapes
+        if not self.contested:
+            return [shape for shape in self.shapes if shape.priority == self.shapes[0].priority]
+        first = self._key(self.shapes[0])
+        return [shape for shape in self.shapes if self._key(shape) == first]
+
+    def moderate(self, preferred: dict[str, list[Task]], workers: Iterable[Worker]) -> dict[str, list[Task]]:
+        """Of tasks that had better go to certain workers, as many as are the part of those who lead; others shall have theirs."""
+        weights = [account.weight for account in self._standing]
+        part = self.shapes[0].run.account.weight / sum(weights) if weights else 1.0
+        left = part * sum([worker.free.get(CORES, 0) for worker in workers])
+        moderate: dict[str, list[Task]] = {}
+        for worker, tasks in preferred.items():
+            for task in tasks:
+                if left > 0:
+                    left -= cores_of(task.shape.needs)
+                    moderate.setdefault(worker, []).append(task)
+        return moderate
+
+    def offer(self, supplies: list[Offered]) -> Iterable[Offered]:
+        """The supplies in turns. If it is contested, one that was taken from (``gave`` was told) is offered again when it is its turn."""
+        return self._in_turns(supplies) if self.contested else supplies
+
+    def _in_turns(self, supplies: list[Offered]) -> Iterator[Offered]:
+        lines: dict[tuple[int, ShareAccount, Run | None], deque[Offered]] = {}
+        for supply in supplies:
+            if supply.left:
+                run = supply.shape.run
+                alike = supply.shape.priority, run.account, run if run in self._needed else None
+                lines.setdefault(alike, deque()).append(supply)
+        heads = [(self._key(line[0].shape), place, line) for place, line in enumerate(lines.values())]
+        heapify(heads)
+        while heads:
+            key, place, line = heappop(heads)
+            given = self._given
+            is_next = self._key(line[0].shape) <= key
+            while is_next and line:
+                yield line[0]
+                if self._given != given:
+                    break
+                line.popleft()
+            if line:  # it, or another line of its share, was given something: it may have moved back
+                heappush(heads, (self._key(line[0].shape), place, line))
+
+    def gave(self, shape: TaskShape, needs: Needs) -> None:
+        """A task of this shape was given so much."""
+        if not self.contested:
+            return
+        self._given += 1
+        cores, run = cores_of(needs), shape.run
+        if run.account in self._standing:
+            self._standing[run.account] += cores / UNIT * self._typical[run.account] / run.account.weight
+        if run in self._needed:
+            self._needed[run] -= cores
+
+    def is_first(self, supply: Offered, supplies: Iterable[Offered]) -> bool:
+        """May tasks of it be sent ahead, or had others better have the room as soon as it is free?"""
+        if not self.contested:
+            return supply.shape is self.shapes[0] or not any(
+                other.left and other.shape.priority > supply.shape.priority for other in supplies
+            )
+        key = self._key(supply.shape)
+        return not any(other.left and self._key(other.shape) < key for other in supplies)
+
+
+def _oldest(shape: TaskShape) -> tuple[int, int]:
+    return -shape.priority, next(iter(shape.queue)).id

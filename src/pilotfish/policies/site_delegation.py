@@ -1,0 +1,120 @@
+"""How many tasks a site's master is lent: what can begin there at once, some for the next half minute, and all that can run there alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from pilotfish.core.data.replicas import needs, within_reach
+from pilotfish.core.policy_interface import DelegationProposal, PolicyView, RecallProposal
+from pilotfish.core.state import UNIT, Task, TaskShape, Worker
+from pilotfish.model.task import CORES
+
+LEAST = 4
+AHEAD_S = 30.0
+"""Beyond what can begin at once, a site has tasks for about so long."""
+MOST_BOUND = 2000
+
+
+def lend(outlook: PolicyView, shapes: Sequence[TaskShape]) -> list[DelegationProposal]:
+    """Oldest tasks first, those that at least one worker of the site could run. Those that were cut off by a pilot's end are not lent:
+    how much time they need is for us to see to; nor are those of several nodes. What cannot begin at once is shared out by size: no site
+    hoards what another could run."""
+    taken: dict[Task, None] = {}
+    loans: dict[Worker, list[Task]] = {}
+    for speaker, _ in outlook.sites:
+        loans[speaker] = list(_bound(outlook, speaker, taken))
+        taken.update(dict.fromkeys(loans[speaker]))
+    if len(taken) < sum(len(shape.queue) for shape in shapes):
+        _lend_unbound(outlook, shapes, taken, loans)
+    return [DelegationProposal(speaker, tasks) for speaker, tasks in loans.items() if tasks]
+
+
+def _lend_unbound(outlook: PolicyView, shapes: Sequence[TaskShape], taken: dict[Task, None], loans: dict[Worker, list[Task]]) -> None:
+    wanted = {speaker: _can_begin(subjects) - sum(map(_may_go_anywhere, speaker.lent)) for speaker, subjects in outlook.sites}
+    for more in ({}, _ahead(outlook, shapes)):  # first what can begin anywhere, then what will have to wait
+        for speaker, subjects in outlook.sites:
+            wanted[speaker] += more.get(speaker, 0)
+            for shape in shapes:
+                if wanted[speaker] > 0 and _may_be_lent(shape) and any(worker.suits(shape, outlook.now) for worker in subjects):
+                    found = list(_first(outlook, shape, wanted[speaker], taken, speaker.site))
+                    taken.update(dict.fromkeys(found))
+                    loans[speaker] += found
+                    wanted[speaker] -= len(found)
+
+
+def _may_be_lent(shape: TaskShape) -> bool:
+    return not shape.least_s and shape.nodes == 1
+
+
+def _can_begin(subjects: list[Worker]) -> int:
+    return sum([worker.free.get(CORES, 0) // UNIT for worker in subjects])
+
+
+def _may_go_anywhere(task: Task) -> bool:
+    for record in needs(task):  # noqa: SIM110 - a generator would cost more than the loop
+        if not (record.home or record.path):
+            return False
+    return True
+
+
+def _ahead(outlook: PolicyView, shapes: Sequence[TaskShape]) -> dict[Worker, int]:
+    """What each may have for later; no more than its part, by size, of all that is ready."""
+    slots = {speaker: sum([worker.slots for worker in subjects]) for speaker, subjects in outlook.sites}
+    everywhere = sum(slots.values()) + sum([worker.slots for worker in outlook.workers])
+    ready = sum(len(shape.queue) for shape in shapes)
+    waves = _waves(shapes)
+    return {speaker: min(max(LEAST, int(own * waves)), -(-ready * own // everywhere)) for speaker, own in slots.items()}
+
+
+def _bound(outlook: PolicyView, speaker: Worker, taken: dict[Task, None]) -> Iterable[Task]:
+    """Tasks that can run at this site alone, because what they need was kept there: the more of them its master knows, the better it can
+    choose, and nobody else goes short."""
+    found: dict[Task, None] = {}
+    room = MOST_BOUND - len(speaker.lent)
+    for shape in outlook.state.ready:
+        if not _may_be_lent(shape) or shape.run.paused:
+            continue
+        for record, tasks in shape.wanting.items():
+            if record.home or record.path or not record.holders:
+                continue
+            for task in tasks:
+                if len(found) >= room:
+                    return found
+                if task not in taken and within_reach(outlook.state, task, speaker.site):
+                    found[task] = None
+    return found
+
+
+def _waves(shapes: Sequence[TaskShape]) -> float:
+    """How often all slots could be filled again within the time ahead, once at most; not at all while nobody knows how long tasks take."""
+    known = [shape.mean_us / 1e6 for shape in shapes if shape.samples]
+    return min(1.0, AHEAD_S / max(min(known), 1e-3)) if known else 0.0
+
+
+def _first(outlook: PolicyView, shape: TaskShape, count: int, taken: dict[Task, None], site: str) -> Iterable[Task]:
+    for task in shape.queue:
+        if count <= 0:
+            return
+        if task not in taken and within_reach(outlook.state, task, site):
+            count -= 1
+            yield task
+
+
+def call_back(outlook: PolicyView) -> RecallProposal | None:
+    """Half of what one site's master has and cannot give to anybody, if there is nothing else to do for others that are idle."""
+    if outlook.state.ready or not outlook.sites:
+        return None
+    full, _ = max(outlook.sites, key=lambda site: len(site[0].lent))
+    others = [
+        *outlook.workers,
+        *(worker for speaker, subjects in outlook.sites if speaker is not full and not speaker.lent for worker in subjects),
+    ]
+    for worker in others:
+        if worker.held:
+            continue
+        # Once is enough: what comes back a second time would do so for ever.
+        back = [task for task in full.lent if task.attempt == 1 and worker.suits(task.shape, outlook.now)]
+        back = [task for task in back if within_reach(outlook.state, task, worker.site)]
+        if back:
+            return RecallProposal(full, back[len(back) // 2 :])
+    return None

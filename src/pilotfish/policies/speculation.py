@@ -1,0 +1,197 @@
+"""Second attempts of tasks that take long, at workers that would idle: the first result counts.
+
+Only where people allow it, because what a task does outside of its sandbox is then done twice; and only when nothing is ready that the
+worker could take. Without a forecast, a task is late when it has run for half as long again as others of its shape, and copies take a tenth
+of the pool at most. With one, a copy is made where it would end, from the beginning, before the first attempt is expected to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+from pilotfish.core.data.replicas import within_reach
+from pilotfish.core.policy_interface import AssignmentProposal, CopyProposal, DelegationProposal, PolicyView, RecallProposal
+from pilotfish.core.state import Needs, Run, State, Task, TaskShape, Worker
+from pilotfish.core.tasks.speculative_copies import needs_at
+from pilotfish.model.ids import INDEX_MASK
+from pilotfish.model.states import ASSIGNED, RUNNING
+
+Expects = Callable[[State, Task, Worker], float | None]
+"""How many seconds a task takes at a worker from its beginning, as far as anybody can tell."""
+
+LATE = 1.5
+"""So many times as long as others of its shape."""
+LEAST_S = 5.0
+"""No copy is made of what has run for less: its start may have been heard of a beat late, and it may end just now."""
+LEAST_SAMPLES = 3
+GAIN = 1.2
+"""A copy must be expected to end so many times sooner than the first attempt."""
+SHARE = 0.1
+MOST_PLACES, FEW_PLACES = 200, 8
+"""So many workers with room are looked at, and for one copy so many of those that would do: in the tail of a large run there may be
+thousands."""
+LOOK_S = 1.0
+
+
+@dataclass(slots=True)
+class _Late:
+    task: Task
+    left_s: float
+    """What the first attempt still needs, as far as anybody can tell."""
+    needs_s: float
+    """What a copy needs, as far as its place makes no difference."""
+    needs: Needs
+
+
+class Speculation:
+    """``stealing``: for runs that say nothing about it as well, and without a bound on how many."""
+
+    def __init__(self, stealing: bool = False, expects: Expects | None = None) -> None:
+        self._stealing = stealing
+        self._expects = expects
+        self._look_at = 0.0
+        self._runs: list[Run] = []
+        """Those that want copies, when there were as many runs as ``_known``. In most pools there are none, and nothing is to be done."""
+        self._known = 0
+
+    def propose(
+        self, outlook: PolicyView, others: Sequence[AssignmentProposal | DelegationProposal | RecallProposal] = ()
+    ) -> list[CopyProposal]:
+        """``others``: what else is proposed in this round; who is named there gets no copies."""
+        due = outlook.now >= self._look_at
+        if due or outlook.state.next_run != self._known:
+            self._known = outlook.state.next_run
+            self._runs = [run for run in outlook.state.runs.values() if self._wants(run) and not run.finished]
+        if not due:
+            return []
+        self._look_at = outlook.now + LOOK_S
+        if not self._watches(outlook):
+            return []
+        late = sorted(self._late(outlook), key=lambda late: -late.left_s)
+        idle = list(idle_workers(outlook, {other.worker.id for other in others})) if late else []
+        if not idle:
+            return []
+        return self._place(outlook, late, idle)
+
+    def next_look_at(self, outlook: PolicyView) -> float | None:
+        return self._look_at if self._watches(outlook) else None
+
+    def _watches(self, outlook: PolicyView) -> bool:
+        """Is there room, and something that may need it? What is only known to be assigned may run for long when that is heard."""
+        live = any(run.counts[RUNNING] + run.counts[ASSIGNED] and not run.paused for run in self._runs)
+        return live and bool(outlook.state.roomy)
+
+    def _wants(self, run: Run) -> bool:
+        wish = run.options.speculate
+        return self._stealing if wish is None else wish
+
+    def _allowed(self, state: State) -> int:
+        """So many copies more."""
+        slots = sum(worker.slots for worker in state.workers.values())
+        if self._stealing:
+            return slots
+        copies = sum(1 for twin in state.twins.values() if twin.worker is not None)
+        return max(1, int(SHARE * slots)) - copies
+
+    def _late(self, outlook: PolicyView) -> Iterator[_Late]:
+        state = outlook.state
+        for worker in state.workers.values():
+            for task, since in worker.started.items():
+                run = task.shape.run
+                if task.state != RUNNING or task.shape.nodes > 1 or task in state.twins:
+                    continue
+                if self._wants(run) and not run.paused and not _fells_workers(task):
+                    late = self._how_late(state, task, worker, outlook.now - since)
+                    if late is not None:
+                        yield late
+
+    def _expected_s(self, state: State, task: Task, worker: Worker) -> float | None:
+        return self._expects(state, task, worker) if self._expects is not None else None
+
+    def _how_late(self, state: State, task: Task, worker: Worker, ran_s: float) -> _Late | None:
+        expected_s = self._expected_s(state, task, worker)
+        if expected_s is None:
+            costly_s = forecast(state, task, worker) if task.shape.run.costs else None
+            mean_s = costly_s or task.shape.mean_us / 1e6
+            is_late = task.shape.samples >= LEAST_SAMPLES and ran_s >= max(LATE * mean_s, LEAST_S)
+            return _Late(task, ran_s, mean_s, needs_at(worker, task)) if is_late else None
+        # What is late by so much is expected to need as much again.
+        left_s = abs(expected_s - ran_s)
+        return _Late(task, left_s, expected_s, needs_at(worker, task)) if ran_s >= LEAST_S else None
+
+    def _place(self, outlook: PolicyView, late: list[_Late], idle: list[Worker]) -> list[CopyProposal]:
+        free = {worker.id: dict(worker.free) for worker in idle}
+        places: dict[tuple[TaskShape, Needs], list[Worker]] = {}
+        copies: dict[str, CopyProposal] = {}
+        allowed = self._allowed(outlook.state)
+        for each in late:
+            if allowed <= 0:
+                break
+            kind = each.task.shape, each.needs
+            if kind not in places:
+                able = [worker for worker in idle if not worker.streak and worker.suits(each.task.shape, outlook.now)]
+                places[kind] = sorted(able, key=lambda worker: self._expected_s(outlook.state, each.task, worker) or 0.0)
+            paying = islice(self._paying(outlook, each, places[kind], free), FEW_PLACES)
+            place = min(paying, key=lambda worker: self._preference(outlook.state, each.task, worker), default=None)
+            if place is None:
+                continue
+            for name, amount in each.needs:
+                free[place.id][name] -= amount
+            if not _has_room(free[place.id], each.needs):
+                places[kind].remove(place)
+            copies.setdefault(place.id, CopyProposal(place, [])).tasks.append(each.task)
+            allowed -= 1
+        return list(copies.values())
+
+    def _paying(self, outlook: PolicyView, late: _Late, places: list[Worker], free: dict[str, dict[str, int]]) -> Iterator[Worker]:
+        """Where a copy would end before the first attempt, quickest first."""
+        state, task = outlook.state, late.task
+        for worker in places:
+            needs_s = self._expected_s(state, task, worker) or late.needs_s
+            if GAIN * needs_s > late.left_s:
+                return
+            if worker is task.worker or (worker.ends_at is not None and outlook.now + needs_s > worker.ends_at):
+                continue
+            if _has_room(free[worker.id], late.needs) and within_reach(state, task, worker.site):
+                yield worker
+
+    def _preference(self, state: State, task: Task, worker: Worker) -> tuple[float, bool, bool]:
+        """Where it is quickest; else at another site than the first attempt, or at least on another machine."""
+        first = task.worker
+        assert first is not None
+        return (
+            self._expected_s(state, task, worker) or 0.0,
+            worker.site == first.site,
+            worker.info.get("hostname") == first.info.get("hostname"),
+        )
+
+
+def forecast(state: State, task: Task, worker: Worker) -> float | None:
+    """What was learnt of others of its class, and of the worker."""
+    run = task.shape.run
+    estimate = state.forecasts.task(run.class_of(task.spec), run.cost(task.id & INDEX_MASK), worker.id, worker.site)
+    return estimate.value if estimate is not None and estimate.samples >= LEAST_SAMPLES else None
+
+
+def _fells_workers(task: Task) -> bool:
+    return task.troubles is not None and task.troubles.deaths > 0
+
+
+def idle_workers(outlook: PolicyView, given: Collection[str]) -> Iterator[Worker]:
+    """Workers with room for which nothing is ready."""
+    state = outlook.state
+    waiting = {shape: None for shape in state.ready if not shape.run.paused} | {task.shape: None for task in state.suspects}
+    found = 0
+    for worker in outlook.roomy:
+        if worker.id in given or worker.runs_suspect or any(worker.suits(shape, outlook.now) for shape in waiting):
+            continue
+        yield worker
+        found += 1
+        if found == MOST_PLACES:
+            return
+
+
+def _has_room(free: dict[str, int], needs: Needs) -> bool:
+    return all(free.get(name, 0) >= amount for name, amount in needs)

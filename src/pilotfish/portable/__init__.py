@@ -1,0 +1,1 @@
+"""Says what portable means: standard library only, Python 3.8+."""

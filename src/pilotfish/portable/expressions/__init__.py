@@ -1,0 +1,1 @@
+"""Names the language of requirements and ranks."""

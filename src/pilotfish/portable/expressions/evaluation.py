@@ -1,0 +1,321 @@
+"""Requirements and ranks: a small language over the properties of a worker and a task, read here and never given to Python.
+
+    memory >= 8G and site in ("lyon", "cern")        a requirement: holds or not
+    cores + 10 * held / wanted                       a rank: the larger, the better
+
+A property that is unknown, or neither number nor text nor truth, is undefined (None, here), and so is what is made of it as far as it
+matters: ``undefined and false`` is false. Undefined is also a division by zero, and a text where a number is wanted or compared with it.
+An evaluation never raises, and takes time linear in the text: length and depth are bounded, and numbers do not grow.
+
+A tree becomes a closure of closures: that is half as much again as fast as walking the tree. What stands where only a number makes
+sense is made to give a number or None, so that nothing above it needs to look.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from functools import lru_cache
+from typing import Any, Callable, List, Mapping, Optional, Tuple
+
+from .syntax import MAX_LENGTH, BadExpression, Node, read, show
+
+__all__ = ["BadExpression", "Expression", "parse"]
+
+Properties = Mapping[str, Any]
+Evaluate = Callable[[Properties], Any]
+
+KEPT = 512
+"""So many expressions are kept parsed."""
+_INFINITY = float("inf")
+_WHOLE = 2**63
+"""Larger whole numbers count as floats do."""
+
+
+class Expression:
+    """Made by ``parse``. ``names`` are the properties it asks for; its text parses to the same again."""
+
+    __slots__ = ("_evaluate", "_text", "names")
+
+    def __init__(self, text: str, names: Tuple[str, ...], evaluate: Evaluate) -> None:
+        self._text = text
+        self._evaluate = evaluate
+        self.names = names
+
+    def holds(self, properties: Properties) -> bool:
+        """Whether a requirement is met; if undefined, it is not."""
+        return bool(self._evaluate(properties))
+
+    def rank(self, properties: Properties) -> float:
+        """How good it is; 0 if that is undefined or not finite."""
+        value = self._evaluate(properties)
+        return float(value) if value is not None and -_INFINITY < value < _INFINITY else 0.0
+
+    @property
+    def clauses(self) -> Tuple[Expression, ...]:
+        """What must all hold for a requirement to hold: the parts of an ``and``; itself, if it is none."""
+        tree, _ = read(self._text)
+        parts = [tree[1], *(part for _, part in tree[2])] if tree[0] == "and" else [tree]
+        return tuple(parse(show(part)) for part in parts)
+
+    def __str__(self) -> str:
+        return self._text
+
+    def __repr__(self) -> str:
+        return "parse(%r)" % self._text
+
+
+def parse(text: str) -> Expression:
+    """Raises BadExpression, and nothing else."""
+    if not isinstance(text, str):
+        raise BadExpression("an expression is a text, not %s" % type(text).__name__, 0)
+    return _parse(text)
+
+
+@lru_cache(KEPT)
+def _parse(text: str) -> Expression:
+    tree, names = read(text)
+    shown = show(tree)
+    if len(shown) > MAX_LENGTH:
+        raise BadExpression("an expression has at most %d characters when it is well spaced, not %d" % (MAX_LENGTH, len(shown)), MAX_LENGTH)
+    return Expression(shown, names, _compile(tree, _NUMBER))
+
+
+# --- from trees to closures -----------------------------------------------------------------------------------------------------------
+
+_EITHER, _NUMBER, _TEXT = range(3)
+"""What is wanted of a part. Numbers include truth, as 1 and 0."""
+_PLAIN = frozenset((int, float, bool))
+_OPERATORS = {
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "/": operator.truediv,
+    "//": operator.floordiv,
+    "%": operator.mod,
+}
+_DIGITS = re.compile("([0-9]+)")
+
+
+def _order(text: str) -> Tuple[List[Any], str]:
+    """By which texts are sorted: runs of digits count as numbers, so that 3.9 comes before 3.11. Only equal texts have an equal place."""
+    parts: List[Any] = _DIGITS.split(text)
+    for place in range(1, len(parts), 2):
+        # As a number would be, but however long it is.
+        digits = parts[place].lstrip("0")
+        parts[place] = (len(digits), digits)
+    return parts, text
+
+
+def _of_texts(sign: str) -> Callable[[Any, Any], Any]:
+    test = _OPERATORS[sign]
+    return test if sign in ("==", "!=") else lambda one, other: test(_order(one), _order(other))
+
+
+def _compile(node: Node, wanted: int) -> Evaluate:
+    kind = node[0]
+    if kind == "name":
+        return _load(node[1], wanted)
+    if kind == "call" and node[1] == "if":
+        return _choice(*(_compile(part, want) for part, want in zip(node[2], (_NUMBER, wanted, wanted))))
+    if wanted not in (_EITHER, _kind(node)):
+        return lambda _: None
+    return _MAKERS[kind](node)
+
+
+def _kind(node: Node) -> int:
+    """What a part gives, if it gives anything."""
+    if node[0] == "value":
+        return _TEXT if isinstance(node[1], str) else _NUMBER
+    return _EITHER if node[0] == "name" or node[:2] == ("call", "if") else _NUMBER
+
+
+def _load(name: str, wanted: int) -> Evaluate:
+    def either(properties: Properties) -> Any:
+        value = properties.get(name)
+        return value if isinstance(value, str) else _as_number(value)
+
+    def number(properties: Properties) -> Any:
+        value: Any = properties.get(name)
+        # Nearly all are such, and this saves a call.
+        return value if type(value) in _PLAIN and -_WHOLE <= value <= _WHOLE else _as_number(value)
+
+    def text(properties: Properties) -> Any:
+        value = properties.get(name)
+        return value if isinstance(value, str) else None
+
+    return (either, number, text)[wanted]
+
+
+def _as_number(value: Any) -> Any:
+    """Infinity is a number, for what never ends. NaN is not, and whole numbers must not be long, or all takes long."""
+    if not isinstance(value, (int, float)):
+        return None
+    try:
+        number = value if -_WHOLE <= value <= _WHOLE else float(value)
+    except OverflowError:
+        return None
+    return number if number == number else None
+
+
+def _constant(node: Node) -> Evaluate:
+    value = node[1]
+    return lambda _: value
+
+
+def _choice(condition: Evaluate, one: Evaluate, other: Evaluate) -> Evaluate:
+    def choose(properties: Properties) -> Any:
+        truth = condition(properties)
+        return None if truth is None else one(properties) if truth else other(properties)
+
+    return choose
+
+
+def _call(node: Node) -> Evaluate:
+    function, arguments = node[1], node[2]
+    if function == "defined":
+        load = _load(arguments[0][1], _EITHER)
+        return lambda properties: load(properties) is not None
+    parts = tuple(_compile(argument, _NUMBER) for argument in arguments)
+    if function == "abs":
+        return _unary(abs, parts[0])
+    choose = min if function == "min" else max
+
+    def extreme(properties: Properties) -> Any:
+        values = [part(properties) for part in parts]
+        return None if None in values else choose(values)
+
+    return extreme
+
+
+def _unary(apply: Callable[[Any], Any], part: Evaluate) -> Evaluate:
+    def unary(properties: Properties) -> Any:
+        value = part(properties)
+        return None if value is None else apply(value)
+
+    return unary
+
+
+def _negation(node: Node) -> Evaluate:
+    return _unary(operator.not_ if node[0] == "not" else operator.neg, _compile(node[1], _NUMBER))
+
+
+def _junction(node: Node) -> Evaluate:
+    """``and`` and ``or``: one part that is false, or true, decides whatever the others are."""
+    parts = tuple(_compile(part, _NUMBER) for part in (node[1], *(part for _, part in node[2])))
+
+    def every(properties: Properties) -> Any:
+        answer: Optional[bool] = True
+        for part in parts:
+            value = part(properties)
+            if not value:
+                if value is not None:
+                    return False
+                answer = None
+        return answer
+
+    def some(properties: Properties) -> Any:
+        answer: Optional[bool] = False
+        for part in parts:
+            value = part(properties)
+            if value:
+                return True
+            if value is None:
+                answer = None
+        return answer
+
+    return every if node[0] == "and" else some
+
+
+def _arithmetic(node: Node) -> Evaluate:
+    first = _compile(node[1], _NUMBER)
+    rest = tuple((_OPERATORS[sign], _compile(part, _NUMBER)) for sign, part in node[2])
+    # Products of whole numbers would grow with every factor; those of floats do not.
+    one = 1.0 if node[0] == "product" else 1
+
+    def arithmetic(properties: Properties) -> Any:
+        try:
+            value = one * first(properties)
+            for apply, part in rest:
+                value = apply(value, part(properties))
+        except (TypeError, ArithmeticError):
+            # There was a None, a division by zero or an overflow.
+            return None
+        return value if value == value else None
+
+    return arithmetic
+
+
+def _comparison(node: Node) -> Evaluate:
+    if len(node[2]) > 1:
+        return _chain(node)
+    ((sign, last),) = node[2]
+    kinds = (_kind(node[1]), _kind(last))
+    if kinds == (_EITHER, _EITHER):
+        return _chain(node)
+    wanted = max(kinds)
+    left, right = _compile(node[1], wanted), _compile(last, wanted)
+    test = _of_texts(sign) if wanted == _TEXT else _OPERATORS[sign]
+
+    def compare(properties: Properties) -> Any:
+        one, other = left(properties), right(properties)
+        return None if one is None or other is None else test(one, other)
+
+    return compare
+
+
+def _chain(node: Node) -> Evaluate:
+    """``a < b < c``: as ``a < b and b < c``, but b is evaluated once, or nested chains would take exponential time."""
+    first = _compile(node[1], _EITHER)
+    rest = tuple((_OPERATORS[sign], _of_texts(sign), _compile(part, _EITHER)) for sign, part in node[2])
+
+    def compare(properties: Properties) -> Any:
+        answer: Optional[bool] = True
+        one = first(properties)
+        for of_numbers, of_texts, part in rest:
+            other = part(properties)
+            are_texts = isinstance(one, str)
+            if one is None or other is None or are_texts is not isinstance(other, str):
+                answer = None
+            elif not (of_texts if are_texts else of_numbers)(one, other):
+                return False
+            one = other
+        return answer
+
+    return compare
+
+
+def _membership(node: Node) -> Evaluate:
+    """As ``x == a or x == b``: with texts and numbers in one list, a miss is undefined."""
+    values = frozenset(value[1] for value in node[2])
+    kinds = {_kind(value) for value in node[2]}
+    mixed = len(kinds) > 1
+    part = _compile(node[1], _EITHER if mixed else kinds.pop())
+    hit = not node[3]
+    miss = None if mixed else not hit
+
+    def member(properties: Properties) -> Any:
+        value = part(properties)
+        return None if value is None else hit if value in values else miss
+
+    return member
+
+
+_MAKERS = {
+    "value": _constant,
+    "call": _call,
+    "not": _negation,
+    "negative": _negation,
+    "in": _membership,
+    "compare": _comparison,
+    "sum": _arithmetic,
+    "product": _arithmetic,
+    "and": _junction,
+    "or": _junction,
+}

@@ -1,0 +1,1 @@
+"""Names the parts of file transfer: protocol, client, server, cache."""

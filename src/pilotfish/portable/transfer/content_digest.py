@@ -1,0 +1,102 @@
+"""The digest of a file, also of one that is still being written."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import threading
+from typing import Optional
+
+from .file_copy import BLOCK
+
+WORTH_A_THREAD = 4 * BLOCK
+
+
+def digest_of(descriptor: int) -> str:
+    return StreamingDigest(descriptor).result(os.fstat(descriptor).st_size)
+
+
+class StreamingDigest:
+    """SHA-256 of a file that grows, read behind the writer; in a thread of its own if it is long, for hashing is the slower part."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._hash = hashlib.sha256()
+        self._changed = threading.Condition()
+        self._length = 0
+        self._hashed = 0
+        self._ends = False
+        self._seen: Optional[memoryview] = None
+        """The end of the file, if it is still in memory: it need not be read."""
+        self._error: Optional[OSError] = None
+        self._thread: Optional[threading.Thread] = None
+
+    def grow(self, length: int, end: Optional[memoryview] = None) -> None:
+        """So much of the file is there now. ``end``: what was added to it, in memory that stays as it is until this is called again."""
+        with self._changed:
+            while self._seen is not None and self._error is None:
+                self._changed.wait()
+            if end and self._thread is not None and self._hashed == self._length:
+                self._seen = end
+            self._length = length
+            self._changed.notify_all()
+        if self._thread is None and length - self._hashed >= WORTH_A_THREAD:
+            thread = threading.Thread(target=self._follow, name="hash", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:
+                return  # there are too many in this machine: all is hashed at the end
+            self._thread = thread
+
+    def result(self, length: int) -> str:
+        """The digest of the whole; the file has this length."""
+        with self._changed:
+            self._length = length
+            self._ends = True
+            self._changed.notify_all()
+        if self._thread is None:
+            self._follow()
+        else:
+            self._thread.join()
+        if self._error is not None:
+            raise self._error
+        return self._hash.hexdigest()
+
+    def stop(self) -> None:
+        """After this the file may be closed."""
+        with self._changed:
+            self._length = self._hashed
+            self._ends = True
+            self._changed.notify_all()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _follow(self) -> None:
+        block = memoryview(bytearray(min(BLOCK, max(self._length, 1))))
+        while True:
+            with self._changed:
+                while self._hashed >= self._length and not self._ends:
+                    self._changed.wait()
+                room = min(len(block), self._length - self._hashed)
+                seen = self._seen
+            if seen is not None:
+                self._hash.update(seen)
+                with self._changed:
+                    self._hashed += len(seen)
+                    self._seen = None
+                    self._changed.notify_all()
+                continue
+            if room <= 0:
+                return
+            try:
+                count = os.preadv(self._descriptor, [block[:room]], self._hashed)
+                if not count:
+                    raise OSError(errno.EIO, "the file became shorter")
+            except OSError as error:
+                with self._changed:
+                    self._error = error
+                    self._changed.notify_all()
+                return
+            self._hash.update(block[:count])
+            self._hashed += count

@@ -1,0 +1,1 @@
+"""Names the parts of a connection: frames, TLS, handshake."""

@@ -1,0 +1,234 @@
+"""The connection to the master: dial, prove, then frames without blocking.
+
+``dial`` blocks (the host calls it in a thread, so that slots never wait for a slow network) and returns a FrameLink proved by both sides.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import os
+import socket
+import stat
+from collections import deque
+from typing import Any, Deque, Dict, Iterator, List, Sequence
+
+from .frames import Frame, FrameError, FrameReader, frame_buffers
+from .tls_stream import TlsStream, secure
+
+PROTOCOL = 2
+DIAL_TIMEOUT_S = 10.0
+READ_AT_ONCE = 4 * 1024 * 1024
+WRITE_AT_ONCE = 256 * 1024
+SOCKET_BUFFER = 1024 * 1024
+TLS_RECORD = 16 * 1024
+
+
+class LinkLost(Exception):
+    """The connection is gone, or never came about."""
+
+
+class Rejected(Exception):
+    """The master knows us and wants nothing of us; the argument is its reason."""
+
+
+class BadCredentials(Exception):
+    """The credentials file cannot be used."""
+
+
+class Credentials:
+    """Who we are and where the master may be found; read anew at every dial, because a master may move."""
+
+    def __init__(self, path: str) -> None:
+        try:
+            with open(path, "rb") as file:
+                mode = os.fstat(file.fileno())
+                text = file.read(1 << 20)
+        except OSError as error:
+            raise BadCredentials("cannot read the credentials file %s: %s" % (path, error.strerror)) from None
+        if mode.st_uid != os.getuid() or stat.S_IMODE(mode.st_mode) & 0o077:
+            raise BadCredentials("others may read the credentials file %s; correct that with: chmod 600 %s" % (path, path))
+        try:
+            fields = json.loads(text.decode("utf-8"))
+            self.key_id = str(fields["key_id"])
+            self.key = bytes.fromhex(fields["key"])
+            self.pilot = str(fields.get("pilot", ""))
+            self.endpoints: List[Dict[str, Any]] = [dict(endpoint) for endpoint in fields["endpoints"]]
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise BadCredentials("the credentials file %s is not one of ours: %r" % (path, error)) from None
+        prints = [str(endpoint["fingerprint"]).lower() for endpoint in self.endpoints if "fingerprint" in endpoint]
+        self.pool = "-" + prints[0][:16] if prints else ""
+        """Tells the pools of one person apart, wherever their masters are."""
+        if not self.endpoints or not self.key:
+            raise BadCredentials("the credentials file %s names no master, or holds no key" % path)
+
+
+def dial(credentials: Credentials, timeout_s: float = DIAL_TIMEOUT_S) -> FrameLink:
+    link = connect(credentials, timeout_s)
+    link.connection.setblocking(False)
+    return link
+
+
+def connect(credentials: Credentials, timeout_s: float) -> FrameLink:
+    """Try the endpoints in order of preference; the first that proves itself is taken. It still blocks."""
+    failures = []
+    for endpoint in credentials.endpoints:
+        try:
+            return _connect(endpoint, credentials, timeout_s)
+        except (OSError, LinkLost, FrameError, ValueError, KeyError) as error:
+            failures.append("%s: %s" % (endpoint.get("path") or "%s:%s" % (endpoint.get("host"), endpoint.get("port")), error))
+    raise LinkLost("no master could be reached (%s)" % "; ".join(failures))
+
+
+def _connect(endpoint: Dict[str, Any], credentials: Credentials, timeout_s: float) -> FrameLink:
+    if endpoint["kind"] == "unix":
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    elif endpoint["kind"] != "tls":
+        raise LinkLost("an endpoint of unknown kind %r" % endpoint["kind"])
+    else:
+        sock = socket.create_connection((endpoint["host"], int(endpoint["port"])), timeout_s)
+    try:
+        sock.settimeout(timeout_s)
+        if endpoint["kind"] == "unix":
+            sock.connect(endpoint["path"])
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BUFFER)
+            stream, binding = TlsStream(sock, None), "unix"
+        else:
+            keep_alive(sock)
+            binding = str(endpoint["fingerprint"]).lower()
+            stream = secure(sock, binding)
+        link = FrameLink(stream)
+        link.epoch = prove(link, credentials.key, "agent", credentials.key_id, binding)
+        return link
+    except BaseException:
+        sock.close()
+        raise
+
+
+def keep_alive(connection: socket.socket) -> None:
+    """A machine that vanished without a word is noticed after a quarter of a minute, whether something is being sent or awaited."""
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (("TCP_KEEPIDLE", 5), ("TCP_KEEPINTVL", 3), ("TCP_KEEPCNT", 3), ("TCP_USER_TIMEOUT", 15000)):
+        option = getattr(socket, name, None)
+        if option is not None:
+            connection.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
+def mac(key: bytes, *fields: str) -> str:
+    return hmac.new(key, b"|".join([b"pilotfish-%d" % PROTOCOL, *(field.encode("ascii") for field in fields)]), hashlib.sha256).hexdigest()
+
+
+def prove(link: FrameLink, key: bytes, role: str, key_id: str, binding: str) -> int:
+    """The handshake of whoever dialled; the master's epoch. Each side shows that it has the key, for this very connection."""
+    banner = link.wait_for_frame()
+    if banner[0] != "pilotfish" or banner[1] != PROTOCOL:
+        raise LinkLost("it speaks %r, we speak pilotfish %d; use the same version on both sides" % (banner[:2], PROTOCOL))
+    theirs = str(banner[2])
+    ours = os.urandom(32).hex()
+    proof = mac(key, "peer", role, key_id, theirs, ours, binding)
+    for buffer in frame_buffers(["prove", PROTOCOL, role, key_id, ours, proof], []):
+        link.connection.sendall(buffer)
+    answer = link.wait_for_frame()
+    if answer[0] == "refused":
+        raise Rejected(str(answer[1]))
+    expected = mac(key, "master", role, key_id, ours, theirs, binding)
+    if answer[0] != "proved" or not hmac.compare_digest(expected, str(answer[1])):
+        raise LinkLost("it does not have our key")
+    link.reader.proved = True
+    return int(answer[2])
+
+
+class FrameLink:
+    """Frames over a proved connection. Beats overtake frames that were not begun, so that bulk never makes us look dead."""
+
+    def __init__(self, connection: TlsStream) -> None:
+        self.connection = connection
+        self.reader = FrameReader()
+        self.epoch = 0
+        self.has_more = False
+        self.contact: Any = None
+        self.dialler = 0
+        """If it leads to a peer: which one, and who of us two dialled."""
+        self._urgent: Deque[List[Any]] = deque()
+        self._waiting: Deque[List[Any]] = deque()
+        self._current: Deque[memoryview] = deque()
+
+    def fileno(self) -> int:
+        return self.connection.fileno()
+
+    def close(self) -> None:
+        self.connection.close()
+
+    def wait_for_frame(self) -> List[Any]:
+        """Of the handshake only: blocks, within the time limit of the connection."""
+        while True:
+            for header, _ in self.reader.frames():
+                return header
+            count = self.connection.recv_into(self.reader.room())
+            if count == 0:
+                raise LinkLost("it hung up during the handshake")
+            self.reader.received(count)
+
+    def receive(self) -> Iterator[Frame]:
+        """The frames that have come. ``has_more``: there may be more, call again before waiting."""
+        total = 0
+        reader = self.reader
+        self.has_more = False
+        yield from reader.frames()
+        while total < READ_AT_ONCE:
+            room = reader.room()
+            try:
+                count = self.connection.recv_into(room)
+            except BlockingIOError:
+                return
+            except OSError as error:
+                raise LinkLost(str(error)) from None
+            if count == 0:
+                raise LinkLost("the master hung up")
+            total += count
+            reader.received(count)
+            yield from reader.frames()
+            if count < min(len(room), TLS_RECORD):
+                return  # that was all for now; if not, the selector says so at once
+        self.has_more = True
+
+    def send(self, header: Sequence[Any], parts: Sequence[Any]) -> None:
+        (self._urgent if header[0] == "beat" else self._waiting).append(frame_buffers(header, parts))
+
+    def flush(self) -> bool:
+        """Write what can be written now; whether all is written."""
+        while True:
+            if not self._current and not self._take_next():
+                return True
+            chunk = self._current[0]
+            try:
+                count = self.connection.send(chunk)
+            except BlockingIOError:
+                return False
+            except OSError as error:
+                raise LinkLost(str(error)) from None
+            if count == len(chunk):
+                self._current.popleft()
+            else:
+                self._current[0] = chunk[count:]
+
+    def _take_next(self) -> bool:
+        """The next frames to write, cut into pieces: what could not be written at once is wanted again as it was."""
+        small: List[Any] = []
+        size = 0
+        while size < WRITE_AT_ONCE and (self._urgent or self._waiting):
+            for buffer in (self._urgent or self._waiting).popleft():
+                size += len(buffer)
+                if len(buffer) < WRITE_AT_ONCE // 4:
+                    small.append(buffer)
+                    continue
+                if small:
+                    self._current.append(memoryview(b"".join(small)))
+                    small = []
+                view = memoryview(buffer).cast("B")
+                self._current.extend(view[start : start + WRITE_AT_ONCE] for start in range(0, len(view), WRITE_AT_ONCE))
+        if small:
+            self._current.append(memoryview(b"".join(small)))
+        return bool(self._current)

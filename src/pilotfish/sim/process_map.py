@@ -1,0 +1,47 @@
+"""The same for many, on several cores: other processes that end with us, however we end."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from typing import TypeVar
+
+from pilotfish.errors import PilotfishError
+from pilotfish.portable.processes import signal_on_parent_death
+
+Turn = TypeVar("Turn")
+Result = TypeVar("Result")
+
+
+def in_parallel(act: Callable[[Turn], Result], turns: Sequence[Turn], cores: int = 0) -> Iterator[Result]:
+    """``act`` for each of the turns, in any order. What ``act`` reads need not be sent to the others: they begin as copies of us."""
+    processes = min(cores or len(os.sched_getaffinity(0)), len(turns))
+    if processes <= 1:
+        yield from map(act, turns)
+        return
+    before = multiprocessing.active_children()
+    with ProcessPoolExecutor(processes, multiprocessing.get_context("fork"), signal_on_parent_death, (signal.SIGKILL, os.getpid())) as pool:
+        try:
+            yield from _done(pool, act, turns)
+        except BrokenProcessPool:
+            raise PilotfishError("a process was killed, perhaps because there was no memory left", "ask for less at a time") from None
+        finally:
+            # Nobody waits for what is not wanted any more.
+            for child in multiprocessing.active_children():
+                if child not in before:
+                    child.kill()
+
+
+def _done(pool: ProcessPoolExecutor, act: Callable[[Turn], Result], turns: Sequence[Turn]) -> Iterator[Result]:
+    # Ctrl-C goes to all processes of a terminal: the others are started deaf to it, and are ended by us.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        under_way = [pool.submit(act, turn) for turn in turns]
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    for done in as_completed(under_way):
+        yield done.result()

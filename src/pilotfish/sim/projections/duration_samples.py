@@ -1,0 +1,74 @@
+"""How long things of one kind take, to draw from: as they were seen, those included that are not over yet.
+
+What still runs tells that it takes longer than so far (Kaplan and Meier). Each replica weighs what was seen anew, by chance (the Bayesian
+bootstrap): few observations so give futures that lie far apart, and many do not. What was not seen may come all the same: a part of what
+is drawn, the smaller the more was seen, follows a lognormal law that fits, with a spread that few observations leave open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import exp, log, sqrt
+from statistics import NormalDist
+
+import numpy as np
+from numpy.typing import NDArray
+
+SMOOTHING = 0.3
+"""Of what is drawn about what was seen, in parts of its spread, for one observation; less for many."""
+UNSEEN = 4.0
+"""What was not seen counts as so many observations."""
+SPREAD, SPREAD_WEIGHT = 0.8, 4.0
+"""Standard deviation of logarithms that is thought of before anything is seen, and as how many observations that counts."""
+MOST_SPREAD = 1.5
+"""Such a standard deviation of logarithms is the most that is believed: beyond, futures take years."""
+LONGER = 1.3
+"""What outlives all that was seen is thought to take so many times as long as it has."""
+LEAST = 1e-9
+MOST_CERTAIN = 1.0 - 1e-9
+
+
+class DurationSamples:
+    def __init__(self, seen: Sequence[float], running: Sequence[float], dice: np.random.Generator) -> None:
+        """``running``: how long those have run that are not over. At least one of both must be given."""
+        values = np.maximum(np.array([*seen, *running], dtype=float), LEAST)
+        over = np.array([True] * len(seen) + [False] * len(running))
+        order = np.argsort(values, kind="stable")
+        values, over = values[order], over[order]
+        weights = dice.exponential(size=len(values)) + LEAST
+        at_risk = np.cumsum(weights[::-1])[::-1]
+        left = np.cumprod(np.where(over, 1.0 - weights / at_risk, 1.0))
+        left[left < LEAST] = 0.0
+        self._values: NDArray[np.float64] = np.append(values, values[-1] * LONGER)
+        self._below: NDArray[np.float64] = np.append(1.0 - left, 1.0)
+        """The part of all that is not longer than each value."""
+        count = max(1, len(seen))
+        logs, masses = np.log(self._values), np.diff(self._below, prepend=0.0)
+        middle = float(np.sum(masses * logs))
+        squares = count * float(np.sum(masses * (logs - middle) ** 2)) + SPREAD_WEIGHT * SPREAD**2
+        spread = min(MOST_SPREAD, sqrt(squares / float(dice.chisquare(count + SPREAD_WEIGHT))))
+        self._law = NormalDist(middle + float(dice.normal(0.0, spread / sqrt(count))), spread)
+        """Of logarithms."""
+        self._unseen = UNSEEN / (UNSEEN + count)
+        self._blur = SMOOTHING * spread * count**-0.2
+
+    def draw(self, dice: np.random.Generator, count: int) -> NDArray[np.float64]:
+        places = np.searchsorted(self._below, dice.random(count), side="right")
+        blur = np.exp(dice.normal(-(self._blur**2) / 2, self._blur, count))
+        known = self._values[np.minimum(places, len(self._values) - 1)] * blur
+        unknown = np.exp(dice.normal(self._law.mean, self._law.stdev, count))
+        drawn: NDArray[np.float64] = np.where(dice.random(count) < self._unseen, unknown, known)
+        return drawn
+
+    def draw_beyond(self, dice: np.random.Generator, least: float) -> float:
+        """One that has lasted so long already."""
+        which, chance, blur = dice.random(), float(dice.random()), exp(float(dice.normal(0.0, self._blur)))
+        place = int(np.searchsorted(self._values, least, side="right"))
+        below = float(self._below[place - 1]) if place else 0.0
+        below_by_law = self._law.cdf(log(max(least, LEAST)))
+        seen, unseen = (1.0 - self._unseen) * (1.0 - below), self._unseen * (1.0 - below_by_law)
+        if which * (seen + unseen) < unseen or place >= len(self._values):
+            there = below_by_law + chance * (1.0 - below_by_law)
+            return max(least, exp(self._law.inv_cdf(min(max(there, LEAST), MOST_CERTAIN))))
+        found = int(np.searchsorted(self._below, below + chance * (1.0 - below), side="right"))
+        return max(least, float(self._values[min(found, len(self._values) - 1)]) * blur)

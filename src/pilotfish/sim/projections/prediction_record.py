@@ -1,0 +1,99 @@
+"""What was predicted, and what came: the record of a pool's own predictions, by which later bands are made wider or narrower."""
+
+from __future__ import annotations
+
+import os
+from math import ceil, log
+from pathlib import Path
+
+import msgspec
+
+from pilotfish.core.state import State
+from pilotfish.model.states import CANCELLED
+
+MOST = 500
+"""So many are kept, the latest."""
+ENOUGH = 10
+"""From so many on that were put to the test, bands follow the record."""
+LATEST = 50
+INSIDE = 0.8
+NARROWEST, WIDEST = 0.5, 4.0
+LEAST_HALF = 0.02
+
+
+class Prediction(msgspec.Struct):
+    """Seconds are from ``at`` on. ``factor``: by so much the band was wider than the futures alone said when it was told."""
+
+    at: float
+    uid: str
+    run: int
+    left: int
+    median_s: float
+    low_s: float
+    high_s: float
+    factor: float = 1.0
+    took_s: float = 0.0
+    """What it was in the end; 0: not yet."""
+
+    @property
+    def held(self) -> bool:
+        return self.low_s <= self.took_s <= self.high_s
+
+    @property
+    def error(self) -> float:
+        """Of the median, relative to the time that was left."""
+        return abs(self.median_s - self.took_s) / self.took_s
+
+    @property
+    def strain(self) -> float:
+        """How far off it was, in halves of the band as the futures alone had it: 1 is just inside."""
+        off = log(self.took_s / self.median_s)
+        edge = self.high_s if off > 0 else self.low_s
+        half = abs(log(max(edge, 1e-9) / self.median_s)) / self.factor
+        return abs(off) / max(half, LEAST_HALF)
+
+
+class PredictionRecord:
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.predictions: list[Prediction] = []
+        try:
+            lines = path.read_bytes().splitlines()
+        except OSError:
+            lines = []
+        for line in lines:
+            try:
+                self.predictions.append(msgspec.json.decode(line, type=Prediction))
+            except msgspec.DecodeError:
+                continue
+
+    @property
+    def tested(self) -> list[Prediction]:
+        return [one for one in self.predictions if one.took_s > 0 and one.median_s > 0]
+
+    def settle(self, state: State, ended: dict[str, float]) -> None:
+        """Runs that have ended tell how good it was. One that somebody cut short, or that nobody remembers, tells nothing."""
+        kept = []
+        for one in self.predictions:
+            run = state.runs.get(state.run_uids.get(one.uid, -1))
+            at = run.ended_at if run is not None else ended.get(one.uid, 0.0)
+            if not one.took_s and ((run is None and not at) or (run is not None and run.counts[CANCELLED])):
+                continue
+            if not one.took_s and at > one.at:
+                one.took_s = at - one.at
+            kept.append(one)
+        self.predictions = kept
+
+    def factor(self) -> float:
+        """Bands had to be so much wider to have held as often as they say (a conformal quantile)."""
+        strains = sorted(one.strain for one in self.tested[-LATEST:])
+        if len(strains) < ENOUGH:
+            return 1.0
+        return max(NARROWEST, min(WIDEST, strains[min(len(strains), ceil(INSIDE * (len(strains) + 1))) - 1]))
+
+    def save(self) -> None:
+        lines = [msgspec.json.encode(one) for one in self.predictions[-MOST:]]
+        draft = self._path.with_name(f"{self._path.name}.{os.getpid()}.tmp")
+        with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "wb") as file:
+            file.writelines(line + b"\n" for line in lines)
+        draft.replace(self._path)

@@ -1,0 +1,196 @@
+"""A run that is over, once more: its tasks with what they took, its workers as they came and went, under another policy.
+
+Measured: how long tasks took (by the slowness of who ran them), when they arrived and what they waited for, who was there and when.
+Modelled: links, by what is forecast of them; a disk in common for the workers of a site. Nothing fails, and the pool has no other work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import accumulate, cycle
+
+import msgspec
+
+from pilotfish.core.pilots.factory_interface import PilotProposal, WithdrawalProposal
+from pilotfish.core.policy_interface import HoldProposal
+from pilotfish.core.state import UNIT, Run, State, Worker
+from pilotfish.model import effects as e
+from pilotfish.model import facts as f
+from pilotfish.model import inputs as i
+from pilotfish.model import messages as m
+from pilotfish.model.contents import Content
+from pilotfish.model.ids import INDEX_MASK, run_of
+from pilotfish.model.site import PilotSize
+from pilotfish.model.states import WORKER_STATES
+from pilotfish.model.task import CORES
+from pilotfish.policies.policy_registry import POLICIES
+from pilotfish.sim.light_world import CLIENT_LINK, FIRST_LINK, LightWorld
+from pilotfish.sim.projections.projection import BANDWIDTH
+from pilotfish.sim.simulated_host import SimulatedHost
+from pilotfish.sim.workload import SimulatedSite, Workload
+
+GONE = [name for name in WORKER_STATES if name in ("left", "lost")]
+LEAST_S = 1e-6
+
+
+@dataclass(slots=True)
+class RunHistory:
+    """What facts tell of one run beside its state."""
+
+    run: int
+    arrivals: list[tuple[float, int]] = field(default_factory=list)
+    """When how many tasks came."""
+    needed: dict[int, list[int]] = field(default_factory=dict)
+    """Which tasks each waits for."""
+    ran: dict[int, tuple[str, str]] = field(default_factory=dict)
+    """Who did which task: worker and site."""
+
+    def hear(self, state: State, fact: f.Fact, at: float) -> None:
+        if type(fact) is f.TasksDone:
+            worker = state.workers.get(fact.worker)
+            for task in fact.tasks:
+                if run_of(task) == self.run:
+                    self.ran[task & INDEX_MASK] = fact.worker, worker.site if worker is not None else ""
+        elif type(fact) is f.TasksAdded and fact.run == self.run:
+            self.arrivals.append((at, len(fact.specs)))
+            self.needed.update(fact.deps)
+
+
+@dataclass(slots=True, frozen=True)
+class WorkerStay:
+    """A worker, for as long as it was there: seconds from the beginning of the run."""
+
+    worker: Worker
+    from_s: float
+    until_s: float | None
+    slowness: float
+    cores: float
+
+
+def most_cores(present: Sequence[WorkerStay]) -> float:
+    """So many were there at the same time."""
+    comings = [(one.from_s, one.cores) for one in present]
+    goings = [(one.until_s, -one.cores) for one in present if one.until_s is not None]
+    return max(accumulate(cores for _, cores in sorted([*comings, *goings])))
+
+
+def alike(present: Sequence[WorkerStay], cores: float) -> list[WorkerStay]:
+    """So many cores in all, of workers like those that were there, from the beginning to the end."""
+    found: list[WorkerStay] = []
+    for one in cycle(present):
+        if cores <= 0:
+            break
+        found.append(replace(one, from_s=0.0, until_s=None, cores=min(cores, one.cores or 1.0)))
+        cores -= found[-1].cores
+    return found
+
+
+def stays(state: State, run: Run) -> list[WorkerStay]:
+    found = []
+    for worker in (*state.gone_workers.values(), *state.workers.values()):
+        left = next((at for at, what in reversed(worker.history) if what in GONE), None)
+        if (left is None or left > run.opened_at) and worker.joined_at < run.ended_at:
+            # Who was there to the end would have stayed on.
+            until_s = left - run.opened_at if left is not None and left < run.ended_at else None
+            slowness = state.forecasts.slowness(worker.id, worker.site)
+            cores = worker.capacity.get(CORES, 0) / UNIT
+            found.append(WorkerStay(worker, max(0.0, worker.joined_at - run.opened_at), until_s, slowness, cores))
+    return found
+
+
+class _Coming:
+    """A pilot for each stay, asked for once."""
+
+    def __init__(self, present: Sequence[WorkerStay]) -> None:
+        self._present = present
+
+    def propose(self, state: State, now: float) -> list[PilotProposal | WithdrawalProposal | HoldProposal]:
+        present, self._present = self._present, ()
+        return [PilotProposal(stay.worker.site, PilotSize(stay.cores), "it was there") for stay in present]
+
+    def next_look_at(self, state: State, now: float) -> float | None:
+        return None
+
+    def standings(self, state: State, now: float) -> dict[str, dict[str, object]]:
+        return {}
+
+
+class RunReplay(LightWorld):
+    beat_s = 5.0
+
+    def __init__(self, state: State, run: Run, history: RunHistory, policy: str, present: Sequence[WorkerStay]) -> None:
+        slowness = {stay.worker.id: stay.slowness for stay in present}
+        seconds = []
+        for index, wall_us in enumerate(run.wall_us):
+            worker, site = history.ran.get(index, ("", ""))
+            by = slowness.get(worker) or (state.forecasts.slowness(worker, site) if worker else 1.0)
+            seconds.append(max(LEAST_S, wall_us / 1e6 / by))
+        sites = dict.fromkeys(stay.worker.site for stay in present)
+        super().__init__([_place(state, name) for name in sites], Workload(seconds), POLICIES[policy](), keep=True)
+        self.machine.strategy = _Coming(present)
+        self._run = run
+        self._history = history
+        self._present = present
+        self._to_come = list(present)
+
+    def _start_pilot(self, effect: e.SubmitPilot) -> None:
+        stay = self._to_come.pop(0)
+        self.tell(i.PilotAccepted(effect.pilot, effect.pilot))
+        self.after(stay.from_s, self._arrive, effect.pilot, stay)
+
+    def _arrive(self, pilot: str, stay: WorkerStay) -> None:
+        worker = stay.worker
+        link = FIRST_LINK + len(self.hosts)
+        host = self.hosts[link] = SimulatedHost(self, link, self.places[worker.site], 1.0 / stay.slowness, stay.cores)
+        capacity = {**{name: amount / UNIT for name, amount in worker.capacity.items()}, CORES: stay.cores}
+        self.tell(i.AgentMessage(link, m.Hello(f"{worker.id}+{link}", pilot, capacity, worker.tags, {}, None, 0.0, []), []))
+        if stay.until_s is not None:
+            self.after(max(0.0, stay.until_s - stay.from_s), host.leave)
+
+    def _submit(self) -> None:
+        run = self._run
+        self.tell(i.ClientMessage(CLIENT_LINK, m.Open("reenacted", run.options), []))
+        specs = [msgspec.structs.replace(spec, contents=tuple(map(_had, spec.contents))) for spec in run.specs]
+        self.tell(i.ClientMessage(CLIENT_LINK, m.Submit(1, 0, 0, specs, [0] * len(specs), []), [b""] * len(specs)))
+        known = sum(count for _, count in self._history.arrivals)
+        batches = [(run.opened_at, len(run.tasks) - known)] if known < len(run.tasks) else []
+        first = 0
+        # Before anybody is there, nothing can be decided about them.
+        earliest_s = min(stay.from_s for stay in self._present) + self.turn_s
+        for at, count in [*batches, *self._history.arrivals]:
+            self.after(max(earliest_s, at - run.opened_at), self._add, first, count)
+            first += count
+
+    def _add(self, first: int, count: int) -> None:
+        run, needed = self._run, self._history.needed
+        here = range(first, first + count)
+        deps = {index - first: needed[index] for index in here if index in needed}
+        contents = {
+            index - first: tuple(_had(record.content) for record in run.tasks[index].contents)
+            for index in here
+            if run.tasks[index].contents
+        }
+        costs = [run.cost(index) for index in here] if run.costs else []
+        tasks = [(run.tasks[index].spec, 0) for index in here]
+        submit = m.Submit(1, first, len(run.specs), [], [], tasks, deps, contents=contents, costs=costs)
+        self.tell(i.ClientMessage(CLIENT_LINK, submit, [b""] * count))
+        if first + count == len(run.tasks):
+            self.tell(i.ClientMessage(CLIENT_LINK, m.Close(1), []))
+
+    def play(self) -> float | None:
+        """Seconds until the run was over; None if it never was."""
+        self.begin()
+        self.go_on(left=-1)
+        runs = self.machine.state.runs
+        return runs[1].ended_at if 1 in runs and runs[1].ended_at else None
+
+
+def _had(content: Content) -> Content:
+    """Whoever made it, somebody has it: nothing is made here."""
+    return content if content.path else msgspec.structs.replace(content, path=content.digest)
+
+
+def _place(state: State, name: str) -> SimulatedSite:
+    told = state.forecasts.bandwidth("", name)
+    return SimulatedSite(name, 0, bandwidth=told.value if told is not None else BANDWIDTH)

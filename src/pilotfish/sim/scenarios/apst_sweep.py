@@ -1,0 +1,48 @@
+"""The published experiment on planning with shared files: three clusters, one of them near the files, and files that are there or not.
+
+1,200 tasks, whose costs differ by up to 20 times, in six groups; all tasks of a group read one file, of 1, 1, 20, 20, 100 and 100 MB. The
+files are near 32 hosts; to 8 others the way is 20 times narrower, to 16 more 40 times. Scenarios: a) nothing is anywhere else yet; b) the
+files of 100 MB are at the 8; c) also one of them and both of 20 MB are at the 16; d) all files are everywhere.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from hashlib import sha256
+
+from pilotfish.sim.workload import SimulatedSite, Workload
+
+MB = 1_000_000
+SIZES = (1, 1, 20, 20, 100, 100)
+FILES = tuple(sha256(b"group %d" % group).hexdigest() for group in range(len(SIZES)))
+SCENARIOS = ("a", "b", "c", "d")
+NEAR, MIDDLE, FAR = "near", "middle", "far"
+STAGED = {
+    ("b", MIDDLE): FILES[4:],
+    ("c", MIDDLE): FILES[4:],
+    ("c", FAR): FILES[2:5],
+    ("d", MIDDLE): FILES,
+    ("d", FAR): FILES,
+    ("d", NEAR): FILES,
+}
+
+
+def places(scenario: str, bandwidth: float = 10 * MB, hosts: Sequence[int] = (32, 8, 16), spread: float = 0.0) -> list[SimulatedSite]:
+    return [
+        SimulatedSite(name, count, bandwidth=bandwidth / part, spread=spread, files=STAGED.get((scenario, name), ()))
+        for name, count, part in zip((NEAR, MIDDLE, FAR), hosts, (1, 20, 40), strict=True)
+    ]
+
+
+def sweep(seed: int, unit_s: float = 10.0, tasks: int = 1200, noise: float = 0.1) -> Workload:
+    """``unit_s``: of cost 1; ``noise``: by how much times differ from what the costs say."""
+    dice = random.Random(f"sweep {seed}")
+    each = tasks // len(SIZES)
+    costs = [dice.uniform(1.0, 20.0) for _ in range(each * len(SIZES))]
+    return Workload(
+        seconds=[cost * unit_s * dice.lognormvariate(0.0, noise) for cost in costs],
+        costs=costs,
+        files=dict(zip(FILES, (size * MB for size in SIZES), strict=True)),
+        needs=[(FILES[number // each],) for number in range(len(costs))],
+    )

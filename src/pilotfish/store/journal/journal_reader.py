@@ -1,0 +1,289 @@
+"""Reading a journal back: the newest snapshot that can be trusted, then every later segment, past whatever is damaged.
+
+Nothing is changed on disk before the last record was handed out; then what was torn at the end is cut off, what was read is made
+durable (the one who wrote it may have died before it was), and files that a snapshot has replaced are removed. Each of these can be
+interrupted and done again.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import chain
+
+from pilotfish.errors import JournalError
+from pilotfish.store.disk import Disk, FileIdentity
+from pilotfish.store.journal.record_format import HEAD_BYTES, HEADER_BYTES, SEGMENT, SNAPSHOT, VERSION
+from pilotfish.store.journal.record_scan import RecordScan
+from pilotfish.store.journal.segment_files import (
+    JournalListing,
+    OpenSegment,
+    find_pool,
+    list_files,
+    open_file,
+    segment_name,
+    snapshot_name,
+)
+from pilotfish.store.journal.snapshot_file import record_bounds, snapshot_is_whole
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """Bytes that should be records and are not.
+
+    ``what``: damaged, missing (the whole file), or unused (a damaged snapshot for which an older one and all segments since stood in).
+    """
+
+    file: str
+    offset: int
+    length: int
+    what: str = "damaged"
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Records that are not there.
+
+    ``durable`` False: they may never have been on disk, as after a power cut, and then nobody was told of them.
+    """
+
+    first: int
+    last: int
+    durable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TruncatedTail:
+    """An unfinished write at the end, removed. Zeros there are just room for more."""
+
+    file: str
+    offset: int
+    length: int
+
+
+@dataclass(slots=True)
+class DamageReport:
+    """What was met while reading: each hole is listed before the first record behind it is handed out.
+
+    Compact soon after ``damages``: they are met again at every start until then. Whether a gap was durable is known only at the end.
+    """
+
+    damages: list[Damage] = field(default_factory=list)
+    gaps: list[Gap] = field(default_factory=list)
+    cut: TruncatedTail | None = None
+
+
+@dataclass(slots=True)
+class Tail:
+    """Where writing goes on: an open segment, or none when a new one must be begun."""
+
+    number: int
+    next_sequence: int
+    size: int = 0
+    descriptor: int = -1
+    files: dict[str, FileIdentity] = field(default_factory=dict)
+    """The other files that the journal consists of."""
+    snapshot: str = ""
+
+
+class JournalReader:
+    """Iterate it once, to the end; the journal takes new records only then. ``salvage`` is complete after that."""
+
+    def __init__(self, disk: Disk, directory: str, pool: bytes, listing: JournalListing, resume: Callable[[Tail], None]) -> None:
+        self.salvage = DamageReport()
+        self.records = 0
+        """How many were handed out so far."""
+        self.reading_snapshot = False
+        """True while the records handed out come from the snapshot."""
+        self._disk = disk
+        self._directory = directory
+        self._pool = pool
+        self._listing = listing
+        self._resume = resume
+        self._expected = 0
+        self._proven = 0
+        self._started = False
+
+    def __iter__(self) -> Iterator[bytes]:
+        return chain.from_iterable(self.batches())
+
+    def batches(self) -> Iterator[list[bytes]]:
+        """The same in lists of many, for those in a hurry."""
+        if self._started:
+            raise JournalError("a journal is read only once after it was opened; open it again.")
+        self._started = True
+        try:
+            basis = self._choose_snapshot()
+            yield from self._read_snapshot(basis)
+            yield from self._read_segments(basis)
+        except OSError as error:
+            raise JournalError(f"the journal in {self._directory} cannot be read: {error.strerror or error}.", "Check the disk.") from error
+
+    def _choose_snapshot(self) -> int:
+        """The newest, unless it is damaged and an older one with all segments since is still here; 0 is the very beginning."""
+        present = set(self._listing.segments)
+        bases = [*reversed(self._listing.snapshots), *([0] if 1 in present else [])]
+        if not bases:
+            return 0
+        last = max(bases[0], *present, 1)
+        with_all_segments = [basis for basis in bases[1:] if present.issuperset(range(max(basis, 1), last + 1))]
+        for basis in [bases[0], *with_all_segments[:-1]] if with_all_segments else []:
+            if snapshot_is_whole(self._disk, self._directory, basis, self._pool):
+                return basis
+            name = snapshot_name(basis)
+            size = self._disk.identify(os.path.join(self._directory, name)).size
+            self.salvage.damages.append(Damage(name, 0, size, "unused"))
+        return with_all_segments[-1] if with_all_segments else bases[0]
+
+    def _read_snapshot(self, basis: int) -> Iterator[list[bytes]]:
+        if basis == 0:
+            self._expected = 1 if 1 in self._listing.segments or not self._listing.segments else 0
+            return
+        file = open_file(self._disk, self._directory, SNAPSHOT, basis, self._pool)
+        try:
+            self._note_header(file)
+            end, count = record_bounds(file)
+            scan = RecordScan(file.read, min(HEADER_BYTES, end), end, file.seed, expected=1)
+            self.reading_snapshot = True
+            yield from self._hand_out(file.name, scan)
+            self.reading_snapshot = False
+            if count is None and not scan.damages:
+                self.salvage.damages.append(Damage(file.name, file.size, 0))
+            if file.header is not None:
+                self._expected = file.header.first_sequence
+                self._proven = self._expected - 1
+        finally:
+            file.close()
+
+    def _read_segments(self, basis: int) -> Iterator[list[bytes]]:
+        numbers = [number for number in self._listing.segments if number >= basis]
+        self._note_missing(basis, numbers)
+        if not numbers:
+            self._end(Tail(max(basis, 1), max(self._expected, 1)), basis)
+            return
+        for number in numbers:
+            file = open_file(self._disk, self._directory, SEGMENT, number, self._pool)
+            keep_open = False
+            try:
+                scan = self._begin_segment(file)
+                yield from self._hand_out(file.name, scan)
+                self._expected, self._proven = scan.expected, max(self._proven, scan.proven)
+                if number == numbers[-1]:
+                    tail = self._finish_segment(number, file, scan)
+                    keep_open = tail.descriptor >= 0
+                    self._end(tail, basis)
+            finally:
+                if not keep_open:
+                    file.close()
+
+    def _begin_segment(self, file: OpenSegment) -> RecordScan:
+        self._note_header(file)
+        if file.header is not None:
+            first = file.header.first_sequence
+            if 0 < self._expected < first:
+                self.salvage.gaps.append(Gap(self._expected, first - 1, durable=True))
+            self._expected = max(self._expected, first)
+            self._proven = max(self._proven, first - 1)
+        return RecordScan(file.read, min(HEADER_BYTES, file.size), file.size, file.seed, self._expected)
+
+    def _hand_out(self, file: str, scan: RecordScan) -> Iterator[list[bytes]]:
+        """No batch reaches over a hole, so what was met before it is told before it is handed out."""
+        damages = gaps = 0
+        for batch in scan.batches():
+            if len(scan.damages) > damages or len(scan.gaps) > gaps:
+                self._note_holes(file, scan.damages[damages:], scan.gaps[gaps:])
+                damages, gaps = len(scan.damages), len(scan.gaps)
+            self.records += len(batch)
+            yield batch
+        self._note_holes(file, scan.damages[damages:], scan.gaps[gaps:])
+
+    def _finish_segment(self, number: int, file: OpenSegment, scan: RecordScan) -> Tail:
+        """Cuts what was torn. Where the header is lost, or the device did not give all, nothing is cut or added: a new segment follows."""
+        if file.header is None or file.header.version != VERSION or file.unreadable:
+            self._disk.sync(file.descriptor)
+            # What the device withholds now it may give another day: no number that could be in there is used again.
+            withheld = (file.size - scan.good_end) // HEAD_BYTES if file.unreadable else 0
+            return Tail(number + 1, max(self._expected, 1) + withheld)
+        if scan.good_end < file.size:
+            torn = [damage for damage in self.salvage.damages if (damage.file, damage.offset) == (file.name, scan.good_end)]
+            for damage in torn:
+                self.salvage.damages.remove(damage)
+                self.salvage.cut = TruncatedTail(damage.file, damage.offset, damage.length)
+            self._disk.truncate(file.descriptor, scan.good_end)
+        self._disk.sync(file.descriptor)
+        return Tail(number, self._expected, scan.good_end, file.descriptor)
+
+    def _end(self, tail: Tail, basis: int) -> None:
+        salvage = self.salvage
+        salvage.gaps[:] = [Gap(gap.first, gap.last, durable=gap.last <= self._proven) for gap in salvage.gaps]
+        self._disk.sync_directory(self._directory)
+        replaced: list[str] = []
+        if basis and not salvage.damages:
+            replaced = [segment_name(number) for number in self._listing.segments if number < basis]
+            replaced += [snapshot_name(number) for number in self._listing.snapshots if number != basis]
+        for name in [*self._listing.drafts, *replaced]:
+            with suppress(FileNotFoundError):
+                self._disk.remove(os.path.join(self._directory, name))
+        current = segment_name(tail.number)
+        others = [name for name in self._listing.file_names() if name not in replaced and name != current]
+        tail.files = {name: self._disk.identify(os.path.join(self._directory, name)) for name in others}
+        tail.snapshot = snapshot_name(basis) if basis else ""
+        self._resume(tail)
+
+    def _note_header(self, file: OpenSegment) -> None:
+        if file.header is None:
+            self.salvage.damages.append(Damage(file.name, 0, min(HEADER_BYTES, file.size)))
+
+    def _note_missing(self, basis: int, numbers: list[int]) -> None:
+        first = max(basis, 1) if basis or self._listing.snapshots or numbers else 0
+        last = max(numbers, default=first)
+        if first:
+            missing = sorted(set(range(first, last + 1)).difference(numbers))
+            self.salvage.damages += [Damage(segment_name(number), 0, 0, "missing") for number in missing]
+
+    def _note_holes(self, file: str, damages: list[tuple[int, int]], gaps: list[tuple[int, int]]) -> None:
+        self.salvage.damages += [Damage(file, start, end - start) for start, end in damages]
+        if not self.reading_snapshot:
+            self.salvage.gaps += [Gap(first, last, durable=False) for first, last in gaps if first > 0]
+
+
+# Reading a journal while its master writes it, or after: nothing on the disk is changed.
+
+
+class ReadOnlyDisk(Disk):
+    """A disk that one may look at. What recovery would mend there is left to the master."""
+
+    def open(self, path: str) -> int:
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def sync(self, descriptor: int) -> None:
+        pass
+
+    def sync_directory(self, directory: str) -> None:
+        pass
+
+    def truncate(self, descriptor: int, size: int) -> None:
+        pass
+
+    def remove(self, path: str) -> None:
+        pass
+
+
+def look_at(directory: str | os.PathLike[str]) -> JournalReader:
+    """What is written so far. A record that is just being written is not part of it."""
+    path, disk = os.fspath(directory), ReadOnlyDisk()
+    try:
+        listing = list_files(disk, path)
+        pool = find_pool(disk, path, listing)
+    except OSError as error:
+        raise JournalError(f"the journal in {path} cannot be read: {error.strerror or error}.") from error
+    if pool is None:
+        raise JournalError(f"there is no journal in {path}.")
+    return JournalReader(disk, path, pool, listing, lambda tail: _close(disk, tail))
+
+
+def _close(disk: Disk, tail: Tail) -> None:
+    if tail.descriptor >= 0:
+        disk.close(tail.descriptor)

@@ -1,0 +1,346 @@
+"""The journal: an append-only record of opaque bytes, which is the truth about a pool.
+
+    journal, recovery = Journal.open(directory)
+    for record in recovery: ...            # all of it, before anything is added
+    journal.append([b"...", b"..."])       # written, not yet safe
+    journal.sync()                         # safe: now it may be acted upon
+
+What cannot be made durable is never reported as if it were: after a failed sync the journal refuses everything, because the system
+may have dropped the pages and a second try would succeed without them. A full disk is another matter: what did not fit is taken back
+and the journal goes on when there is room.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from pilotfish.errors import JournalError, JournalFull
+from pilotfish.store.disk import DISK, FULL, Disk, FileIdentity, create_durably, write_all
+from pilotfish.store.journal.journal_reader import JournalReader, Tail
+from pilotfish.store.journal.record_format import (
+    HEADER_BYTES,
+    POOL_BYTES,
+    SEGMENT,
+    SNAPSHOT,
+    FileHeader,
+    encode_header,
+    frame,
+    seed_of,
+)
+from pilotfish.store.journal.segment_files import (
+    find_pool,
+    has_pool_file,
+    list_files,
+    open_file,
+    segment_name,
+    snapshot_name,
+    write_pool,
+)
+from pilotfish.store.journal.snapshot_file import SnapshotWriter, snapshot_looks_whole
+
+SEGMENT_BYTES = 64 << 20
+PREPARED_BYTES = 1 << 20
+RESERVE_BYTES = 1 << 20
+RESERVE_FILE = "journal.reserve"
+
+
+@dataclass(frozen=True, slots=True)
+class ChangedFile:
+    """A file of the journal that is no longer what was written. ``what``: deleted, replaced, truncated or extended."""
+
+    file: str
+    what: str
+
+
+class Journal:
+    """Open it with ``Journal.open``; one master at a time, which the lock on the pool ensures."""
+
+    def __init__(self, disk: Disk, directory: str, pool: bytes, segment_bytes: int) -> None:
+        self.pool = pool
+        self._disk = disk
+        self._directory = directory
+        self._segment_bytes = segment_bytes
+        self._trouble = "its records have not been read to the end yet"
+        self._descriptor = -1
+        self._number = 0
+        self._seed = 0
+        self._size = 0
+        self._last_start = 0
+        self._length = 0
+        self._prepares = True
+        self._next_sequence = 1
+        self._durable = 0
+        self._identity = FileIdentity(0, 0, 0)
+        self._others: dict[str, FileIdentity] = {}
+        self._snapshot = ""
+        self._snapshot_under_way = False
+
+    @classmethod
+    def open(
+        cls, directory: str | os.PathLike[str], disk: Disk = DISK, segment_bytes: int = SEGMENT_BYTES
+    ) -> tuple[Journal, JournalReader]:
+        """Opens or begins the journal of ``directory``. Refuses other versions and other pools; damage it reads past."""
+        path = os.fspath(directory)
+        try:
+            disk.make_directory(path)
+            listing = list_files(disk, path)
+            pool = find_pool(disk, path, listing) or os.urandom(POOL_BYTES)
+            for kind, numbers in ((SEGMENT, listing.segments), (SNAPSHOT, listing.snapshots)):
+                for number in numbers:
+                    open_file(disk, path, kind, number, pool).close()
+        except OSError as error:
+            hint = "Check that the directory is yours and that its file system is there."
+            raise JournalError(f"the journal in {path} cannot be opened: {error.strerror or error}.", hint) from error
+        journal = cls(disk, path, pool, segment_bytes)
+        return journal, JournalReader(disk, path, pool, listing, journal._resume)
+
+    @property
+    def size_bytes(self) -> int:
+        """All that the journal occupies, reserve aside."""
+        return self._size + sum(identity.size for identity in self._others.values())
+
+    @property
+    def snapshot_bytes(self) -> int:
+        """How much of that is the snapshot: when the rest is a multiple of it, a new one pays."""
+        return self._others[self._snapshot].size if self._snapshot in self._others else 0
+
+    @property
+    def last_sequence(self) -> int:
+        """The number of the record last appended; the first ever is 1."""
+        return self._next_sequence - 1
+
+    @property
+    def durable_sequence(self) -> int:
+        """The number of the last record that is safe."""
+        return self._durable
+
+    def append(self, records: Sequence[bytes]) -> int:
+        """Writes the records, all or none; returns the number of the last. They are not safe before ``sync``."""
+        self._require_sound()
+        if self._descriptor < 0 or self._size >= self._segment_bytes:
+            self._rotate()
+        parts = frame(records, self._next_sequence, self._durable, self._seed)
+        start = self._size
+        try:
+            self._size = write_all(self._disk, self._descriptor, parts, start)
+        except OSError as error:
+            if error.errno not in FULL:
+                raise self._broken("cannot be written", error) from error
+            self._take_back()
+            raise self._full(error) from error
+        if self._size > self._length:
+            self._prepare()
+        self._last_start = start
+        self._next_sequence += len(records)
+        return self._next_sequence - 1
+
+    def begin_sync(self) -> None:
+        """Lets the device begin now with what was appended last; ``sync`` will wait less."""
+        self._disk.begin_writing(self._descriptor, self._last_start, self._size - self._last_start)
+
+    def sync(self) -> None:
+        """Makes all that was appended durable. If that fails nothing else is accepted: stop, and start again from what is on disk."""
+        self._require_sound()
+        if self._durable == self._next_sequence - 1:
+            return
+        try:
+            self._disk.sync(self._descriptor)
+        except OSError as error:
+            raise self._broken("cannot be made durable", error) from error
+        self._durable = self._next_sequence - 1
+
+    def close(self) -> None:
+        """Makes all durable and lets go of the file."""
+        try:
+            if not self._trouble:
+                self.sync()
+                self._trim()
+        finally:
+            if self._descriptor >= 0:
+                self._disk.close(self._descriptor)
+            self._descriptor = -1
+            self._trouble = self._trouble or "it is closed"
+
+    def begin_snapshot(self) -> SnapshotWriter:
+        """Begins a new segment and returns what takes the snapshot of all before it: the state exactly as of now.
+
+        Fork and let the child write and commit it, or do so here; then ``finish_snapshot``, or ``abandon_snapshot`` if it failed.
+        """
+        self._require_sound()
+        if self._snapshot_under_way:
+            raise JournalError("a snapshot of the journal is already being written.")
+        self._rotate()
+        self._snapshot_under_way = True
+        header = FileHeader(SNAPSHOT, self._number, self._next_sequence, self.pool)
+        return SnapshotWriter(self._disk, self._directory, header, seed_of(self.pool, SNAPSHOT, self._number))
+
+    def finish_snapshot(self, writer: SnapshotWriter) -> None:
+        """Removes what the committed snapshot replaces. Keeps everything, and raises, if the snapshot is not there as it should be."""
+        self._snapshot_under_way = False
+        name = snapshot_name(writer.number)
+        try:
+            if not snapshot_looks_whole(self._disk, self._directory, writer.number, self.pool):
+                raise JournalError(f"{name} is not whole; the older files are kept.", "Check the disk.")
+            self._disk.sync_directory(self._directory)
+            identity = self._disk.identify(self._path(name))
+        except OSError as error:
+            raise JournalError(f"{name} was not written: {error.strerror or error}; the older files are kept.") from error
+        kept = {segment_name(number) for number in range(writer.number, self._number)}
+        for other in [other for other in self._others if other not in kept]:
+            # What cannot be removed now is no longer part of the journal, and is removed when it is next opened.
+            with suppress(OSError):
+                self._disk.remove(self._path(other))
+            del self._others[other]
+        self._others[name] = identity
+        self._snapshot = name
+
+    def abandon_snapshot(self, writer: SnapshotWriter) -> None:
+        """Forgets a snapshot that failed; the journal goes on as it was."""
+        self._snapshot_under_way = False
+        writer.discard()
+
+    def release_reserve(self) -> bool:
+        """Gives up the room that was put aside, so that it can be said on a full disk that it is full; False if it was gone already."""
+        with suppress(OSError):
+            self._disk.remove(self._path(RESERVE_FILE))
+            return True
+        return False
+
+    def restore_reserve(self) -> bool:
+        """Puts room aside again; False when there is not enough."""
+        try:
+            if self._disk.identify(self._path(RESERVE_FILE)).size == RESERVE_BYTES:
+                return True
+        except OSError:
+            pass
+        with suppress(OSError):
+            self._disk.remove(self._path(RESERVE_FILE))
+        try:
+            descriptor = self._disk.create(self._path(RESERVE_FILE))
+            try:
+                self._disk.allocate(descriptor, 0, RESERVE_BYTES)
+            finally:
+                self._disk.close(descriptor)
+        except OSError:
+            self.release_reserve()
+            return False
+        return True
+
+    def verify_in_place(self) -> list[ChangedFile]:
+        """Were files deleted, replaced or truncated under us? If so write a snapshot at once: it replaces them all."""
+        found = [displaced for name, identity in self._others.items() if (displaced := self._displaced(name, identity))]
+        if self._descriptor >= 0:
+            identity = FileIdentity(self._identity.device, self._identity.inode, self._length)
+            if displaced := self._displaced(segment_name(self._number), identity):
+                found.append(displaced)
+        return found
+
+    def _displaced(self, name: str, expected: FileIdentity) -> ChangedFile | None:
+        try:
+            found = self._disk.identify(self._path(name))
+        except FileNotFoundError:
+            return ChangedFile(name, "deleted")
+        if (found.device, found.inode) != (expected.device, expected.inode):
+            return ChangedFile(name, "replaced")
+        if found.size == expected.size:
+            return None
+        return ChangedFile(name, "truncated" if found.size < expected.size else "extended")
+
+    def _resume(self, tail: Tail) -> None:
+        """Reading is over: writing goes on where it ended."""
+        self._trouble = ""
+        self._number, self._size, self._descriptor = tail.number, tail.size, tail.descriptor
+        self._length = tail.size
+        self._next_sequence = tail.next_sequence
+        self._durable = tail.next_sequence - 1
+        self._others, self._snapshot = tail.files, tail.snapshot
+        self._seed = seed_of(self.pool, SEGMENT, self._number)
+        # On a full disk the journal opens all the same, so that what it holds can be seen; the first append says that it is full.
+        with suppress(JournalFull):
+            self._write_pool_file()
+            if self._descriptor < 0:
+                self._begin_segment(tail.number)
+            else:
+                self._identity = self._disk.identify(self._path(segment_name(tail.number)))
+        self.restore_reserve()
+
+    def _write_pool_file(self) -> None:
+        try:
+            if not has_pool_file(self._disk, self._directory):
+                write_pool(self._disk, self._directory, self.pool)
+        except OSError as error:
+            raise (self._full(error) if error.errno in FULL else self._broken("cannot be begun", error)) from error
+
+    def _rotate(self) -> None:
+        self.sync()
+        if self._descriptor < 0:
+            self._begin_segment(self._number)
+            return
+        finished, descriptor = segment_name(self._number), self._descriptor
+        self._trim()
+        identity = FileIdentity(self._identity.device, self._identity.inode, self._length)
+        self._begin_segment(self._number + 1)
+        self._others[finished] = identity
+        self._disk.close(descriptor)
+
+    def _begin_segment(self, number: int) -> None:
+        """The new segment is on disk, with its name, before it is used; until then the old one is the last."""
+        name = segment_name(number)
+        header = FileHeader(SEGMENT, number, self._next_sequence, self.pool)
+        try:
+            descriptor = create_durably(self._disk, self._directory, name, encode_header(header))
+            self._identity = self._disk.identify(self._path(name))
+        except OSError as error:
+            raise (self._full(error) if error.errno in FULL else self._broken("cannot be continued", error)) from error
+        self._descriptor, self._number, self._size, self._length = descriptor, number, HEADER_BYTES, HEADER_BYTES
+        self._prepares = True
+        self._seed = seed_of(self.pool, SEGMENT, number)
+
+    def _prepare(self) -> None:
+        """Room ahead: a sync of bytes that do not make the file longer is a third faster, and the disk cannot be full amid them.
+
+        Zeros at the end of a segment are such room, whoever reads it. Where the file system cannot do it, things go on without.
+        """
+        self._length = self._size
+        if self._prepares:
+            try:
+                self._disk.allocate(self._descriptor, self._size, PREPARED_BYTES)
+                self._length += PREPARED_BYTES
+            except OSError:
+                self._prepares = False
+                self._trim()
+
+    def _trim(self) -> None:
+        """Gives back the room that is not needed."""
+        with suppress(OSError):
+            self._disk.truncate(self._descriptor, self._size)
+            self._length = self._size
+
+    def _take_back(self) -> None:
+        """Removes the part of a write that did fit, for good: what was refused must not come back after a crash."""
+        try:
+            self._disk.truncate(self._descriptor, self._size)
+            self._disk.sync(self._descriptor)
+        except OSError as error:
+            raise self._broken("cannot be cut back", error) from error
+        self._durable = self._next_sequence - 1
+        self._length = self._size
+
+    def _path(self, name: str) -> str:
+        return os.path.join(self._directory, name)
+
+    def _require_sound(self) -> None:
+        if self._trouble:
+            raise JournalError(f"the journal in {self._directory} takes no records: {self._trouble}.")
+
+    def _broken(self, what: str, error: OSError) -> JournalError:
+        self._trouble = f"it {what}: {error.strerror or error}"
+        hint = "Nothing that was acknowledged is lost. Check the disk, then start again: the journal continues from what is on it."
+        return JournalError(f"the journal in {self._directory} {what}: {error.strerror or error}.", hint)
+
+    def _full(self, error: OSError) -> JournalFull:
+        hint = "Free some space (or quota); nothing is lost and work goes on by itself then."
+        return JournalFull(f"no room for the journal in {self._directory}: {error.strerror or error}.", hint)

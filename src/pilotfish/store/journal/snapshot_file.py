@@ -1,0 +1,132 @@
+"""A snapshot: all that is still worth knowing of the segments before it, so that they can go.
+
+It is written beside the journal, usually by a forked child, and gets its name only when it is whole, on disk and has been read back.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+
+from pilotfish.errors import JournalError, JournalFull
+from pilotfish.store.disk import FULL, Disk, write_all
+from pilotfish.store.journal.record_format import (
+    HEAD_BYTES,
+    HEADER_BYTES,
+    SNAPSHOT,
+    FileHeader,
+    decode_end,
+    encode_end,
+    encode_header,
+    frame,
+)
+from pilotfish.store.journal.record_scan import RecordScan
+from pilotfish.store.journal.segment_files import OpenSegment, open_file, snapshot_name
+
+WRITE_BYTES = 256 << 10
+
+
+class SnapshotWriter:
+    """Takes the records of one snapshot. Opens its file at the first write, so that a forked child shares nothing with its parent.
+
+    Records are gathered, so that they may come one by one.
+    """
+
+    def __init__(self, disk: Disk, directory: str, header: FileHeader, seed: int) -> None:
+        self.number = header.number
+        self._disk = disk
+        self._directory = directory
+        self._header = header
+        self._seed = seed
+        self._path = os.path.join(directory, snapshot_name(header.number))
+        self._descriptor = -1
+        self._size = 0
+        self._count = 0
+        self._gathered: list[bytes] = []
+        self._gathered_bytes = 0
+
+    def write(self, records: Sequence[bytes]) -> None:
+        parts = frame(records, self._count + 1, self._count, self._seed)
+        self._gathered += parts
+        self._gathered_bytes += sum(map(len, parts))
+        self._count += len(records)
+        if self._gathered_bytes >= WRITE_BYTES:
+            self._put()
+
+    def commit(self) -> None:
+        """Makes the snapshot durable, reads it back and only then gives it its name."""
+        self._gathered.append(encode_end(self._count, self._seed))
+        self._put()
+        try:
+            self._disk.sync(self._descriptor)
+            self._disk.forget_cached(self._descriptor)
+            draft = OpenSegment(self._disk, self._path, self._descriptor, self._size, self._header, self._seed)
+            if not is_whole(draft):
+                raise JournalError(f"{self._path} cannot be read back as it was written; the older files are kept.", "Check the disk.")
+            self._disk.rename(self._path + ".tmp", self._path)
+            self._disk.sync_directory(self._directory)
+            self._disk.close(self._descriptor)
+        except OSError as error:
+            raise self._problem(error) from error
+        self._descriptor = -1
+
+    def discard(self) -> None:
+        """Removes what was written so far; the journal is as it was."""
+        if self._descriptor >= 0:
+            self._disk.close(self._descriptor)
+            self._descriptor = -1
+        with suppress(FileNotFoundError):
+            self._disk.remove(self._path + ".tmp")
+
+    def _put(self) -> None:
+        parts, self._gathered, self._gathered_bytes = self._gathered, [], 0
+        try:
+            if self._descriptor < 0:
+                self._descriptor = self._disk.create(self._path + ".tmp")
+                self._size = write_all(self._disk, self._descriptor, [encode_header(self._header)], 0)
+            self._size = write_all(self._disk, self._descriptor, parts, self._size)
+        except OSError as error:
+            raise self._problem(error) from error
+
+    def _problem(self, error: OSError) -> JournalError | JournalFull:
+        if error.errno in FULL:
+            return JournalFull(f"no room for {self._path}: {error.strerror}; the journal itself is unharmed.", "Free some space.")
+        return JournalError(f"{self._path} cannot be written: {error.strerror}; the journal itself is unharmed.", "Check the disk.")
+
+
+def record_bounds(file: OpenSegment) -> tuple[int, int | None]:
+    """Where the records of a snapshot end, and how many they should be; None when its end is lost."""
+    end = file.size - HEAD_BYTES
+    if end < HEADER_BYTES:
+        return file.size, None
+    count = decode_end(file.read(HEAD_BYTES, end), file.seed)
+    return (file.size, None) if count is None else (end, count)
+
+
+def is_whole(file: OpenSegment) -> bool:
+    """Reads all of a snapshot: is every record there and undamaged?"""
+    end, count = record_bounds(file)
+    if count is None or file.header is None:
+        return False
+    scan = RecordScan(file.read, HEADER_BYTES, end, file.seed, expected=1)
+    for _ in scan.batches():
+        pass
+    return scan.records == count and not scan.damages and not scan.gaps
+
+
+def snapshot_is_whole(disk: Disk, directory: str, number: int, pool: bytes) -> bool:
+    file = open_file(disk, directory, SNAPSHOT, number, pool)
+    try:
+        return is_whole(file)
+    finally:
+        file.close()
+
+
+def snapshot_looks_whole(disk: Disk, directory: str, number: int, pool: bytes) -> bool:
+    """The quick look, for one that was read back when it was written: its beginning and its end."""
+    file = open_file(disk, directory, SNAPSHOT, number, pool)
+    try:
+        return file.header is not None and record_bounds(file)[1] is not None
+    finally:
+        file.close()

@@ -1,0 +1,278 @@
+"""The lock that keeps a second master away from a pool, on one machine and across those that share its directory.
+
+It is a file ``lock-N`` that says who holds the pool. Taking over from a dead owner means to create ``lock-(N+1)``, which the file
+system lets only one do; the file with the highest number is never removed, only replaced by a higher one, so that a slow contender
+cannot mistake an old state for the present one. File locks are not used: on network file systems they are missing, forgotten after
+a restart of the server, or hang.
+
+An owner on this machine is dead when its process is. One on another machine is dead when it has not renewed its lease: the file's age
+is measured against a file made just now in the same directory, so both times come from one clock, that of the file server.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import secrets
+import socket
+from contextlib import suppress
+
+import msgspec
+
+from pilotfish.errors import AlreadyRunning, JournalError, JournalFull
+from pilotfish.store.disk import FULL
+
+LEASE_S = 30.0
+ATTEMPTS = 100
+_NAME = re.compile(r"lock-(\d{8,})\Z")
+_DRAFT = "lock-draft-"
+_NO_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK})
+
+
+class LockOwner(msgspec.Struct, frozen=True):
+    """Who holds the pool, or held it."""
+
+    pid: int
+    host: str
+    boot: str
+    """Which run of the machine's kernel, and which process namespace in it: where this differs, ``pid`` means nothing to us."""
+    started: str
+    """When the process began, in the kernel's own count: tells it from a later one with the same number."""
+    lease_s: float
+    token: str
+    released: bool = False
+
+
+class PoolLock:
+    """Held from ``acquire`` to ``release`` as long as ``renew`` is called at least every third of the lease."""
+
+    def __init__(self, directory: str, generation: int, owner: LockOwner) -> None:
+        self.directory = directory
+        self.generation = generation
+        """Grows with each owner."""
+        self.owner = owner
+
+    @classmethod
+    def acquire(cls, directory: str | os.PathLike[str], lease_s: float = LEASE_S) -> PoolLock:
+        """Takes the pool or says who has it (AlreadyRunning)."""
+        path = os.fspath(directory)
+        owner = this_process(lease_s)
+        try:
+            draft = _write_draft(path, owner)
+            try:
+                return cls(path, _take(path, draft), owner)
+            finally:
+                with suppress(FileNotFoundError):
+                    os.unlink(draft)
+        except OSError as error:
+            message = f"the pool in {path} cannot be locked: {error.strerror or error}."
+            if error.errno in FULL:
+                raise JournalFull(message, "Free some space (or quota).") from error
+            raise JournalError(message, "Check that the directory is there and is yours.") from error
+
+    def renew(self) -> None:
+        """Says that the owner lives. Raises AlreadyRunning if another has taken over: then stop at once and write nothing more."""
+        try:
+            top = max(_generations(self.directory), default=0)
+            if top < self.generation:
+                self._put_back()
+            elif top > self.generation or not self._is_ours():
+                raise self._lost()
+            else:
+                os.utime(self._path)
+        except OSError as error:
+            raise JournalError(f"the lock of the pool in {self.directory} cannot be renewed: {error.strerror or error}.") from error
+
+    def release(self) -> None:
+        """Lets the next one in at once. The file stays, as it carries the number."""
+        try:
+            if self._is_ours():
+                draft = _write_draft(self.directory, msgspec.structs.replace(self.owner, released=True))
+                os.rename(draft, self._path)
+        except OSError:
+            # The next owner will find a dead process or an old lease instead.
+            return
+
+    @property
+    def _path(self) -> str:
+        return _lock_path(self.directory, self.generation)
+
+    def _is_ours(self) -> bool:
+        owner = _read(self._path)[0]
+        return owner is not None and owner.token == self.owner.token
+
+    def _put_back(self) -> None:
+        """Somebody removed the file. That takes nothing from us unless another was quicker."""
+        draft = _write_draft(self.directory, self.owner)
+        try:
+            if not _create(draft, self._path):
+                raise self._lost()
+        finally:
+            with suppress(FileNotFoundError):
+                os.unlink(draft)
+
+    def _lost(self) -> AlreadyRunning:
+        with suppress(OSError, ValueError):
+            top = max(_generations(self.directory))
+            other = _read(_lock_path(self.directory, top))[0]
+            if other is not None and other.token != self.owner.token:
+                return _already_running(self.directory, other, 0.0, "has taken over")
+        return AlreadyRunning(f"another master has taken over the pool in {self.directory}.", "This one must stop.")
+
+
+def this_process(lease_s: float) -> LockOwner:
+    pid = os.getpid()
+    return LockOwner(pid, socket.gethostname(), _boot(), _process_start(pid), lease_s, secrets.token_hex(8))
+
+
+def _take(directory: str, draft: str) -> int:
+    for _ in range(ATTEMPTS):
+        top = max(_generations(directory), default=0)
+        if top:
+            with suppress(FileNotFoundError):
+                _require_free(directory, top, draft)
+        mine = top + 1
+        if not _create(draft, _lock_path(directory, mine)):
+            continue
+        if max(_generations(directory), default=mine) > mine:
+            # We were slow: a higher one was made meanwhile, and those below it removed.
+            with suppress(FileNotFoundError):
+                os.unlink(_lock_path(directory, mine))
+            continue
+        _sweep(directory, mine, draft)
+        return mine
+    raise AlreadyRunning(f"many are trying to start a master for the pool in {directory}.", "Try again in a moment.")
+
+
+def _require_free(directory: str, generation: int, draft: str) -> None:
+    owner, renewed = _read(_lock_path(directory, generation))
+    age = os.stat(draft).st_mtime - renewed
+    if owner is None:
+        if age <= LEASE_S:
+            hint = f"If none runs, remove {_lock_path(directory, generation)} or wait {LEASE_S - age:.0f} s."
+            raise AlreadyRunning(f"the lock of the pool in {directory} is unreadable, so a master may be running.", hint)
+    elif not owner.released and _lives(owner, age):
+        raise _already_running(directory, owner, age, "already runs")
+
+
+def _lives(owner: LockOwner, age: float) -> bool:
+    if (owner.host, owner.boot) == (socket.gethostname(), _boot()):
+        return _process_lives(owner.pid, owner.started)
+    return age <= owner.lease_s
+
+
+def _already_running(directory: str, owner: LockOwner, age: float, what: str) -> AlreadyRunning:
+    hint = "Look at it with `pilotfish status`, end it with `pilotfish stop`."
+    if owner.host != socket.gethostname() or owner.boot != _boot():
+        hint += f" If that machine is gone, try again in {max(1, owner.lease_s - age):.0f} s."
+    return AlreadyRunning(f"process {owner.pid} on {owner.host} {what} the pool in {directory}.", hint)
+
+
+def _generations(directory: str) -> list[int]:
+    return [int(found[1]) for name in os.listdir(directory) if (found := _NAME.match(name))]
+
+
+def _lock_path(directory: str, generation: int) -> str:
+    return os.path.join(directory, f"lock-{generation:08d}")
+
+
+def _read(path: str) -> tuple[LockOwner | None, float]:
+    """Who is written there and when it was last renewed; opened first, because that makes a network file system ask its server."""
+    with open(path, "rb") as file:
+        renewed = os.fstat(file.fileno()).st_mtime
+        content = file.read(4096)
+    try:
+        return msgspec.json.decode(content, type=LockOwner), renewed
+    except msgspec.DecodeError:
+        return None, renewed
+
+
+def _write_draft(directory: str, owner: LockOwner) -> str:
+    draft = os.path.join(directory, f"{_DRAFT}{secrets.token_hex(8)}")
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        os.write(descriptor, msgspec.json.encode(owner))
+        os.fsync(descriptor)
+    except OSError:
+        os.unlink(draft)
+        raise
+    finally:
+        os.close(descriptor)
+    return draft
+
+
+def _create(draft: str, path: str) -> bool:
+    """Gives the draft its name unless that is taken: with a link, which is atomic everywhere and shows the content at once."""
+    try:
+        os.link(draft, path)
+    except FileExistsError:
+        # A network file system may have done it, lost the answer and tried again.
+        return os.stat(draft).st_nlink == 2
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        return _create_without_links(draft, path)
+    return True
+
+
+def _create_without_links(draft: str, path: str) -> bool:
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except FileExistsError:
+        return False
+    with open(draft, "rb") as file, open(descriptor, "wb") as copy:
+        copy.write(file.read())
+    return True
+
+
+def _sweep(directory: str, mine: int, draft: str) -> None:
+    """Removes older locks, and drafts that a killed contender left."""
+    now = os.stat(draft).st_mtime
+    for name in os.listdir(directory):
+        path = os.path.join(directory, name)
+        with suppress(FileNotFoundError):
+            found = _NAME.match(name)
+            if (found and int(found[1]) < mine) or (name.startswith(_DRAFT) and now - os.stat(path).st_mtime > 10 * LEASE_S):
+                os.unlink(path)
+
+
+def _boot() -> str:
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return f"{file.read().strip()} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return ""
+
+
+def _process_start(pid: int) -> str:
+    """When that process began; nothing if it is not there, only its unreaped remains are, or the system does not say."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return ""
+    return "" if fields[0] in (b"Z", b"X") else fields[19].decode()
+
+
+def _process_lives(pid: int, started: str) -> bool:
+    if os.path.exists(f"/proc/{os.getpid()}/stat") and started:
+        found = _process_start(pid)
+        if found or not _is_hidden(pid):
+            return found == started
+    return _exists(pid)
+
+
+def _is_hidden(pid: int) -> bool:
+    """Some systems show a person only their own processes; then the process is there although it cannot be looked at."""
+    return not os.path.exists(f"/proc/{pid}") and _exists(pid)
+
+
+def _exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

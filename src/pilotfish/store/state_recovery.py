@@ -1,0 +1,79 @@
+"""From the journal to the state: recovery is replay."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from pilotfish.core import damaged_replay
+from pilotfish.core.apply import apply
+from pilotfish.core.state import State
+from pilotfish.errors import JournalError
+from pilotfish.model.facts import AnyFact, Restored, TurnRecord, decode_record
+from pilotfish.model.task import StoredPayload
+from pilotfish.store.journal.journal_reader import JournalReader
+
+log = logging.getLogger("pilotfish.journal")
+
+
+Heard = Callable[[State, AnyFact, float], None]
+
+
+def replay(recovery: JournalReader, heard: Heard | None = None) -> State:
+    """Apply every record. After a hole, go on with what can still be believed, and say so. ``heard`` is told of each fact then."""
+    state = State()
+    troubles = recovery.salvage
+    unusable = 0
+    holes = False
+    for record in recovery:
+        turn = _decoded(record)
+        holes = holes or bool(troubles.gaps or troubles.damages)
+        for fact in turn.facts:
+            if not holes:
+                _apply(state, fact, turn.at)
+            elif not damaged_replay.apply_mended(state, fact, turn.at):
+                unusable += 1
+                continue
+            if heard is not None:
+                heard(state, fact, turn.at)
+    if holes or troubles.gaps or troubles.damages:
+        damaged_replay.settle(state, state.at)
+        log.error("the journal is damaged: %s %s; %d facts after that could not be used", troubles.damages, troubles.gaps, unusable)
+    if troubles.cut is not None:
+        log.warning("an unfinished write at the end of the journal was cut off: %s", troubles.cut)
+    return state
+
+
+def _decoded(record: bytes) -> TurnRecord:
+    try:
+        return decode_record(record)
+    except msgspec.ValidationError as problem:
+        raise _of_another_version(problem) from problem
+
+
+def _apply(state: State, fact: AnyFact, at: float) -> None:
+    try:
+        apply(state, fact, at)
+    except (ValueError, TypeError) as problem:
+        if isinstance(fact, Restored):  # rows of a snapshot have no names, and another version may have had others
+            raise _of_another_version(problem) from problem
+        raise
+
+
+def _of_another_version(problem: Exception) -> JournalError:
+    text = f"the pool's journal was written by another version of Pilotfish ({problem})"
+    return JournalError(text, "Go on with that version, or begin a new pool: pilotfish run --pool NEW ...")
+
+
+def stored_payloads(state: State) -> list[StoredPayload]:
+    """Every reference to the payload store in the state."""
+    found: list[Any] = []
+    for run in state.runs.values():
+        found.extend(spec.code for spec in run.specs)
+        for task in run.tasks:
+            if type(task.payload) is not bytes or type(task.output) is not bytes:
+                found.extend((task.payload, task.output))
+    return [payload for payload in found if isinstance(payload, StoredPayload)]

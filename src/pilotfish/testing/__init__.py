@@ -1,0 +1,1 @@
+"""Exports contract suites for plug-in authors."""

@@ -1,0 +1,159 @@
+"""What must hold for contents, whatever happens: those that an attempt needs are there while it runs, what is made is known to the master,
+who holds what is known, nothing is kept for nobody, and a full disk is nobody's fault."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pilotfish.core.machine import Machine
+from pilotfish.core.state import State
+from pilotfish.core.workers.agent_messages import MOST_FULL_DISKS
+from pilotfish.model import facts as f
+from pilotfish.model.contents import ProducedContent
+from pilotfish.model.ids import INDEX_MASK, run_of, show_task, task_id
+from pilotfish.model.states import DONE
+from tests.simulation.world.simulated_contents import MODE, made_by, name_of
+
+if TYPE_CHECKING:
+    from tests.simulation.world.fault_world import FaultWorld
+    from tests.simulation.world.simulated_node import SimulatedNode
+    from tests.simulation.world.simulated_tasks import PersonPlan
+
+SETTLED_S = 30.0
+
+
+class ContentMisplaced(AssertionError):
+    """A content is not where it must be, or somebody believes it to be where it is not: a bug."""
+
+
+class ContentChecks:
+    def __init__(self, world: FaultWorld) -> None:
+        self.world = world
+
+    # --- nodes ------------------------------------------------------------------------------------------------------------------------
+
+    def missing(self, node: SimulatedNode, task: int) -> list[str]:
+        """What this task needs and what is not on the node's disk."""
+        return [digest for digest in needed(self.world.journal.shadow, task) if digest not in node.carrier.disk.contents]
+
+    def check_present(self, node: SimulatedNode, task: int, when: str) -> None:
+        missing = [digest for digest in self.missing(node, task) if digest not in node.carrier.spoiled]
+        if missing:
+            raise ContentMisplaced(
+                f"task {show_task(task)} {when} at {node.worker}, where {len(missing)} of its contents are not: {missing[0][:6]}"
+            )
+
+    def check_handed(self, node: SimulatedNode, task: int, plan: PersonPlan, handed: list[Any]) -> None:
+        """An attempt begins: it gets all that it was promised, under the names that it knows, and nothing else."""
+        expected = []
+        planned = plan.tasks[task & INDEX_MASK]
+        for maker in planned.uses if planned.is_promised else ():
+            number = task_id(run_of(task), maker)
+            known = self.world.journal.shadow.task(number)
+            if known.state != DONE:
+                raise ContentMisplaced(f"task {show_task(task)} begins, and {known} has not made what it was promised")
+            made = made_by(plan.tasks[maker], number, known.attempt)
+            expected += [[f"{maker}/{place}", MODE, content.digest, content.size] for place, (content, _) in enumerate(made)]
+        self.world.report.counts["files handed on"] += len(expected)
+        if handed != expected:
+            raise ContentMisplaced(f"task {show_task(task)} was promised {expected} and given {handed}")
+        here = {**node.carrier.disk.contents, **node.carrier.spoiled}
+        absent = [name for name, _, digest, _ in expected if digest not in here]
+        if absent:
+            raise ContentMisplaced(f"task {show_task(task)} begins at {node.worker}, where {absent} is not")
+
+    def told(self, node: SimulatedNode, what: str, arguments: tuple[Any, ...]) -> None:
+        """The agent's machine hears of something; it may be that the disk is full. What was condemned anyway says nothing."""
+        failures: list[Any] = []
+        if what in ("not_fetched", "stowed"):
+            failures = [arguments[1]]
+        elif what == "slot_finished" and arguments[0] in node.machine.work.slots and not node.machine.work.slots[arguments[0]].condemned:
+            failures = [item[0] for item in arguments[1]]
+        for failure in failures:
+            if failure is not None and failure[0] in ("disk", "missing-input"):
+                self.world.report.counts[f"{failure[0]} failures"] += 1
+                node.carrier.reported_full |= failure[0] == "disk"
+
+    def given_out(self, node: SimulatedNode) -> None:
+        """The agent's machine gives attempts to a slot."""
+        if node.carrier.reported_full:
+            raise ContentMisplaced(f"{node.worker} said that its disk is full, and goes on beginning tasks")
+
+    def turned(self, node: SimulatedNode) -> None:
+        """What attempts need is wanted, and what they made until the master knows of it; nothing else."""
+        work, staging = node.machine.work, node.machine.staging
+        if staging.wanted and not (work.live or work.busy or node.machine.results.kept or node.machine.exited):
+            raise ContentMisplaced(f"{node.worker} has nothing to do and wants {len(staging.wanted)} contents")
+
+    def left(self, node: SimulatedNode, reason: str) -> None:
+        """Who goes because it was drained has time to put everything away."""
+        if reason == node.machine.draining and node.carrier.unstowed:
+            raise ContentMisplaced(
+                f"{node.worker} has left ({reason}) before it had put away the files of {len(node.carrier.unstowed)} tasks"
+            )
+
+    def not_stowed(self, task: int, attempt: int) -> None:
+        """Its files found no room: this execution has come to nothing."""
+        for execution in self.world.oracle.executions[task]:
+            if execution.attempt == attempt:
+                execution.outcome = "failed"
+
+    # --- facts ------------------------------------------------------------------------------------------------------------------------
+
+    def done(self, fact: f.TasksDone) -> None:
+        for number, output in zip(fact.tasks, fact.outputs, strict=True):
+            payload = self.world.payloads.get(output)
+            attempt = self.world.journal.shadow.task(number).attempt
+            truth = made_by(self.world.workloads.planned(payload), number, attempt)
+            expected = [ProducedContent(one.digest, one.size, home, True, name_of(place), MODE) for place, (one, home) in enumerate(truth)]
+            if fact.made.get(number, []) != expected:
+                raise ContentMisplaced(f"task {show_task(number)} has made {expected}, the master has heard of {fact.made.get(number)}")
+            lost = [made.digest for made in expected if made.home and made.digest not in self.world.library.home]
+            if lost:
+                raise ContentMisplaced(f"task {show_task(number)} is done, and {lost} did not come home")
+
+    def failed(self, fact: f.AttemptFailed) -> None:
+        if fact.failure.cause == "disk" and self.world.journal.shadow.task(fact.task).attempt < MOST_FULL_DISKS:
+            raise ContentMisplaced(f"task {show_task(fact.task)} was charged ({fact.charge}) with the full disk of {fact.worker}")
+
+    def was_withdrawn(self, task: int) -> bool:
+        """Has its person changed a file that it needs?"""
+        return any(digest in self.world.library.removed for digest in needed(self.world.journal.shadow, task))
+
+    # --- the end ----------------------------------------------------------------------------------------------------------------------
+
+    def settled(self, machine: Machine) -> None:
+        """Everything is done: nobody wants anything any more, and the master knows who has what."""
+        for node in self.world.nodes.values():
+            presence = machine.presence.get(node.worker)
+            quiet = node.trouble_until < self.world.now - SETTLED_S and self.world.master_trouble_until < self.world.now - SETTLED_S
+            if not node.alive or node.hung or presence is None or presence.link is None or not quiet:
+                continue
+            staging = node.machine.staging
+            if staging.wanted or staging.stowing:
+                raise ContentMisplaced(f"{node.worker} wants {list(staging.wanted)} and stows {list(staging.stowing)} when all is over")
+            self._check_holds(node, machine.state)
+            needless = [digest for digest in node.carrier.disk.held if digest not in machine.state.contents]
+            if needless:
+                raise ContentMisplaced(f"{node.worker} keeps {needless} for nobody")
+
+    def _check_holds(self, node: SimulatedNode, state: State) -> None:
+        believed = {record.digest for record in state.workers[node.worker].holds}
+        truth = {digest for digest in (*node.carrier.disk.contents, *node.carrier.spoiled) if digest in state.contents}
+        if believed - truth:
+            raise ContentMisplaced(f"{node.worker} is believed to hold {sorted(believed - truth)}, and does not")
+        if truth - believed:
+            raise ContentMisplaced(f"{node.worker} holds {sorted(truth - believed)}, and the master does not know it")
+
+    def emptied(self, state: State) -> None:
+        if not state.runs and state.contents:
+            raise ContentMisplaced(f"all runs are forgotten, and {len(state.contents)} contents are still known")
+
+
+def needed(state: State, number: int) -> dict[str, None]:
+    """What this task needs, as the journal has it."""
+    task = state.find_task(number)
+    if task is None:
+        return {}
+    records = (*task.shape.run.spec_contents.get(task.spec, ()), *task.contents)
+    return {record.digest: None for record in records}

@@ -1,0 +1,34 @@
+"""Replay seeds by hand: ``python -m pilotfish.sim 17`` or ``python -m pilotfish.sim 0 500``; ``--trace`` tells the story of one."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from tests.simulation.world.seed_run import SeedOutcome, try_seed
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m pilotfish.sim", description="Simulate seeded worlds full of faults.")
+    parser.add_argument("first", type=int, help="the seed, or the first of a range")
+    parser.add_argument("last", type=int, nargs="?", help="the last seed of the range")
+    parser.add_argument("--trace", type=int, nargs="?", const=100, default=0, metavar="LINES", help="show the last lines of what happened")
+    chosen = parser.parse_args()
+    bad = 0
+    for seed in range(chosen.first, (chosen.last if chosen.last is not None else chosen.first) + 1):
+        outcome = try_seed(seed, traced=bool(chosen.trace))
+        bad += bool(outcome.failure)
+        _show(outcome, chosen.trace)
+    return 1 if bad else 0
+
+
+def _show(outcome: SeedOutcome, lines: int) -> None:
+    for line in outcome.story[-lines:] if lines else ():
+        print(line)
+    report = outcome.report
+    verdict = outcome.failure or f"good, story {report.digest:08x} {report.digest_without_texts:08x}"
+    print(f"seed {outcome.seed}: {sum(report.faults.values())} faults, {report.counts['tasks']} tasks, {report.virtual_s:.0f} s: {verdict}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

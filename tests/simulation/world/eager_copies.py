@@ -1,0 +1,49 @@
+"""A policy that likes copies too much: whoever has room tries what others run, whether or not that is slow."""
+
+from __future__ import annotations
+
+import random
+
+from pilotfish.core.policy_interface import AssignmentProposal, CopyProposal, DelegationProposal, PolicyView, RecallProposal
+from pilotfish.core.state import Task, Worker
+from pilotfish.core.tasks.speculative_copies import needs_at
+from pilotfish.model.states import RUNNING
+from pilotfish.policies.dispatcher import Dispatcher
+from pilotfish.policies.speculation import idle_workers
+
+
+class EagerCopies(Dispatcher):
+    def __init__(self, eagerness: float, dice: random.Random) -> None:
+        super().__init__()
+        self._eagerness = eagerness
+        self._dice = dice
+
+    def propose(self, outlook: PolicyView) -> list[AssignmentProposal | DelegationProposal | RecallProposal | CopyProposal]:
+        proposals = super().propose(outlook)
+        given = {proposal.worker.id for proposal in proposals}
+        copied: dict[Task, None] = {}
+        for proposal in proposals:
+            if isinstance(proposal, CopyProposal):
+                copied.update(dict.fromkeys(proposal.tasks))
+        for worker in idle_workers(outlook, given):
+            for task in self._candidates(outlook, worker):
+                if task not in copied and self._dice.random() < self._eagerness:
+                    proposals.append(CopyProposal(worker, [task]))
+                    copied[task] = None
+                    break
+        return proposals
+
+    def _candidates(self, outlook: PolicyView, worker: Worker) -> list[Task]:
+        running = [(other, task) for other in outlook.state.workers.values() if other is not worker for task in other.started]
+        return [task for other, task in running if task.worker is other and _may(outlook, worker, task)]
+
+
+def _may(outlook: PolicyView, worker: Worker, task: Task) -> bool:
+    run, first = task.shape.run, task.worker
+    if task.shape.nodes > 1:
+        return False
+    if first is None or task.state != RUNNING or task in outlook.state.twins or run.paused or run.options.speculate is False:
+        return False
+    if task.troubles is not None and task.troubles.deaths:
+        return False
+    return worker.suits(task.shape, outlook.now) and worker.fits(needs_at(first, task))

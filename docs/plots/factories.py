@@ -5,9 +5,10 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from experiments.grid.__main__ import FIGURES, MAKERS, Spread, compare, gains
+from experiments.grid.__main__ import FIGURES, MAKERS, compare, gains
 from experiments.grid.grid_sites import draw_uneven_grid
 from experiments.grid.grid_world import GridFigures, TaskBag
+from pilotfish.sim.scenarios.mean_and_deviation import MeanAndDeviation
 
 PICTURE = Path(__file__).parents[1] / "explanation" / "images" / "factories.svg"
 NAIVE = ("by turns", "at random")
@@ -32,7 +33,7 @@ def show_table(title: str, results: dict[str, list[GridFigures]]) -> None:
     print(f"\n{title}\n\n| factory | " + " | ".join(FIGURES) + " |")
     print("|---" * (len(FIGURES) + 1) + "|")
     for name, measured in results.items():
-        spreads = [Spread.of(figure(one) for one in measured) for figure in FIGURES.values()]
+        spreads = [MeanAndDeviation.of(figure(one) for one in measured) for figure in FIGURES.values()]
         print(f"| {name} | " + " | ".join(f"{spread.mean:.1f} ± {spread.deviation:.1f}" for spread in spreads) + " |")
 
 
@@ -54,7 +55,7 @@ def draw(results: dict[str, list[GridFigures]]) -> str:
     ]
     lines += [f'<text x="{LEFT - 10}" y="{height_of(row) + 4}" text-anchor="end">{name}</text>' for row, name in enumerate(SHOWN)]
     for number, (figure, title) in enumerate(PANELS.items()):
-        spreads = [Spread.of(FIGURES[figure](one) for one in results[name]) for name in SHOWN]
+        spreads = [MeanAndDeviation.of(FIGURES[figure](one) for one in results[name]) for name in SHOWN]
         lines += draw_panel(LEFT + number * (PANEL + GAP), title, spreads)
     return "\n".join([*lines, "</svg>", ""])
 
@@ -63,7 +64,7 @@ def height_of(row: int) -> float:
     return TOP + (row + 0.5) * ROW
 
 
-def draw_panel(left: float, title: str, spreads: list[Spread]) -> list[str]:
+def draw_panel(left: float, title: str, spreads: list[MeanAndDeviation]) -> list[str]:
     """A dot for the mean, a thick line for twice its error to both sides, a thin one for the spread of the grids."""
     low = min(spread.mean - spread.deviation for spread in spreads)
     high = max(spread.mean + spread.deviation for spread in spreads)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import math
 import random
 import sys
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
 from experiments.grid.grid_sites import GridSite, draw_grid, draw_uneven_grid
 from experiments.grid.grid_world import TICK_S, GridFigures, GridWorld, TaskBag
@@ -17,6 +15,7 @@ from pilotfish.factories.on_demand import DemandFactory, DemandSettings
 from pilotfish.factories.simple import RANDOM, TURNS, SimpleFactory
 from pilotfish.factories.swift import SwiftFactory
 from pilotfish.factories.swift_scores import BEST, SwiftSettings
+from pilotfish.sim.scenarios.mean_and_deviation import MeanAndDeviation
 
 WORKERS = 20
 PATIENCE_S = 1800.0
@@ -45,24 +44,6 @@ MAKERS: dict[str, Maker] = {
 }
 
 
-@dataclass(slots=True, frozen=True)
-class Spread:
-    mean: float
-    deviation: float
-    count: int
-
-    @property
-    def error(self) -> float:
-        """Of the mean."""
-        return self.deviation / math.sqrt(self.count)
-
-    @staticmethod
-    def of(values: Iterable[float]) -> Spread:
-        known = list(values)
-        mean = sum(known) / len(known)
-        return Spread(mean, math.sqrt(sum((value - mean) ** 2 for value in known) / max(1, len(known) - 1)), len(known))
-
-
 def try_grid(seed: int, name: str, draw: Draw = draw_grid, bag: TaskBag | None = None) -> GridFigures:
     """The same sites and the same tasks for every factory."""
     sites = draw(seed)
@@ -83,9 +64,9 @@ FIGURES: dict[str, Callable[[GridFigures], float]] = {
 }
 
 
-def gains(better: list[GridFigures], worse: list[GridFigures], figure: Callable[[GridFigures], float]) -> Spread:
+def gains(better: list[GridFigures], worse: list[GridFigures], figure: Callable[[GridFigures], float]) -> MeanAndDeviation:
     """Seed by seed, how much larger the figure is for the second than for the first."""
-    return Spread.of(figure(two) - figure(one) for one, two in zip(better, worse, strict=True))
+    return MeanAndDeviation.of(figure(two) - figure(one) for one, two in zip(better, worse, strict=True))
 
 
 def main() -> int:
@@ -99,7 +80,7 @@ def main() -> int:
     print("| factory | " + " | ".join(FIGURES) + " |")
     print("|---" * (len(FIGURES) + 1) + "|")
     for name, results in compare(range(chosen.seeds), chosen.names, draw, TaskBag(chosen.tasks)).items():
-        spreads = [Spread.of(figure(one) for one in results) for figure in FIGURES.values()]
+        spreads = [MeanAndDeviation.of(figure(one) for one in results) for figure in FIGURES.values()]
         print(f"| {name} | " + " | ".join(f"{spread.mean:.1f} ± {spread.deviation:.1f}" for spread in spreads) + " |")
     return 0
 

@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from experiments.grid.__main__ import Spread
 from experiments.overlay.overlay_settings import ARCHITECTURES, SIZES, WORKFLOWS, OverlayRun
 from experiments.overlay.overlay_world import OverlayWorld
+from pilotfish.sim.scenarios.mean_and_deviation import MeanAndDeviation
 
 BEATS = "beat"
 
@@ -66,7 +66,7 @@ def measure(plan: OverlayRun, progress: Callable[[OverlayWorld], None] | None = 
     world.run()
     nodes = list(world.links.values())
     delays = [delay for node in nodes for delay in node.delays] or [(0.0, 0.0)]
-    whole, known = Spread.of(delay for delay, _ in delays), Spread.of(known for _, known in delays)
+    whole, known = MeanAndDeviation.of(delay for delay, _ in delays), MeanAndDeviation.of(known for _, known in delays)
     own = sum(node.reads_here + node.machine.staging.seen for node in nodes)
     peers, storage = sum(node.reads_of_peers for node in nodes), sum(node.reads_of_storage for node in nodes)
     reads = max(1, own + peers + storage)
@@ -118,7 +118,7 @@ def table(results: Iterable[OverlayFigures]) -> str:
     for (pilots, tasks, architecture), runs in by_row(results).items():
         cells = []
         for figure, form in FIGURES.values():
-            spread = Spread.of(figure(one) for one in runs)
+            spread = MeanAndDeviation.of(figure(one) for one in runs)
             cells.append((form if spread.count > 1 else form.partition(" ")[0]).format(spread.mean, spread.deviation))
         lines.append(f"| {pilots}, {tasks} | {architecture} | {len(runs)} | " + " | ".join(cells) + " |")
     return "\n".join(lines)

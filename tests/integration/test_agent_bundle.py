@@ -14,11 +14,12 @@ from pathlib import Path
 import pytest
 
 import pilotfish.agent
+import pilotfish.portable
 from pilotfish.master.agent_bundle import MAX_BYTES, build_bundle, bundle_content
 from pilotfish.model import messages as wire
 from tests.master_for_agents import Agent, Client, FakeMaster, running_agent
 
-AGENT = Path(pilotfish.agent.__file__).parent
+TRAVELLING = [Path(package.__file__ or "").parent for package in (pilotfish.agent, pilotfish.portable)]
 
 
 def found_pythons(old: bool) -> list[str]:
@@ -36,13 +37,13 @@ def found_pythons(old: bool) -> list[str]:
 
 
 def test_the_agent_asks_for_nothing_newer_than_python_3_8() -> None:
-    words = [sys.executable, "-c", "import vermin; vermin.main()", "-t=3.8-", "--no-tips", "--violations", str(AGENT)]
+    words = [sys.executable, "-c", "import vermin; vermin.main()", "-t=3.8-", "--no-tips", "--violations", *map(str, TRAVELLING)]
     checked = subprocess.run(words, capture_output=True, text=True)
     assert checked.returncode == 0, checked.stdout
 
 
 def test_the_agent_imports_the_standard_library_and_itself_only() -> None:
-    for path in AGENT.glob("*.py"):
+    for path in (path for folder in TRAVELLING for path in folder.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             if isinstance(node, ast.ImportFrom) and node.level == 0:
@@ -75,7 +76,7 @@ def test_a_directory_that_somebody_deleted_is_not_made_again(tmp_path: Path) -> 
 
 def test_it_holds_the_agent_and_cloudpickle_and_nothing_compiled(tmp_path: Path) -> None:
     names = zipfile.ZipFile(build_bundle(tmp_path)).namelist()
-    assert "__main__.py" in names and "pilotfish_agent/machine.py" in names and "cloudpickle/__init__.py" in names
+    assert "__main__.py" in names and "pilotfish_agent/agent/node/agent_machine.py" in names and "cloudpickle/__init__.py" in names
     assert all(name.endswith(".py") for name in names)
 
 

@@ -40,7 +40,7 @@ class Campaign:
         for outcome in self.failures[:10]:
             lines.append(f"seed {outcome.seed}: {outcome.failure}")
             lines.append(
-                f"    see it again: python -m pilotfish.sim {outcome.seed} --trace   or   pytest tests/simulation --seed {outcome.seed}"
+                f"    see it again: python -m tests.simulation.world {outcome.seed} --trace"
             )
         if self.failures:
             lines.append(self.failures[0].details)

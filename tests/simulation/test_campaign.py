@@ -89,6 +89,6 @@ def test_the_same_seed_tells_the_same_story_in_any_process() -> None:
     digests = set()
     for hash_seed in ("1", "2"):
         environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
-        command = [sys.executable, "-m", "pilotfish.sim", "13", "18"]
+        command = [sys.executable, "-m", "tests.simulation.world", "13", "18"]
         digests.add(subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout)
     assert len(digests) == 1, digests

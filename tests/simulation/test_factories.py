@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from experiments.grid.__main__ import FIGURES, MAKERS, Spread, compare, gains
+from experiments.grid.__main__ import FIGURES, MAKERS, compare, gains
 from experiments.grid.grid_sites import BAD, DEAD, GOOD, draw_grid, draw_site, draw_uneven_grid
 from experiments.grid.grid_world import LATEST_S, GridWorld
 from pilotfish.core.pilots.factory_interface import (
@@ -24,6 +24,7 @@ from pilotfish.core.pilots.factory_interface import (
     WithdrawalProposal,
 )
 from pilotfish.factories.site_limits import is_queued
+from pilotfish.sim.scenarios.mean_and_deviation import MeanAndDeviation
 
 SEEDS = range(200)
 NAIVE, LEARNING = ("by turns", "at random"), ("heuristic", "swift")
@@ -110,8 +111,8 @@ def test_a_master_that_dies_every_few_minutes_costs_little(name: str) -> None:
             grid.after(number * 500.0, grid.restart, make)
         shaken.append(grid.run())
     assert all(one.makespan_s < LATEST_S for one in shaken)
-    assert Spread.of(one.makespan_s for one in shaken).mean < 1.3 * Spread.of(one.makespan_s for one in steady).mean
-    assert Spread.of(one.wasted for one in shaken).mean < 1.6 * Spread.of(one.wasted for one in steady).mean + 5
+    assert MeanAndDeviation.of(one.makespan_s for one in shaken).mean < 1.3 * MeanAndDeviation.of(one.makespan_s for one in steady).mean
+    assert MeanAndDeviation.of(one.wasted for one in shaken).mean < 1.6 * MeanAndDeviation.of(one.wasted for one in steady).mean + 5
 
 
 @pytest.mark.parametrize("name", MAKERS)

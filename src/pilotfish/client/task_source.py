@@ -27,8 +27,8 @@ from pilotfish.applications.input_files import TravelFile
 from pilotfish.applications.sweeps.placeholders import Template, check_all_used, make_template
 from pilotfish.applications.sweeps.sweep import Sweep, make_sweep
 from pilotfish.applications.sweeps.task_list_file import ListedTask, TaskFile, read_task_file
-from pilotfish.cli.commands.log_commands import fetch_output
 from pilotfish.client.session import PoolSessionProtocol, look, task_name
+from pilotfish.client.task_output import fetch_output
 from pilotfish.errors import BadInput, did_you_mean
 from pilotfish.model.contents import AwaitedFile
 from pilotfish.model.environment import without_secrets

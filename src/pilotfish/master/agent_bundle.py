@@ -25,7 +25,7 @@ if sys.version_info < (3, 8):
     sys.stderr.write("pilotfish agent: this is Python %d.%d (%s); Python 3.8 or later is needed\\n" % found)
     sys.exit(2)
 
-from pilotfish_agent.__main__ import main
+from pilotfish_agent.agent.__main__ import main
 
 main()
 """
@@ -39,8 +39,9 @@ class BundleTooLarge(PilotfishError):
 
 def bundle_content() -> bytes:
     """The archive."""
-    files = {"__main__.py": _MAIN}
-    files.update(_sources("pilotfish.agent", PACKAGE))
+    files = {"__main__.py": _MAIN, f"{PACKAGE}/__init__.py": b""}
+    files.update(_sources("pilotfish.agent", f"{PACKAGE}/agent"))
+    files.update(_sources("pilotfish.portable", f"{PACKAGE}/portable"))
     files.update(_sources("cloudpickle", "cloudpickle"))
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:

@@ -14,7 +14,6 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any
 
-from pilotfish.agent.node.peer_content_source import ServedContent
 from pilotfish.core.connections import WorkerConnection
 from pilotfish.core.machine import Machine
 from pilotfish.core.state import ContentRecord, Worker
@@ -23,7 +22,7 @@ from pilotfish.model.ids import show_task
 from pilotfish.model.quantities import show_bytes
 from pilotfish.portable.transfer.cache_directory import content_path
 from pilotfish.portable.transfer.content_cache import ContentCache
-from pilotfish.portable.transfer.content_source import FileReader
+from pilotfish.portable.transfer.content_source import FileReader, ServedContent
 from pilotfish.portable.transfer.incoming_content import IncomingContent, NoRoom
 from pilotfish.portable.transfer.transfer_protocol import AskElsewhere, AskLater, ContentAbsent
 from pilotfish.store.pool_directory import PoolDirectory

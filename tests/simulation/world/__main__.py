@@ -1,4 +1,4 @@
-"""Replay seeds by hand: ``python -m pilotfish.sim 17`` or ``python -m pilotfish.sim 0 500``; ``--trace`` tells the story of one."""
+"""Replay seeds by hand: ``python -m tests.simulation.world 17``, or ``... 0 500`` for a range; ``--trace`` tells the story of one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.simulation.world.seed_run import SeedOutcome, try_seed
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m pilotfish.sim", description="Simulate seeded worlds full of faults.")
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation.world", description="Simulate seeded worlds full of faults.")
     parser.add_argument("first", type=int, help="the seed, or the first of a range")
     parser.add_argument("last", type=int, nargs="?", help="the last seed of the range")
     parser.add_argument("--trace", type=int, nargs="?", const=100, default=0, metavar="LINES", help="show the last lines of what happened")

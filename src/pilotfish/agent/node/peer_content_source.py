@@ -7,31 +7,14 @@ the order in which they come.
 from __future__ import annotations
 
 import threading
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Dict, List, Optional
 
 from ...portable.transfer.content_cache import ContentCache
-from ...portable.transfer.content_source import FileReader, PartialFileReader, ReadableContent
+from ...portable.transfer.content_source import FileReader, PartialFileReader, ReadableContent, ServedContent
 from ...portable.transfer.incoming_content import IncomingContent, NoRoom
 from ...portable.transfer.transfer_protocol import AskElsewhere, ContentAbsent
 
 FAN_OUT = 2
-
-
-class ServedContent:
-    """A content while somebody gets it from us."""
-
-    def __init__(self, reading: ReadableContent, done: Callable[[], None]) -> None:
-        self.size = reading.size
-        self.fileno = reading.fileno
-        self.available = reading.available
-        self.wait = reading.wait
-        self.check = reading.check
-        self._reading = reading
-        self._done = done
-
-    def close(self) -> None:
-        self._reading.close()
-        self._done()
 
 
 class PeerContentSource:

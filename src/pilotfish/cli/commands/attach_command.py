@@ -10,8 +10,7 @@ from typing import Any
 
 import click
 
-from pilotfish.cli.commands.log_commands import fetch_output, last_line
-from pilotfish.cli.commands.status_commands import failure_note, failure_told, shown_command, state_of_run, with_parameters
+from pilotfish.cli.commands.status_commands import shown_command, state_of_run, with_parameters
 from pilotfish.cli.commands.why_command import show_reasons
 from pilotfish.cli.shared_options import json_option, pool_option, run_argument
 from pilotfish.cli.terminal.error_messages import NOT_STARTED, SOME_FAILED
@@ -20,6 +19,7 @@ from pilotfish.cli.terminal.screen import Column, Screen, clean, duration, plura
 from pilotfish.client.run_handle import why_manager_failed
 from pilotfish.client.session import PoolSessionProtocol, RunNews, connect, find_run
 from pilotfish.client.task_descriptions import describe
+from pilotfish.client.task_output import failure_note, failure_told, fetch_output, last_line
 from pilotfish.errors import PilotfishError
 from pilotfish.model.states import FAILED
 from pilotfish.model.task import MISSING_INPUT, NO_DIRECTORY

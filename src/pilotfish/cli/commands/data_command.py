@@ -7,10 +7,10 @@ from typing import Any
 
 import click
 
-from pilotfish.cli.commands.log_commands import fetch_output
 from pilotfish.cli.shared_options import json_option, pool_option, run_argument
 from pilotfish.cli.terminal.screen import Column, Screen, clean, plural, size, under_way
 from pilotfish.client.session import PoolSessionProtocol, find_run, look
+from pilotfish.client.task_output import fetch_output
 from pilotfish.errors import PilotfishError
 
 SHOWN = 20

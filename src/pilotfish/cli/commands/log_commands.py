@@ -6,18 +6,12 @@ Bytes go through unchanged to a file or a pipe. On a terminal control characters
 
 from __future__ import annotations
 
-import json
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 import click
 
-from pilotfish.applications.executable import Completed, decode_completed
-from pilotfish.applications.parcel import unpack
-from pilotfish.applications.python_result import decode_value
-from pilotfish.cli.commands.status_commands import failure_note, failure_told
 from pilotfish.cli.completions import complete_running_task, complete_task
 from pilotfish.cli.shared_options import pool_option
 from pilotfish.cli.terminal.error_messages import SOME_FAILED
@@ -25,83 +19,13 @@ from pilotfish.cli.terminal.screen import Screen, clean
 from pilotfish.client.run_handle import manager_log
 from pilotfish.client.session import PoolSessionProtocol, all_tasks, find_run, look, task_name
 from pilotfish.client.task_descriptions import named_task, with_commands
+from pilotfish.client.task_output import TaskOutput, failure_note, fetch_output
 from pilotfish.model.task import MISSING_INPUT
 
 POLL_S = 0.3
 STAGING = ("staging", "lost-input")
 STREAMS = {"stdout": 1, "stderr": 2}
-ENDED_BY_ITSELF = ("exit", "signal")
 ENDED = ("done", "failed", "cancelled")
-
-
-class TaskOutput:
-    """What one ended task left, whatever kind it is of."""
-
-    def __init__(self, row: dict[str, Any], payload: bytes, kept: Path | None = None) -> None:
-        self.row = row
-        self.stdout = self.stderr = b""
-        self.traceback = ""
-        self.completed: Completed | None = None
-        self.value: object = None
-        self.has_value = False
-        if not payload:
-            return
-        if row.get("kind") == "exec":
-            self.completed = decode_completed(payload, kept)
-            self.stdout, self.stderr = self.completed.stdout, self.completed.stderr
-            return
-        parts = unpack(payload)
-        if len(parts) >= 4:
-            self.traceback = _traceback(bytes(parts[0]))
-            self.stdout, self.stderr = bytes(parts[2]), bytes(parts[3])
-        if row["state"] == "done":
-            outcome = decode_value(payload)
-            self.value, self.has_value = (outcome.value, True) if outcome.error is None else (outcome.error, True)
-
-    def headline(self) -> str:
-        """The result in one line, or what went wrong."""
-        return self.failure_line() or self.result_line()
-
-    def result_line(self) -> str:
-        """A value, or the last line of the output."""
-        return repr(self.value) if self.has_value else last_line(self.stdout)
-
-    def failure_line(self) -> str:
-        """What went wrong, with the last line that the program wrote about it; nothing if all went well."""
-        failure = self.row.get("failure")
-        if not failure:
-            return ""
-        return failure_told(failure_note(failure), self.last_words())
-
-    def last_words(self) -> str:
-        """The last line that a program wrote to its standard error output before it ended by itself."""
-        failure = self.row.get("failure") or {}
-        return last_line(self.stderr) if self.completed is not None and failure.get("cause") in ENDED_BY_ITSELF else ""
-
-    def file_names(self) -> list[str]:
-        return list(self.completed.files) if self.completed is not None else []
-
-
-def last_line(data: bytes) -> str:
-    """The last line that is not blank."""
-    lines = data.decode(errors="replace").strip().splitlines()
-    return lines[-1].strip() if lines else ""
-
-
-def _traceback(meta: bytes) -> str:
-    """The traceback that a Python call left over there, if it raised."""
-    try:
-        said = json.loads(meta) if meta else {}
-    except ValueError:
-        return ""
-    return str(said.get("traceback") or "")
-
-
-def fetch_output(master: PoolSessionProtocol, row: dict[str, Any]) -> TaskOutput:
-    if row["state"] not in ("done", "failed"):
-        return TaskOutput(row, b"")
-    _, payload = master.ask_bytes("payload", task=row["id"], which="result")
-    return TaskOutput(row, payload, master.contents)
 
 
 def write_bytes(data: bytes, stream: Any, raw: bool) -> None:

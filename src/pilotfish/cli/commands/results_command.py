@@ -12,12 +12,12 @@ import click
 
 from pilotfish.applications.safe_paths import write_below
 from pilotfish.cli.commands.attach_command import RunOutcome
-from pilotfish.cli.commands.log_commands import fetch_output
 from pilotfish.cli.commands.status_commands import with_parameters
 from pilotfish.cli.shared_options import json_option, pool_option, run_argument
 from pilotfish.cli.terminal.screen import Column, Screen, duration, plural
 from pilotfish.client.session import PoolSessionProtocol, all_tasks, find_run, look
 from pilotfish.client.task_descriptions import DescribedTask, DescribedTasks, describe
+from pilotfish.client.task_output import fetch_output
 from pilotfish.errors import BadInput, PilotfishError
 
 REPORTED_RESULTS = 12

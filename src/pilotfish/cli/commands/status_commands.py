@@ -16,6 +16,7 @@ from pilotfish.cli.terminal.screen import Column, Screen, clean, duration, fits,
 from pilotfish.client.pools import is_served
 from pilotfish.client.session import NoPool, all_tasks, connect, find_run, look
 from pilotfish.client.task_descriptions import describe, with_commands
+from pilotfish.client.task_output import failure_note
 from pilotfish.model.site import LOCAL
 from pilotfish.model.states import TASK_STATES
 from pilotfish.store.pool_directory import StopMark, pool_home, read_stop
@@ -259,13 +260,6 @@ def task_cells(task: dict[str, Any], command: str) -> list[object]:
     ]
 
 
-def failure_note(failure: dict[str, Any]) -> str:
-    """A failure in one line: what happened, and whose fault that was when it was not the task's."""
-    message = failure.get("message") or failure.get("cause") or "failed"
-    blame = failure.get("blame", "task")
-    return message if blame == "task" else f"{message} (blame: {blame})"
-
-
 def with_parameters(
     screen: Screen, columns: Sequence[Column], rows: Sequence[Sequence[object]], parameters: Sequence[str]
 ) -> tuple[list[Column], Sequence[Sequence[object]]]:
@@ -276,12 +270,6 @@ def with_parameters(
     place = next(place for place, column in enumerate(shown) if column.title == "COMMAND")
     shown[place] = Column("PARAMETERS", elastic=True)
     return shown, [[*row[:place], text, *row[place + 1 :]] for row, text in zip(rows, parameters, strict=True)]
-
-
-def failure_told(note: str, wrote: str) -> str:
-    """A failure with what the program wrote about it, which is what a person wants to see of a line that is cut."""
-    first = note.splitlines()[0]
-    return f"{first.removeprefix('it ended with ')}: {wrote}" if wrote else first
 
 
 @click.command()

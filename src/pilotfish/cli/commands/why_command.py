@@ -9,7 +9,6 @@ from typing import Any
 
 import click
 
-from pilotfish.cli.commands.log_commands import fetch_output, last_line
 from pilotfish.cli.commands.status_commands import deadline_told, state_of_run
 from pilotfish.cli.completions import complete_subject
 from pilotfish.cli.shared_options import json_option, pool_option
@@ -18,6 +17,7 @@ from pilotfish.cli.terminal.screen import Screen, clean, plural
 from pilotfish.client.run_handle import why_manager_failed
 from pilotfish.client.session import PoolSessionProtocol, all_tasks, find_run, look, task_name
 from pilotfish.client.task_descriptions import command_of, named_task
+from pilotfish.client.task_output import fetch_output, last_line
 from pilotfish.errors import BadInput, PilotfishError
 
 DEPENDENCY = "dependency"

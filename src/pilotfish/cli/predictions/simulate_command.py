@@ -251,9 +251,9 @@ def mean(values: Sequence[float]) -> float:
 
 
 def mean_and_spread(values: Sequence[float]) -> tuple[float, float]:
-    from experiments.grid.__main__ import Spread
+    from pilotfish.sim.scenarios.mean_and_deviation import MeanAndDeviation
 
-    spread = Spread.of(values)
+    spread = MeanAndDeviation.of(values)
     return spread.mean, spread.deviation
 
 

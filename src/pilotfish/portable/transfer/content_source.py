@@ -187,3 +187,20 @@ def _said(refusal: TransferRefused) -> List[Any]:
         return ["busy", refusal.seconds]
     assert isinstance(refusal, ContentAbsent)
     return ["absent", refusal.reason, refusal.blame]
+
+
+class ServedContent:
+    """A content while somebody gets it from us."""
+
+    def __init__(self, reading: ReadableContent, done: Callable[[], None]) -> None:
+        self.size = reading.size
+        self.fileno = reading.fileno
+        self.available = reading.available
+        self.wait = reading.wait
+        self.check = reading.check
+        self._reading = reading
+        self._done = done
+
+    def close(self) -> None:
+        self._reading.close()
+        self._done()

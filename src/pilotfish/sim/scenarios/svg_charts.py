@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from itertools import pairwise
 
-from experiments.grid.__main__ import Spread
+from pilotfish.sim.scenarios.mean_and_deviation import MeanAndDeviation
 
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9", "#8a7a00", "#7a5195", "#999999")
 """Told apart also by those who do not see all colours; visible on white and on black."""
@@ -54,7 +54,7 @@ def time_axis(left: float, right: float, top: float, bottom: float, most_s: floa
 
 def draw_bars(title: str, makespans: Mapping[str, Sequence[float]], bound_s: float = 0.0) -> str:
     """A bar for the mean of each policy, a thin line for the spread over the seeds, and a dashed one below which nobody can be."""
-    spreads = {name: Spread.of(values) for name, values in makespans.items()}
+    spreads = {name: MeanAndDeviation.of(values) for name, values in makespans.items()}
     most_s = max(spread.mean + spread.deviation for spread in spreads.values()) * 1.02
     left, right, bottom = 110.0, WIDTH - 90.0, TOP + ROW * len(spreads) + 4.0
     across = (right - left) / most_s

@@ -1,0 +1,1 @@
+"""Compares pilot factories on unreliable grids."""

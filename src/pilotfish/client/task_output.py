@@ -1,0 +1,97 @@
+"""Fetches and decodes what a task wrote."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from pilotfish.applications.executable import Completed, decode_completed
+from pilotfish.applications.parcel import unpack
+from pilotfish.applications.python_result import decode_value
+from pilotfish.client.session import PoolSessionProtocol
+
+ENDED_BY_ITSELF = ("exit", "signal")
+
+
+class TaskOutput:
+    """What one ended task left, whatever kind it is of."""
+
+    def __init__(self, row: dict[str, Any], payload: bytes, kept: Path | None = None) -> None:
+        self.row = row
+        self.stdout = self.stderr = b""
+        self.traceback = ""
+        self.completed: Completed | None = None
+        self.value: object = None
+        self.has_value = False
+        if not payload:
+            return
+        if row.get("kind") == "exec":
+            self.completed = decode_completed(payload, kept)
+            self.stdout, self.stderr = self.completed.stdout, self.completed.stderr
+            return
+        parts = unpack(payload)
+        if len(parts) >= 4:
+            self.traceback = _traceback(bytes(parts[0]))
+            self.stdout, self.stderr = bytes(parts[2]), bytes(parts[3])
+        if row["state"] == "done":
+            outcome = decode_value(payload)
+            self.value, self.has_value = (outcome.value, True) if outcome.error is None else (outcome.error, True)
+
+    def headline(self) -> str:
+        """The result in one line, or what went wrong."""
+        return self.failure_line() or self.result_line()
+
+    def result_line(self) -> str:
+        """A value, or the last line of the output."""
+        return repr(self.value) if self.has_value else last_line(self.stdout)
+
+    def failure_line(self) -> str:
+        """What went wrong, with the last line that the program wrote about it; nothing if all went well."""
+        failure = self.row.get("failure")
+        if not failure:
+            return ""
+        return failure_told(failure_note(failure), self.last_words())
+
+    def last_words(self) -> str:
+        """The last line that a program wrote to its standard error output before it ended by itself."""
+        failure = self.row.get("failure") or {}
+        return last_line(self.stderr) if self.completed is not None and failure.get("cause") in ENDED_BY_ITSELF else ""
+
+    def file_names(self) -> list[str]:
+        return list(self.completed.files) if self.completed is not None else []
+
+
+def last_line(data: bytes) -> str:
+    """The last line that is not blank."""
+    lines = data.decode(errors="replace").strip().splitlines()
+    return lines[-1].strip() if lines else ""
+
+
+def _traceback(meta: bytes) -> str:
+    """The traceback that a Python call left over there, if it raised."""
+    try:
+        said = json.loads(meta) if meta else {}
+    except ValueError:
+        return ""
+    return str(said.get("traceback") or "")
+
+
+def fetch_output(master: PoolSessionProtocol, row: dict[str, Any]) -> TaskOutput:
+    if row["state"] not in ("done", "failed"):
+        return TaskOutput(row, b"")
+    _, payload = master.ask_bytes("payload", task=row["id"], which="result")
+    return TaskOutput(row, payload, master.contents)
+
+
+def failure_note(failure: dict[str, Any]) -> str:
+    """A failure in one line: what happened, and whose fault that was when it was not the task's."""
+    message = failure.get("message") or failure.get("cause") or "failed"
+    blame = failure.get("blame", "task")
+    return message if blame == "task" else f"{message} (blame: {blame})"
+
+
+def failure_told(note: str, wrote: str) -> str:
+    """A failure with what the program wrote about it, which is what a person wants to see of a line that is cut."""
+    first = note.splitlines()[0]
+    return f"{first.removeprefix('it ended with ')}: {wrote}" if wrote else first

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from pilotfish.agent.slots.output_files import INLINE_BYTES
-from pilotfish.agent.slots.sandbox import SandboxError
+from pilotfish.agent.slots.sandbox_names import SandboxError
 from tests.hostile_world import ACTS, SECRET, World
 
 

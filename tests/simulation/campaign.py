@@ -39,9 +39,7 @@ class Campaign:
         lines = [f"{len(self.failures)} of {self.seeds} seeds failed."]
         for outcome in self.failures[:10]:
             lines.append(f"seed {outcome.seed}: {outcome.failure}")
-            lines.append(
-                f"    see it again: python -m tests.simulation.world {outcome.seed} --trace"
-            )
+            lines.append(f"    see it again: python -m tests.simulation.world {outcome.seed} --trace")
         if self.failures:
             lines.append(self.failures[0].details)
         return "\n".join(lines)

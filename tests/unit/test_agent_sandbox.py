@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from pilotfish.agent.slots.sandbox import Sandbox, SandboxError
+from pilotfish.agent.slots.sandbox import Sandbox
+from pilotfish.agent.slots.sandbox_names import SandboxError
 
 BAD_NAMES = [
     "",

@@ -13,7 +13,8 @@ import pytest
 from pilotfish.agent.slots import output_files
 from pilotfish.agent.slots import sandbox as sandbox_module
 from pilotfish.agent.slots.output_files import INLINE_BYTES, INLINE_BYTES_IN_ALL
-from pilotfish.agent.slots.sandbox import Sandbox, SandboxError
+from pilotfish.agent.slots.sandbox import Sandbox
+from pilotfish.agent.slots.sandbox_names import SandboxError
 from pilotfish.portable.transfer.file_copy import HOLE
 
 MIB = 1 << 20

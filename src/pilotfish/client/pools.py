@@ -10,20 +10,13 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pilotfish.applications.executable import Executable, LaunchSpec, executable_payload, executable_spec
-from pilotfish.applications.task_options import TaskOptions
-from pilotfish.client.master_client import MasterClient
-from pilotfish.client.session import PoolSession
 from pilotfish.config import home
 from pilotfish.errors import ConnectionFailed, PilotfishError, PoolStopped
 from pilotfish.model.environment import without_secrets
-from pilotfish.model.task import RunOptions
 from pilotfish.portable.processes import processes_of
 from pilotfish.store.keyring import require_private
 from pilotfish.store.pool_directory import PRIVATE, PoolDirectory, pool_home, stop_marker
@@ -157,40 +150,3 @@ def _start(pool: PoolHandle) -> str:
 
 def remove_pool(pool: PoolHandle) -> None:
     shutil.rmtree(pool.directory, ignore_errors=True)
-
-
-# A pool for a moment: started, used and proved gone. For the commands that try things out.
-
-
-class PrivatePool:
-    """The pool, its master, and after the end what was left of it (nothing, if all is well)."""
-
-    def __init__(self, pool: PoolHandle, master: PoolSession) -> None:
-        self.pool = pool
-        self.master = master
-        self.left: list[str] = []
-
-    def submit(self, commands: Sequence[Sequence[str]], wanted: TaskOptions | None = None) -> int:
-        """A run of these commands."""
-        new = self.master.begin(RunOptions(command=" ".join(commands[0])))
-        spec, code = executable_spec(commands[0][0], LaunchSpec(cwd="/"), wanted or TaskOptions())
-        number = new.spec(spec, code)
-        for command in commands:
-            new.add(number, executable_payload(Executable(argv=tuple(command)))[0])
-        new.close()
-        return new.number
-
-
-@contextmanager
-def private_master(workers: int) -> Iterator[PrivatePool]:
-    pool = private_pool(workers)
-    master = PoolSession(MasterClient.connect(pool.directory, pool.revive))
-    private = PrivatePool(pool, master)
-    try:
-        yield private
-    finally:
-        try:
-            master.ask("stop", now=True)
-        finally:
-            master.close()
-            private.left = pool.wait_until_gone()

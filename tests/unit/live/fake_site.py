@@ -25,7 +25,8 @@ from pilotfish.backends.interface import (
 from pilotfish.core.pilots.pilot_records import Pilot
 from pilotfish.master.sites import pilot_monitor, pilot_submission, site_controller
 from pilotfish.master.sites.command_runner import CommandRunner
-from pilotfish.master.sites.site_controller import MasterEndpoint, SiteController
+from pilotfish.master.sites.site_controller import SiteController
+from pilotfish.master.sites.site_pilots import MasterEndpoint
 from pilotfish.master.sites.submitted_batches import BatchRegistry, SubmittedBatch
 from pilotfish.model import inputs as i
 from pilotfish.model.site import PilotSize, Site

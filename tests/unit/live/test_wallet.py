@@ -16,7 +16,8 @@ from pilotfish.core.explain import queries, task_reasons
 from pilotfish.errors import BadInput
 from pilotfish.master.sites import credential_watch as wallets
 from pilotfish.master.sites.credential_watch import CredentialWatch
-from pilotfish.master.sites.site_controller import MasterEndpoint, SiteController
+from pilotfish.master.sites.site_controller import SiteController
+from pilotfish.master.sites.site_pilots import MasterEndpoint
 from pilotfish.master.sites.submitted_batches import BatchRegistry, SubmittedBatch
 from pilotfish.model import inputs as i
 from pilotfish.model.site import CANCELLED, REFUSED, PilotSize, Site

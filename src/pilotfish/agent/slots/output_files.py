@@ -10,7 +10,7 @@ from typing import Any, Container, Iterator, List, NamedTuple, Optional, Sequenc
 
 from ...portable.failures import describe_limit, is_limit
 from ...portable.transfer.file_copy import clone, copy
-from .sandbox import SandboxError, missing_output, name_parts
+from .sandbox_names import SandboxError, missing_output, name_parts
 
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 DEEPEST = 64

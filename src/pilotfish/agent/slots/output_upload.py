@@ -10,7 +10,7 @@ import os
 from typing import Any, Iterator, List, Sequence, Tuple
 
 from ...portable.payload_format import pack, unpack
-from .sandbox import SandboxError, name_parts
+from .sandbox_names import SandboxError, name_parts
 
 MARK = b'{"stow"'
 """A report that names such files begins like this."""

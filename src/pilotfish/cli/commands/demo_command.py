@@ -18,9 +18,9 @@ from pilotfish.cli.shared_options import json_option
 from pilotfish.cli.terminal.error_messages import CANNOT
 from pilotfish.cli.terminal.progress import RunProgress
 from pilotfish.cli.terminal.screen import Screen, duration, plural
-from pilotfish.client.pools import PrivatePool, private_master
 from pilotfish.client.session import all_tasks
 from pilotfish.client.task_output import fetch_output
+from pilotfish.client.temporary_pool import PrivatePool, private_master
 from pilotfish.portable.processes import processes_of
 
 WORKERS = 4

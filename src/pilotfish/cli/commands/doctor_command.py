@@ -251,7 +251,7 @@ def check_pools(place: Path) -> CheckResult:
 def check_test_pool(place: Path) -> CheckResult:
     """The whole way: a master, a worker, a task, and nothing left."""
     from pilotfish.cli.commands.attach_command import follow
-    from pilotfish.client.pools import private_master
+    from pilotfish.client.temporary_pool import private_master
 
     started = time.monotonic()
     try:

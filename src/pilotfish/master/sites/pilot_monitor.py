@@ -11,7 +11,7 @@ from contextlib import suppress
 from functools import partial
 
 from pilotfish.backends.interface import ENDED, RUNNING, CommandRefused, JobStatus, UnclearAnswer
-from pilotfish.master.sites.site_controller import AGAIN_S, LOOKING, SLOWEST, BackgroundTasks, PilotRecord, SitePilots
+from pilotfish.master.sites.site_pilots import AGAIN_S, LOOKING, SLOWEST, BackgroundTasks, PilotRecord, SitePilots
 from pilotfish.model import inputs as i
 from pilotfish.model.site import BOOTSTRAP, CANCELLED, DIED, EXPIRED, VANISHED
 

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from pilotfish.backends.interface import PATIENCE_S, CommandRefused, UnclearAnswer
 from pilotfish.core.explain.site_reasons import FULL
 from pilotfish.master.sites.pilot_monitor import PilotMonitor
-from pilotfish.master.sites.site_controller import AGAIN_S, SENDING, SLOWEST, STAGING, BackgroundTasks, PilotRecord, SitePilots
+from pilotfish.master.sites.site_pilots import AGAIN_S, SENDING, SLOWEST, STAGING, BackgroundTasks, PilotRecord, SitePilots
 from pilotfish.master.sites.submitted_batches import SubmittedBatch
 from pilotfish.model import inputs as i
 from pilotfish.model.site import CANCELLED, REFUSED, VANISHED, PilotSize

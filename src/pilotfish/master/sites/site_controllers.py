@@ -19,7 +19,8 @@ from pilotfish.store.pool_directory import PoolDirectory
 if TYPE_CHECKING:
     from pilotfish.core.pilots.pilot_records import Pilot
     from pilotfish.master.sites.site_access import RemoteSiteAccess
-    from pilotfish.master.sites.site_controller import MasterEndpoint, SiteController
+    from pilotfish.master.sites.site_controller import SiteController
+    from pilotfish.master.sites.site_pilots import MasterEndpoint
     from pilotfish.master.sites.submitted_batches import BatchRegistry
 
 log = logging.getLogger(__name__)
@@ -109,7 +110,8 @@ class SiteControllers:
         from pilotfish.backends.backend_registry import BACKENDS
         from pilotfish.master.sites.command_runner import CommandRunner
         from pilotfish.master.sites.site_access import RemoteSiteAccess, pool_digest
-        from pilotfish.master.sites.site_controller import MasterEndpoint, SiteController
+        from pilotfish.master.sites.site_controller import SiteController
+        from pilotfish.master.sites.site_pilots import MasterEndpoint
         from pilotfish.master.sites.ssh_connection import control_directory
 
         if self._world is None:

@@ -1,0 +1,47 @@
+"""Runs a temporary pool for one command: started, used and proved gone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from pilotfish.applications.executable import Executable, LaunchSpec, executable_payload, executable_spec
+from pilotfish.applications.task_options import TaskOptions
+from pilotfish.client.master_client import MasterClient
+from pilotfish.client.pools import PoolHandle, private_pool
+from pilotfish.client.session import PoolSession
+from pilotfish.model.task import RunOptions
+
+
+class PrivatePool:
+    """The pool, its master, and after the end what was left of it (nothing, if all is well)."""
+
+    def __init__(self, pool: PoolHandle, master: PoolSession) -> None:
+        self.pool = pool
+        self.master = master
+        self.left: list[str] = []
+
+    def submit(self, commands: Sequence[Sequence[str]], wanted: TaskOptions | None = None) -> int:
+        """A run of these commands."""
+        new = self.master.begin(RunOptions(command=" ".join(commands[0])))
+        spec, code = executable_spec(commands[0][0], LaunchSpec(cwd="/"), wanted or TaskOptions())
+        number = new.spec(spec, code)
+        for command in commands:
+            new.add(number, executable_payload(Executable(argv=tuple(command)))[0])
+        new.close()
+        return new.number
+
+
+@contextmanager
+def private_master(workers: int) -> Iterator[PrivatePool]:
+    pool = private_pool(workers)
+    master = PoolSession(MasterClient.connect(pool.directory, pool.revive))
+    private = PrivatePool(pool, master)
+    try:
+        yield private
+    finally:
+        try:
+            master.ask("stop", now=True)
+        finally:
+            master.close()
+            private.left = pool.wait_until_gone()

@@ -203,7 +203,7 @@ def test_a_file_that_changes_while_it_is_read_is_absent(scene: Scene, monkeypatc
             scene.shelf.paths[digest].write_bytes(b"other")
             super().check()
 
-    monkeypatch.setattr("tests.bulk_stage.FileReading", Changing)
+    monkeypatch.setattr("tests.bulk_stage.FileReader", Changing)
     with pytest.raises(ContentAbsent, match="changed while it was read"):
         scene.get(digest, len(data))
 

@@ -122,7 +122,7 @@ def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[
         async def whole() -> Harbour:
             harbour = Harbour(tmp_path)
             monkeypatch.setitem(backend_registry.BACKENDS, "slurm", harbour.system)
-            monkeypatch.setattr(site_access, "SiteReach", harbour.way)
+            monkeypatch.setattr(site_access, "RemoteSiteAccess", harbour.way)
             await story(harbour)
             harbour.system.faults, harbour.system.down = {}, None
             await harbour.places.end()

@@ -29,7 +29,7 @@ from pilotfish.policies.load_balancing import (
 )
 from tests.network.far_pool import MASTER, far_pool
 from tests.network.namespaces import network, what_is_missing
-from tests.peer_pool import PeerPool, peer_pool
+from tests.support.peer_pool import PeerPool, peer_pool
 
 WORKERS = 16
 POOLS = 100

@@ -18,7 +18,7 @@ from typing import Any
 
 from benchmarks.contestants.processes import read_process
 from benchmarks.harness import Contestant, Figure, Goal, Options, Question, compare
-from tests.sshd import ALIAS, Sshd, running_sshd
+from tests.support.sshd import ALIAS, Sshd, running_sshd
 
 MIB = 1024 * 1024
 FILE_MIB, SMALL_MIB = 2048, 256

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.certificates import make_certificate
 from tests.engines import processes
 from tests.engines.campus import Campus
 from tests.engines.people import Person
 from tests.engines.slurm import Slurm
+from tests.support.certificates import make_certificate
 
 
 def put_proxy(person: Person, ends_in_s: float) -> None:

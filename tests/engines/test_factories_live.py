@@ -9,7 +9,7 @@ import pytest
 
 from tests.engines import places, processes
 from tests.engines.slurm import Slurm
-from tests.obedient import Obedient
+from tests.support.remedy_follower import Obedient
 
 TASKS = 60
 LEARNING = ("heuristic", "swift")

@@ -12,7 +12,7 @@ from tests.engines.gridengine import GridEngine, changed
 from tests.engines.openssh import OpenSSH
 from tests.engines.people import Person
 from tests.engines.slurm import Slurm
-from tests.obedient import Obedient
+from tests.support.remedy_follower import Obedient
 
 
 @pytest.fixture

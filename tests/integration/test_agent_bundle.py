@@ -17,7 +17,7 @@ import pilotfish.agent
 import pilotfish.portable
 from pilotfish.master.agent_bundle import MAX_BYTES, build_bundle, bundle_content
 from pilotfish.model import messages as wire
-from tests.master_for_agents import Agent, Client, FakeMaster, running_agent
+from tests.support.scripted_master import Agent, Client, FakeMaster, running_agent
 
 TRAVELLING = [Path(package.__file__ or "").parent for package in (pilotfish.agent, pilotfish.portable)]
 

@@ -12,7 +12,7 @@ import pytest
 
 from pilotfish.agent.slots.output_capture import OUTPUT_CAP
 from pilotfish.model import messages as wire
-from tests.master_for_agents import Agent, Client, FakeMaster, alive, call_payload, eventually, running_agent, unparcel
+from tests.support.scripted_master import Agent, Client, FakeMaster, alive, call_payload, eventually, running_agent, unparcel
 
 
 @pytest.fixture(scope="module")
@@ -358,7 +358,7 @@ def test_an_application_worker_is_made_once_per_slot_and_keeps_its_children(clie
 
     import pickle
 
-    from tests.master_for_agents import parcel
+    from tests.support.scripted_master import parcel
 
     spec = client.python(Worker, kind="application")
     tasks = client.start(spec, *[parcel(pickle.dumps({"n": number})) for number in range(20)])

@@ -14,7 +14,7 @@ import pytest
 from pilotfish.agent.slots.output_capture import OUTPUT_CAP
 from pilotfish.applications.executable import LaunchSpec, executable_spec
 from pilotfish.model import messages as wire
-from tests.master_for_agents import Agent, Client, FakeMaster, alive, children, eventually, parcel, running_agent, unparcel
+from tests.support.scripted_master import Agent, Client, FakeMaster, alive, children, eventually, parcel, running_agent, unparcel
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pilotfish.model import messages as wire
-from tests.master_for_agents import Agent, Client, FakeMaster, alive, call_payload, eventually, parcel, running_agent
+from tests.support.scripted_master import Agent, Client, FakeMaster, alive, call_payload, eventually, parcel, running_agent
 
 
 @pytest.fixture(params=["tls", "unix"])

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pilotfish.model import messages as wire
-from tests.master_for_agents import Agent, Client, FakeMaster, alive, children, eventually, running_agent
+from tests.support.scripted_master import Agent, Client, FakeMaster, alive, children, eventually, running_agent
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import pytest
 
 from pilotfish import TaskFailed, divide, iterate
 from tests.engines.processes import PATIENCE_S, wait_until
-from tests.peer_pool import PeerPool, peer_pool
+from tests.support.peer_pool import PeerPool, peer_pool
 
 UNIT_S = 0.0005
 """What a unit takes a worker that is not slowed."""

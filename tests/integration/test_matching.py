@@ -17,7 +17,7 @@ from pilotfish.model import facts as f
 from pilotfish.model.facts import decode_record
 from pilotfish.store.journal.journal_writer import Journal
 from tests.engines.processes import PATIENCE_S, wait_until
-from tests.peer_pool import CAN_HIDE, PeerPool, peer_pool
+from tests.support.peer_pool import CAN_HIDE, PeerPool, peer_pool
 
 WHO = ["sh", "-c", "sleep 0.2; echo $PILOTFISH_WORKER"]
 

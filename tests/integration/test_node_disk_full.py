@@ -10,7 +10,7 @@ import pytest
 
 from tests.conftest import PATIENCE_S
 from tests.engines import processes
-from tests.peer_pool import PeerPool, peer_pool
+from tests.support.peer_pool import PeerPool, peer_pool
 
 MIB = 1 << 20
 SMALL, ROOMY = "disk/small", "roomy"

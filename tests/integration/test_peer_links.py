@@ -23,7 +23,7 @@ from pilotfish.portable.transfer.transfer_client import fetch
 from pilotfish.portable.wire.frame_link import FrameLink, LinkLost
 from pilotfish.portable.wire.frames import frame_buffers
 from pilotfish.store.keyring import open_keyring
-from tests.master_for_agents import eventually
+from tests.support.scripted_master import eventually
 
 NOBODY = ["127.0.0.1", 1]
 SHORT_S, LONG_S = 0.3, 60.0

@@ -23,7 +23,7 @@ from pilotfish.portable.wire.frame_link import LinkLost
 from pilotfish.store.keyring import open_keyring
 from tests.engines import processes
 from tests.engines.processes import PATIENCE_S, wait_until
-from tests.peer_pool import CAN_HIDE, PeerPool, peer_pool
+from tests.support.peer_pool import CAN_HIDE, PeerPool, peer_pool
 
 MB = 1_000_000
 

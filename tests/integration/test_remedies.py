@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.master_for_agents import eventually
-from tests.obedient import Obedient
+from tests.support.remedy_follower import Obedient
+from tests.support.scripted_master import eventually
 
 BROKEN_PYTHON = '#!/bin/sh\n[ "$1" = -c ] && exit 0\necho "error while loading shared libraries: libpython3.9.so" >&2\nexit 127\n'
 

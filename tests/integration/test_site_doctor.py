@@ -14,8 +14,8 @@ import pytest
 
 from pilotfish.backends.pilot_script import NO_PYTHON, START
 from tests.integration.terminal import PATIENCE_S
-from tests.master_for_agents import eventually
-from tests.obedient import Obedient
+from tests.support.remedy_follower import Obedient
+from tests.support.scripted_master import eventually
 
 # Each job is a file with its number, and waits for ever.
 PROGRAMS = {

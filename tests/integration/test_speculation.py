@@ -12,7 +12,7 @@ import pytest
 import pilotfish
 from tests.engines import processes
 from tests.engines.processes import PATIENCE_S, wait_until
-from tests.peer_pool import PeerPool, peer_pool
+from tests.support.peer_pool import PeerPool, peer_pool
 
 SCRIPT = (
     'echo "$1 of $PILOTFISH_WORKER" > out.txt; [ $1 != straggler ] || [ $PILOTFISH_WORKER != slow ] || { echo $$ > "$2"; exec sleep 1000; }'

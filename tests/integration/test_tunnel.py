@@ -23,8 +23,8 @@ from pilotfish.master.sites.site_files import absolute_folder, stage_bundle
 from pilotfish.master.sites.ssh_connection import SshCommand
 from pilotfish.master.sites.tunnel import Tunnel, TunnelTarget
 from pilotfish.model import messages as wire
-from tests.master_for_agents import Client, FakeMaster, alive, eventually, running_agent
-from tests.sshd import Sshd, running_sshd
+from tests.support.scripted_master import Client, FakeMaster, alive, eventually, running_agent
+from tests.support.sshd import Sshd, running_sshd
 
 PATIENCE_S = 100.0
 """Processes by the dozen are started here, on a machine that may have others to run."""

@@ -22,7 +22,7 @@ from pilotfish.store.pool_directory import PoolDirectory
 from tests.engines import processes
 from tests.engines.network import REVIVE
 from tests.network.namespaces import Host, Network
-from tests.peer_pool import PeerPool, without_agents
+from tests.support.peer_pool import PeerPool, without_agents
 
 MASTER = "master"
 SETTINGS: dict[str, Any] = {"workers": 1, "beat_s": 1.0, "lease_s": 6.0, "linger_s": 600.0}

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from pilotfish.agent.peers.broadcast import SHARE
 from pilotfish.agent.peers.contacts import Contact, Effect, MalformedMessage, OverlayTuning
 from pilotfish.agent.peers.peer import Peer
-from tests.overlay_network import QUICK, Network, grown
+from tests.support.simulated_overlay import QUICK, Network, grown
 
 SEEDS = st.integers(0, 2**32)
 QUIET = settings(deadline=None, max_examples=12, suppress_health_check=list(HealthCheck))

@@ -19,7 +19,7 @@ from pilotfish.model.facts import TurnRecord, decode_record, encode_record
 from pilotfish.model.settings import PoolSettings
 from pilotfish.model.states import DONE
 from pilotfish.model.task import Failure, Request, TaskSpec
-from tests.core_stage import CLIENT, Stage
+from tests.support.machine_stage import CLIENT, Stage
 
 WORKERS = st.sampled_from(["w1", "w2", "w3"])
 RUNS = st.integers(1, 3)

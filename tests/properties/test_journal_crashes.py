@@ -17,7 +17,7 @@ from pilotfish.store.journal import record_scan as scan_module
 from pilotfish.store.journal.journal_reader import DamageReport, JournalReader
 from pilotfish.store.journal.journal_writer import Journal
 from pilotfish.store.journal.snapshot_file import SnapshotWriter
-from tests.crashing_disk import Image, MemoryDisk, Moment, PowerCut
+from tests.support.crashing_disk import Image, MemoryDisk, Moment, PowerCut
 
 SEGMENT_BYTES = 4096
 APPENDS = 200

@@ -14,7 +14,7 @@ from pilotfish.agent.peers.contacts import BITS, Contact, MalformedMessage, Over
 from pilotfish.agent.peers.content_holders import ContentHolders
 from pilotfish.agent.peers.peer import Peer
 from pilotfish.agent.peers.routing_table import RoutingTable
-from tests.overlay_network import QUICK, Network, grown, nodes_of
+from tests.support.simulated_overlay import QUICK, Network, grown, nodes_of
 
 SEEDS = st.integers(0, 2**32)
 CHANGES = st.sampled_from(["join", "join", "leave", "silent death", "death"])

@@ -14,7 +14,7 @@ import pytest
 
 from pilotfish.agent.slots.output_files import INLINE_BYTES
 from pilotfish.agent.slots.sandbox_names import SandboxError
-from tests.hostile_world import ACTS, SECRET, World
+from tests.support.hostile_sandbox import ACTS, SECRET, World
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from pilotfish.agent.slots.sandbox_names import SandboxError
-from tests.hostile_world import ACTS, CONTENT, SECRET, World
+from tests.support.hostile_sandbox import ACTS, CONTENT, SECRET, World
 
 ROUNDS = 15
 

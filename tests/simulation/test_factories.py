@@ -15,14 +15,7 @@ import pytest
 from experiments.grid.__main__ import FIGURES, MAKERS, compare, gains
 from experiments.grid.grid_sites import BAD, DEAD, GOOD, draw_grid, draw_site, draw_uneven_grid
 from experiments.grid.grid_world import LATEST_S, GridWorld
-from pilotfish.core.pilots.factory_interface import (
-    Factory,
-    FactoryView,
-    PilotProposal,
-    SiteEvent,
-    SiteView,
-    WithdrawalProposal,
-)
+from pilotfish.core.pilots.factory_interface import Factory, FactoryView, PilotProposal, SiteEvent, SiteView, WithdrawalProposal
 from pilotfish.factories.site_limits import is_queued
 from pilotfish.sim.scenarios.mean_and_deviation import MeanAndDeviation
 

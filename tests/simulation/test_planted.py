@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.simulation.planted import Planted
-from tests.simulation.planted_gangs import PLANTED
+from tests.simulation.planted_multi_node import PLANTED
 from tests.simulation.world.seed_run import try_seed
 
 MOST_SEEDS = 300

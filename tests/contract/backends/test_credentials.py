@@ -16,9 +16,9 @@ import pytest
 from pilotfish.backends.credential_commands import Lifetime, credential
 from pilotfish.backends.interface import CommandOutput, CommandRefused, UnclearAnswer
 from pilotfish.model.site import CREDENTIAL_KINDS, Site
-from tests.certificates import make_certificate
 from tests.contract.backends.transcripts import answer
 from tests.engines import requirements
+from tests.support.certificates import make_certificate
 
 SITE = Site(backend="slurm")
 HOUR = 3600.0

@@ -14,8 +14,8 @@ from pilotfish import BadInput, TaskFailed, divide, iterate
 from pilotfish.api import divisible
 from pilotfish.api.balance_report import BalanceReport, Iteration, WorkerShare
 from pilotfish.api.run import Run
-from tests.fake_slot import do_task
-from tests.unit.client.test_executor import FakePool
+from tests.support.fake_slot import do_task
+from tests.unit.api.test_executor import FakePool
 
 
 def row(worker: str, cores: float = 1, **more: Any) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from pilotfish.applications.parcel import DamagedPayload, pack, unpack
 from pilotfish.applications.task_options import KNOWN, OF_EXECUTABLES, read_wishes
 from pilotfish.errors import BadInput
 from pilotfish.model.task import Failure, TaskSpec
-from tests.fake_slot import completed_parcel
+from tests.support.fake_slot import completed_parcel
 
 
 class Register:

@@ -10,7 +10,7 @@ import pytest
 
 from pilotfish.cli.main import invoke
 from pilotfish.client.session import use_connector
-from tests.unit.cli.fake_master import FakeMaster
+from tests.support.fake_session import FakeMaster
 
 
 class Said(NamedTuple):

@@ -10,8 +10,8 @@ from click.shell_completion import ShellComplete
 from pilotfish.cli.completions import MOST_TASKS, _numbers_like
 from pilotfish.cli.main import pilotfish as group
 from pilotfish.client.session import use_connector
+from tests.support.fake_session import FakeMaster
 from tests.unit.cli.conftest import CommandLine
-from tests.unit.cli.fake_master import FakeMaster
 
 
 def offered(*words: str) -> list[str]:

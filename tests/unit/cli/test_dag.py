@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.fake_session import FakeMaster, echo
 from tests.unit.cli.conftest import CommandLine
-from tests.unit.cli.fake_master import FakeMaster, echo
 
 DAG = 'JOB B a.sub\nJOB A a.sub\nPARENT A CHILD B\nVARS ALL_NODES word="hi"\n'
 

@@ -14,8 +14,8 @@ from pilotfish.cli.commands.attach_command import RunFollower
 from pilotfish.cli.terminal.progress import HashingProgress, RunProgress
 from pilotfish.cli.terminal.screen import Screen, under_way
 from pilotfish.model.task import RunOptions
+from tests.support.fake_session import FakeMaster
 from tests.unit.cli.conftest import CommandLine
-from tests.unit.cli.fake_master import FakeMaster
 
 GIB = 1 << 30
 NOTHING_GOT = {source: {"contents": 0, "bytes": 0} for source in ("here", "peers", "storage", "master")}

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from pilotfish.model.task import Failure
+from tests.support.fake_session import FakeMaster
 from tests.unit.cli.conftest import CommandLine
-from tests.unit.cli.fake_master import FakeMaster
 
 
 def table(text: str) -> list[dict[str, str]]:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from pilotfish.errors import BadInput
+from tests.support.fake_session import FakeMaster, Outcome
 from tests.unit.cli.conftest import CommandLine
-from tests.unit.cli.fake_master import FakeMaster, Outcome
 
 
 def commands(master: FakeMaster, run: int = 1) -> list[list[str]]:
@@ -228,7 +228,7 @@ def test_an_interrupted_submission_cancels_the_run(pilotfish: CommandLine, maste
     def interrupted(self: object, spec: int, payload: bytes, needs: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("tests.unit.cli.fake_master.FakeRun.add", interrupted)
+    monkeypatch.setattr("tests.support.fake_session.FakeRun.add", interrupted)
     said = pilotfish("run", "--cores", "1", "--param", "x=1..3", "--", "echo", "a {x}")
     assert said.status == 130
     assert ("cancel", {"run": 1}) in master.asked

@@ -11,8 +11,8 @@ import pytest
 from pilotfish.cli.commands.run_command import run as run_command
 from pilotfish.cli.commands.status_commands import deadline_told
 from pilotfish.cli.completions import complete_share
+from tests.support.fake_session import FakeMaster
 from tests.unit.cli.conftest import CommandLine
-from tests.unit.cli.fake_master import FakeMaster
 
 NOON = datetime(2030, 5, 1, 12, 0).timestamp()
 EVENING = datetime(2030, 5, 1, 18, 0).timestamp()

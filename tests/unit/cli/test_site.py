@@ -14,8 +14,8 @@ import pytest
 
 from pilotfish.cli.site_commands.site_command import site
 from pilotfish.client.sites_file import read_tables
+from tests.support.fake_session import FakeMaster
 from tests.unit.cli.conftest import CommandLine
-from tests.unit.cli.fake_master import FakeMaster
 from tests.unit.cli.test_completions import offered
 
 ADD = ("site", "add", "hpc", "--backend", "slurm", "--cores", "4")

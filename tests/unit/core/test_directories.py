@@ -7,9 +7,9 @@ from pilotfish.core.state import Task
 from pilotfish.model.ids import show_task
 from pilotfish.model.states import ASSIGNED, DONE, FAILED, READY
 from pilotfish.model.task import NO_DIRECTORY, Failure, TaskSpec
-from tests.core_stage import Stage
-from tests.unit.core.test_sites import POND, REEF, add, stage_with
-from tests.unit.core.test_snapshot import round_trip
+from tests.support.machine_stage import Stage
+from tests.unit.core.test_site_events import POND, REEF, add, stage_with
+from tests.unit.core.test_state_snapshot import round_trip
 
 LACKING = Failure(NO_DIRECTORY, "site", "there is no directory '/mine' on this node")
 EXECUTABLE = TaskSpec("exec", losses=10, launch={"cwd": "/mine"})

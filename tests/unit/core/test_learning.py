@@ -9,7 +9,7 @@ from pilotfish.model import inputs as i
 from pilotfish.model import messages as m
 from pilotfish.model.facts import decode_record
 from pilotfish.model.task import TaskSpec
-from tests.core_stage import CLIENT, Stage
+from tests.support.machine_stage import CLIENT, Stage
 
 
 def submit(stage: Stage, costs: list[float], count: int | None = None) -> int:

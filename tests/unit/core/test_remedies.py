@@ -17,7 +17,7 @@ from pilotfish.model import inputs as i
 from pilotfish.model.settings import PoolSettings
 from pilotfish.model.site import BOOTSTRAP, Site
 from pilotfish.model.task import Request, TaskSpec
-from tests.core_stage import Stage
+from tests.support.machine_stage import Stage
 from tests.unit.core.test_site_reasons import code, describe, only, pilots, slurm, stage_with
 
 SLURM, SGE = Site(backend="slurm"), Site(backend="sge")

@@ -11,7 +11,7 @@ from pilotfish.model.settings import PoolSettings
 from pilotfish.model.states import ASSIGNED, CANCELLED, DONE, DRAINING, FAILED, JOINED, READY, WAITING
 from pilotfish.model.task import Request, RunOptions, TaskSpec
 from pilotfish.policies.dispatcher import PATIENCE_S, STALE_S
-from tests.core_stage import CLIENT, Stage, fail
+from tests.support.machine_stage import CLIENT, Stage, fail
 
 GIB = 1 << 30
 

@@ -15,8 +15,8 @@ from pilotfish.model import messages as m
 from pilotfish.model.settings import PoolSettings
 from pilotfish.model.states import ASSIGNED, DONE, READY
 from pilotfish.model.task import TaskSpec
-from tests.core_stage import CLIENT, Stage
-from tests.unit.core.test_sites import POND, REEF, Told, add
+from tests.support.machine_stage import CLIENT, Stage
+from tests.unit.core.test_site_events import POND, REEF, Told, add
 
 LEASE_S = PoolSettings().lease_s
 

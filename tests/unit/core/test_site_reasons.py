@@ -15,7 +15,7 @@ from pilotfish.model import messages as m
 from pilotfish.model.site import BOOTSTRAP, EXPIRED, Site
 from pilotfish.model.states import ASSIGNED, READY
 from pilotfish.model.task import Request, TaskSpec
-from tests.core_stage import Stage
+from tests.support.machine_stage import Stage
 
 GIB = 1 << 30
 

@@ -10,7 +10,7 @@ from pilotfish.model import messages as m
 from pilotfish.model.settings import PoolSettings
 from pilotfish.model.states import DONE, DRAINING, READY, RUNNING
 from pilotfish.model.task import TaskSpec
-from tests.core_stage import Stage
+from tests.support.machine_stage import Stage
 
 
 def test_a_worker_that_says_that_it_ends_soon_gets_no_more_and_finishes_what_it_runs() -> None:

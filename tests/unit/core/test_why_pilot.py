@@ -7,7 +7,7 @@ import pytest
 from pilotfish.model import inputs as i
 from pilotfish.model import messages as m
 from pilotfish.model.site import CANCELLED, DIED, EXPIRED, FAILED, REFUSED, WITHDRAWN
-from tests.unit.core.test_sites import POND, add, stage_with, withdraw
+from tests.unit.core.test_site_events import POND, add, stage_with, withdraw
 
 
 def test_why_a_pilot_is_where_it_is_and_what_it_was_asked_for() -> None:

@@ -20,8 +20,8 @@ from pilotfish.policies.planning.heuristics import HEURISTICS, Heuristic
 from pilotfish.policies.planning.link_estimates import TRIAL_S, LinkEstimates, is_at
 from pilotfish.policies.planning.planned_matcher import AGAIN_S, PlannedMatcher
 from pilotfish.policies.policy_registry import POLICIES
-from tests.core_stage import Stage
-from tests.unit.policies.stage import Idle, digest
+from tests.support.machine_stage import Stage
+from tests.support.policy_stage import Idle, digest
 
 MB = 1_000_000
 QUICK, SLOW = 100 * MB, MB // 10

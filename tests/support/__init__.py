@@ -1,0 +1,1 @@
+"""Stand-ins and stages that several test folders use."""

@@ -1,0 +1,71 @@
+"""A person who asks ``why``, types what it says, to the letter, and sees the work done."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tests.integration.terminal import Said, Typist
+from tests.support.scripted_master import eventually
+
+Reason = dict[str, Any]
+
+
+class Obedient(Typist):
+    """Has a home directory of its own as well, where sites put their files."""
+
+    def __init__(self, directory: Path, environment: dict[str, str] | None = None) -> None:
+        super().__init__(directory)
+        (directory / "person").mkdir()
+        self.environment |= environment or {}
+        path = os.pathsep.join((str(Path(self.command).parent), self.environment["PATH"]))
+        self.environment |= {"PATH": path, "HOME": str(directory / "person")}
+
+    def do(self, *words: str) -> str:
+        said = self.type(*words)
+        assert said.status == 0, (words, said)
+        return said.out
+
+    def ask(self, *words: str) -> Any:
+        return json.loads(self.do(*words, "--json"))
+
+    def begin(self, *words: str) -> int:
+        """A run that is left alone; its number."""
+        return int(self.do("run", "--detach", *words).split()[1].rstrip(":"))
+
+    def hear_why(self, run: int, code: str, words: str = "") -> Reason:
+        """The reason of this kind, as soon as it is given; with these words in it."""
+        answers: list[Any] = []
+
+        def found() -> Reason | None:
+            answers[:] = self.ask("why", str(run))["reasons"]
+            return next((reason for reason in answers if reason["code"] == code and words in reason["text"]), None)
+
+        try:
+            reason: Reason = eventually(found)
+        except AssertionError:
+            raise AssertionError(f"run {run} does not wait because of {code}: {answers}") from None
+        return reason
+
+    def obey(self, reason: Reason, filled_in: Mapping[str, str] | None = None) -> None:
+        """Type what is said, one after the other, with what only a person can know in the place of some words."""
+        for command in reason["commands"]:
+            if not command.startswith("ask for less"):
+                for word, value in (filled_in or {}).items():
+                    command = command.replace(word, value)
+                said = self.type_in_shell(command)
+                assert said.status == 0, (command, said)
+
+    def type_in_shell(self, line: str) -> Said:
+        return self.run("sh", "-c", line)
+
+    def finish(self, run: int) -> None:
+        data = self.ask("attach", str(run))
+        assert data["state"] == "done", data
+
+    def leave(self) -> None:
+        said = self.type("stop", "--now", "--json")
+        assert said.status == 0 and json.loads(said.out)["left"] == [], said

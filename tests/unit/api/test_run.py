@@ -1,0 +1,144 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pilotfish.api.run import Run
+from pilotfish.applications.application_manager import ApplicationWorker
+from pilotfish.applications.executable import Completed, ExecutableFailed
+from pilotfish.errors import BadInput
+from pilotfish.model import messages as wire
+from tests.unit.api.test_executor import FakePool
+
+WAIT_S = 30.0
+
+
+@pytest.fixture
+def pool(tmp_path: Path) -> Iterator[FakePool]:
+    made = FakePool(tmp_path / "pool")
+    yield made
+    if made.master._thread.is_alive():
+        made.master.kill()
+
+
+class Counter(ApplicationWorker):
+    def initialize(self) -> None:
+        self.calls = 0
+
+    def do_work(self, parameters: Any) -> Any:
+        self.calls += 1
+        return parameters, self.calls
+
+
+def test_calls_and_executables_go_into_one_run(pool: FakePool) -> None:
+    with Run("my run", pool=pool) as run:
+        call = run.submit(pow, 2, 5)
+        program = run.executable(["/bin/cat"], stdin="hello", cores=2, memory="2 GiB", time="10 min", after=[call])
+        assert call.result(WAIT_S) == 32
+        done = program.result(WAIT_S)
+        assert isinstance(done, Completed)
+        assert (done.exit, done.stdout) == (0, b"hello")
+        assert program.stdout == b"hello"
+        assert list(run.map(abs, [-1, -2])) == [1, 2]
+    record = pool.book.by_number(1)
+    assert record.options.name == "my run"
+    assert record.deps[1] == [0]
+    assert record.closed
+    spec = record.specs[record.tasks[1][0]][0]
+    assert (spec.request.cores, spec.request.memory, spec.time_s) == (2, 2 << 30, 600)
+
+
+def test_an_executable_that_fails_raises_with_the_end_of_its_stderr(pool: FakePool) -> None:
+    with Run(pool=pool) as run, pytest.raises(ExecutableFailed, match="oh no") as caught:
+        run.executable(["/bin/sh", "-c", "echo oh no >&2; exit 3"]).result(WAIT_S)
+    assert caught.value.completed is not None
+    assert caught.value.completed.exit == 3
+
+
+def test_options_hold_for_the_calls_made_through_them(pool: FakePool) -> None:
+    with Run(pool=pool) as run:
+        first = run.submit(abs, -1)
+        heavy = run.options(cores="2-4", retries=2, after=[first], name="heavy")
+        assert heavy.submit(abs, -2).result(WAIT_S) == 2
+        assert list(heavy.map(abs, [-3])) == [3]
+    record = pool.book.by_number(1)
+    spec = record.specs[record.tasks[1][0]][0]
+    assert (spec.request.cores, spec.request.cores_max, spec.retries, spec.name) == (2, 4, 2, "heavy")
+    assert record.deps == {0: [], 1: [0], 2: [0]}
+
+
+def test_a_function_may_travel_as_source(pool: FakePool) -> None:
+    with Run(pool=pool) as run:
+        assert run.options(form="source").submit(triple, 4).result(WAIT_S) == 12
+
+
+def triple(x: int) -> int:
+    return 3 * x
+
+
+def test_a_worker_is_kept_from_task_to_task(pool: FakePool) -> None:
+    with Run(pool=pool) as run:
+        futures = [run.work(Counter, i) for i in range(3)]
+        assert [future.result(WAIT_S) for future in futures] == [(0, 1), (1, 2), (2, 3)]
+
+
+def test_a_run_is_found_again_by_its_uid(pool: FakePool) -> None:
+    with Run(pool=pool) as run:
+        run.submit(abs, -1)
+        uid = run.uid
+    with Run(pool=pool, uid=uid) as again:
+        assert again.id == run.id
+        assert again.submit(abs, -2).index == 1
+
+
+def test_leaving_by_an_exception_lets_the_tasks_go_on(pool: FakePool, capsys: pytest.CaptureFixture[str]) -> None:
+    pool.master.work = lambda spec, code, payload: None
+
+    def interrupted() -> None:
+        with Run(pool=pool) as run:
+            run.submit(abs, -1)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert "goes on with 1 unfinished tasks" in capsys.readouterr().err
+    record = pool.book.by_number(1)
+    assert record.closed
+    assert not record.final
+    assert not [message for message in pool.master.heard if isinstance(message, wire.Ask) and message.kind == "cancel"]
+
+
+def test_why_is_asked_of_the_master(pool: FakePool) -> None:
+    pool.master.answers["why"] = lambda arguments: {"sentence": f"asked about {arguments}", "reasons": [{"text": "all workers are busy"}]}
+    with Run(pool=pool) as run:
+        future = run.submit(abs, -1)
+        assert future.why() == "asked about {'task': '1.0'}\nall workers are busy"
+        assert "'run': 1" in run.why()
+
+
+def test_a_dependency_on_another_run_is_refused(pool: FakePool) -> None:
+    with Run(pool=pool) as one, Run(pool=pool) as other:
+        stranger = other.submit(abs, -1)
+        with pytest.raises(BadInput, match="is not a task of this run"):
+            one.options(after=[stranger])
+        with pytest.raises(BadInput, match="one future was given"):
+            one.executable(["true"], after=stranger)  # type: ignore[arg-type]
+
+
+def test_a_future_as_an_argument_is_refused_with_what_to_do_instead(pool: FakePool) -> None:
+    with Run(pool=pool) as run:
+        future = run.submit(abs, -1)
+        with pytest.raises(BadInput, match=r"future of task 1\.0") as caught:
+            run.submit(id, future)
+        assert ".result()" in caught.value.hint
+
+
+def test_a_run_that_had_finished_before_it_was_found_again_ends_at_once(pool: FakePool) -> None:
+    with Run(pool=pool) as run:
+        run.submit(abs, -1)
+    again = Run(pool=pool, uid=run.uid)
+    assert again._session._finished.wait(WAIT_S)
+    again.close()

@@ -1,0 +1,148 @@
+"""Contents at the master: who is sent to whom, how many at once, and how much its disk may take."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections import namedtuple
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pilotfish.core.state import ContentRecord
+from pilotfish.master.link_meter import LinkMeter
+from pilotfish.master.master_content_source import RESERVE_BYTES, MasterContentSource
+from pilotfish.portable.transfer.incoming_content import NoRoom
+from pilotfish.portable.transfer.transfer_protocol import AskElsewhere, AskLater, ContentAbsent
+from tests.support.transfer_stage import digest_of
+
+Usage = namedtuple("Usage", "total used free")
+MIB = 1 << 20
+
+
+class Stage:
+    """A shelf, and the little that it looks at: workers w0, w1, ... of one site, each with a contact."""
+
+    def __init__(self, directory: Path, transfers: int = 16, workers: int = 8) -> None:
+        self.directory = directory
+        names = [f"w{number}" for number in range(workers)]
+        self.contents: dict[str, ContentRecord] = {}
+        self.state = state = SimpleNamespace(
+            unfinished=0,
+            contents=self.contents,
+            workers={name: SimpleNamespace(id=name, site="pond") for name in names},
+            sites={"pond": SimpleNamespace(site=SimpleNamespace(transfers=transfers))},
+        )
+        presence = {name: SimpleNamespace(peer=[name, ["127.0.0.1", 1]]) for name in names}
+        pool: Any = SimpleNamespace(contents=directory / "contents", cache=directory / "cache")
+        machine: Any = SimpleNamespace(state=state, presence=presence)
+        self.shelf = MasterContentSource(pool, machine, LinkMeter(lambda asker: "", lambda: None))
+
+    def add(self, data: bytes) -> str:
+        """A person's file."""
+        digest = digest_of(data)
+        path = self.directory / digest
+        path.write_bytes(data)
+        record = self.contents[digest] = ContentRecord(digest, len(data))
+        record.path, record.mtime_ns = str(path), path.stat().st_mtime_ns
+        return digest
+
+
+def test_the_first_of_a_site_gets_it_from_us_and_the_others_from_those_before_them(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    digest = stage.add(b"x" * 1000)
+    stage.shelf.reading("w0", digest, 1000, False).close()
+    for asker, sources in (("w1", ["w0"]), ("w2", ["w0"]), ("w3", ["w1", "w0"]), ("w6", ["w1", "w0"])):
+        with pytest.raises(AskElsewhere) as answer:
+            stage.shelf.reading(asker, digest, 1000, False)
+        assert [name for name, _ in answer.value.contacts] == sources
+    stage.shelf.reading("w6", digest, 1000, True).close()
+
+
+def test_to_and_from_a_site_go_only_so_many_contents_at_once(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, transfers=2)
+    digest = stage.add(b"x" * 1000)
+    reading = stage.shelf.reading("w0", digest, 1000, True)
+    incoming = stage.shelf.incoming("w1", "ab" * 32, 1000)
+    assert incoming is not None
+    with pytest.raises(AskLater):
+        stage.shelf.reading("w2", digest, 1000, True)
+    with pytest.raises(AskLater):
+        stage.shelf.incoming("w2", "cd" * 32, 1000)
+    incoming.close()
+    again = stage.shelf.incoming("w2", "cd" * 32, 1000)
+    reading.close()
+    stage.shelf.reading("w3", digest, 1000, True).close()
+    assert again is not None
+    again.close()
+
+
+def test_the_room_that_the_journal_needs_is_not_promised_to_several(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = Stage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(0, 0, RESERVE_BYTES + 3 * MIB))
+    first = stage.shelf.incoming("w0", "ab" * 32, 2 * MIB)
+    assert first is not None
+    with pytest.raises(NoRoom, match="2 MiB do not fit"):
+        stage.shelf.incoming("w1", "cd" * 32, 2 * MIB)
+    first.close()
+    second = stage.shelf.incoming("w1", "cd" * 32, 2 * MIB)
+    assert second is not None
+    second.close()
+
+
+def test_a_file_that_was_changed_or_is_gone_is_absent_and_its_person_to_blame(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    changed, gone = stage.add(b"x" * 1000), stage.add(b"y" * 1000)
+    os.utime(stage.contents[changed].path, (1, 1))
+    os.unlink(stage.contents[gone].path)
+    for digest, reason in ((changed, "was changed after it was submitted"), (gone, "No such file")):
+        with pytest.raises(ContentAbsent, match=reason) as answer:
+            stage.shelf.reading("w0", digest, 1000, True)
+        assert answer.value.blame == "user"
+    with pytest.raises(ContentAbsent, match="no run needs a content"):
+        stage.shelf.reading("w0", "ef" * 32, 1000, True)
+
+
+def test_what_no_run_needs_goes_at_once_or_when_no_task_can_have_made_it_anew(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    places = []
+    for data in (b"x" * 1000, b"y" * 1000, b"z" * 1000):
+        incoming = stage.shelf.incoming("w0", digest_of(data), 1000)
+        assert incoming is not None
+        with incoming:
+            incoming.write(data)
+            places.append((digest_of(data), Path(incoming.finish())))
+    (first, gone), (second, stays), (third, _) = places
+    stage.shelf.release(first)
+    assert not gone.exists()
+    stage.state.unfinished = 1
+    stage.shelf.release(second)
+    assert stays.exists(), "a task that runs may have been told that the master has it"
+    stage.contents[second] = ContentRecord(second, 1000)
+    stage.state.unfinished = 0
+    stage.shelf.release(third)
+    assert stays.exists(), "and so it was"
+    del stage.contents[second]
+    stage.shelf.release(second)
+    assert not stays.exists()
+
+
+def test_what_a_worker_holds_that_is_here_may_come_in_a_moment_but_is_not_waited_for_without_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage, now = Stage(tmp_path), [1000.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    record = stage.contents["ab" * 32] = ContentRecord("ab" * 32, 1000)
+    record.holders["w1"] = None
+    record.maker = 1 << 32
+    for _ in range(2):
+        with pytest.raises(AskLater):
+            stage.shelf.reading("w0", record.digest, 1000, True)
+        now[0] += 60.0
+    with pytest.raises(ContentAbsent, match="which task 1.0 made, was kept at w1, and could not be had from there"):
+        stage.shelf.reading("w0", record.digest, 1000, True)
+    record.holders["w1000"] = record.holders.pop("w1")
+    with pytest.raises(ContentAbsent):
+        stage.shelf.reading("w2", record.digest, 1000, True)

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.simulation.campaign import run_campaign
+from tests.simulation.world.data_faults import DATA_FAULTS, TRANSFERS
 from tests.simulation.world.fault_scenario import CLIENT_FAULTS, CONSEQUENCES, MASTER_FAULTS, NODE_FAULTS
-from tests.simulation.world.faults import DATA_FAULTS, TRANSFERS
 from tests.simulation.world.seed_run import try_seed
 
 ENOUGH_FAULTS = 100_000

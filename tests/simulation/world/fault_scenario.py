@@ -13,7 +13,7 @@ import msgspec
 
 from pilotfish.model.settings import PoolSettings
 from pilotfish.model.task import RunOptions, TaskSpec
-from tests.simulation.world.faults import DATA_FAULTS
+from tests.simulation.world.data_faults import DATA_FAULTS
 from tests.simulation.world.simulated_contents import DataPlan, draw_data
 from tests.simulation.world.simulated_tasks import GIB, MOST_S, PersonPlan, TaskMix, draw_specs, draw_tasks
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from pilotfish.model import facts as f
 from pilotfish.model import inputs as i
 from pilotfish.model.states import RUNNING, TASK_STATES
+from tests.simulation.world.data_faults import DATA_FAULTS, TRANSFERS, moving_at
 from tests.simulation.world.fault_scenario import CLIENT_FAULTS, MASTER_FAULTS, NODE_FAULTS
 from tests.simulation.world.simulated_master import AFTER_SYNC, AMID_EFFECTS, BEFORE_APPEND, BEFORE_SYNC, MOMENTS, SimulatedMaster
 from tests.simulation.world.simulated_network import SimulatedLink
@@ -15,7 +16,6 @@ from tests.simulation.world.simulated_node import NEVER, SimulatedNode
 
 if TYPE_CHECKING:
     from tests.simulation.world.fault_world import FaultWorld
-if TYPE_CHECKING:
     from tests.simulation.world.simulated_node import SimulatedNode
 
 RARE_FACTS = (
@@ -403,56 +403,3 @@ _CLIENT_FAULTS: dict[str, Callable[[FaultInjector], bool]] = {
     "client-cut": FaultInjector._client_cut,
     "client-stall": FaultInjector._client_stall,
 }
-
-
-# Faults of caches, and of the files that people have.
-
-TRANSFERS = ("staging", "stowing", "stowed")
-
-
-def moving_at(node: SimulatedNode) -> list[str]:
-    """What is under way there: contents to it, files from it, or the word that they have come."""
-    machine = node.machine
-    made = any(result.made for result in machine.results.kept.values())
-    return [state for state, holds in zip(TRANSFERS, (machine.work.staged, machine.staging.stowing, made), strict=True) if holds]
-
-
-def _node_disk_full(node: SimulatedNode) -> bool:
-    node.carrier.full_until = node.world.now + node.world.dice.uniform(2.0, 30.0)
-    return True
-
-
-def _cache_evicted(node: SimulatedNode) -> bool:
-    """Somebody else needs the room. A stopped agent notices nothing, and evicts nothing."""
-    if node.hung or not node.carrier.evict(node.world.dice.randint(1, 10)):
-        return False
-    node.turn()
-    return True
-
-
-def _cache_damaged(node: SimulatedNode) -> bool:
-    wanted = node.machine.staging.wanted
-    idle = [*node.carrier.idle_contents(), *(digest for digest in node.carrier.disk.held if digest not in wanted)]
-    if not idle:
-        return False
-    node.carrier.spoil(node.world.dice.choice(idle))
-    return True
-
-
-def _input_changed(node: SimulatedNode) -> bool:
-    """A person changes a file that tasks still need: once is enough."""
-    world = node.world
-    assert world.scenario.data is not None
-    if world.library.removed:
-        return False
-    world.library.removed[world.dice.choice(world.scenario.data.inputs).digest] = None
-    return True
-
-
-DATA_FAULTS: dict[str, Callable[[SimulatedNode], bool]] = {
-    "node-disk-full": _node_disk_full,
-    "cache-evicted": _cache_evicted,
-    "cache-damaged": _cache_damaged,
-    "input-changed": _input_changed,
-}
-"""Only where there are contents."""

@@ -1,0 +1,59 @@
+"""Injects faults into caches and into the files that clients have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tests.simulation.world.simulated_node import SimulatedNode
+
+TRANSFERS = ("staging", "stowing", "stowed")
+
+
+def moving_at(node: SimulatedNode) -> list[str]:
+    """What is under way there: contents to it, files from it, or the word that they have come."""
+    machine = node.machine
+    made = any(result.made for result in machine.results.kept.values())
+    return [state for state, holds in zip(TRANSFERS, (machine.work.staged, machine.staging.stowing, made), strict=True) if holds]
+
+
+def _node_disk_full(node: SimulatedNode) -> bool:
+    node.carrier.full_until = node.world.now + node.world.dice.uniform(2.0, 30.0)
+    return True
+
+
+def _cache_evicted(node: SimulatedNode) -> bool:
+    """Somebody else needs the room. A stopped agent notices nothing, and evicts nothing."""
+    if node.hung or not node.carrier.evict(node.world.dice.randint(1, 10)):
+        return False
+    node.turn()
+    return True
+
+
+def _cache_damaged(node: SimulatedNode) -> bool:
+    wanted = node.machine.staging.wanted
+    idle = [*node.carrier.idle_contents(), *(digest for digest in node.carrier.disk.held if digest not in wanted)]
+    if not idle:
+        return False
+    node.carrier.spoil(node.world.dice.choice(idle))
+    return True
+
+
+def _input_changed(node: SimulatedNode) -> bool:
+    """A person changes a file that tasks still need: once is enough."""
+    world = node.world
+    assert world.scenario.data is not None
+    if world.library.removed:
+        return False
+    world.library.removed[world.dice.choice(world.scenario.data.inputs).digest] = None
+    return True
+
+
+DATA_FAULTS: dict[str, Callable[[SimulatedNode], bool]] = {
+    "node-disk-full": _node_disk_full,
+    "cache-evicted": _cache_evicted,
+    "cache-damaged": _cache_damaged,
+    "input-changed": _input_changed,
+}
+"""Only where there are contents."""

@@ -71,6 +71,7 @@ EXAMPLES: list[Any] = [
     wire.Watch(1, 0, True),
     wire.Taken(1, 5),
     wire.Ask(1, "status", {"run": 1}),
+    wire.Ask(1, "cancel", {"run": 1}, "a-1"),
     wire.Opened("uid", 1, 0, 0, 0),
     wire.Accepted(1, 5),
     wire.Ended(1, 0, [wire.EndedItem(0, 4, None, 1, 2, 3, 4), wire.EndedItem(1, 5, FAILURE, 1, 2, 3, 4)]),

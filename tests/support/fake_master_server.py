@@ -26,6 +26,8 @@ _PREFIX = struct.Struct("!II")
 NOTHING = struct.pack("!I4Q", 4, 0, 4, 0, 0) + b"\x80\x05N."
 """What a Python task that returned None leaves."""
 
+LATE_S = 30.0
+
 Worked = tuple[Failure | None, bytes]
 Work = Callable[[TaskSpec, bytes, bytes], Worked | None]
 """Does a task from its spec, the spec's code and its payload; None leaves it running."""
@@ -98,6 +100,8 @@ class FakeMaster:
         self.began_first = False
         self.full = False
         """The disk is full: no task is taken."""
+        self.close_door_late = False
+        """When killed, close the connections first, and the listening socket once somebody waits at it."""
         self._path, self._key = write_credentials(directory)
         self._path.unlink(missing_ok=True)
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -144,8 +148,10 @@ class FakeMaster:
     def _hang_up(self) -> None:
         for peer in self._peers.values():
             peer.sock.close()
+        if self.close_door_late:
+            select.select([self._listener], [], [], LATE_S)
+        # The name stays, as it does when a process is killed: it may be the successor's by now, as a client revives one when it is cut off.
         self._listener.close()
-        self._path.unlink(missing_ok=True)
         os.close(self._stop_read)
         os.close(self._stop_write)
 

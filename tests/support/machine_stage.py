@@ -96,7 +96,11 @@ class Stage:
     # --- clients --------------------------------------------------------------------------------------------------------------------
 
     def ask(self, kind: str, **arguments: Any) -> Any:
-        self.tell(i.ClientMessage(CLIENT, m.Ask(1, kind, arguments)))
+        return self.request("", kind, **arguments)
+
+    def request(self, request: str, kind: str, **arguments: Any) -> Any:
+        """Ask under a name, by which a repetition is known."""
+        self.tell(i.ClientMessage(CLIENT, m.Ask(1, kind, arguments, request)))
         problems = self.sent(m.Problem)
         if problems:
             return problems[0]

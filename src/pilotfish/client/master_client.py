@@ -18,7 +18,7 @@ from typing import Any
 
 from pilotfish.applications.parcel import Parcel, joined
 from pilotfish.applications.task_list import NOTHING, TaskEntry, TaskList, TaskNeeds
-from pilotfish.client.master_connection import MasterConnection, dial
+from pilotfish.client.master_connection import Interrupt, MasterConnection, Reconnect, dial
 from pilotfish.client.pending_requests import PendingRequest, PendingRequests, Reply
 from pilotfish.client.submission import RunListener, Submission
 from pilotfish.errors import ConnectionFailed, JournalFull, PilotfishError
@@ -30,17 +30,18 @@ from pilotfish.store.shared_payloads import SHARE_BYTES, shared_directory, write
 
 PATIENCE_S = 60.0
 """How long a master may be away before the client gives up."""
-HANDSHAKE_S = 20.0
 FULL_DISK_S = 1.0
 """How long to wait before tasks are offered again to a master whose disk is full."""
 _DIRECT_AFTER_S = 0.0001
 """A caller sends by itself when nothing was sent for so long: tasks come one by one, and there is nothing to batch."""
 _BACKLOG_BYTES = 256 * 1024 * 1024
 """Callers wait when more than this is on its way to the master."""
-_BACK_OFF_S = (0.0, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
-
 
 _clients: weakref.WeakSet[MasterClient] = weakref.WeakSet()
+
+
+class _SayAgain(ConnectionFailed):
+    """The connection is fine, but what was sent over it was refused for now."""
 
 
 class MasterClient:
@@ -53,10 +54,8 @@ class MasterClient:
         self.share = shared_directory(PoolDirectory(pool_directory).payloads)
         self.contents = PoolDirectory(pool_directory).contents
         """Where large payloads lie that everybody on this machine reads and writes directly."""
-        self._patience_s = patience_s
         self.on_end: Callable[[], None] | None = None
         """Called in the client's thread as its last act."""
-        self._revive = revive
         self._owner = os.getpid()
         self._lock = threading.Lock()
         self._sending = threading.Lock()
@@ -70,6 +69,7 @@ class MasterClient:
         self._runs: dict[int, Submission] = {}
         self._errands = PendingRequests()
         self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._reconnection = Reconnect(pool_directory, revive, patience_s, Interrupt(self._wake_read, self._is_over))
         self._poll = select.poll()
         self._poll.register(self._wake_read, select.POLLIN)
         self._thread = threading.Thread(target=self._main, name="pilotfish-client", daemon=True)
@@ -86,12 +86,12 @@ class MasterClient:
         """
         directory = Path(pool_directory)
         try:
-            link = dial(directory, HANDSHAKE_S)
+            link = dial(directory)
         except ConnectionFailed:
             if revive is None:
                 raise
             revive()
-            link = dial(directory, HANDSHAKE_S)
+            link = dial(directory)
         return cls(directory, link, revive, patience_s)
 
     # --- what callers do ----------------------------------------------------------------------------------------------------------
@@ -175,7 +175,7 @@ class MasterClient:
             return
         with self._lock:
             self._closing = True
-            self._wake()
+            self._wake(wherever=True)
         if wait and self.is_elsewhere():
             self._thread.join()
 
@@ -198,8 +198,9 @@ class MasterClient:
         if self._closing:
             raise ConnectionFailed("this client has been closed")
 
-    def _wake(self) -> None:
-        if self._sleeping:
+    def _wake(self, wherever: bool = False) -> None:
+        """Have the client's thread look around. ``wherever``: also if it waits for a master, to which nothing can be sent yet."""
+        if self._sleeping or (wherever and self._wake_write >= 0):
             self._sleeping = False
             os.write(self._wake_write, b"w")
 
@@ -243,8 +244,11 @@ class MasterClient:
             while self._link is not None:
                 try:
                     self._serve(self._link)
-                except (OSError, ConnectionFailed):
+                except (OSError, ConnectionFailed) as problem:
                     self._drop()
+                    if not isinstance(problem, _SayAgain):
+                        with self._lock:
+                            self._errands.cut_off()
                     if self._is_over():
                         break
                     self._reconnect()
@@ -267,6 +271,7 @@ class MasterClient:
         with self._lock:
             os.close(self._wake_read)
             os.close(self._wake_write)
+            self._wake_write = -1
 
     def _serve(self, link: MasterConnection) -> None:
         """Send and receive until the link breaks (an exception) or the client is closed."""
@@ -294,12 +299,14 @@ class MasterClient:
             self._sleeping = False
             if self._say_again_at is not None and time.monotonic() >= self._say_again_at:
                 self._say_again_at = None
-                raise ConnectionFailed("the disk of the master was full: say everything again")
+                raise _SayAgain("the disk of the master was full: say everything again")
             for ready, _ in events:
                 if ready == wake:
                     os.read(wake, 64)
                 else:
                     for message, body in link.receive():
+                        if type(message) is not Opened:  # with which every connection begins
+                            self._reconnection.heard()
                         self._handle(message, body)
                         del message, body  # what was large is not kept while nothing comes
 
@@ -386,6 +393,9 @@ class MasterClient:
         if question is None:
             return
         if isinstance(message, Answer):
+            if question.kind == "forget":
+                with self._lock:
+                    self._runs.pop(question.arguments.get("run", -1), None)
             question.answer(Reply(message.data, bytes(body)))
         else:
             question.fail(problem)
@@ -426,24 +436,10 @@ class MasterClient:
 
     def _reconnect(self) -> None:
         """A new link, on which everything unconfirmed is said again. Gives up when the master stays away."""
-        if not self._patience_s:
-            raise ConnectionFailed("the master is gone")
-        deadline, tries = time.monotonic() + self._patience_s, 0
-        while True:
-            try:
-                if tries and self._revive is not None:
-                    self._revive()
-                link = dial(self.pool_directory, HANDSHAKE_S)
-                break
-            except ConnectionFailed:
-                if time.monotonic() > deadline or self._is_over():
-                    raise
-            pause = _BACK_OFF_S[min(tries, len(_BACK_OFF_S) - 1)]
-            tries += 1
-            if select.select([self._wake_read], [], [], pause)[0]:
-                os.read(self._wake_read, 64)
+        link = self._reconnection.connect(self._is_over)
         with self._sending, self._lock:
-            for run in self._runs.values():
+            forgotten = self._errands.runs_to_forget()  # to open one of these might make a new run of it
+            for run in [run for run in self._runs.values() if run.run not in forgotten]:
                 link.put(frame(run.opening()))
                 for encoded in run.again():
                     link.put(encoded)

@@ -1,6 +1,7 @@
 """One proven connection to a master, as a client has it: a Unix socket, frames in, frames out, nothing that waits.
 
-``dial`` does wait: it connects, proves who we are and has the master prove that it is ours.
+``dial`` does wait: it connects, proves who we are and has the master prove that it is ours. ``Reconnect`` dials again after a connection
+broke.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import select
 import socket
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,31 @@ _READ_BYTES_LARGE = 1024 * 1024
 _JOIN_BELOW = 32 * 1024
 """Smaller parts are joined before they are sent: one copy is cheaper than one more entry for the kernel to walk."""
 _PARTS_PER_CALL = 64
+HANDSHAKE_S = 20.0
+_BACK_OFF_S = (0.0, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+"""Pauses before the second, third, ... try to reach the master."""
+_STEADY_S = 5.0
+"""Seconds after which a connection counts as good although nothing came over it."""
+
+
+class Interrupt:
+    """Ends a wait early: ``descriptor`` becomes readable when ``wanted`` may have changed."""
+
+    def __init__(self, descriptor: int, wanted: Callable[[], bool]) -> None:
+        self.descriptor = descriptor
+        self._wanted = wanted
+
+    def rang(self) -> bool:
+        """Call it when the descriptor is readable: whether the wait is to end."""
+        os.read(self.descriptor, 64)
+        return self._wanted()
+
+    def pause(self, seconds: float) -> None:
+        """Sleep, but not longer than until somebody rings."""
+        poll = select.poll()
+        poll.register(self.descriptor, select.POLLIN)
+        if poll.poll(seconds * 1000):
+            self.rang()
 
 
 class MasterConnection:
@@ -93,13 +119,19 @@ class MasterConnection:
     def close(self) -> None:
         self.sock.close()
 
-    def next_frame(self, deadline: float) -> Message:
+    def next_frame(self, deadline: float, interrupt: Interrupt | None = None) -> Message:
         """The next message, waited for: only for the handshake, in which the master says one thing at a time."""
+        poll = select.poll()  # select() cannot look at descriptors above 1023, and a program may have more files open than that
+        poll.register(self.sock, select.POLLIN)
+        if interrupt is not None:
+            poll.register(interrupt.descriptor, select.POLLIN)
         while True:
-            ready, _, _ = select.select([self.sock], [], [], max(0.0, deadline - time.monotonic()))
+            ready = dict(poll.poll(max(0.0, deadline - time.monotonic()) * 1000))
             if not ready:
                 raise ConnectionFailed("the master did not answer in time", "see whether it is busy: pilotfish status")
-            if frames := self.receive():
+            if interrupt is not None and interrupt.descriptor in ready and interrupt.rang():
+                raise ConnectionFailed("this client has been closed")
+            if self.sock.fileno() in ready and (frames := self.receive()):
                 message: Message = frames[0][0]
                 return message
 
@@ -121,7 +153,7 @@ def read_credentials(pool_directory: Path) -> dict[str, Any]:
     return credentials
 
 
-def dial(pool_directory: Path, timeout_s: float) -> MasterConnection:
+def dial(pool_directory: Path, timeout_s: float = HANDSHAKE_S, interrupt: Interrupt | None = None) -> MasterConnection:
     """A proven link to the master of a pool; the credentials are read anew, as the master may have moved."""
     credentials = read_credentials(pool_directory)
     paths = [end["path"] for end in credentials.get("endpoints", ()) if end.get("kind") == "unix"]
@@ -131,7 +163,7 @@ def dial(pool_directory: Path, timeout_s: float) -> MasterConnection:
         try:
             sock.settimeout(timeout_s)
             sock.connect(path)
-            return _prove(MasterConnection(sock), credentials, timeout_s)
+            return _prove(MasterConnection(sock), credentials, timeout_s, interrupt)
         except (OSError, ConnectionFailed) as error:
             sock.close()
             problem = error
@@ -142,10 +174,10 @@ def dial(pool_directory: Path, timeout_s: float) -> MasterConnection:
     raise ConnectionFailed(f"no master answers at {paths[-1]}: {problem}", "start one with: pilotfish run") from problem
 
 
-def _prove(link: MasterConnection, credentials: dict[str, Any], timeout_s: float) -> MasterConnection:
+def _prove(link: MasterConnection, credentials: dict[str, Any], timeout_s: float, interrupt: Interrupt | None) -> MasterConnection:
     deadline = time.monotonic() + timeout_s
     key, key_id, role = bytes.fromhex(credentials["key"]), credentials["key_id"], CLIENT
-    banner = link.next_frame(deadline)
+    banner = link.next_frame(deadline, interrupt)
     if not isinstance(banner, Banner):
         raise ConnectionFailed("what answered is no Pilotfish master", "pilotfish doctor")
     if banner.protocol != PROTOCOL:
@@ -156,7 +188,7 @@ def _prove(link: MasterConnection, credentials: dict[str, Any], timeout_s: float
     mac = proof(key, "peer", role, key_id, (banner.nonce, nonce), UNIX)
     link.put(frame(Prove(PROTOCOL, role, key_id, nonce, mac)))
     link.flush()
-    answer = link.next_frame(deadline)
+    answer = link.next_frame(deadline, interrupt)
     if isinstance(answer, Refused):
         raise ConnectionFailed(f"the master refused us: {answer.reason}", "pilotfish doctor")
     right = proof(key, "master", role, key_id, (nonce, banner.nonce), UNIX)
@@ -164,3 +196,50 @@ def _prove(link: MasterConnection, credentials: dict[str, Any], timeout_s: float
         raise ConnectionFailed("the master could not prove that it holds our key", "pilotfish doctor")
     link.trust(answer.epoch)
     return link
+
+
+class Reconnect:
+    """Reaches the master again after a connection broke: at once, then after growing pauses, and not for ever.
+
+    A master that dies again and again before it says anything is treated like one that is away: the pauses go on growing and its time
+    runs out, so that a request that kills every master neither keeps them busy with starting nor lets its client wait without end.
+    """
+
+    def __init__(self, pool_directory: Path, revive: Callable[[], None] | None, patience_s: float, interrupt: Interrupt) -> None:
+        self._pool_directory = pool_directory
+        self._revive = revive
+        self._patience_s = patience_s
+        self._interrupt = interrupt
+        self._fruitless = 0
+        """Connections in a row over which nothing came."""
+        self._away_since = 0.0
+        self._connected_at = time.monotonic()
+
+    def heard(self) -> None:
+        """The master said something that shows that it does its work."""
+        self._fruitless = 0
+
+    def connect(self, is_over: Callable[[], bool]) -> MasterConnection:
+        """A new link. Raises ConnectionFailed when the master stays away, or nobody needs it any more."""
+        if not self._patience_s:
+            raise ConnectionFailed("the master is gone")
+        now = time.monotonic()
+        if not self._fruitless or now - self._connected_at > _STEADY_S:
+            self._fruitless, self._away_since = 0, now
+        deadline, tries, problem = self._away_since + self._patience_s, self._fruitless, None
+        while True:
+            if tries:
+                if time.monotonic() > deadline or is_over():
+                    raise problem or ConnectionFailed("every master dies before it answers", "see why: pilotfish doctor")
+                self._interrupt.pause(_BACK_OFF_S[min(tries, len(_BACK_OFF_S)) - 1])
+            try:
+                if problem is not None and self._revive is not None:
+                    self._revive()
+                link = dial(self._pool_directory, HANDSHAKE_S, self._interrupt)
+                break
+            except ConnectionFailed as failure:
+                problem = failure
+            tries += 1
+        self._fruitless += 1
+        self._connected_at = time.monotonic()
+        return link

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import secrets
 import threading
 from typing import Any, NamedTuple
 
 from pilotfish.client.submission import Submission
-from pilotfish.errors import PilotfishError
+from pilotfish.errors import ConnectionFailed, PilotfishError
 from pilotfish.model.message_frames import Buffer, frame
 from pilotfish.model.messages import Ask
+
+MOST_TRIES = 3
+"""A question is given up after so many connections that broke before the answer: it may be what the masters die of."""
 
 
 class Reply(NamedTuple):
@@ -19,11 +23,12 @@ class Reply(NamedTuple):
 
 
 class PendingRequest:
-    __slots__ = ("_problem", "_reply", "_said", "arguments", "kind")
+    __slots__ = ("_problem", "_reply", "_said", "_tries", "arguments", "kind")
 
     def __init__(self, kind: str, arguments: dict[str, Any]) -> None:
         self.kind = kind
         self.arguments = arguments
+        self._tries = 0
         self._reply: Reply | None = None
         self._problem: PilotfishError | None = None
         self._said = threading.Event()
@@ -35,6 +40,17 @@ class PendingRequest:
     def fail(self, problem: PilotfishError) -> None:
         self._problem = problem
         self._said.set()
+
+    def cut_off(self) -> bool:
+        """The connection over which it was sent broke. Whether it is settled by that, and not to be asked again."""
+        self._tries += 1
+        if self.kind == "stop":
+            # The master that is asked to stop may be gone before its answer is.
+            self.answer(Reply({}, b""))
+        elif self._tries >= MOST_TRIES:
+            text = f"{self.kind}: the connection broke {MOST_TRIES} times before the master answered"
+            self.fail(ConnectionFailed(text, "see why: pilotfish doctor"))
+        return self._said.is_set()
 
     def wait(self) -> Reply:
         self._said.wait()
@@ -53,6 +69,8 @@ class PendingRequests:
         self._questions: dict[int, PendingRequest] = {}
         self._unsent: list[int] = []
         self._next = 0
+        self._name = secrets.token_hex(8)
+        """Of this client, among all that ever speak to the pool."""
 
     def __bool__(self) -> bool:
         return bool(self._opening or self._questions)
@@ -82,9 +100,18 @@ class PendingRequests:
 
     def cut_questions(self) -> list[list[Buffer]]:
         """The frames that ask; they go last, so that a question about a task comes after the task."""
-        frames = [frame(Ask(number, self._questions[number].kind, self._questions[number].arguments)) for number in self._unsent]
+        frames = [frame(self._asking(number)) for number in self._unsent]
         self._unsent.clear()
         return frames
+
+    def _asking(self, number: int) -> Ask:
+        """The same each time that it is asked, so that the master knows it again."""
+        question = self._questions[number]
+        return Ask(number, question.kind, question.arguments, f"{self._name}-{number}")
+
+    def runs_to_forget(self) -> set[Any]:
+        """Runs that the master may have forgotten already, although it has not said so."""
+        return {question.arguments.get("run") for question in self._questions.values() if question.kind == "forget"}
 
     def opened(self, uid: str) -> tuple[Submission, PendingRequest] | None:
         return self._opening.pop(uid, None)
@@ -97,14 +124,18 @@ class PendingRequests:
     def answered(self, number: int) -> PendingRequest | None:
         return self._questions.pop(number, None)
 
+    def cut_off(self) -> None:
+        """The connection broke: no answer will come to what was sent over it."""
+        unsent, open_unsent = set(self._unsent), set(self._open_unsent)
+        for number, question in list(self._questions.items()):
+            if number not in unsent and question.cut_off():
+                del self._questions[number]
+        for uid, (_, question) in list(self._opening.items()):
+            if uid not in open_unsent and question.cut_off():
+                del self._opening[uid]
+
     def repeat(self) -> None:
-        """The connection is new: ask everything again. Nothing that can be asked is done twice for that."""
-        sent = [number for number in self._questions if number not in self._unsent]
-        for number in sent:
-            kind = self._questions[number].kind
-            if kind == "stop":
-                # The master that is asked to stop may be gone before its answer is.
-                self._questions.pop(number).answer(Reply({}, b""))
+        """The connection is new: ask everything again."""
         self._open_unsent = list(self._opening)
         self._unsent = list(self._questions)
 

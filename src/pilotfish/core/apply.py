@@ -10,7 +10,7 @@ from pilotfish.core import state_snapshot
 from pilotfish.core.data import intermediate_files, replicas
 from pilotfish.core.learning import speedups
 from pilotfish.core.pilots.pilot_records import Pilot, SiteRecord
-from pilotfish.core.state import KEPT_GONE_WORKERS, UNIT, AttemptLosses, Run, State, Task, Worker
+from pilotfish.core.state import KEPT_ANSWERS, KEPT_GONE_WORKERS, UNIT, AttemptLosses, Run, State, Task, Worker
 from pilotfish.core.tasks import fair_share, multi_node, speculative_copies
 from pilotfish.core.tasks.fair_share import settle
 from pilotfish.core.tasks.transitions import dequeue, end, enqueue, maybe_ended, move, occupy, put_back, release, take_away
@@ -444,6 +444,12 @@ def _key_revoked(state: State, fact: f.KeyRevoked, at: float) -> None:
     state.revoked[fact.key_id] = None
 
 
+def _request_answered(state: State, fact: f.RequestAnswered, at: float) -> None:
+    state.answers[fact.request] = fact.answer
+    if len(state.answers) > KEPT_ANSWERS:
+        del state.answers[next(iter(state.answers))]
+
+
 def _restored(state: State, fact: f.Restored, at: float) -> None:
     state_snapshot.restore(state, fact.kind, fact.row)
 
@@ -570,5 +576,6 @@ _RULES: dict[type, Callable[[State, Any, float], None]] = {
     f.SiteDescribed: _site_described,
     f.SiteWanted: _site_wanted,
     f.KeyRevoked: _key_revoked,
+    f.RequestAnswered: _request_answered,
     f.Restored: _restored,
 }

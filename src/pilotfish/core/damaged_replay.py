@@ -16,7 +16,7 @@ from pilotfish.core.apply import apply
 from pilotfish.core.state import State
 from pilotfish.core.tasks.speculative_copies import attempts
 from pilotfish.core.tasks.transitions import enqueue, move
-from pilotfish.errors import PilotfishError
+from pilotfish.errors import IllegalTransition
 from pilotfish.model import facts as f
 from pilotfish.model.ids import INDEX_MASK, run_of
 from pilotfish.model.states import DONE, READY, WAITING
@@ -42,7 +42,7 @@ def apply_mended(state: State, fact: f.AnyFact, at: float) -> bool:
     try:
         for part in _mend(state, fact):
             apply(state, part, at)
-    except (LookupError, PilotfishError):
+    except (LookupError, IllegalTransition):
         return False
     return True
 

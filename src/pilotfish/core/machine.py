@@ -49,7 +49,7 @@ SOON_S = 0.01
 """The soonest that a policy or strategy is asked again when nothing happens."""
 
 
-_UNIMPORTANT = (f.TasksStarted, f.TasksClaimed, f.LinkMeasured)
+_UNIMPORTANT = (f.TasksStarted, f.TasksClaimed, f.LinkMeasured, f.RequestAnswered)
 """Facts by which no room becomes free and no task ready: nothing is to be decided because of them."""
 
 

@@ -443,6 +443,8 @@ class State:
     settled_at: float = 0.0
     """Up to then, shares were charged for what they occupied."""
     revoked: dict[str, None] = field(default_factory=dict)
+    answers: dict[str, Any] = field(default_factory=dict)
+    """What clients were answered to their latest commands, by request: a command that comes again was carried out already."""
 
     def admit(self, worker: Worker) -> None:
         self.workers[worker.id] = worker
@@ -465,5 +467,7 @@ class State:
         return self.runs[task.id >> ids.INDEX_BITS].specs[task.spec]
 
 
+KEPT_ANSWERS = 1000
+"""Maximum number of answers that are kept for clients that ask again. They do so within a minute or not at all."""
 KEPT_GONE_WORKERS = 1000
 """So many workers that left are remembered by name, to tell them so if they come back, and for people to look at."""

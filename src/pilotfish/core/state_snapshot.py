@@ -49,6 +49,8 @@ def dump(state: State) -> Iterator[f.Restored]:
         yield f.Restored("twins", [_twin_row(task, twin) for task, twin in state.twins.items()])
     if state.gangs:
         yield f.Restored("gangs", [[task.id, [worker.id for worker in workers]] for task, workers in state.gangs.items()])
+    if state.answers:
+        yield f.Restored("answers", [[request, answer] for request, answer in state.answers.items()])
     if state.speedups:
         yield f.Restored("speedups", [[name, [[cores, *row] for cores, row in known.items()]] for name, known in state.speedups.items()])
     for shape in state.ready:
@@ -247,6 +249,10 @@ def _restore_speedups(state: State, rows: Any) -> None:
         state.speedups[name] = {cores: (samples, mean_s) for cores, samples, mean_s in known}
 
 
+def _restore_answers(state: State, rows: Any) -> None:
+    state.answers.update((request, answer) for request, answer in rows)
+
+
 def _restore_contents(state: State, rows: Any) -> None:
     for digest, size, path, mtime_ns, inode, home, maker in rows:
         record = state.contents[digest] = ContentRecord(digest, size)
@@ -306,6 +312,7 @@ _RESTORE = {
     "worker": _restore_worker,
     "twins": _restore_twins,
     "gangs": _restore_gangs,
+    "answers": _restore_answers,
     "speedups": _restore_speedups,
     "queue": _restore_queue,
     "forecast": _restore_forecast,

@@ -303,6 +303,14 @@ class KeyRevoked(Fact, frozen=True, tag="revoked"):
     key_id: str
 
 
+class RequestAnswered(Fact, frozen=True, tag="answered"):
+    """A command of a client was carried out, by the facts before this one in the same record. If its answer is lost, the client asks again
+    under the same ``request``, and gets this one."""
+
+    request: str
+    answer: Any
+
+
 class Restored(Fact, frozen=True, tag="restored"):
     """One piece of a snapshot (see core/state_snapshot.py)."""
 
@@ -348,6 +356,7 @@ AnyFact = (
     | SiteDescribed
     | SiteWanted
     | KeyRevoked
+    | RequestAnswered
     | Restored
 )
 

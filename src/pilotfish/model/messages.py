@@ -367,6 +367,8 @@ class Ask(Message, frozen=True, tag="ask"):
     query: int
     kind: str
     arguments: dict[str, Any]
+    request: str = ""
+    """Names this request and no other, so that a command that is sent again after its answer was lost is not carried out twice."""
 
 
 # --- master to client -------------------------------------------------------------------------------------------------------------

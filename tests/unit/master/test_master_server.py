@@ -9,7 +9,9 @@ from unittest.mock import Mock
 
 import pytest
 
+from pilotfish.core.clients.client_messages import client_messages
 from pilotfish.core.machine import Turn
+from pilotfish.errors import IllegalTransition
 from pilotfish.master.master_server import MasterServer
 from pilotfish.model import effects as e
 from pilotfish.model import facts as f
@@ -74,6 +76,29 @@ def test_only_the_client_of_a_private_pool_ends_with_it(tmp_path: Path, name: st
         link = Mock(role="client", number=1, near=False)
         master._heard(link, m.Open("uid", RunOptions()), memoryview(b""))
         assert link.near is near
+    finally:
+        master.journal.close()
+        master.cargo.close()
+        master.lock.release()
+
+
+def test_an_error_of_the_machine_ends_the_master_and_nothing_of_the_turn_is_kept(tmp_path: Path) -> None:
+    """The state may be half changed. What is in the journal is not, and the next master starts from that."""
+    master = MasterServer(PoolDirectory(tmp_path / "pool").make(), PoolSettings())
+    try:
+        link = Mock(role="client", number=1, near=False)
+        master._call_turn = Mock()  # type: ignore[method-assign]
+        master._die = Mock()  # type: ignore[method-assign]
+        master.machine.start(0.0)
+        master.journal.append = Mock()  # type: ignore[method-assign]
+        master._heard(link, m.Open("uid", RunOptions()), memoryview(b""))
+        master._heard(link, m.Ask(1, "pause", {"run": 1}), memoryview(b""))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setitem(client_messages.KNOWN, "pause", Mock(side_effect=IllegalTransition("a bug")))
+            master._turn()
+        master._die.assert_called_once_with()
+        master.journal.append.assert_not_called()
+        link.send.assert_not_called()
     finally:
         master.journal.close()
         master.cargo.close()

@@ -13,7 +13,7 @@ from pilotfish.core.explain import queries
 from pilotfish.core.pilots import site_events
 from pilotfish.core.state import CLIENT_GONE, Run
 from pilotfish.core.workers import agent_messages
-from pilotfish.errors import BadInput, JournalFull, PilotfishError
+from pilotfish.errors import BadInput, IllegalTransition, JournalFull
 from pilotfish.model import effects as e
 from pilotfish.model import facts as f
 from pilotfish.model import messages as m
@@ -32,8 +32,12 @@ APPLICATION_BACK_S = 1.0
 MOST = 1e15
 """No worker will ever have more of anything."""
 MOST_COUNT = 1_000_000_000
+REFUSALS = (BadInput, JournalFull)
+"""What a request is refused with, before anything is done for it. Any other error is a bug of ours that may have left a state that cannot
+be: it goes up to the host, which ends the master, and the next one starts from what was written down."""
 UNTOLD = -1
 """The query number of a problem that answers no question."""
+MOST_REQUEST = 100
 PEEK_S = 10.0
 """How long a worker may take to answer a look at the output of a task."""
 
@@ -41,9 +45,12 @@ PEEK_S = 10.0
 def hear(machine: Machine, link: int, message: m.FromClient, payloads: list[Payload]) -> None:
     machine.audience.links.setdefault(link, {})
     query = message.query if isinstance(message, m.Ask) else UNTOLD
+    before = len(machine.facts), len(machine.effects)
     try:
         _HEAR[type(message)](machine, link, message, payloads)
-    except PilotfishError as problem:
+    except REFUSALS as problem:
+        if (len(machine.facts), len(machine.effects)) != before:
+            raise IllegalTransition(f"{message} was refused after something had been done for it") from problem
         for payload in payloads:
             if isinstance(payload, StoredPayload):
                 machine.effects.append(e.ReleasePayload(payload, refused=True))
@@ -88,10 +95,10 @@ def _submit(machine: Machine, link: int, message: m.Submit, payloads: list[Paylo
     awaited = _read_awaited(run, message, known, deps)
     _check_contents(machine, (content for spec in message.specs for content in spec.contents))
     _check_contents(machine, (content for wanted in message.contents.values() for content in wanted))
+    specs = [_with_code(spec, code) for spec, code in zip(message.specs[known_specs:], codes[known_specs:], strict=True)]
     # From here on nothing is refused: what is refused gives up its payloads, and that must happen once.
     for payload in (*codes[:known_specs], *inputs[:known]):
         machine.release_payload(payload)
-    specs = [_with_code(spec, code) for spec, code in zip(message.specs[known_specs:], codes[known_specs:], strict=True)]
     if specs:
         machine.record(f.SpecsAdded(run.id, len(run.specs), specs))
         agent_messages.find_again(machine, (content.digest for spec in specs for content in spec.contents))
@@ -196,7 +203,7 @@ def _close(machine: Machine, link: int, message: m.Close, payloads: list[Payload
 def _watch(machine: Machine, link: int, message: m.Watch, payloads: list[Payload]) -> None:
     run = _run(machine, message.run)
     # After damage to the journal the order of endings is not the one that clients have counted.
-    cursor = 0 if machine.history_damaged else min(message.cursor, len(run.ended))
+    cursor = 0 if machine.history_damaged else max(0, min(message.cursor, len(run.ended)))
     machine.audience.links[link][run.id] = Subscription(cursor, message.payloads)
 
 
@@ -214,22 +221,36 @@ def _ask(machine: Machine, link: int, message: m.Ask, payloads: list[Payload]) -
     if message.kind == "tail":
         _tail(machine, link, message)
         return
-    known: dict[str, Callable[[Machine, dict[str, Any]], Any]] = {**queries.QUESTIONS, **pool_commands.COMMANDS, **site_events.COMMANDS}
-    if message.kind not in known:
-        raise BadInput(f"unknown question {message.kind!r}", f"known are: {', '.join(sorted(known))}")
-    try:
-        answer = known[message.kind](machine, message.arguments)
-    except (LookupError, TypeError, ValueError, OverflowError) as problem:
-        raise BadInput(f"{message.kind} cannot be done with {message.arguments}: {problem!r}", "see: pilotfish --help") from problem
+    if message.kind not in KNOWN:
+        raise BadInput(f"unknown question {message.kind!r}", f"known are: {', '.join(sorted(KNOWN))}")
+    answer = _answer_once(machine, message)
     if isinstance(answer, queries.PayloadAnswer):
         machine.effects.append(e.Send(link, m.Answer(message.query, {"length": answer.length}), [answer.payload], whole=True))
     else:
         machine.send(link, m.Answer(message.query, answer))
 
 
+KNOWN: dict[str, Callable[[Machine, dict[str, Any]], Any]] = {**queries.QUESTIONS, **pool_commands.COMMANDS, **site_events.COMMANDS}
+
+
+def _answer_once(machine: Machine, message: m.Ask) -> Any:
+    """The answer. A client that lost it with its connection, or with the master, asks again: what was done is not done twice, and the
+    answer is the first one. Without facts nothing was done, and the request is a new one."""
+    if len(message.request) > MOST_REQUEST:
+        raise BadInput(f"the name of the request has {len(message.request)} characters", f"use at most {MOST_REQUEST}")
+    if message.request in machine.state.answers:
+        return machine.state.answers[message.request]
+    before = len(machine.facts)
+    answer = KNOWN[message.kind](machine, message.arguments)
+    if message.request and len(machine.facts) > before:
+        machine.record(f.RequestAnswered(message.request, answer))
+    return answer
+
+
 def _tail(machine: Machine, link: int, message: m.Ask) -> None:
     """Ask the worker that runs the task for its output so far; the reply goes to the client when it comes."""
     task = queries.find_task(machine.state, message.arguments)
+    stream, offset = queries.read_number(message.arguments, "stream", 1), queries.read_number(message.arguments, "offset", 0)
     presence = machine.presence.get(task.worker.id) if task.worker is not None else None
     if presence is None or presence.link is None:
         machine.send(link, m.Answer(message.query, {"known": False, "running": task.state in (ASSIGNED, RUNNING), "offset": 0}))
@@ -237,7 +258,6 @@ def _tail(machine: Machine, link: int, message: m.Ask) -> None:
     audience = machine.audience
     audience.next_peek += 1
     audience.peeks[audience.next_peek] = (link, message.query)
-    stream, offset = int(message.arguments.get("stream", 1)), int(message.arguments.get("offset", 0))
     machine.send(presence.link, m.Peek(audience.next_peek, task.id, task.attempt, stream, offset))
     machine.set_timer(machine.now + PEEK_S, "peek", str(audience.next_peek))
 

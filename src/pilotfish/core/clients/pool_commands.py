@@ -44,7 +44,10 @@ def _cancel(machine: Machine, arguments: dict[str, Any]) -> dict[str, int]:
     reason = str(arguments.get("reason", "asked for"))
     if "run" in arguments:
         return {"cancelled": cancel_run(machine, queries.find_run(machine.state, arguments), reason)}
-    tasks = [queries.find_task(machine.state, {"task": name}) for name in arguments.get("tasks", [])]
+    names = arguments.get("tasks", [])
+    if not isinstance(names, list):
+        raise BadInput(f"{names!r} are not names of tasks", "pilotfish tasks lists them")
+    tasks = [queries.find_task(machine.state, {"task": name}) for name in names]
     live = list({task: None for task in tasks if task.state < DONE})
     if live:
         _stop_at_workers(machine, live)
@@ -107,7 +110,7 @@ def _rerun(machine: Machine, arguments: dict[str, Any]) -> dict[str, int]:
         done = dict(zip(TASK_STATES, run.counts, strict=True))["done"]
         raise BadInput(f"run {run.id} has no failed task ({done} done)", f"pilotfish tasks {run.id} lists them all")
     number = machine.state.next_run
-    uid = str(arguments["uid"])
+    uid = queries.read_text(arguments, "uid")
     if uid in machine.state.run_uids:
         number = machine.state.run_uids[uid]
         return {"run": number, "tasks": len(machine.state.runs[number].tasks)}
@@ -196,9 +199,10 @@ def _stop(machine: Machine, arguments: dict[str, Any]) -> dict[str, int]:
 
 
 def _workers_set(machine: Machine, arguments: dict[str, Any]) -> dict[str, float]:
-    cores = float(arguments["local"])
-    if not 0 <= cores <= 1e6:
-        raise BadInput(f"a pool cannot have {cores:g} cores here", "pilotfish workers --set 2")
+    wanted = arguments.get("local")
+    if not isinstance(wanted, int | float) or not 0 <= wanted <= 1e6:
+        raise BadInput(f"a pool cannot have {wanted!r} cores here", "pilotfish workers --set 2")
+    cores = float(wanted)
     site = machine.state.sites.get("local")
     if site is not None and site.held:
         machine.record(f.SiteHeld("local", ""))
@@ -222,7 +226,7 @@ def _clear(machine: Machine, arguments: dict[str, Any]) -> dict[str, str]:
 
 def _revoke(machine: Machine, arguments: dict[str, Any]) -> dict[str, str]:
     """A revoked key opens no further connection; whoever came in with it is shown out."""
-    key_id = str(arguments["key_id"])
+    key_id = queries.read_text(arguments, "key_id")
     if key_id not in machine.state.revoked:
         machine.record(f.KeyRevoked(key_id))
     for worker in list(machine.state.workers.values()):

@@ -22,6 +22,7 @@ from pilotfish.model.task import Failure, Payload
 if TYPE_CHECKING:
     from pilotfish.core.machine import Machine
 
+MOST_NUMBER = 1 << 53
 MOST_ROWS = 10_000
 """So many rows fit one answer; who wants more asks again with an offset."""
 
@@ -46,7 +47,7 @@ def find_run(state: State, arguments: dict[str, Any]) -> Run:
         return state.runs[max(state.runs)]
     try:
         run = state.runs.get(int(wanted))
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         run = next((run for run in reversed(state.runs.values()) if run.options.name == wanted), None)
     if run is None:
         raise BadInput(f"there is no run {wanted!r}", "pilotfish status lists the runs")
@@ -55,7 +56,7 @@ def find_run(state: State, arguments: dict[str, Any]) -> Run:
 
 def find_task(state: State, arguments: dict[str, Any]) -> Task:
     name = str(arguments.get("task", ""))
-    match = re.fullmatch(r"(\d+)\.(\d+)", name)
+    match = re.fullmatch(r"(\d{1,18})\.(\d{1,18})", name)
     if not match:
         raise BadInput(f"task {name!r}: a task is named RUN.INDEX, as in 1.0", "pilotfish tasks lists them")
     task = state.find_task(task_id(int(match[1]), int(match[2])))
@@ -70,6 +71,25 @@ def find_worker(state: State, arguments: dict[str, Any]) -> Worker:
     if worker is None:
         raise BadInput(f"there is no worker {name!r}", "pilotfish workers lists them")
     return worker
+
+
+def read_number(arguments: dict[str, Any], name: str, default: int) -> int:
+    """A whole number that may have been asked for; no answer has that many rows or bytes."""
+    value = arguments.get(name, default)
+    try:
+        number = int(value)
+    except (TypeError, ValueError, OverflowError):
+        number = -1
+    if not 0 <= number <= MOST_NUMBER:
+        raise BadInput(f"{name}: {value!r} is not a number from 0 on", "write it in digits, as in 2")
+    return number
+
+
+def read_text(arguments: dict[str, Any], name: str) -> str:
+    value = arguments.get(name)
+    if not isinstance(value, str) or not value:
+        raise BadInput(f"{name}: {value!r} is no text", "use the same version of Pilotfish on both sides")
+    return value
 
 
 def failure_row(failure: Failure | None) -> dict[str, str] | None:
@@ -220,13 +240,18 @@ def _one_run(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
     return run_row(machine, find_run(machine.state, arguments))
 
 
+def _read_page(arguments: dict[str, Any]) -> tuple[int, int]:
+    """From which row on, and how many."""
+    return read_number(arguments, "offset", 0), min(read_number(arguments, "limit", MOST_ROWS), MOST_ROWS)
+
+
 def _tasks(machine: Machine, arguments: dict[str, Any]) -> list[dict[str, Any]]:
     run = find_run(machine.state, arguments)
     wanted = arguments.get("state")
     if wanted is not None and wanted not in TASK_STATES:
         raise BadInput(f"state {wanted!r} is none of {', '.join(TASK_STATES)}", f"pilotfish tasks {run.id} --state failed")
     number = None if wanted is None else TASK_STATES.index(wanted)
-    first, limit = int(arguments.get("offset", 0)), min(int(arguments.get("limit", MOST_ROWS)), MOST_ROWS)
+    first, limit = _read_page(arguments)
     chosen = run.tasks if number is None else [task for task in run.tasks if task.state == number]
     return [task_row(machine.state, task) for task in chosen[first : first + limit]]
 
@@ -268,7 +293,7 @@ def _workers(machine: Machine, arguments: dict[str, Any]) -> list[dict[str, Any]
 
 def _data(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
     run = None if arguments.get("run") is None else find_run(machine.state, arguments)
-    first, limit = int(arguments.get("offset", 0)), min(int(arguments.get("limit", MOST_ROWS)), MOST_ROWS)
+    first, limit = _read_page(arguments)
     return data_rows.data(machine, run, first, limit)
 
 

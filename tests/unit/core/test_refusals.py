@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.unit.core.test_requests import COMMANDS, busy_stage
 
 from pilotfish.core.check import fingerprint
-from pilotfish.core.clients.client_messages import client_messages, pool_commands
+from pilotfish.core.clients import client_messages, pool_commands
 from pilotfish.core.machine import Machine
 from pilotfish.errors import BadInput, IllegalTransition
 from pilotfish.model import effects as e
@@ -17,6 +16,7 @@ from pilotfish.model import inputs as i
 from pilotfish.model import messages as m
 from pilotfish.model.task import StoredPayload, TaskSpec
 from tests.support.machine_stage import CLIENT, Stage
+from tests.unit.core.test_requests import COMMANDS, busy_stage
 
 JUNK: list[Any] = [None, True, -1, 0.5, 10**30, "", "x", "9" * 5000, "1.0", [], [1], ["1.0"], {}, {"run": 1}]
 NAMES = (

@@ -9,7 +9,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from pilotfish.core.clients.client_messages import client_messages
+from pilotfish.core.clients import client_messages
 from pilotfish.core.machine import Turn
 from pilotfish.errors import IllegalTransition
 from pilotfish.master.master_server import MasterServer

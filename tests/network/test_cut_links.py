@@ -14,6 +14,8 @@ from tests.network.namespaces import Host, Kind
 
 MB = 1_000_000
 SIZE, STEP = 4 * MB, MB // 2
+RATE = 8
+"""Megabits per second. So few that there is something left to cut when a busy machine is slow to cut it."""
 KINDS: tuple[Kind, ...] = ("silent", "down", "reset", "forgotten")
 CUT_S = 0.3
 
@@ -45,7 +47,7 @@ def cut_again_and_again(host: Host, until: Future[Any]) -> int:
 def test_an_input_arrives_whole_over_a_link_that_is_cut_again_and_again(spread_out: SpreadOut) -> None:
     pool = spread_out("far")
     host = pool.network["far"]
-    host.shape(24)
+    host.shape(RATE)
     path = pool.write_input("input", SIZE)
     before = host.bytes_in()
     with pool.run() as run:
@@ -59,7 +61,7 @@ def test_an_input_arrives_whole_over_a_link_that_is_cut_again_and_again(spread_o
 def test_an_output_comes_home_whole_over_a_link_that_is_cut_again_and_again(spread_out: SpreadOut, tmp_path: Path) -> None:
     pool = spread_out("far")
     host = pool.network["far"]
-    host.shape(24)
+    host.shape(RATE)
     made = pool.home_of("far") / "made"
     made.write_bytes(pool.write_input("output", SIZE).read_bytes())
     before = host.bytes_out()

@@ -134,7 +134,8 @@ class SiteMasterClaim(Message, frozen=True, tag="reigns"):
 
 
 class DelegatedWorkers(Message, frozen=True, tag="vouch"):
-    """Of a site's master: these workers are with me, and those no longer; all others of mine are well."""
+    """Of a site's master: these workers are with me, and those no longer; all others of mine are well. The first after ``Reigns`` names all
+    workers of the site's master."""
 
     joined: list[str]
     gone: list[str]
@@ -204,7 +205,7 @@ class Introduce(Message, frozen=True, tag="introduce"):
 
 
 class SetHeartbeats(Message, frozen=True, tag="quiet"):
-    """Somebody vouches for you, or nobody does any more: beats are not needed, or are again."""
+    """Somebody vouches for you, or nobody does any more: beats are not needed, or are again. It holds for one connection."""
 
     quiet: bool
 

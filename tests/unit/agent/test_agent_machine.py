@@ -97,6 +97,42 @@ def test_an_attempt_that_is_held_or_done_is_not_taken_again() -> None:
     assert not machine.results.kept
 
 
+def test_room_is_told_again_after_a_gift_that_is_no_news() -> None:
+    """Our site's master counts it as room that is taken, and gives us nothing more until it hears otherwise."""
+    machine = joined(cores=1.0)
+    machine.heard(["quiet", True], b"", 0.0)
+    assert of(machine.turn(0.0), "room") == [("room", {"cores": 1.0, "memory": 1000.0})]
+    machine.given(assign((1, 1)), b"", 0.0)
+    assert of(machine.turn(0.0), "room") == [("room", {"cores": 0.0, "memory": 1000.0})]
+    machine.slot_finished(0, [ok()], 0.1)
+    assert of(machine.turn(0.1), "room") == [("room", {"cores": 1.0, "memory": 1000.0})]
+    machine.given(assign((1, 1)), b"", 0.2)
+    assert of(machine.turn(0.2), "room") == [("room", {"cores": 1.0, "memory": 1000.0})]
+    assert of(machine.turn(0.3), "room") == [], "once"
+
+
+def test_that_somebody_vouches_for_it_an_agent_believes_for_one_connection_only() -> None:
+    """The next master may know of nobody, and takes silence for death."""
+    machine = joined()
+    machine.heard(["quiet", True], b"", 0.0)
+    machine.turn(0.0)
+    machine.unlinked(10.0)
+    assert machine.turn(10.0) == [("dial",)]
+    machine.linked(1, 10.0)
+    machine.turn(10.0)
+    machine.heard(WELCOME, b"", 10.0)
+    assert sent(machine.turn(15.0), "beat")
+
+
+def test_room_is_told_after_every_introduction() -> None:
+    """The first may come later than the word that somebody vouches for us; until then we have no peers."""
+    machine = joined()
+    machine.heard(["quiet", True], b"", 0.0)
+    assert of(machine.turn(0.0), "room")
+    machine.heard(["introduce", "here"], b"", 0.0)
+    assert [effect[0] for effect in machine.turn(0.0) if effect[0] in ("introduce", "room")] == ["introduce", "room"]
+
+
 def test_a_newer_attempt_has_the_old_one_killed() -> None:
     machine = joined(cores=1.0)
     machine.heard(assign((1, 1)), b"", 0.0)

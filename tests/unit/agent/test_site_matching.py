@@ -226,6 +226,7 @@ def test_one_that_was_deposed_while_nobody_listened_says_so_when_it_is_back() ->
     site.agents[1].work.connected(2, site.now)
     site.settle(CALL_S)
     assert site.words(1, "loans")[said:] == [["loans", []]]
+    assert site.words(1, "reigns")[-1] == ["reigns", 0], "or it would be lent tasks, and return them, without end"
 
 
 def test_who_is_no_master_hands_back_what_it_is_lent() -> None:
@@ -233,7 +234,26 @@ def test_who_is_no_master_hands_back_what_it_is_lent() -> None:
     site.crown(1)
     site.lend(2, task_row(0), task_row(1))
     assert site.words(2, "returned") == [["returned", [[0, 1], [1, 1]]]]
+    assert site.words(2, "reigns") == [["reigns", 0]], "or they would be lent to it again at once"
     assert site.gifts == []
+
+
+def test_a_master_that_is_back_names_all_that_it_vouches_for_and_nobody_else() -> None:
+    """What it said of them before may have been lost with the connection."""
+    site = Site(1, 1, 1)
+    site.crown(1)
+    site.settle(CALL_S)
+    work = site.agents[1].work
+    work.unreachable(3, site.now)
+    work.disconnected()
+    site.agents[3].alive = False
+    site.crown(2, 2)
+    site.crown(1, 3)
+    site.settle(CALL_S)
+    said = len(site.words(1, "vouch"))
+    work.connected(3, site.now)
+    site.step(site.agents[1])
+    assert [(sorted(joined), gone) for _, joined, gone, _ in site.words(1, "vouch")[said:]] == [(["w1", "w2"], [])]
 
 
 def test_a_loan_without_its_spec_is_handed_back() -> None:

@@ -226,6 +226,54 @@ def test_when_the_master_of_a_site_dies_its_loans_come_back_and_the_others_speak
     assert all(task.troubles is None for task in tasks), "nobody's failure"
 
 
+def test_who_is_vouched_for_while_it_is_away_is_told_so_when_it_is_back() -> None:
+    """Or it would tell nobody that it has room, and nobody would give it work: we leave that to its site's master."""
+    stage = Site("a", "b")
+    stage.restart()
+    stage.link["a"] = stage.enter("a", 1)
+    stage.crown("a", "a", "b")
+    assert stage.sent(m.SetHeartbeats) == [m.SetHeartbeats(True)]
+    stage.link["b"] = stage.enter("b", 2)
+    assert stage.sent(m.SetHeartbeats, stage.link["b"]) == [m.SetHeartbeats(True)]
+    stage.link["b"] = stage.enter("b", 2)
+    assert stage.sent(m.SetHeartbeats, stage.link["b"]) == [m.SetHeartbeats(True)], "on every connection"
+
+
+def test_who_is_not_vouched_for_is_not_quiet_when_it_is_back() -> None:
+    stage = Site("a", "b")
+    stage.crown("a", "a")
+    stage.enter("b", 2)
+    assert stage.sent(m.SetHeartbeats) == []
+
+
+def test_a_master_that_introduces_itself_again_vouches_for_those_alone_that_it_names() -> None:
+    """That another one is gone it may have said on a connection that was lost."""
+    stage = Site("a", "b", "c")
+    stage.crown("a", "a", "b", "c")
+    stage.link["a"] = stage.enter("a", 1)
+    stage.say("a", m.SiteMasterClaim(1))
+    stage.say("a", m.DelegatedWorkers(["a", "b"], []))
+    assert stage.sent(m.SetHeartbeats) == [m.SetHeartbeats(False)] == stage.sent(m.SetHeartbeats, stage.link["c"])
+    stage.say("a", m.DelegatedWorkers(["c"], []))
+    assert list(stage.machine.site_masters.by_site[""].subjects) == ["a", "b", "c"], "and then whom else it names"
+
+
+@pytest.mark.parametrize("trouble", [m.Draining("its time is nearly over"), None])
+def test_while_a_site_s_master_cannot_be_lent_tasks_its_workers_are_served_as_anybody_else(trouble: m.FromAgent | None) -> None:
+    """Whatever other sites are lent."""
+    stage = two_sites()
+    link = {}
+    for number, (name, site) in enumerate([("p1", "pond"), ("p2", "pond"), ("r1", "reef")], 1):
+        link[name] = stage.join(name, pilot=add(stage, site), info=door(number))
+    for name, subjects in (("p1", ["p1", "p2"]), ("r1", ["r1"])):
+        stage.tell(i.AgentMessage(link[name], m.SiteMasterClaim(1)))
+        stage.tell(i.AgentMessage(link[name], m.DelegatedWorkers(subjects, [])))
+    stage.tell(i.AgentMessage(link["p1"], trouble) if trouble is not None else i.LinkClosed(link["p1"]))
+    stage.work(count=20)
+    assert list(stage.held) == [link["p2"]]
+    assert stage.sent(m.Delegate, link["r1"])
+
+
 # --- loans and claims -----------------------------------------------------------------------------------------------------------------
 
 
@@ -261,6 +309,28 @@ def test_what_is_claimed_is_the_workers_own_and_its_result_counts() -> None:
     assert task.worker is stage.machine.state.workers["b"] and task in stage.machine.state.workers["b"].active
     stage.result("b", task, 1)
     assert task.state == DONE
+
+
+def test_what_a_site_s_master_claims_for_itself_is_its_own_too() -> None:
+    """Or its room would be counted twice, and what it runs would be lent anew whenever it says what is left of its loans."""
+    stage = Site("a", "b")
+    stage.crown("a", "a", "b")
+    (task,) = stage.work()
+    stage.say("a", m.ClaimedTasks([("a", items(stage.lent("a")))]))
+    worker = stage.machine.state.workers["a"]
+    assert task in worker.active and not worker.lent
+    stage.say("a", m.DelegatedTasks([]))
+    assert task.attempt == 1
+
+
+def test_what_a_site_s_master_runs_when_it_is_back_is_its_own_even_if_its_claim_was_lost() -> None:
+    stage = Site("a", "b")
+    stage.crown("a", "a", "b")
+    (task,) = stage.work()
+    stage.link["a"] = stage.enter("a", 1, holding=[(task.id, 1, m.STARTED)])
+    assert task in stage.machine.state.workers["a"].active
+    stage.result("a", task, 1)
+    assert (task.state, task.attempt) == (DONE, 1)
 
 
 def test_a_claim_of_what_is_not_lent_is_stopped_where_it_was_given_to() -> None:

@@ -166,6 +166,8 @@ class AgentMachine:
                 handler(self, header, body, now)
             elif header[0] in ("introduce", "lend", "let_go"):
                 self._effects.append((header[0], header, body))
+                if header[0] == "introduce":
+                    self._room_told = None  # our peers may not have heard it: before this we may have had none
         except _UNREADABLE as error:
             self._unreadable += 1
             self._hang_up("the master sent something that cannot be read: %r" % (error,), now)
@@ -183,6 +185,7 @@ class AgentMachine:
         self._redial.failures = 0
         self._last_contact = now
         self._pulsed = False
+        self.quiet = False  # this master may know of nobody who vouches for us; if somebody does, it says so next
         self.results.send_all_again()
         self.staging.told = False
         if self.draining:
@@ -332,6 +335,7 @@ class AgentMachine:
 
     def given(self, header: Sequence[Any], body: Any, now: float) -> None:
         """Work that another agent of our site gives us. What cannot be read is dropped: no peer shall end us."""
+        self._room_told = None  # whoever gave it counts it as room that is taken, even if it is no news to us
         try:
             if not self.exited:
                 self._on_assign(header, body, now)

@@ -180,17 +180,20 @@ class SiteMatching:
         """The pool's master may be another one than before, and knows nothing of what we did without it."""
         self.linked, self.term = True, term
         if self.is_master:
-            self._joined = {subject.worker: None for subject in self.subjects.values()}
             self._introduce(term)
         else:
             if self._claims:
                 self._tell_claims()
-            self._say(["loans", self.holding()])  # none: we may have been deposed while nobody could hear us
+            if self.master is not None:
+                self._say(["reigns", 0])  # we may have been deposed while nobody could hear us
+            self._say(["loans", self.holding()])  # none, for the same reason
 
     def disconnected(self) -> None:
         self.linked = False
 
     def _introduce(self, term: int) -> None:
+        """All that we would have said before: some of it may have been lost, or was not believed."""
+        self._joined, self._gone = {subject.worker: None for subject in self.subjects.values()}, {}
         self._say(["reigns", term])
         if self._claims:
             self._tell_claims()
@@ -222,6 +225,8 @@ class SiteMatching:
             offset += row[3]
         if unwanted:
             self._say(["returned", unwanted])
+            if not self.is_master:
+                self._say(["reigns", 0])  # or the same tasks would be lent to us again at once
 
     def dropped(self, items: Sequence[Sequence[int]], back: bool, now: float) -> None:
         """``back``: those that we still have are to be returned."""

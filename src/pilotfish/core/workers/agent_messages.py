@@ -72,7 +72,7 @@ def hear(machine: Machine, spoke: i.AgentMessage) -> None:
     elif isinstance(message, m.DelegatedWorkers):
         site_masters.vouch(machine, worker, message)
     elif isinstance(message, m.SiteMasterClaim):
-        site_masters.reigns(machine, worker, message.term)
+        site_masters.introduced(machine, worker, message.term)
     elif isinstance(message, m.Returned):
         _returned(machine, worker, message.items)
     elif isinstance(message, m.Draining):
@@ -90,7 +90,7 @@ def lease_s(machine: Machine, worker: Worker) -> float:
 
 def _current(machine: Machine, worker: Worker, number: int, attempt: int) -> Task | None:
     task = machine.state.find_task(number)
-    if task is not None and attempt and speculative_copies.attempt_at(machine.state, worker, task) == attempt:
+    if task is not None and attempt and speculative_copies.attempt_at(machine.state, worker, task) == attempt and task not in worker.lent:
         return task
     return site_masters.own_claim(machine, worker, number, attempt)
 
@@ -129,6 +129,7 @@ def _hello(machine: Machine, link: int, hello: m.Hello) -> None:
     if hello.info.get("empty"):
         _holds(machine, worker, m.CacheReport([], [], True))
     introduce(machine, worker)
+    site_masters.connected(machine, worker)
     _reconcile(machine, link, worker, hello.holding)
 
 
@@ -322,7 +323,7 @@ def find_again(machine: Machine, digests: Iterable[str]) -> None:
 def _returned(machine: Machine, worker: Worker, items: list[tuple[int, int]]) -> None:
     tasks: dict[int, None] = {}
     for number, attempt in items:
-        if _current(machine, worker, number, attempt) is not None:
+        if site_masters.is_lent(machine, worker, number, attempt) or _current(machine, worker, number, attempt) is not None:
             tasks[number] = None
     if tasks:
         machine.record(f.TasksReturned(worker.id, list(tasks), "handed back"))

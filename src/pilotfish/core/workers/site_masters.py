@@ -29,11 +29,13 @@ LARGE_SITE = 200
 
 @dataclass(slots=True)
 class SiteMasterTerm:
-    """Who speaks for a site. ``subjects``: those it vouches for, itself among them if it does."""
+    """Who speaks for a site. ``subjects``: those it vouches for, itself among them if it does. ``anew``: its next message names all of
+    them."""
 
     worker: str
     term: int
     subjects: dict[str, None] = field(default_factory=dict)
+    anew: bool = False
 
 
 class SiteMasters:
@@ -48,15 +50,15 @@ class SiteMasters:
         return reign if reign is not None and reign.worker == worker.id else None
 
     def divide(self, workers: list[Worker]) -> tuple[list[tuple[Worker, list[Worker]]], list[Worker]]:
-        """Those that can be lent tasks, each with the workers that it may give them to; and the workers that nobody else sees to."""
+        """Those that can be lent tasks, each with the workers that it may give them to; and the workers that nobody else sees to. While a
+        site's master cannot be lent tasks, this machine serves its subjects itself, or they would get no work."""
         if not self.by_site:
             return [], workers
         able = {worker.id: worker for worker in workers}
         found = []
         for reign in self.by_site.values():
             speaker = able.get(reign.worker)
-            subjects = [able.pop(name) for name in reign.subjects if name in able]
-            if speaker is not None and subjects:
+            if speaker is not None and (subjects := [able.pop(name) for name in reign.subjects if name in able]):
                 found.append((speaker, subjects))
         return (found, list(able.values())) if found else ([], workers)
 
@@ -79,6 +81,21 @@ def speaker(machine: Machine, worker: Worker) -> tuple[int, Any]:
         reign = machine.site_masters.by_site[worker.site] = SiteMasterTerm(worker.id, 1 if reign is None else reign.term + 1)
         presence = machine.presence[worker.id]
     return reign.term, presence.peer
+
+
+def introduced(machine: Machine, worker: Worker, term: int) -> None:
+    """A site's master says on every connection that it is one, and then names all workers it vouches for: some of what it said on the last
+    connection may be lost."""
+    if reigns(machine, worker, term):
+        machine.site_masters.by_site[worker.site].anew = True
+
+
+def connected(machine: Machine, worker: Worker) -> None:
+    """Tell a worker on every connection if it is vouched for. A worker that does not know tells its site's master of no free room, and
+    nobody gives it work."""
+    reign = machine.site_masters.by_site.get(worker.site)
+    if reign is not None and worker.id in reign.subjects:
+        _hush(machine, worker.id, True)
 
 
 def reigns(machine: Machine, worker: Worker, term: int) -> bool:
@@ -145,7 +162,12 @@ def vouch(machine: Machine, worker: Worker, message: m.DelegatedWorkers) -> None
         if name in workers and workers[name].site == worker.site and name not in reign.subjects:
             reign.subjects[name] = None
             _hush(machine, name, True)
-    for name in message.gone:
+    gone = message.gone
+    if reign.anew:
+        named = dict.fromkeys(message.joined)
+        gone = [name for name in reign.subjects if name not in named]
+        reign.anew = False
+    for name in gone:
         if reign.subjects.pop(name, worker) is None:
             _hush(machine, name, False)
     until = machine.now + max(machine.settings.lease_s, VOUCHED_S)
@@ -161,7 +183,7 @@ def claims(machine: Machine, lender: Worker, message: m.ClaimedTasks) -> None:
     for name, items in message.given:
         worker = machine.state.workers.get(name)
         if worker is None or worker.site != lender.site:
-            lost = [number for number, attempt in items if not _not_lent(machine, lender, number, attempt)]
+            lost = [number for number, attempt in items if is_lent(machine, lender, number, attempt)]
             if lost:
                 machine.record(f.TasksReturned(lender.id, lost, f"worker {name}, which had them, is gone"))
             continue
@@ -169,9 +191,9 @@ def claims(machine: Machine, lender: Worker, message: m.ClaimedTasks) -> None:
         unwanted: list[tuple[int, int]] = []
         for number, attempt in items:
             task = machine.state.find_task(number)
-            if task is not None and task.worker is worker and task.attempt == attempt:
+            if task is not None and task.worker is worker and task.attempt == attempt and task not in worker.lent:
                 continue  # it has said so itself
-            (unwanted if _not_lent(machine, lender, number, attempt) else wanted).append((number, attempt))
+            (wanted if is_lent(machine, lender, number, attempt) else unwanted).append((number, attempt))
         if wanted:
             machine.record(f.TasksClaimed(worker.id, [number for number, _ in wanted]))
         presence = machine.presence.get(name)
@@ -186,14 +208,14 @@ def loans(machine: Machine, lender: Worker, message: m.DelegatedTasks) -> None:
     if missing:
         machine.record(f.TasksReturned(lender.id, missing, "the loan never reached its site"))
     presence = machine.presence[lender.id]
-    unwanted = [(number, attempt) for number, attempt in held if _not_lent(machine, lender, number, attempt)]
+    unwanted = [(number, attempt) for number, attempt in held if not is_lent(machine, lender, number, attempt)]
     if unwanted and presence.link is not None:
         machine.send(presence.link, m.Kill(unwanted))
 
 
-def _not_lent(machine: Machine, lender: Worker, number: int, attempt: int) -> bool:
+def is_lent(machine: Machine, lender: Worker, number: int, attempt: int) -> bool:
     task = machine.state.find_task(number)
-    return task is None or task not in lender.lent or task.attempt != attempt
+    return task is not None and task in lender.lent and task.attempt == attempt
 
 
 def own_claim(machine: Machine, worker: Worker, number: int, attempt: int) -> Task | None:

@@ -54,7 +54,7 @@ def settle(site: PeerPool) -> None:
         with site.run() as run:
             said([run.executable(["true"], sandbox=True) for _ in range(4)])
         after = counts(site)
-        return after["TasksAssigned"] == before["TasksAssigned"] and after["TasksLent"] > before["TasksLent"]
+        return after["TasksAssigned"] == before["TasksAssigned"] and after["TasksDelegated"] > before["TasksDelegated"]
 
     wait_until(lent, "the site matches by itself")
 
@@ -69,7 +69,7 @@ def test_everybody_of_a_site_gets_work_through_its_master(site: PeerPool) -> Non
     after = counts(site)
     assert set(workers) == set(names)
     assert after["TasksDone"] - before["TasksDone"] == 40
-    assert after["TasksLent"] - before["TasksLent"] >= 40
+    assert after["TasksDelegated"] - before["TasksDelegated"] >= 40
     assert after["TasksAssigned"] == before["TasksAssigned"]
     assert site.ask("run", run=run.id)["counts"]["done"] == 40
 

@@ -26,7 +26,8 @@ from tests.engines.openssh import OpenSSH
 NAMES = Path("/run/netns")
 PATTERN = re.compile(r"pf-(\d+x\d+)-(\w+)")
 REVIVE = (
-    "import json, pathlib, sys; from pilotfish.client.pools import PoolHandle; PoolHandle(pathlib.Path(sys.argv[1]), json.loads(sys.argv[2])).revive()"
+    "import json, pathlib, sys; from pilotfish.client.pools import PoolHandle; "
+    "PoolHandle(pathlib.Path(sys.argv[1]), json.loads(sys.argv[2])).revive()"
 )
 
 

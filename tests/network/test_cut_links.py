@@ -93,9 +93,10 @@ def test_a_transfer_is_resumed_by_the_next_master(spread_out: SpreadOut) -> None
 
 def test_heartbeats_pass_while_contents_fill_a_narrow_link(spread_out: SpreadOut) -> None:
     """Both ways at once, for many times as long as a worker may be silent."""
-    pool = spread_out("far", beat_s=0.5, lease_s=1.5)
+    # the lease is long enough for an agent that waits for a processor, and the link narrow enough to be full for longer
+    pool = spread_out("far", beat_s=1.0, lease_s=5.0)
     host = pool.network["far"]
-    host.shape(8, queue_s=0.2)
+    host.shape(2.5, queue_s=0.2)
     path = pool.write_input("input", 3 * MB)
     with pool.run() as run:
         future = run.executable(["cp", "in.dat", "out.dat"], inputs={"in.dat": path}, outputs=["out.dat"], tags={"name": "far"})

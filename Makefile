@@ -2,6 +2,7 @@
 # make test   everything a change must pass
 # make test-all  that, and what takes longer: pilots at a computing element of a grid
 # make bench  benchmarks
+# make experiments  small versions of the published experiments: pilot factories on grids, peer-to-peer scheduling
 # make docs   the documentation as HTML, in site/
 #
 # Each sets up .venv by itself the first time. It needs a Python >= 3.11 (PYTHON=... to choose one), git and make.
@@ -12,7 +13,7 @@ WORKERS ?= $(shell nproc 2>/dev/null || echo 2)
 PYTEST_ARGS ?= -n 2 --dist loadgroup
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-all check unit engines bench docs format clean
+.PHONY: help run test test-all check unit engines bench experiments docs format clean
 
 help:
 	@sed -n '1,/^$$/s/^# \{0,1\}//p' Makefile
@@ -46,6 +47,14 @@ engines:
 
 bench: $(VENV)/dev
 	$(BIN)/python -m benchmarks
+
+# Larger sizes: make experiments GRID_ARGS=200 OVERLAY_ARGS=
+GRID_ARGS ?= 5
+OVERLAY_ARGS ?= --pilots 20 --tasks 60 --seeds 1
+
+experiments: $(VENV)/dev
+	$(BIN)/python -m experiments.grid $(GRID_ARGS)
+	$(BIN)/python -m experiments.overlay $(OVERLAY_ARGS)
 
 docs: $(VENV)/dev
 	$(BIN)/python docs/generate.py

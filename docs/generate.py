@@ -1,4 +1,4 @@
-"""Writes the pages of the reference that are made from the code: ``python docs/generate.py``."""
+"""Generates reference pages from the code: ``python docs/generate.py``."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ MARGIN = 20
 
 
 def command_page() -> str:
-    """Every command and option, from the commands themselves."""
-    lines = [NOTE + "# Commands\n", "What `pilotfish COMMAND --help` says. Every listing has `--json`.\n"]
+    """Lists every command and option."""
+    lines = [NOTE + "# Command line\n", "The output of `pilotfish COMMAND --help`. Every listing has `--json`.\n"]
     root = click.Context(command_group, info_name="pilotfish")
     for section, commands in SECTIONS.items():
         lines.append(f"## {section}\n")
@@ -75,7 +75,7 @@ def _command(command: click.Command, context: click.Context) -> list[str]:
 
 
 def _paragraph(part: str) -> str:
-    """Examples in a help text, one per line, become a list of commands."""
+    """Turns examples in a help text, one per line, into a list of commands."""
     lines = part.splitlines()
     if all("pilotfish " in line for line in lines):
         return "\n".join(f"- `{' '.join(line.split())}`" for line in lines)
@@ -83,11 +83,11 @@ def _paragraph(part: str) -> str:
 
 
 def settings_page() -> str:
-    """The settings, from the structure that holds them."""
+    """Lists the settings."""
     lines = [
         NOTE + "# Settings\n",
-        "One file, `config.toml` in `PILOTFISH_HOME`, with one table, `[pool]`. All settings have defaults; a misspelt one is an error"
-        " that names the nearest.\n",
+        "Settings are in `config.toml` in `PILOTFISH_HOME`, in the table `[pool]`. All settings have defaults. A misspelt name is an error"
+        " that suggests the nearest one.\n",
         "```toml\n[pool]\nlinger_s = 600\n```\n",
         "| setting | default | meaning |",
         "|---|---|---|",
@@ -98,50 +98,50 @@ def settings_page() -> str:
         lines.append(f"| `{field.name}` | `{msgspec.json.encode(default).decode()}` | {meanings[field.name]} |")
     lines += ["", "## Environment variables\n", "| variable | meaning |", "|---|---|"]
     lines += [f"| `{name}` | {text} |" for name, text in VARIABLES.items()]
-    lines += ["", "Tasks find these in their environment:\n", "| variable | meaning |", "|---|---|"]
+    lines += ["", "Set in the environment of tasks:\n", "| variable | meaning |", "|---|---|"]
     lines += [f"| `{name}` | {text} |" for name, text in TASK_VARIABLES.items()]
     return "\n".join(lines) + "\n"
 
 
 SITE_TESTS = {
-    "slurm": "A real Slurm of several nodes in `make test`, through ssh as an ordinary user; recorded answers of 22.05.",
-    "sge": "A real Grid Engine 8.1.9 in `make test`, likewise; recorded answers.",
-    "htcondor": "A real HTCondor 23.9 pool in `make test`, likewise; recorded answers.",
+    "slurm": "A real Slurm with several nodes in `make test`, through ssh as an ordinary user; recorded outputs of 22.05.",
+    "sge": "A real Grid Engine 8.1.9 in `make test`, in the same way; recorded outputs.",
+    "htcondor": "A real HTCondor 23.9 pool in `make test`, in the same way; recorded outputs.",
     "ssh": "A real OpenSSH server and an ordinary user in `make test`.",
-    "arc": "Recorded answers in `make test`; a real ARC 6.17 computing element in `make test-all`.",
-    "pbs": "Recorded answers of OpenPBS 23.06 only; Torque from its documentation. Neither runs where the tests run.",
-    "kubernetes": "Recorded answers of Kubernetes 1.34 only: no cluster runs where the tests run.",
-    "lsf": "Answers written from its documentation only: it cannot be had where the tests run.",
+    "arc": "Recorded outputs in `make test`; a real ARC 6.17 computing element in `make test-all`.",
+    "pbs": "Recorded outputs of OpenPBS 23.06 only; Torque from its documentation. No test runs against a real system.",
+    "kubernetes": "Recorded outputs of Kubernetes 1.34 only. No test runs against a real cluster.",
+    "lsf": "Outputs written from its documentation only. No test runs against a real system.",
 }
-"""What is claimed of a backend is what was seen."""
+"""Evidence for each backend."""
 
 
 def site_page() -> str:
-    """The keys of a site, from the structure that holds them."""
+    """Lists the keys of a site."""
     lines = [
         NOTE + "# Sites\n",
-        "One file, `sites.toml` in `PILOTFISH_HOME`, for all pools, with one table per site; its name is that of the site. Only `backend`"
-        " is needed. `pilotfish site add` and `pilotfish site set` write it, and leave alone what they do not change. You may as well edit"
-        " it: a master reads it when it starts, and whenever one of these commands or `pilotfish run --site` asks it to. A misspelt key is"
-        " an error that names the nearest. How to use it: [Use a cluster](../how-to/use-a-cluster.md).\n",
+        "Sites are in `sites.toml` in `PILOTFISH_HOME`, for all pools, one table per site. The name of the table is the name of the site."
+        " Only `backend` is required. `pilotfish site add` and `pilotfish site set` change single keys. You can also edit the file: a"
+        " master reads it when it starts, and when one of these commands or `pilotfish run --site` is run. A misspelt key is an error"
+        " that suggests the nearest one. Usage: [Clusters and remote hosts](../how-to/use-a-cluster.md).\n",
         "```text\n" + SITE_EXAMPLE + "```\n",
-        'Durations are written like `"90s"` or `"1h30m"`, sizes like `"8G"`.\n',
+        'Write durations as `"90s"` or `"1h30m"`, sizes as `"8G"`.\n',
         "| key | default | meaning |",
         "|---|---|---|",
     ]
     meanings = {**SITE_TEXTS, **_field_texts(site, "Site")}
     for key, field in zip(SITE_KEYS, msgspec.structs.fields(site.Site), strict=True):
         lines.append(f"| `{key}` | {_site_default(key, field)} | {_prose(meanings[field.name])} |")
-    lines += ["", "Under `options` is what only one kind of backend knows:\n", "| backend | option | meaning |", "|---|---|---|"]
+    lines += ["", "Backend-specific keys are below `options`:\n", "| backend | option | meaning |", "|---|---|---|"]
     lines += [f"| {backend} | `{name}` | {text} |" for backend, options in SITE_OPTIONS.items() for name, text in options.items()]
-    lines += ["", "## How each backend is tested\n", "| backend | against |", "|---|---|"]
+    lines += ["", "## Backend tests\n", "| backend | tested against |", "|---|---|"]
     lines += [f"| {backend} | {text} |" for backend, text in SITE_TESTS.items()]
     return "\n".join(lines) + "\n"
 
 
 def _site_default(key: str, field: msgspec.structs.FieldInfo) -> str:
     if field.required:
-        return "(needed)"
+        return "(required)"
     default = field.default if field.default is not msgspec.NODEFAULT else field.default_factory()
     if key in QUANTITIES and default:
         return f'`"{default:g}s"`'
@@ -165,59 +165,59 @@ backend = "ssh"
 hosts = ["node1", "node2"]
 """
 SITE_TEXTS = {
-    "gpus": "GPUs of one pilot on each node.",
-    "submissions_per_minute": "So many submissions a minute at most, after a first few; 0 sets no limit.",
-    "commands_at_once": "So many of its commands run at the same time.",
+    "gpus": "GPUs per node of a pilot.",
+    "submissions_per_minute": "Maximum submissions per minute, after a first few; 0 means no limit.",
+    "commands_at_once": "Maximum commands of the site that run at the same time.",
 }
 SITE_OPTIONS = {
-    "all with `via` or `hosts`": {"ssh_config": "A configuration file for ssh instead of your own."},
-    "slurm": {"accounting": "`no`: sacct need not be asked, because no accounts are kept."},
+    "all with `via` or `hosts`": {"ssh_config": "Configuration file for ssh. Default: your own."},
+    "slurm": {"accounting": "`no`: do not call sacct, because accounting is off."},
     "sge": {
-        "pe": "The parallel environment for several cores on one machine. Default: `smp`.",
-        "memory_resource": "What memory is called there; `none` asks for no memory. Default: `h_vmem`.",
-        "gpu_resource": "What GPUs are called there. Default: `gpu`.",
+        "pe": "Parallel environment for several cores on one machine. Default: `smp`.",
+        "memory_resource": "Name of the memory resource; `none` requests no memory. Default: `h_vmem`.",
+        "gpu_resource": "Name of the GPU resource. Default: `gpu`.",
         "account_flag": "`-A` if `account` is an account and not a project. Default: `-P`.",
     },
     "pbs": {"flavour": "`openpbs` or `torque`. Default: `openpbs`."},
     "kubernetes": {
-        "image": "The image of the container. Needed; it must have a Python.",
-        "namespace": "Where Jobs and Secrets are made.",
-        "context": "The context of the configuration.",
-        "kubeconfig": "The configuration file.",
+        "image": "Container image. Required; it must have Python.",
+        "namespace": "Namespace for Jobs and Secrets.",
+        "context": "Context of the configuration.",
+        "kubeconfig": "Configuration file.",
         "pull_policy": "When the image is pulled.",
-        "service_account": "The service account of the Pods.",
+        "service_account": "Service account of the Pods.",
         "node_selector": "`name=value,...`: labels of the nodes.",
-        "run_as": "The number of the user in the container.",
-        "gpu": "What GPUs are called there. Default: `nvidia.com/gpu`.",
-        "pod": "A JSON object with more fields for the Pod's `spec`.",
+        "run_as": "User id in the container.",
+        "gpu": "Name of the GPU resource. Default: `nvidia.com/gpu`.",
+        "pod": "JSON object with more fields for the `spec` of the Pod.",
     },
     "arc": {
-        "endpoint": "The address of the element, such as `https://ce.example.org:443/arex`. Needed.",
-        "proxy": "The file of the proxy certificate. Default: `$X509_USER_PROXY`, or where proxies are put.",
-        "capath": "The folder of the authorities' certificates.",
-        "cacert": "A file of them instead.",
+        "endpoint": "Address of the computing element, such as `https://ce.example.org:443/arex`. Required.",
+        "proxy": "File of the proxy certificate. Default: `$X509_USER_PROXY`, or the usual place of proxies.",
+        "capath": "Directory of CA certificates.",
+        "cacert": "File of CA certificates, instead of `capath`.",
     },
 }
 
 VARIABLES = {
-    "PILOTFISH_HOME": "Where pools, journals and settings live. Default: `$XDG_STATE_HOME/pilotfish`, or `~/.local/state/pilotfish`.",
-    "PILOTFISH_POOL": "The pool that commands use when `--pool` is not given. Default: `default`.",
+    "PILOTFISH_HOME": "Directory of pools, journals and settings. Default: `$XDG_STATE_HOME/pilotfish`, or `~/.local/state/pilotfish`.",
+    "PILOTFISH_POOL": "Pool of commands without `--pool`. Default: `default`.",
     "NO_COLOR": "Any value switches colours off.",
 }
 TASK_VARIABLES = {
-    "PILOTFISH_TASK": "The task's name, `RUN.INDEX`.",
-    "PILOTFISH_ATTEMPT": "Which try this is, from 1.",
-    "PILOTFISH_CORES": "How many cores it was given. `OMP_NUM_THREADS` is the same unless it was set.",
-    "PILOTFISH_NODES": "How many nodes it has; only with `--nodes`.",
-    "PILOTFISH_HOSTFILE": "A file with one line for each of them, as `mpirun --hostfile` reads it; only with `--nodes`.",
-    "PILOTFISH_DEADLINE": "When its time is up, in seconds since 1970; only with a time limit.",
-    "PILOTFISH_ENDS_AT": "When its worker ends, in seconds since 1970; only where that is known, as in a batch job.",
-    "PILOTFISH_WORKER": "The worker it runs on.",
+    "PILOTFISH_TASK": "Id of the task, `RUN.INDEX`.",
+    "PILOTFISH_ATTEMPT": "Number of the attempt, from 1.",
+    "PILOTFISH_CORES": "Number of cores of the task. `OMP_NUM_THREADS` is the same unless you set it.",
+    "PILOTFISH_NODES": "Number of nodes; only with `--nodes`.",
+    "PILOTFISH_HOSTFILE": "File with one line per node, as `mpirun --hostfile` reads it; only with `--nodes`.",
+    "PILOTFISH_DEADLINE": "End of the time limit, in seconds since 1970; only with a time limit.",
+    "PILOTFISH_ENDS_AT": "End of the walltime of the worker, in seconds since 1970; only if it is known, as in a batch job.",
+    "PILOTFISH_WORKER": "Name of the worker.",
 }
 
 
 def _field_texts(module: object, name: str) -> dict[str, str]:
-    """The strings below the fields of a class."""
+    """Reads the strings below the fields of a class."""
     tree = ast.parse(inspect.getsource(module))  # type: ignore[arg-type]
     found = next(node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name)
     texts: dict[str, str] = {}
@@ -228,10 +228,10 @@ def _field_texts(module: object, name: str) -> dict[str, str]:
 
 
 def error_page() -> str:
-    lines = [NOTE + "# Error codes\n", "What `pilotfish explain CODE` says.\n", "| code | meaning | what helps |", "|---|---|---|"]
+    lines = [NOTE + "# Error codes\n", "The output of `pilotfish explain CODE`.\n", "| code | meaning | fix |", "|---|---|---|"]
     for code, explanation in sorted(EXPLANATIONS.items()):
         lines.append(f"| {code} | {explanation.meaning} | {', '.join(f'`{command}`' for command in explanation.commands)} |")
-    lines += ["", "## Causes of failures\n", "They stand in brackets behind what happened to a task.\n", "| cause | meaning |", "|---|---|"]
+    lines += ["", "## Failure causes\n", "Shown in brackets after the message of a failure.\n", "| cause | meaning |", "|---|---|"]
     lines += [f"| {cause} | {meaning} |" for cause, meaning in CAUSES.items()]
     return "\n".join(lines) + "\n"
 
@@ -244,17 +244,17 @@ LIFECYCLES = {
 
 
 def state_page() -> str:
-    lines = [NOTE + "# States\n", "Every change of state is a step in one of these tables; anything else is refused.\n"]
+    lines = [NOTE + "# Task, worker and pilot states\n", "These tables list all transitions. Other transitions are refused.\n"]
     for key, (names, meanings, steps, title) in LIFECYCLES.items():
         lines += [f"## {title}\n", f"![The states of a {key}](states-{key}.svg)\n", "| state | meaning | next |", "|---|---|---|"]
         for number, name in enumerate(names):
-            lines.append(f"| {name} | {meanings[name]} | {', '.join(names[after] for after in steps[number]) or 'none: it is final'} |")
+            lines.append(f"| {name} | {meanings[name]} | {', '.join(names[after] for after in steps[number]) or 'none (final)'} |")
         lines.append("")
     return "\n".join(lines)
 
 
 def state_picture(key: str) -> str:
-    """States in a row, steps forward as arcs above, steps back as arcs below."""
+    """Draws states in a row, forward transitions as arcs above, backward transitions as arcs below."""
     names, _, steps, _ = LIFECYCLES[key]
     edges = [(before, after) for before, targets in steps.items() for after in targets]
     above = max((after - before for before, after in edges if after > before), default=1) * 24 + 20
@@ -289,7 +289,7 @@ def _arc(before: int, after: int, middle: int) -> str:
 def decision_page() -> str:
     lines = [
         NOTE + "# Decisions\n",
-        "What was decided, why, and what it costs. One page each; a decision that is changed gets a new page.\n",
+        "Each page has context, decision and consequences. A changed decision gets a new page.\n",
     ]
     for page in sorted((HERE / "explanation" / "decisions").glob("0*.md")):
         title = page.read_text().splitlines()[0].removeprefix("# ")
@@ -299,98 +299,98 @@ def decision_page() -> str:
 
 # --- the Python interface -------------------------------------------------------------------------------------------------------------
 
-# Whose members are told, in this order, with what a person should know first.
+# Documented classes in this order, each with an introduction.
 CLASSES: dict[type, str] = {
-    Executor: "Everything that a `concurrent.futures.Executor` has; `with` ends it.",
-    Run: "Belongs to the pool that the command line shows, and outlives the program. `with` closes it.",
-    Submitter: "What `run.options(...)` gives.",
-    TaskFuture: "What `submit` gives. Everything that a `concurrent.futures.Future` has, and:",
-    ExecutableFuture: "What `executable` gives. All of the above, and:",
+    Executor: "A `concurrent.futures.Executor` with a private pool; the `with` block ends it.",
+    Run: "Belongs to the pool that the command line shows and outlives the program. The `with` block closes it.",
+    Submitter: "Returned by `run.options(...)`.",
+    TaskFuture: "Returned by `submit`. A `concurrent.futures.Future` with these additions:",
+    ExecutableFuture: "Returned by `executable`. A `TaskFuture` with these additions:",
     Completed: "The result of an executable.",
-    BalanceReport: "What `divide` and `iterate` return; it prints as a table.",
-    Iteration: "One of a report's `iterations`.",
-    ApplicationManager: "For run files that decide while they run; see the [tutorial](../tutorials/applications.md).",
-    ApplicationWorker: "Does what a manager asks for with `tasks.work`.",
+    BalanceReport: "Returned by `divide` and `iterate`; prints as a table.",
+    Iteration: "An element of `BalanceReport.iterations`.",
+    ApplicationManager: "Creates tasks at run time in a run file; see the [tutorial](../tutorials/applications.md).",
+    ApplicationWorker: "Executes the tasks that a manager adds with `tasks.work`.",
     TaskList: "The `tasks` of a run file and of a manager.",
-    TaskDone: "What a manager is told of a task that ended.",
+    TaskDone: "A finished task, passed to `tasks_done` of a manager.",
 }
-# For members whose meaning the code does not say below them.
+# Members without a docstring of their own.
 MEMBERS = {
-    "Executor.submit": "A call as a task. What cannot be pickled is raised by the future's `result()`.",
-    "Run.id": "Its number, as the command line knows it.",
-    "Run.uid": "By this `Run(uid=...)` finds it again.",
-    "TaskFuture.stdout": "What the task printed, once it has ended.",
-    "TaskFuture.stderr": "What it wrote to the standard error output.",
-    "TaskFuture.cancel": "Works until the task has been seen running; whether it did.",
+    "Executor.submit": "Submits a call as a task. If it cannot be pickled, `result()` of the future raises the error.",
+    "Run.id": "Number of the run on the command line.",
+    "Run.uid": "Unique id; `Run(uid=...)` opens the run again.",
+    "TaskFuture.stdout": "Standard output of the finished task.",
+    "TaskFuture.stderr": "Standard error output.",
+    "TaskFuture.cancel": "Cancels the task unless it is known to run; returns whether it was cancelled.",
     "TaskList.specs": "",
     "TaskList.take": "",
     "TaskFuture.add_done_callback": "",
     "TaskFuture.began": "",
     "TaskFuture.ended": "",
-    "Completed.exit": "The exit status; None if a signal ended it.",
-    "Completed.signal": "The number of the signal that ended it, or None.",
-    "Completed.stdout": "What it wrote, as bytes; `text` is the same as text.",
-    "Completed.stderr": "What it wrote to the standard error output.",
+    "Completed.exit": "Exit status; None if a signal ended it.",
+    "Completed.signal": "Number of the signal that ended it, or None.",
+    "Completed.stdout": "Standard output as bytes; `text` is the same as text.",
+    "Completed.stderr": "Standard error output.",
     "Completed.files": "Its output files by name; each has `name`, `size`, `mode` and `content`, and can be an input of another task. One"
     " that was kept has no `content` here.",
-    "Completed.stdout_dropped": "How many bytes in the middle were left out, because there were more than `output_cap`.",
-    "Completed.stderr_dropped": "The same for the standard error output.",
-    "TaskDone.index": "Its place in the run, from 0.",
+    "Completed.stdout_dropped": "Number of bytes omitted in the middle because of `output_cap`.",
+    "Completed.stderr_dropped": "The same for standard error.",
+    "TaskDone.index": "Index in the run, from 0.",
     "TaskDone.state": "`done`, `failed` or `cancelled`.",
-    "TaskDone.value": "What it returned; of an executable, a `Completed`.",
-    "TaskDone.error": "The exception if it failed, else None.",
-    "TaskDone.usage": "`wall_us`, `cpu_us` and `rss_kib`: time and memory it took.",
+    "TaskDone.value": "Return value; for an executable, a `Completed`.",
+    "TaskDone.error": "The exception if it failed, otherwise None.",
+    "TaskDone.usage": "`wall_us`, `cpu_us` and `rss_kib`: time and memory used.",
 }
 TASK_OPTIONS = {
-    "name": "what it is called in listings",
-    "cores": 'how many cores: `2`, `0.5`, or a range such as `"1-4"`; default 1',
-    "nodes": "on how many nodes of one pilot at the same time, each with all that it asks for; default 1",
-    "memory": 'how much memory at most, such as `"2 GiB"`',
-    "gpus": "how many GPUs",
-    "resources": 'what else a worker must offer: `{"licence": 1}`',
-    "time": 'for how long at most: `90`, `"1h30m"`, a `timedelta`',
-    "retries": "how often it is tried again when it fails; default 0",
-    "losses": "how often it is tried again when its worker dies; default 10",
-    "priority": "higher goes first; default 0",
-    "tags": 'which workers it may go to: `{"disk": "fast"}`',
-    "requirement": 'only on workers for which this holds, such as `"memory >= 8G"`: see [expressions](expressions.md)',
-    "rank": 'rather on workers for which this is larger, such as `"cores"`',
+    "name": "name in listings",
+    "cores": 'number of cores: `2`, `0.5`, or a range such as `"1-4"`; default 1',
+    "nodes": "number of nodes of one pilot, each with the requested resources; default 1",
+    "memory": 'memory limit, such as `"2 GiB"`',
+    "gpus": "number of GPUs",
+    "resources": 'custom resources: `{"licence": 1}`',
+    "time": 'time limit: `90`, `"1h30m"`, a `timedelta`',
+    "retries": "retries after a failure; default 0",
+    "losses": "retries after the loss of a worker; default 10",
+    "priority": "tasks with a higher priority start first; default 0",
+    "tags": 'tags that the worker must have: `{"disk": "fast"}`',
+    "requirement": 'expression that must be true of the worker, such as `"memory >= 8G"`: see [expressions](expressions.md)',
+    "rank": 'expression; workers with a larger value are preferred, such as `"cores"`',
 }
 EXECUTABLE_OPTIONS = {
-    "inputs": "files and directories to bring along: a list, or a table of names and paths; instead of a path, also a file that"
+    "inputs": "files and directories to copy to the sandbox: a list, or a dict of names and paths. A path can also be a file that"
     " another task left",
-    "outputs": "files, directories or patterns to bring back",
-    "keep": "the same for what stays with the worker, for tasks that need it",
-    "stdin": "what it reads: bytes or text",
+    "outputs": "files, directories or patterns to copy back",
+    "keep": "the same, but the files stay on the worker for later tasks",
+    "stdin": "standard input: bytes or text",
     "env": "environment variables to set",
-    "cwd": "the directory to run in",
-    "sandbox": "`True`: in a fresh directory; the default with `inputs`, `outputs` or `keep`",
-    "shell": "`True`: the first word is a script for `sh`, the others are its arguments",
-    "output_cap": 'how much of what it writes is kept, head and tail, such as `"1 MiB"`; default 16 MiB',
-    "warn_signal": 'sent to it shortly before its worker ends, such as `"USR1"`; default: none, for it ends who does not expect it',
+    "cwd": "working directory",
+    "sandbox": "`True`: run in a private directory; the default with `inputs`, `outputs` or `keep`",
+    "shell": "`True`: the first element is a script for `sh`, the others are its arguments",
+    "output_cap": 'maximum stored output, head and tail, such as `"1 MiB"`; default 16 MiB',
+    "warn_signal": 'signal sent shortly before the worker ends, such as `"USR1"`; default: none, because an unhandled signal ends it',
 }
 
 
 def python_page() -> str:
-    """The classes that a program imports, from their docstrings."""
+    """Documents the exported classes from their docstrings."""
     errors = [cls for cls in map(package.__getattr__, package._HOMES) if isinstance(cls, type) and issubclass(cls, Exception)]
     missing = set(package.__all__) - {"__version__"} - {cls.__name__ for cls in (*CLASSES, *errors, divide, iterate)}
-    assert not missing, f"exported, but not told of: {missing}"
+    assert not missing, f"exported, but not documented: {missing}"
     lines = [
-        NOTE + "# Python\n",
-        "`from pilotfish import ...` has all of these but for `Submitter`, `Iteration`, `TaskList` and `TaskDone`, which you are given. How"
-        " to use them: [Pilotfish from Python](../tutorials/python.md).\n",
+        NOTE + "# Python API\n",
+        "`from pilotfish import ...` provides all of these except `Submitter`, `Iteration`, `TaskList` and `TaskDone`, which the API"
+        " returns or passes to you. Introduction: [Using Pilotfish from Python](../tutorials/python.md).\n",
     ]
     for cls, first in CLASSES.items():
         lines += [f"## {cls.__name__}\n", *_constructor(cls), _prose(cls.__doc__ or "") + "\n", first + "\n", *_members(cls), ""]
-    lines += ["## divide and iterate\n", "Work that can be cut anywhere: see [how to](../how-to/divisible.md).\n"]
+    lines += ["## divide and iterate\n", "See [Divisible loads](../how-to/divisible.md).\n"]
     for function in (divide, iterate):
         lines += [f"`{function.__name__}{_signature(function, 0)}`\n", _prose(function.__doc__ or "") + "\n"]
-    lines += ["Besides the options of a task, but for `rank`:\n", *_options(BALANCING_OPTIONS, tuple(BALANCING_OPTIONS)), ""]
-    lines += ["## Options of a task\n", "Keywords of `Executor(...)`, `run.options(...)`, `run.work`, `run.executable` and `tasks.add`:\n"]
+    lines += ["They accept all task options except `rank`, and:\n", *_options(BALANCING_OPTIONS, tuple(BALANCING_OPTIONS)), ""]
+    lines += ["## Task options\n", "Keywords of `Executor(...)`, `run.options(...)`, `run.work`, `run.executable` and `tasks.add`:\n"]
     lines += [*_options(TASK_OPTIONS, KNOWN), "", "Executables also take:\n"]
     lines += [*_options(EXECUTABLE_OPTIONS, tuple(name for name in EXECUTABLE_KNOWN if name not in KNOWN)), ""]
-    lines += ["## Errors\n", "All have `hint`, which says what to do now, and `code`, which `pilotfish explain` explains.\n"]
+    lines += ["## Errors\n", "All errors have `hint`, a suggestion, and `code`, for `pilotfish explain`.\n"]
     lines += ["| error | code | meaning |", "|---|---|---|"]
     for cls in sorted(errors, key=lambda cls: (str(cls.code), len(cls.__mro__))):
         bases = ", ".join(f"`{base.__name__}`" for base in cls.__bases__ if base is not Exception)
@@ -399,7 +399,7 @@ def python_page() -> str:
 
 
 def _options(told: dict[str, str], known: tuple[str, ...]) -> list[str]:
-    assert tuple(told) == known, f"options are {known}, told are {tuple(told)}"
+    assert tuple(told) == known, f"options are {known}, documented are {tuple(told)}"
     return ["| option | meaning |", "|---|---|", *(f"| `{name}` | {text} |" for name, text in told.items())]
 
 
@@ -411,7 +411,7 @@ def _constructor(cls: type) -> list[str]:
 
 
 def _signature(function: Callable[..., object], first: int = 1) -> str:
-    """The parameters with their defaults; types would drown them. That of a method begins behind ``self``."""
+    """Returns the parameters with their defaults, without types and without ``self``."""
     parameters = list(inspect.signature(function).parameters.values())[first:]
     bare = [parameter.replace(annotation=inspect.Parameter.empty) for parameter in parameters]
     return str(inspect.Signature(bare))
@@ -426,7 +426,7 @@ def _members(cls: type) -> list[str]:
         if name.startswith("_") or (key in MEMBERS and not MEMBERS[key]):
             continue
         text = MEMBERS.get(key) or texts.get(name) or _prose(getattr(member, "__doc__", "") or "" if _has_own_text(member) else "")
-        assert text, f"{key} says nothing of itself"
+        assert text, f"{key} has no description"
         lines.append(f"- `{name}{_signature(member) if inspect.isfunction(member) else ''}`: {text}")
     return lines
 
@@ -436,7 +436,7 @@ def _has_own_text(member: object) -> bool:
 
 
 def _attribute_texts(cls: type) -> dict[str, str]:
-    """The strings below attributes, in the class and in its constructor."""
+    """Reads the strings below attributes, in the class and in its constructor."""
     tree = ast.parse(inspect.getsource(cls))
     body = tree.body[0].body  # type: ignore[attr-defined]
     texts: dict[str, str] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import runpy
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +20,12 @@ def test_every_page_is_in_the_contents(contents: str) -> None:
     # Decisions have a list of their own.
     missing = [page for page in pages if page not in listed and page != "index.md" and not page.startswith("explanation/decisions/0")]
     assert not missing, f"{contents} has no {missing}"
+
+
+def test_menu_entries_are_titles_of_pages() -> None:
+    for title, page in re.findall(r"^ +- ([^:\n]+): (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE):
+        heading = re.search(r"^# (.+)$", (ROOT / "docs" / page).read_text(), re.MULTILINE)
+        assert heading is not None and heading[1].startswith(title), f"{page}: {title}"
 
 
 @pytest.mark.parametrize("name", sorted(GENERATED))

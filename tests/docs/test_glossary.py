@@ -6,10 +6,11 @@ import ast
 import re
 from pathlib import Path
 
+import click
 import pytest
 
 import pilotfish
-from pilotfish.cli.main import COMMANDS
+from pilotfish.cli.main import pilotfish as command_group
 from tests.docs.blocks import ROOT, pages
 from tests.docs.prose import headings_of, prose_of
 from tests.docs.test_generated import GENERATED
@@ -68,7 +69,7 @@ def test_words_of_exported_names_are_in_the_glossary(name: str) -> None:
     assert not unknown, f"{name}: add {unknown} to docs/reference/glossary.md, or to EVERYDAY if it is an ordinary word"
 
 
-@pytest.mark.parametrize("name", sorted(COMMANDS))
+@pytest.mark.parametrize("name", sorted(command_group.list_commands(click.Context(command_group))))
 def test_words_of_commands_are_in_the_glossary(name: str) -> None:
     assert is_known(name), f"add {name!r} to docs/reference/glossary.md, or to EVERYDAY if it is an ordinary word"
 

@@ -52,82 +52,84 @@ class Site(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One table of ``sites.toml``."""
 
     backend: str
-    """How it is spoken to: ssh, slurm, sge, pbs, lsf, htcondor, kubernetes or arc."""
+    """Backend: ssh, slurm, sge, pbs, lsf, htcondor, kubernetes or arc."""
     via: str = ""
-    """The login node on which its commands are run, as one would give it to ssh; empty: they are run here."""
+    """Login node for its commands, as an argument of ssh; empty: this machine."""
     hosts: tuple[str, ...] = ()
-    """For ssh alone: the machines, as one would give them to ssh."""
+    """For the ssh backend: hosts, as arguments of ssh."""
 
     max_pilots: int = 10
-    """So many pilots at a time, waiting or running."""
+    """Maximum pilots, queued and running."""
     max_queued: int = 5
-    """So many of them may wait."""
+    """Maximum queued pilots."""
     max_cores: int = 0
-    """So many cores at a time; 0 sets no limit."""
+    """Maximum cores of all pilots; 0: no limit."""
 
     cores: int = 0
-    """Cores of one pilot on each node; 0: as many as the tasks need (for ssh: all that the machine has)."""
+    """Cores per node of a pilot; 0: as many as the tasks need (with ssh: all cores of the host)."""
     nodes: int = 1
-    """Nodes of one pilot; several only with slurm, pbs and lsf."""
+    """Nodes of a pilot; more than one with slurm, pbs and lsf only."""
     memory: int = 0
-    """Bytes on each node; 0: what the site gives by itself, or what the tasks need."""
+    """Memory per node of a pilot; 0: the default of the site, or as much as the tasks need."""
     gpus: int = 0
     walltime_s: float = 3600.0
-    """How long one pilot may run."""
+    """Walltime of a pilot."""
     idle_s: float = 300.0
-    """A pilot goes home when it has had nothing to do for so long, unless a person asked for it; 0: it stays."""
+    """Release a pilot after this time without tasks, unless the user requested it; 0: never."""
     queue: str = ""
-    """The queue or partition; empty: the site's own choice."""
+    """Queue or partition; empty: the default of the site."""
     account: str = ""
-    """The account or project that is charged."""
+    """Account or project to charge."""
     directives: tuple[str, ...] = ()
-    """More options for the batch system, as one would write them after ``#SBATCH`` or its like."""
+    """Extra batch directives, as after ``#SBATCH``."""
     options: dict[str, str] = {}
-    """What only this kind of backend knows, such as the image of a container."""
+    """Backend-specific options, such as a container image."""
     environment: dict[str, str] = {}
-    """For the site's own commands, such as ``SLURM_CONF`` where there are two clusters. They may be secrets: only
-    ``pilotfish site show --dry-run`` shows their values, and no list of processes does."""
+    """Environment variables of the commands of the site, such as ``SLURM_CONF`` for one of two clusters. Values can be secrets: only
+    ``pilotfish site show --dry-run`` shows them, and they are in no process list."""
 
     credentials: tuple[str, ...] = ()
-    """What must not have ended for its commands to work, such as ``kerberos``, ``x509:FILE``, ``ssh-certificate:FILE`` or ``token:FILE``:
-    its end is watched, you are warned in time, and pilots wait for a new one."""
+    """Credentials that its commands need, such as ``kerberos``, ``x509:FILE``, ``ssh-certificate:FILE`` or ``token:FILE``. You are warned
+    before they expire, and pilots wait for a new one."""
 
     folder: str = "~/.pilotfish"
-    """Where the pilots' files are put at the site."""
+    """Directory for files of pilots at the site."""
     scratch: str = ""
-    """Where tasks work on the nodes; empty: the node's place for temporary files."""
+    """Directory for sandboxes on the nodes; empty: the temporary directory of the node."""
     cache: str = ""
-    """Where nodes keep the files that tasks need, also between pilots; empty: beside where tasks work. On a disk that the nodes share, one
-    copy serves them all."""
+    """Directory for cached files on the nodes, also between pilots; empty: next to the sandboxes. On a disk that the nodes share, one
+    copy serves all nodes."""
     cache_size: int = 0
-    """It may have so many bytes; 0: half of what is free."""
+    """Maximum size of the cache; 0: half of the free space."""
     storage: tuple[str, ...] = ()
-    """Directories of the nodes with files that tasks need, by their names or by their hashes: what is found there is not sent."""
+    """Directories on the nodes with existing files, by name or by hash: files found there are not sent."""
     peers: bool = True
-    """Agents get files from each other, too."""
+    """Agents of the site exchange files."""
     transfers: int = 16
-    """So many files at once between the master and its agents."""
+    """Maximum simultaneous transfers between the master and agents of the site."""
     python: str = ""
-    """The Python of the nodes, 3.8 or later; empty: the first that is found."""
+    """Python on the nodes, 3.8 or later; empty: the first one found."""
     setup: tuple[str, ...] = ()
-    """Lines for the shell before the agent starts, such as ``module load python``. No place for secrets: some systems show them to all."""
+    """Shell lines to run before the agent starts, such as ``module load python``. Do not put secrets here: some batch systems show them
+    to all users."""
     tags: dict[str, str] = {}
-    """What its workers are labelled with; tasks may ask for it. Any name but ``site``."""
+    """Tags of its workers; tasks can require them. Any name except ``site``."""
 
     reach: str = "auto"
-    """How its agents reach the master: ``direct``, or by a ``tunnel`` through the login node; ``auto``: by a tunnel if the site is reached
+    """Connection of agents to the master: ``direct``, or ``tunnel`` through the login node; ``auto``: a tunnel if the site is reached
     through ssh and has no ``address``."""
     address: str = ""
-    """For ``direct``: the name under which the nodes know the master's machine; it must listen there, see ``host`` in ``config.toml``."""
+    """For ``direct``: address of the master's machine as seen from the nodes; the master must listen there, see ``host`` in
+    ``config.toml``."""
     poll_s: float = 0.0
-    """0: agents stay connected; otherwise they call this often."""
+    """0: agents stay connected. Otherwise, seconds between short connections."""
 
     period_s: float = 30.0
-    """Its queue is looked at so often, whatever is there; 1s at least."""
+    """Interval between polls of its queue; at least 1s."""
     submissions_per_minute: float = 300.0
     commands_at_once: int = 4
     paused: bool = False
-    """No new pilots, until somebody resumes it."""
+    """Submit no more pilots until the site is resumed."""
 
     @property
     def is_tunnelled(self) -> bool:

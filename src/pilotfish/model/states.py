@@ -7,13 +7,13 @@ from pilotfish.errors import IllegalTransition
 WAITING, READY, ASSIGNED, RUNNING, DONE, FAILED, CANCELLED = range(7)
 TASK_STATES = ("waiting", "ready", "assigned", "running", "done", "failed", "cancelled")
 TASK_MEANING = {
-    "waiting": "other tasks must end first",
-    "ready": "may start as soon as a worker has room",
-    "assigned": "sent to a worker, not seen running yet",
-    "running": "a worker says that it runs",
-    "done": "ended well; its result is kept",
-    "failed": "ended badly, its retries used up; its cause is kept",
-    "cancelled": "ended because somebody asked",
+    "waiting": "waits for other tasks",
+    "ready": "can start when a worker has free resources",
+    "assigned": "sent to a worker, not yet reported as running",
+    "running": "reported as running by its worker",
+    "done": "succeeded; its result is stored",
+    "failed": "failed, with no retries left; its cause is stored",
+    "cancelled": "cancelled by a user or a rule",
 }
 TASK_STEPS: dict[int, tuple[int, ...]] = {
     WAITING: (READY, FAILED, CANCELLED),
@@ -28,10 +28,10 @@ TASK_STEPS: dict[int, tuple[int, ...]] = {
 JOINED, DRAINING, LEFT, LOST = range(4)
 WORKER_STATES = ("joined", "draining", "left", "lost")
 WORKER_MEANING = {
-    "joined": "takes tasks (idle or busy)",
-    "draining": "finishes what it has and takes no more",
-    "left": "said goodbye or was retired",
-    "lost": "died or fell silent; its tasks run elsewhere",
+    "joined": "accepts tasks (idle or busy)",
+    "draining": "finishes its tasks and accepts no more",
+    "left": "left or was released",
+    "lost": "died or became silent; its tasks run elsewhere",
 }
 WORKER_STEPS: dict[int, tuple[int, ...]] = {
     JOINED: (DRAINING, LEFT, LOST),
@@ -43,11 +43,11 @@ WORKER_STEPS: dict[int, tuple[int, ...]] = {
 REQUESTED, SUBMITTED, ACTIVE, ENDING, ENDED = range(5)
 PILOT_STATES = ("requested", "submitted", "active", "ending", "ended")
 PILOT_MEANING = {
-    "requested": "decided and written down; not yet handed to the site",
-    "submitted": "the site accepted it",
+    "requested": "recorded, not yet submitted",
+    "submitted": "accepted by the site",
     "active": "its agent joined",
-    "ending": "asked to stop",
-    "ended": "gone from the site",
+    "ending": "being cancelled or released",
+    "ended": "no longer at the site",
 }
 PILOT_STEPS: dict[int, tuple[int, ...]] = {
     REQUESTED: (SUBMITTED, ACTIVE, ENDING, ENDED),

@@ -1,4 +1,4 @@
-"""A batch system that is made up, the way to it, and a desk where a courier tells its news. Answers can be lost, refused or garbled."""
+"""A batch system that is made up, the way to it, and a desk for a site controller. Answers can be lost, refused or garbled."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from pilotfish.backends.interface import (
     UnclearAnswer,
 )
 from pilotfish.core.pilots.pilot_records import Pilot
-from pilotfish.master.sites import pilot_monitor, pilot_submission, site_controller
+from pilotfish.master.sites import pilot_monitor, pilot_submission, site_controller, site_pilots
 from pilotfish.master.sites.command_runner import CommandRunner
 from pilotfish.master.sites.site_controller import SiteController
 from pilotfish.master.sites.site_pilots import MasterEndpoint
@@ -49,7 +49,7 @@ class Job:
 
 
 class FakeSite:
-    """Backend and Reach in one. ``faults``: what the next commands of a kind come to, None being nothing; ``down`` holds for all."""
+    """Backend and access in one. ``faults``: what the next commands of a kind come to, None being nothing; ``down`` holds for all."""
 
     def __init__(self, arrays: int = 1) -> None:
         self.arrays = arrays
@@ -84,6 +84,8 @@ class FakeSite:
         self.staged: list[str] = []
         self.cleared: list[str] = []
         self.words: dict[tuple[str, int], str] = {}
+        self.described: list[Site] = []
+        self.closed = 0
 
     def asked(self, kind: str) -> list[tuple[str, ...]]:
         return [argv[1:] for argv in self.commands if argv[0] == kind]
@@ -98,9 +100,9 @@ class FakeSite:
 
     # --- Backend ------------------------------------------------------------------------------------------------------------------------
 
-    def submit(self, site: Site, order: PilotBatch) -> CommandExchange[list[str]]:
+    def submit(self, site: Site, batch: PilotBatch) -> CommandExchange[list[str]]:
         return CommandExchange(
-            Command(("submit", order.tag, str(order.count)), at=order.host), lambda answer: list(json.loads(answer.stdout))
+            Command(("submit", batch.tag, str(batch.count)), at=batch.host), lambda answer: list(json.loads(answer.stdout))
         )
 
     def query(self, site: Site, jobs: Sequence[str]) -> list[CommandExchange[dict[str, JobStatus]]]:
@@ -123,7 +125,7 @@ class FakeSite:
             hosts.setdefault(self.jobs[job].host if job in self.jobs else "", []).append(job)
         return hosts
 
-    # --- Reach --------------------------------------------------------------------------------------------------------------------------
+    # --- Access -------------------------------------------------------------------------------------------------------------------------
 
     async def ask(self, exchange: CommandExchange[Any], submission: bool = False) -> Any:
         kind = exchange.command.argv[0]
@@ -135,27 +137,33 @@ class FakeSite:
         finally:
             self.under_way -= 1
 
-    async def place(self, tag: str, pilots: Sequence[str], size: PilotSize, host: str) -> SubmittedBatch:
+    async def prepare_batch(self, tag: str, pilots: Sequence[str], size: PilotSize, host: str) -> SubmittedBatch:
         self.places.append(host)
         self._stumble("place")
         if host in self.deaf:
             raise SILENCE
         return SubmittedBatch("pond", tag, list(pilots), size, f"/site/{tag}", "/site/agent", host)
 
-    async def stage(self, placed: SubmittedBatch) -> None:
+    async def stage_files(self, batch: SubmittedBatch) -> None:
         self._stumble("stage")
-        self.staged.append(placed.tag)
+        self.staged.append(batch.tag)
 
-    async def last_words(self, placed: SubmittedBatch, number: int) -> str:
+    async def read_log_tail(self, batch: SubmittedBatch, number: int) -> str:
         self.listening += 1
         if self.faults.get("words"):
             self._stumble("words")
         await self.quiet.wait()
-        return self.words.get((placed.tag, number), "")
+        return self.words.get((batch.tag, number), "")
 
-    async def clear(self, placed: SubmittedBatch) -> None:
+    async def remove_files(self, batch: SubmittedBatch) -> None:
         self._stumble("clear")
-        self.cleared.append(placed.tag)
+        self.cleared.append(batch.tag)
+
+    def change_site(self, site: Site) -> None:
+        self.described.append(site)
+
+    async def close(self) -> None:
+        self.closed += 1
 
     # --- the system itself --------------------------------------------------------------------------------------------------------------
 
@@ -235,7 +243,7 @@ class RunnerSite(FakeSite):
 
 
 class Desk:
-    """A courier of site ``pond``, what it told, and who has joined."""
+    """A controller of site ``pond``, what it told, and which pilots have joined."""
 
     def __init__(self, directory: Path, arrays: int = 1, **about: Any) -> None:
         self.directory = directory
@@ -247,12 +255,12 @@ class Desk:
         self.restart()
 
     def restart(self) -> None:
-        """The courier dies with all that it does; another one knows only what is written down."""
+        """The controller dies with all its tasks; another one knows only what is on disk."""
         for task in asyncio.all_tasks() - {asyncio.current_task()}:
             task.cancel()
-        orders = BatchRegistry(self.directory / "orders")
-        self.world = MasterEndpoint(self.told.append, self._known, orders, lambda pilot: f"pf-{pilot}")
-        self.courier = SiteController("pond", self.about, self.site, self.site, self.world)
+        batches = BatchRegistry(self.directory / "orders")
+        self.master = MasterEndpoint(self.told.append, self._known, batches, lambda pilot: f"pf-{pilot}")
+        self.controller = SiteController("pond", self.about, self.site, self.site, self.master)
 
     def _known(self, pilot: str) -> Pilot:
         known = Pilot(pilot, "pond", ONE, 0.0, joined=int(pilot in self.joined))
@@ -264,7 +272,7 @@ class Desk:
 
     def submit(self, *pilots: str, size: PilotSize = ONE) -> None:
         for pilot in pilots:
-            self.courier.submit(pilot, size)
+            self.controller.submit(pilot, size)
 
     def heard(self, kind: type[Kind]) -> list[Kind]:
         return [item for item in self.told if isinstance(item, kind)]
@@ -297,8 +305,8 @@ class Desk:
 def hasty() -> Iterator[None]:
     """What waits for seconds in life does so for a period here."""
     with ExitStack() as stack:
-        for module in (site_controller, pilot_submission, pilot_monitor, site_controller):
-            for name, value in {"AGAIN_S": PERIOD_S, "GATHER_S": 0.005}.items():
+        for module in (site_pilots, pilot_submission, pilot_monitor, site_controller):
+            for name, value in {"RETRY_S": PERIOD_S, "GATHER_S": 0.005}.items():
                 if hasattr(module, name):
                     stack.enter_context(patch.object(module, name, value))
         yield
@@ -309,7 +317,7 @@ def story(tell: Callable[[Desk], Coroutine[Any, Any, None]]) -> Callable[[Path],
 
 
 def story_at(**desk: Any) -> Callable[[Callable[[Desk], Coroutine[Any, Any, None]]], Callable[[Path], None]]:
-    """A test that is played on an event loop; at its end, nothing of the courier may be under way but what ``end`` would end."""
+    """A test that is played on an event loop; at its end, nothing of the controller may be under way but what ``end`` would end."""
 
     def wrap(tell: Callable[[Desk], Coroutine[Any, Any, None]]) -> Callable[[Path], None]:
         def test(tmp_path: Path) -> None:
@@ -321,7 +329,7 @@ def story_at(**desk: Any) -> Callable[[Callable[[Desk], Coroutine[Any, Any, None
                 made.site.faults, made.site.down, made.site.hears_cancel = {}, None, True
                 made.site.open.set()
                 made.site.deaf.clear()
-                await made.courier.end()
+                await made.controller.end()
                 await made.until(lambda: asyncio.all_tasks() == {asyncio.current_task()})
                 assert not strange, strange
 

@@ -103,15 +103,15 @@ class ArcBackend:
 
     arrays = 50
 
-    def submit(self, site: Site, order: PilotBatch) -> CommandExchange[list[str]]:
-        there = replace(order, folder=".", bundle="agent.pyz")
+    def submit(self, site: Site, batch: PilotBatch) -> CommandExchange[list[str]]:
+        there = replace(batch, folder=".", bundle="agent.pyz")
         script = fill(
             SUBMIT,
-            FOLDER=shlex.quote(order.folder),
-            BUNDLE=shlex.quote(order.bundle),
-            COUNT=str(order.count),
+            FOLDER=shlex.quote(batch.folder),
+            BUNDLE=shlex.quote(batch.bundle),
+            COUNT=str(batch.count),
             PILOT=pilot_script(site, there, ("exec 2>&1", "chmod 600 1.json")),
-            DESCRIPTIONS="+" + "".join(f"({describe(site, order, number)})" for number in range(1, order.count + 1)),
+            DESCRIPTIONS="+" + "".join(f"({describe(site, batch, number)})" for number in range(1, batch.count + 1)),
         )
 
         def read(answer: CommandOutput) -> list[str]:
@@ -124,11 +124,11 @@ class ArcBackend:
             if answer.status == 22 and re.search(r"error: 4\d\d", answer.stderr):
                 raise CommandRefused(answer.complaint())
             made = [str(job["id"]) for job in _jobs(_told(answer)) if job.get("id")]
-            if len(made) != order.count:
-                raise UnclearAnswer(f"{len(made)} jobs were made of {order.count}: {answer.complaint()}")
+            if len(made) != batch.count:
+                raise UnclearAnswer(f"{len(made)} jobs were made of {batch.count}: {answer.complaint()}")
             return made
 
-        return _exchange(site, script, read, patience_s=60.0 + 20.0 * order.count)
+        return _exchange(site, script, read, patience_s=60.0 + 20.0 * batch.count)
 
     def query(self, site: Site, jobs: Sequence[str]) -> list[CommandExchange[dict[str, JobStatus]]]:
         def read(answer: CommandOutput) -> dict[str, JobStatus]:
@@ -173,14 +173,14 @@ class ArcBackend:
         """A query tells all that is known, for as long as the element keeps ended jobs."""
 
 
-def describe(site: Site, order: PilotBatch, number: int) -> str:
+def describe(site: Site, batch: PilotBatch, number: int) -> str:
     """A job in the element's language, xRSL. Its memory is that of one core, in megabytes."""
-    size = order.size
+    size = batch.size
     cores = max(1, round(size.cores))
     files = " ".join(f'("{name}" "")' for name in ("start.sh", "1.json", "pilot.sh", "agent.pyz"))
     wishes = [
         '(executable="/bin/sh")(arguments="pilot.sh")(stdout="1.log")(outputfiles=("1.log" ""))',
-        f"(jobname={_quoted(f'{order.tag}-{number}')})(inputfiles={files})(count={cores})(countpernode={cores})",
+        f"(jobname={_quoted(f'{batch.tag}-{number}')})(inputfiles={files})(count={cores})(countpernode={cores})",
         f'(walltime="{round(size.walltime_s)} seconds")' if size.walltime_s else "",
         f"(memory={-(-size.memory // cores >> 20)})" if size.memory else "",
         f"(queue={_quoted(site.queue)})" if site.queue else "",

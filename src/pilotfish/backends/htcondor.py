@@ -61,11 +61,11 @@ _HARMLESS = re.compile(r"couldn't find/remove all jobs|not found|marked for remo
 class HtcondorBackend:
     arrays = 500
 
-    def submit(self, site: Site, order: PilotBatch) -> CommandExchange[list[str]]:
-        if order.size.nodes > 1:
+    def submit(self, site: Site, batch: PilotBatch) -> CommandExchange[list[str]]:
+        if batch.size.nodes > 1:
             raise CommandRefused("HTCondor gives a pilot one node, not several")
-        description = "\n".join([*_description(site, order), *site.directives, f"queue {order.count}", ""])
-        return CommandExchange(Command(("condor_submit", "-terse", "-"), description), lambda answer: _submitted(answer, order.count))
+        description = "\n".join([*_description(site, batch), *site.directives, f"queue {batch.count}", ""])
+        return CommandExchange(Command(("condor_submit", "-terse", "-"), description), lambda answer: _submitted(answer, batch.count))
 
     def query(self, site: Site, jobs: Sequence[str]) -> list[CommandExchange[dict[str, JobStatus]]]:
         return [CommandExchange(Command(("condor_q", "-json", "-attributes", ATTRIBUTES, *jobs)), lambda answer: _sightings(answer, jobs))]
@@ -89,18 +89,18 @@ class HtcondorBackend:
         return CommandExchange(Command(argv), lambda answer: _sightings(answer, jobs))
 
 
-def _description(site: Site, order: PilotBatch) -> list[str]:
+def _description(site: Site, batch: PilotBatch) -> list[str]:
     """Its own number is known to HTCondor as that of the process, counted from 0."""
-    size, folder = order.size, _plain(order.folder)
+    size, folder = batch.size, _plain(batch.folder)
     held = f"(JobStatus == {HELD} && !member(HoldReasonCode, {{{', '.join(map(str, _PASSING))}}}) && {_AGE} > {STAY_S})"
     over = f"(JobStatus == {EXECUTING} && time() - {_TIME_IS_OVER} > {math.ceil(size.walltime_s)})"
     lines = [
         "universe = vanilla",
-        f"batch_name = {_plain(order.tag)}",
-        f"+{TAG} = {_string(order.tag)}",
+        f"batch_name = {_plain(batch.tag)}",
+        f"+{TAG} = {_string(batch.tag)}",
         "number = $INT(next)",
         "next = $(Process) + 1",
-        *_program(site, order),
+        *_program(site, batch),
         "should_transfer_files = YES",
         "when_to_transfer_output = ON_EXIT",
         'transfer_output_files = ""',
@@ -120,11 +120,11 @@ def _description(site: Site, order: PilotBatch) -> list[str]:
     return lines
 
 
-def _program(site: Site, order: PilotBatch) -> list[str]:
+def _program(site: Site, batch: PilotBatch) -> list[str]:
     """``start.sh``, or a shell that runs the site's lines before it."""
-    folder = _plain(order.folder)
-    files = [f"{folder}/$(number).json", _plain(order.bundle)]
-    words = [_plain(order.bundle.rpartition("/")[2]), *map(_plain, agent_options(site, order))]
+    folder = _plain(batch.folder)
+    files = [f"{folder}/$(number).json", _plain(batch.bundle)]
+    words = [_plain(batch.bundle.rpartition("/")[2]), *map(_plain, agent_options(site, batch))]
     if site.setup:
         start = " ".join(["exec sh start.sh $(number).json", *map(shlex.quote, words)])
         lines = ["executable = /bin/sh", "transfer_executable = False"]

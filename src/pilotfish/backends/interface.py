@@ -1,8 +1,8 @@
-"""How a batch system is spoken to: a command goes out, text comes in. Pure: who runs the command, and where, is not known here.
+"""Defines a backend: commands out, parsed text in.
 
-A backend is a handful of functions that make an ``Exchange`` each: what to run, and how to read the answer. Reading raises ``Unclear`` when
-the answer tells nothing (the daemon is down, the command hung, the text is strange): what was known before stays true, and it is asked
-again later. It raises ``Refused`` when the system said no.
+A backend is pure: it neither runs commands nor knows where they run. Each of its functions makes a ``CommandExchange``: a command, and the
+function that reads its output. Reading raises ``UnclearAnswer`` if the output tells nothing (the daemon is down, the command hung, the text
+is strange); what was known before stays true, and the master asks again later. It raises ``CommandRefused`` if the system refused.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ Result_co = TypeVar("Result_co", covariant=True)
 
 QUEUED, RUNNING, ENDED = range(3)
 PATIENCE_S = 60.0
+"""Seconds until a command without an answer is killed."""
 
 
 @dataclass(frozen=True)
 class Command:
-    """What to run at a site: on its login node, or here if it has none. ``at``: on this machine instead, as one would give it to ssh.
-    ``bare``: without the variables that the site's own commands are given."""
+    """A command to run on the login node of a site, or on this machine if it has none. ``at``: another destination of ssh.
+    ``bare``: run it without the site's environment variables."""
 
     argv: tuple[str, ...]
     stdin: str = ""
@@ -33,27 +34,33 @@ class Command:
 
 @dataclass(frozen=True)
 class CommandOutput:
-    """``status`` is None when nobody answered: it took too long, or the login node could not be reached."""
+    """What a command printed. ``status`` is None without an answer: the command timed out, or the login node was not reached.
+    ``code``: the kind of trouble, if it is known (see ``model/site.py``)."""
 
     status: int | None
     stdout: str = ""
     stderr: str = ""
+    code: str = ""
 
     def complaint(self) -> str:
-        """The system's own words, in one line."""
+        """The system's error message in one line."""
         if self.status is None:
             return _one_line(self.stderr) or "it did not answer in time"
         return _one_line(self.stderr) or _one_line(self.stdout) or f"exit status {self.status}"
 
 
 class UnclearAnswer(Exception):
-    """The answer tells nothing about any pilot. The argument is why. ``unfinished``: the command may still be at work over there."""
+    """The answer tells nothing about any pilot; the argument says why. ``unfinished``: the command may still be running at the site.
+    ``code``: the kind of trouble, if it is known (see ``model/site.py``)."""
 
     unfinished = False
+    code = ""
 
 
 class CommandRefused(Exception):
-    """The system said no, in its own words. ``later``: a limit or an outage, so that it may say yes another time."""
+    """The system refused, in its own words. ``later``: a limit or an outage, so that it may accept at another time."""
+
+    code = ""
 
     def __init__(self, reason: str, later: bool = False) -> None:
         super().__init__(reason)
@@ -62,16 +69,17 @@ class CommandRefused(Exception):
 
 @dataclass(frozen=True)
 class CommandExchange(Generic[Result_co]):
+    """A command and the function that reads its output."""
+
     command: Command
     read: Callable[[CommandOutput], Result_co]
 
 
 @dataclass(frozen=True)
 class JobStatus:
-    """What the batch system says of one job. ``reason``: why it waits, or how it ended, in its own words.
+    """The status of one job. ``reason``: why it waits or how it ended, in the words of the batch system.
 
-    ``well`` is of interest when it ended: False if the system, or the job itself, says that something went wrong. ``expired``: its time was
-    over.
+    For jobs that ended: ``well`` is False if the system or the job reports a failure; ``expired``: the job reached its time limit.
     """
 
     phase: int
@@ -82,42 +90,42 @@ class JobStatus:
 
 @dataclass(frozen=True)
 class PilotBatch:
-    """Equal pilots that are submitted together. Their files lie in ``folder``: ``start.sh``, and for the n-th of them, counted from 1,
-    ``n.json`` (its credentials); it shall write its output to ``n.log`` there. ``bundle`` is the agent."""
+    """Equal pilots that are submitted together. ``folder`` holds ``start.sh`` and, for pilot n (from 1), its credentials ``n.json``; it
+    writes its output to ``n.log`` there. ``bundle`` is the path of the agent."""
 
     tag: str
-    """The name of the job, by which it is found again when the answer to its submission was lost. Never used twice."""
+    """Job name, unique for ever. A batch is found by it if the answer to its submission was lost."""
     count: int
     size: PilotSize
     folder: str
     bundle: str
     host: str = ""
-    """For machines without a batch system: the one of the site's hosts that is to run it."""
+    """Host to run on, for sites without a batch system."""
 
 
 class Backend(Protocol):
-    """``arrays``: the most pilots that one submission can hold.
+    """One kind of batch system. ``arrays``: maximum pilots per submission.
 
-    What returns a list makes one exchange, or one for each machine that has to be asked: what they tell adds up, and one that is unclear
-    spoils none of the others. To find an order is only clear without a result if all of them are clear.
+    Methods that return a list make one exchange per machine that has to be asked. Their answers are merged; an unclear one does not spoil
+    the others. "Not found" counts only if all of them are clear.
     """
 
     arrays: int
 
-    def submit(self, site: Site, order: PilotBatch) -> CommandExchange[list[str]]:
-        """The jobs' ids, one for each pilot of the order."""
+    def submit(self, site: Site, batch: PilotBatch) -> CommandExchange[list[str]]:
+        """Submit a batch. Answer: one job id per pilot."""
 
     def query(self, site: Site, jobs: Sequence[str]) -> list[CommandExchange[dict[str, JobStatus]]]:
-        """All of them at once. What the system does not list is left out, which says nothing about it."""
+        """Ask for the status of jobs. Jobs that the system does not list are left out, which proves nothing."""
 
     def cancel(self, site: Site, jobs: Sequence[str]) -> list[CommandExchange[None]]:
-        """Jobs that ended already are no error."""
+        """Cancel jobs. Jobs that have ended already are no error."""
 
     def find(self, site: Site, tag: str) -> list[CommandExchange[dict[int, str]]]:
-        """The ids of the pilots of an order, by their numbers; empty if the system does not know it."""
+        """Find the jobs of a batch. Answer: job ids by the numbers of the pilots; empty if the system does not know the batch."""
 
     def past(self, site: Site, jobs: Sequence[str]) -> CommandExchange[dict[str, JobStatus]] | None:
-        """Of jobs that are no longer listed: how they ended, as far as the system remembers. None: it has no memory."""
+        """Ask how jobs ended that are no longer listed. None: the system keeps no record."""
 
 
 def _one_line(text: str, most: int = 300) -> str:

@@ -76,14 +76,14 @@ class KubernetesBackend:
 
     arrays = 50
 
-    def submit(self, site: Site, order: PilotBatch) -> CommandExchange[list[str]]:
-        names = [f"{order.tag}-{number}" for number in range(1, order.count + 1)]
-        files = {"start.sh": f"{order.folder}/start.sh", "agent.pyz": order.bundle}
-        files |= {f"{number}.json": f"{order.folder}/{number}.json" for number in range(1, order.count + 1)}
-        jobs = [job_of(site, order, number) for number in range(1, order.count + 1)]
+    def submit(self, site: Site, batch: PilotBatch) -> CommandExchange[list[str]]:
+        names = [f"{batch.tag}-{number}" for number in range(1, batch.count + 1)]
+        files = {"start.sh": f"{batch.folder}/start.sh", "agent.pyz": batch.bundle}
+        files |= {f"{number}.json": f"{batch.folder}/{number}.json" for number in range(1, batch.count + 1)}
+        jobs = [job_of(site, batch, number) for number in range(1, batch.count + 1)]
         script = fill(
             SUBMIT,
-            TAG=shlex.quote(order.tag),
+            TAG=shlex.quote(batch.tag),
             FILES=" ".join(f"--from-file={shlex.quote(f'{name}={path}')}" for name, path in files.items()),
             JOBS=json.dumps({"apiVersion": "v1", "kind": "List", "items": jobs}),
         )
@@ -93,7 +93,7 @@ class KubernetesBackend:
                 raise CommandRefused(answer.complaint(), later=bool(PASSING.search(answer.stderr)))
             made = re.findall(r"^job\.batch/(\S+)", _told(answer), re.MULTILINE)
             if made != names:
-                raise UnclearAnswer(f"{len(made)} jobs were named of {order.count}: {answer.complaint()}")
+                raise UnclearAnswer(f"{len(made)} jobs were named of {batch.count}: {answer.complaint()}")
             return names
 
         return _exchange(site, script, read)
@@ -137,11 +137,11 @@ class KubernetesBackend:
         """Nothing is remembered of Jobs that are gone."""
 
 
-def job_of(site: Site, order: PilotBatch, number: int) -> dict[str, Any]:
+def job_of(site: Site, batch: PilotBatch, number: int) -> dict[str, Any]:
     """The Job of one pilot. Its time counts from when the Pod came to a node; that of a Job itself would count while it waits."""
-    size, options = order.size, site.options
-    labels = {"app": "pilotfish", "pilotfish/tag": order.tag}
-    there = replace(order, folder=FILES, bundle=f"{FILES}/agent.pyz")
+    size, options = batch.size, site.options
+    labels = {"app": "pilotfish", "pilotfish/tag": batch.tag}
+    there = replace(batch, folder=FILES, bundle=f"{FILES}/agent.pyz")
     memory = {"memory": str(size.memory)} if size.memory else {}
     gpus = {options.get("gpu", "nvidia.com/gpu"): f"{size.gpus:g}"} if size.gpus else {}
     container = {
@@ -167,7 +167,7 @@ def job_of(site: Site, order: PilotBatch, number: int) -> dict[str, Any]:
         "containers": [container],
         "volumes": [
             {"name": "files", "emptyDir": {"medium": "Memory"}},
-            {"name": "secret", "secret": {"secretName": order.tag, "defaultMode": 0o400, "items": items}},
+            {"name": "secret", "secret": {"secretName": batch.tag, "defaultMode": 0o400, "items": items}},
             *more.get("volumes", []),
         ],
     }
@@ -175,7 +175,7 @@ def job_of(site: Site, order: PilotBatch, number: int) -> dict[str, Any]:
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
-        "metadata": {"name": f"{order.tag}-{number}", "labels": {**labels, **queue}},
+        "metadata": {"name": f"{batch.tag}-{number}", "labels": {**labels, **queue}},
         "spec": {"backoffLimit": 0, "ttlSecondsAfterFinished": KEPT_S, "template": {"metadata": {"labels": labels}, "spec": pod}},
     }
 

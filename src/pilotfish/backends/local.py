@@ -1,20 +1,20 @@
-"""This machine as a site: a pilot is a process."""
+"""Starts a pilot as a process of this machine: its command line, the id of its job, and the meaning of its exit status.
+
+There is no queue to ask: ``master/sites/local_controller.py`` starts the process and waits for it.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pilotfish.model.site import PilotSize
+
 
 @dataclass(frozen=True)
 class LocalBackend:
-    """What an agent on this machine is started with. Its key is in the credentials file, never in the arguments."""
+    """What all agents of this machine are started with. The key is in the credentials file, never in the arguments."""
 
     python: str
-    bundle: str
-    credentials: str
-    worker: str
-    cores: float
-    workdir: str
     share: str
     cache: str
     home: str
@@ -22,8 +22,26 @@ class LocalBackend:
     poll_s: float = 0.0
     cache_size: int = 0
 
-    def command(self) -> list[str]:
-        words = [self.python, self.bundle, "--credentials", self.credentials, "--worker", self.worker, "--cores", f"{self.cores:g}"]
-        words += ["--workdir", self.workdir, "--share", self.share, "--cache", self.cache, "--home", self.home]
+    def command(self, pilot: str, size: PilotSize, bundle: str, credentials: str, workdir: str) -> list[str]:
+        words = [self.python, bundle, "--credentials", credentials, "--worker", pilot, "--cores", f"{size.cores:g}"]
+        words += ["--workdir", workdir, "--share", self.share, "--cache", self.cache, "--home", self.home]
         words += ["--cache-bytes", str(self.cache_size)] if self.cache_size else []
         return [*words, "--poll", f"{self.poll_s:g}"] if self.poll_s else words
+
+
+def job_id(pid: int, started: str) -> str:
+    """Process id and start time, because another process may get the same id later."""
+    return f"{pid}:{started}"
+
+
+def read_job(job: str) -> tuple[int, str]:
+    pid, _, started = job.partition(":")
+    return int(pid) if started else 0, started
+
+
+def describe_exit(code: int, last_line: str) -> str:
+    """How a process ended. ``code``: its exit status, or the number of the signal that killed it, negated."""
+    if code == 0:
+        return "ended"
+    how = f"was killed by signal {-code}" if code < 0 else f"ended with exit status {code}"
+    return f"{how}: {last_line}" if last_line else how

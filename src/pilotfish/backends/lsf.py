@@ -56,14 +56,14 @@ class LsfBackend:
     arrays = 1000
     """LSF's own default for MAX_JOB_ARRAY_SIZE."""
 
-    def submit(self, site: Site, order: PilotBatch) -> CommandExchange[list[str]]:
-        several = order.count > 1
+    def submit(self, site: Site, batch: PilotBatch) -> CommandExchange[list[str]]:
+        several = batch.count > 1
         # What is given as an argument wins over the script's lines: no directive may rename the job.
-        argv = [*_IMPATIENT, "bsub", "-J", f"{order.tag}[1-{order.count}]" if several else order.tag]
-        argv += ["-o", f"{order.folder.replace('%', '%%')}/{'%I' if several else '1'}.log"]
-        lines = [f"#BSUB {line}" for line in (*_wishes(site, order.size), *site.directives)]
-        script = pilot_script(site, order, lines, "$LSB_JOBINDEX" if several else "1", _EVERYWHERE)
-        return CommandExchange(Command(tuple(argv), script), lambda answer: _submitted(answer, order.count))
+        argv = [*_IMPATIENT, "bsub", "-J", f"{batch.tag}[1-{batch.count}]" if several else batch.tag]
+        argv += ["-o", f"{batch.folder.replace('%', '%%')}/{'%I' if several else '1'}.log"]
+        lines = [f"#BSUB {line}" for line in (*_wishes(site, batch.size), *site.directives)]
+        script = pilot_script(site, batch, lines, "$LSB_JOBINDEX" if several else "1", _EVERYWHERE)
+        return CommandExchange(Command(tuple(argv), script), lambda answer: _submitted(answer, batch.count))
 
     def query(self, site: Site, jobs: Sequence[str]) -> list[CommandExchange[dict[str, JobStatus]]]:
         argv = (*_IMPATIENT, "bjobs", "-a", "-noheader", "-o", FIELDS, *jobs)

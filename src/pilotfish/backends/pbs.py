@@ -65,19 +65,19 @@ qstat -x -t -f $jobs 2>/dev/null || exec qstat -t -f $jobs
 class PbsBackend:
     arrays = 500
 
-    def submit(self, site: Site, order: PilotBatch) -> CommandExchange[list[str]]:
+    def submit(self, site: Site, batch: PilotBatch) -> CommandExchange[list[str]]:
         torque = _flavour(site) == TORQUE
         # Without -S it would be the user's own shell that reads the script, whichever that is.
-        argv = ["qsub", "-N", _name(site, order.tag), "-S", "/bin/sh", "-j", "oe", "-o", f"{order.folder}/", *_wishes(site, order.size)]
-        if order.count > 1:
-            argv += ["-t" if torque else "-J", f"1-{order.count}"]
-        number = ("${PBS_ARRAYID:-1}" if torque else "${PBS_ARRAY_INDEX:-1}") if order.count > 1 else "1"
+        argv = ["qsub", "-N", _name(site, batch.tag), "-S", "/bin/sh", "-j", "oe", "-o", f"{batch.folder}/", *_wishes(site, batch.size)]
+        if batch.count > 1:
+            argv += ["-t" if torque else "-J", f"1-{batch.count}"]
+        number = ("${PBS_ARRAYID:-1}" if torque else "${PBS_ARRAY_INDEX:-1}") if batch.count > 1 else "1"
         # PBS brings the output only when all is over, and names it as it likes.
-        output = f"exec >>{shlex.quote(order.folder)}/{number}.log 2>&1"
+        output = f"exec >>{shlex.quote(batch.folder)}/{number}.log 2>&1"
         # Torque's would start it on every core.
         everywhere = f"pbsdsh {'-u' if torque else '--'} {_ENVIRONMENT}"
-        script = pilot_script(site, order, [*(f"#PBS {line}" for line in site.directives), output], number, everywhere)
-        return CommandExchange(Command(tuple(argv), script), lambda answer: _submitted(answer, order.count))
+        script = pilot_script(site, batch, [*(f"#PBS {line}" for line in site.directives), output], number, everywhere)
+        return CommandExchange(Command(tuple(argv), script), lambda answer: _submitted(answer, batch.count))
 
     def query(self, site: Site, jobs: Sequence[str]) -> list[CommandExchange[dict[str, JobStatus]]]:
         return [CommandExchange(Command(("qstat", "-f", *jobs)), lambda answer: _sightings(answer, site, jobs))]

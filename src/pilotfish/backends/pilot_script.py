@@ -40,17 +40,17 @@ exit {NO_PYTHON}
 """
 
 
-def agent_options(site: Site, order: PilotBatch) -> list[str]:
+def agent_options(site: Site, batch: PilotBatch) -> list[str]:
     """What the agents of an order are told on their command line."""
     words: list[str] = []
-    if order.size.cores:
-        words += ["--cores", f"{order.size.cores:g}"]
-    if order.size.memory:
-        words += ["--memory", str(order.size.memory)]
-    if order.size.gpus:
-        words += ["--gpus", f"{order.size.gpus:g}"]
-    if order.size.walltime_s:
-        words += ["--ends-in", f"{max(1.0, order.size.walltime_s - MARGIN_S):g}"]
+    if batch.size.cores:
+        words += ["--cores", f"{batch.size.cores:g}"]
+    if batch.size.memory:
+        words += ["--memory", str(batch.size.memory)]
+    if batch.size.gpus:
+        words += ["--gpus", f"{batch.size.gpus:g}"]
+    if batch.size.walltime_s:
+        words += ["--ends-in", f"{max(1.0, batch.size.walltime_s - MARGIN_S):g}"]
     if site.poll_s:
         words += ["--poll", f"{site.poll_s:g}"]
     if site.scratch:
@@ -68,7 +68,7 @@ def agent_options(site: Site, order: PilotBatch) -> list[str]:
     return words
 
 
-def pilot_script(site: Site, order: PilotBatch, directives: Sequence[str], number: str = "1", on_every_node: str = "") -> str:
+def pilot_script(site: Site, batch: PilotBatch, directives: Sequence[str], number: str = "1", on_every_node: str = "") -> str:
     """The whole script. ``number``: the shell's word for which pilot of the order it is; ``on_every_node``: starts a command on each."""
     lines = ["#!/bin/sh", *directives, NOTE_START]
     if secrets := [name for name in site.environment if SECRET.search(name)]:
@@ -76,12 +76,12 @@ def pilot_script(site: Site, order: PilotBatch, directives: Sequence[str], numbe
     lines += site.setup
     if site.python:
         lines.append(f"export PILOTFISH_PYTHON={shlex.quote(site.python)}")
-    folder = shlex.quote(order.folder)
+    folder = shlex.quote(batch.folder)
     start = " ".join(
         [
-            *([on_every_node] if on_every_node and order.size.nodes > 1 else []),
-            f"sh {folder}/start.sh {folder}/{number}.json {shlex.quote(order.bundle)}",
-            *map(shlex.quote, agent_options(site, order)),
+            *([on_every_node] if on_every_node and batch.size.nodes > 1 else []),
+            f"sh {folder}/start.sh {folder}/{number}.json {shlex.quote(batch.bundle)}",
+            *map(shlex.quote, agent_options(site, batch)),
         ]
     )
     return "\n".join([*lines, f"exec {start}", ""])

@@ -50,15 +50,15 @@ _AFTER_SIGNAL = 100
 class SgeBackend:
     arrays = 1000
 
-    def submit(self, site: Site, order: PilotBatch) -> CommandExchange[list[str]]:
-        if order.size.nodes > 1:
+    def submit(self, site: Site, batch: PilotBatch) -> CommandExchange[list[str]]:
+        if batch.size.nodes > 1:
             raise CommandRefused("a pilot on Grid Engine has one node; set nodes = 1 for this site")
         # Without -notify an agent hears first of SIGKILL or SIGSTOP; with it, of SIGUSR2 or SIGUSR1, as long before as its queue says.
-        argv = ["qsub", "-terse", "-notify", "-N", order.tag, "-wd", order.folder, "-S", "/bin/sh", "-j", "y", "-o"]
-        argv += [f"{order.folder}/$TASK_ID.log", "-t", f"1-{order.count}"] if order.count > 1 else [f"{order.folder}/1.log"]
-        number = "$SGE_TASK_ID" if order.count > 1 else "1"
-        script = pilot_script(site, order, [f"#$ {line}" for line in _wishes(site, order.size)], number)
-        return CommandExchange(Command(tuple(argv), script), lambda answer: _submitted(answer, order.count))
+        argv = ["qsub", "-terse", "-notify", "-N", batch.tag, "-wd", batch.folder, "-S", "/bin/sh", "-j", "y", "-o"]
+        argv += [f"{batch.folder}/$TASK_ID.log", "-t", f"1-{batch.count}"] if batch.count > 1 else [f"{batch.folder}/1.log"]
+        number = "$SGE_TASK_ID" if batch.count > 1 else "1"
+        script = pilot_script(site, batch, [f"#$ {line}" for line in _wishes(site, batch.size)], number)
+        return CommandExchange(Command(tuple(argv), script), lambda answer: _submitted(answer, batch.count))
 
     def query(self, site: Site, jobs: Sequence[str]) -> list[CommandExchange[dict[str, JobStatus]]]:
         argv = ("sh", "-c", _LIST_WITH_REASONS, "sh", ",".join(dict.fromkeys(job.split(".")[0] for job in jobs)))

@@ -57,22 +57,22 @@ class SlurmBackend:
     arrays = 1000
     """Slurm's own default is that the highest number is 1000."""
 
-    def submit(self, site: Site, order: PilotBatch) -> CommandExchange[list[str]]:
+    def submit(self, site: Site, batch: PilotBatch) -> CommandExchange[list[str]]:
         # What is given as an argument comes before the script's lines and the environment: no directive may rename the job.
-        folder = order.folder.replace("%", "%%")
-        argv = ["sbatch", "--parsable", f"--job-name={order.tag}", f"--chdir={order.folder}", "--open-mode=append"]
-        if order.count > 1:
-            argv += [f"--array=1-{order.count}", f"--output={folder}/%a.log"]
+        folder = batch.folder.replace("%", "%%")
+        argv = ["sbatch", "--parsable", f"--job-name={batch.tag}", f"--chdir={batch.folder}", "--open-mode=append"]
+        if batch.count > 1:
+            argv += [f"--array=1-{batch.count}", f"--output={folder}/%a.log"]
         else:
             argv += [f"--output={folder}/1.log"]
-        size = order.size
+        size = batch.size
         everywhere = f"srun --nodes={size.nodes} --ntasks-per-node=1 --kill-on-bad-exit=0 --wait=0"
         if size.cores:
             # Since 22.05 the steps of a job do not inherit it.
             everywhere += f" --cpus-per-task={math.ceil(size.cores)}"
-        number = "$SLURM_ARRAY_TASK_ID" if order.count > 1 else "1"
-        script = pilot_script(site, order, [f"#SBATCH {line}" for line in _wishes(site, size)], number, everywhere)
-        return CommandExchange(Command(tuple(argv), script), lambda answer: _submitted(answer, order.count))
+        number = "$SLURM_ARRAY_TASK_ID" if batch.count > 1 else "1"
+        script = pilot_script(site, batch, [f"#SBATCH {line}" for line in _wishes(site, size)], number, everywhere)
+        return CommandExchange(Command(tuple(argv), script), lambda answer: _submitted(answer, batch.count))
 
     def query(self, site: Site, jobs: Sequence[str]) -> list[CommandExchange[dict[str, JobStatus]]]:
         argv = ("squeue", "--noheader", "--all", "--array", "--states=all", "--format=%i|%T|%r", f"--jobs={_jobs_of(jobs)}")

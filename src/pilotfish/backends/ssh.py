@@ -109,11 +109,11 @@ class SshBackend:
 
     arrays = 1
 
-    def submit(self, site: Site, order: PilotBatch) -> CommandExchange[list[str]]:
-        host = order.host or _hosts(site)[0]
-        log = shlex.quote(f"{order.folder}/1.log")
-        words = {"TAG": shlex.quote(order.tag), "LOG": log, "FILE": shlex.quote(f"{order.folder}/pilot.sh")}
-        pilot = _records(site) + fill(PILOT, **words, SCRIPT=pilot_script(site, order, ()))
+    def submit(self, site: Site, batch: PilotBatch) -> CommandExchange[list[str]]:
+        host = batch.host or _hosts(site)[0]
+        log = shlex.quote(f"{batch.folder}/1.log")
+        words = {"TAG": shlex.quote(batch.tag), "LOG": log, "FILE": shlex.quote(f"{batch.folder}/pilot.sh")}
+        pilot = _records(site) + fill(PILOT, **words, SCRIPT=pilot_script(site, batch, ()))
 
         def read(answer: CommandOutput) -> list[str]:
             if answer.status in (CANNOT, 127):

@@ -87,7 +87,7 @@ class Machine:
         """What the sites said last of pilots that have not joined; not written down."""
         self.caches = ReportedCaches()
         self.site_masters = site_masters.SiteMasters()
-        self.site_troubles: dict[str, str] = {}
+        self.site_troubles: dict[str, i.SiteReachability] = {}
         self.credentials: dict[str, tuple[float, tuple[i.CredentialSeen, ...]]] = {}
         """What sites want to see of us, and when it was looked at."""
         self.space_full = False

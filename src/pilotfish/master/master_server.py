@@ -28,7 +28,6 @@ from pilotfish.master.compaction import Compaction
 from pilotfish.master.endpoints import Admission, EndpointLink, EndpointRules
 from pilotfish.master.link_meter import LOOK_S, LinkMeter
 from pilotfish.master.master_content_source import MasterContentSource
-from pilotfish.master.sites.local_controller import LocalController
 from pilotfish.master.sites.site_controllers import SiteControllers
 from pilotfish.model import effects as e
 from pilotfish.model import inputs as i
@@ -82,9 +81,8 @@ class MasterServer:
         self.shelf = MasterContentSource(pool, self.machine, self.meter)
         self.doorman.porter = self.porter = TransferServer(self.shelf, complain=self._complain_from_thread)
         self.porter.sent, self.porter.left = self.meter.moved, self.meter.left
-        self.launcher = LocalController(pool, self.keyring, self._tell, settings.poll_s, settings.cache_size)
-        self.places = SiteControllers(pool, self.keyring, self.launcher, self._tell)
-        self.places.known = state.pilots.get
+        self.sites = SiteControllers(pool, self.keyring, settings, self._tell)
+        self.sites.find_pilot = state.pilots.get
         self.applications = ApplicationProcesses(pool)
         self.compaction = Compaction(self.journal, lambda: self.machine.state)
         self.compaction.overdue = self.machine.history_damaged = bool(recovery.salvage.damages or recovery.salvage.gaps)
@@ -112,7 +110,7 @@ class MasterServer:
         await self._listen()
         self._conclude(self.machine.start(self.now()))
         if not self.pool.private and self.pool.sites.exists():
-            self.places.read(self.pool.sites)
+            self.sites.read(self.pool.sites)
         self.doorman.epoch = self.machine.state.epoch
         # Almost everything here lives long and is in no cycle: looking for garbage while there is work would take a fifth of the time.
         gc.disable()
@@ -145,8 +143,7 @@ class MasterServer:
         unix = await self._loop.create_unix_server(lambda: EndpointLink(self.doorman, local), sock=listener, backlog=256)
         self._servers = [tcp, unix]
         here = {"kind": "unix", "path": str(path)}
-        self.places.address = (host, port)
-        self.launcher.endpoints = [{"kind": "tls", "host": host, "port": port, "fingerprint": self.keyring.fingerprint}]
+        self.sites.set_address(host, port)
         self.pool.write_credentials(self.pool.client_credentials, self.keyring, CLIENT, [here])
 
     async def _listen_for_agents(self, rules: EndpointRules) -> asyncio.Server:
@@ -166,7 +163,7 @@ class MasterServer:
             server.close()
         for link in list(self.links.values()):
             link.hang_up()
-        await self.places.end()
+        await self.sites.end()
         self.applications.end_all()
         self.porter.close()
         self._turn()
@@ -248,7 +245,7 @@ class MasterServer:
             if not its_own and link.key_id != AGENT:
                 link.drop(f"key {link.key_id} does not belong to pilot {message.pilot}")
                 return
-            link.near = its_own and self.launcher.watches(message.pilot)
+            link.near = its_own and self.sites.local.watches(message.pilot)
         elif link.role == CLIENT:
             link.near = self.pool.private
             if self.machine.resting and not stop_marker(self.pool.directory).exists():
@@ -398,9 +395,9 @@ class MasterServer:
             if link is not None:
                 link.hang_up()
         elif isinstance(effect, e.SubmitPilot | e.AdoptPilot | e.CancelPilot | e.DescribeSite):
-            self.places.perform(effect)
+            self.sites.perform(effect)
         elif isinstance(effect, e.ReadSites):
-            self.places.read(self.pool.sites)
+            self.sites.read(self.pool.sites)
         elif isinstance(effect, e.ReleasePayload):
             self.cargo.release(effect.stored, refused=effect.refused)
         elif isinstance(effect, e.KeepPayload):

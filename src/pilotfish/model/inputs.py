@@ -68,10 +68,12 @@ class PilotGone(Struct, frozen=True):
 
 
 class SiteReachability(Struct, frozen=True):
-    """Whether a site can be spoken to. ``trouble``: what is in the way, in its own words; empty: nothing is."""
+    """Whether a site answers and takes pilots. ``trouble``: what is in the way, in the words of the site; empty if nothing is."""
 
     site: str
     trouble: str
+    code: str = ""
+    """Kind of trouble, if it has a remedy of its own: BATCH_LIMIT or LOGIN_NEEDED."""
 
 
 class CredentialSeen(Struct, frozen=True):

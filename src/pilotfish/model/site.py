@@ -14,6 +14,10 @@ REFUSED, BOOTSTRAP, EXPIRED, CANCELLED, VANISHED, DIED = "refused", "bootstrap",
 was over. Cancelled: by us, or by somebody else at the site. Vanished: the site no longer knows it. Died: it was killed, or its node was."""
 
 
+BATCH_LIMIT, LOGIN_NEEDED = "batch-limit", "login-needed"
+"""Codes of trouble with a site. Batch-limit: it refuses further pilots for a while. Login-needed: a person must log in."""
+
+
 SUBMITTED, JOINED, SUCCEEDED, FAILED, WITHDRAWN, RELEASED = "submitted", "joined", "succeeded", "failed", "withdrawn", "released"
 """What happens to pilots at a site, besides that they expire. Submitted: the site took it, after so many seconds. Joined: its first agent
 is here, so long after it was requested. Succeeded: it ended in order after it had joined. Failed: it ended otherwise, or was refused.

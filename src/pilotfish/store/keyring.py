@@ -56,6 +56,11 @@ def proof(key: bytes, who: str, role: str, key_id: str, nonces: tuple[str, str],
     return hmac.new(key, b"|".join(word.encode("ascii", "replace") for word in words), hashlib.sha256).hexdigest()
 
 
+def pool_digest(keyring: Keyring) -> str:
+    """A short name of a pool that no other pool has. It is part of batch tags and of paths at sites."""
+    return hashlib.sha256(b"pilotfish-pool|" + keyring.secret).hexdigest()[:8]
+
+
 def open_keyring(pool: Path) -> Keyring:
     """The keys of a pool; made when the pool is new."""
     secret, certificate, private_key = pool / "secret", pool / "master.crt", pool / "master.key"

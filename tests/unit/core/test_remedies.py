@@ -15,7 +15,7 @@ from pilotfish.factories.swift import SwiftFactory
 from pilotfish.factories.swift_scores import SwiftSettings
 from pilotfish.model import inputs as i
 from pilotfish.model.settings import PoolSettings
-from pilotfish.model.site import BOOTSTRAP, Site
+from pilotfish.model.site import BATCH_LIMIT, BOOTSTRAP, Site
 from pilotfish.model.task import Request, TaskSpec
 from tests.support.machine_stage import Stage
 from tests.unit.core.test_site_reasons import code, describe, only, pilots, slurm, stage_with
@@ -100,7 +100,7 @@ def test_a_limit_of_the_batch_system_is_told_in_its_own_words() -> None:
     stage = stage_with(pond=slurm())
     (task,) = stage.work()
     assert pilots(stage)
-    stage.tell(i.SiteReachability("pond", "it takes no more pilots now: AssocMaxSubmitJobLimit"))
+    stage.tell(i.SiteReachability("pond", "AssocMaxSubmitJobLimit", BATCH_LIMIT))
     reason = only(stage, task)
     assert reason["code"] == "batch-limit" and reason["text"].endswith("it said: AssocMaxSubmitJobLimit")
     assert reason["commands"] == [

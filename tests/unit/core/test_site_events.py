@@ -17,12 +17,14 @@ from pilotfish.model import effects as e
 from pilotfish.model import inputs as i
 from pilotfish.model import messages as m
 from pilotfish.model.site import (
+    BATCH_LIMIT,
     BOOTSTRAP,
     CANCELLED,
     DIED,
     EXPIRED,
     FAILED,
     JOINED,
+    LOGIN_NEEDED,
     REFUSED,
     SUBMITTED,
     SUCCEEDED,
@@ -412,10 +414,11 @@ def test_why_a_site_stands_as_it_does() -> None:
     why("ready", "pending", "Resources", "pilotfish site set pond queue=QUEUE")
     stage.join("w", pilot=pilot, cores=2.0)
     why("ready", "ready", "0 of its pilots wait, 1 work", "pilotfish sites")
-    stage.tell(i.SiteReachability("pond", "a person must log in: pilotfish site login pond"))
+    stage.tell(i.SiteReachability("pond", "Permission denied (publickey)", LOGIN_NEEDED))
     why("trouble", "site-trouble", "does not answer", "pilotfish site login pond", "pilotfish doctor pond")
-    stage.tell(i.SiteReachability("pond", "it takes no more pilots now: QOSMaxSubmitJobPerUserLimit"))
+    stage.tell(i.SiteReachability("pond", "QOSMaxSubmitJobPerUserLimit", BATCH_LIMIT))
     assert stage.ask("sites")[0]["state"] == "full"
+    assert stage.ask("sites")[0]["trouble"] == "it takes no more pilots now: QOSMaxSubmitJobPerUserLimit"
     stage.tell(i.SiteReachability("pond", ""), i.PilotGone(add(stage), False, "was refused: no account", cause=REFUSED))
     assert stage.ask("why", site="pond")["reasons"][0]["code"] == "bootstrap"
     assert stage.ask("why", site="pond")["reasons"][1]["text"] == "1 of its pilots failed lately: refused"

@@ -14,7 +14,7 @@ from pilotfish.backends.interface import Command, CommandExchange, CommandOutput
 from pilotfish.config import make_site
 from pilotfish.core.explain import queries, task_reasons
 from pilotfish.errors import BadInput
-from pilotfish.master.sites import credential_watch as wallets
+from pilotfish.master.sites import credential_watch
 from pilotfish.master.sites.credential_watch import CredentialWatch
 from pilotfish.master.sites.site_controller import SiteController
 from pilotfish.master.sites.site_pilots import MasterEndpoint
@@ -57,16 +57,20 @@ class Desk:
         start, end = (time.strftime(FORM, time.gmtime(at)) for at in (now + self.left_s - self.life_s, now + self.left_s))
         return CommandOutput(0, f"{now:.0f}\n{start}  {end}  krbtgt/HERE@HERE\n")
 
-    async def place(self, tag: str, pilots: Sequence[str], size: PilotSize, host: str) -> SubmittedBatch:
+    async def prepare_batch(self, tag: str, pilots: Sequence[str], size: PilotSize, host: str) -> SubmittedBatch:
         self.places += 1
         return SubmittedBatch("hpc", tag, list(pilots), size, f"/folder/{tag}", "/bundle", "")
 
-    async def stage(self, placed: SubmittedBatch) -> None: ...
+    async def stage_files(self, batch: SubmittedBatch) -> None: ...
 
-    async def last_words(self, placed: SubmittedBatch, number: int) -> str:
+    async def read_log_tail(self, batch: SubmittedBatch, number: int) -> str:
         return ""
 
-    async def clear(self, placed: SubmittedBatch) -> None: ...
+    async def remove_files(self, batch: SubmittedBatch) -> None: ...
+
+    def change_site(self, site: Site) -> None: ...
+
+    async def close(self) -> None: ...
 
 
 class Queue:
@@ -77,11 +81,11 @@ class Queue:
     def __init__(self, desk: Desk) -> None:
         self.desk = desk
 
-    def submit(self, site: Site, order: PilotBatch) -> CommandExchange[list[str]]:
+    def submit(self, site: Site, batch: PilotBatch) -> CommandExchange[list[str]]:
         def read(answer: CommandOutput) -> list[str]:
             if self.desk.needs_ticket and not self.desk.left_s:
                 raise CommandRefused("authentication failed")
-            return [f"{order.tag}_{number}" for number in range(1, order.count + 1)]
+            return [f"{batch.tag}_{number}" for number in range(1, batch.count + 1)]
 
         return CommandExchange(Command(("submit",)), read)
 
@@ -106,32 +110,32 @@ async def eventually(true: Callable[[], object], what: str) -> None:
 
 
 def run(test: Callable[[], Coroutine[Any, Any, None]], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wallets, "EVERY_S", 0.02)
-    monkeypatch.setattr(wallets, "SOON_S", 0.01)
+    monkeypatch.setattr(credential_watch, "MAX_INTERVAL_S", 0.02)
+    monkeypatch.setattr(credential_watch, "MIN_INTERVAL_S", 0.01)
     asyncio.run(test())
 
 
-def wallet_of(desk: Desk, told: list[i.Input], site: Site = SITE) -> CredentialWatch:
+def watch_of(desk: Desk, told: list[i.Input], site: Site = SITE) -> CredentialWatch:
     return CredentialWatch("hpc", lambda: site, desk, told.append)
 
 
-def courier_of(desk: Desk, told: list[i.Input], tmp_path: Path) -> SiteController:
-    world = MasterEndpoint(told.append, lambda pilot: None, BatchRegistry(tmp_path / "orders"), lambda pilot: f"pf-{pilot}")
-    return SiteController("hpc", SITE, Queue(desk), desk, world)
+def controller_of(desk: Desk, told: list[i.Input], tmp_path: Path) -> SiteController:
+    master = MasterEndpoint(told.append, lambda pilot: None, BatchRegistry(tmp_path / "orders"), lambda pilot: f"pf-{pilot}")
+    return SiteController("hpc", SITE, Queue(desk), desk, master)
 
 
-# --- the wallet -----------------------------------------------------------------------------------------------------------------------
+# --- the watch -----------------------------------------------------------------------------------------------------------------------
 
 
 def test_a_ticket_that_is_good_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test() -> None:
         told: list[i.Input] = []
-        wallet = wallet_of(Desk(), told)
-        assert await wallet.usable()
+        watch = watch_of(Desk(), told)
+        assert await watch.require_valid()
         (seen,) = next(item for item in told if isinstance(item, i.CredentialsSeen)).credentials
         assert (seen.name, seen.renew, seen.warn_s, seen.problem) == ("Kerberos ticket", "kinit", 3600.0, "")
         assert seen.left_s == pytest.approx(8 * 3600, abs=60)
-        wallet.rest()
+        watch.stop()
         assert told[-1] == i.CredentialsSeen("hpc", ())
 
     run(test, monkeypatch)
@@ -140,12 +144,12 @@ def test_a_ticket_that_is_good_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize("steps", range(4))
 def test_who_is_told_to_rest_rests_whatever_happens_just_then(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
     async def test() -> None:
-        wallet = wallet_of(Desk(), [])
-        assert await wallet.usable()
-        wallet._wake.set()
+        watch = watch_of(Desk(), [])
+        assert await watch.require_valid()
+        watch._wake.set()
         for _ in range(steps):
             await asyncio.sleep(0)
-        wallet.rest()
+        watch.stop()
         await eventually(lambda: asyncio.all_tasks() == {asyncio.current_task()}, "nobody asks any more")
 
     asyncio.run(test())
@@ -154,11 +158,11 @@ def test_who_is_told_to_rest_rests_whatever_happens_just_then(monkeypatch: pytes
 def test_a_site_without_credentials_is_asked_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test() -> None:
         desk, told = Desk(), list[i.Input]()
-        wallet = wallet_of(desk, told, Site(backend="slurm"))
-        wallet.watch()
-        assert await wallet.usable()
-        assert await wallet.look()
-        wallet.rest()
+        watch = watch_of(desk, told, Site(backend="slurm"))
+        watch.start()
+        assert await watch.require_valid()
+        assert await watch.check()
+        watch.stop()
         assert not told and not desk.asked
 
     run(test, monkeypatch)
@@ -168,7 +172,7 @@ def test_a_short_life_is_warned_of_in_its_last_quarter(monkeypatch: pytest.Monke
     async def test() -> None:
         desk, told = Desk(), list[i.Input]()
         desk.life_s = desk.left_s = 600.0
-        await wallet_of(desk, told).look()
+        await watch_of(desk, told).check()
         assert isinstance(told[0], i.CredentialsSeen)
         assert told[0].credentials[0].warn_s == pytest.approx(150, abs=1)
 
@@ -178,17 +182,17 @@ def test_a_short_life_is_warned_of_in_its_last_quarter(monkeypatch: pytest.Monke
 def test_who_has_no_ticket_is_told_how_to_get_one_and_who_gets_one_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test() -> None:
         desk, told = Desk(), list[i.Input]()
-        wallet = wallet_of(desk, told)
+        watch = watch_of(desk, told)
         desk.left_s = None
         with pytest.raises(UnclearAnswer, match=r"its Kerberos ticket is missing \(klist: No credentials cache found\): kinit"):
-            await wallet.usable()
+            await watch.require_valid()
         desk.left_s = -300.0
-        await eventually(lambda: "ended" in wallet.trouble(), "it is asked again")
-        assert "its Kerberos ticket ended 5 min" in wallet.trouble()
+        await eventually(lambda: "ended" in watch.trouble(), "it is asked again")
+        assert "its Kerberos ticket ended 5 min" in watch.trouble()
         desk.left_s = 3600.0
-        await eventually(lambda: not wallet.trouble(), "the new ticket is seen")
-        assert await wallet.usable()
-        wallet.rest()
+        await eventually(lambda: not watch.trouble(), "the new ticket is seen")
+        assert await watch.require_valid()
+        watch.stop()
 
     run(test, monkeypatch)
 
@@ -196,15 +200,15 @@ def test_who_has_no_ticket_is_told_how_to_get_one_and_who_gets_one_goes_on(monke
 def test_silence_changes_nothing_and_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test() -> None:
         desk, told = Desk(), list[i.Input]()
-        wallet = wallet_of(desk, told)
+        watch = watch_of(desk, told)
         desk.silent = True
-        assert await wallet.look()
+        assert await watch.check()
         assert isinstance(told[0], i.CredentialsSeen) and told[0].credentials[0].problem == "no route to host"
         desk.silent, desk.left_s = False, -60.0
-        assert not await wallet.look()
+        assert not await watch.check()
         desk.silent = True
-        assert not await wallet.look()
-        assert "ended 1 min" in wallet.trouble()
+        assert not await watch.check()
+        assert "ended 1 min" in watch.trouble()
 
     run(test, monkeypatch)
 
@@ -213,9 +217,9 @@ def test_an_ssh_certificate_is_looked_at_here(tmp_path: Path, monkeypatch: pytes
     async def test() -> None:
         desk, told = Desk(), list[i.Input]()
         site = Site(backend="slurm", via="login", credentials=(f"ssh-certificate:{tmp_path}/id-cert.pub",))
-        wallet = wallet_of(desk, told, site)
-        assert not await wallet.look()
-        assert "id-cert.pub cannot be read" in wallet.trouble()
+        watch = watch_of(desk, told, site)
+        assert not await watch.check()
+        assert "id-cert.pub cannot be read" in watch.trouble()
         assert not desk.asked
 
     run(test, monkeypatch)
@@ -224,20 +228,20 @@ def test_an_ssh_certificate_is_looked_at_here(tmp_path: Path, monkeypatch: pytes
 def test_it_is_asked_more_often_near_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test() -> None:
         desk = Desk()
-        wallet = wallet_of(desk, [])
+        watch = watch_of(desk, [])
         pauses = []
         for left_s in (7200.0, 600.0, 20.0, -5.0):
             desk.left_s = left_s
-            await wallet.look()
-            pauses.append(wallet.pause_s())
-        assert pauses[0] == wallets.EVERY_S
+            await watch.check()
+            pauses.append(watch.interval_s())
+        assert pauses[0] == credential_watch.MAX_INTERVAL_S
         assert pauses[1] == pytest.approx(150, abs=1)
-        assert pauses[2:] == [wallets.SOON_S] * 2
+        assert pauses[2:] == [credential_watch.MIN_INTERVAL_S] * 2
 
     asyncio.run(test())
 
 
-# --- the courier ----------------------------------------------------------------------------------------------------------------------
+# --- the controller ----------------------------------------------------------------------------------------------------------------------
 
 
 def accepted(told: list[i.Input]) -> list[str]:
@@ -248,8 +252,8 @@ def test_pilots_wait_for_a_ticket_and_go_when_it_is_there(tmp_path: Path, monkey
     async def test() -> None:
         desk, told = Desk(), list[i.Input]()
         desk.left_s = -300.0
-        courier = courier_of(desk, told, tmp_path)
-        courier.submit("hpc-1", PilotSize())
+        controller = controller_of(desk, told, tmp_path)
+        controller.submit("hpc-1", PilotSize())
         await eventually(
             lambda: any(isinstance(item, i.SiteReachability) and "its Kerberos ticket ended 5 min" in item.trouble for item in told),
             "it says why it waits",
@@ -268,11 +272,11 @@ def test_a_refusal_for_want_of_a_ticket_is_no_refusal(tmp_path: Path, monkeypatc
     """It went away since it was looked at last."""
 
     async def test() -> None:
-        monkeypatch.setattr(wallets, "EVERY_S", 300.0)
+        monkeypatch.setattr(credential_watch, "MAX_INTERVAL_S", 300.0)
         desk, told = Desk(), list[i.Input]()
         desk.needs_ticket = True
-        courier = courier_of(desk, told, tmp_path)
-        courier.submit("hpc-1", PilotSize())
+        controller = controller_of(desk, told, tmp_path)
+        controller.submit("hpc-1", PilotSize())
         await eventually(lambda: desk.asked, "it was looked at")
         desk.left_s = None
         await eventually(lambda: desk.submitted and desk.asked > 1, "it was refused, and looked at again")
@@ -284,14 +288,14 @@ def test_a_refusal_for_want_of_a_ticket_is_no_refusal(tmp_path: Path, monkeypatc
 
 
 def test_a_refusal_is_told_even_if_nobody_can_look_at_tickets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def look(wallet: CredentialWatch) -> bool:
+    async def check(watch: CredentialWatch) -> bool:
         raise OSError("too many open files")
 
     async def test() -> None:
-        monkeypatch.setattr(CredentialWatch, "look", look)
+        monkeypatch.setattr(CredentialWatch, "check", check)
         desk, told = Desk(), list[i.Input]()
         desk.needs_ticket, desk.left_s = True, None
-        courier_of(desk, told, tmp_path).submit("hpc-1", PilotSize())
+        controller_of(desk, told, tmp_path).submit("hpc-1", PilotSize())
         await eventually(lambda: any(isinstance(item, i.PilotGone) and item.cause == REFUSED for item in told), "it is refused")
 
     run(test, monkeypatch)
@@ -301,10 +305,10 @@ def test_a_pilot_that_waits_for_a_ticket_can_be_cancelled(tmp_path: Path, monkey
     async def test() -> None:
         desk, told = Desk(), list[i.Input]()
         desk.left_s = None
-        courier = courier_of(desk, told, tmp_path)
-        courier.submit("hpc-1", PilotSize())
+        controller = controller_of(desk, told, tmp_path)
+        controller.submit("hpc-1", PilotSize())
         await eventually(lambda: any(isinstance(item, i.SiteReachability) for item in told), "it says why it waits")
-        courier.cancel("hpc-1")
+        controller.cancel("hpc-1")
         await eventually(lambda: any(isinstance(item, i.PilotGone) and item.cause == CANCELLED for item in told), "it is gone")
         assert i.CredentialsSeen("hpc", ()) in told
 

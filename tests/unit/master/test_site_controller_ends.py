@@ -27,7 +27,7 @@ def assert_cancelled(desk: Desk, pilot: str = "pond-1") -> None:
 @story
 async def test_what_is_cancelled_before_it_was_submitted_never_is(desk: Desk) -> None:
     desk.submit("pond-1", "pond-2")
-    desk.courier.cancel("pond-1")
+    desk.controller.cancel("pond-1")
     assert_cancelled(desk)
     await desk.until(desk.jobs)
     assert list(desk.jobs()) == ["pond-2"] and len(desk.site.jobs) == 1
@@ -38,7 +38,7 @@ async def test_what_is_cancelled_while_it_is_submitted_is_cancelled_there(desk: 
     desk.site.open.clear()
     desk.submit("pond-1", "pond-2")
     await desk.until(lambda: desk.site.asked("submit"))
-    desk.courier.cancel("pond-1")
+    desk.controller.cancel("pond-1")
     assert not desk.gone()
     desk.site.open.set()
     await desk.until(desk.gone)
@@ -54,7 +54,7 @@ async def test_what_is_cancelled_while_its_reply_is_lost_is_found_and_cancelled(
     desk.site.faults["find"] = [SILENCE] * 3
     desk.submit("pond-1")
     await desk.until(lambda: desk.site.asked("find"))
-    desk.courier.cancel("pond-1")
+    desk.controller.cancel("pond-1")
     await desk.until(desk.gone)
     assert_cancelled(desk)
     assert len(desk.site.asked("submit")) == 1 and desk.site.asked("cancel") == [(desk.jobs()["pond-1"],)]
@@ -62,11 +62,11 @@ async def test_what_is_cancelled_while_its_reply_is_lost_is_found_and_cancelled(
 
 @story
 async def test_what_is_cancelled_while_the_site_takes_no_more_goes_soon(desk: Desk) -> None:
-    desk.courier.site = Site(backend="slurm", period_s=1000.0)
+    desk.controller.change_site(Site(backend="slurm", period_s=1000.0))
     desk.site.faults["submit"] = [CommandRefused("no more", later=True)]
     desk.submit("pond-1")
     await desk.until(lambda: "no more" in desk.trouble())
-    desk.courier.cancel("pond-1")
+    desk.controller.cancel("pond-1")
     await desk.until(desk.gone)
     assert_cancelled(desk)
 
@@ -75,14 +75,14 @@ async def test_what_is_cancelled_while_the_site_takes_no_more_goes_soon(desk: De
 async def test_those_that_wait_are_cancelled_together(desk: Desk) -> None:
     desk.submit("pond-1", "pond-2", "pond-3")
     await desk.until(lambda: len(desk.jobs()) == 3)
-    desk.courier.cancel("pond-1")
-    desk.courier.cancel("pond-2")
-    desk.courier.cancel("pond-1")
+    desk.controller.cancel("pond-1")
+    desk.controller.cancel("pond-2")
+    desk.controller.cancel("pond-1")
     await desk.until(lambda: len(desk.gone()) == 2)
     assert_cancelled(desk)
     assert desk.site.asked("cancel") == [(desk.jobs()["pond-1"], desk.jobs()["pond-2"])]
     assert desk.site.cleared == [] and desk.order_files() == ["pf-pond-1"]
-    desk.courier.cancel("pond-3")
+    desk.controller.cancel("pond-3")
     await desk.until(lambda: desk.site.cleared == ["pf-pond-1"] and not desk.order_files())
 
 
@@ -91,7 +91,7 @@ async def test_who_lingers_is_cancelled_again(desk: Desk) -> None:
     desk.site.hears_cancel = False
     desk.submit("pond-1")
     await desk.until(desk.jobs)
-    desk.courier.cancel("pond-1")
+    desk.controller.cancel("pond-1")
     await desk.until(lambda: len(desk.site.asked("cancel")) == 3)
     assert not desk.gone()
     desk.site.hears_cancel = True
@@ -106,7 +106,7 @@ async def test_the_end_of_who_was_cancelled_is_told_in_the_words_of_the_site(des
     await desk.until(desk.jobs)
     desk.joined.add("pond-1")
     desk.site.hears_cancel = False
-    desk.courier.cancel("pond-1")
+    desk.controller.cancel("pond-1")
     desk.site.show(phase=ENDED, reason="NODE_FAIL", well=False)
     await desk.until(desk.gone)
     assert_cancelled(desk)
@@ -118,7 +118,7 @@ async def test_a_cancel_that_had_no_answer_is_sent_again(desk: Desk) -> None:
     desk.submit("pond-1")
     await desk.until(desk.jobs)
     desk.site.faults["cancel"] = [SILENCE, SILENCE]
-    desk.courier.cancel("pond-1")
+    desk.controller.cancel("pond-1")
     await desk.until(desk.gone)
     assert_cancelled(desk)
     assert len(desk.site.asked("cancel")) == 3
@@ -131,7 +131,7 @@ async def test_not_listed_once_is_no_proof_that_a_cancel_was_heard(desk: Desk) -
     job = desk.site.jobs[desk.jobs()["pond-1"]]
     desk.site.faults["cancel"] = [SILENCE]
     job.listed = False
-    desk.courier.cancel("pond-1")
+    desk.controller.cancel("pond-1")
     await desk.until(lambda: desk.site.asked("past"))
     job.listed = True
     await desk.until(lambda: len(desk.site.asked("cancel")) == 2)
@@ -141,7 +141,7 @@ async def test_not_listed_once_is_no_proof_that_a_cancel_was_heard(desk: Desk) -
 
 @story
 async def test_an_unknown_pilot_is_gone_at_once(desk: Desk) -> None:
-    desk.courier.cancel("pond-77")
+    desk.controller.cancel("pond-77")
     assert desk.gone()["pond-77"].well
 
 
@@ -155,7 +155,7 @@ async def test_after_a_restart_pilots_with_jobs_are_looked_after_and_have_fresh_
     jobs = desk.jobs()
     desk.restart()
     for pilot in jobs:
-        desk.courier.adopt(pilot, PilotSize(), jobs[pilot])
+        desk.controller.adopt(pilot, PilotSize(), jobs[pilot])
     await desk.until(lambda: desk.site.staged == ["pf-pond-1", "pf-pond-1"])
     desk.site.show(phase=ENDED, reason="FAILED", well=False)
     desk.site.words["pf-pond-1", 2] = "no space left"
@@ -172,7 +172,7 @@ async def test_after_a_restart_an_order_without_a_job_is_found_by_its_name(desk:
     await desk.until(lambda: desk.site.asked("find"))
     desk.restart()
     desk.site.faults.clear()
-    desk.courier.adopt("pond-1", PilotSize(), "")
+    desk.controller.adopt("pond-1", PilotSize(), "")
     await desk.until(desk.jobs)
     assert len(desk.site.asked("submit")) == 1
 
@@ -182,13 +182,13 @@ async def test_after_a_restart_an_order_that_was_not_sent_is_sent(desk: Desk) ->
     desk.site.faults["stage"] = [UnclearAnswer("the tunnel is not up")] * 1000
     desk.submit("pond-1", "pond-2")
     await desk.until(desk.order_files)
-    desk.courier.cancel("pond-1")
-    desk.courier.cancel("pond-2")
+    desk.controller.cancel("pond-1")
+    desk.controller.cancel("pond-2")
     desk.restart()
     desk.site.faults.clear()
     desk.told.clear()
-    desk.courier.adopt("pond-1", PilotSize(), "")
-    desk.courier.adopt("pond-2", PilotSize(), "")
+    desk.controller.adopt("pond-1", PilotSize(), "")
+    desk.controller.adopt("pond-2", PilotSize(), "")
     await desk.until(lambda: len(desk.jobs()) == 2)
     assert len(desk.site.asked("submit")) == 1 and not desk.site.asked("find")
 
@@ -202,11 +202,11 @@ def test_after_a_restart_it_is_known_how_late_an_order_may_still_arrive(tmp_path
         await desk.until(lambda: desk.site.asked("submit"))
         desk.restart()
         desk.site.open.set()
-        (placed,) = desk.world.orders.all()
-        assert placed.sent and time.time() - placed.sent_at < pilot_submission.LATE_S / 2
-        placed.sent_at -= pilot_submission.LATE_S * long_ago
-        desk.courier.adopt("pond-1", PilotSize(), "")
-        await desk.until(lambda: desk.jobs() or len(desk.site.asked("find")) > 10 * pilot_submission.LOOKS)
+        (batch,) = desk.master.batches.all()
+        assert batch.sent and time.time() - batch.sent_at < pilot_submission.ARRIVAL_S / 2
+        batch.sent_at -= pilot_submission.ARRIVAL_S * long_ago
+        desk.controller.adopt("pond-1", PilotSize(), "")
+        await desk.until(lambda: desk.jobs() or len(desk.site.asked("find")) > 10 * pilot_submission.LOOKUPS)
         assert len(desk.site.asked("submit")) == 1 + long_ago
         # Let it end: it arrived after all.
         desk.site.jobs.setdefault("1", Job("pf-pond-1", 1))
@@ -216,7 +216,7 @@ def test_after_a_restart_it_is_known_how_late_an_order_may_still_arrive(tmp_path
 
 @story
 async def test_after_a_restart_what_was_never_begun_is_submitted(desk: Desk) -> None:
-    desk.courier.adopt("pond-1", PilotSize(), "")
+    desk.controller.adopt("pond-1", PilotSize(), "")
     await desk.until(desk.jobs)
     assert len(desk.site.asked("submit")) == 1 and not desk.site.asked("find")
 
@@ -224,7 +224,7 @@ async def test_after_a_restart_what_was_never_begun_is_submitted(desk: Desk) -> 
 @story
 async def test_after_a_restart_a_job_without_an_order_is_looked_after_all_the_same(desk: Desk) -> None:
     desk.site.jobs = {}
-    desk.courier.adopt("pond-1", PilotSize(), "17")
+    desk.controller.adopt("pond-1", PilotSize(), "17")
     await desk.until(desk.gone)
     assert desk.gone()["pond-1"].cause == VANISHED and desk.site.asked("query")[0] == ("17",)
 
@@ -255,8 +255,8 @@ def test_after_a_restart_what_is_cancelled_at_once_is_cancelled_at_the_site(tmp_
         desk.restart()
         desk.told.clear()
         desk.site.faults["cancel"] = [SILENCE] * 3
-        desk.courier.adopt("pond-1", PilotSize(), job if known else "")
-        desk.courier.cancel("pond-1")
+        desk.controller.adopt("pond-1", PilotSize(), job if known else "")
+        desk.controller.cancel("pond-1")
         await desk.until(lambda: len(desk.site.asked("cancel")) == 4)
         await desk.until(desk.gone)
         assert_cancelled(desk)
@@ -272,8 +272,8 @@ async def test_agents_are_told_anew_where_the_master_is_until_it_works(desk: Des
     for fault in (UnclearAnswer("the tunnel is not up"), CommandRefused("Permission denied"), OSError("strange")):
         desk.site.faults["stage"] = [fault]
         before = len(desk.site.staged)
-        desk.courier.refresh()
-        desk.courier.refresh()
+        desk.controller.refresh()
+        desk.controller.refresh()
         if isinstance(fault, CommandRefused):
             await desk.until(lambda: "Permission denied" in desk.trouble())
         else:
@@ -288,20 +288,20 @@ async def test_the_end_leaves_nothing(desk: Desk) -> None:
     desk.submit("pond-1", "pond-2", "pond-3")
     await desk.until(lambda: len(desk.jobs()) == 3)
     desk.submit("pond-4")
-    await desk.courier.end()
+    await desk.controller.end()
     assert len(desk.gone()) == 4 and not any(job.listed for job in desk.site.jobs.values())
     assert desk.order_files() == [] and len(desk.site.cleared) == 2
 
 
 def test_the_end_is_not_waited_for_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr(site_controller, "GOODBYE_S", 0.1)
+    monkeypatch.setattr(site_controller, "CANCELLED_S", 0.1)
 
     @story
     async def play(desk: Desk) -> None:
         desk.submit("pond-1")
         await desk.until(desk.jobs)
         desk.site.down = SILENCE
-        await desk.courier.end()
+        await desk.controller.end()
         assert not desk.gone() and desk.order_files() == ["pf-pond-1"]
 
     play(tmp_path)
@@ -313,20 +313,20 @@ def test_the_end_does_not_wait_for_a_submission_that_hangs_and_the_next_courier_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arrived: bool
 ) -> None:
     monkeypatch.setattr(site_controller, "SUBMITTED_S", 0.1)
-    monkeypatch.setattr(pilot_submission, "LATE_S", 0.1)
+    monkeypatch.setattr(pilot_submission, "ARRIVAL_S", 0.1)
 
     @story
     async def play(desk: Desk) -> None:
         desk.site.open.clear()
         desk.submit("pond-1")
         await desk.until(lambda: desk.site.asked("submit"))
-        await asyncio.wait_for(desk.courier.end(), site_controller.GOODBYE_S / 2)
+        await asyncio.wait_for(desk.controller.end(), site_controller.CANCELLED_S / 2)
         assert not desk.gone() and desk.order_files() == ["pf-pond-1"]
         if arrived:
             desk.site.jobs["1"] = Job("pf-pond-1", 1)
         desk.restart()
-        desk.courier.adopt("pond-1", PilotSize(), "")
-        desk.courier.cancel("pond-1")
+        desk.controller.adopt("pond-1", PilotSize(), "")
+        desk.controller.cancel("pond-1")
         await desk.until(desk.gone)
         assert_cancelled(desk)
         assert len(desk.site.asked("submit")) == 1 and not any(job.listed for job in desk.site.jobs.values())
@@ -349,7 +349,7 @@ def test_a_submission_that_hangs_does_not_keep_others_from_being_cancelled(tmp_p
         desk.site.script = f"echo $$ > {tmp_path}/pid; exec sleep 1000"
         desk.submit("pond-2")
         await desk.until((tmp_path / "pid").exists)
-        await asyncio.wait_for(desk.courier.end(), site_controller.GOODBYE_S / 2)
+        await asyncio.wait_for(desk.controller.end(), site_controller.CANCELLED_S / 2)
         assert list(desk.gone()) == ["pond-1"] and desk.order_files() == ["pf-pond-2"]
         await desk.until(lambda: not alive(int((tmp_path / "pid").read_text())))
         await runner.close()
@@ -383,8 +383,8 @@ async def test_files_that_could_not_be_removed_are_left_to_the_next_master(desk:
     await desk.until(desk.gone)
     desk.restart()
     assert desk.order_files() == ["pf-pond-1"]
-    (left,) = desk.world.orders.all()
-    desk.courier.tidy(left)
+    (left,) = desk.master.batches.all()
+    desk.controller.remove_batch(left)
     desk.site.down = None
     await desk.until(lambda: desk.site.cleared == ["pf-pond-1"] and not desk.order_files())
 
@@ -395,8 +395,8 @@ async def test_jobs_of_pilots_that_nobody_knows_any_more_are_taken_out_with_thei
     await desk.until(lambda: len(desk.jobs()) == 2)
     desk.restart()
     desk.site.faults["find"] = [SILENCE]
-    (left,) = desk.world.orders.all()
-    desk.courier.tidy(left)
+    (left,) = desk.master.batches.all()
+    desk.controller.remove_batch(left)
     await desk.until(lambda: not desk.order_files())
     await desk.until(lambda: not any(job.listed for job in desk.site.jobs.values()))
     assert desk.site.cleared == ["pf-pond-1"] and not desk.trouble()

@@ -46,19 +46,19 @@ async def test_after_a_restart_those_that_are_there_count(desk: Desk) -> None:
     await desk.until(desk.gone)
     desk.restart()
     for pilot in ("pond-1", "pond-3"):
-        desk.courier.adopt(pilot, PilotSize(), jobs[pilot])
+        desk.controller.adopt(pilot, PilotSize(), jobs[pilot])
     assert await submit_one(desk, "pond-4") == "eel"
 
 
 def test_who_was_never_placed_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pilot_submission, "SHUN_S", 0.0)
+    monkeypatch.setattr(pilot_submission, "AVOID_S", 0.0)
 
     @story_at(hosts=HOSTS)
     async def play(desk: Desk) -> None:
         desk.site.faults["place"] = [SILENCE] * 10
         desk.submit("pond-1")
         await desk.until(lambda: len(desk.site.places) == 5)
-        desk.courier.cancel("pond-1")
+        desk.controller.cancel("pond-1")
         await desk.until(desk.gone)
         desk.site.faults.clear()
         assert [await submit_one(desk, pilot) for pilot in ("pond-2", "pond-3", "pond-4")] == list(HOSTS)
@@ -76,7 +76,7 @@ def test_a_machine_that_does_not_answer_gets_no_pilots_for_a_while(tmp_path: Pat
         assert desk.site.places.count("crab") <= 2
         desk.site.deaf.clear()
         now = time.monotonic
-        monkeypatch.setattr(time, "monotonic", lambda: now() + pilot_submission.SHUN_S)
+        monkeypatch.setattr(time, "monotonic", lambda: now() + pilot_submission.AVOID_S)
         assert await submit_one(desk, "pond-7") == "crab"
 
     play(tmp_path)
@@ -121,7 +121,7 @@ async def test_a_silent_machine_keeps_no_pilot_on_another_from_being_cancelled(d
     await desk.until(lambda: len(desk.jobs()) == 3)
     desk.site.deaf.add("crab")
     for pilot in desk.jobs():
-        desk.courier.cancel(pilot)
+        desk.controller.cancel(pilot)
     await desk.until(lambda: len(desk.gone()) == 2)
     await desk.until(lambda: len(desk.site.asked("cancel")) >= 6)
     there = Counter(desk.site.jobs[job].host for jobs in desk.site.asked("cancel") for job in jobs)

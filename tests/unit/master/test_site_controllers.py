@@ -15,10 +15,12 @@ from pilotfish.backends import backend_registry
 from pilotfish.backends.interface import ENDED, PilotBatch
 from pilotfish.errors import BadInput
 from pilotfish.master.sites import site_access, ssh_connection
-from pilotfish.master.sites.site_controllers import SPOKEN, SiteControllers
+from pilotfish.master.sites.site_controller import CONNECTION_KEYS
+from pilotfish.master.sites.site_controllers import SiteControllers
 from pilotfish.master.sites.submitted_batches import BatchRegistry
 from pilotfish.model import effects as e
 from pilotfish.model import inputs as i
+from pilotfish.model.settings import PoolSettings
 from pilotfish.model.site import LOCAL, REFUSED, PilotSize, Site
 from pilotfish.store.keyring import open_keyring
 from pilotfish.store.pool_directory import PoolDirectory
@@ -29,47 +31,50 @@ POND = Site(backend="slurm", period_s=PERIOD_S)
 
 
 class Way:
-    """How a fake batch system is reached: as ``SiteReach``, but for the way."""
+    """Access to a fake batch system."""
 
     def __init__(self, system: FakeSite, name: str, site: Site, runner: Any) -> None:
         self.system, self.name, self.site, self.runner = system, name, site, runner
-        self.master = ("", 0)
-        self.moved: Callable[[], None] = lambda: None
+        self.master_address = ("", 0)
+        self.on_new_endpoints: Callable[[], None] = lambda: None
         self.closed = False
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.system, name)
 
-    async def place(self, *about: Any) -> Any:
-        placed = await self.system.place(*about)
-        placed.site = self.name
-        return placed
+    async def prepare_batch(self, *about: Any) -> Any:
+        batch = await self.system.prepare_batch(*about)
+        batch.site = self.name
+        return batch
+
+    def change_site(self, site: Site) -> None:
+        self.site = self.runner.site = site
 
     async def close(self) -> None:
         self.closed = True
 
 
 class LocalPilots:
-    """The launcher: what it was asked."""
+    """Stands for the controller of this machine; notes what it was asked."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, str]] = []
 
-    def submit(self, pilot: str, cores: float) -> None:
+    def submit(self, pilot: str, size: PilotSize) -> None:
         self.asked.append(("submit", pilot))
 
-    def adopt(self, pilot: str, cores: float, job: str) -> None:
+    def adopt(self, pilot: str, size: PilotSize, job: str) -> None:
         self.asked.append(("adopt", pilot))
 
     def cancel(self, pilot: str) -> None:
         self.asked.append(("cancel", pilot))
 
-    async def end_all(self) -> None:
+    async def end(self) -> None:
         self.asked.append(("end", ""))
 
 
 class Harbour:
-    """Places over one fake batch system, ``pond`` and its like all leading to it."""
+    """Site controllers over one fake batch system, ``pond`` and its like all leading to it."""
 
     def __init__(self, directory: Path) -> None:
         self.pool = PoolDirectory(directory / "pools" / "shoal").make()
@@ -84,17 +89,18 @@ class Harbour:
         for task in asyncio.all_tasks() - {asyncio.current_task()}:
             task.cancel()
         self.here = LocalPilots()
-        self.places = SiteControllers(self.pool, open_keyring(self.pool.directory), self.here, self.told.append)  # type: ignore[arg-type]
+        self.controllers = SiteControllers(self.pool, open_keyring(self.pool.directory), PoolSettings(), self.told.append)
+        self.controllers.local = self.here  # type: ignore[assignment]
 
     def way(self, name: str, site: Site, runner: Any, *rest: Any) -> Way:
         self.ways.append(Way(self.system, name, site, runner))
         return self.ways[-1]
 
     def describe(self, name: str, site: Site | None) -> None:
-        self.places.perform(e.DescribeSite(name, site))
+        self.controllers.perform(e.DescribeSite(name, site))
 
     def submit(self, pilot: str) -> None:
-        self.places.perform(e.SubmitPilot(pilot, pilot.partition("-")[0], ONE))
+        self.controllers.perform(e.SubmitPilot(pilot, pilot.partition("-")[0], ONE))
 
     def jobs(self) -> dict[str, str]:
         return {item.pilot: item.job for item in self.told if isinstance(item, i.PilotAccepted)}
@@ -103,7 +109,7 @@ class Harbour:
         return {item.pilot: item for item in self.told if isinstance(item, i.PilotGone)}
 
     def order_files(self) -> list[str]:
-        return [placed.tag for placed in BatchRegistry(self.pool.directory / "orders").all()]
+        return [batch.tag for batch in BatchRegistry(self.pool.directory / "orders").all()]
 
     async def until(self, condition: Callable[[], object]) -> None:
         deadline = time.monotonic() + PATIENCE_S
@@ -125,7 +131,7 @@ def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[
             monkeypatch.setattr(site_access, "RemoteSiteAccess", harbour.way)
             await story(harbour)
             harbour.system.faults, harbour.system.down = {}, None
-            await harbour.places.end()
+            await harbour.controllers.end()
             await harbour.until(lambda: asyncio.all_tasks() == {asyncio.current_task()})
             assert all(way.closed for way in harbour.ways)
             return harbour
@@ -136,11 +142,11 @@ def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[
     return run
 
 
-def test_pilots_of_this_machine_go_to_the_launcher(play: Any) -> None:
+def test_pilots_of_this_machine_go_to_the_local_controller(play: Any) -> None:
     async def story(harbour: Harbour) -> None:
-        harbour.places.perform(e.SubmitPilot("local-1", LOCAL, ONE))
-        harbour.places.perform(e.AdoptPilot("local-2", LOCAL, ONE, "7:1"))
-        harbour.places.perform(e.CancelPilot("local-1"))
+        harbour.controllers.perform(e.SubmitPilot("local-1", LOCAL, ONE))
+        harbour.controllers.perform(e.AdoptPilot("local-2", LOCAL, ONE, "7:1"))
+        harbour.controllers.perform(e.CancelPilot("local-1"))
         assert harbour.here.asked == [("submit", "local-1"), ("adopt", "local-2"), ("cancel", "local-1")]
 
     harbour = play(story)
@@ -149,13 +155,13 @@ def test_pilots_of_this_machine_go_to_the_launcher(play: Any) -> None:
 
 def test_a_site_that_is_added_gets_a_courier_that_ends_with_the_master(play: Any) -> None:
     async def story(harbour: Harbour) -> None:
-        harbour.places.address = ("127.0.0.1", 77)
+        harbour.controllers.set_address("127.0.0.1", 77)
         harbour.describe("pond", POND)
         harbour.describe("lake", POND)
         harbour.submit("pond-1")
         harbour.submit("lake-2")
         await harbour.until(lambda: len(harbour.jobs()) == 2)
-        assert [(way.name, way.master) for way in harbour.ways] == [("pond", ("127.0.0.1", 77)), ("lake", ("127.0.0.1", 77))]
+        assert [(way.name, way.master_address) for way in harbour.ways] == [("pond", ("127.0.0.1", 77)), ("lake", ("127.0.0.1", 77))]
 
     harbour = play(story)
     assert set(harbour.gone()) == {"pond-1", "lake-2"} and not any(job.listed for job in harbour.system.jobs.values())
@@ -180,17 +186,17 @@ def test_limits_of_a_site_change_without_another_courier(play: Any) -> None:
         harbour.describe("pond", changed)
         (way,) = harbour.ways
         assert way.site is changed and way.runner.site is changed and not way.closed
-        orders: list[Site] = []
+        sites: list[Site] = []
         submit = harbour.system.submit
 
-        def spy(site: Site, order: PilotBatch) -> Any:
-            orders.append(site)
-            return submit(site, order)
+        def spy(site: Site, batch: PilotBatch) -> Any:
+            sites.append(site)
+            return submit(site, batch)
 
         harbour.system.submit = spy  # type: ignore[method-assign]
         harbour.submit("pond-2")
         await harbour.until(lambda: len(harbour.jobs()) == 2)
-        assert orders == [changed]
+        assert sites == [changed]
 
     play(story)
 
@@ -209,7 +215,7 @@ OTHER: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("field", SPOKEN)
+@pytest.mark.parametrize("field", CONNECTION_KEYS)
 def test_a_site_that_is_spoken_to_in_another_way_gets_another_courier_and_its_pilots_keep_theirs(
     play: Any, monkeypatch: pytest.MonkeyPatch, field: str
 ) -> None:
@@ -223,11 +229,11 @@ def test_a_site_that_is_spoken_to_in_another_way_gets_another_courier_and_its_pi
         await harbour.until(lambda: len(harbour.jobs()) == 2)
         former, present = harbour.ways
         assert former.site is POND and not former.closed
-        harbour.places.perform(e.CancelPilot("pond-1"))
+        harbour.controllers.perform(e.CancelPilot("pond-1"))
         await harbour.until(lambda: list(harbour.gone()) == ["pond-1"])
         await harbour.until(lambda: former.closed)
         assert not present.closed, "who has nobody left to look after holds no connection"
-        harbour.places.perform(e.CancelPilot("pond-2"))
+        harbour.controllers.perform(e.CancelPilot("pond-2"))
         await harbour.until(lambda: len(harbour.gone()) == 2)
 
     play(story)
@@ -238,7 +244,7 @@ def test_a_site_that_is_removed_is_left_and_may_come_back(play: Any) -> None:
         harbour.describe("pond", POND)
         harbour.submit("pond-1")
         await harbour.until(harbour.jobs)
-        harbour.places.perform(e.CancelPilot("pond-1"))
+        harbour.controllers.perform(e.CancelPilot("pond-1"))
         await harbour.until(harbour.gone)
         harbour.describe("pond", None)
         await harbour.until(lambda: harbour.ways[0].closed)
@@ -278,7 +284,7 @@ def test_a_site_for_which_no_courier_can_be_made_does_not_end_the_master(play: A
         assert any(isinstance(item, i.SiteReachability) and "belongs to another user" in item.trouble for item in harbour.told)
         harbour.submit("pond-1")
         assert harbour.gone()["pond-1"].cause == REFUSED and "belongs to another user" in harbour.gone()["pond-1"].reason
-        harbour.places.perform(e.AdoptPilot("pond-2", "pond", ONE, "17"))
+        harbour.controllers.perform(e.AdoptPilot("pond-2", "pond", ONE, "17"))
         assert "pond-2" not in harbour.gone(), "it may well be at work"
         monkeypatch.setattr(ssh_connection, "control_directory", control_directory)
         harbour.describe("pond", POND)
@@ -299,7 +305,7 @@ def test_whatever_a_site_does_nothing_of_it_reaches_the_master(play: Any, kind: 
         if kind == "past":
             harbour.system.jobs["1"].listed = False
         else:
-            harbour.places.perform(e.CancelPilot("pond-1"))
+            harbour.controllers.perform(e.CancelPilot("pond-1"))
         await harbour.until(harbour.gone)
         await harbour.until(lambda: not harbour.order_files())
         assert harbour.system.faults[kind] == []
@@ -310,10 +316,10 @@ def test_whatever_a_site_does_nothing_of_it_reaches_the_master(play: Any, kind: 
 def test_a_disk_that_takes_no_orders_only_delays_them(play: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     write, faults = BatchRegistry.write, [OSError("No space left on device")] * 3
 
-    def reluctant(book: BatchRegistry, placed: Any) -> None:
+    def reluctant(registry: BatchRegistry, batch: Any) -> None:
         if faults:
             raise faults.pop()
-        write(book, placed)
+        write(registry, batch)
 
     async def story(harbour: Harbour) -> None:
         monkeypatch.setattr(BatchRegistry, "write", reluctant)
@@ -337,7 +343,7 @@ def test_orders_whose_pilots_are_gone_are_cleared_after_a_restart_and_no_others(
         left, kept = (harbour.system.jobs[harbour.jobs()[pilot]].tag for pilot in ("pond-1", "pond-2"))
         harbour.start()
         harbour.describe("pond", POND)
-        harbour.places.perform(e.AdoptPilot("pond-2", "pond", ONE, harbour.jobs()["pond-2"]))
+        harbour.controllers.perform(e.AdoptPilot("pond-2", "pond", ONE, harbour.jobs()["pond-2"]))
         await harbour.until(lambda: harbour.order_files() == [kept])
         assert harbour.system.cleared == [left]
         await harbour.until(lambda: not harbour.system.jobs[harbour.jobs()["pond-1"]].listed)

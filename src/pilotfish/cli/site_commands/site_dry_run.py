@@ -52,16 +52,15 @@ def make_plan(site: Site, pool: str) -> PilotDryRun:
     agent = hashlib.sha256(bundle_content()).hexdigest()[:16]
     tag = f"pf-{digest}-1"
     host = site.hosts[0] if site.hosts else ""
-    order = PilotBatch(tag, 1, site.pilot_size, f"{base}/{digest}/{tag}", f"{base}/agents/agent-{agent}.pyz", host)
+    batch = PilotBatch(tag, 1, site.pilot_size, f"{base}/{digest}/{tag}", f"{base}/agents/agent-{agent}.pyz", host)
     backend = BACKENDS[site.backend]
-    submission = with_environment(site, backend.submit(site, order).command)
-    return PilotDryRun(order.folder, order.bundle, submission, [with_environment(site, one.command) for one in backend.find(site, tag)])
+    submission = with_environment(site, backend.submit(site, batch).command)
+    return PilotDryRun(batch.folder, batch.bundle, submission, [with_environment(site, one.command) for one in backend.find(site, tag)])
 
 
 def _digest(pool: str) -> str:
     """The pool's short name, if it is there already."""
-    from pilotfish.master.sites.site_access import pool_digest
-    from pilotfish.store.keyring import open_keyring
+    from pilotfish.store.keyring import open_keyring, pool_digest
 
     directory = pool_home(pool).directory
     return pool_digest(open_keyring(directory)) if (directory / "secret").exists() else "0" * 8

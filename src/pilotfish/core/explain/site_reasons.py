@@ -12,7 +12,7 @@ from pilotfish.core.pilots.pilot_records import Pilot, SiteRecord
 from pilotfish.core.pilots.unmet_demand import START_S, cores_of_pilot, is_long_enough, nodes_of_pilot, overhead_s
 from pilotfish.core.state import UNIT, TaskShape, Worker
 from pilotfish.model.quantities import enough_seconds, show_bytes, show_seconds
-from pilotfish.model.site import EXPIRED, FAILED, JOINED, LOCAL, SUCCEEDED, WITHDRAWN, Site, SiteEvent
+from pilotfish.model.site import BATCH_LIMIT, EXPIRED, FAILED, JOINED, LOCAL, LOGIN_NEEDED, SUCCEEDED, WITHDRAWN, Site, SiteEvent
 from pilotfish.model.states import ACTIVE, DRAINING
 from pilotfish.model.task import CORES, GPUS, MEMORY, NO_DIRECTORY
 
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 Reason = dict[str, Any]
 SHOWN_PILOTS = 3
-FULL = "it takes no more pilots now: "
-"""How the trouble of a site begins that refuses pilots for a while, in its own words."""
 HOW_ENDED = {
     SUCCEEDED: "ended in order",
     EXPIRED: "ended because its time was over",
@@ -189,16 +187,13 @@ def _of_pilots(machine: Machine, name: str, record: SiteRecord) -> Reason | None
     if missing:
         text = f"pilots for site {name} wait: {'; '.join(row['text'] for row in missing)}"
         return _reason("site-trouble", text, *(row["renew"] for row in missing))
-    trouble = machine.site_troubles.get(name, "")
-    if trouble.startswith(FULL):
-        words = trouble.removeprefix(FULL)
-        text = f"site {name} takes no more pilots now, and is asked again by itself; it said: {words}"
-        return _reason("batch-limit", text, *remedies.for_limit(name, record.site, words))
-    if trouble:
-        login = f"pilotfish site login {name}"
-        return _reason(
-            "site-trouble", f"site {name} does not answer: {trouble}", *([login] if login in trouble else []), f"pilotfish doctor {name}"
-        )
+    found = machine.site_troubles.get(name)
+    if found is not None and found.code == BATCH_LIMIT:
+        text = f"site {name} takes no more pilots now, and is asked again by itself; it said: {found.trouble}"
+        return _reason("batch-limit", text, *remedies.for_limit(name, record.site, found.trouble))
+    if found is not None:
+        login = [f"pilotfish site login {name}"] if found.code == LOGIN_NEEDED else []
+        return _reason("site-trouble", f"site {name} does not answer: {found.trouble}", *login, f"pilotfish doctor {name}")
     coming = [pilot for pilot in _present(machine, name) if not pilot.joined]
     if coming:
         shown = "; ".join(_pending(machine, pilot) for pilot in coming[:SHOWN_PILOTS])

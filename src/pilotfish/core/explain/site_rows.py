@@ -8,7 +8,7 @@ from pilotfish.core.explain.site_reasons import end_of, of_gone_pilot, of_pilot,
 from pilotfish.core.pilots import credential_status
 from pilotfish.core.pilots.pilot_records import SiteRecord
 from pilotfish.errors import BadInput
-from pilotfish.model.site import FAILED, JOINED, LOCAL
+from pilotfish.model.site import BATCH_LIMIT, FAILED, JOINED, LOCAL
 from pilotfish.model.states import ENDED, PILOT_STATES
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def site_row(machine: Machine, name: str, record: SiteRecord) -> dict[str, Any]:
         "used": record.wanted is not None or name == LOCAL,
         "wanted": record.wanted,
         "held": record.held,
-        "trouble": "; ".join(row["text"] for row in missing) or machine.site_troubles.get(name, ""),
+        "trouble": "; ".join(row["text"] for row in missing) or _trouble(machine, name),
         "credentials": credential_status.of_site(machine, name),
         "waiting": sum(not pilot.joined for pilot in pilots),
         "active": sum(pilot.joined > 0 for pilot in pilots),
@@ -56,6 +56,14 @@ def site_row(machine: Machine, name: str, record: SiteRecord) -> dict[str, Any]:
         "failures": causes,
         "last_bad": record.last_bad,
     }
+
+
+def _trouble(machine: Machine, name: str) -> str:
+    """What keeps the site from answering or from taking pilots; empty if nothing does."""
+    found = machine.site_troubles.get(name)
+    if found is None:
+        return ""
+    return f"it takes no more pilots now: {found.trouble}" if found.code == BATCH_LIMIT else found.trouble
 
 
 def why_pilot(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:

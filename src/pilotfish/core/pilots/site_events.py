@@ -70,7 +70,7 @@ def pilot_gone(machine: Machine, item: i.PilotGone) -> None:
 
 def site_spoke(machine: Machine, item: i.SiteReachability) -> None:
     if item.trouble:
-        machine.site_troubles[item.site] = item.trouble
+        machine.site_troubles[item.site] = item
     else:
         machine.site_troubles.pop(item.site, None)
 

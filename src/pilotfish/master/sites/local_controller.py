@@ -1,4 +1,4 @@
-"""Starts, watches and ends pilots on this machine. A restarted master finds again the ones that its predecessor started."""
+"""Starts, watches and ends pilots on this machine. A restarted master takes over the processes that its predecessor started."""
 
 from __future__ import annotations
 
@@ -13,15 +13,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pilotfish.backends.local import LocalBackend
+from pilotfish.backends.local import LocalBackend, describe_exit, job_id, read_job
 from pilotfish.master.agent_bundle import build_bundle
 from pilotfish.model import inputs as i
+from pilotfish.model.site import PilotSize
 from pilotfish.portable.processes import processes_of, started_at
 from pilotfish.store.keyring import Keyring
 from pilotfish.store.pool_directory import PoolDirectory
 from pilotfish.store.shared_payloads import shared_directory
 
 KILL_AFTER_S = 5.0
+"""Seconds between SIGTERM and SIGKILL."""
 LOG_TAIL_BYTES = 2000
 
 
@@ -30,8 +32,10 @@ class LocalProcess:
     pid: int
     pidfd: int
     child: bool
+    """Started by this master, so that it can be waited for."""
     ended: asyncio.Event = field(default_factory=asyncio.Event)
-    ending: asyncio.TimerHandle | None = None
+    kill_timer: asyncio.TimerHandle | None = None
+    """Set once the process was told to end."""
 
 
 class LocalController:
@@ -39,77 +43,63 @@ class LocalController:
         self._pool = pool
         self._keyring = keyring
         self._tell = tell
-        self._poll_s = poll_s
-        self._cache_size = cache_size
+        share = str(shared_directory(pool.payloads))
+        self._backend = LocalBackend(sys.executable, share, str(pool.cache), str(pool.contents), poll_s, cache_size)
         self._processes: dict[str, LocalProcess] = {}
         self.endpoints: list[dict[str, Any]] = []
 
-    def submit(self, pilot: str, cores: float) -> None:
-        """Start an agent. What cannot be started is reported as a pilot that ended badly."""
+    def submit(self, pilot: str, size: PilotSize) -> None:
+        """Start an agent. A start that fails is reported as the end of the pilot."""
         try:
-            pid = self._start(pilot, cores)
+            pid = self._start(pilot, size)
         except OSError as problem:
             gone = not self._pool.directory.is_dir()
             reason = f"the pool's directory {self._pool.directory} is gone" if gone else str(problem)
             self._tell(i.PilotGone(pilot, False, f"could not be started: {reason}"))
             return
         self._watch(pilot, pid, child=True)
-        self._tell(i.PilotAccepted(pilot, f"{pid}:{started_at(pid)}"))
+        self._tell(i.PilotAccepted(pilot, job_id(pid, started_at(pid))))
 
-    def _start(self, pilot: str, cores: float) -> int:
+    def _start(self, pilot: str, size: PilotSize) -> int:
         directory = self._pool.pilot(pilot)
         workdir = self._pool.work / pilot
-        self.refresh(pilot)
+        self._write_credentials(pilot)
         for folder in (workdir.parent, workdir):
             folder.mkdir(mode=0o700, exist_ok=True)
         bundle = build_bundle(self._pool.directory)
-        share = shared_directory(self._pool.payloads)
-        credentials = str(directory / "credentials.json")
-        agent = LocalBackend(
-            sys.executable,
-            str(bundle),
-            credentials,
-            pilot,
-            cores,
-            str(workdir),
-            str(share),
-            str(self._pool.cache),
-            str(self._pool.contents),
-            self._poll_s,
-            self._cache_size,
-        )
+        command = self._backend.command(pilot, size, str(bundle), str(directory / "credentials.json"), str(workdir))
         with (directory / "agent.log").open("ab") as log:
-            process = subprocess.Popen(agent.command(), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, cwd="/")
-        process.returncode = 0  # waited for by us, through its pidfd; Popen shall not try
+            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, cwd="/")
+        process.returncode = 0  # the controller waits for it, through its pidfd; Popen must not
         return process.pid
 
-    def refresh(self, pilot: str) -> None:
-        """Write the credentials of a pilot anew: the master may have moved."""
+    def _write_credentials(self, pilot: str) -> None:
+        """Write the credentials of a pilot, also again: a new master may listen at another port."""
         directory = self._pool.pilot(pilot)
         for folder in (directory.parent, directory):
-            # Never with parents: the pool's own directory would come back empty, and open to others.
+            # Never with parents: that would create a deleted pool directory again, empty and readable by others.
             folder.mkdir(mode=0o700, exist_ok=True)
         path = directory / "credentials.json"
         self._pool.write_credentials(path, self._keyring, f"pilot:{pilot}", self.endpoints)
 
-    def adopt(self, pilot: str, cores: float, job: str) -> None:
-        """After a restart: watch a pilot that runs, submit one that was only decided, report one that is gone.
+    def adopt(self, pilot: str, size: PilotSize, job: str) -> None:
+        """Take over a pilot of the previous master: watch it if it runs, start it if it was only requested, report it if it is gone.
 
-        One that was started just before the crash is found by its tag, the credentials file among its arguments.
+        A pilot that was started just before a crash is found by its credentials file among the arguments of all processes.
         """
         if not job:
             found = next(processes_of(self._pool.pilot(pilot)), None)
             if found is None:
-                self.submit(pilot, cores)
+                self.submit(pilot, size)
                 return
-            job = f"{found[0]}:{started_at(found[0])}"
-        pid, _, started = job.partition(":")
-        if not started or started_at(int(pid)) != started:
+            job = job_id(found[0], started_at(found[0]))
+        pid, started = read_job(job)
+        if not started or started_at(pid) != started:
             self._tell(i.PilotGone(pilot, False, "ended while no master watched", witnessed=False))
             shutil.rmtree(self._pool.work / pilot, ignore_errors=True)
             return
-        self.refresh(pilot)
-        self._watch(pilot, int(pid), child=False)
+        self._write_credentials(pilot)
+        self._watch(pilot, pid, child=False)
         self._tell(i.PilotAccepted(pilot, job))
 
     def watches(self, pilot: str) -> bool:
@@ -120,18 +110,18 @@ class LocalController:
         if process is None:
             self._tell(i.PilotGone(pilot, True, "was not running"))
             return
-        if process.ending is None:
+        if process.kill_timer is None:
             _signal(process, signal.SIGTERM)
-            process.ending = asyncio.get_running_loop().call_later(KILL_AFTER_S, self._kill, process)
+            process.kill_timer = asyncio.get_running_loop().call_later(KILL_AFTER_S, self._kill, process)
 
-    async def end_all(self) -> None:
-        """Have every pilot end, and wait until none is left."""
+    async def end(self) -> None:
+        """Cancel all pilots and wait until they are gone."""
         for pilot in list(self._processes):
             self.cancel(pilot)
         await asyncio.gather(*(process.ended.wait() for process in self._processes.values()))
 
     def _kill(self, process: LocalProcess) -> None:
-        """It did not listen. Its session is its own, so that the group is all of it that is left to kill from here."""
+        """Kill a process that ignored SIGTERM, and its group: it leads a session of its own."""
         try:
             os.killpg(process.pid, signal.SIGKILL)
         except ProcessLookupError:
@@ -151,12 +141,12 @@ class LocalController:
         process.ended.set()
         asyncio.get_running_loop().remove_reader(process.pidfd)
         os.close(process.pidfd)
-        if process.ending is not None:
-            process.ending.cancel()
+        if process.kill_timer is not None:
+            process.kill_timer.cancel()
         status = os.waitpid(process.pid, 0)[1] if process.child else None
-        well = status == 0 or process.ending is not None
+        well = status == 0 or process.kill_timer is not None
         self._tell(i.PilotGone(pilot, well, self._reason(pilot, status), witnessed=status is not None))
-        # The agent tidies up itself; this is for one that was killed together with its supervisor.
+        # Agents remove their working directory themselves, unless they were killed together with their supervisor.
         shutil.rmtree(self._pool.work / pilot, ignore_errors=True)
         if well:
             _remove(self._pool.pilot(pilot))
@@ -164,12 +154,7 @@ class LocalController:
     def _reason(self, pilot: str, status: int | None) -> str:
         if status is None:
             return "ended"
-        code = os.waitstatus_to_exitcode(status)
-        if code == 0:
-            return "ended"
-        how = f"was killed by signal {-code}" if code < 0 else f"ended with exit status {code}"
-        last = _last_line(self._pool.pilot(pilot) / "agent.log")
-        return f"{how}: {last}" if last else how
+        return describe_exit(os.waitstatus_to_exitcode(status), _last_line(self._pool.pilot(pilot) / "agent.log"))
 
 
 def _signal(process: LocalProcess, number: int) -> None:

@@ -1,6 +1,6 @@
-"""Looks after the pilots that are at a site, with one question per period, and cancels those that nobody wants any more.
+"""Polls the queue of a site and cancels pilots.
 
-"Not listed" once, or no answer at all, says nothing about a pilot.
+One question per interval covers all pilots. A pilot that is missing from one answer, or an answer that does not come, proves nothing.
 """
 
 from __future__ import annotations
@@ -11,174 +11,174 @@ from contextlib import suppress
 from functools import partial
 
 from pilotfish.backends.interface import ENDED, RUNNING, CommandRefused, JobStatus, UnclearAnswer
-from pilotfish.master.sites.site_pilots import AGAIN_S, LOOKING, SLOWEST, BackgroundTasks, PilotRecord, SitePilots
+from pilotfish.master.sites.site_pilots import MAX_BACKOFF, POLLING, RETRY_S, BackgroundTasks, PilotRecord, SitePilots
 from pilotfish.model import inputs as i
 from pilotfish.model.site import BOOTSTRAP, CANCELLED, DIED, EXPIRED, VANISHED
 
 GATHER_S = 0.05
-"""Pilots that are cancelled within so long are cancelled together."""
-MISSES = 3
-"""So many clear answers in a row must leave out a pilot before it counts as gone."""
+"""Seconds during which cancellations are collected into one command."""
+MAX_MISSES = 3
+"""Clear answers in a row without a pilot before it counts as gone."""
 CANCEL_AGAIN = 5
-"""Whoever is seen so often after it was cancelled is cancelled once more."""
-SOON_S = 1.0
+"""Polls that may list a cancelled pilot before it is cancelled again."""
+EARLY_POLL_S = 1.0
 
 
 class PilotMonitor:
-    def __init__(self, care: SitePilots) -> None:
-        self._care = care
+    def __init__(self, pilots: SitePilots) -> None:
+        self._pilots = pilots
         self._to_cancel: dict[str, str] = {}
-        """Jobs, and the hosts that they are on."""
-        self._silent_periods = 1
-        self._next_look_at = 0.0
-        self._next_glance_at = 0.0
-        self._looking: asyncio.Task[None] | None = None
+        """Jobs to cancel, with their hosts."""
+        self._backoff = 1
+        """Factor of the poll interval. It grows while no host answers."""
+        self._next_poll_at = 0.0
+        self._next_early_poll_at = 0.0
+        self._polling: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
         self.tasks = BackgroundTasks()
 
     def start(self) -> None:
-        if self._looking is None or self._looking.done():
-            self._looking = asyncio.get_running_loop().create_task(self._look_after())
+        """Poll until the site has no pilots left."""
+        if self._polling is None or self._polling.done():
+            self._polling = asyncio.get_running_loop().create_task(self._poll_all())
 
-    async def end(self, patience_s: float) -> None:
-        await self.tasks.end(patience_s)
-        if self._looking is not None:
-            self._looking.cancel()
+    async def end(self, timeout_s: float) -> None:
+        await self.tasks.end(timeout_s)
+        if self._polling is not None:
+            self._polling.cancel()
 
-    def glance(self) -> None:
-        """Somebody is there now. Whoever comes one after the other is not looked at one after the other."""
-        if time.monotonic() >= self._next_glance_at:
-            self._next_glance_at = time.monotonic() + self._care.site.period_s
-            self._look_soon()
+    def poll_early(self) -> None:
+        """Poll soon, because pilots were accepted; at most once per interval."""
+        if time.monotonic() >= self._next_early_poll_at:
+            self._next_early_poll_at = time.monotonic() + self._pilots.site.period_s
+            self._poll_soon()
 
-    def _look_soon(self) -> None:
-        """Something changed that the site should know by now."""
-        self._next_look_at = min(self._next_look_at, time.monotonic() + min(SOON_S, self._care.site.period_s))
+    def _poll_soon(self) -> None:
+        self._next_poll_at = min(self._next_poll_at, time.monotonic() + min(EARLY_POLL_S, self._pilots.site.period_s))
         self._wake.set()
 
-    # --- looking --------------------------------------------------------------------------------------------------------------------
+    # --- polling --------------------------------------------------------------------------------------------------------------------
 
-    async def _look_after(self) -> None:
-        while self._care.charges:
-            wait_s = self._next_look_at - time.monotonic()
+    async def _poll_all(self) -> None:
+        while self._pilots.records:
+            wait_s = self._next_poll_at - time.monotonic()
             if wait_s > 0:
                 self._wake.clear()
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(wait_s):  # wait_for may overhear that we are told to end
+                    async with asyncio.timeout(wait_s):  # wait_for may swallow a cancellation
                         await self._wake.wait()
                 continue
-            self._next_look_at = time.monotonic() + self._care.site.period_s * self._silent_periods
-            await self._look()
+            self._next_poll_at = time.monotonic() + self._pilots.site.period_s * self._backoff
+            await self._poll()
 
-    async def _look(self) -> None:
-        """Hosts answer each for itself: one that is silent must not hide how the pilots of the others ended."""
-        asked: dict[str, list[PilotRecord]] = {}
-        for charge in self._care.charges.values():
-            if charge.job:
-                asked.setdefault(charge.host, []).append(charge)
-        if not asked:
+    async def _poll(self) -> None:
+        """Ask each host on its own, so that a silent host does not hide how pilots of other hosts ended."""
+        by_host: dict[str, list[PilotRecord]] = {}
+        for pilot in self._pilots.records.values():
+            if pilot.job:
+                by_host.setdefault(pilot.host, []).append(pilot)
+        if not by_host:
             return
-        clear = await asyncio.gather(*(self._look_at(there) for there in asked.values()))
-        self._silent_periods = 1 if any(clear) else min(SLOWEST, self._silent_periods * 2)
+        clear = await asyncio.gather(*(self._poll_host(pilots) for pilots in by_host.values()))
+        self._backoff = 1 if any(clear) else min(MAX_BACKOFF, self._backoff * 2)
         if all(clear):
-            self._care.in_trouble(LOOKING, "")
+            self._pilots.clear_trouble(POLLING)
 
-    async def _look_at(self, asked: list[PilotRecord]) -> bool:
+    async def _poll_host(self, asked: list[PilotRecord]) -> bool:
         """Whether the answer was clear."""
         try:
-            return await self._care.clearly(partial(self._see, asked))
+            return await self._pilots.guard(partial(self._query, asked))
         except (UnclearAnswer, CommandRefused) as problem:
-            self._care.in_trouble(LOOKING, str(problem))
+            self._pilots.report(POLLING, problem)
             return False
 
-    async def _see(self, asked: list[PilotRecord]) -> bool:
-        care = self._care
-        seen, clear = await care.ask_all(partial(care.backend.query, care.site, [charge.job for charge in asked]), LOOKING)
-        await self._saw([(charge, seen[charge.job]) for charge in asked if charge.job in seen])
+    async def _query(self, asked: list[PilotRecord]) -> bool:
+        query = partial(self._pilots.backend.query, self._pilots.site, [pilot.job for pilot in asked])
+        listed, clear = await self._pilots.ask_all(query, POLLING)
+        await self._handle([(pilot, listed[pilot.job]) for pilot in asked if pilot.job in listed])
         if clear:
-            await self._look_for_missing([charge for charge in asked if charge.job not in seen])
+            await self._handle_missing([pilot for pilot in asked if pilot.job not in listed])
         return clear
 
-    async def _look_for_missing(self, missing: list[PilotRecord]) -> None:
-        """Some systems keep no memory, whatever they say when asked for it: what is not told from there is as good as not known."""
+    async def _handle_missing(self, missing: list[PilotRecord]) -> None:
+        """Ask the accounting for pilots that the queue does not list. Not every system has one, so no answer proves nothing."""
         if not missing:
             return
-        care = self._care
-        past, _ = await care.ask_all(lambda: filter(None, [care.backend.past(care.site, [charge.job for charge in missing])]))
-        await self._saw([(charge, past[charge.job]) for charge in missing if charge.job in past])
-        for charge in missing:
-            if charge.job in past:
+        pilots = self._pilots
+        past, _ = await pilots.ask_all(lambda: filter(None, [pilots.backend.past(pilots.site, [pilot.job for pilot in missing])]))
+        await self._handle([(pilot, past[pilot.job]) for pilot in missing if pilot.job in past])
+        for pilot in missing:
+            if pilot.job in past:
                 continue
-            charge.misses += 1
-            known = care.world.known(charge.pilot)
-            if charge.told or (charge.cancelled and charge.misses >= MISSES):
-                care.gone(charge, i.PilotGone(charge.pilot, True, "cancelled", cause=CANCELLED))
-            elif charge.misses >= MISSES and not (known is not None and known.workers):  # that its agents beat is the better witness
-                reason = f"{care.name} no longer knows its job {charge.job}"
-                # If it is there after all, nobody else will ever take it out.
-                self.cancel(charge)
-                care.gone(charge, i.PilotGone(charge.pilot, False, reason, witnessed=False, cause=VANISHED))
+            pilot.misses += 1
+            known = pilots.master.find_pilot(pilot.id)
+            if pilot.cancel_sent or (pilot.cancelled and pilot.misses >= MAX_MISSES):
+                pilots.remove(pilot, i.PilotGone(pilot.id, True, "cancelled", cause=CANCELLED))
+            elif pilot.misses >= MAX_MISSES and not (known is not None and known.workers):  # heartbeats are better evidence
+                reason = f"{pilots.name} no longer knows its job {pilot.job}"
+                # If the job is there after all, nothing else would ever cancel it.
+                self.cancel(pilot)
+                pilots.remove(pilot, i.PilotGone(pilot.id, False, reason, witnessed=False, cause=VANISHED))
 
-    async def _saw(self, sightings: list[tuple[PilotRecord, JobStatus]]) -> None:
+    async def _handle(self, found: list[tuple[PilotRecord, JobStatus]]) -> None:
         ended = []
-        for charge, sighting in sightings:
-            if charge.pilot not in self._care.charges:
+        for pilot, status in found:
+            if pilot.id not in self._pilots.records:
                 continue
-            charge.misses = 0
-            if sighting.phase == ENDED:
-                ended.append(self._ended(charge, sighting))
+            pilot.misses = 0
+            if status.phase == ENDED:
+                ended.append(self._ended(pilot, status))
                 continue
-            if charge.cancelled:
-                charge.lingers += 1
-                if charge.lingers % CANCEL_AGAIN == 0:
-                    # It was told so, and is still there: a daemon that had just been restarted may have forgotten it.
-                    self.cancel(charge)
-            seen = (sighting.phase == RUNNING, sighting.reason)
-            if seen != charge.seen:
-                charge.seen = seen
-                self._care.world.tell(i.PilotSeen(charge.pilot, *seen))
+            if pilot.cancelled:
+                pilot.polls_since_cancel += 1
+                if pilot.polls_since_cancel % CANCEL_AGAIN == 0:
+                    # A daemon that was restarted may have forgotten the cancellation.
+                    self.cancel(pilot)
+            shown = (status.phase == RUNNING, status.reason)
+            if shown != pilot.reported:
+                pilot.reported = shown
+                self._pilots.master.tell(i.PilotSeen(pilot.id, *shown))
         await asyncio.gather(*ended)
 
-    async def _ended(self, charge: PilotRecord, sighting: JobStatus) -> None:
-        self._care.gone(charge, await self._how_it_ended(charge, sighting))
+    async def _ended(self, pilot: PilotRecord, status: JobStatus) -> None:
+        self._pilots.remove(pilot, await self._describe_end(pilot, status))
 
-    async def _how_it_ended(self, charge: PilotRecord, sighting: JobStatus) -> i.PilotGone:
-        reason = sighting.reason or "ended"
-        if charge.cancelled:
-            # Who was cancelled because it fell silent may have ended otherwise before: the site's words tell.
-            return i.PilotGone(charge.pilot, True, f"cancelled ({reason})", cause=CANCELLED)
-        known = self._care.world.known(charge.pilot)
+    async def _describe_end(self, pilot: PilotRecord, status: JobStatus) -> i.PilotGone:
+        reason = status.reason or "ended"
+        if pilot.cancelled:
+            # A pilot that was cancelled because it fell silent may have ended otherwise before: the site's reason tells.
+            return i.PilotGone(pilot.id, True, f"cancelled ({reason})", cause=CANCELLED)
+        known = self._pilots.master.find_pilot(pilot.id)
         joined = known is not None and known.joined
-        if joined and sighting.expired:
-            return i.PilotGone(charge.pilot, True, f"its time was over ({reason})", cause=EXPIRED)
+        if joined and status.expired:
+            return i.PilotGone(pilot.id, True, f"its time was over ({reason})", cause=EXPIRED)
         if joined:
-            return i.PilotGone(charge.pilot, sighting.well, reason, cause="" if sighting.well else DIED)
-        words = await self._care.reach.last_words(charge.placed, charge.number) if charge.placed is not None else ""
-        reason = f"ended before its agent joined ({reason})" + (f": {words}" if words else "")
-        return i.PilotGone(charge.pilot, False, reason, cause=EXPIRED if sighting.expired else BOOTSTRAP)
+            return i.PilotGone(pilot.id, status.well, reason, cause="" if status.well else DIED)
+        log = await self._pilots.access.read_log_tail(pilot.batch, pilot.number) if pilot.batch is not None else ""
+        reason = f"ended before its agent joined ({reason})" + (f": {log}" if log else "")
+        return i.PilotGone(pilot.id, False, reason, cause=EXPIRED if status.expired else BOOTSTRAP)
 
     # --- cancelling -----------------------------------------------------------------------------------------------------------------
 
-    def cancel(self, charge: PilotRecord) -> None:
+    def cancel(self, pilot: PilotRecord) -> None:
         if not self._to_cancel:
-            self.tasks.begin(self._cancel_together())
-        self._to_cancel[charge.job] = charge.host
+            self.tasks.start(self._cancel_all())
+        self._to_cancel[pilot.job] = pilot.host
 
-    async def _cancel_together(self) -> None:
+    async def _cancel_all(self) -> None:
         await asyncio.sleep(GATHER_S)
         jobs, self._to_cancel = self._to_cancel, {}
         hosts = dict.fromkeys(jobs.values())
-        await asyncio.gather(*(self._cancel_at([job for job, host in jobs.items() if host == place]) for place in hosts))
+        await asyncio.gather(*(self._cancel_at_host([job for job, at in jobs.items() if at == host]) for host in hosts))
 
-    async def _cancel_at(self, jobs: list[str]) -> None:
-        """Until the site has heard it, or they are gone."""
-        care = self._care
+    async def _cancel_at_host(self, jobs: list[str]) -> None:
+        """Repeat the cancellation until the site has received it or the jobs are gone."""
         while jobs:
-            _, clear = await care.ask_all(partial(care.backend.cancel, care.site, jobs), LOOKING)
-            left = [charge for charge in care.charges.values() if charge.job in jobs]
-            for charge in left:
-                charge.told = charge.told or clear
-            self._look_soon()
-            jobs = [charge.job for charge in left if not charge.told]
+            _, clear = await self._pilots.ask_all(partial(self._pilots.backend.cancel, self._pilots.site, jobs), POLLING)
+            left = [pilot for pilot in self._pilots.records.values() if pilot.job in jobs]
+            for pilot in left:
+                pilot.cancel_sent = pilot.cancel_sent or clear
+            self._poll_soon()
+            jobs = [pilot.job for pilot in left if not pilot.cancel_sent]
             if jobs:
-                await asyncio.sleep(AGAIN_S * self._silent_periods)
+                await asyncio.sleep(RETRY_S * self._backoff)

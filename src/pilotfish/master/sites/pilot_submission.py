@@ -1,6 +1,6 @@
-"""Brings pilots to a site: gathers them into orders, puts their files there, submits them once, and finds out what became of them.
+"""Groups pilots into batches, stages their files and submits each once.
 
-An order is written down before it is sent; if its answer is lost, it is looked for by its name and not sent again.
+A batch is written to disk before it is submitted. If the answer is lost, the batch is looked up by its tag and not submitted again.
 """
 
 from __future__ import annotations
@@ -15,276 +15,274 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from pilotfish.backends.interface import PATIENCE_S, CommandRefused, UnclearAnswer
-from pilotfish.core.explain.site_reasons import FULL
 from pilotfish.master.sites.pilot_monitor import PilotMonitor
-from pilotfish.master.sites.site_pilots import AGAIN_S, SENDING, SLOWEST, STAGING, BackgroundTasks, PilotRecord, SitePilots
+from pilotfish.master.sites.site_pilots import MAX_BACKOFF, RETRY_S, STAGING, SUBMITTING, BackgroundTasks, PilotRecord, SitePilots
 from pilotfish.master.sites.submitted_batches import SubmittedBatch
 from pilotfish.model import inputs as i
-from pilotfish.model.site import CANCELLED, REFUSED, VANISHED, PilotSize
+from pilotfish.model.site import BATCH_LIMIT, CANCELLED, REFUSED, VANISHED, PilotSize
 
-Done = TypeVar("Done")
+Result = TypeVar("Result")
 
 GATHER_S = 0.05
-"""Pilots that are wanted within so long go together."""
-LOOKS = 2
-"""So often must a site say that it does not know an order before it is submitted once more."""
-LATE_S = PATIENCE_S + 10.0
-"""A submission whose end nobody saw may still arrive for so long: until then it is looked for, and not sent again."""
-SHUN_S = 60.0
-"""For so long a host that failed us gets no pilots, if there are others."""
-SOON_S = 1.0
+"""Seconds during which new pilots are collected into one batch."""
+LOOKUPS = 2
+"""Clear answers "unknown" that are needed before a batch is submitted again."""
+ARRIVAL_S = PATIENCE_S + 10.0
+"""Seconds during which a submission without an answer may still arrive. Until then it is looked up and not repeated."""
+AVOID_S = 60.0
+"""Seconds during which a host that failed gets no pilots, if there are others."""
+CHECK_S = 1.0
 
 
 class PilotSubmission:
-    def __init__(self, care: SitePilots, watch: PilotMonitor) -> None:
-        self._care = care
-        self._watch = watch
-        self._fresh: dict[PilotSize, list[str]] = {}
-        self._shunned: dict[str, float] = {}
+    def __init__(self, pilots: SitePilots, monitor: PilotMonitor) -> None:
+        self._pilots = pilots
+        self._monitor = monitor
+        self._new: dict[PilotSize, list[str]] = {}
+        self._avoid_until: dict[str, float] = {}
         self._recovering: set[str] = set()
         self._refreshing: set[str] = set()
         self._refusals = 0
+        """Refusals in a row."""
         self.tasks = BackgroundTasks()
 
     def submit(self, pilot: str, size: PilotSize) -> None:
-        self._care.take(PilotRecord(pilot))
-        if not self._fresh:
-            self.tasks.begin(self._gather())
-        self._fresh.setdefault(size, []).append(pilot)
+        self._pilots.add(PilotRecord(pilot))
+        if not self._new:
+            self.tasks.start(self._make_batches())
+        self._new.setdefault(size, []).append(pilot)
 
     def adopt(self, pilot: str, size: PilotSize, job: str) -> None:
-        """After a restart: it is at the site, or was about to be submitted, or nobody began with it."""
-        placed = self._care.world.orders.find(self._care.name, pilot)
-        if placed is None:
+        """Take over a pilot of the previous master: it is at the site, or its submission had started, or nothing had happened yet."""
+        batch = self._pilots.master.batches.find(self._pilots.name, pilot)
+        if batch is None:
             if job:
-                self._care.take(PilotRecord(pilot, job=job))
+                self._pilots.add(PilotRecord(pilot, job=job))
             else:
                 self.submit(pilot, size)
             return
-        self._care.take(PilotRecord(pilot, placed, placed.pilots.index(pilot) + 1, job, placed.host))
-        self.refresh(placed)
-        if not job and placed.tag not in self._recovering:
-            self._recovering.add(placed.tag)
-            late_s = min(LATE_S, placed.sent_at + LATE_S - time.time())
-            self.tasks.begin(self._recover(placed, late_s) if placed.sent else self._resume(placed))
+        self._pilots.add(PilotRecord(pilot, batch, batch.pilots.index(pilot) + 1, job, batch.host))
+        self.refresh(batch)
+        if not job and batch.tag not in self._recovering:
+            self._recovering.add(batch.tag)
+            arrival_s = min(ARRIVAL_S, batch.sent_at + ARRIVAL_S - time.time())
+            self.tasks.start(self._recover(batch, arrival_s) if batch.sent else self._resume(batch))
 
-    def forget(self, charge: PilotRecord) -> None:
-        """If it is not yet on its way, it never will be."""
-        for waiting in self._fresh.values():
-            if charge.pilot in waiting:
-                waiting.remove(charge.pilot)
-                self._never_sent([charge])
+    def withdraw(self, pilot: PilotRecord) -> None:
+        """Drop a pilot that is not in a batch yet. Any other one is cancelled once it has a job."""
+        for waiting in self._new.values():
+            if pilot.id in waiting:
+                waiting.remove(pilot.id)
+                self._not_submitted([pilot])
 
-    def refresh(self, placed: SubmittedBatch) -> None:
-        """Write the credentials of an order's pilots anew."""
-        if placed.tag not in self._refreshing:
-            self._refreshing.add(placed.tag)
-            self.tasks.begin(self._refresh(placed))
+    def refresh(self, batch: SubmittedBatch) -> None:
+        """Write the credentials of a batch again."""
+        if batch.tag not in self._refreshing:
+            self._refreshing.add(batch.tag)
+            self.tasks.start(self._refresh(batch))
 
-    async def _refresh(self, placed: SubmittedBatch) -> None:
+    async def _refresh(self, batch: SubmittedBatch) -> None:
         try:
-            await self._persist(partial(self._stage, placed), self._care.of(placed), STAGING)
-            self._care.in_trouble(STAGING, "")
+            await self._retry(partial(self._stage, batch), self._pilots.of_batch(batch), STAGING)
+            self._pilots.clear_trouble(STAGING)
         except CommandRefused as refusal:
-            self._care.in_trouble(STAGING, str(refusal))
+            self._pilots.report(STAGING, refusal)
         finally:
-            self._refreshing.discard(placed.tag)
+            self._refreshing.discard(batch.tag)
 
-    # --- orders ---------------------------------------------------------------------------------------------------------------------
+    # --- new batches ----------------------------------------------------------------------------------------------------------------
 
-    async def _gather(self) -> None:
+    async def _make_batches(self) -> None:
         await asyncio.sleep(GATHER_S)
-        fresh, self._fresh = self._fresh, {}
-        most = self._care.backend.arrays
-        for size, pilots in fresh.items():
+        new, self._new = self._new, {}
+        most = self._pilots.backend.arrays
+        for size, pilots in new.items():
             for first in range(0, len(pilots), most):
-                self.tasks.begin(self._order(pilots[first : first + most], size))
+                self.tasks.start(self._start_batch(pilots[first : first + most], size))
 
-    async def _order(self, pilots: list[str], size: PilotSize) -> None:
-        charges = [self._care.charges[pilot] for pilot in pilots if pilot in self._care.charges]
+    async def _start_batch(self, names: list[str], size: PilotSize) -> None:
+        pilots = [self._pilots.records[name] for name in names if name in self._pilots.records]
         try:
-            placed = await self._persist(partial(self._place, charges, size), charges, SENDING)
+            batch = await self._retry(partial(self._prepare, pilots, size), pilots, SUBMITTING)
         except CommandRefused as refusal:
-            if await self._may_ask():
-                self._refused(charges, refusal)
+            if await self._credentials_valid():
+                self._refused(pilots, refusal)
             else:
-                self.tasks.begin(self._order(pilots, size))
+                self.tasks.start(self._start_batch(names, size))
             return
-        if placed is None:
-            self._never_sent(charges)
+        if batch is None:
+            self._not_submitted(pilots)
             return
-        await self._send(placed)
+        await self._submit(batch)
 
-    async def _place(self, charges: list[PilotRecord], size: PilotSize) -> SubmittedBatch:
-        """Written down before it is sent: whatever happens then, it is found again by its name."""
-        care = self._care
-        await care.wallet.usable()
-        host = self._choose_host(charges)
-        pilots = [charge.pilot for charge in charges]
+    async def _prepare(self, pilots: list[PilotRecord], size: PilotSize) -> SubmittedBatch:
+        """Make the batch and write it to disk, so that it can be found by its tag whatever happens to the submission."""
+        await self._pilots.credentials.require_valid()
+        host = self._choose_host(pilots)
+        names = [pilot.id for pilot in pilots]
         try:
-            placed = await care.reach.place(care.world.tag(pilots[0]), pilots, size, host)
+            batch = await self._pilots.access.prepare_batch(self._pilots.master.make_tag(names[0]), names, size, host)
         except (UnclearAnswer, CommandRefused):
-            self._shunned[host] = time.monotonic() + SHUN_S
+            self._avoid_until[host] = time.monotonic() + AVOID_S
             raise
-        self._shunned.pop(host, None)
-        placed.sent = False
-        care.world.orders.write(placed)
-        for number, charge in enumerate(charges, 1):
-            charge.placed, charge.number = placed, number
-        return placed
+        self._avoid_until.pop(host, None)
+        batch.sent = False
+        self._pilots.master.batches.write(batch)
+        for number, pilot in enumerate(pilots, 1):
+            pilot.batch, pilot.number = batch, number
+        return batch
 
-    def _choose_host(self, charges: list[PilotRecord]) -> str:
-        """For machines without a batch system: the one with the fewest of our pilots, those aside that have just failed us."""
-        for charge in charges:
-            charge.host = ""
-        loads = Counter(charge.host for charge in self._care.charges.values())
+    def _choose_host(self, pilots: list[PilotRecord]) -> str:
+        """For sites without a batch system: the host with the fewest pilots; hosts that failed recently come last."""
+        for pilot in pilots:
+            pilot.host = ""
+        loads = Counter(pilot.host for pilot in self._pilots.records.values())
         now = time.monotonic()
-        host = min(self._care.site.hosts, key=lambda name: (self._shunned.get(name, now) > now, loads[name]), default="")
-        for charge in charges:
-            charge.host = host
+        host = min(self._pilots.site.hosts, key=lambda name: (self._avoid_until.get(name, now) > now, loads[name]), default="")
+        for pilot in pilots:
+            pilot.host = host
         return host
 
-    async def _persist(self, doing: Callable[[], Awaitable[Done]], charges: list[PilotRecord], about: str) -> Done | None:
-        """Try until it is clear what became of it; None if nobody wants these pilots any more."""
-        while self._care.wanted(charges):
+    async def _retry(self, action: Callable[[], Awaitable[Result]], pilots: list[PilotRecord], activity: str) -> Result | None:
+        """Repeat an action until its answer is clear; None if all pilots were cancelled meanwhile."""
+        while self._pilots.any_wanted(pilots):
             try:
-                return await self._care.clearly(doing)
+                return await self._pilots.guard(action)
             except UnclearAnswer as problem:
-                self._care.in_trouble(about, str(problem))
+                self._pilots.report(activity, problem)
             except CommandRefused as refusal:
                 if not refusal.later:
                     raise
-                self._care.in_trouble(about, str(refusal))
-            await self._pause(min(AGAIN_S, self._care.site.period_s), charges)
+                self._pilots.report(activity, refusal)
+            await self._pause(min(RETRY_S, self._pilots.site.period_s), pilots)
         return None
 
-    async def _pause(self, seconds: float, charges: list[PilotRecord]) -> None:
-        """Wait, but not for pilots that nobody wants any more."""
+    async def _pause(self, seconds: float, pilots: list[PilotRecord]) -> None:
+        """Sleep, but only while one of the pilots is wanted."""
         until = time.monotonic() + seconds
-        while (left := until - time.monotonic()) > 0 and self._care.wanted(charges):
-            await asyncio.sleep(min(left, SOON_S))
+        while (left_s := until - time.monotonic()) > 0 and self._pilots.any_wanted(pilots):
+            await asyncio.sleep(min(left_s, CHECK_S))
 
-    async def _stage(self, placed: SubmittedBatch) -> bool:
-        await self._care.wallet.usable()
-        await self._care.reach.stage(placed)
+    async def _stage(self, batch: SubmittedBatch) -> bool:
+        await self._pilots.credentials.require_valid()
+        await self._pilots.access.stage_files(batch)
         return True
 
-    # --- submitting -----------------------------------------------------------------------------------------------------------------
+    # --- submission -----------------------------------------------------------------------------------------------------------------
 
-    async def _send(self, placed: SubmittedBatch) -> None:
-        care, charges = self._care, self._care.of(placed)
+    async def _submit(self, batch: SubmittedBatch) -> None:
+        pilots = self._pilots.of_batch(batch)
         try:
-            if await self._persist(partial(self._stage, placed), charges, SENDING) is None:
-                self._never_sent(care.of(placed))
+            if await self._retry(partial(self._stage, batch), pilots, SUBMITTING) is None:
+                self._not_submitted(self._pilots.of_batch(batch))
                 return
             began = time.monotonic()
-            jobs = await care.clearly(partial(self._submit, placed))
+            jobs = await self._pilots.guard(partial(self._run_submission, batch))
         except CommandRefused as refusal:
-            if refusal.later or not await self._may_ask():
-                await self._send_later(placed, str(refusal))
+            if refusal.later or not await self._credentials_valid():
+                await self._submit_later(batch, refusal)
             else:
-                self._refused(charges, refusal)
+                self._refused(pilots, refusal)
             return
         except UnclearAnswer as problem:
-            care.in_trouble(SENDING, str(problem))
-            await self._recover(placed, LATE_S if problem.unfinished else 0.0)
+            self._pilots.report(SUBMITTING, problem)
+            await self._recover(batch, ARRIVAL_S if problem.unfinished else 0.0)
             return
-        self._accepted(placed, dict(enumerate(jobs, 1)), time.monotonic() - began)
-        await self._recover(placed, 0.0)
+        self._accepted(batch, dict(enumerate(jobs, 1)), time.monotonic() - began)
+        await self._recover(batch, 0.0)
 
-    async def _may_ask(self) -> bool:
-        """Without a ticket a site may say anything. What cannot be found out about ours is not in the way."""
+    async def _credentials_valid(self) -> bool:
+        """Without a valid credential a refusal means nothing. A credential that cannot be checked counts as valid."""
         try:
-            return await self._care.clearly(self._care.wallet.look)
+            return await self._pilots.guard(self._pilots.credentials.check)
         except UnclearAnswer:
             return True
 
-    async def _submit(self, placed: SubmittedBatch) -> list[str]:
-        placed.sent, placed.sent_at = True, time.time()
-        self._care.world.orders.write(placed)
-        jobs: list[str] = await self._care.reach.ask(self._care.backend.submit(self._care.site, placed.order()), submission=True)
+    async def _run_submission(self, batch: SubmittedBatch) -> list[str]:
+        batch.sent, batch.sent_at = True, time.time()
+        self._pilots.master.batches.write(batch)
+        exchange = self._pilots.backend.submit(self._pilots.site, batch.to_submit())
+        jobs: list[str] = await self._pilots.access.ask(exchange, submission=True)
         return jobs
 
-    async def _send_later(self, placed: SubmittedBatch, refusal: str) -> None:
-        """A limit was reached, or something is away for a while: it may take it another time, or a part of it. Asked ever less often."""
-        care = self._care
-        care.in_trouble(SENDING, f"{FULL}{refusal}")
+    async def _submit_later(self, batch: SubmittedBatch, refusal: CommandRefused) -> None:
+        """Submit again after a pause that grows. The site may accept a part of what it refused, so the batch is halved."""
+        self._pilots.report(SUBMITTING, refusal, BATCH_LIMIT)
         self._refusals += 1
-        await self._pause(care.site.period_s * min(SLOWEST, 2**self._refusals), care.of(placed))
-        charges = care.of(placed)
-        wanted = [charge for charge in charges if not charge.cancelled]
-        if len(placed.pilots) == 1 or not wanted:
-            self.tasks.begin(self._send(placed))
+        await self._pause(self._pilots.site.period_s * min(MAX_BACKOFF, 2**self._refusals), self._pilots.of_batch(batch))
+        pilots = self._pilots.of_batch(batch)
+        wanted = [pilot for pilot in pilots if not pilot.cancelled]
+        if len(batch.pilots) == 1 or not wanted:
+            self.tasks.start(self._submit(batch))
             return
-        self._never_sent([charge for charge in charges if charge.cancelled])
-        for charge in wanted:
-            charge.placed = None
-        pilots = [charge.pilot for charge in wanted]
-        if pilots[0] != placed.pilots[0]:  # after whom the order is named
-            care.clearing.begin(care.clear(placed))
-        half = (len(pilots) + 1) // 2
-        for part in filter(None, (pilots[:half], pilots[half:])):
-            self.tasks.begin(self._order(part, placed.size))
+        self._not_submitted([pilot for pilot in pilots if pilot.cancelled])
+        for pilot in wanted:
+            pilot.batch = None
+        names = [pilot.id for pilot in wanted]
+        if names[0] != batch.pilots[0]:  # a batch is named after its first pilot, so that no new one takes over this tag
+            self._pilots.removals.start(self._pilots.remove_batch(batch))
+        half = (len(names) + 1) // 2
+        for part in filter(None, (names[:half], names[half:])):
+            self.tasks.start(self._start_batch(part, batch.size))
 
-    def _accepted(self, placed: SubmittedBatch, jobs: dict[int, str], took_s: float) -> None:
-        care = self._care
-        for charge in care.of(placed):
-            if not charge.job and jobs.get(charge.number):
-                charge.job = jobs[charge.number]
-                care.changed.set()
-                care.world.tell(i.PilotAccepted(charge.pilot, charge.job, took_s))
-                if charge.cancelled:
-                    self._watch.cancel(charge)
+    def _accepted(self, batch: SubmittedBatch, jobs: dict[int, str], took_s: float) -> None:
+        for pilot in self._pilots.of_batch(batch):
+            if not pilot.job and jobs.get(pilot.number):
+                pilot.job = jobs[pilot.number]
+                self._pilots.changed.set()
+                self._pilots.master.tell(i.PilotAccepted(pilot.id, pilot.job, took_s))
+                if pilot.cancelled:
+                    self._monitor.cancel(pilot)
         if jobs:
             self._refusals = 0
-            care.in_trouble(SENDING, "")
-            self._watch.glance()
+            self._pilots.clear_trouble(SUBMITTING)
+            self._monitor.poll_early()
 
-    def _refused(self, charges: list[PilotRecord], refusal: CommandRefused) -> None:
-        """It answers, so that nothing is in the way; why it says no is told of each pilot."""
-        self._care.in_trouble(SENDING, "")
-        for charge in charges:
-            self._care.gone(charge, i.PilotGone(charge.pilot, False, f"was refused: {refusal}", cause=REFUSED))
+    def _refused(self, pilots: list[PilotRecord], refusal: CommandRefused) -> None:
+        """The site answers, so it is not in trouble; the refusal is the end of each pilot."""
+        self._pilots.clear_trouble(SUBMITTING)
+        for pilot in pilots:
+            self._pilots.remove(pilot, i.PilotGone(pilot.id, False, f"was refused: {refusal}", cause=REFUSED))
 
-    def _never_sent(self, charges: list[PilotRecord]) -> None:
-        for charge in charges:
-            self._care.gone(charge, i.PilotGone(charge.pilot, True, "cancelled before it was submitted", cause=CANCELLED))
+    def _not_submitted(self, pilots: list[PilotRecord]) -> None:
+        for pilot in pilots:
+            self._pilots.remove(pilot, i.PilotGone(pilot.id, True, "cancelled before it was submitted", cause=CANCELLED))
 
-    # --- finding again --------------------------------------------------------------------------------------------------------------
+    # --- recovery -------------------------------------------------------------------------------------------------------------------
 
-    async def _resume(self, placed: SubmittedBatch) -> None:
-        """The last master had not yet sent it."""
-        self._recovering.discard(placed.tag)
-        await self._send(placed)
+    async def _resume(self, batch: SubmittedBatch) -> None:
+        """Submit a batch that the previous master had only written down."""
+        self._recovering.discard(batch.tag)
+        await self._submit(batch)
 
-    async def _recover(self, placed: SubmittedBatch, late_s: float) -> None:
-        """Was it taken or not? Who has no job is looked for by the order's name until the answer is clear, and for ``late_s`` at least."""
-        unknown = 0
-        arrives_until = time.monotonic() + late_s
-        while any(not charge.job for charge in self._care.of(placed)):
-            found, clear = await self.find(placed, SENDING)
-            unknown += clear
-            self._accepted(placed, found, 0.0)
-            missing = [charge for charge in self._care.of(placed) if not charge.job]
-            if missing and unknown >= LOOKS and time.monotonic() >= arrives_until:
-                self._not_found(placed, missing)
+    async def _recover(self, batch: SubmittedBatch, arrival_s: float) -> None:
+        """Find out whether the site took a batch: look up the missing jobs until the answer is clear, and for ``arrival_s`` at least."""
+        clear_answers = 0
+        arrives_until = time.monotonic() + arrival_s
+        while any(not pilot.job for pilot in self._pilots.of_batch(batch)):
+            jobs, clear = await self.find_jobs(batch, SUBMITTING)
+            clear_answers += clear
+            self._accepted(batch, jobs, 0.0)
+            missing = [pilot for pilot in self._pilots.of_batch(batch) if not pilot.job]
+            if missing and clear_answers >= LOOKUPS and time.monotonic() >= arrives_until:
+                self._not_found(batch, missing)
                 break
             if missing:
-                await asyncio.sleep(min(AGAIN_S, self._care.site.period_s))
-        self._recovering.discard(placed.tag)
+                await asyncio.sleep(min(RETRY_S, self._pilots.site.period_s))
+        self._recovering.discard(batch.tag)
 
-    def _not_found(self, placed: SubmittedBatch, missing: list[PilotRecord]) -> None:
-        if len(missing) < len(self._care.of(placed)):
-            # The others of its order are there, so it was there too.
-            for charge in missing:
-                reason = f"{self._care.name} does not know it, though it knows others that were submitted with it"
-                self._care.gone(charge, i.PilotGone(charge.pilot, False, reason, witnessed=False, cause=VANISHED))
-        elif self._care.wanted(missing):
-            self.tasks.begin(self._send(placed))
+    def _not_found(self, batch: SubmittedBatch, missing: list[PilotRecord]) -> None:
+        if len(missing) < len(self._pilots.of_batch(batch)):
+            # Other pilots of the batch are known, so the site took these, too.
+            for pilot in missing:
+                reason = f"{self._pilots.name} does not know it, though it knows others that were submitted with it"
+                self._pilots.remove(pilot, i.PilotGone(pilot.id, False, reason, witnessed=False, cause=VANISHED))
+        elif self._pilots.any_wanted(missing):
+            self.tasks.start(self._submit(batch))
         else:
-            self._never_sent(missing)
+            self._not_submitted(missing)
 
-    async def find(self, placed: SubmittedBatch, about: str = "") -> tuple[dict[int, str], bool]:
-        """Its jobs, by the numbers of its pilots. An order for one host is not on the others, so that they need not answer."""
-        site = replace(self._care.site, hosts=(placed.host,)) if placed.host else self._care.site
-        return await self._care.ask_all(lambda: self._care.backend.find(site, placed.tag), about)
+    async def find_jobs(self, batch: SubmittedBatch, activity: str = "") -> tuple[dict[int, str], bool]:
+        """Jobs of a batch by the numbers of its pilots, and whether the answer is clear. Only the batch's own host is asked."""
+        site = replace(self._pilots.site, hosts=(batch.host,)) if batch.host else self._pilots.site
+        return await self._pilots.ask_all(lambda: self._pilots.backend.find(site, batch.tag), activity)

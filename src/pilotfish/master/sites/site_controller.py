@@ -1,6 +1,6 @@
-"""Between the machine and one site: what the machine asks of a site goes to it, what the site says goes back.
+"""Controls the pilots of one site.
 
-Nothing here decides. What the site answers is told to the machine; what it does not answer changes nothing, and is asked again later.
+It decides nothing. Answers of the site are told to the machine; a question without a clear answer changes nothing and is asked again.
 """
 
 from __future__ import annotations
@@ -14,95 +14,116 @@ from contextlib import suppress
 from pilotfish.backends.interface import Backend
 from pilotfish.master.sites.pilot_monitor import PilotMonitor
 from pilotfish.master.sites.pilot_submission import PilotSubmission
-from pilotfish.master.sites.site_pilots import AGAIN_S, SLOWEST, MasterEndpoint, PilotRecord, SiteAccess, SitePilots
+from pilotfish.master.sites.site_access import SiteAccess
+from pilotfish.master.sites.site_pilots import MAX_BACKOFF, RETRY_S, MasterEndpoint, PilotRecord, SitePilots
 from pilotfish.master.sites.submitted_batches import SubmittedBatch
 from pilotfish.model import inputs as i
 from pilotfish.model.site import PilotSize, Site
 
 log = logging.getLogger(__name__)
 
+CONNECTION_KEYS = (
+    "backend",
+    "via",
+    "hosts",
+    "folder",
+    "options",
+    "environment",
+    "commands_at_once",
+    "submissions_per_minute",
+    "reach",
+    "address",
+)
+"""Keys of a site that a controller is made for. When one changes, new pilots get another controller."""
 SUBMITTED_S = 8.0
-"""At the end, a submission that is under way, or looked for, is waited for so long. Then the next master looks for what became of it."""
-GOODBYE_S = 45.0
-"""Longer than a batch system takes to kill who does not listen."""
-TIDY_S = 5.0
+"""Seconds that ``end`` waits for a submission or a look-up. The next master continues it."""
+CANCELLED_S = 45.0
+"""Seconds that ``end`` waits for cancelled pilots: longer than a batch system takes to kill a job that ignores SIGTERM."""
+REMOVED_S = 5.0
+"""Seconds that ``end`` waits for files to be removed."""
 
 
 class SiteController:
-    def __init__(self, name: str, site: Site, backend: Backend, reach: SiteAccess, world: MasterEndpoint) -> None:
+    def __init__(self, name: str, site: Site, backend: Backend, access: SiteAccess, master: MasterEndpoint) -> None:
         self.name = name
-        self._care = SitePilots(name, site, backend, reach, world)
-        self._watch = PilotMonitor(self._care)
-        self._dispatch = PilotSubmission(self._care, self._watch)
+        self._pilots = SitePilots(name, site, backend, access, master)
+        self._monitor = PilotMonitor(self._pilots)
+        self._submission = PilotSubmission(self._pilots, self._monitor)
 
-    @property
-    def site(self) -> Site:
-        return self._care.site
+    def accepts(self, site: Site) -> bool:
+        """Whether another description of the site needs no other controller."""
+        return all(getattr(self._pilots.site, key) == getattr(site, key) for key in CONNECTION_KEYS)
 
-    @site.setter
-    def site(self, site: Site) -> None:
-        self._care.site = site
+    def change_site(self, site: Site) -> None:
+        self._pilots.site = site
+        self._pilots.access.change_site(site)
 
     def submit(self, pilot: str, size: PilotSize) -> None:
-        self._dispatch.submit(pilot, size)
-        self._watch.start()
+        self._submission.submit(pilot, size)
+        self._monitor.start()
 
     def adopt(self, pilot: str, size: PilotSize, job: str) -> None:
-        """After a restart: a pilot of the last master."""
-        self._dispatch.adopt(pilot, size, job)
-        self._watch.start()
+        """Take over a pilot of the previous master."""
+        self._submission.adopt(pilot, size, job)
+        self._monitor.start()
 
     def refresh(self) -> None:
-        """Agents must be told anew where the master is: they read their credentials at every dial."""
-        for charge in list(self._care.charges.values()):
-            if charge.placed is not None and charge.job:
-                self._dispatch.refresh(charge.placed)
+        """Write the credentials of all pilots again, because the endpoints changed. Agents read them at every connection."""
+        for pilot in list(self._pilots.records.values()):
+            if pilot.batch is not None and pilot.job:
+                self._submission.refresh(pilot.batch)
 
     def cancel(self, pilot: str) -> None:
-        charge = self._care.charges.get(pilot)
-        if charge is None:
-            self._care.world.tell(i.PilotGone(pilot, True, "was not there"))
+        record = self._pilots.records.get(pilot)
+        if record is None:
+            self._pilots.master.tell(i.PilotGone(pilot, True, "was not there"))
             return
-        charge.cancelled = True
-        if charge.job:
-            self._watch.cancel(charge)
+        record.cancelled = True
+        if record.job:
+            self._monitor.cancel(record)
         else:
-            self._dispatch.forget(charge)
+            self._submission.withdraw(record)
 
-    def tidy(self, placed: SubmittedBatch) -> None:
-        """An order of an earlier master, of whose pilots nobody knows: take it out, and its files with it."""
-        self._care.clearing.begin(self._tidy(placed))
+    def remove_batch(self, batch: SubmittedBatch) -> None:
+        """Cancel the jobs of a batch whose pilots no master knows, and remove its files."""
+        self._pilots.removals.start(self._remove_batch(batch))
 
-    async def _tidy(self, placed: SubmittedBatch) -> None:
-        clear = not placed.sent
+    async def _remove_batch(self, batch: SubmittedBatch) -> None:
+        clear = not batch.sent
         while not clear:
-            found, clear = await self._dispatch.find(placed)
-            for number, job in found.items():
+            jobs, clear = await self._submission.find_jobs(batch)
+            for number, job in jobs.items():
                 log.warning("site %s: job %s is of a pilot that nobody knows, and is cancelled", self.name, job)
-                self._watch.cancel(PilotRecord(placed.pilots[number - 1], placed, number, job, placed.host))
+                self._monitor.cancel(PilotRecord(batch.pilots[number - 1], batch, number, job, batch.host))
             if not clear:
-                await asyncio.sleep(AGAIN_S * SLOWEST)
-        await self._care.clear(placed)
+                await asyncio.sleep(RETRY_S * MAX_BACKOFF)
+        await self._pilots.remove_batch(batch)
 
     async def end(self) -> None:
-        """Cancel what is left, and wait until the site says that it is gone, but not for ever: the next master finds it again."""
-        charges = self._care.charges
-        for pilot in list(charges):
-            self.cancel(pilot)
-        await self._until(lambda: all(charge.job for charge in charges.values()), SUBMITTED_S)
-        # A command that hangs would keep others from being run that still have something to do.
-        await self._dispatch.tasks.end(0.0)
-        await self._until(lambda: not any(charge.job for charge in charges.values()), GOODBYE_S)
-        if charges:
-            log.warning("site %s: left there: %s", self.name, ", ".join(charge.job or pilot for pilot, charge in charges.items()))
-        self._care.wallet.rest()
-        await self._watch.end(TIDY_S if not charges else 0.0)
-        await self._care.clearing.end(TIDY_S)
+        """Cancel all pilots and close the way to the site. Waits for a limited time; the next master finds what is left."""
+        try:
+            await self._end_pilots()
+        finally:
+            await self._pilots.access.close()
 
-    async def _until(self, reached: Callable[[], bool], patience_s: float) -> None:
-        deadline = time.monotonic() + patience_s
+    async def _end_pilots(self) -> None:
+        records = self._pilots.records
+        for pilot in list(records):
+            self.cancel(pilot)
+        await self._wait_until(lambda: all(pilot.job for pilot in records.values()), SUBMITTED_S)
+        # A submission that hangs would keep cancellations from running.
+        await self._submission.tasks.end(0.0)
+        await self._wait_until(lambda: not any(pilot.job for pilot in records.values()), CANCELLED_S)
+        if records:
+            log.warning("site %s: left there: %s", self.name, ", ".join(pilot.job or pilot.id for pilot in records.values()))
+        self._pilots.credentials.stop()
+        await self._monitor.end(REMOVED_S if not records else 0.0)
+        await self._pilots.removals.end(REMOVED_S)
+
+    async def _wait_until(self, reached: Callable[[], bool], timeout_s: float) -> None:
+        deadline = time.monotonic() + timeout_s
         while not reached() and (left_s := deadline - time.monotonic()) > 0:
-            self._care.changed.clear()
+            self._pilots.changed.clear()
             with suppress(TimeoutError):
                 async with asyncio.timeout(left_s):
-                    await self._care.changed.wait()
+                    await self._pilots.changed.wait()

@@ -1,4 +1,4 @@
-"""All places where pilots of a pool run: this machine, and the sites, each with a courier of its own."""
+"""Creates, routes to and retires one controller per site. This machine is the site ``local``."""
 
 from __future__ import annotations
 
@@ -6,149 +6,165 @@ import asyncio
 import logging
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from pilotfish.errors import BadInput, PilotfishError
 from pilotfish.master.sites.local_controller import LocalController
 from pilotfish.model import effects as e
 from pilotfish.model import inputs as i
-from pilotfish.model.site import LOCAL, REFUSED, Site
-from pilotfish.store.keyring import Keyring
+from pilotfish.model.settings import PoolSettings
+from pilotfish.model.site import LOCAL, REFUSED, PilotSize, Site
+from pilotfish.store.keyring import Keyring, pool_digest
 from pilotfish.store.pool_directory import PoolDirectory
 
 if TYPE_CHECKING:
     from pilotfish.core.pilots.pilot_records import Pilot
-    from pilotfish.master.sites.site_access import RemoteSiteAccess
     from pilotfish.master.sites.site_controller import SiteController
     from pilotfish.master.sites.site_pilots import MasterEndpoint
     from pilotfish.master.sites.submitted_batches import BatchRegistry
 
 log = logging.getLogger(__name__)
-SPOKEN = ("backend", "via", "hosts", "folder", "options", "environment", "commands_at_once", "submissions_per_minute", "reach", "address")
-"""What a courier is made for: when it changes, another one is made for the pilots to come."""
+
+
+class PilotController(Protocol):
+    """Controls the pilots of one site. It tells PilotGone once for every pilot that it was given."""
+
+    def submit(self, pilot: str, size: PilotSize) -> None: ...
+
+    def adopt(self, pilot: str, size: PilotSize, job: str) -> None:
+        """Take over a pilot of the previous master."""
+
+    def cancel(self, pilot: str) -> None: ...
+
+    async def end(self) -> None:
+        """Cancel all pilots and wait until they are gone."""
 
 
 class SiteControllers:
-    """Couriers are made when a site is described, so that a pool without sites pays nothing for them."""
+    """Controllers of sites are created when a site is described, so that a pool without sites does not pay for them."""
 
-    def __init__(self, pool: PoolDirectory, keyring: Keyring, launcher: LocalController, tell: Callable[[i.Input], None]) -> None:
+    def __init__(self, pool: PoolDirectory, keyring: Keyring, settings: PoolSettings, tell: Callable[[i.Input], None]) -> None:
         self._pool = pool
         self._keyring = keyring
-        self._launcher = launcher
         self._tell = tell
-        self.known: Callable[[str], Pilot | None] = lambda pilot: None
-        self.address = ("127.0.0.1", 0)
-        """Where the master listens."""
-        self._couriers: dict[str, tuple[SiteController, RemoteSiteAccess]] = {}
-        self._where: dict[str, SiteController] = {}
-        """Who looks after each pilot: whoever sent it, also when its site is spoken to in another way since."""
-        self._former: list[tuple[SiteController, RemoteSiteAccess]] = []
-        self._retiring: set[asyncio.Task[None]] = set()
-        self._speechless: dict[str, str] = {}
-        """Sites for which no courier could be made, and why."""
-        self._world: MasterEndpoint | None = None
+        self.local = LocalController(pool, keyring, self._report, settings.poll_s, settings.cache_size)
+        self.find_pilot: Callable[[str], Pilot | None] = lambda pilot: None
+        """The machine's record of a pilot."""
+        self._address = ("127.0.0.1", 0)
+        self._sites: dict[str, SiteController] = {}
+        self._of_pilot: dict[str, PilotController] = {}
+        """A pilot keeps the controller that submitted it, even if its site has another one since."""
+        self._replaced: list[SiteController] = []
+        self._ending: set[asyncio.Task[None]] = set()
+        self._unusable: dict[str, str] = {}
+        """Sites for which no controller could be created, and why."""
+        self._master: MasterEndpoint | None = None
+
+    def set_address(self, host: str, port: int) -> None:
+        """Where the master listens for agents."""
+        self._address = host, port
+        self.local.endpoints = [{"kind": "tls", "host": host, "port": port, "fingerprint": self._keyring.fingerprint}]
 
     def perform(self, effect: e.SubmitPilot | e.AdoptPilot | e.CancelPilot | e.DescribeSite) -> None:
         if isinstance(effect, e.DescribeSite):
             self._describe(effect.name, effect.site)
         elif isinstance(effect, e.CancelPilot):
-            courier = self._where.get(effect.pilot)
-            if courier is not None:
-                courier.cancel(effect.pilot)
-            else:
-                self._launcher.cancel(effect.pilot)
-        elif effect.site == LOCAL:
-            if isinstance(effect, e.SubmitPilot):
-                self._launcher.submit(effect.pilot, effect.size.cores)
-            else:
-                self._launcher.adopt(effect.pilot, effect.size.cores, effect.job)
+            self._cancel(effect.pilot)
         else:
-            self._send(effect)
+            self._start(effect)
 
-    def _send(self, effect: e.SubmitPilot | e.AdoptPilot) -> None:
-        courier, _ = self._couriers.get(effect.site, (None, None))
-        if courier is None:
-            if isinstance(effect, e.SubmitPilot) or effect.site not in self._speechless:
-                reason = self._speechless.get(effect.site, f"there is no site {effect.site}")
+    def _start(self, effect: e.SubmitPilot | e.AdoptPilot) -> None:
+        controller: PilotController | None = self.local if effect.site == LOCAL else self._sites.get(effect.site)
+        if controller is None:
+            if isinstance(effect, e.SubmitPilot) or effect.site not in self._unusable:
+                reason = self._unusable.get(effect.site, f"there is no site {effect.site}")
                 self._tell(i.PilotGone(effect.pilot, False, reason, witnessed=False, cause=REFUSED))
             return
-        self._where[effect.pilot] = courier
+        self._of_pilot[effect.pilot] = controller
         if isinstance(effect, e.SubmitPilot):
-            courier.submit(effect.pilot, effect.size)
+            controller.submit(effect.pilot, effect.size)
         else:
-            courier.adopt(effect.pilot, effect.size, effect.job)
+            controller.adopt(effect.pilot, effect.size, effect.job)
 
-    def _hear(self, item: i.Input) -> None:
-        """What a courier tells."""
+    def _cancel(self, pilot: str) -> None:
+        controller = self._of_pilot.get(pilot)
+        if controller is not None:
+            controller.cancel(pilot)
+        else:
+            self._tell(i.PilotGone(pilot, True, "was not running"))
+
+    def _report(self, item: i.Input) -> None:
+        """Pass on what a controller tells."""
         if isinstance(item, i.PilotGone):
-            self._where.pop(item.pilot, None)
-            self._retire_former()
+            self._of_pilot.pop(item.pilot, None)
+            self._end_replaced()
         self._tell(item)
 
-    # --- couriers -------------------------------------------------------------------------------------------------------------------
+    # --- controllers ----------------------------------------------------------------------------------------------------------------
 
     def _describe(self, name: str, site: Site | None) -> None:
-        courier, reach = self._couriers.get(name, (None, None))
-        if courier is not None and reach is not None:
-            if site is not None and all(getattr(courier.site, field) == getattr(site, field) for field in SPOKEN):
-                courier.site = reach.site = reach.runner.site = site
+        controller = self._sites.get(name)
+        if controller is not None:
+            if site is not None and controller.accepts(site):
+                controller.change_site(site)
                 return
-            self._former.append(self._couriers.pop(name))
-            self._retire_former()
-        self._speechless.pop(name, None)
+            self._replaced.append(self._sites.pop(name))
+            self._end_replaced()
+        self._unusable.pop(name, None)
         if site is not None:
             try:
-                self._couriers[name] = self._open(name, site)
+                self._sites[name] = self._create(name, site)
             except (OSError, PilotfishError) as problem:
-                # That one site cannot be spoken to must not end the master.
-                self._speechless[name] = f"it cannot be spoken to: {problem}"
-                log.error("site %s: %s", name, self._speechless[name])
-                self._tell(i.SiteReachability(name, self._speechless[name]))
+                # One site that cannot be used must not end the master.
+                self._unusable[name] = f"it cannot be spoken to: {problem}"
+                log.error("site %s: %s", name, self._unusable[name])
+                self._tell(i.SiteReachability(name, self._unusable[name]))
 
-    def _open(self, name: str, site: Site) -> tuple[SiteController, RemoteSiteAccess]:
-        # Imported here: most pools have no sites, and all start the quicker for it.
+    def _create(self, name: str, site: Site) -> SiteController:
+        # Imported here: most pools have no sites, and start faster without these modules.
         from pilotfish.backends.backend_registry import BACKENDS
         from pilotfish.master.sites.command_runner import CommandRunner
-        from pilotfish.master.sites.site_access import RemoteSiteAccess, pool_digest
+        from pilotfish.master.sites.site_access import RemoteSiteAccess
         from pilotfish.master.sites.site_controller import SiteController
         from pilotfish.master.sites.site_pilots import MasterEndpoint
         from pilotfish.master.sites.ssh_connection import control_directory
 
-        if self._world is None:
+        if self._master is None:
             digest = pool_digest(self._keyring)
-            self._world = MasterEndpoint(self._hear, self.known, self._orders(), lambda pilot: f"pf-{digest}-{pilot.rpartition('-')[2]}")
-            # When all pilots have been adopted that are still known.
-            asyncio.get_running_loop().call_soon(self._tidy)
+            self._master = MasterEndpoint(
+                self._report, self.find_pilot, self._batches(), lambda pilot: f"pf-{digest}-{pilot.rpartition('-')[2]}"
+            )
+            # Runs after all known pilots were adopted.
+            asyncio.get_running_loop().call_soon(self._remove_abandoned)
         runner = CommandRunner(name, site, control_directory(self._pool.directory), self._pool.diary(name))
-        reach = RemoteSiteAccess(name, site, runner, self._pool, self._keyring)
-        reach.master = self.address
-        courier = SiteController(name, site, BACKENDS[site.backend], reach, self._world)
-        reach.moved = courier.refresh
-        return courier, reach
+        access = RemoteSiteAccess(name, site, runner, self._pool, self._keyring)
+        access.master_address = self._address
+        controller = SiteController(name, site, BACKENDS[site.backend], access, self._master)
+        access.on_new_endpoints = controller.refresh
+        return controller
 
-    def _orders(self) -> BatchRegistry:
+    def _batches(self) -> BatchRegistry:
         from pilotfish.master.sites.submitted_batches import BatchRegistry
 
-        return self._world.orders if self._world is not None else BatchRegistry(self._pool.directory / "orders")
+        return self._master.batches if self._master is not None else BatchRegistry(self._pool.directory / "orders")
 
-    def _tidy(self) -> None:
-        """A master that died may have left orders whose pilots are gone."""
-        for placed in self._orders().all():
-            courier, _ = self._couriers.get(placed.site, (None, None))
-            if courier is not None and not any(pilot in self._where for pilot in placed.pilots):
-                courier.tidy(placed)
+    def _remove_abandoned(self) -> None:
+        """Remove batches of a master that died whose pilots are all gone."""
+        for batch in self._batches().all():
+            if batch.site in self._sites and not any(pilot in self._of_pilot for pilot in batch.pilots):
+                self._sites[batch.site].remove_batch(batch)
 
-    def _retire_former(self) -> None:
-        """Who was replaced, and has nobody left to look after, holds connections that nobody needs."""
-        busy = list(self._where.values())
-        for courier, reach in [pair for pair in self._former if pair[0] not in busy]:
-            self._former.remove((courier, reach))
-            task = asyncio.get_running_loop().create_task(_retire(courier, reach))
-            self._retiring.add(task)
-            task.add_done_callback(self._retiring.discard)
+    def _end_replaced(self) -> None:
+        """End replaced controllers that have no pilots left: they hold connections."""
+        busy = list(self._of_pilot.values())
+        for controller in [one for one in self._replaced if one not in busy]:
+            self._replaced.remove(controller)
+            task = asyncio.get_running_loop().create_task(controller.end())
+            self._ending.add(task)
+            task.add_done_callback(self._ending.discard)
 
     def read(self, path: Path) -> None:
-        """What the person has written about sites. What cannot be read changes nothing, and is said in the log."""
+        """Read ``sites.toml``. A file that cannot be read changes nothing and is logged."""
         from pilotfish.config import read_sites
 
         try:
@@ -161,26 +177,19 @@ class SiteControllers:
         self._tell(i.SitesRead(dict(found), tuple(found.bad)))
 
     async def end(self) -> None:
-        everybody = [*self._couriers.values(), *self._former]
-        await asyncio.gather(self._launcher.end_all(), *self._retiring, *(_retire(*pair) for pair in everybody))
-        self._forget_strangers()
-        if self._world is not None:
+        controllers: list[PilotController] = [self.local, *self._sites.values(), *self._replaced]
+        await asyncio.gather(*self._ending, *(controller.end() for controller in controllers))
+        self._forget_unknown_sites()
+        if self._master is not None:
             from pilotfish.master.sites.ssh_connection import leave_directory
 
             leave_directory(self._pool.directory)
 
-    def _forget_strangers(self) -> None:
-        """Orders for sites that nobody describes any more: there is no way to them, now or later."""
+    def _forget_unknown_sites(self) -> None:
+        """Forget batches of sites that are no longer described: nothing can reach them."""
         if (self._pool.directory / "orders").is_dir():
-            orders = self._orders()
-            for placed in orders.all():
-                if placed.site not in self._couriers and placed.site not in self._speechless:
-                    log.warning("there is no site %s any more; left there: %s", placed.site, placed.folder)
-                    orders.remove(placed)
-
-
-async def _retire(courier: SiteController, reach: RemoteSiteAccess) -> None:
-    try:
-        await courier.end()
-    finally:
-        await reach.close()
+            batches = self._batches()
+            for batch in batches.all():
+                if batch.site not in self._sites and batch.site not in self._unusable:
+                    log.warning("there is no site %s any more; left there: %s", batch.site, batch.folder)
+                    batches.remove(batch)

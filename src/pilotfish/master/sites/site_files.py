@@ -82,7 +82,7 @@ async def stage_bundle(runner: CommandRunner, folder: str, at: str = "") -> str:
     path = f"{folder}/{name}"
     answer = await _run(runner, at, "sh", "-c", _HAS, "sh", path, str(len(content)))
     if answer.status is None:
-        raise UnclearAnswer(answer.complaint())
+        raise _unclear(answer)
     if answer.status != 0:
         await stage(runner, folder, {name: (content, 0o600)}, at)
     return path
@@ -112,9 +112,15 @@ def _checked(folder: str) -> str:
     return folder.rstrip("/")
 
 
+def _unclear(answer: CommandOutput) -> UnclearAnswer:
+    problem = UnclearAnswer(answer.complaint())
+    problem.code = answer.code
+    return problem
+
+
 def _good(answer: CommandOutput, what: str) -> CommandOutput:
     if answer.status is None:
-        raise UnclearAnswer(answer.complaint())
+        raise _unclear(answer)
     if answer.status != 0:
         raise CommandRefused(f"{what}: {answer.complaint()}", later=_LATER.search(answer.complaint()) is not None)
     return answer

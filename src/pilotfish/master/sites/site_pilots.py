@@ -1,200 +1,191 @@
-"""Keeps the pilots of one site and what is in the way of reaching it."""
+"""Keeps the pilots of one site and what is in the way of reaching it. Submission and monitor of the site share it."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from pilotfish.backends.interface import Backend, CommandExchange, CommandRefused, UnclearAnswer
 from pilotfish.core.pilots.pilot_records import Pilot
 from pilotfish.master.sites.credential_watch import CredentialWatch
+from pilotfish.master.sites.site_access import SiteAccess
 from pilotfish.master.sites.submitted_batches import BatchRegistry, SubmittedBatch
 from pilotfish.model import inputs as i
-from pilotfish.model.site import PilotSize, Site
+from pilotfish.model.site import Site
 
 log = logging.getLogger(__name__)
 
-Done = TypeVar("Done")
+Result = TypeVar("Result")
 
-AGAIN_S = 5.0
-"""How long to wait before something is tried again that had no clear answer."""
-SLOWEST = 10
-"""Whoever does not answer is asked less and less often, down to once in so many times."""
-SENDING, STAGING, LOOKING = "sending", "staging", "looking"
-"""What can be in trouble, the worst first."""
-
-
-class SiteAccess(Protocol):
-    """How commands and files get to the site."""
-
-    async def ask(self, exchange: CommandExchange[Any], submission: bool = False) -> Any:
-        """Run its command there and read the answer; Unclear and Refused are raised."""
-
-    async def place(self, tag: str, pilots: Sequence[str], size: PilotSize, host: str) -> SubmittedBatch:
-        """Where the files of an order shall lie; Unclear if that cannot be said now."""
-
-    async def stage(self, placed: SubmittedBatch) -> None:
-        """Put the files of an order where its pilots find them; Unclear if that cannot be done now."""
-
-    async def last_words(self, placed: SubmittedBatch, number: int) -> str:
-        """The end of what a pilot wrote; empty if there is none."""
-
-    async def clear(self, placed: SubmittedBatch) -> None:
-        """Remove the files of an order."""
+RETRY_S = 5.0
+"""Seconds until an action that had no clear answer is tried again."""
+MAX_BACKOFF = 10
+"""Maximum factor by which intervals grow while a site does not answer or refuses pilots."""
+SUBMITTING, STAGING, POLLING = "submitting", "staging", "polling"
+"""Activities that can be in trouble. The trouble of the first one is reported."""
 
 
 @dataclass(slots=True)
 class MasterEndpoint:
-    """What couriers need of the master."""
+    """What site controllers need of the master."""
 
     tell: Callable[[i.Input], None]
-    known: Callable[[str], Pilot | None]
-    """What the machine knows of a pilot."""
-    orders: BatchRegistry
-    tag: Callable[[str], str]
-    """The name of an order whose first pilot is this one."""
+    find_pilot: Callable[[str], Pilot | None]
+    """The machine's record of a pilot."""
+    batches: BatchRegistry
+    make_tag: Callable[[str], str]
+    """Name of the batch whose first pilot has this id."""
 
 
 @dataclass(slots=True)
 class PilotRecord:
-    """One pilot in our care. ``host``: the one of the site's hosts that it is for, if it has any."""
+    """One pilot of the site. ``host``: the host it is for, if the site has several."""
 
-    pilot: str
-    placed: SubmittedBatch | None = None
+    id: str
+    batch: SubmittedBatch | None = None
     number: int = 0
+    """Its number in the batch, from 1."""
     job: str = ""
     host: str = ""
     cancelled: bool = False
-    told: bool = False
-    """The site has heard that it is cancelled."""
+    cancel_sent: bool = False
+    """The site has received the cancellation."""
     misses: int = 0
-    lingers: int = 0
-    """So often was it seen since it was cancelled."""
-    seen: tuple[bool, str] | None = None
+    """Clear answers in a row that did not list the pilot."""
+    polls_since_cancel: int = 0
+    reported: tuple[bool, str] | None = None
+    """The last status that the machine was told: whether it runs, and the reason."""
 
 
 class BackgroundTasks:
-    """What is under way, so that it can be waited for, or given up."""
+    """Tasks that can be waited for or cancelled together."""
 
     def __init__(self) -> None:
-        self.left: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
 
-    def begin(self, doing: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(doing)
-        self.left.add(task)
-        task.add_done_callback(self.left.discard)
+    def start(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
-    async def end(self, patience_s: float) -> None:
-        """Wait for all, and give up what is left then: commands that hang are killed."""
-        if self.left:
-            await asyncio.wait(self.left, timeout=patience_s)
-        left = list(self.left)
-        for task in left:
+    async def end(self, timeout_s: float) -> None:
+        """Wait for all tasks, then cancel the rest; commands that hang are killed."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=timeout_s)
+        rest = list(self._tasks)
+        for task in rest:
             task.cancel()
-        await asyncio.gather(*left, return_exceptions=True)
+        await asyncio.gather(*rest, return_exceptions=True)
 
 
 class SitePilots:
-    """All pilots in the care of one courier."""
+    """Pilots that one site controller is responsible for, and the way to their site."""
 
-    def __init__(self, name: str, site: Site, backend: Backend, reach: SiteAccess, world: MasterEndpoint) -> None:
+    def __init__(self, name: str, site: Site, backend: Backend, access: SiteAccess, master: MasterEndpoint) -> None:
         self.name = name
         self.site = site
         self.backend = backend
-        self.reach = reach
-        self.world = world
-        self.wallet = CredentialWatch(name, lambda: self.site, reach, world.tell)
-        self.charges: dict[str, PilotRecord] = {}
+        self.access = access
+        self.master = master
+        self.credentials = CredentialWatch(name, lambda: self.site, access, master.tell)
+        self.records: dict[str, PilotRecord] = {}
         self.changed = asyncio.Event()
-        """Somebody went, or has a job now."""
-        self.clearing = BackgroundTasks()
-        self._troubles: dict[str, str] = {}
-        self._said = ""
+        """Set when a pilot is gone or got a job."""
+        self.removals = BackgroundTasks()
+        """Removals of files at the site."""
+        self._troubles: dict[str, tuple[str, str]] = {}
+        """Text and code of the trouble of each activity."""
+        self._reported_trouble = False
 
-    def take(self, charge: PilotRecord) -> None:
-        self.charges[charge.pilot] = charge
-        self.wallet.watch()
+    def add(self, pilot: PilotRecord) -> None:
+        self.records[pilot.id] = pilot
+        self.credentials.start()
 
-    def of(self, placed: SubmittedBatch) -> list[PilotRecord]:
-        return [charge for charge in self.charges.values() if charge.placed is not None and charge.placed.tag == placed.tag]
+    def of_batch(self, batch: SubmittedBatch) -> list[PilotRecord]:
+        return [pilot for pilot in self.records.values() if pilot.batch is not None and pilot.batch.tag == batch.tag]
 
-    def wanted(self, charges: Iterable[PilotRecord]) -> bool:
-        return any(not charge.cancelled and charge.pilot in self.charges for charge in charges)
+    def any_wanted(self, pilots: Iterable[PilotRecord]) -> bool:
+        return any(not pilot.cancelled and pilot.id in self.records for pilot in pilots)
 
-    def gone(self, charge: PilotRecord, news: i.PilotGone) -> None:
-        if self.charges.pop(charge.pilot, None) is None:
+    def remove(self, pilot: PilotRecord, news: i.PilotGone) -> None:
+        """Tell the machine that a pilot is gone. The files of a batch go with its last pilot."""
+        if self.records.pop(pilot.id, None) is None:
             return
         self.changed.set()
-        self.world.tell(news)
-        if charge.placed is not None and not self.of(charge.placed):
-            self.clearing.begin(self.clear(charge.placed))
-        if not self.charges:
-            self.wallet.rest()
+        self.master.tell(news)
+        if pilot.batch is not None and not self.of_batch(pilot.batch):
+            self.removals.start(self.remove_batch(pilot.batch))
+        if not self.records:
+            self.credentials.stop()
             self._troubles.clear()
             self._tell_trouble()
 
-    async def clear(self, placed: SubmittedBatch) -> None:
-        """There are keys among the files of an order, so that they are removed as soon as that can be. Until then it stays in the book."""
-        pause_s = AGAIN_S
-        while not self.of(placed):
+    async def remove_batch(self, batch: SubmittedBatch) -> None:
+        """Remove the files of a batch as soon as possible, because there are keys among them. The registry keeps the batch until then."""
+        pause_s = RETRY_S
+        while not self.of_batch(batch):
             try:
-                await self.clearly(lambda: self.reach.clear(placed))
+                await self.guard(lambda: self.access.remove_files(batch))
             except CommandRefused as refusal:
-                log.warning("site %s: %s is left there: %s", self.name, placed.folder, refusal)
+                log.warning("site %s: %s is left there: %s", self.name, batch.folder, refusal)
             except UnclearAnswer as problem:
-                log.info("site %s: %s is still there: %s", self.name, placed.folder, problem)
+                log.info("site %s: %s is still there: %s", self.name, batch.folder, problem)
                 await asyncio.sleep(pause_s)
-                pause_s = min(pause_s * 2, AGAIN_S * SLOWEST)
+                pause_s = min(pause_s * 2, RETRY_S * MAX_BACKOFF)
                 continue
-            self.world.orders.remove(placed)
+            self.master.batches.remove(batch)
             return
 
-    # --- speaking to the site -------------------------------------------------------------------------------------------------------
+    # --- commands -------------------------------------------------------------------------------------------------------------------
 
-    async def clearly(self, doing: Callable[[], Awaitable[Done]]) -> Done:
-        """A backend that stumbles over a strange answer has not understood it, and must not leave its pilots alone."""
+    async def guard(self, action: Callable[[], Awaitable[Result]]) -> Result:
+        """Turn an unexpected exception into UnclearAnswer: a backend that fails on a strange answer must not abandon its pilots."""
         try:
-            return await doing()
+            return await action()
         except (UnclearAnswer, CommandRefused):
             raise
         except Exception as problem:
             log.exception("site %s: its answer could not be read", self.name)
             raise UnclearAnswer("its answer could not be read; see the master's log") from problem
 
-    async def ask_all(self, make: Callable[[], Iterable[CommandExchange[Any]]], about: str = "") -> tuple[dict[Any, Any], bool]:
-        """What the answers to all of them tell together, and whether all were clear. Trouble is told if it is ``about`` something."""
+    async def ask_all(self, make: Callable[[], Iterable[CommandExchange[Any]]], activity: str = "") -> tuple[dict[Any, Any], bool]:
+        """Run exchanges; return their merged answers, and whether all were clear. Trouble is reported for ``activity``, if given."""
 
         async def ask() -> list[dict[Any, Any] | None]:
-            return list(await asyncio.gather(*(self._ask(exchange, about) for exchange in make())))
+            return list(await asyncio.gather(*(self._ask(exchange, activity) for exchange in make())))
 
         try:
-            answers = await self.clearly(ask)
+            answers = await self.guard(ask)
         except UnclearAnswer as problem:
-            self._complain(about, problem)
+            if activity:
+                self.report(activity, problem)
             return {}, False
-        return {name: said for answer in answers if answer for name, said in answer.items()}, None not in answers
+        return {key: value for answer in answers if answer for key, value in answer.items()}, None not in answers
 
-    async def _ask(self, exchange: CommandExchange[Any], about: str) -> dict[Any, Any] | None:
+    async def _ask(self, exchange: CommandExchange[Any], activity: str) -> dict[Any, Any] | None:
         try:
-            return dict(await self.clearly(lambda: self.reach.ask(exchange)) or {})
+            return dict(await self.guard(lambda: self.access.ask(exchange)) or {})
         except (UnclearAnswer, CommandRefused) as problem:
-            self._complain(about, problem)
+            if activity:
+                self.report(activity, problem)
             return None
 
-    def _complain(self, about: str, problem: Exception) -> None:
-        if about:
-            self.in_trouble(about, str(problem))
+    # --- trouble --------------------------------------------------------------------------------------------------------------------
 
-    def in_trouble(self, about: str, text: str) -> None:
-        """What is in the way of one thing stays until that very thing works again; empty: it does."""
-        self._troubles[about] = text
+    def report(self, activity: str, problem: UnclearAnswer | CommandRefused, code: str = "") -> None:
+        """Report trouble with an activity. It lasts until the same activity succeeds."""
+        self._troubles[activity] = str(problem), code or problem.code
+        self._tell_trouble()
+
+    def clear_trouble(self, activity: str) -> None:
+        self._troubles.pop(activity, None)
         self._tell_trouble()
 
     def _tell_trouble(self) -> None:
-        worst = next((self._troubles[about] for about in (SENDING, STAGING, LOOKING) if self._troubles.get(about)), "")
-        if worst or self._said:
-            self._said = worst
-            self.world.tell(i.SiteReachability(self.name, worst))
+        found = next((self._troubles[activity] for activity in (SUBMITTING, STAGING, POLLING) if activity in self._troubles), None)
+        if found or self._reported_trouble:
+            self._reported_trouble = found is not None
+            self.master.tell(i.SiteReachability(self.name, *(found or ("",))))

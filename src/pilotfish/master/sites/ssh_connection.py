@@ -22,6 +22,7 @@ from pathlib import Path
 
 from pilotfish.backends.interface import CommandOutput
 from pilotfish.master.sites.child_process import FLOODED, ProcessResult, run_child
+from pilotfish.model.site import LOGIN_NEEDED
 from pilotfish.store.pool_directory import make_private_directory
 
 CONNECT_S = 20
@@ -183,7 +184,7 @@ class SshConnection:
         """Run a command over there; the answer has no status if nobody answered."""
         failure = await self._open()
         if failure:
-            return CommandOutput(None, stderr=failure)
+            return CommandOutput(None, stderr=failure, code=LOGIN_NEEDED if self.login_needed else "")
         answer = await self._run(argv, stdin, patience_s)
         if answer.status == MISSING and not self.through_login_shell and argv[0] in answer.stderr:
             # Many clusters set the path to their commands in what only login shells read.
@@ -202,8 +203,8 @@ class SshConnection:
         outcome = await run_child(self.ssh.command(line), stdin, patience_s)
         answer = self._read(outcome, mark)
         if answer.status is None and outcome.status == LOST_LINK and needs_person(outcome.stderr):
-            self.login_needed = _last_words(outcome.stderr)
-            return CommandOutput(None, answer.stdout, self._advice(self.login_needed))
+            self.login_needed = _last_lines(outcome.stderr)
+            return CommandOutput(None, answer.stdout, self._advice(self.login_needed), LOGIN_NEEDED)
         return answer
 
     def _read(self, outcome: ProcessResult, mark: str) -> CommandOutput:
@@ -244,7 +245,7 @@ class SshConnection:
             self._opened = True
             self._well()
             return ""
-        said = _last_words(outcome.stderr) or f"no connection to {self.ssh.destination} within {OPEN_S:.0f} s"
+        said = _last_lines(outcome.stderr) or f"no connection to {self.ssh.destination} within {OPEN_S:.0f} s"
         person = needs_person(outcome.stderr)
         self.login_needed = said if person else ""
         first, most = RETRY_LOGIN_S if person else RETRY_S
@@ -270,6 +271,6 @@ class SshConnection:
             await run_child(self.ssh.control("stop"), b"", LEAVE_S)
 
 
-def _last_words(text: str) -> str:
+def _last_lines(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return " ".join(lines[-3:])

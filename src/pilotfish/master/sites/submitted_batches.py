@@ -1,4 +1,4 @@
-"""Orders of pilots, each in a file of its own: written before the submission, so that it is found again whatever happens."""
+"""Writes each batch to disk before it is submitted. A master that restarts finds the batch again, whatever happened to the submission."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pilotfish.store.pool_directory import make_private_directory
 
 
 class SubmittedBatch(msgspec.Struct):
-    """An order and the pilots it is for, in order."""
+    """A batch and the ids of its pilots, in the order of their numbers. The field names are those of the files in ``orders/``."""
 
     site: str
     tag: str
@@ -24,16 +24,17 @@ class SubmittedBatch(msgspec.Struct):
     bundle: str
     host: str = ""
     sent: bool = True
-    """Whether the site may know it. As long as nobody began to submit it, it need not be looked for."""
+    """Whether the site may know the batch. Until the submission starts, nobody needs to look for it at the site."""
     sent_at: float = 0.0
-    """By the wall clock: whoever finds it after a restart knows how late it may still arrive."""
+    """Wall-clock time of the submission. After a restart it tells how long the batch may still take to appear."""
 
-    def order(self) -> PilotBatch:
+    def to_submit(self) -> PilotBatch:
+        """The batch as a backend submits it."""
         return PilotBatch(self.tag, len(self.pilots), self.size, self.folder, self.bundle, self.host)
 
 
 class BatchRegistry:
-    """The orders of all sites of a pool. They are read once: after a restart, every pilot is looked up."""
+    """Batches of all sites of a pool, one file each. Files are read once, at the start."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = make_private_directory(directory)
@@ -41,15 +42,15 @@ class BatchRegistry:
         self._by_pilot: dict[tuple[str, str], SubmittedBatch] = {}
         for path in sorted(self._directory.glob("*.json")):
             with suppress(OSError, msgspec.DecodeError):
-                self._note(msgspec.json.decode(path.read_bytes(), type=SubmittedBatch))
+                self._add(msgspec.json.decode(path.read_bytes(), type=SubmittedBatch))
 
-    def _note(self, placed: SubmittedBatch) -> None:
-        self._by_tag[placed.tag] = placed
-        self._by_pilot.update({(placed.site, pilot): placed for pilot in placed.pilots})
+    def _add(self, batch: SubmittedBatch) -> None:
+        self._by_tag[batch.tag] = batch
+        self._by_pilot.update({(batch.site, pilot): batch for pilot in batch.pilots})
 
-    def write(self, placed: SubmittedBatch) -> None:
-        write_private(self._directory / f"{placed.tag}.json", msgspec.json.encode(placed))
-        self._note(placed)
+    def write(self, batch: SubmittedBatch) -> None:
+        write_private(self._directory / f"{batch.tag}.json", msgspec.json.encode(batch))
+        self._add(batch)
 
     def find(self, site: str, pilot: str) -> SubmittedBatch | None:
         return self._by_pilot.get((site, pilot))
@@ -57,8 +58,8 @@ class BatchRegistry:
     def all(self) -> list[SubmittedBatch]:
         return list(self._by_tag.values())
 
-    def remove(self, placed: SubmittedBatch) -> None:
-        (self._directory / f"{placed.tag}.json").unlink(missing_ok=True)
-        self._by_tag.pop(placed.tag, None)
-        for pilot in placed.pilots:
-            self._by_pilot.pop((placed.site, pilot), None)
+    def remove(self, batch: SubmittedBatch) -> None:
+        (self._directory / f"{batch.tag}.json").unlink(missing_ok=True)
+        self._by_tag.pop(batch.tag, None)
+        for pilot in batch.pilots:
+            self._by_pilot.pop((batch.site, pilot), None)

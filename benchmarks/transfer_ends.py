@@ -47,8 +47,8 @@ async def serve_as_master(directory: Path, source: str) -> None:
     """The real door of a master, and a porter behind it."""
     keyring = open_keyring(directory)
     doorman = Admission(keyring, lambda link, message, body: None, lambda link: None)
-    doorman.complain = lambda text: print(text, file=sys.stderr)
-    doorman.porter = TransferServer(OneFile(source, ContentCache(str(directory / "master"), MOST_BYTES)))
+    doorman.warn = lambda text: print(text, file=sys.stderr)
+    doorman.transfer_server = TransferServer(OneFile(source, ContentCache(str(directory / "master"), MOST_BYTES)))
     rules = EndpointRules((AGENT,), ("127.0.0.0/8",), keyring.server_context())
     server = await asyncio.get_running_loop().create_server(lambda: EndpointLink(doorman, rules), "127.0.0.1", 0)
     endpoint = {"kind": "tls", "host": "127.0.0.1", "port": server.sockets[0].getsockname()[1], "fingerprint": keyring.fingerprint}

@@ -165,7 +165,7 @@ def test_who_has_said_hello_gets_no_bulk_connection(door: Door) -> None:
 
 
 def test_a_master_without_a_porter_gives_no_bulk_connection(door: Door) -> None:
-    door.doorman.porter = None
+    door.doorman.transfer_server = None
     link = dial(door.credentials())
     link.connection.settimeout(PATIENCE_S)
     link.connection.sendall(framed(["bulk"]))

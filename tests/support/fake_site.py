@@ -238,7 +238,7 @@ class RunnerSite(FakeSite):
 
     async def ask(self, exchange: CommandExchange[Any], submission: bool = False) -> Any:
         await self.runner.run(Command(("sh", "-c", self.script if submission else "true")), submission)
-        self.most_running = max(self.most_running, self.runner.under_way + 1)
+        self.most_running = max(self.most_running, self.runner.running + 1)
         return await super().ask(exchange, submission)
 
 

@@ -95,8 +95,8 @@ class Door:
 
     async def _listen(self) -> None:
         self.doorman = Admission(self.keyring, self._hear, self._closed)
-        self.doorman.complain = self._complain
-        self.doorman.porter = self.porter
+        self.doorman.warn = self._complain
+        self.doorman.transfer_server = self.porter
         if not self._tls:
             path = str(self.directory / "door.sock")
             local = EndpointRules((CLIENT, AGENT))

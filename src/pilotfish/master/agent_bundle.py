@@ -1,4 +1,4 @@
-"""Builds the one file that travels to a node: the agent and cloudpickle, zipped. The same content makes the same bytes."""
+"""Builds the one-file agent archive: agent, portable code and cloudpickle. The same content makes the same bytes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MAX_BYTES = 200_000
 PACKAGE = "pilotfish_agent"
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
-# Also an old Python must be able to read this far, to be told what is wrong.
+# Old Pythons must be able to run this part, to print what is wrong.
 _MAIN = b"""\
 import sys
 
@@ -32,7 +32,7 @@ main()
 
 
 class BundleTooLarge(PilotfishError):
-    """The agent has grown beyond what may travel."""
+    """The archive is larger than allowed."""
 
     code = "P5100"
 
@@ -65,7 +65,7 @@ def _sources(package: str, inside: str) -> dict[str, bytes]:
 
 
 def build_bundle(directory: Path) -> Path:
-    """The bundle as a file in this directory, named by its content; made if it is not there yet."""
+    """Path of the archive in a directory, named by its content. Writes it if it is missing."""
     content = bundle_content()
     path = directory / f"agent-{hashlib.sha256(content).hexdigest()[:16]}.pyz"
     try:
@@ -73,7 +73,7 @@ def build_bundle(directory: Path) -> Path:
             return path
     except OSError:
         pass
-    # mkstemp makes it 0600; the rename makes it appear at once and whole.
+    # mkstemp gives mode 0600; the rename makes the file appear complete.
     descriptor, temporary = tempfile.mkstemp(dir=directory, prefix=".agent-")
     with os.fdopen(descriptor, "wb") as file:
         file.write(content)

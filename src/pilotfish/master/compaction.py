@@ -1,6 +1,6 @@
-"""Keeps the journal from growing without bound: a forked child writes the state as a snapshot while the master goes on.
+"""Writes a snapshot from a forked child, so that the journal does not grow without bound.
 
-The child sees the state as it was at the fork, so that nothing stalls and nothing is locked.
+The child has the state of the moment of the fork. The master continues without locks or pauses.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from pilotfish.store.journal.journal_writer import Journal
 
 MIN_BYTES = 64 * 1024 * 1024
 GROWTH = 3
-"""Compact when the journal is so many times as large as its last snapshot."""
+"""Ratio of journal size to snapshot size above which the journal is compacted."""
 
 
 def _close_sockets() -> None:
-    """If the master dies before its child, nobody shall wait at its doors: they must close with it."""
+    """Close inherited sockets: if the master dies before its child, clients must not wait for an open port."""
     for name in os.listdir("/proc/self/fd"):
         with suppress(OSError):
             if stat.S_ISSOCK(os.fstat(int(name)).st_mode):
@@ -33,7 +33,7 @@ def _close_sockets() -> None:
 class Compaction:
     def __init__(self, journal: Journal, state: Callable[[], State]) -> None:
         self.overdue = False
-        """The journal has holes that only a snapshot mends; however small it is, write one."""
+        """Write a snapshot at once: the journal is damaged, and only a snapshot repairs it."""
         self._journal = journal
         self._state = state
         self._child = 0
@@ -41,7 +41,7 @@ class Compaction:
 
     def consider(self, now: float) -> None:
         if self._child:
-            self._look(os.WNOHANG)
+            self._collect(os.WNOHANG)
         elif self.overdue or self._journal.size_bytes > max(MIN_BYTES, GROWTH * self._journal.snapshot_bytes):
             self._begin(now)
 
@@ -56,13 +56,13 @@ class Compaction:
                     self._writer.write([encode_record(TurnRecord(now, [fact]))])
                 self._writer.commit()
                 status = 0
-            except BaseException:  # noqa: BLE001 - the edge of the child: it must end here, whatever happens
+            except BaseException:  # noqa: BLE001 - the child must end here, whatever happens
                 traceback.print_exc()
             finally:
                 os._exit(status)
 
-    def _look(self, how: int) -> None:
-        pid, status = os.waitpid(self._child, how)
+    def _collect(self, options: int) -> None:
+        pid, status = os.waitpid(self._child, options)
         if not pid:
             return
         self._child = 0
@@ -74,4 +74,4 @@ class Compaction:
 
     def end(self) -> None:
         if self._child:
-            self._look(0)
+            self._collect(0)

@@ -1,7 +1,7 @@
-"""The master's doors: where it listens, who may come in, and the links that result.
+"""Listens, admits and authenticates connections.
 
-TLS is done here on memory buffers instead of by asyncio, because a link must be counted and timed from the moment it is accepted, an
-idle one must be cheap, and both are a few lines.
+TLS runs on memory buffers instead of in asyncio, because a connection must be counted and timed from its acceptance on, and because an idle
+connection must be cheap.
 """
 
 from __future__ import annotations
@@ -28,19 +28,20 @@ from pilotfish.portable.wire.tls_stream import TlsSession, TlsStream
 from pilotfish.store.keyring import AGENT, CLIENT, UNIX, Keyring, proof
 
 PROOF_DEADLINE_S = 10.0
+"""Seconds until an unauthenticated peer is disconnected."""
 MAX_UNPROVEN = 128
-"""So many strangers may stand in the door; the one that has stood longest makes room for the next."""
+"""Maximum unauthenticated connections. The oldest is dropped for a new one."""
 READ_BYTES = 256 * 1024
 JOIN_BELOW_BYTES = 16 * 1024
-"""Smaller parts share a TLS record."""
+"""Parts below this size share a TLS record."""
 HIGH_WATER_BYTES = 4 * 1024 * 1024
 UNSENT_BYTES = 32 * 1024
-"""So much of a content waits in the kernel for the link: what was handed over counts as sent, and the link is judged by it."""
+"""Maximum unsent bytes of a content in the kernel. They count as sent, so that more of them would spoil the measured bandwidth."""
 
 
 @dataclass
 class EndpointRules:
-    """Who may come in by one endpoint: which roles, from which networks."""
+    """Roles and networks that one endpoint admits."""
 
     roles: tuple[str, ...]
     subnets: tuple[str, ...] = ()
@@ -56,27 +57,27 @@ class EndpointRules:
 
 
 class Admission:
-    """What all links share: the keys, the strangers in the door, and the way inside."""
+    """What all connections share: the keys, the unauthenticated connections, and the callbacks of the master."""
 
     def __init__(
-        self, keyring: Keyring, hear: Callable[[EndpointLink, m.Message, memoryview], None], closed: Callable[[EndpointLink], None]
+        self, keyring: Keyring, receive: Callable[[EndpointLink, m.Message, memoryview], None], closed: Callable[[EndpointLink], None]
     ) -> None:
         self.keyring = keyring
-        self.hear = hear
+        self.receive = receive
         self.closed = closed
         self.epoch = 0
         self.revoked: dict[str, None] = {}
-        self.heard_all: Callable[[], None] = lambda: None
-        """Called when all that came over a link has been heard."""
+        self.received_all: Callable[[], None] = lambda: None
+        """Called when all messages of one read have been received."""
         self.paused: Callable[[EndpointLink, bool], None] = lambda link, paused: None
-        self.complain: Callable[[str], None] = lambda text: None
-        self.porter: TransferServer | None = None
-        """Takes the connections of agents that want to move contents."""
+        self.warn: Callable[[str], None] = lambda text: None
+        self.transfer_server: TransferServer | None = None
+        """Serves connections of agents that transfer contents."""
         self.pilot_of: Callable[[str], str | None] = lambda worker: None
-        """None: it is not known who that is."""
+        """The pilot of a worker; None if the worker is not known."""
         self.unproven: OrderedDict[EndpointLink, asyncio.TimerHandle] = OrderedDict()
         self.buffer = memoryview(bytearray(READ_BYTES))
-        """What comes over any link is read into it, and taken from it before the next is read."""
+        """Shared by all connections: data is taken out before the next read."""
         self._links = 0
 
     def next_number(self) -> int:
@@ -97,18 +98,18 @@ class Admission:
 
 
 class EndpointLink(asyncio.BufferedProtocol):
-    """One connection, from the accept on."""
+    """One connection, from its acceptance on."""
 
-    def __init__(self, doorman: Admission, rules: EndpointRules) -> None:
-        self.doorman = doorman
+    def __init__(self, admission: Admission, rules: EndpointRules) -> None:
+        self.admission = admission
         self.rules = rules
-        self.number = doorman.next_number()
+        self.number = admission.next_number()
         self.role = ""
         self.key_id = ""
         self.near = False
-        """The peer, and all that it could do about what it is told, ends with this machine."""
+        """The peer stops with this machine, so that it needs no sync before it is told something."""
         self.transport: asyncio.Transport | None = None
-        self._heard = False
+        self._received = False
         self._inbox = FrameSplitter()
         self._nonce = secrets.token_hex(32)
         self._outbox: list[Buffer] = []
@@ -125,7 +126,7 @@ class EndpointLink(asyncio.BufferedProtocol):
         self.transport = transport
         transport.set_write_buffer_limits(high=HIGH_WATER_BYTES)
         sock = transport.get_extra_info("socket")
-        self.doorman.enter(self)
+        self.admission.enter(self)
         if not self._admitted(sock, transport.get_extra_info("peername")):
             self.drop("not admitted from there")
             return
@@ -134,7 +135,7 @@ class EndpointLink(asyncio.BufferedProtocol):
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
             self._tls = self.rules.context.wrap_bio(self._incoming, self._outgoing, server_side=True)
-            self._binding = self.doorman.keyring.fingerprint
+            self._binding = self.admission.keyring.fingerprint
         else:
             self._greet()
 
@@ -145,10 +146,10 @@ class EndpointLink(asyncio.BufferedProtocol):
         return uid in (os.geteuid(), 0)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self.doorman.buffer
+        return self.admission.buffer
 
     def buffer_updated(self, count: int) -> None:
-        data = self.doorman.buffer[:count]
+        data = self.admission.buffer[:count]
         try:
             if self._tls is None:
                 self._take(bytes(data))
@@ -156,19 +157,19 @@ class EndpointLink(asyncio.BufferedProtocol):
                 self._decrypt(data)
         except (ConnectionFailed, ssl.SSLError, msgspec.MsgspecError, UnicodeDecodeError) as problem:
             self.drop(f"{type(problem).__name__}: {problem}")
-        self.doorman.heard_all()
+        self.admission.received_all()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.doorman.leave(self)
+        self.admission.leave(self)
         if self.transport is not None:
             self.transport = None
-            self.doorman.closed(self)
+            self.admission.closed(self)
 
     def pause_writing(self) -> None:
-        self.doorman.paused(self, True)
+        self.admission.paused(self, True)
 
     def resume_writing(self) -> None:
-        self.doorman.paused(self, False)
+        self.admission.paused(self, False)
 
     # --- TLS --------------------------------------------------------------------------------------------------------------------------
 
@@ -187,7 +188,7 @@ class EndpointLink(asyncio.BufferedProtocol):
         read, incoming = self._tls.read, self._incoming
         pieces: list[bytes] = []
         try:
-            # No more is decrypted than came in: to ask for that much, and no more often, saves memory that is only reserved and returned.
+            # Decrypted data is never larger than what came in; asking for exactly that much avoids useless allocations.
             while self.transport is not None and (room := incoming.pending or self._tls.pending()):
                 piece = read(room)
                 if not piece:
@@ -214,8 +215,8 @@ class EndpointLink(asyncio.BufferedProtocol):
                 if type(message) is m.Bulk:
                     self._hand_over(message.worker, frames)
                     return
-                self._heard = True
-                self.doorman.hear(self, message, body)
+                self._received = True
+                self.admission.receive(self, message, body)
             else:
                 self._take_from_client(header, body)
             if self.transport is None:
@@ -225,20 +226,20 @@ class EndpointLink(asyncio.BufferedProtocol):
         try:
             message = m.decode_from_client(header)
         except msgspec.ValidationError as problem:
-            # Hung up on, it would come back and say the same again.
+            # A client that is disconnected would come back and send the same again.
             kind, number, *_ = [*msgspec.json.decode(header, type=list), None, None]
             query = number if kind == "ask" and isinstance(number, int) else -1
             self.send(m.Problem(query, BadInput.code, f"the master cannot use {kind!r}: {problem}", "use the same version of both"))
             self.flush()
         else:
-            self.doorman.hear(self, message, body)
+            self.admission.receive(self, message, body)
 
     def _hand_over(self, worker: str, unheard: Iterable[tuple[memoryview, memoryview]]) -> None:
-        """The connection leaves the event loop, with all that was read from it. What stays behind of it is closed without a word."""
-        porter, transport = self.doorman.porter, self.transport
-        if porter is None or transport is None or self._heard or transport.get_write_buffer_size():
+        """Hand the connection to the transfer server, with all data that was read. The event loop keeps nothing of it."""
+        server, transport = self.admission.transfer_server, self.transport
+        if server is None or transport is None or self._received or transport.get_write_buffer_size():
             raise ConnectionFailed("a connection for contents was not to be expected")
-        pilot = self.doorman.pilot_of(worker)
+        pilot = self.admission.pilot_of(worker)
         if self.key_id not in (AGENT, f"pilot:{pilot}"):
             if pilot is not None:
                 raise ConnectionFailed(f"worker {worker} is of pilot {pilot}")
@@ -252,7 +253,7 @@ class EndpointLink(asyncio.BufferedProtocol):
         connection = TlsStream(sock, session, self._inbox.rest(unheard))
         self.transport = None
         transport.abort()
-        porter.take(worker or self.key_id, connection)
+        server.take(worker or self.key_id, connection)
 
     def _greet(self) -> None:
         self.send(m.Banner(m.PROTOCOL, self._nonce))
@@ -265,20 +266,20 @@ class EndpointLink(asyncio.BufferedProtocol):
         if claim.protocol != m.PROTOCOL:
             self._refuse(f"this master speaks protocol {m.PROTOCOL}, you speak {claim.protocol}: use the same version on both sides")
             return
-        doorman = self.doorman
-        key = doorman.keyring.key(claim.key_id)
+        admission = self.admission
+        key = admission.keyring.key(claim.key_id)
         nonces = (self._nonce, claim.nonce)
         expected = proof(key, "peer", claim.role, claim.key_id, nonces, self._binding)
-        allowed = claim.role in self.rules.roles and _fits(claim.role, claim.key_id) and claim.key_id not in doorman.revoked
+        allowed = claim.role in self.rules.roles and _fits(claim.role, claim.key_id) and claim.key_id not in admission.revoked
         if not secrets.compare_digest(expected.encode(), claim.mac.encode()) or not allowed:
-            doorman.complain(f"refused {claim.role!r} with key {claim.key_id!r}")
+            admission.warn(f"refused {claim.role!r} with key {claim.key_id!r}")
             self._refuse("wrong or revoked key")
             return
         self.role, self.key_id = claim.role, claim.key_id
         self._inbox.trust()
-        doorman.leave(self)
+        admission.leave(self)
         answer = proof(key, "master", claim.role, claim.key_id, (claim.nonce, self._nonce), self._binding)
-        self.send(m.Proved(answer, doorman.epoch))
+        self.send(m.Proved(answer, admission.epoch))
         self.flush()
 
     def _refuse(self, reason: str) -> None:
@@ -314,20 +315,20 @@ class EndpointLink(asyncio.BufferedProtocol):
             self.transport.writelines(outbox)
 
     def drop(self, reason: str) -> None:
-        """Close at once. Harms nobody but this peer."""
-        self.doorman.leave(self)
+        """Close at once. Only this peer is affected."""
+        self.admission.leave(self)
         if self.transport is not None:
             if self.role:
-                self.doorman.complain(f"dropped {self.role} {self.key_id}: {reason}")
+                self.admission.warn(f"dropped {self.role} {self.key_id}: {reason}")
             self.transport.abort()
 
     def hang_up(self) -> None:
-        """Close when all that was sent has gone out."""
+        """Close after the outbox is sent."""
         self.flush()
         if self.transport is not None:
             self.transport.close()
 
 
 def _fits(role: str, key_id: str) -> bool:
-    """A client's key makes no agent, and a pilot's key makes no client."""
+    """Whether a key belongs to a role: a client's key authenticates no agent, and a pilot's key no client."""
     return key_id == CLIENT if role == CLIENT else key_id == AGENT or key_id.startswith("pilot:")

@@ -1,4 +1,4 @@
-"""How quick the ways to the sites are: bytes that went there, and the time in which any were under way."""
+"""Measures bytes per second to each site: bytes that were sent, and the time during which any were on their way."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from collections.abc import Callable
 
 from pilotfish.model import inputs as i
 
-LOOK_S = 2.0
-"""So often it is read while something is under way."""
+READ_EVERY_S = 2.0
+"""Seconds between two readings while something is sent."""
 LEAST_BYTES = 32_768
-"""Less than this says nothing about a link: it may all be in the buffers of this end."""
+"""Fewer bytes say nothing about a link: all of them may be in buffers of this machine."""
 
 
 class LinkMeter:
-    """Counted by the threads that send. ``busy``: called when something begins to move and nobody is going to read it."""
+    """Threads that send count here. ``busy`` is called when sending starts and no reading is due."""
 
     def __init__(self, site_of: Callable[[str], str], busy: Callable[[], object]) -> None:
         self._site_of = site_of
@@ -24,10 +24,10 @@ class LinkMeter:
         self._bytes: dict[str, int] = {}
         self._under_way: dict[str, int] = {}
         self._since: dict[str, float] = {}
-        """The time before was counted with what moved in it."""
+        """Time up to here is counted."""
         self._seconds: dict[str, float] = {}
         self._awaited = False
-        """Somebody will read it."""
+        """A reading is due."""
 
     def began(self, site: str) -> None:
         with self._lock:
@@ -38,7 +38,7 @@ class LinkMeter:
             self._busy()
 
     def moved(self, asker: str, length: int) -> None:
-        """A piece at a time, which may have taken long."""
+        """Count one piece, and the time since the last one."""
         site = self._site_of(asker)
         with self._lock:
             if site in self._under_way:
@@ -53,22 +53,24 @@ class LinkMeter:
                 del self._under_way[site], self._since[site]
 
     def left(self, asker: str, length: int) -> None:
-        """So many of the bytes that moved are still in the buffers of this end: if nothing follows them, their time is not known."""
+        """Take back bytes that are still in buffers of this machine: if nothing follows them, their time is not known."""
         site = self._site_of(asker)
         with self._lock:
             if length and site in self._bytes and site not in self._under_way:
                 self._bytes[site] -= length
 
     def read(self) -> tuple[list[i.TransferMeasured], bool]:
-        """What happened since it was read last, and whether anything is under way, so that it is to be read again."""
+        """Measurements since the last reading, and whether something is being sent, so that another reading is due."""
         with self._lock:
-            told = [i.TransferMeasured(site, self._bytes[site], seconds) for site, seconds in self._seconds.items() if self._tells(site)]
+            measured = [
+                i.TransferMeasured(site, self._bytes[site], seconds) for site, seconds in self._seconds.items() if self._tells(site)
+            ]
             for site in [*self._seconds]:
                 if self._tells(site) or site not in self._under_way:
                     del self._seconds[site]
                     self._bytes.pop(site, None)
             self._awaited = bool(self._under_way)
-            return told, self._awaited
+            return measured, self._awaited
 
     def _tells(self, site: str) -> bool:
         return self._bytes.get(site, 0) >= LEAST_BYTES and self._seconds[site] > 0

@@ -1,6 +1,6 @@
-"""The live host: an event loop, sockets, a journal and processes around the pure machine.
+"""Runs the event loop: collects inputs, makes facts durable, performs effects.
 
-Everything that happens becomes an input; a turn takes all inputs at once, makes its facts durable, and then performs its effects.
+Every event becomes an input. A turn hands all collected inputs to the machine, writes its facts to the journal and performs its effects.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pilotfish.factories.factory_registry import FACTORIES
 from pilotfish.factories.provisioner import PoolProvisioner
 from pilotfish.master.compaction import Compaction
 from pilotfish.master.endpoints import Admission, EndpointLink, EndpointRules
-from pilotfish.master.link_meter import LOOK_S, LinkMeter
+from pilotfish.master.link_meter import READ_EVERY_S, LinkMeter
 from pilotfish.master.master_content_source import MasterContentSource
 from pilotfish.master.sites.site_controllers import SiteControllers
 from pilotfish.model import effects as e
@@ -47,12 +47,13 @@ from pilotfish.store.state_recovery import replay, stored_payloads
 log = logging.getLogger("pilotfish.master")
 
 UPKEEP_S = 5.0
+"""Seconds between two rounds of upkeep."""
 LOW_SPACE_BYTES = 16 * 1024 * 1024
 RETRY_FULL_S = 1.0
-COMPLAIN_EVERY_S = 60.0
+WARN_EVERY_S = 60.0
 CONFIRMATIONS = (m.Acked, m.Accepted)
 CONFIRM_S = 0.01
-"""Nobody stands still for a confirmation: it waits this long for something to go with, and for cores that have better things to do."""
+"""Seconds that a confirmation waits for another message to travel with. No peer waits for one, so it must not cost a packet of its own."""
 
 
 class MasterServer:
@@ -62,26 +63,26 @@ class MasterServer:
         self.lock = PoolLock.acquire(pool.directory)
         self.keyring = open_keyring(pool.directory)
         self.journal, recovery = Journal.open(pool.journal)
-        self.cargo = PayloadStore(pool.payloads)
+        self.payloads = PayloadStore(pool.payloads)
         state = replay(recovery)
         for stored in stored_payloads(state):
-            self.cargo.refer(stored)
+            self.payloads.refer(stored)
         self._wall_offset = max(time.time(), state.at) - time.monotonic()
         factory = FACTORIES[settings.factory](settings.pilots, random.Random(secrets.randbits(64)))
         self.machine = Machine(state, POLICIES[settings.policy](), PoolProvisioner(factory), settings)
         self.machine.resting = stop_marker(pool.directory).exists()
         self.machine.about = {"pool": pool.name, "pid": os.getpid()}
-        self.doorman = Admission(self.keyring, self._heard, self._closed)
-        self.doorman.heard_all = self._heard_all
-        self.doorman.paused = self._paused
-        self.doorman.complain = self._complain
-        self.doorman.revoked = state.revoked
-        self.doorman.pilot_of = lambda worker: state.workers[worker].pilot if worker in state.workers else None
+        self.admission = Admission(self.keyring, self._received, self._closed)
+        self.admission.received_all = self._received_all
+        self.admission.paused = self._paused
+        self.admission.warn = self._warn
+        self.admission.revoked = state.revoked
+        self.admission.pilot_of = lambda worker: state.workers[worker].pilot if worker in state.workers else None
         self.meter = LinkMeter(self._site_of, lambda: self._loop.call_soon_threadsafe(self._read_meter_soon))
-        self.shelf = MasterContentSource(pool, self.machine, self.meter)
-        self.doorman.porter = self.porter = TransferServer(self.shelf, complain=self._complain_from_thread)
-        self.porter.sent, self.porter.left = self.meter.moved, self.meter.left
-        self.sites = SiteControllers(pool, self.keyring, settings, self._tell)
+        self.content_source = MasterContentSource(pool, self.machine, self.meter)
+        self.admission.transfer_server = self.transfer_server = TransferServer(self.content_source, complain=self._warn_from_thread)
+        self.transfer_server.sent, self.transfer_server.left = self.meter.moved, self.meter.left
+        self.sites = SiteControllers(pool, self.keyring, settings, self._take)
         self.sites.find_pilot = state.pilots.get
         self.applications = ApplicationProcesses(pool)
         self.compaction = Compaction(self.journal, lambda: self.machine.state)
@@ -91,14 +92,14 @@ class MasterServer:
         self._inbox: list[i.Input] = []
         self._turn_due = False
         self._timer: asyncio.TimerHandle | None = None
-        self._unhurried: dict[int, EndpointLink] = {}
+        self._unsent_confirmations: dict[int, EndpointLink] = {}
         self._confirm_timer: asyncio.TimerHandle | None = None
-        self._complained: dict[str, float] = {}
+        self._warned_at: dict[str, float] = {}
         self._servers: list[asyncio.AbstractServer] = []
         self._space_full = False
 
     def now(self) -> float:
-        """Runs like a monotonic clock and reads like a wall clock."""
+        """Wall-clock time that never jumps: it advances with the monotonic clock."""
         return time.monotonic() + self._wall_offset
 
     # --- life -----------------------------------------------------------------------------------------------------------------------
@@ -106,15 +107,15 @@ class MasterServer:
     async def run(self, ready: Any) -> None:
         self._loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            self._loop.add_signal_handler(number, self._told_to_end)
+            self._loop.add_signal_handler(number, self._stop_by_signal)
         await self._listen()
         self._conclude(self.machine.start(self.now()))
         if not self.pool.private and self.pool.sites.exists():
             self.sites.read(self.pool.sites)
-        self.doorman.epoch = self.machine.state.epoch
-        # Almost everything here lives long and is in no cycle: looking for garbage while there is work would take a fifth of the time.
+        self.admission.epoch = self.machine.state.epoch
+        # Almost all objects live long and are in no cycle: collecting garbage during work would take a fifth of the time.
         gc.disable()
-        self.shelf.sweep()
+        self.content_source.sweep()
         ready()
         upkeep = asyncio.create_task(self._upkeep())
         upkeep.add_done_callback(self._upkeep_ended)
@@ -122,8 +123,8 @@ class MasterServer:
         upkeep.cancel()
         await self._end()
 
-    def _told_to_end(self) -> None:
-        """By a logout or a shutdown: send everybody home; what is unfinished goes on with the next master."""
+    def _stop_by_signal(self) -> None:
+        """Stop because of a logout or a shutdown: release all workers. The next master continues unfinished runs."""
         self.machine.finish("the master was told to end")
         self._turn()
 
@@ -140,17 +141,17 @@ class MasterServer:
         finally:
             os.umask(previous)
         local = EndpointRules((CLIENT, AGENT))
-        unix = await self._loop.create_unix_server(lambda: EndpointLink(self.doorman, local), sock=listener, backlog=256)
+        unix = await self._loop.create_unix_server(lambda: EndpointLink(self.admission, local), sock=listener, backlog=256)
         self._servers = [tcp, unix]
         here = {"kind": "unix", "path": str(path)}
         self.sites.set_address(host, port)
         self.pool.write_credentials(self.pool.client_credentials, self.keyring, CLIENT, [here])
 
     async def _listen_for_agents(self, rules: EndpointRules) -> asyncio.Server:
-        """At the port of the last time, if nobody has taken it: agents far away know that one."""
+        """Listen at the port of the last master if it is free, because agents at sites know that one."""
         for port in (self.settings.port or self.pool.last_port(), self.settings.port):
             try:
-                server = await self._loop.create_server(lambda: EndpointLink(self.doorman, rules), self.settings.host, port, backlog=1024)
+                server = await self._loop.create_server(lambda: EndpointLink(self.admission, rules), self.settings.host, port, backlog=1024)
                 break
             except OSError:
                 if port == self.settings.port:
@@ -165,21 +166,21 @@ class MasterServer:
             link.hang_up()
         await self.sites.end()
         self.applications.end_all()
-        self.porter.close()
+        self.transfer_server.close()
         self._turn()
-        # Whoever asks after a pool that was stopped shall not need us for the answer.
+        # Queries about a stopped pool are answered from this file, without a master.
         note_stop(self.pool.directory, queries.QUESTIONS["runs"](self.machine, {}))
         self.compaction.end()
         self.pool.socket_path().unlink(missing_ok=True)
         self.journal.close()
-        self.cargo.close()
+        self.payloads.close()
         self.lock.release()
 
     async def _upkeep(self) -> None:
-        """What must be looked at now and then: room on the disk, the lock's lease, the journal's files and size."""
+        """Check disk space, the lease of the lock, and the files and size of the journal, again and again."""
         while True:
             self._renew_lock()
-            self._look_at_space()
+            self._check_space()
             displaced = self.journal.verify_in_place()
             if displaced:
                 self.pool.journal.mkdir(mode=0o700, exist_ok=True)
@@ -189,39 +190,39 @@ class MasterServer:
                 self.compaction.consider(self.now())
             except (JournalFull, JournalError) as problem:
                 log.error("the journal could not be compacted: %s", problem)
-            self.cargo.collect()
+            self.payloads.collect()
             if not self.machine.state.unfinished:
                 gc.collect()
             await asyncio.sleep(UPKEEP_S)
 
     def _upkeep_ended(self, upkeep: asyncio.Task[None]) -> None:
-        """Without upkeep the lock would lapse under us."""
+        """Exit, because without upkeep the lease of the lock would run out."""
         if not upkeep.cancelled():
             log.critical("the master's upkeep failed", exc_info=upkeep.exception())
             os._exit(4)
 
     def _renew_lock(self) -> None:
-        """Whoever lost the lock must not write another byte: somebody else may."""
+        """Renew the lease. A master that lost the lock must not write another byte: another master may be writing."""
         try:
             self.lock.renew()
         except AlreadyRunning as problem:
             log.critical("%s", problem)
             os._exit(3)
         except (JournalError, JournalFull) as problem:
-            # The lease is several renewals long: a hiccup of the disk is not the end of it.
+            # The lease lasts several renewals, so that one failure of the disk does not end it.
             log.error("%s", problem)
 
-    def _look_at_space(self) -> None:
+    def _check_space(self) -> None:
         full = shutil.disk_usage(self.pool.directory).free < LOW_SPACE_BYTES
         if not full:
             self.journal.restore_reserve()
         if full != self._space_full:
             self._space_full = full
-            self._tell(i.SpaceChanged(full))
+            self._take(i.SpaceChanged(full))
 
     # --- inputs ---------------------------------------------------------------------------------------------------------------------
 
-    def _tell(self, item: i.Input) -> None:
+    def _take(self, item: i.Input) -> None:
         self._inbox.append(item)
         self._call_turn()
 
@@ -230,16 +231,16 @@ class MasterServer:
             self._turn_due = True
             self._loop.call_soon(self._turn)
 
-    def _heard_all(self) -> None:
-        """A link has given all it has. If nobody else has something, there is nothing to wait for: the loop would only look around."""
+    def _received_all(self) -> None:
+        """Take the turn at once if no other link has data: going through the event loop would only cost time."""
         if self._inbox and not self._turn_due:
-            # What asyncio is about to run has no public name; without it we take the ordinary way.
+            # asyncio has no public name for its list of ready callbacks. Without the list, take the ordinary way.
             if getattr(self._loop, "_ready", True):
                 self._call_turn()
             else:
                 self._turn()
 
-    def _heard(self, link: EndpointLink, message: Any, body: memoryview) -> None:
+    def _received(self, link: EndpointLink, message: Any, body: memoryview) -> None:
         if isinstance(message, m.Hello):
             its_own = link.key_id == f"pilot:{message.pilot}"
             if not its_own and link.key_id != AGENT:
@@ -251,8 +252,8 @@ class MasterServer:
             if self.machine.resting and not stop_marker(self.pool.directory).exists():
                 self._inbox.append(i.WorkWanted())
         self.links[link.number] = link
-        # What will be refused for want of room must not take the rest of it.
-        payloads = self.cargo.keep_all(split_body(message, body), spill=not (self._space_full and isinstance(message, m.Submit)))
+        # A submission that will be refused because the disk is full must not use up the rest of it.
+        payloads = self.payloads.keep_all(split_body(message, body), spill=not (self._space_full and isinstance(message, m.Submit)))
         if link.role == AGENT:
             pilot = link.key_id.removeprefix("pilot:") if link.key_id != AGENT else ""
             self._inbox.append(i.AgentMessage(link.number, message, payloads, pilot))
@@ -261,18 +262,18 @@ class MasterServer:
 
     def _closed(self, link: EndpointLink) -> None:
         if self.links.pop(link.number, None) is not None:
-            self._tell(i.LinkClosed(link.number))
+            self._take(i.LinkClosed(link.number))
 
     def _paused(self, link: EndpointLink, paused: bool) -> None:
-        self._tell(i.LinkPaused(link.number) if paused else i.LinkResumed(link.number))
+        self._take(i.LinkPaused(link.number) if paused else i.LinkResumed(link.number))
 
-    def _complain(self, text: str) -> None:
-        """Say the same thing at most once a minute, so that a stranger cannot fill the log."""
+    def _warn(self, text: str) -> None:
+        """Log the same warning at most once a minute, so that an unauthenticated peer cannot fill the log."""
         now = time.monotonic()
-        if now - self._complained.get(text, -COMPLAIN_EVERY_S) >= COMPLAIN_EVERY_S:
-            if len(self._complained) > 1000:
-                self._complained.clear()
-            self._complained[text] = now
+        if now - self._warned_at.get(text, -WARN_EVERY_S) >= WARN_EVERY_S:
+            if len(self._warned_at) > 1000:
+                self._warned_at.clear()
+            self._warned_at[text] = now
             log.warning("%s", text)
 
     def _site_of(self, worker: str) -> str:
@@ -280,17 +281,17 @@ class MasterServer:
         return known.site if known is not None else ""
 
     def _read_meter_soon(self) -> None:
-        self._loop.call_later(LOOK_S, self._read_meter)
+        self._loop.call_later(READ_EVERY_S, self._read_meter)
 
     def _read_meter(self) -> None:
         measured, busy = self.meter.read()
         for item in measured:
-            self._tell(item)
+            self._take(item)
         if busy:
             self._read_meter_soon()
 
-    def _complain_from_thread(self, text: str) -> None:
-        self._loop.call_soon_threadsafe(self._complain, text)
+    def _warn_from_thread(self, text: str) -> None:
+        self._loop.call_soon_threadsafe(self._warn, text)
 
     # --- turns ----------------------------------------------------------------------------------------------------------------------
 
@@ -299,7 +300,7 @@ class MasterServer:
         inbox, self._inbox = self._inbox, []
         try:
             self._conclude(self.machine.handle(inbox, self.now()))
-        except Exception:  # noqa: BLE001 - the edge of the host: a master that cannot vouch for itself must go; all it knows is written down
+        except Exception:  # noqa: BLE001 - a master whose state is in doubt must exit; the journal has all facts
             self._die()
 
     def _die(self) -> None:
@@ -307,27 +308,28 @@ class MasterServer:
         os._exit(4)
 
     def _conclude(self, turn: Turn) -> None:
-        """What is written is forgotten only if this machine stops. Whoever stops with it need not wait for the disk.
+        """Write the facts of a turn, send its messages and perform its other effects.
 
-        For all others the disk is at work while the messages are made, and none leaves before it is done.
+        Facts that are written but not synced are lost only if this machine stops. Peers that stop with it get their messages at once; all
+        others get theirs after the sync, which runs while the messages are encoded.
         """
         if turn.facts:
-            self._write_down(encode_record(TurnRecord(turn.at, turn.facts)))  # type: ignore[arg-type]
+            self._write(encode_record(TurnRecord(turn.at, turn.facts)))  # type: ignore[arg-type]
         for link in self._prepare(turn.effects, near=True).values():
             link.flush()
         if turn.facts:
             self.journal.begin_sync()
-        awaited = self._prepare(turn.effects, near=False)
+        urgent = self._prepare(turn.effects, near=False)
         self._set_timer()
         if turn.facts:
             self.journal.sync()
-        self._perform(turn.effects, awaited)
+        self._perform(turn.effects, urgent)
 
-    def _write_down(self, record: bytes) -> None:
-        """A full disk makes us wait; any other failure ends us, because we cannot vouch for what we did."""
+    def _write(self, record: bytes) -> None:
+        """Write a record. Wait while the disk is full; any other failure ends the master."""
         while True:
             try:
-                self.cargo.sync()
+                self.payloads.sync()
                 self.journal.append([record])
                 return
             except JournalFull as problem:
@@ -337,7 +339,7 @@ class MasterServer:
                 self._renew_lock()
 
     def _set_timer(self) -> None:
-        """One that comes too early does no harm, so that most turns need not touch it."""
+        """Set the timer of the next turn. A timer that fires too early does no harm, so that most turns keep the old one."""
         deadline = self.machine.deadline
         if deadline is None or self._turn_due:
             return
@@ -356,40 +358,40 @@ class MasterServer:
             self._turn()
 
     def _prepare(self, effects: list[e.Effect], near: bool) -> dict[int, EndpointLink]:
-        """Make the messages to those near, or to all others; returns the links on which somebody waits for one.
+        """Encode the messages to near peers, or to all others. Returns the links with messages other than confirmations.
 
-        A confirmation is given when the disk is done, to whomever.
+        Confirmations always wait for the sync.
         """
-        awaited: dict[int, EndpointLink] = {}
-        load = self.cargo.load
+        urgent: dict[int, EndpointLink] = {}
+        load = self.payloads.load
         for effect in effects:
             if type(effect) is e.Send:
                 link = self.links.get(effect.link)
                 confirms = type(effect.message) in CONFIRMATIONS
                 if link is not None and (link.near and not confirms) is near:
                     link.send(effect.message, [load(payload, whole=effect.whole) for payload in effect.payloads])
-                    (self._unhurried if confirms else awaited)[effect.link] = link
-        for link in awaited.values():
+                    (self._unsent_confirmations if confirms else urgent)[effect.link] = link
+        for link in urgent.values():
             link.seal()
-        return awaited
+        return urgent
 
-    def _perform(self, effects: list[e.Effect], awaited: dict[int, EndpointLink]) -> None:
-        for number, link in awaited.items():
+    def _perform(self, effects: list[e.Effect], urgent: dict[int, EndpointLink]) -> None:
+        for number, link in urgent.items():
             link.flush()
-            self._unhurried.pop(number, None)
+            self._unsent_confirmations.pop(number, None)
         for effect in effects:
             if type(effect) is not e.Send:
-                self._perform_other(effect)
-        if self._unhurried and self._confirm_timer is None:
+                self._perform_effect(effect)
+        if self._unsent_confirmations and self._confirm_timer is None:
             self._confirm_timer = self._loop.call_later(CONFIRM_S, self._confirm)
 
     def _confirm(self) -> None:
         self._confirm_timer = None
-        for link in self._unhurried.values():
+        for link in self._unsent_confirmations.values():
             link.flush()
-        self._unhurried.clear()
+        self._unsent_confirmations.clear()
 
-    def _perform_other(self, effect: e.Effect) -> None:
+    def _perform_effect(self, effect: e.Effect) -> None:
         if isinstance(effect, e.HangUp):
             link = self.links.get(effect.link)
             if link is not None:
@@ -399,16 +401,16 @@ class MasterServer:
         elif isinstance(effect, e.ReadSites):
             self.sites.read(self.pool.sites)
         elif isinstance(effect, e.ReleasePayload):
-            self.cargo.release(effect.stored, refused=effect.refused)
+            self.payloads.release(effect.stored, refused=effect.refused)
         elif isinstance(effect, e.KeepPayload):
-            self.cargo.refer(effect.stored)
+            self.payloads.refer(effect.stored)
         elif isinstance(effect, e.IntroducePeer):
             link = self.links.get(effect.link)
             if link is not None:
                 link.send(m.Introduce(effect.site, *self.keyring.peers(effect.site), effect.contacts, effect.term, effect.master))
                 link.flush()
         elif isinstance(effect, e.ReleaseContent):
-            self.shelf.release(effect.digest)
+            self.content_source.release(effect.digest)
         elif isinstance(effect, e.StartApplication):
             self.applications.start(effect.run, effect.uid, effect.path)
         elif isinstance(effect, e.Finish):
@@ -416,16 +418,15 @@ class MasterServer:
             self.finished.set()
 
 
-# Keeps alive the processes that host ApplicationManagers: user code never runs in the master.
-
-
 class ApplicationProcesses:
+    """Restarts the processes of application managers. User code never runs in the master."""
+
     def __init__(self, pool: PoolDirectory) -> None:
         self._pool = pool
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
 
     def start(self, run: int, uid: str, path: str) -> None:
-        """Start the host of a run's application, unless it runs already."""
+        """Start the process of a run's application manager, unless it is running."""
         process = self._processes.get(run)
         if process is not None and process.poll() is None:
             return

@@ -65,7 +65,7 @@ def test_who_stops_with_this_machine_hears_when_it_is_written_all_others_and_all
         assert log[7:] == ["near: Acked"]
     finally:
         master.journal.close()
-        master.cargo.close()
+        master.payloads.close()
         master.lock.release()
 
 
@@ -74,11 +74,11 @@ def test_only_the_client_of_a_private_pool_ends_with_it(tmp_path: Path, name: st
     master = MasterServer(PoolDirectory(tmp_path / name).make(), PoolSettings())
     try:
         link = Mock(role="client", number=1, near=False)
-        master._heard(link, m.Open("uid", RunOptions()), memoryview(b""))
+        master._received(link, m.Open("uid", RunOptions()), memoryview(b""))
         assert link.near is near
     finally:
         master.journal.close()
-        master.cargo.close()
+        master.payloads.close()
         master.lock.release()
 
 
@@ -91,8 +91,8 @@ def test_an_error_of_the_machine_ends_the_master_and_nothing_of_the_turn_is_kept
         master._die = Mock()  # type: ignore[method-assign]
         master.machine.start(0.0)
         master.journal.append = Mock()  # type: ignore[method-assign]
-        master._heard(link, m.Open("uid", RunOptions()), memoryview(b""))
-        master._heard(link, m.Ask(1, "pause", {"run": 1}), memoryview(b""))
+        master._received(link, m.Open("uid", RunOptions()), memoryview(b""))
+        master._received(link, m.Ask(1, "pause", {"run": 1}), memoryview(b""))
         with pytest.MonkeyPatch.context() as patch:
             patch.setitem(client_messages.KNOWN, "pause", Mock(side_effect=IllegalTransition("a bug")))
             master._turn()
@@ -101,5 +101,5 @@ def test_an_error_of_the_machine_ends_the_master_and_nothing_of_the_turn_is_kept
         link.send.assert_not_called()
     finally:
         master.journal.close()
-        master.cargo.close()
+        master.payloads.close()
         master.lock.release()

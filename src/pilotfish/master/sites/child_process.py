@@ -1,6 +1,7 @@
-"""A process that runs for us: listened to while it runs, limited in time and in talk, killed together with all that it started.
+"""Runs a command with limits on time and output, and kills it with its whole process group.
 
-Not asyncio's own, which may wait for the last heir of a pipe although the process itself has long ended, and which needs a thread for each.
+asyncio's subprocesses are not used: they wait for the last process that holds a pipe, even if the command itself has ended, and need a
+thread each.
 """
 
 from __future__ import annotations
@@ -16,75 +17,77 @@ from typing import Any
 from pilotfish.model.environment import without_secrets
 
 READ_BYTES = 64 * 1024
-MOST_OUTPUT_BYTES = 16 * 1024 * 1024
-MOST_COMPLAINT_BYTES = 1024 * 1024
+MAX_STDOUT_BYTES = 16 * 1024 * 1024
+MAX_STDERR_BYTES = 1024 * 1024
 FLOODED = "it wrote more than anybody could read, and was stopped"
-HEIRS_S = 0.5
-"""What it left in the background may hold its pipes open; so long is listened to that."""
+PIPES_S = 0.5
+"""Seconds to read on after the end, if background processes hold the pipes open."""
 KILL_S = 2.0
-"""So long it may take to die; who is caught in a broken file system is not waited for."""
+"""Seconds to wait for a killed process. One that hangs in a broken file system is left behind."""
 
 
 def environment(public: bool = False, more: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Ours, with texts that are the same everywhere. ``public``: others will see it, so without what looks like a secret."""
+    """Environment for commands: that of the master, with untranslated messages. ``public``: without variables that look like secrets."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PILOTFISH_") and name != "LANGUAGE"}
     if public:
         kept = without_secrets(kept)
     return {**kept, "LC_ALL": "C", **(more or {})}
 
 
-Hear = Callable[[bytes], None]
+OnData = Callable[[bytes], None]
 
 
 class ChildProcess:
-    """To be made in a running loop. ``ended`` has its exit status, as a shell would give it; ``silent``: its pipes are closed."""
+    """A running command. ``ended``: its exit status, as a shell would give it; ``pipes_closed``: stdout and stderr are closed."""
 
-    def __init__(self, words: Sequence[str], stdin: int, hear: Hear, hear_complaint: Hear, env: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, words: Sequence[str], stdin: int, on_stdout: OnData, on_stderr: OnData, env: Mapping[str, str] | None = None
+    ) -> None:
         self._loop = asyncio.get_running_loop()
-        output, its_output = os.pipe()
-        complaints, its_complaints = os.pipe()
+        stdout, child_stdout = os.pipe()
+        stderr, child_stderr = os.pipe()
         try:
             process = subprocess.Popen(
                 words,
                 stdin=stdin,
-                stdout=its_output,
-                stderr=its_complaints,
+                stdout=child_stdout,
+                stderr=child_stderr,
                 start_new_session=True,
                 cwd=_home(),
                 env=environment() if env is None else env,
             )
         except BaseException:
-            os.close(output)
-            os.close(complaints)
+            os.close(stdout)
+            os.close(stderr)
             raise
         finally:
-            os.close(its_output)
-            os.close(its_complaints)
-        process.returncode = 0  # waited for by us, through its pidfd; Popen shall not try
+            os.close(child_stdout)
+            os.close(child_stderr)
+        process.returncode = 0  # this class waits for it, through its pidfd; Popen must not
         self.pid = process.pid
         self.ended: asyncio.Future[int] = self._loop.create_future()
-        self.silent: asyncio.Future[None] = self._loop.create_future()
+        self.pipes_closed: asyncio.Future[None] = self._loop.create_future()
         self._pidfd = os.pidfd_open(self.pid)
         self._loop.add_reader(self._pidfd, self._reap)
-        self._pipes: dict[int, Hear] = {output: hear, complaints: hear_complaint}
+        self._pipes: dict[int, OnData] = {stdout: on_stdout, stderr: on_stderr}
         for pipe in self._pipes:
-            self._loop.add_reader(pipe, self._listen, pipe)
+            self._loop.add_reader(pipe, self._read, pipe)
 
     def kill(self) -> None:
-        """It and all of its group. Nobody else has its number as long as it was not waited for."""
+        """Kill the process and its group. No other process can have its id before it is waited for."""
         if not self.ended.done():
             try:
                 os.killpg(self.pid, signal.SIGKILL)
             except ProcessLookupError:
                 pass
 
-    def let_go(self) -> None:
-        """Listen no more, and see to it that it ends; it is waited for in the background."""
+    def abandon(self) -> None:
+        """Kill the process and close its pipes. It is waited for in the background."""
         self.kill()
         for pipe in list(self._pipes):
             self._close(pipe)
 
-    def _listen(self, pipe: int) -> None:
+    def _read(self, pipe: int) -> None:
         data = os.read(pipe, READ_BYTES)
         if data:
             self._pipes[pipe](data)
@@ -95,8 +98,8 @@ class ChildProcess:
         if self._pipes.pop(pipe, None) is not None:
             self._loop.remove_reader(pipe)
             os.close(pipe)
-        if not self._pipes and not self.silent.done():
-            self.silent.set_result(None)
+        if not self._pipes and not self.pipes_closed.done():
+            self.pipes_closed.set_result(None)
 
     def _reap(self) -> None:
         self._loop.remove_reader(self._pidfd)
@@ -105,30 +108,30 @@ class ChildProcess:
         self.ended.set_result(code if code >= 0 else 128 - code)
 
 
-class _Text:
-    """What a pipe says, up to a limit; the rest is heard and forgotten. ``flood``: done when it is too much even for that."""
+class _Output:
+    """Output of a pipe up to a limit; the rest is read and dropped. ``flood`` is done when far too much was written."""
 
-    def __init__(self, most: int, flood: asyncio.Future[None]) -> None:
-        self.most = most
-        self.pieces: list[bytes] = []
-        self.length = 0
+    def __init__(self, limit: int, flood: asyncio.Future[None]) -> None:
+        self._limit = limit
+        self._pieces: list[bytes] = []
+        self._length = 0
         self._flood = flood
 
-    def hear(self, data: bytes) -> None:
-        room = self.most - self.length
-        self.length += len(data)
+    def add(self, data: bytes) -> None:
+        room = self._limit - self._length
+        self._length += len(data)
         if room > 0:
-            self.pieces.append(data[:room])
-        if self.length > MOST_OUTPUT_BYTES and not self._flood.done():
+            self._pieces.append(data[:room])
+        if self._length > MAX_STDOUT_BYTES and not self._flood.done():
             self._flood.set_result(None)
 
-    def decoded(self) -> str:
-        return b"".join(self.pieces).decode("utf-8", "replace")
+    def decode(self) -> str:
+        return b"".join(self._pieces).decode("utf-8", "replace")
 
 
 @dataclass(frozen=True)
 class ProcessResult:
-    """``status`` is None if it did not end in time. ``flooded``: it said more than anybody wants to know, and was killed for it."""
+    """How a command ended. ``status`` is None if it did not end in time. ``flooded``: it was killed because it wrote too much."""
 
     status: int | None
     stdout: str
@@ -137,17 +140,17 @@ class ProcessResult:
 
 
 async def run_child(words: Sequence[str], stdin: bytes, patience_s: float, env: Mapping[str, str] | None = None) -> ProcessResult:
-    """Run it to its end, or to the end of our patience. ``env``: instead of ours."""
-    # A file in memory needs nobody who feeds it.
+    """Run a command to its end, or until the timeout. ``env``: its whole environment."""
+    # A file in memory needs no writer, as a pipe would.
     source = os.memfd_create("stdin", os.MFD_CLOEXEC) if stdin else subprocess.DEVNULL
     flood: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    output, complaints = _Text(MOST_OUTPUT_BYTES, flood), _Text(MOST_COMPLAINT_BYTES, flood)
+    stdout, stderr = _Output(MAX_STDOUT_BYTES, flood), _Output(MAX_STDERR_BYTES, flood)
     try:
         if stdin:
             with os.fdopen(os.dup(source), "wb") as file:
                 file.write(stdin)
             os.lseek(source, 0, os.SEEK_SET)
-        child = ChildProcess(words, source, output.hear, complaints.hear, env)
+        child = ChildProcess(words, source, stdout.add, stderr.add, env)
     finally:
         if stdin:
             os.close(source)
@@ -159,10 +162,10 @@ async def run_child(words: Sequence[str], stdin: bytes, patience_s: float, env: 
             child.kill()
             await asyncio.wait([child.ended], timeout=KILL_S)
         else:
-            await asyncio.wait([child.silent], timeout=HEIRS_S)
+            await asyncio.wait([child.pipes_closed], timeout=PIPES_S)
     finally:
-        child.let_go()
-    return ProcessResult(status, output.decoded(), complaints.decoded(), flood.done())
+        child.abandon()
+    return ProcessResult(status, stdout.decode(), stderr.decode(), flood.done())
 
 
 def _home() -> str:

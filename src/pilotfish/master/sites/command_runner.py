@@ -1,6 +1,6 @@
-"""Runs the commands of one site: here, or on another machine through ssh. Not too many at once, and submissions not too often.
+"""Runs commands of a site here or over ssh, limited in rate.
 
-Every command is remembered for a while, as a person would type it.
+Recent commands are kept in memory and in a log file, as a person would type them.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from pilotfish.master.sites.ssh_connection import MISSING, SshCommand, SshConnec
 from pilotfish.model.backend_traits import kind_of
 from pilotfish.model.site import Site
 
-REMEMBERED = 200
-SESSIONS = 8
-"""So many commands at once over one connection: servers allow ten, and a tunnel may need one."""
-MOST_DIARY = 1 << 20
+RECENT_COMMANDS = 200
+MAX_SESSIONS = 8
+"""Maximum commands at once over one connection: servers allow ten, and a tunnel may need one."""
+MAX_LOG_BYTES = 1 << 20
 BURST_S = 5.0
-"""As many submissions may go at once as would otherwise take so long."""
+"""Seconds' worth of submissions that may run at once."""
 NOT_PERMITTED = 126
-_TAKE_ON = 'IFS= read -r variables && eval "$variables" && exec "$@"'
-"""Runs a command with the variables in the first line of its input: on a command line everybody could read them. A shell reads no further
-than that line. One line of script: csh as a login shell takes no more."""
+_WITH_VARIABLES = 'IFS= read -r variables && eval "$variables" && exec "$@"'
+"""Runs a command with the variables in the first line of its input: on a command line, all users could read them. The shell reads only
+that line. The script is one line, because csh as a login shell accepts no more."""
 
 
 @dataclass(frozen=True)
 class CommandRecord:
-    """A command that was run: ``typed`` is what a person would type for it, ``at`` the wall clock's time when it began."""
+    """A command that was run. ``typed``: what a person would type for it; ``at``: wall-clock time of its start."""
 
     typed: str
     at: float
@@ -46,7 +46,7 @@ class CommandRecord:
 
 
 class RateLimit:
-    """A bucket of tokens, as the time from which on it is not empty."""
+    """A token bucket, stored as the time at which the next token is due."""
 
     def __init__(self, per_minute: float) -> None:
         self._each_s = 60.0 / per_minute if per_minute > 0 else 0.0
@@ -54,7 +54,7 @@ class RateLimit:
         self._due = 0.0
 
     def take(self, now: float) -> float:
-        """How long to wait before the next one."""
+        """Take a token. Returns the seconds to wait for it."""
         self._due = max(self._due, now - self._spare_s)
         wait_s = max(0.0, self._due - now)
         self._due += self._each_s
@@ -62,49 +62,50 @@ class RateLimit:
 
 
 class CommandRunner:
-    """``sockets``: a private directory for the shared connections, see ``control_directory``. ``diary``: a file that has every command."""
+    """Runs the commands of one site. ``sockets``: private directory of ssh control sockets (see ``control_directory``). ``log``: a file
+    that records every command."""
 
-    def __init__(self, name: str, site: Site, sockets: Path, diary: Path | None = None) -> None:
+    def __init__(self, name: str, site: Site, sockets: Path, log: Path | None = None) -> None:
         self.name = name
-        self._diary = diary
+        self._log = log
         self.site = site
-        self.recent: deque[CommandRecord] = deque(maxlen=REMEMBERED)
-        self.under_way = 0
+        self.recent: deque[CommandRecord] = deque(maxlen=RECENT_COMMANDS)
+        self.running = 0
         self._sockets = sockets
-        self._room = asyncio.Semaphore(max(1, min(site.commands_at_once, SESSIONS) if site.via else site.commands_at_once))
-        self._pace = RateLimit(site.submissions_per_minute)
+        self._slots = asyncio.Semaphore(max(1, min(site.commands_at_once, MAX_SESSIONS) if site.via else site.commands_at_once))
+        self._rate = RateLimit(site.submissions_per_minute)
         self._connections: dict[str, SshConnection] = {}
 
     @property
     def login_needed(self) -> str:
-        """What ssh said where only a person can help, by ``pilotfish site login``; empty if nothing of that kind stands in the way."""
+        """Message of ssh if a person must log in (``pilotfish site login``); otherwise empty."""
         return next((one.login_needed for one in self._connections.values() if one.login_needed), "")
 
     def ssh(self, at: str = "") -> SshCommand:
-        """How a machine of this site is reached; without a name, its login node."""
+        """The ssh command for a host of this site; without a name, for its login node."""
         jump = self.site.via if at and at != self.site.via else ""
         return SshCommand(self.name, at or self.site.via, self._sockets, self.site.options.get("ssh_config", ""), jump)
 
     async def run(self, command: Command, submission: bool = False) -> CommandOutput:
-        """Never raises for what a command does. Its patience begins when it is its turn."""
+        """Run a command. Failures are in the output, never raised. Time in the queue does not count for its timeout."""
         if submission:
-            await asyncio.sleep(self._pace.take(asyncio.get_running_loop().time()))
-        async with self._room:
+            await asyncio.sleep(self._rate.take(asyncio.get_running_loop().time()))
+        async with self._slots:
             began, clock = time.time(), time.monotonic()
-            self.under_way += 1
+            self.running += 1
             try:
                 answer = await self._run(command)
             finally:
-                self.under_way -= 1
+                self.running -= 1
             complaint = answer.complaint() if answer.status != 0 else ""
-            self._remember(CommandRecord(self._typed(command), began, time.monotonic() - clock, answer.status, complaint))
+            self._record(CommandRecord(self._typed(command), began, time.monotonic() - clock, answer.status, complaint))
             return answer
 
-    def _remember(self, ran: CommandRecord) -> None:
-        self.recent.append(ran)
-        if self._diary is not None:
+    def _record(self, record: CommandRecord) -> None:
+        self.recent.append(record)
+        if self._log is not None:
             with suppress(OSError):
-                write_diary(self._diary, ran)
+                _append_to_log(self._log, record)
 
     async def _run(self, command: Command) -> CommandOutput:
         stdin = command.stdin.encode("utf-8", "surrogateescape")
@@ -115,7 +116,7 @@ class CommandRunner:
         if not destination:
             return await _run_here(argv, stdin, command.patience_s, environment(kind_of(self.site.backend).hands_on, variables))
         if variables:
-            argv, stdin = ("sh", "-c", _TAKE_ON, "sh", *argv), _exports(variables) + stdin
+            argv, stdin = ("sh", "-c", _WITH_VARIABLES, "sh", *argv), _exports(variables) + stdin
         if destination not in self._connections:
             self._connections[destination] = SshConnection(self.ssh(command.at))
         try:
@@ -130,31 +131,31 @@ class CommandRunner:
             argv = ("env", *(f"{name}={HIDDEN}" for name in self.site.environment), *argv)
         text = shlex.join(argv)
         if destination:
-            # Over there a shell reads it again, which matters only if there is something to quote.
+            # The remote shell parses the text again, which matters only if it has words to quote.
             text = f"ssh {destination} {text if text == ' '.join(argv) else shlex.quote(text)}"
         return f"{text}  # {len(command.stdin)} characters of input" if command.stdin else text
 
     async def close(self) -> None:
-        """Leave no connection behind."""
+        """Close all connections."""
         await asyncio.gather(*(connection.close() for connection in self._connections.values()))
 
 
 def _exports(variables: dict[str, str]) -> bytes:
-    """One line for a shell."""
+    """An export statement of a shell, in one line."""
     words = (f"{name}={shlex.quote(value)}" for name, value in variables.items())
     return f"export {' '.join(words)}\n".encode("utf-8", "surrogateescape")
 
 
-def write_diary(path: Path, ran: CommandRecord) -> None:
-    """One line for a command, and one for its complaint. When it is long, the older half goes."""
-    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(ran.at))
-    ending = "no answer" if ran.status is None else f"exit {ran.status}"
-    lines = [f"{when}  {ran.took_s:6.2f} s  {ending:9}  {ran.typed}"]
-    lines += [f"{'':21}{ran.complaint}"] if ran.complaint else []
+def _append_to_log(path: Path, record: CommandRecord) -> None:
+    """Append one line for a command and one for its error message. Drop the older half of a long file."""
+    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record.at))
+    ending = "no answer" if record.status is None else f"exit {record.status}"
+    lines = [f"{when}  {record.took_s:6.2f} s  {ending:9}  {record.typed}"]
+    lines += [f"{'':21}{record.complaint}"] if record.complaint else []
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     with open(descriptor, "r+", encoding="utf-8", errors="surrogateescape") as file:
         file.write("".join(f"{line}\n" for line in lines))
-        if file.tell() > MOST_DIARY:
+        if file.tell() > MAX_LOG_BYTES:
             file.seek(0)
             kept = file.read().splitlines(keepends=True)
             file.truncate(0)
@@ -163,13 +164,13 @@ def write_diary(path: Path, ran: CommandRecord) -> None:
 
 async def _run_here(argv: tuple[str, ...], stdin: bytes, patience_s: float, env: Mapping[str, str]) -> CommandOutput:
     try:
-        outcome = await run_child(argv, stdin, patience_s, env)
+        result = await run_child(argv, stdin, patience_s, env)
     except FileNotFoundError:
         return CommandOutput(MISSING, stderr=f"{argv[0]}: there is no such command on this machine")
     except (PermissionError, ValueError) as problem:
         return CommandOutput(NOT_PERMITTED, stderr=f"{argv[0]}: {problem}")
     except OSError as problem:
         return CommandOutput(None, stderr=f"{argv[0]} could not be started: {problem}")
-    if outcome.flooded:
+    if result.flooded:
         return CommandOutput(None, "", FLOODED)
-    return CommandOutput(outcome.status, outcome.stdout, outcome.stderr)
+    return CommandOutput(result.status, result.stdout, result.stderr)

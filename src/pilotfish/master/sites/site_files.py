@@ -1,7 +1,7 @@
-"""Puts files where the commands of a site run, looks at what pilots wrote there, and takes it all away again.
+"""Copies files to a site, reads logs there and removes them.
 
-A file appears whole or not at all; only its owner can read it; what is put there twice is there once. ``at`` is a machine of the site, as
-one would give it to ssh: without it, its login node, or this machine if it has none.
+A file appears complete or not at all, only its owner can read it, and staging it twice is harmless. ``at`` is a host of the site, as for
+ssh; without it, files go to the login node, or to this machine if the site has none.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ from pilotfish.master.agent_bundle import bundle_content
 from pilotfish.master.sites.command_runner import CommandRunner
 
 PATIENCE_S = 120.0
+"""Seconds until a transfer without an answer is killed."""
 _LATER = re.compile(
     r"quota|no space left|wrote only|read-only file system|stale file handle|input/output error|resource temporarily", re.IGNORECASE
 )
 
-# In one piece and in one line: csh as a login shell takes no more. $1: the folder, $2: a name for what is not complete yet.
-# Names that begin with a dot are ours, so that "*" finds all others. A folder of somebody else's cannot be made ours by chmod.
+# One line, because csh as a login shell accepts no more. $1: the folder; $2: a temporary folder for files that are not complete.
+# Its name begins with a dot, so that "*" does not match it. chmod fails in a folder of another user.
 _UNPACK = (
     'umask 077; mkdir -p "$1" && chmod 700 "$1" && cd "$1" && mkdir "$2" || exit 1; '
     'if tar -xpof - -C "$2" && mv -f "$2"/* .; then rm -rf "$2"; else s=$?; rm -rf "$2"; exit $s; fi'
@@ -34,9 +35,9 @@ _HAS = 'test -f "$1" && test "$(wc -c <"$1")" -eq "$2"'
 
 
 async def absolute_folder(runner: CommandRunner, folder: str, at: str = "") -> str:
-    """Where a folder really is, which is made if it is not there: ``~``, ``~name`` and variables are resolved over there."""
+    """The absolute path of a folder, which is created if needed. The site expands ``~``, ``~name`` and variables."""
     word = _shell_word(folder)
-    # Not the physical path: what an automounter makes of it need not exist on the nodes.
+    # Not the physical path: an automounter's paths may not exist on the nodes.
     answer = _good(await _run(runner, at, "sh", "-c", f'umask 077; f={word}; mkdir -p "$f" && cd "$f" && pwd'), folder)
     path = answer.stdout.strip()
     if not path.startswith("/"):
@@ -45,7 +46,7 @@ async def absolute_folder(runner: CommandRunner, folder: str, at: str = "") -> s
 
 
 def _shell_word(folder: str) -> str:
-    """For the shell over there, with nothing in it that does anything but name a folder."""
+    """A folder as a word of the remote shell. Only ``~`` and variables are expanded."""
     home, slash, rest = folder.partition("/")
     if home.startswith("~") and re.fullmatch(r"~[\w.-]*", home):
         front, rest = ('"${HOME:?}"' if home == "~" else home), slash + rest
@@ -60,14 +61,14 @@ def _shell_word(folder: str) -> str:
 
 
 async def stage(runner: CommandRunner, folder: str, files: Mapping[str, tuple[bytes, int]], at: str = "") -> None:
-    """Put files, with their modes, into an absolute folder, by one command. None of them appears before all of them have come."""
+    """Copy files, with their modes, into an absolute folder with one command. They appear together when all are complete."""
     archive = io.BytesIO()
     with tarfile.open(fileobj=archive, mode="w", format=tarfile.USTAR_FORMAT) as tar:
         for name, (content, mode) in sorted(files.items()):
             if "/" in name or name.startswith(".") or not name:
                 raise ValueError(f"{name!r} is no name for a file to be staged")
             entry = tarfile.TarInfo(name)
-            # Of now: old files are the first that a file system for scratch forgets.
+            # Scratch file systems delete old files first.
             entry.size, entry.mode, entry.mtime = len(content), mode, int(time.time())
             tar.addfile(entry, io.BytesIO(content))
     scratch = f".{secrets.token_hex(8)}"
@@ -75,7 +76,7 @@ async def stage(runner: CommandRunner, folder: str, files: Mapping[str, tuple[by
 
 
 async def stage_bundle(runner: CommandRunner, folder: str, at: str = "") -> str:
-    """The agent's path over there. It is sent once for each content; somebody may have tidied it away since."""
+    """Path of the agent at the site. It is sent only if it is missing; a person may have removed it."""
     content = bundle_content()
     name = f"agent-{hashlib.sha256(content).hexdigest()[:16]}.pyz"
     folder = f"{_checked(folder)}/agents"
@@ -89,23 +90,23 @@ async def stage_bundle(runner: CommandRunner, folder: str, at: str = "") -> str:
 
 
 async def read_tail(runner: CommandRunner, path: str, most_bytes: int = 2000, at: str = "") -> str:
-    """The end of a file, such as the log of a pilot; empty if there is none."""
+    """The end of a file, such as the log of a pilot; empty if it does not exist."""
     answer = await _run(runner, at, "sh", "-c", 'test -f "$1" || exit 0; tail -c "$2" "$1"', "sh", path, str(most_bytes))
     return _good(answer, path).stdout
 
 
 async def remove(runner: CommandRunner, folder: str, at: str = "") -> None:
-    """A folder and all that is in it; one that is not there is no error."""
+    """Remove a folder and its files. A missing folder is no error."""
     _good(await _run(runner, at, "rm", "-rf", "--", _checked(folder)), folder)
 
 
 async def _run(runner: CommandRunner, at: str, *argv: str, stdin: bytes = b"") -> CommandOutput:
-    # Bytes go through text unharmed this way; the runner knows.
+    # surrogateescape carries any bytes through a string; the runner decodes them the same way.
     return await runner.run(Command(argv, stdin.decode("utf-8", "surrogateescape"), at, PATIENCE_S, bare=True))
 
 
 def _checked(folder: str) -> str:
-    """What is made private or removed must be a folder of ours, not a whole home or disk because a word was empty."""
+    """Refuse paths that cannot be a pilot folder: an empty word must never make a home directory private, or remove it."""
     parts = folder.split("/")
     if not folder.startswith("/") or ".." in parts or len([part for part in parts if part not in ("", ".")]) < 2:
         raise ValueError(f"{folder!r} is no folder for files of pilots")

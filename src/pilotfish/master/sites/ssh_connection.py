@@ -1,7 +1,7 @@
-"""The system's OpenSSH: the words it is given, and one connection to a machine that all commands for it share.
+"""Shares one OpenSSH connection per machine.
 
-The person's own configuration holds: names, users, keys, jump hosts, Kerberos. What is set here is only what a program needs that has
-nobody at its keyboard.
+The system's ssh is used with the person's configuration: names, users, keys, jump hosts, Kerberos. Only options that a program without a
+terminal needs are set here.
 """
 
 from __future__ import annotations
@@ -28,27 +28,30 @@ from pilotfish.store.pool_directory import make_private_directory
 CONNECT_S = 20
 ALIVE_S = 10
 ALIVE_COUNT = 3
-"""A connection that says nothing for so many times ``ALIVE_S`` is given up."""
+"""Keep-alive messages without an answer, one per ``ALIVE_S``, until a connection is given up."""
 PERSIST_S = 600
+"""Seconds that an unused connection stays open."""
 LOGIN_PERSIST = "12h"
 OPEN_S = 60.0
-LEAVE_S = 5.0
-LOST_LINK = 255
-"""What ssh ends with when it has something to say itself."""
+CLOSE_S = 5.0
+SSH_FAILED = 255
+"""Exit status of ssh for errors of its own."""
 MISSING = 127
-FORGOTTEN_S = 3600.0
+"""Exit status of a shell for a command that does not exist."""
+UNUSED_S = 3600.0
+"""Seconds until an empty socket directory of another pool is removed."""
 MAX_TOP = 32
-"""The kernel takes paths of sockets of at most 107 bytes, and ssh adds some to them for a moment."""
+"""Maximum length of the temporary directory's path: the kernel allows 107 bytes for a socket, and ssh appends some."""
 RETRY_S = (2.0, 60.0)
 RETRY_LOGIN_S = (60.0, 900.0)
-"""How long a machine that refused us is left alone, at first and at most: whoever knocks too often is locked out."""
+"""First and longest pause after a failed connection. Servers lock out hosts that try too often."""
 
-_PERSON = re.compile(
+_NEEDS_LOGIN = re.compile(
     r"permission denied|keyboard-interactive|host key verification failed|too many authentication failures|password has expired|"
     r"remote host identification has changed",
     re.IGNORECASE,
 )
-_QUIET = (
+_UNATTENDED = (
     "LogLevel=ERROR",
     "RequestTTY=no",
     "ForwardX11=no",
@@ -58,8 +61,8 @@ _QUIET = (
     "EscapeChar=none",
 )
 
-# Its first word is a mark: what stands before it was said by the start of the person's shell. A status of 255 is marked as the command's
-# own. A command that nobody waits for any more shall not stay on a login node.
+# First prints a mark: text before it comes from the start-up files of the person's shell. An exit status 255 of the command of_command is
+# marked, too. The timeout ends commands on the login node that the master no longer waits for.
 _WRAP = (
     'echo "$0"; if command -v timeout >/dev/null 2>&1; then timeout -k 5 "$@"; else shift; "$@"; fi; '
     's=$?; test $s = 255 && echo "$0" >&2; exit $s'
@@ -67,19 +70,19 @@ _WRAP = (
 
 
 def control_directory(pool: Path) -> Path:
-    """Where the control sockets of a pool are: their paths must be short. The same for the command line and for the master."""
+    """Directory of a pool's control sockets, with a short path. Command line and master share it."""
     place = _control_place(pool)
     make_private_directory(place.parent)
     for other in place.parent.glob("ssh-*"):
-        # Of masters that were killed; whoever needs one after all makes it again.
+        # Left by masters that were killed; a master that still needs its directory creates it again.
         with suppress(OSError):
-            if time.time() - other.stat().st_mtime > FORGOTTEN_S:
+            if time.time() - other.stat().st_mtime > UNUSED_S:
                 other.rmdir()
     return make_private_directory(place)
 
 
 def leave_directory(pool: Path) -> None:
-    """Nobody needs it any more, unless a person is logged in."""
+    """Remove the directory, unless a person's login is still open in it."""
     with suppress(OSError):
         _control_place(pool).rmdir()
 
@@ -91,18 +94,18 @@ def _control_place(pool: Path) -> Path:
 
 
 def needs_person(words: str) -> bool:
-    """Whether ssh says something that only a person can mend, by logging in once."""
-    return _PERSON.search(words) is not None
+    """Whether a message of ssh means that a person must log in."""
+    return _NEEDS_LOGIN.search(words) is not None
 
 
 def remote_line(words: Sequence[str]) -> str:
-    """For whatever shell the person has over there: also csh, which looks for ``!`` in quoted words."""
+    """Quote words for any remote login shell, also for csh, which expands ``!`` in quoted words."""
     return shlex.join(words).replace("!", "'\\!'") if "!" in "".join(words) else shlex.join(words)
 
 
 @dataclass(frozen=True)
 class SshCommand:
-    """How one machine is reached."""
+    """Command lines of ssh for one machine."""
 
     site: str
     destination: str
@@ -116,12 +119,12 @@ class SshCommand:
         return self.sockets / hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def control_path(self) -> str:
-        """As an option: ssh would take blanks and percent signs for its own."""
+        """The ControlPath option, quoted: ssh splits at blanks and expands percent signs."""
         return f'ControlPath="{str(self.socket_path()).replace("%", "%%")}"'
 
     def words(self, options: Sequence[str], *more: str, batch: bool = True) -> list[str]:
-        """All words before the destination. ``more`` are flags."""
-        given = [*options, *_QUIET, f"ConnectTimeout={CONNECT_S}"]
+        """All words before the destination. ``more``: flags."""
+        given = [*options, *_UNATTENDED, f"ConnectTimeout={CONNECT_S}"]
         given += [f"ServerAliveInterval={self.alive_s}", f"ServerAliveCountMax={ALIVE_COUNT}"]
         given += ["BatchMode=yes"] if batch else []
         given += [f"ProxyJump={self.jump}"] if self.jump else []
@@ -129,7 +132,7 @@ class SshCommand:
         return ["ssh", *config, *(word for option in given for word in ("-o", option)), *more]
 
     def command(self, line: str) -> list[str]:
-        """Through the shared connection; without it, by one of its own."""
+        """Run a command over the shared connection, or over its own if there is none."""
         return [*self.words(["ControlMaster=no", self.control_path(), "ClearAllForwardings=yes"], "-T"), *self.to(line)]
 
     def open(self) -> list[str]:
@@ -137,20 +140,20 @@ class SshCommand:
         return [*self.words(options, "-T"), *self.to("exit 0")]
 
     def log_in(self) -> list[str]:
-        """For a person at a terminal: leaves a connection that the master uses from then on."""
+        """Open the shared connection for a person at a terminal; the master uses it from then on."""
         options = ["ControlMaster=auto", self.control_path(), f"ControlPersist={LOGIN_PERSIST}", "ClearAllForwardings=yes"]
         return [*self.words(options, "-T", batch=False), *self.to("exit 0")]
 
-    def control(self, order: str, *more: str) -> list[str]:
-        """An order for the shared connection itself, such as ``exit``."""
-        return [*self.words([self.control_path()], "-O", order, *more), "--", self.destination]
+    def control(self, action: str, *more: str) -> list[str]:
+        """Control the shared connection, for example with ``exit``."""
+        return [*self.words([self.control_path()], "-O", action, *more), "--", self.destination]
 
     def to(self, line: str) -> list[str]:
-        # Behind "--" nobody's host name is taken for an option.
+        # After "--" no host name is read as an option.
         return ["--", self.destination, line]
 
     def is_open(self) -> bool:
-        """Whether somebody answers at the control socket. One that nobody listens to is removed: it would be in the way."""
+        """Whether a process listens at the control socket. A dead socket is removed, because ssh would stumble over it."""
         path = self.socket_path()
         with socket.socket(socket.AF_UNIX) as probe:
             probe.setblocking(False)
@@ -167,12 +170,12 @@ class SshCommand:
 
 
 class SshConnection:
-    """The shared connection to one machine: opened when it is needed, by one at a time, and not too often if that fails."""
+    """The shared connection to one machine. It is opened on demand, once for all callers, and not too often if that fails."""
 
     def __init__(self, ssh: SshCommand) -> None:
         self.ssh = ssh
         self.login_needed = ""
-        """What ssh said, if only a person can mend it."""
+        """Message of ssh if a person must log in."""
         self.through_login_shell = False
         self._opening: asyncio.Task[str] | None = None
         self._opened = False
@@ -181,13 +184,13 @@ class SshConnection:
         self._retry_at = 0.0
 
     async def run(self, argv: Sequence[str], stdin: bytes, patience_s: float) -> CommandOutput:
-        """Run a command over there; the answer has no status if nobody answered."""
+        """Run a command on the machine. The output has no status if there was no answer."""
         failure = await self._open()
         if failure:
             return CommandOutput(None, stderr=failure, code=LOGIN_NEEDED if self.login_needed else "")
         answer = await self._run(argv, stdin, patience_s)
         if answer.status == MISSING and not self.through_login_shell and argv[0] in answer.stderr:
-            # Many clusters set the path to their commands in what only login shells read.
+            # Many clusters set PATH only for login shells.
             self.through_login_shell = True
             again = await self._run(argv, stdin, patience_s)
             if again.status != MISSING:
@@ -200,32 +203,32 @@ class SshConnection:
         line = remote_line(["sh", "-c", _WRAP, mark, f"{patience_s + 5:.0f}", "env", "LC_ALL=C", *argv])
         if self.through_login_shell:
             line = remote_line(["bash", "-l", "-c", line])
-        outcome = await run_child(self.ssh.command(line), stdin, patience_s)
-        answer = self._read(outcome, mark)
-        if answer.status is None and outcome.status == LOST_LINK and needs_person(outcome.stderr):
-            self.login_needed = _last_lines(outcome.stderr)
+        result = await run_child(self.ssh.command(line), stdin, patience_s)
+        answer = self._read(result, mark)
+        if answer.status is None and result.status == SSH_FAILED and needs_person(result.stderr):
+            self.login_needed = _last_lines(result.stderr)
             return CommandOutput(None, answer.stdout, self._advice(self.login_needed), LOGIN_NEEDED)
         return answer
 
-    def _read(self, outcome: ProcessResult, mark: str) -> CommandOutput:
-        before, found, stdout = outcome.stdout.partition(f"{mark}\n")
-        marked, _, after = outcome.stderr.rpartition(f"{mark}\n")
-        itself = outcome.status == LOST_LINK and outcome.stderr.endswith(f"{mark}\n")
-        stderr = marked + after if itself else outcome.stderr
-        if outcome.flooded:
+    def _read(self, result: ProcessResult, mark: str) -> CommandOutput:
+        before, found, stdout = result.stdout.partition(f"{mark}\n")
+        marked, _, after = result.stderr.rpartition(f"{mark}\n")
+        of_command = result.status == SSH_FAILED and result.stderr.endswith(f"{mark}\n")
+        stderr = marked + after if of_command else result.stderr
+        if result.flooded:
             return CommandOutput(None, "", FLOODED)
-        if outcome.status is None:
+        if result.status is None:
             return CommandOutput(None, stdout, stderr if not found else "")
-        if found and (itself or outcome.status != LOST_LINK):
-            return CommandOutput(outcome.status, stdout, stderr)
-        if outcome.status == LOST_LINK:
+        if found and (of_command or result.status != SSH_FAILED):
+            return CommandOutput(result.status, stdout, stderr)
+        if result.status == SSH_FAILED:
             return CommandOutput(None, stdout, stderr or f"the connection to {self.ssh.destination} was lost")
         return CommandOutput(None, "", f"{self.ssh.destination} runs no commands for us: {stderr or before}")
 
     async def _open(self) -> str:
-        """Why it cannot be opened; empty if it is open. Whoever comes while it is being opened waits for the same answer."""
+        """Open the connection. Returns why it failed, or an empty text. Concurrent callers share one attempt."""
         if self.ssh.is_open():
-            self._well()
+            self._succeeded()
             return ""
         if self._opening is None:
             if asyncio.get_running_loop().time() < self._retry_at:
@@ -235,40 +238,40 @@ class SshConnection:
 
     async def _dial(self) -> str:
         try:
-            # Somebody else may have left it as the last one.
+            # Another process may have removed the directory.
             make_private_directory(self.ssh.sockets)
-            outcome = await run_child(self.ssh.open(), b"", OPEN_S)
+            result = await run_child(self.ssh.open(), b"", OPEN_S)
         finally:
             self._opening = None
-        if outcome.status is not None and outcome.status != LOST_LINK:
-            # With a status of its own the shell over there was reached; what it thinks of "exit" is shown by the first command.
+        if result.status is not None and result.status != SSH_FAILED:
+            # Any other status comes from the remote shell, so the connection works.
             self._opened = True
-            self._well()
+            self._succeeded()
             return ""
-        said = _last_lines(outcome.stderr) or f"no connection to {self.ssh.destination} within {OPEN_S:.0f} s"
-        person = needs_person(outcome.stderr)
-        self.login_needed = said if person else ""
-        first, most = RETRY_LOGIN_S if person else RETRY_S
+        message = _last_lines(result.stderr) or f"no connection to {self.ssh.destination} within {OPEN_S:.0f} s"
+        needs_login = needs_person(result.stderr)
+        self.login_needed = message if needs_login else ""
+        first, most = RETRY_LOGIN_S if needs_login else RETRY_S
         self._retry_at = asyncio.get_running_loop().time() + min(most, first * 2**self._failures)
         self._failures = min(self._failures + 1, 10)
-        self._failure = self._advice(said) if person else said
+        self._failure = self._advice(message) if needs_login else message
         return self._failure
 
-    def _well(self) -> None:
+    def _succeeded(self) -> None:
         self._failures, self._retry_at, self.login_needed = 0, 0.0, ""
 
-    def _advice(self, said: str) -> str:
-        return f"{said}; a person must log in: pilotfish site login {self.ssh.site}"
+    def _advice(self, message: str) -> str:
+        return f"{message}; a person must log in: pilotfish site login {self.ssh.site}"
 
     async def close(self) -> None:
-        """End what we opened. What a person opened stays until its own time is over."""
+        """Close the connection if this object opened it. A person's login stays open until it expires."""
         if self._opening is not None:
             self._opened = True
             self._opening.cancel()
             await asyncio.wait([self._opening])
         if self._opened and self.ssh.is_open():
-            # Not "exit": somebody else, such as the master while a person looks at a site, may be in the middle of something.
-            await run_child(self.ssh.control("stop"), b"", LEAVE_S)
+            # Not "exit": another process may be using the connection.
+            await run_child(self.ssh.control("stop"), b"", CLOSE_S)
 
 
 def _last_lines(text: str) -> str:

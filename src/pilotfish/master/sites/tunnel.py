@@ -1,7 +1,7 @@
-"""A tunnel for a site whose nodes cannot reach the master: one ssh connection to its login node, and a relay there that agents call.
+"""Keeps an ssh tunnel and its relay open, for sites whose nodes cannot reach the master.
 
-ssh makes a Unix socket over there whose other end is the master's port; the relay (``agent/relay.py``) passes the agents' connections on to
-it. The tunnel is opened again, at the same port if that can be, whenever something of it dies.
+ssh creates a Unix socket on the login node that leads to the master's port; the relay (``agent/relay.py``) accepts the agents' connections
+there and passes them on to the socket. The tunnel is opened again, at the same port if possible, when a part of it fails.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ log = logging.getLogger("pilotfish.tunnel")
 
 OPEN_S = 60.0
 GRACE_S = 3.0
-"""So long the relay may take to tidy up when it is told to end."""
+"""Seconds for the relay to clean up when it is told to end."""
 SILENCE_S = 60.0
-"""A relay that hears nothing for so long ends: its connection is dead, although nobody told it."""
-UNANSWERED = 2
-"""So many signs of life in a row may stay without an answer."""
+"""Seconds without data after which a relay ends, because its connection is dead."""
+MAX_UNANSWERED = 2
+"""Maximum heartbeats in a row without an answer."""
 RETRY_S = (0.25, 60.0)
 STEADY_S = 30.0
-"""A tunnel that held so long is opened again at once."""
+"""Seconds after which a tunnel counts as stable: if it breaks, it is opened again at once."""
 LOGIN_RETRY_S = 900.0
-LOOK_S = 2.0
-MOST_SAID = 16 * 1024
-SAYS = b"pilotfish-relay "
+LOGIN_CHECK_S = 2.0
+MAX_TEXT = 16 * 1024
+ANNOUNCES = b"pilotfish-relay "
 ENDED = b"pilotfish-relay-ended"
 
 _FIND_PYTHON = (
@@ -47,41 +47,41 @@ _FIND_PYTHON = (
 
 @dataclass(frozen=True)
 class TunnelTarget:
-    """What a tunnel leads to, and how agents shall find it."""
+    """Where a tunnel leads, and how agents find it."""
 
     bundle: str
-    """The agent at the site, in which the relay is."""
+    """Path of the agent at the site; it contains the relay."""
     master: tuple[str, int]
-    """Where the master listens, seen from here."""
+    """Where the master listens, seen from this machine."""
     fingerprint: str
     port: int = 0
-    """Asked for over there, such as that of the last time; 0 takes any."""
+    """Port to listen at on the login node, such as that of the last time; 0: any."""
     listen: str = "0.0.0.0"
     host: str = ""
-    """The name under which the nodes know the login node; empty: what it calls itself, and its addresses."""
+    """Name of the login node as seen from the nodes; empty: its own name and addresses."""
     admit: tuple[str, ...] = ()
-    """Networks from which agents may come; empty: from anywhere."""
+    """Networks of the agents; empty: any."""
     python: str = ""
     sockets: str = "/tmp"
-    """Where ssh may make its socket over there: a folder of that machine alone. Nobody else can guess its name, or use it."""
+    """Directory for the socket on the login node. It must be local; the name of the socket is secret."""
 
 
 class Tunnel:
-    """``changed`` is called when agents have to be told of other endpoints."""
+    """One tunnel. ``on_new_endpoints`` is called when agents need to know other endpoints."""
 
-    def __init__(self, ssh: SshCommand, reach: TunnelTarget, changed: Callable[[], None]) -> None:
+    def __init__(self, ssh: SshCommand, target: TunnelTarget, on_new_endpoints: Callable[[], None]) -> None:
         self.ssh = ssh
-        self.reach = reach
+        self.target = target
         self.endpoints: list[dict[str, Any]] = []
-        """For credentials, the likeliest first. They stay while the tunnel is opened again: most often they are right again."""
+        """For credentials, the most likely first. They are kept while the tunnel is opened again, because they rarely change."""
         self.up = False
         self.trouble = ""
-        """Why it is not up, in ssh's words."""
+        """Message of ssh while the tunnel is not up."""
         self.login_needed = False
         self.opened = 0
         self.pid = 0
-        self._changed = changed
-        self._port = reach.port
+        self._on_new_endpoints = on_new_endpoints
+        self._port = target.port
         self._shared = False
         self._leftover = ""
         self._task: asyncio.Task[None] | None = None
@@ -113,135 +113,135 @@ class Tunnel:
             await self._hold()
             if loop.time() - began > STEADY_S and self.opened:
                 pause = RETRY_S[0]
-            await self._rest(pause)
+            await self._pause(pause)
             pause = min(most, pause * 2)
 
-    async def _rest(self, pause_s: float) -> None:
-        """Until it is worth another try. Whoever knocks too often is locked out, so that a login is waited for."""
+    async def _pause(self, pause_s: float) -> None:
+        """Pause before the next attempt. If a person must log in, wait for that: servers lock out hosts that try too often."""
         if not self.login_needed:
             await asyncio.sleep(pause_s * random.uniform(0.8, 1.2))
             return
         end = asyncio.get_running_loop().time() + LOGIN_RETRY_S
         while asyncio.get_running_loop().time() < end:
             if self.ssh.is_open():
-                self._shared = True  # by the connection that a person opened: another would need another login
+                self._shared = True  # use the person's connection: a new one would need another login
                 return
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(LOGIN_CHECK_S)
 
     async def _hold(self) -> None:
-        """Open it, and return when it is broken."""
-        there = f"{self.reach.sockets}/pilotfish-{secrets.token_hex(16)}.sock"
-        forward = f"{there}:{self.reach.master[0]}:{self.reach.master[1]}"
-        said = _Said()
-        stdin, life = os.pipe()
+        """Open the tunnel, and return when it is broken."""
+        socket_path = f"{self.target.sockets}/pilotfish-{secrets.token_hex(16)}.sock"
+        forward = f"{socket_path}:{self.target.master[0]}:{self.target.master[1]}"
+        output = _RelayOutput()
+        stdin, heartbeat = os.pipe()
         try:
-            child = ChildProcess(self._words(there, forward), stdin, said.hear, said.complain)
+            child = ChildProcess(self._words(socket_path, forward), stdin, output.read, output.add_error)
         except OSError as problem:
-            os.close(life)
+            os.close(heartbeat)
             self.trouble = f"ssh could not be started: {problem}"
             return
         finally:
             os.close(stdin)
-        self._leftover = there
+        self._leftover = socket_path
         try:
             self.pid = child.pid
-            await _first(OPEN_S, said.where, child.ended)
-            if said.where.done():
-                self._is_up(said.where.result())
-                await _beat(child, life, said)
+            await _first(OPEN_S, output.address, child.ended)
+            if output.address.done():
+                self._is_up(output.address.result())
+                await _beat(child, heartbeat, output)
         finally:
-            await self._end(child, life, said, forward)
+            await self._end(child, heartbeat, output, forward)
 
-    def _words(self, there: str, forward: str) -> list[str]:
-        reach = self.reach
+    def _words(self, socket_path: str, forward: str) -> list[str]:
+        target = self.target
         path = self.ssh.control_path() if self._shared else "ControlPath=none"
         words = self.ssh.words(["ControlMaster=no", path, "ExitOnForwardFailure=yes"], "-T", "-R", forward)
-        name = hashlib.sha256(f"{reach.fingerprint} {self.ssh.site} {self.ssh.destination}".encode()).hexdigest()[:16]
-        relay = [reach.bundle, "relay", "--listen", f"{reach.listen}:{self._port}", "--to", there, "--name", name]
+        name = hashlib.sha256(f"{target.fingerprint} {self.ssh.site} {self.ssh.destination}".encode()).hexdigest()[:16]
+        relay = [target.bundle, "relay", "--listen", f"{target.listen}:{self._port}", "--to", socket_path, "--name", name]
         relay += ["--remove", self._leftover] if self._leftover else []
-        relay += ["--silence", f"{SILENCE_S:g}", *(word for network in reach.admit for word in ("--admit", network))]
-        return [*words, *self.ssh.to(remote_line(["sh", "-c", _FIND_PYTHON, reach.python or "python3", *relay]))]
+        relay += ["--silence", f"{SILENCE_S:g}", *(word for network in target.admit for word in ("--admit", network))]
+        return [*words, *self.ssh.to(remote_line(["sh", "-c", _FIND_PYTHON, target.python or "python3", *relay]))]
 
-    def _is_up(self, where: dict[str, Any]) -> None:
+    def _is_up(self, address: dict[str, Any]) -> None:
         self.up, self.trouble, self.login_needed = True, "", False
         self.opened += 1
-        self._port = where["port"]
-        if self.reach.host or self.reach.listen != "0.0.0.0":
-            hosts = [self.reach.host or self.reach.listen]
+        self._port = address["port"]
+        if self.target.host or self.target.listen != "0.0.0.0":
+            hosts = [self.target.host or self.target.listen]
         else:
-            hosts = [where["host"], *map(str, where["addresses"])]
-        fixed = {"port": self._port, "fingerprint": self.reach.fingerprint}
+            hosts = [address["host"], *map(str, address["addresses"])]
+        fixed = {"port": self._port, "fingerprint": self.target.fingerprint}
         endpoints = [{"kind": "tls", "host": host, **fixed} for host in dict.fromkeys(hosts)]
         if endpoints != self.endpoints:
             self.endpoints = endpoints
-            self._changed()
+            self._on_new_endpoints()
 
-    async def _end(self, child: ChildProcess, life: int, said: _Said, forward: str) -> None:
-        """Without its life line the relay ends and takes its socket with it, if the connection still holds."""
+    async def _end(self, child: ChildProcess, heartbeat: int, output: _RelayOutput, forward: str) -> None:
+        """End the relay by closing its input. It removes its socket, if the connection still works."""
         was_up, self.up = self.up, False
-        os.close(life)
+        os.close(heartbeat)
         if not child.ended.done():
-            await _first(GRACE_S, child.ended, said.over)
-        child.let_go()
+            await _first(GRACE_S, child.ended, output.relay_ended)
+        child.abandon()
         await asyncio.wait([child.ended], timeout=GRACE_S)
-        words = " ".join(said.complaints.decode("utf-8", "replace").split())[-500:]
+        words = " ".join(output.errors.decode("utf-8", "replace").split())[-500:]
         self.trouble = words or ("the connection was lost" if was_up else f"no relay within {OPEN_S:.0f} s")
         self.login_needed = not was_up and needs_person(words)
         if self._shared:
-            # The shared connection would keep the way open for nobody.
+            # The shared connection would keep forwarding otherwise.
             await run_child(self.ssh.control("cancel", "-R", forward), b"", GRACE_S)
             self._shared = self.ssh.is_open()
 
 
 async def _first(patience_s: float, *parts: asyncio.Future[Any]) -> bool:
-    """Wait until one of them is done; whether one is."""
+    """Wait until one of the futures is done. Whether one is."""
     done, _ = await asyncio.wait(parts, timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)
     return bool(done)
 
 
-async def _beat(child: ChildProcess, life: int, said: _Said) -> None:
-    """Say now and then that we are there, until the connection or the relay ends, or the relay answers no more."""
-    os.set_blocking(life, False)
+async def _beat(child: ChildProcess, heartbeat: int, output: _RelayOutput) -> None:
+    """Send heartbeats until the connection or the relay ends, or the relay stops answering."""
+    os.set_blocking(heartbeat, False)
     unanswered = 0
-    while unanswered < UNANSWERED:
-        heard = said.times
+    while unanswered < MAX_UNANSWERED:
+        reads = output.reads
         try:
-            os.write(life, b"\n")
+            os.write(heartbeat, b"\n")
         except BlockingIOError:
             pass
         except BrokenPipeError:
             return
-        if await _first(SILENCE_S / 4, child.ended, child.silent, said.over):
+        if await _first(SILENCE_S / 4, child.ended, child.pipes_closed, output.relay_ended):
             return
-        unanswered = unanswered + 1 if said.times == heard else 0
+        unanswered = unanswered + 1 if output.reads == reads else 0
 
 
-class _Said:
-    """What came from over there: first anything that the person's shell says, then where the relay listens, then signs of life."""
+class _RelayOutput:
+    """Output of the login node: first the start-up messages of the shell, then the relay's address, then its heartbeats."""
 
     def __init__(self) -> None:
-        self.where: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
-        self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.times = 0
-        self.complaints = b""
+        self.address: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        self.relay_ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.reads = 0
+        self.errors = b""
         self._text = b""
 
-    def hear(self, data: bytes) -> None:
-        self.times += 1
+    def read(self, data: bytes) -> None:
+        self.reads += 1
         *lines, rest = (self._text + data).split(b"\n")
-        self._text = rest[-MOST_SAID:]
+        self._text = rest[-MAX_TEXT:]
         for line in lines:
-            if line.startswith(SAYS) and not self.where.done():
-                self._locate(line[len(SAYS) :])
-            elif line == ENDED and not self.over.done():
-                self.over.set_result(None)
+            if line.startswith(ANNOUNCES) and not self.address.done():
+                self._locate(line[len(ANNOUNCES) :])
+            elif line == ENDED and not self.relay_ended.done():
+                self.relay_ended.set_result(None)
 
     def _locate(self, text: bytes) -> None:
         try:
-            where = json.loads(text)
-            self.where.set_result({"host": str(where["host"]), "port": int(where["port"]), "addresses": list(where["addresses"])})
+            address = json.loads(text)
+            self.address.set_result({"host": str(address["host"]), "port": int(address["port"]), "addresses": list(address["addresses"])})
         except (ValueError, KeyError, TypeError):
-            self.complain(b"not the words of a relay: " + text)
+            self.add_error(b"not the words of a relay: " + text)
 
-    def complain(self, data: bytes) -> None:
-        self.complaints = (self.complaints + data)[-MOST_SAID:]
+    def add_error(self, data: bytes) -> None:
+        self.errors = (self.errors + data)[-MAX_TEXT:]

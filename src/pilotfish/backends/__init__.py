@@ -1,0 +1,1 @@
+"""Backends: one module per batch system. ``interface`` defines what a backend is."""

@@ -1,8 +1,8 @@
-"""NorduGrid ARC: a computing element of a grid, spoken to with curl through its REST interface.
+"""Submits pilots to a NorduGrid ARC computing element through curl.
 
-Known options of a site: ``endpoint`` (such as ``https://ce.example.org:443/arex``), ``proxy`` (the file of the proxy certificate; otherwise
-``X509_USER_PROXY``, or where proxies are put), ``capath`` (the folder of the authorities' certificates) or ``cacert`` (a file of them).
-Files travel with the job; its folder on the element can be entered by its owner only, and when it ended all but the log is removed.
+Site options: ``endpoint`` (such as ``https://ce.example.org:443/arex``), ``proxy`` (file of the proxy certificate; otherwise
+``X509_USER_PROXY``, or the usual place of proxies), ``capath`` (folder of CA certificates) or ``cacert`` (a file of them).
+Files travel with the job. Only its owner can enter its folder on the element; when it ends, all files but the log are removed.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ PHASES = {
 }
 PHASE = {state: phase for phase, states in PHASES.items() for state in states.split()}
 NOTHING_SENT = (5, 6, 7, 35, 51, 58, 60, 77)
-"""Exit statuses of curl: it did not come to speaking with the element."""
+"""Exit statuses of curl without a connection to the element."""
 PASSING = re.compile(r"limit|too many|maximum|busy|exceed|temporar|not allowed to accept", re.IGNORECASE)
 EXPIRED = re.compile(r"wall ?(clock )?time|time ?limit|job expired", re.IGNORECASE)
 
@@ -99,7 +99,7 @@ all=$(ask "$jobs") || exit
 
 
 class ArcBackend:
-    """Ids are those of the computing element. The n-th pilot of an order is named after its tag and n."""
+    """Job ids are those of the computing element. Pilot n of a batch is named after the tag and n."""
 
     arrays = 50
 
@@ -170,11 +170,11 @@ class ArcBackend:
         return [_exchange(site, f"{FIND}echo {shlex.quote(looked)}\n", read)]
 
     def past(self, site: Site, jobs: Sequence[str]) -> None:
-        """A query tells all that is known, for as long as the element keeps ended jobs."""
+        """None: ``query`` also lists ended jobs, as long as the element keeps them."""
 
 
 def describe(site: Site, batch: PilotBatch, number: int) -> str:
-    """A job in the element's language, xRSL. Its memory is that of one core, in megabytes."""
+    """Describe a job in xRSL. Memory is per core, in megabytes."""
     size = batch.size
     cores = max(1, round(size.cores))
     files = " ".join(f'("{name}" "")' for name in ("start.sh", "1.json", "pilot.sh", "agent.pyz"))
@@ -219,7 +219,7 @@ def _words(told: object) -> str:
 
 
 def _list(jobs: Sequence[str]) -> str:
-    """Ids have letters and digits only; whatever else came in could not be one."""
+    """A list of jobs in JSON. Characters that no id has are removed."""
     return json.dumps({"job": [{"id": re.sub(r"[^\w.-]", "", job)} for job in jobs]})
 
 
@@ -234,7 +234,7 @@ def _told(answer: CommandOutput) -> str:
 
 
 def _jobs(text: str) -> Iterator[dict[str, Any]]:
-    """The entries of all answers in a text. An element that speaks of one job leaves the list out; of none, says nothing at all."""
+    """Entries of all answers in a text. Elements leave the list out for one job, and print nothing for no job."""
     for document in documents(text):
         entries = document.get("job")
         yield from (entry for entry in (entries if isinstance(entries, list) else [entries]) if isinstance(entry, dict))

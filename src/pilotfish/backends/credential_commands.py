@@ -1,7 +1,7 @@
-"""How long what a site wants to see is still good: Kerberos tickets, X.509 proxies, ssh certificates, tokens. Asked of their own tools.
+"""Asks klist, openssl and others how long a credential is valid.
 
-Each answer begins with the clock of the machine that was asked, so that nobody's clock but its own matters. Refused: there is none.
-Unclear: that could not be found out, which says nothing about it.
+Each answer begins with the clock of the machine that was asked, so that clocks need not agree. CommandRefused: there is no such credential.
+UnclearAnswer: its lifetime could not be determined, which proves nothing.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from pilotfish.backends.interface import Command, CommandExchange, CommandOutput
 from pilotfish.model.site import Site
 
 ABSENT = 3
-"""What the scripts below end with if there is no such file."""
+"""Exit status of the scripts below if the file does not exist."""
 
 
 @dataclass(frozen=True)
 class Lifetime:
-    """``left_s``: infinite if it has no end, not above 0 if it has ended. ``whole_s``: from its start to its end; 0 if that is not told."""
+    """``left_s``: infinite for no end, at most 0 if expired. ``whole_s``: seconds from start to end; 0 if not known."""
 
     left_s: float
     whole_s: float = 0.0
@@ -31,7 +31,7 @@ class Lifetime:
 
 @dataclass(frozen=True)
 class Credential:
-    """``renew``: what a person does about it. ``here``: it is of use on this machine, wherever the site's commands run."""
+    """One credential of a site. ``renew``: command that renews it. ``here``: it is used on this machine, not at the site."""
 
     name: str
     renew: str
@@ -40,17 +40,17 @@ class Credential:
 
 
 def credential(text: str, site: Site) -> Credential:
-    """From what stands in ``sites.toml``: a kind, and after a colon the file, if it is not where the tools look by themselves."""
+    """Read an entry of ``sites.toml``: a kind, and after a colon the file, if it is not at its default place."""
     kind, _, path = text.partition(":")
     name, script, read = _KINDS[kind]
-    # The ssh that shows a certificate runs here.
+    # The ssh that presents a certificate runs on this machine.
     here, renew = kind == "ssh-certificate", _renew(kind, path, site.backend)
     command = Command(("sh", "-c", script, "sh", path))
     renew = f"ssh -t {site.via} {renew}" if site.via and not here else renew
     return Credential(f"{name} {path}".strip(), renew, CommandExchange(command, lambda answer: read(*_good(answer))), here)
 
 
-# In one line each: csh as a login shell takes no more. $1: the file, or nothing. Times are told as if we lived in Greenwich.
+# One line each, because csh as a login shell accepts no more. $1: the file, or nothing. Times are in UTC.
 _HOME = 'f="$1"; case "$f" in "~/"*) f="$HOME/${f#??}";; esac; '
 _THERE = f'test -r "$f" || {{ echo "$f cannot be read" >&2; exit {ABSENT}; }}; date +%s; '
 _KERBEROS = _HOME + f'date +%s; TZ=UTC0; export TZ; klist ${{f:+-c "$f"}}; s=$?; test $s = 1 && exit {ABSENT}; exit $s'
@@ -62,7 +62,7 @@ _X509 = (
     'exec arcproxy -P "$f" -i validityLeft'
 )
 _SSH = _HOME + _THERE + 'TZ=UTC0; export TZ; exec ssh-keygen -L -f "$f"'
-# What signs a token stays where it is: what stands between its two dots is of no use to anybody.
+# The signature of a token is not printed: without it, the part between the dots is useless to others.
 _TOKEN = (
     _HOME
     + 'f="${f:-${BEARER_TOKEN_FILE:-${XDG_RUNTIME_DIR:-/tmp}/bt_u$(id -u)}}"; '
@@ -72,9 +72,9 @@ _TOKEN = (
 
 
 def _good(answer: CommandOutput) -> tuple[float, str]:
-    """The clock over there, and what the tool said."""
+    """Clock of the machine that was asked, and the output of the tool."""
     if answer.status == ABSENT:
-        # The clock may have been told already: it is not what is in the way.
+        # The clock may have been printed already; it is not part of the error message.
         raise CommandRefused(CommandOutput(ABSENT, "", answer.stderr).complaint())
     first, _, said = answer.stdout.partition("\n")
     if answer.status != 0 or not first.strip().isdigit():
@@ -101,7 +101,7 @@ _HEIMDAL_EXPIRED = re.compile(r">>>Expired<<< +krbtgt/(\S+)@\1$", re.MULTILINE)
 
 
 def _read_kerberos(now: float, said: str) -> Lifetime:
-    """The ticket for tickets: all others are made from it."""
+    """Lifetime of the ticket-granting ticket, from which all others are made."""
     found = [_until(now, row[1], row[2], form) for rows, form in (_MIT, _HEIMDAL) for row in rows.finditer(said)]
     found += [Lifetime(0.0) for _ in _HEIMDAL_EXPIRED.finditer(said)]
     if not found:
@@ -133,7 +133,7 @@ def _read_ssh_certificate(now: float, said: str) -> Lifetime:
 
 
 def _read_token(now: float, said: str) -> Lifetime:
-    """One that is not a JSON Web Token, or has no end in it, keeps to itself how long it lasts."""
+    """Lifetime of a JSON Web Token. Other tokens do not tell how long they are valid."""
     text = said.strip()
     try:
         claims = json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)) or "{}")
@@ -144,7 +144,7 @@ def _read_token(now: float, said: str) -> Lifetime:
 
 
 def _renew(kind: str, path: str, backend: str) -> str:
-    """What a person does about it."""
+    """Command with which a person renews the credential."""
     if kind == "kerberos":
         return f"kinit -c {path}" if path else "kinit"
     if kind == "x509":

@@ -1,12 +1,11 @@
-"""HTCondor: condor_submit, condor_q, condor_rm and condor_history. An order is a cluster, whose n-th pilot is the job ``12.n-1``.
+"""Submits, lists and cancels pilots with condor_submit, condor_q and condor_rm.
 
-Files travel with the job. Its directives are lines of a submit description, such as ``requirements = ...``; its account is the
-accounting group; there are no queues. A pilot has one node.
+A batch is a cluster; pilot n is the job ``12.n-1``. Files travel with the job. Directives are lines of a submit description, such as
+``requirements = ...``; the account is the accounting group; there are no queues. A pilot has one node.
 
-A held job never leaves by itself. Where HTCondor itself held it (the program could not be started, a file could not be fetched or written,
-too much memory) it would be held again, so it counts as ended, with the reason, and its own description has it removed a little later.
-One that a person holds, waits. Jobs that are complete stay in the queue for a while, so that the question that is asked anyway tells how
-they ended; of the others the history knows.
+A held job never leaves by itself. If HTCondor held it (the program could not be started, a file could not be fetched or written, too much
+memory), it would be held again: it counts as ended, with the reason, and its description has it removed a little later. A job that a
+person holds, waits. Completed jobs stay in the queue for a while, so that condor_q tells how they ended; condor_history knows the others.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from pilotfish.model.site import Site
 
 MIB = 1 << 20
 STAY_S = 900
-"""So long does a job stay in the queue that is complete, or held."""
+"""Seconds that a completed or held job stays in the queue."""
 TAG = "PilotfishTag"
 ATTRIBUTES = (
     "ClusterId,ProcId,JobStatus,LastJobStatus,LastRejMatchReason,HoldReason,HoldReasonCode,LastHoldReason,RemoveReason,"
@@ -44,17 +43,17 @@ ATTRIBUTES = (
 
 IDLE, EXECUTING, REMOVED, COMPLETED, HELD, BRINGS_BACK, SUSPENDED = range(1, 8)
 BY_PERSON, SUBMITTED_HELD, SPOOLING = 1, 15, 16
-"""Reasons to be held that pass when somebody wants it, or by themselves."""
+"""Hold reasons that a person can release or that pass by themselves."""
 _PASSING = (BY_PERSON, SUBMITTED_HELD, SPOOLING)
 _TOO_LONG = (46, 47)
-"""Reasons to be held: the job took longer than its ``allowed_job_duration`` or ``allowed_execute_duration``."""
+"""Hold reasons for a job that exceeded its ``allowed_job_duration`` or ``allowed_execute_duration``."""
 _AGE = "time() - EnteredCurrentStatus"
 _TIME_IS_OVER = "JobCurrentStartDate"
-"""Is in the condition that ends a pilot for its time, and so in the reason that HTCondor gives for it."""
+"""Part of the condition that ends a pilot at its time limit. HTCondor repeats the condition in its reason."""
 
 _LATER = re.compile(r"would exceed|can't find address|failed to connect|connect to local queue manager|too many", re.I)
 _TROUBLE = re.compile(r"commit|timed out|timeout|communication|connection reset", re.I)
-"""The job may have been taken, or not: it is to be looked for."""
+"""Messages after which the job may or may not have been taken: it must be looked up."""
 _HARMLESS = re.compile(r"couldn't find/remove all jobs|not found|marked for removal", re.I)
 
 
@@ -76,7 +75,7 @@ class HtcondorBackend:
     def find(self, site: Site, tag: str) -> list[CommandExchange[dict[int, str]]]:
         def read(answer: CommandOutput) -> dict[int, str]:
             found: dict[int, str] = {}
-            for job in _jobs(answer):  # those in the queue come first, then the newest of the history
+            for job in _jobs(answer):  # jobs in the queue come first, then the newest of the history
                 found.setdefault(job["ProcId"] + 1, _id(job))
             return found
 
@@ -90,7 +89,7 @@ class HtcondorBackend:
 
 
 def _description(site: Site, batch: PilotBatch) -> list[str]:
-    """Its own number is known to HTCondor as that of the process, counted from 0."""
+    """The submit description. The number of a pilot is its process number plus 1."""
     size, folder = batch.size, _plain(batch.folder)
     held = f"(JobStatus == {HELD} && !member(HoldReasonCode, {{{', '.join(map(str, _PASSING))}}}) && {_AGE} > {STAY_S})"
     over = f"(JobStatus == {EXECUTING} && time() - {_TIME_IS_OVER} > {math.ceil(size.walltime_s)})"
@@ -121,7 +120,7 @@ def _description(site: Site, batch: PilotBatch) -> list[str]:
 
 
 def _program(site: Site, batch: PilotBatch) -> list[str]:
-    """``start.sh``, or a shell that runs the site's lines before it."""
+    """The program: ``start.sh``, or a shell that runs the set-up lines of the site before it."""
     folder = _plain(batch.folder)
     files = [f"{folder}/$(number).json", _plain(batch.bundle)]
     words = [_plain(batch.bundle.rpartition("/")[2]), *map(_plain, agent_options(site, batch))]
@@ -138,12 +137,12 @@ def _program(site: Site, batch: PilotBatch) -> list[str]:
 
 
 def _plain(text: str) -> str:
-    """What HTCondor shall not take for one of its macros."""
+    """Escape text, so that HTCondor expands no macros in it."""
     return text.replace("$", "$(DOLLAR)")
 
 
 def _words(words: Sequence[str]) -> str:
-    """As arguments and environments are written: each in single quotes, all in double ones."""
+    """Quote words for ``arguments`` and ``environment``: each in single quotes, all in double quotes."""
     quoted = ["'" + word.replace("'", "''").replace('"', '""') + "'" for word in words]
     return f'"{" ".join(quoted)}"'
 
@@ -171,7 +170,7 @@ def _submitted(answer: CommandOutput, count: int) -> list[str]:
 
 
 def _jobs(answer: CommandOutput) -> Iterator[Mapping[str, Any]]:
-    """Lists follow one another if several were asked for. Of no jobs, some commands print an empty list, and some nothing."""
+    """Jobs of one or more printed lists. For no jobs, some commands print an empty list, others nothing."""
     text = answer.stdout.strip()
     if answer.status is None or (answer.status != 0 and not text):
         raise UnclearAnswer(answer.complaint())
@@ -190,7 +189,7 @@ def _sightings(answer: CommandOutput, asked: Sequence[str]) -> dict[str, JobStat
 
 
 def _sighting(job: Mapping[str, Any]) -> JobStatus | None:
-    """None for a status that is not known here."""
+    """None for an unknown status."""
     status = job.get("JobStatus")
     if status == IDLE:
         return JobStatus(QUEUED, (job.get("LastRejMatchReason") or "").strip())
@@ -203,7 +202,7 @@ def _sighting(job: Mapping[str, Any]) -> JobStatus | None:
     if status == REMOVED:
         return _removed(job)
     if status == COMPLETED:
-        # Of a job that was evicted, what is told of its exit is that of its former run: it is of interest only here.
+        # Exit attributes of an evicted job belong to its former run; only here are they valid.
         if job.get("ExitBySignal"):
             return JobStatus(ENDED, f"killed by signal {job.get('ExitSignal')}", well=False)
         return JobStatus(ENDED, f"exit status {job.get('ExitCode')}", well=job.get("ExitCode") == 0)
@@ -211,7 +210,7 @@ def _sighting(job: Mapping[str, Any]) -> JobStatus | None:
 
 
 def _removed(job: Mapping[str, Any]) -> JobStatus:
-    """If its own description had it removed, the status before tells which of the two conditions it was."""
+    """If the description had the job removed, the previous status tells which of its two conditions was met."""
     reason = job.get("RemoveReason") or "removed"
     if "PeriodicRemove" in reason and job.get("LastJobStatus") == HELD:
         return JobStatus(ENDED, f"held: {job.get('HoldReason') or job.get('LastHoldReason')}", well=False)
@@ -221,7 +220,7 @@ def _removed(job: Mapping[str, Any]) -> JobStatus:
 
 
 def _cancelled(answer: CommandOutput) -> None:
-    """HTCondor has the same words for a job that it does not know, one that ended, and one of somebody else."""
+    """HTCondor prints the same message for unknown jobs, ended jobs and jobs of other users."""
     said = [line for line in (*answer.stdout.splitlines(), *answer.stderr.splitlines()) if line.strip()]
     if answer.status != 0 and not (answer.status == 1 and said and all(map(_HARMLESS.search, said))):
         raise UnclearAnswer(answer.complaint())

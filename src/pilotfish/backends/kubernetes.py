@@ -1,10 +1,11 @@
-"""Kubernetes, spoken to with kubectl: a pilot is a Job of one Pod, and the files of an order travel in a Secret that its Jobs own together.
+"""Runs pilots as Kubernetes Jobs through kubectl.
 
-Each pilot is a Job of its own, not an index of one: so one can fail or be cancelled while the others go on.
+A pilot is a Job of one Pod. The files of a batch travel in a Secret that its Jobs own together. Each pilot is a Job of its own, not part
+of an indexed Job, so that one can fail or be cancelled while the others continue.
 
-Known options of a site: ``image`` (needed), ``namespace``, ``context``, ``kubeconfig``, ``pull_policy``, ``service_account``,
-``node_selector`` (``name=value,...``), ``run_as`` (a user's number), ``gpu`` (the name of that resource), ``pod`` (a JSON object with more
-fields for the Pod's ``spec``). A queue is one of Kueue.
+Site options: ``image`` (required), ``namespace``, ``context``, ``kubeconfig``, ``pull_policy``, ``service_account``,
+``node_selector`` (``name=value,...``), ``run_as`` (numeric user id), ``gpu`` (resource name), ``pod`` (a JSON object with more fields of
+the Pod's ``spec``). A queue is a queue of Kueue.
 """
 
 from __future__ import annotations
@@ -35,10 +36,10 @@ from pilotfish.model.site import Site
 Result = TypeVar("Result")
 
 FILES, SECRET = "/pilotfish", "/pilotfish-secret"
-"""Files of a Secret cannot be made private to any user but root, so each Pod makes its own copy, in memory."""
+"""Folders of the private copy, in memory, and of the Secret. Files of a Secret itself can be private only to root."""
 COPY = f"(umask 077 && cp {SECRET}/* {FILES}/) || exit"
 KEPT_S = 3600
-"""So long ended Jobs can be looked at."""
+"""Seconds that ended Jobs are kept."""
 GRACE_S = 30
 PASSING = re.compile(
     r"exceeded quota|connection|connect to|Unauthorized|logged in|timeout|TooManyRequests|ServiceUnavailable|InternalError|EOF"
@@ -72,7 +73,7 @@ kube get events --field-selector reason=FailedCreate -o json 2>/dev/null || :
 
 
 class KubernetesBackend:
-    """Ids are the names of Jobs: the order's tag and the pilot's number."""
+    """Job ids are the names of Jobs: tag of the batch and number of the pilot."""
 
     arrays = 50
 
@@ -109,7 +110,7 @@ class KubernetesBackend:
                     if item.get("kind") == "Job":
                         known[about["name"]] = item
                     elif item.get("kind") == "Pod":
-                        # Of several, such as one that was preempted and its successor, the last one counts.
+                        # Of several Pods, such as a preempted one and its successor, the last one counts.
                         job = (about.get("labels") or {}).get("job-name", "")
                         if job not in pods or pods[job]["metadata"]["creationTimestamp"] <= about["creationTimestamp"]:
                             pods[job] = item
@@ -134,11 +135,11 @@ class KubernetesBackend:
         return [_exchange(site, f"kube get jobs -l {shlex.quote(f'pilotfish/tag={tag}')} -o name\n", read)]
 
     def past(self, site: Site, jobs: Sequence[str]) -> None:
-        """Nothing is remembered of Jobs that are gone."""
+        """None: Kubernetes keeps no record of deleted Jobs."""
 
 
 def job_of(site: Site, batch: PilotBatch, number: int) -> dict[str, Any]:
-    """The Job of one pilot. Its time counts from when the Pod came to a node; that of a Job itself would count while it waits."""
+    """The Job of one pilot. The time limit is that of the Pod: the limit of a Job would also count the time in the queue."""
     size, options = batch.size, site.options
     labels = {"app": "pilotfish", "pilotfish/tag": batch.tag}
     there = replace(batch, folder=FILES, bundle=f"{FILES}/agent.pyz")
@@ -150,7 +151,7 @@ def job_of(site: Site, batch: PilotBatch, number: int) -> dict[str, Any]:
         "command": ["sh", "-c", pilot_script(site, there, (COPY,))],
         "resources": {"requests": {"cpu": f"{size.cores:g}", **memory}, "limits": {**memory, **gpus}},
         "volumeMounts": [{"name": "files", "mountPath": FILES}, {"name": "secret", "mountPath": SECRET, "readOnly": True}],
-        # The last lines of the log become the reason that is given for the end.
+        # The last lines of the log become the reason for the end.
         "terminationMessagePolicy": "FallbackToLogsOnError",
     }
     if "pull_policy" in options:
@@ -181,7 +182,7 @@ def job_of(site: Site, batch: PilotBatch, number: int) -> dict[str, Any]:
 
 
 def _chosen(options: Mapping[str, str]) -> dict[str, Any]:
-    """What a person chose for the Pod. Another user than root can read the files of a Secret as the volume's group only."""
+    """Options of the person for the Pod. Users other than root can read a Secret only as the volume's group."""
     chosen: dict[str, Any] = {}
     if "service_account" in options:
         chosen["serviceAccountName"] = options["service_account"]
@@ -195,7 +196,7 @@ def _chosen(options: Mapping[str, str]) -> dict[str, Any]:
 
 def _exchange(site: Site, script: str, read: Callable[[CommandOutput], Result]) -> CommandExchange[Result]:
     words = [f"--{name}={site.options[name]}" for name in ("kubeconfig", "context", "namespace") if name in site.options]
-    # A silent server is asked five times, so the whole takes six times as long.
+    # kubectl asks a silent server five times more, so the command takes six times as long.
     before = f'kube() {{ {shlex.join(["kubectl", "--request-timeout=10s", *words])} "$@"; }}\n'
     return CommandExchange(Command(("sh", "-s"), stdin=before + script, patience_s=150.0), read)
 

@@ -1,7 +1,7 @@
-"""LSF: bsub, bjobs, bkill. An order of several pilots is an array, whose elements are ``123[4]``. Written from its documentation.
+"""Submits, lists and cancels pilots with bsub, bjobs and bkill. Written from the documentation of LSF.
 
-The site's account is the project (``-P``); a user group is given as ``-G NAME`` in the directives. Jobs that ended stay listed for an hour
-(the site's CLEAN_PERIOD), so the queue is all the memory that is asked.
+A batch of several pilots is a job array with elements ``123[4]``. The account is the project (``-P``); a user group is ``-G NAME`` in the
+directives. Ended jobs stay listed for an hour (CLEAN_PERIOD), so only the queue is asked.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ _PHASES = {
     **dict.fromkeys(("RUN", "USUSP", "SSUSP"), RUNNING),
     **dict.fromkeys(("DONE", "EXIT"), ENDED),
 }
-"""UNKWN and ZOMBI are not among them: LSF itself does not know what became of the job."""
+"""Without UNKWN and ZOMBI, for which LSF itself does not know the state of the job."""
 _EXPIRED = re.compile(r"TERM_(RUNLIMIT|DEADLINE|WINDOW)\b")
 _ROW = re.compile(r"(\d+)\|(\d+)\|(\w+)\|([^|]*)\|([^|]*)\|([^|]*)\|(.*)")
 _NONE = re.compile(r"is not found|no (matching |unfinished |finished )?job found", re.I)
 _OVER = re.compile(r"already finished|no matching job found|is not found|is being terminated", re.I)
 _LATER = re.compile(r"threshold|limit|exceed|has been closed|queue .*closed|inactiv|retry|try again|temporar", re.I)
 _TROUBLE = re.compile(r"library call|sending/receiving|communicat|connection|not respond|timed out|LSF is down", re.I)
-"""The job may have been taken, or not: it is to be looked for."""
+"""Messages after which the job may or may not have been taken: it must be looked up."""
 _REFUSED = "Job not submitted"
 
-# LSF waits for its daemon, and for a place under the user's limit, until it is told how often to try.
+# By default, LSF waits for its daemon and for the user's job limit for ever.
 _IMPATIENT = ("env", "LSB_NTRIES=1")
-# Each host once: LSB_MCPU_HOSTS has the names and numbers of slots by turns.
+# Each host once: LSB_MCPU_HOSTS alternates host names and slot counts.
 _EVERYWHERE = (
     'blaunch -z "$(set -- $LSB_MCPU_HOSTS; while [ $# -gt 0 ]; do echo "$1"; shift 2; done)"'
     ' /usr/bin/env PATH="$PATH" LD_LIBRARY_PATH="$LD_LIBRARY_PATH" PILOTFISH_PYTHON="$PILOTFISH_PYTHON"'
@@ -54,14 +54,14 @@ _EVERYWHERE = (
 
 class LsfBackend:
     arrays = 1000
-    """LSF's own default for MAX_JOB_ARRAY_SIZE."""
+    """Default of MAX_JOB_ARRAY_SIZE."""
 
     def submit(self, site: Site, batch: PilotBatch) -> CommandExchange[list[str]]:
         several = batch.count > 1
-        # What is given as an argument wins over the script's lines: no directive may rename the job.
+        # Arguments override lines of the script, so that no directive can rename the job.
         argv = [*_IMPATIENT, "bsub", "-J", f"{batch.tag}[1-{batch.count}]" if several else batch.tag]
         argv += ["-o", f"{batch.folder.replace('%', '%%')}/{'%I' if several else '1'}.log"]
-        lines = [f"#BSUB {line}" for line in (*_wishes(site, batch.size), *site.directives)]
+        lines = [f"#BSUB {line}" for line in (*_requests(site, batch.size), *site.directives)]
         script = pilot_script(site, batch, lines, "$LSB_JOBINDEX" if several else "1", _EVERYWHERE)
         return CommandExchange(Command(tuple(argv), script), lambda answer: _submitted(answer, batch.count))
 
@@ -79,7 +79,7 @@ class LsfBackend:
         return [CommandExchange(Command((*_IMPATIENT, "bkill", *jobs)), _cancelled)]
 
     def find(self, site: Site, tag: str) -> list[CommandExchange[dict[int, str]]]:
-        # The star is for the elements of an array, whose names are TAG[1] and so on.
+        # The star matches the elements of an array, named TAG[1] and so on.
         argv = (*_IMPATIENT, "bjobs", "-a", "-noheader", "-o", FIELDS, "-J", f"{tag}*")
 
         def read(answer: CommandOutput) -> dict[int, str]:
@@ -92,7 +92,7 @@ class LsfBackend:
         return None
 
 
-def _wishes(site: Site, size: PilotSize) -> list[str]:
+def _requests(site: Site, size: PilotSize) -> list[str]:
     cores = math.ceil(size.cores) or 1
     lines = [f"-n {cores * size.nodes}", '-R "span[hosts=1]"' if size.nodes == 1 else f'-R "span[ptile={cores}]"']
     if size.memory:
@@ -119,7 +119,7 @@ def _submitted(answer: CommandOutput, count: int) -> list[str]:
 
 
 def _rows(answer: CommandOutput) -> Iterator[tuple[str, str, str, str, str]]:
-    """Of each job: id, name, state, how it exited, why it waits. What is printed is known, whatever is said of other jobs."""
+    """Fields of each job: id, name, state, exit, reason. Printed jobs are known, even if other jobs gave an error."""
     if answer.status is None:
         raise UnclearAnswer(answer.complaint())
     rows = [row.groups() for row in map(_ROW.fullmatch, map(str.strip, answer.stdout.splitlines())) if row]
@@ -132,7 +132,7 @@ def _rows(answer: CommandOutput) -> Iterator[tuple[str, str, str, str, str]]:
 
 
 def _sighting(state: str, ended: str, waits: str) -> JobStatus | None:
-    """None for a state that tells nothing."""
+    """None for a state without meaning."""
     phase = _PHASES.get(state)
     if phase == QUEUED:
         return JobStatus(QUEUED, waits or ("" if state == "PEND" else state))

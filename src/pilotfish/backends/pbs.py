@@ -1,8 +1,8 @@
-"""OpenPBS (and PBS Professional) and Torque: qsub, qstat, qdel. An order of several pilots is an array, with elements ``12[3].server``.
+"""Submits, lists and cancels pilots with qsub, qstat and qdel of OpenPBS or Torque.
 
-The site's option ``flavour`` is ``openpbs``, or ``torque``. Its account is given with ``-A``; a project that is charged is ``-P NAME`` in
-the directives. Directives that name ``select=``, ``nodes=`` or ``walltime=`` replace what is asked for here. What qstat prints in full
-is read as text, which both have; as JSON, OpenPBS cuts it after the first job.
+A batch of several pilots is a job array with elements ``12[3].server``. Site option: ``flavour`` (``openpbs`` or ``torque``). The account
+is given with ``-A``; a project is ``-P NAME`` in the directives. Directives with ``select=``, ``nodes=`` or ``walltime=`` replace the
+generated request. The full output of qstat is read as text, which both systems print; OpenPBS cuts its JSON after the first job.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from pilotfish.model.site import PilotSize, Site
 FLAVOUR, OPENPBS, TORQUE = "flavour", "openpbs", "torque"
 NAME_LENGTHS = {OPENPBS: 230, TORQUE: 15}
 FINISHED, UNKNOWN = 35, 153
-"""Exit statuses of qstat and qdel when one of the jobs is so; what it has to say of the others it says all the same."""
+"""Exit statuses of qstat and qdel if one job is in that state; the answer covers the other jobs all the same."""
 
 _PHASES = {
     **dict.fromkeys("QHWT", QUEUED),
@@ -40,26 +40,26 @@ _PHASES = {
 }
 _STATES = {"H": "held", "W": "waits for the time at which it may start", "S": "suspended", "U": "suspended", "E": "exiting"}
 _EXPIRED = {OPENPBS: -29, TORQUE: -11}
-"""``Exit_status`` of a job that was ended by its walltime. OpenPBS has -11 for a job that went back into the queue."""
+"""``Exit_status`` of a job that reached its walltime. In OpenPBS, -11 is a job that was requeued."""
 _GUESSED = "Subjob finished"
-"""What OpenPBS says of an element whose own record is gone: the rest, exit status and all, is then that of the whole array."""
+"""Comment of OpenPBS on an element without a record of its own: all other attributes are those of the array."""
 
 _TROUBLE = re.compile(r"timed out|timeout|protocol|end of file|connection reset|communication fail|server shutting down", re.I)
-"""The server may have taken the job, or not: it is to be looked for."""
+"""Messages after which the server may or may not have taken the job: it must be looked up."""
 _LATER = re.compile(r"would exceed|cannot connect|connection refused|not enabled|not started|maximum number of jobs|try again|busy", re.I)
 _HARMLESS = re.compile(r"has finished|unknown job|invalid state for job - (complete|exiting)", re.I)
 _ID = re.compile(r"^(\d+)(\[\])?(\.\S+)?\s*$", re.M)
 _ATTRIBUTE = re.compile(r"^    (\w+) = (.*)$", re.M)
 _NUMBER = re.compile(r"\[(\d+)\]")
 
-# What pbsdsh starts knows little of the environment that the script has made.
+# Commands that pbsdsh starts do not inherit the environment of the script.
 _ENVIRONMENT = '/usr/bin/env PATH="$PATH" LD_LIBRARY_PATH="$LD_LIBRARY_PATH" PILOTFISH_PYTHON="$PILOTFISH_PYTHON"'
 _FIND = """\
 jobs=$(qselect -x -N "$1" 2>/dev/null) || jobs=$(qselect -N "$1") || exit
 [ -n "$jobs" ] || exit 0
 qstat -x -t -f $jobs 2>/dev/null || exec qstat -t -f $jobs
 """
-"""Where no history is kept, ``-x`` is an error."""
+"""``-x`` is an error on servers without job history."""
 
 
 class PbsBackend:
@@ -67,14 +67,14 @@ class PbsBackend:
 
     def submit(self, site: Site, batch: PilotBatch) -> CommandExchange[list[str]]:
         torque = _flavour(site) == TORQUE
-        # Without -S it would be the user's own shell that reads the script, whichever that is.
-        argv = ["qsub", "-N", _name(site, batch.tag), "-S", "/bin/sh", "-j", "oe", "-o", f"{batch.folder}/", *_wishes(site, batch.size)]
+        # Without -S the user's login shell would run the script.
+        argv = ["qsub", "-N", _name(site, batch.tag), "-S", "/bin/sh", "-j", "oe", "-o", f"{batch.folder}/", *_requests(site, batch.size)]
         if batch.count > 1:
             argv += ["-t" if torque else "-J", f"1-{batch.count}"]
         number = ("${PBS_ARRAYID:-1}" if torque else "${PBS_ARRAY_INDEX:-1}") if batch.count > 1 else "1"
-        # PBS brings the output only when all is over, and names it as it likes.
+        # PBS delivers the output only at the end, under a name of its own.
         output = f"exec >>{shlex.quote(batch.folder)}/{number}.log 2>&1"
-        # Torque's would start it on every core.
+        # pbsdsh of Torque would start it on every core.
         everywhere = f"pbsdsh {'-u' if torque else '--'} {_ENVIRONMENT}"
         script = pilot_script(site, batch, [*(f"#PBS {line}" for line in site.directives), output], number, everywhere)
         return CommandExchange(Command(tuple(argv), script), lambda answer: _submitted(answer, batch.count))
@@ -87,7 +87,7 @@ class PbsBackend:
 
     def find(self, site: Site, tag: str) -> list[CommandExchange[dict[int, str]]]:
         name = _name(site, tag)
-        # Torque gives the elements of an array names of their own, NAME-1 and so on, which qselect would not find.
+        # Torque names the elements of an array NAME-1 and so on, which qselect does not find.
         argv = ("qstat", "-t", "-f") if _flavour(site) == TORQUE else ("sh", "-c", _FIND, "find", name)
 
         def read(answer: CommandOutput) -> dict[int, str]:
@@ -108,7 +108,7 @@ def _flavour(site: Site) -> str:
 
 
 def _name(site: Site, tag: str) -> str:
-    """A tag that is too long for a name is cut, and a digest keeps it unique."""
+    """Job name of a tag. A long tag is cut, and a digest keeps it unique."""
     most = NAME_LENGTHS[_flavour(site)]
     if len(tag) <= most:
         return tag
@@ -116,7 +116,7 @@ def _name(site: Site, tag: str) -> str:
     return f"{tag[: most - 13]}-{digest}"
 
 
-def _wishes(site: Site, size: PilotSize) -> list[str]:
+def _requests(site: Site, size: PilotSize) -> list[str]:
     cores, gpus, memory = math.ceil(size.cores), math.ceil(size.gpus), math.ceil(size.memory / 1024)
     words: list[str] = []
     if any(re.search(r"\b(select|nodes)=", line) for line in site.directives):
@@ -148,7 +148,7 @@ def _submitted(answer: CommandOutput, count: int) -> list[str]:
 
 
 def _jobs(answer: CommandOutput) -> dict[str, dict[str, str]]:
-    """The attributes of each job, by its id. A job that is printed is known, whatever is said of others; that none is, must be clear."""
+    """Attributes of each job by id. Printed jobs are known, even if others gave an error; an empty list needs a clear answer."""
     if answer.status is None:
         raise UnclearAnswer(answer.complaint())
     told = answer.stdout.replace("\n\t", "").split("\nJob Id: ")
@@ -166,9 +166,9 @@ def _sightings(answer: CommandOutput, site: Site, asked: Sequence[str]) -> dict[
 
 
 def _sighting(job: Mapping[str, str], expired: int) -> JobStatus | None:
-    """None for a state that is not known here."""
+    """None for an unknown state."""
     state, comment = job.get("job_state", ""), job.get("comment", "")
-    status = job.get("Exit_status", job.get("exit_status"))  # Torque writes it small
+    status = job.get("Exit_status", job.get("exit_status"))  # in lower case in Torque
     phase = _PHASES.get(state)
     if phase == QUEUED and status is not None:
         return JobStatus(QUEUED, f"it was put back into the queue: {comment}")

@@ -1,4 +1,4 @@
-"""What a pilot runs: the script that is handed to the batch system, and ``start.sh``, which finds a Python and starts the agent.
+"""Writes the job script and start.sh of a pilot. ``start.sh`` finds a Python and starts the agent.
 
 No key is in either: the credentials lie in a file of their own that only its owner can read.
 """
@@ -13,15 +13,15 @@ from pilotfish.model.environment import SECRET
 from pilotfish.model.site import Site
 
 MARGIN_S = 20.0
-"""An agent goes so long before the batch system would end it, so that results are home in time."""
+"""Seconds before the walltime at which an agent ends, so that its results are delivered in time."""
 NOTE_START = "export PILOTFISH_STARTED=$(date +%s)"
-"""A pilot's time runs from here, whatever the site's own lines take of it."""
+"""Start of the walltime: the set-up lines of the site count, too."""
 NO_PYTHON = 43
-"""The exit status of ``start.sh`` when it finds no Python that will do."""
+"""Exit status of ``start.sh`` if it finds no suitable Python."""
 
 PYTHONS = """python3 /usr/bin/python3 python3.13 python3.12 python3.11 python3.10 python3.9 python3.8 python \\
     /usr/local/bin/python3 /opt/*/bin/python3"""
-"""Where one is looked for, if the one that was named does not work."""
+"""Where a Python is looked for if the configured one does not work."""
 
 START = f"""\
 #!/bin/sh
@@ -41,7 +41,7 @@ exit {NO_PYTHON}
 
 
 def agent_options(site: Site, batch: PilotBatch) -> list[str]:
-    """What the agents of an order are told on their command line."""
+    """Command-line options for the agents of a batch."""
     words: list[str] = []
     if batch.size.cores:
         words += ["--cores", f"{batch.size.cores:g}"]
@@ -69,10 +69,10 @@ def agent_options(site: Site, batch: PilotBatch) -> list[str]:
 
 
 def pilot_script(site: Site, batch: PilotBatch, directives: Sequence[str], number: str = "1", on_every_node: str = "") -> str:
-    """The whole script. ``number``: the shell's word for which pilot of the order it is; ``on_every_node``: starts a command on each."""
+    """The job script. ``number``: shell expression for the number of the pilot; ``on_every_node``: starts a command on all nodes."""
     lines = ["#!/bin/sh", *directives, NOTE_START]
     if secrets := [name for name in site.environment if SECRET.search(name)]:
-        lines.append(f"unset {' '.join(secrets)}")  # they were for the site's own commands, and some systems hand them on to jobs
+        lines.append(f"unset {' '.join(secrets)}")  # they are for the site's commands, and some systems pass them on to jobs
     lines += site.setup
     if site.python:
         lines.append(f"export PILOTFISH_PYTHON={shlex.quote(site.python)}")

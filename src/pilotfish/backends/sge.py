@@ -1,7 +1,8 @@
-"""Grid Engine and its kin: qsub, qstat, qdel and qacct. An order of several pilots is a job array, whose tasks are known as ``123.4``.
+"""Submits, lists and cancels pilots with qsub, qstat, qacct and qdel of Grid Engine.
 
-What sites name as they like is told by options: ``pe`` (the parallel environment for several cores on one machine; smp),
-``memory_resource`` (h_vmem; "none" asks for no memory), ``gpu_resource`` (gpu) and ``account_flag`` (-P, the project; -A for an account).
+A batch of several pilots is a job array with tasks ``123.4``. Site options, for names that differ between sites: ``pe`` (parallel
+environment for several cores on one machine; default smp), ``memory_resource`` (default h_vmem; "none": no request), ``gpu_resource``
+(default gpu) and ``account_flag`` (-P for a project, the default; -A for an account).
 """
 
 from __future__ import annotations
@@ -30,13 +31,13 @@ MIB = 1 << 20
 
 _LIST = 'qstat -xml -g d -r -u "$(id -un)"'
 _LIST_WITH_REASONS = _LIST + ' || exit; qstat -j "$1" 2>/dev/null; exit 0'
-"""Why a job waits, or is in error, stands only in the long description. That one complains of jobs that ended, which is no news."""
+"""Prints why jobs wait or are in error, which only the long form has. It reports ended jobs as errors, which are ignored."""
 _RECALL = 'for job; do qacct -j "$job"; done'
 _RECALL_PATIENCE_S = 180.0
-"""qacct reads the whole accounting file, once for each job."""
+"""Seconds for qacct, which reads the whole accounting file once per job."""
 
 _TROUBLE = re.compile(r"commlib error|unable to (send|contact|connect)|got (send|read|select) error|timeout", re.IGNORECASE)
-"""The qmaster may have taken the job, or not: it is to be looked for."""
+"""Messages after which the qmaster may or may not have taken the job: it must be looked up."""
 _LIMIT = 25
 _OWN_WORDS = re.compile(r"Unable to run job|Unable to read script|qsub: ")
 _HARMLESS = re.compile(r"does not exist|already in deletion|has (registered|deleted)|unable to delete .*not found", re.IGNORECASE)
@@ -53,11 +54,11 @@ class SgeBackend:
     def submit(self, site: Site, batch: PilotBatch) -> CommandExchange[list[str]]:
         if batch.size.nodes > 1:
             raise CommandRefused("a pilot on Grid Engine has one node; set nodes = 1 for this site")
-        # Without -notify an agent hears first of SIGKILL or SIGSTOP; with it, of SIGUSR2 or SIGUSR1, as long before as its queue says.
+        # With -notify an agent gets SIGUSR2 or SIGUSR1 before SIGKILL or SIGSTOP; the queue defines how long before.
         argv = ["qsub", "-terse", "-notify", "-N", batch.tag, "-wd", batch.folder, "-S", "/bin/sh", "-j", "y", "-o"]
         argv += [f"{batch.folder}/$TASK_ID.log", "-t", f"1-{batch.count}"] if batch.count > 1 else [f"{batch.folder}/1.log"]
         number = "$SGE_TASK_ID" if batch.count > 1 else "1"
-        script = pilot_script(site, batch, [f"#$ {line}" for line in _wishes(site, batch.size)], number)
+        script = pilot_script(site, batch, [f"#$ {line}" for line in _requests(site, batch.size)], number)
         return CommandExchange(Command(tuple(argv), script), lambda answer: _submitted(answer, batch.count))
 
     def query(self, site: Site, jobs: Sequence[str]) -> list[CommandExchange[dict[str, JobStatus]]]:
@@ -73,14 +74,14 @@ class SgeBackend:
         return [CommandExchange(Command(argv), lambda answer: {_number(job): job for job, _, name in _listed(answer) if name == tag})]
 
     def past(self, site: Site, jobs: Sequence[str]) -> CommandExchange[dict[str, JobStatus]] | None:
-        """qacct knows a job only some seconds after its end, and never one that was cancelled while it waited."""
+        """qacct knows a job a few seconds after its end, and never a job that was cancelled in the queue."""
         command = Command(("sh", "-c", _RECALL, "sh", *dict.fromkeys(job.split(".")[0] for job in jobs)), patience_s=_RECALL_PATIENCE_S)
         asked = frozenset(jobs)
         return CommandExchange(command, lambda answer: {job: seen for job, seen in _remembered(answer) if job in asked})
 
 
-def _wishes(site: Site, size: PilotSize) -> list[str]:
-    """The lines of the script. Those of the site come last, so that they win."""
+def _requests(site: Site, size: PilotSize) -> list[str]:
+    """Directives of the script. Those of the site come last and override the others."""
     lines: list[str] = []
     slots = max(1, math.ceil(size.cores))
     if slots > 1:
@@ -89,7 +90,7 @@ def _wishes(site: Site, size: PilotSize) -> list[str]:
         lines.append(f"-l h_rt={math.ceil(size.walltime_s)}")
     memory = site.options.get("memory_resource", "h_vmem")
     if size.memory and memory != "none":
-        # such resources are counted for each slot
+        # these resources are counted per slot
         lines.append(f"-l {memory}={math.ceil(size.memory / slots / MIB)}M")
     if size.gpus:
         lines.append(f"-l {site.options.get('gpu_resource', 'gpu')}={math.ceil(size.gpus)}")
@@ -116,7 +117,7 @@ def _submitted(answer: CommandOutput, count: int) -> list[str]:
 
 
 def _listed(answer: CommandOutput) -> Iterator[tuple[str, JobStatus, str]]:
-    """Ids, what is seen of them, and names."""
+    """Id, status and name of each job."""
     if answer.status != 0:
         raise UnclearAnswer(answer.complaint())
     table, end, rest = answer.stdout.rpartition("</job_info>")
@@ -133,19 +134,19 @@ def _listed(answer: CommandOutput) -> Iterator[tuple[str, JobStatus, str]]:
 
 
 def _sighting(job: str, letters: str, running: bool, reasons: dict[str, str]) -> JobStatus:
-    """The letters add up: q, w, h (held), r, t, R (run again), s, S, T (suspended), d (being deleted), E (error)."""
+    """Status from state letters: q, w, h (held), r, t, R (restarted), s, S, T (suspended), d (being deleted), E (error)."""
     if running:
         return JobStatus(RUNNING, "" if letters in ("r", "Rr") else letters)
     number = job.partition(".")[0]
     reason = reasons.get(job) or reasons.get(number, "")
     if "E" in letters:
-        # It stays so for ever, until somebody clears it or deletes the job.
+        # The state stays until a person clears it or deletes the job.
         return JobStatus(QUEUED, f"{letters}: {reason or f'in error; qstat -j {number} says why'}")
     return JobStatus(QUEUED, reason or ("held" if "h" in letters else ""))
 
 
 def _reasons(text: str) -> Iterator[tuple[str, str]]:
-    """By job, why it waits; by task (or by job, if it is no array), the error."""
+    """Reasons for waiting by job; errors by task, or by job if it is no array."""
     number, array = "", False
     wrong: set[str] = set()
     for line in text.splitlines():
@@ -157,13 +158,13 @@ def _reasons(text: str) -> Iterator[tuple[str, str]]:
         elif name == "scheduling info" and number not in wrong and not _NO_REASON.search(value):
             yield number, value
         elif name.startswith("error reason"):
-            # the last word of the name is the task; the value begins with date, time and process
+            # the last word of the name is the task; the value begins with date, time and process id
             wrong.add(number)
             yield f"{number}.{name.split()[-1]}" if array else number, re.sub(r"^[\d/]+ [\d:]+ \[\S+\]: ", "", value)
 
 
 def _tasks(number: str, tasks: str) -> Iterator[str]:
-    """``4``, ``1-3:1`` or ``2,4``; nothing for a job that is no array."""
+    """Task numbers in ``4``, ``1-3:1`` or ``2,4``; none for a job that is no array."""
     if not tasks:
         yield number
         return
@@ -195,7 +196,7 @@ def _end(words: str, failed: int, status: str) -> JobStatus:
 
 
 def _cancelled(answer: CommandOutput) -> None:
-    """qdel complains on standard output."""
+    """qdel prints its errors to standard output."""
     lines = [line for line in (answer.stdout + "\n" + answer.stderr).splitlines() if line.strip()]
     others = [line for line in lines if not _HARMLESS.search(line)]
     if answer.status is None or (answer.status != 0 and (others or not lines)):

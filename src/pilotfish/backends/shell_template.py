@@ -1,4 +1,4 @@
-"""Shell scripts with blanks, for backends that need more at a site than one command, and the JSON documents that such scripts print."""
+"""Fills shell templates and reads the JSON they print."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from typing import Any
 from pilotfish.backends.interface import UnclearAnswer
 
 CANNOT, UNDONE = 70, 71
-"""Exit statuses of our scripts: nothing was submitted; what was submitted had to be taken back, which was done."""
+"""Exit statuses of the scripts: nothing was submitted; a partial submission was undone."""
 
 
 def fill(script: str, **words: str) -> str:
-    """The script with its blanks, which read ``@NAME@``, filled in; what is filled in is not looked at again."""
+    """Replace ``@NAME@`` by the given words. Inserted text is not searched again."""
     return re.sub(r"@([A-Z]+)@", lambda blank: words[blank[1]], script)
 
 
 def home_path(folder: str) -> str:
-    """A path at a site as the shell's word for it: ``~`` is the home of whoever runs it."""
+    """Quote a path for the shell; ``~`` is the home directory of the user."""
     if folder != "~" and not folder.startswith("~/"):
         return shlex.quote(folder)
     return '"$HOME"' + (shlex.quote(folder[1:]) if folder[1:] else "")
 
 
 def documents(text: str) -> Iterator[dict[str, Any]]:
-    """All JSON objects in a text, one after the other; what stands between them is passed over."""
+    """All JSON objects in a text. Other text is skipped."""
     decoder, at = json.JSONDecoder(), text.find("{")
     while at >= 0:
         try:

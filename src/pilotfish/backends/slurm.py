@@ -1,7 +1,8 @@
-"""Slurm: sbatch, squeue, scancel and sacct. An order of several pilots is a job array, whose elements are known as ``123_4``.
+"""Submits, lists and cancels pilots with sbatch, squeue, sacct and scancel.
 
-Whether a pilot that lost its node, or was preempted, is put back into the queue is left to the site (``--no-requeue`` in its directives
-forbids it): its place in the queue is worth more than a new submission. It is then seen to wait again, under the same id.
+A batch of several pilots is a job array with elements ``123_4``. The site decides whether a pilot that lost its node or was preempted is
+requeued (``--no-requeue`` in the directives forbids it): its place in the queue is worth more than a new submission. A requeued pilot waits
+again under the same id.
 """
 
 from __future__ import annotations
@@ -27,23 +28,23 @@ from pilotfish.model.site import PilotSize, Site
 
 MIB = 1 << 20
 ACCOUNTING = "accounting"
-"""An option of the site: ``no`` if it keeps no accounts, so that sacct need not be asked."""
+"""Site option: ``no`` if the site has no accounting, so that sacct is not asked."""
 
 _WAITING = {"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD"}
 _ALIVE = {"RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT", "RESIZING"}
 _OVER = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "DEADLINE", "NODE_FAIL", "PREEMPTED", "BOOT_FAIL", "OUT_OF_MEMORY", "LAUNCH_FAILED"}
 _EXPIRED = {"TIMEOUT", "DEADLINE"}
 _STALE = {"COMPLETED", "CANCELLED", "PREEMPTED"}
-"""Their reason is still that for which they once waited."""
+"""States whose reason is still the one for which the job waited."""
 _REASONS = {"JobLaunchFailure": "JobLaunchFailure: it could not be started, or was killed by a signal"}
 _NO_OUTPUT = 53
-"""What sacct gives for a signal when the output could not be opened."""
+"""Signal that sacct reports if the output file could not be opened."""
 
 _TROUBLE = re.compile(
     r"unable to contact|timed out|zero bytes were|unexpected message|connection (refused|reset)|(send|receive) failure|communication",
     re.IGNORECASE,
 )
-"""The controller may have taken the job, or not: it is to be looked for."""
+"""Messages after which the controller may or may not have taken the job: it must be looked up."""
 _LATER = re.compile(
     r"Submit\w*Limit|MaxJobCount|temporarily un|try again|authentication|standby mode|I/O error|inactive or drain|job array specification",
     re.IGNORECASE,
@@ -55,10 +56,10 @@ _ELEMENTS = re.compile(r"(\d+)(?:_(?:(\d+)|\[([\d,:-]+)(?:%\d+)?\]))?")
 
 class SlurmBackend:
     arrays = 1000
-    """Slurm's own default is that the highest number is 1000."""
+    """Maximum number of an element with Slurm's default MaxArraySize."""
 
     def submit(self, site: Site, batch: PilotBatch) -> CommandExchange[list[str]]:
-        # What is given as an argument comes before the script's lines and the environment: no directive may rename the job.
+        # Arguments override lines of the script and the environment, so that no directive can rename the job.
         folder = batch.folder.replace("%", "%%")
         argv = ["sbatch", "--parsable", f"--job-name={batch.tag}", f"--chdir={batch.folder}", "--open-mode=append"]
         if batch.count > 1:
@@ -68,10 +69,10 @@ class SlurmBackend:
         size = batch.size
         everywhere = f"srun --nodes={size.nodes} --ntasks-per-node=1 --kill-on-bad-exit=0 --wait=0"
         if size.cores:
-            # Since 22.05 the steps of a job do not inherit it.
+            # Since 22.05 the steps of a job do not inherit this.
             everywhere += f" --cpus-per-task={math.ceil(size.cores)}"
         number = "$SLURM_ARRAY_TASK_ID" if batch.count > 1 else "1"
-        script = pilot_script(site, batch, [f"#SBATCH {line}" for line in _wishes(site, size)], number, everywhere)
+        script = pilot_script(site, batch, [f"#SBATCH {line}" for line in _requests(site, size)], number, everywhere)
         return CommandExchange(Command(tuple(argv), script), lambda answer: _submitted(answer, batch.count))
 
     def query(self, site: Site, jobs: Sequence[str]) -> list[CommandExchange[dict[str, JobStatus]]]:
@@ -87,7 +88,7 @@ class SlurmBackend:
         return [CommandExchange(Command(argv), lambda answer: {_number(job): job for job, _ in _listed(answer)})]
 
     def past(self, site: Site, jobs: Sequence[str]) -> CommandExchange[dict[str, JobStatus]] | None:
-        """Where no accounts are kept, sacct says "Slurm accounting storage is disabled", and this is unclear for ever."""
+        """Without accounting, sacct prints "Slurm accounting storage is disabled", and the answer stays unclear."""
         if site.options.get(ACCOUNTING) == "no":
             return None
         argv = ("sacct", "--allocations", "--noheader", "--parsable2", "--format=JobID,State,ExitCode", f"--jobs={_jobs_of(jobs)}")
@@ -95,8 +96,8 @@ class SlurmBackend:
         return CommandExchange(Command(argv), lambda answer: {job: seen for job, seen in _remembered(answer) if job in asked})
 
 
-def _wishes(site: Site, size: PilotSize) -> list[str]:
-    """The lines of the script. Those of the site come last, so that they win."""
+def _requests(site: Site, size: PilotSize) -> list[str]:
+    """Directives of the script. Those of the site come last and override the others."""
     lines = [f"--nodes={size.nodes}", "--ntasks-per-node=1"]
     if size.cores:
         lines.append(f"--cpus-per-task={math.ceil(size.cores)}")
@@ -115,7 +116,7 @@ def _wishes(site: Site, size: PilotSize) -> list[str]:
 
 def _submitted(answer: CommandOutput, count: int) -> list[str]:
     if answer.status == 0:
-        # "123", or "123;cluster"; a site may have printed a greeting before it
+        # "123" or "123;cluster"; a site may print a greeting before it
         ids = re.findall(r"^(\d+)(?:;\S+)?\s*$", answer.stdout, re.MULTILINE)
         if not ids:
             raise UnclearAnswer(f"sbatch gave no id: {answer.complaint()}")
@@ -125,14 +126,14 @@ def _submitted(answer: CommandOutput, count: int) -> list[str]:
     if answer.status is None or _TROUBLE.search(answer.stderr) or not (missing or "sbatch: " in answer.stderr):
         raise UnclearAnswer(said)
     words = said.replace("sbatch: error: ", "")
-    # Some versions tell only that a policy forbids it, not which. The number of jobs is the likeliest.
+    # Some versions do not say which policy was violated. Most likely it is the number of jobs.
     unnamed = _POLICY in answer.stderr and not re.search(r"\w+Limit\b", answer.stderr)
     raise CommandRefused(words, later=bool(_LATER.search(answer.stderr)) or unnamed)
 
 
 def _listed(answer: CommandOutput) -> Iterator[tuple[str, JobStatus]]:
     if answer.status == 1 and "invalid job id specified" in answer.stderr.lower():
-        return  # what squeue says of a single job that it does not know; of several it says nothing
+        return  # printed for one unknown job; for several, squeue prints nothing
     if answer.status != 0:
         raise UnclearAnswer(answer.complaint())
     for line in answer.stdout.splitlines():
@@ -144,7 +145,7 @@ def _listed(answer: CommandOutput) -> Iterator[tuple[str, JobStatus]]:
 
 
 def _sighting(state: str, reason: str) -> JobStatus | None:
-    """None for a state that no version known here has."""
+    """None for an unknown state."""
     reason = "" if reason in ("None", "(null)", "N/A") else _REASONS.get(reason, reason)
     if state in _WAITING:
         return JobStatus(QUEUED, reason or ("" if state == "PENDING" else state))
@@ -170,7 +171,7 @@ def _remembered(answer: CommandOutput) -> Iterator[tuple[str, JobStatus]]:
 
 
 def _exit(code: str) -> str:
-    """sacct's ``7:0`` is an exit status, its ``0:9`` a signal."""
+    """Reads an exit code of sacct: ``7:0`` is an exit status, ``0:9`` a signal."""
     status, _, signal = code.partition(":")
     if signal not in ("", "0"):
         return "its output could not be written" if signal == str(_NO_OUTPUT) else f"signal {signal}"
@@ -184,7 +185,7 @@ def _cancelled(answer: CommandOutput) -> None:
 
 
 def _jobs_of(jobs: Sequence[str]) -> str:
-    """Arrays are asked for as a whole: the line stays short, however many pilots there are."""
+    """Ids to ask for: whole arrays, so that the command line stays short."""
     return ",".join(dict.fromkeys(job.split("_")[0] for job in jobs))
 
 
@@ -193,7 +194,7 @@ def _number(job: str) -> int:
 
 
 def _elements(text: str) -> Iterator[str]:
-    """``7``, ``7_3``, or those of an array that are told together, such as ``7_[1-3,5%2]``."""
+    """Jobs in an id of squeue: ``7``, ``7_3``, or a group of an array such as ``7_[1-3,5%2]``."""
     match = _ELEMENTS.fullmatch(text)
     if match is None:
         return
@@ -205,6 +206,6 @@ def _elements(text: str) -> Iterator[str]:
         first, _, last = part.partition("-")
         last, _, step = last.partition(":")
         if first.isdigit():
-            # Ours are never numbered higher, so that no line can keep us busy.
+            # No batch has higher numbers. The limit keeps a strange line from costing time.
             most = min(int(last or first), SlurmBackend.arrays)
             yield from (f"{job}_{number}" for number in range(int(first), most + 1, max(1, int(step or 1))))

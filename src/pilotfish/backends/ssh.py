@@ -1,8 +1,8 @@
-"""Machines without a batch system: a pilot is a process in a session of its own.
+"""Starts pilots as processes on hosts reached by ssh. Each process leads a session of its own.
 
-Each process keeps a record on its machine, in a file that is named after its id and the moment it started, so that another process with the
-same id is never taken for it: first the order's tag, then, when it ended, its exit status and the last line of its output. Records outlive
-lost answers and masters. The machines need a POSIX shell and ``ps``; scripts go through standard input, so that any login shell will do.
+Each process has a record on its host: a file named after process id and start time, so that no later process with the same id is mistaken
+for it. It holds the tag of the batch and, after the end, the exit status and the last line of the output. Records survive lost answers and
+masters. Hosts need a POSIX shell and ``ps``; scripts go through standard input, so that any login shell will do.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from pilotfish.model.site import Site
 Result = TypeVar("Result")
 
 GRACE_S = 10
-"""So long after TERM comes KILL."""
+"""Seconds between SIGTERM and SIGKILL."""
 DONE = "pilotfish: done"
-"""The last line of a whole answer."""
+"""Last line of a complete answer."""
 
 RECORDS = """\
 umask 077
@@ -105,7 +105,7 @@ done
 
 
 class SshBackend:
-    """Ids are ``host:process:start``. The host is empty if the site's ``via``, or this machine, is the only one."""
+    """Job ids are ``host:process:start``. The host is empty if the site has no ``hosts``."""
 
     arrays = 1
 
@@ -162,7 +162,7 @@ class SshBackend:
         return [_exchange(site, host, f"of_tag {shlex.quote(tag)}\n", reader(host)) for host in _hosts(site)]
 
     def past(self, site: Site, jobs: Sequence[str]) -> None:
-        """A query tells all that is known."""
+        """None: ``query`` also lists ended processes."""
 
 
 def _records(site: Site) -> str:
@@ -192,7 +192,7 @@ def _hosts(site: Site) -> tuple[str, ...]:
 
 
 def _by_host(jobs: Iterable[str]) -> dict[str, list[str]]:
-    """The processes of each host. A host may have colons in its name."""
+    """Processes by host. The name of a host may contain colons."""
     hosts: dict[str, list[str]] = {}
     for job in jobs:
         host, process, start = job.rsplit(":", 2)

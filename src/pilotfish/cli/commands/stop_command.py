@@ -35,10 +35,10 @@ def stop(now: bool, pool: str, as_json: bool) -> int:
         answer = master.ask("stop", now=now)
         master.close()
     left = found.wait_until_gone(GOODBYE_S) if was_running else found.leftovers()
-    orders = BatchRegistry(found.directory / "orders").all() if (found.directory / "orders").is_dir() else []
+    batches = BatchRegistry(found.directory / "orders").all() if (found.directory / "orders").is_dir() else []
     if as_json:
-        screen.json({"pool": pool, "was_running": was_running, "left": left, "orders": [placed.tag for placed in orders], **answer})
-        return CANNOT if left or orders else 0
+        screen.json({"pool": pool, "was_running": was_running, "left": left, "orders": [batch.tag for batch in batches], **answer})
+        return CANNOT if left or batches else 0
     if not was_running and not left:
         screen.line(f"No master runs for the pool {clean(pool)}.")
         return 0
@@ -47,9 +47,9 @@ def stop(now: bool, pool: str, as_json: bool) -> int:
             screen.line(f"still there: {cut(clean(what), SHOWN_CELLS)}")
         screen.line("  remove them   pilotfish gc --remove")
         return CANNOT
-    for placed in orders:
-        screen.line(f"perhaps still at site {clean(placed.site)}: {plural(len(placed.pilots), 'job')} named {clean(placed.tag)}")
-    if orders:
+    for batch in batches:
+        screen.line(f"perhaps still at site {clean(batch.site)}: {plural(len(batch.pilots), 'job')} named {clean(batch.tag)}")
+    if batches:
         screen.line("  try again       pilotfish stop")
         return CANNOT
     kept, cancelled = answer.get("unfinished", 0), answer.get("cancelled", 0)

@@ -20,7 +20,7 @@ from pilotfish.master.agent_bundle import bundle_content
 from pilotfish.master.sites.command_runner import CommandRunner, RateLimit
 from pilotfish.master.sites.site_files import absolute_folder, read_tail, remove, stage, stage_bundle
 from pilotfish.master.sites.ssh_connection import control_directory, leave_directory, remote_line
-from pilotfish.model.site import Site
+from pilotfish.model.site import LOGIN_NEEDED, Site
 from tests.engines import requirements
 from tests.support.scripted_master import alive, eventually
 from tests.support.sshd import Sshd, running_sshd, words_of
@@ -222,6 +222,7 @@ def test_what_needs_a_person_is_said_and_not_tried_again_at_once(server: Sshd, d
         answers.append(await runner.run(Command(("true",))))
         assert all(answer.status is None and words in answer.complaint() for answer in answers)
         assert all("pilotfish site login here" in answer.complaint() for answer in answers)
+        assert all(answer.code == LOGIN_NEEDED for answer in answers)
         assert words in runner.login_needed and log.read_text().count("Connection from") == knocks
         # A person logs in; the same runner goes on.
         ready = ["-i", str(server.directory / "id"), "-o", f"UserKnownHostsFile={server.directory}/known_hosts"]

@@ -1,4 +1,4 @@
-"""Pilots that cannot be started."""
+"""Pilots on this machine: how they are started, named, and described at their end."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pilotfish.backends.local import LocalBackend
+from pilotfish.backends.local import LocalBackend, describe_exit, job_id, read_job
 from pilotfish.config import read_settings
 from pilotfish.errors import BadInput
 from pilotfish.master.sites.local_controller import LocalController
@@ -40,3 +40,21 @@ def test_the_cache_of_this_machine_is_as_large_as_the_settings_say(tmp_path: Pat
     config.write_text('[pool]\ncache_size = "much"\n')
     with pytest.raises(BadInput, match="cache_size: 'much' is not a size"):
         read_settings(config)
+
+
+def test_the_id_of_a_local_job_is_read_as_it_was_written() -> None:
+    assert read_job(job_id(17, "4711")) == (17, "4711")
+    assert read_job("17") == (0, "") and read_job("") == (0, ""), "an id without a start time names no process"
+
+
+@pytest.mark.parametrize(
+    ("code", "last_line", "reason"),
+    [
+        (0, "bye", "ended"),
+        (3, "", "ended with exit status 3"),
+        (3, "no room", "ended with exit status 3: no room"),
+        (-9, "", "was killed by signal 9"),
+    ],
+)
+def test_the_end_of_a_local_pilot_is_described_by_its_exit_status_and_its_last_line(code: int, last_line: str, reason: str) -> None:
+    assert describe_exit(code, last_line) == reason

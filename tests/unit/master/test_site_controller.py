@@ -14,7 +14,7 @@ from pilotfish.master.sites import pilot_monitor, pilot_submission
 from pilotfish.master.sites.command_runner import CommandRunner
 from pilotfish.master.sites.ssh_connection import control_directory
 from pilotfish.model import inputs as i
-from pilotfish.model.site import BATCH_LIMIT, BOOTSTRAP, DIED, EXPIRED, REFUSED, VANISHED, PilotSize, Site
+from pilotfish.model.site import BATCH_LIMIT, BOOTSTRAP, DIED, EXPIRED, LOGIN_NEEDED, REFUSED, VANISHED, PilotSize, Site
 from tests.support.fake_site import PERIOD_S, SILENCE, Desk, RunnerSite, story, story_at
 
 HUNDRED = [f"pond-{number}" for number in range(100)]
@@ -222,6 +222,17 @@ async def test_what_is_cancelled_before_a_limit_lets_it_in_is_never_sent_and_lea
     assert sorted(desk.jobs()) == ["pond-2", "pond-3"] and list(desk.gone()) == ["pond-1"]
     await desk.until(lambda: "pf-pond-1" in desk.site.cleared)
     assert desk.order_files() == ["pf-pond-2", "pf-pond-3"]
+
+
+@story
+async def test_that_a_person_must_log_in_is_told_by_a_code_until_the_site_answers(desk: Desk) -> None:
+    problem = UnclearAnswer("Permission denied (publickey)")
+    problem.code = LOGIN_NEEDED
+    desk.site.faults["stage"] = [problem]
+    desk.submit("pond-1")
+    await desk.until(desk.jobs)
+    told = [(item.trouble, item.code) for item in desk.heard(i.SiteReachability)]
+    assert told == [("Permission denied (publickey)", LOGIN_NEEDED), ("", "")]
 
 
 @story

@@ -153,6 +153,16 @@ def test_pilots_of_this_machine_go_to_the_local_controller(play: Any) -> None:
     assert not harbour.ways and not (harbour.pool.directory / "orders").exists()
 
 
+def test_a_pilot_that_no_controller_has_is_gone_when_it_is_cancelled(play: Any) -> None:
+    async def story(harbour: Harbour) -> None:
+        harbour.controllers.perform(e.CancelPilot("local-7"))
+        harbour.controllers.perform(e.CancelPilot("pond-8"))
+        assert not harbour.here.asked
+        assert [(gone.well, gone.reason) for gone in harbour.gone().values()] == [(True, "was not running")] * 2
+
+    play(story)
+
+
 def test_a_site_that_is_added_gets_a_courier_that_ends_with_the_master(play: Any) -> None:
     async def story(harbour: Harbour) -> None:
         harbour.controllers.set_address("127.0.0.1", 77)

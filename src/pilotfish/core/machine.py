@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from heapq import heappop, heappush
 from typing import Any
 
@@ -27,22 +28,19 @@ from pilotfish.core.policy_interface import (
     Provisioner,
     RecallProposal,
 )
-from pilotfish.core.state import UNIT, State, Task, Worker
-from pilotfish.core.tasks import assignment, multi_node
-from pilotfish.core.tasks.retry_rules import judge_death
-from pilotfish.core.workers import agent_messages, site_masters
+from pilotfish.core.state import State, Task
+from pilotfish.core.tasks import assignment
+from pilotfish.core.tasks.proposal_checks import can_take, may_assign, may_copy, may_delegate
+from pilotfish.core.workers import agent_messages, leases, site_masters
 from pilotfish.model import effects as e
 from pilotfish.model import facts as f
 from pilotfish.model import inputs as i
 from pilotfish.model import messages as m
 from pilotfish.model.ids import INDEX_MASK
 from pilotfish.model.settings import PoolSettings
-from pilotfish.model.site import DIED
-from pilotfish.model.states import ACTIVE, ASSIGNED, DONE, ENDING, FAILED, JOINED, READY, RUNNING
+from pilotfish.model.states import ACTIVE, DONE, ENDING, FAILED, JOINED
 from pilotfish.model.task import Failure, StoredPayload
 
-RETURN_S = 15.0
-"""After a restart, workers get at least so long to come back: agents call again every 5 s at the latest."""
 STALL_S = 1.0
 """Called so much later than asked for: it was the master that slept, not the workers."""
 SOON_S = 0.01
@@ -115,7 +113,7 @@ class Machine:
         if not self.state.sized and self.settings.workers:
             self.record(f.PoolSized(float(self.settings.workers)))
         for worker in self.state.workers.values():
-            lease_at = now + self._time_to_return(worker)
+            lease_at = now + leases.time_to_return_s(self, worker)
             self.presence[worker.id] = WorkerConnection(lease_at)
             self.set_timer(lease_at, "lease", worker.id)
             if worker.quarantined_until:
@@ -153,7 +151,7 @@ class Machine:
         slept = self.deadline is not None and now - self.deadline > STALL_S
         self.now = now
         if slept:
-            self._forgive()
+            leases.extend_all(self)
         for item in inputs:
             _HEAR[type(item)](self, item)
         self._expire()
@@ -207,14 +205,6 @@ class Machine:
             candidates.append(self.now)
         return min(candidates, default=None)
 
-    def _forgive(self) -> None:
-        """We slept, nobody knows since when: whoever was there gets time to come back, as after a start."""
-        for name, presence in self.presence.items():
-            presence.lease_at = max(presence.lease_at, self.now + self._time_to_return(self.state.workers[name]))
-
-    def _time_to_return(self, worker: Worker) -> float:
-        return max(RETURN_S, agent_messages.lease_s(self, worker))
-
     def _expire(self) -> None:
         timers = self._timers
         while timers and timers[0][0] <= self.now:
@@ -225,11 +215,7 @@ class Machine:
 
     def _outlook(self) -> PolicyView:
         divide = self.site_masters.divide if self.site_masters.by_site else None
-        return PolicyView(self.state, self.now, self.settings.ahead_s, self._can_take, divide)
-
-    def _can_take(self, worker: Worker) -> bool:
-        presence = self.presence.get(worker.id)
-        return presence is not None and presence.link is not None and worker.state == JOINED and not worker.quarantined_until
+        return PolicyView(self.state, self.now, self.settings.ahead_s, partial(can_take, self), divide)
 
     def _decide(self) -> None:
         self.stirred = False
@@ -253,66 +239,21 @@ class Machine:
         idle = [worker for worker in outlook.workers if not worker.held]
         for worker in idle:
             if worker.progress_at + idle_s <= self.now:
-                agent_messages.drain(self, worker, f"had nothing to do for {idle_s:g} s")
+                leases.drain(self, worker, f"had nothing to do for {idle_s:g} s")
         return min((worker.progress_at + idle_s for worker in idle if worker.state == JOINED), default=None)
 
     def _decide_tasks(self, outlook: PolicyView) -> None:
         for proposal in self.policy.propose(outlook):
             if isinstance(proposal, RecallProposal):
-                self._recall(proposal)
-            elif isinstance(proposal, DelegationProposal):
-                self._lend(proposal)
-            elif isinstance(proposal, CopyProposal):
-                self.refused_proposals += not (self._can_take(proposal.worker) and assignment.duplicate(self, proposal))
-            elif self._lawful(proposal):
+                assignment.recall(self, proposal)
+            elif isinstance(proposal, DelegationProposal) and may_delegate(self, proposal):
+                site_masters.lend(self, proposal.worker, proposal.tasks)
+            elif isinstance(proposal, CopyProposal) and may_copy(self, proposal):
+                assignment.duplicate(self, proposal)
+            elif isinstance(proposal, AssignmentProposal) and may_assign(self, proposal):
                 assignment.assign(self, proposal)
             else:
                 self.refused_proposals += 1
-
-    def _lawful(self, proposal: AssignmentProposal) -> bool:
-        """The machine is the law: a policy's proposal is believed only after this."""
-        worker = proposal.worker
-        if not self._can_take(worker) or not proposal.tasks:
-            return False
-        if worker.runs_suspect or (proposal.tasks[0].suspect and (worker.held or len(proposal.tasks) > 1)):
-            return False
-        if proposal.beside:
-            return all(map(self._can_take, proposal.beside)) and multi_node.is_lawful(proposal, self.now)
-        count = len(proposal.tasks)
-        if count > 1 and len(dict.fromkeys(proposal.tasks)) != count:
-            return False
-        free, now = dict(worker.free), count - proposal.ahead
-        shape = None
-        for place, task in enumerate(proposal.tasks):
-            if task.state != READY or task.shape.run.paused or (place and task.suspect):
-                return False
-            if task.shape is not shape:
-                shape = task.shape
-                if not worker.suits(shape, self.now) or shape.nodes > 1:
-                    return False
-            if place < now:
-                for name, amount in task.shape.needs:
-                    if name == "cores" and task.id in proposal.cores:
-                        amount = max(amount, round(proposal.cores[task.id] * UNIT))
-                    free[name] = free.get(name, 0) - amount
-                    if free[name] < 0:
-                        return False
-        return True
-
-    def _lend(self, loan: DelegationProposal) -> None:
-        fit = all(task.state == READY and not task.suspect and not task.shape.run.paused and task.shape.nodes == 1 for task in loan.tasks)
-        if self.site_masters.of(loan.worker) is None or not self._can_take(loan.worker) or not loan.tasks or not fit:
-            self.refused_proposals += 1
-        else:
-            site_masters.lend(self, loan.worker, loan.tasks)
-
-    def _recall(self, recall: RecallProposal) -> None:
-        presence = self.presence.get(recall.worker.id)
-        tasks = [task for task in recall.tasks if task.worker is recall.worker and task.state == ASSIGNED]
-        if presence is None or presence.link is None or not tasks:
-            return
-        self.record(f.TasksRecalled(recall.worker.id, [task.id for task in tasks if task not in recall.worker.lent]))
-        self.send(presence.link, m.Recall([(task.id, task.attempt) for task in tasks]))
 
     def _decide_pilots(self) -> None:
         if self.finishing or self.resting:
@@ -340,7 +281,7 @@ class Machine:
             self.refused_proposals += 1
         elif pilot.workers:
             for worker in list(pilot.workers):
-                agent_messages.drain(self, self.state.workers[worker], proposal.reason)
+                leases.drain(self, self.state.workers[worker], proposal.reason)
         else:
             self.end_pilot(pilot.id, proposal.reason, proposal.cause)
 
@@ -359,50 +300,13 @@ class Machine:
         """Send everybody home. What is unfinished stays in the journal and goes on when a master starts again."""
         self.finishing = True
         for worker in list(self.state.workers.values()):
-            agent_messages.leave(self, worker, reason)
+            leases.leave(self, worker, reason)
         for pilot in list(self.state.pilots.values()):
             if pilot.state <= ACTIVE:
                 self.end_pilot(pilot.id, reason)
         self.effects.append(e.Finish(reason))
 
-    # --- losing things --------------------------------------------------------------------------------------------------------------
-
-    def lose_worker(self, worker: Worker, reason: str, *, died: bool) -> None:
-        """A worker died (nothing of it runs any more) or fell silent: its tasks run elsewhere.
-
-        What had room there may have begun, and so may as many of those that waited there, if results were lost with it. They are charged:
-        a task that fells its worker before anybody knew that it ran would otherwise do so for ever. Those further back are believed to be
-        untouched only the first time: quick ones before such a task would otherwise hide it, again and again."""
-        if worker.ends_at is not None and self.now >= worker.ends_at:
-            agent_messages.leave(self, worker, f"{reason}, and its time was over")
-            return
-        assignment.stop_beside(self, worker)
-        started: list[Task] = list(worker.active)
-        untouched: list[Task] = list(worker.lent)
-        places = len(started)
-        for place, task in enumerate(worker.ahead):
-            (started if place < places or task.attempt > 1 or task.state == RUNNING else untouched).append(task)
-        if untouched:
-            self.record(f.TasksReturned(worker.id, [task.id for task in untouched], f"worker {worker.id} {reason}"))
-        for task in reversed(started):  # the first of them shall be the first in the queue again
-            # The end of one may have cancelled the others, when their run had its fill of failures.
-            if worker.has(task):
-                self.fail_attempt(judge_death(self.state, worker, task, reason, died))
-        self.end_worker(worker, lost=True, reason=reason)
-
-    def end_worker(self, worker: Worker, *, lost: bool, reason: str) -> None:
-        """Forget a worker that holds nothing any more, and tell it so if it still listens."""
-        self.record(f.WorkerEnded(worker.id, lost, reason))
-        self.caches.gone(worker.id)
-        site_masters.gone(self, worker)
-        presence = self.presence.pop(worker.id, None)
-        if presence is not None and presence.link is not None:
-            self.agent_links.pop(presence.link, None)
-            self.send(presence.link, m.Retire(reason))
-            self.effects.append(e.HangUp(presence.link))
-        pilot = self.state.pilots.get(worker.pilot)
-        if pilot is not None and pilot.state <= ACTIVE and pilot.joined and not pilot.workers:
-            self.end_pilot(pilot.id, reason, DIED if lost else "")
+    # --- ends -----------------------------------------------------------------------------------------------------------------------
 
     def end_pilot(self, pilot: str, reason: str, cause: str = "") -> None:
         self.record(f.PilotEnding(pilot, reason, cause))
@@ -488,25 +392,9 @@ _HEAR: dict[type, Callable[[Machine, Any], None]] = {
 # --- timers -------------------------------------------------------------------------------------------------------------------------
 
 
-def _lease_expired(machine: Machine, key: str) -> None:
-    worker, presence = machine.state.workers.get(key), machine.presence.get(key)
-    if worker is None or presence is None:
-        return
-    if presence.lease_at > machine.now:
-        machine.set_timer(presence.lease_at, "lease", key)
-        return
-    machine.lose_worker(worker, f"has been silent for {machine.settings.lease_s:g} s", died=False)
-
-
-def _quarantine_expired(machine: Machine, key: str) -> None:
-    worker = machine.state.workers.get(key)
-    if worker is not None and 0 < worker.quarantined_until <= machine.now:
-        machine.record(f.WorkerQuarantined(key, 0.0, "its quarantine is over"))
-
-
 _EXPIRE: dict[str, Callable[[Machine, str], None]] = {
-    "lease": _lease_expired,
-    "quarantine": _quarantine_expired,
+    "lease": leases.lease_expired,
+    "quarantine": leases.quarantine_expired,
     "author": client_messages.author_expired,
     "peek": client_messages.peek_expired,
 }

@@ -11,7 +11,7 @@ from pilotfish.core.data import intermediate_files, replicas
 from pilotfish.core.explain import queries
 from pilotfish.core.state import Run, Task, Worker
 from pilotfish.core.tasks import assignment, speculative_copies
-from pilotfish.core.workers import agent_messages
+from pilotfish.core.workers import leases
 from pilotfish.errors import BadInput
 from pilotfish.model import effects as e
 from pilotfish.model import facts as f
@@ -213,7 +213,7 @@ def _workers_set(machine: Machine, arguments: dict[str, Any]) -> dict[str, float
 
 def _drain(machine: Machine, arguments: dict[str, Any]) -> dict[str, str]:
     worker = queries.find_worker(machine.state, arguments)
-    agent_messages.drain(machine, worker, str(arguments.get("reason", "asked for")))
+    leases.drain(machine, worker, str(arguments.get("reason", "asked for")))
     return {"draining": worker.id}
 
 
@@ -231,7 +231,7 @@ def _revoke(machine: Machine, arguments: dict[str, Any]) -> dict[str, str]:
         machine.record(f.KeyRevoked(key_id))
     for worker in list(machine.state.workers.values()):
         if key_id == f"pilot:{worker.pilot}":
-            machine.lose_worker(worker, "had its key revoked", died=False)
+            leases.lose_worker(machine, worker, "had its key revoked", died=False)
     return {"revoked": key_id}
 
 

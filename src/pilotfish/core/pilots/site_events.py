@@ -11,7 +11,7 @@ import msgspec
 from pilotfish.core.pilots import credential_status
 from pilotfish.core.pilots.factory_interface import UNNEEDED, PilotProposal
 from pilotfish.core.pilots.pilot_records import SiteRecord
-from pilotfish.core.workers import agent_messages
+from pilotfish.core.workers import leases
 from pilotfish.errors import BadInput
 from pilotfish.model import effects as e
 from pilotfish.model import facts as f
@@ -57,9 +57,9 @@ def pilot_gone(machine: Machine, item: i.PilotGone) -> None:
     well = item.well or pilot.state == ENDING
     for worker in [worker for worker in machine.state.workers.values() if worker.pilot == item.pilot]:
         if well:
-            agent_messages.leave(machine, worker, item.reason)
+            leases.leave(machine, worker, item.reason)
         else:
-            machine.lose_worker(worker, item.reason, died=item.witnessed)
+            leases.lose_worker(machine, worker, item.reason, died=item.witnessed)
     machine.sightings.pop(item.pilot, None)
     machine.record(f.PilotEnded(item.pilot, well, item.reason, item.cause))
     record = machine.state.sites.get(pilot.site)
@@ -115,7 +115,7 @@ def _send_home(machine: Machine, name: str, reason: str) -> bool:
         if not pilot.joined and pilot.state <= ACTIVE:
             machine.end_pilot(pilot.id, reason)
         for worker in list(pilot.workers):
-            agent_messages.drain(machine, machine.state.workers[worker], reason)
+            leases.drain(machine, machine.state.workers[worker], reason)
     return bool(pilots)
 
 
@@ -190,7 +190,7 @@ def _withdraw_pilots(machine: Machine, arguments: dict[str, Any]) -> dict[str, A
         if not pilot.joined and pilot.state <= ACTIVE:
             machine.end_pilot(pilot.id, reason, UNNEEDED)
         for worker in list(pilot.workers):
-            agent_messages.drain(machine, machine.state.workers[worker], reason)
+            leases.drain(machine, machine.state.workers[worker], reason)
     return {"pilots": [pilot.id for pilot in found]}
 
 

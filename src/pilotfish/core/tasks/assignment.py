@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 from pilotfish.core.connections import WorkerConnection
 from pilotfish.core.data import intermediate_files
-from pilotfish.core.policy_interface import AssignmentProposal, CopyProposal
+from pilotfish.core.policy_interface import AssignmentProposal, CopyProposal, RecallProposal
 from pilotfish.core.state import UNIT, Task, Worker
 from pilotfish.core.tasks import multi_node, speculative_copies
 from pilotfish.model import effects as e
 from pilotfish.model import facts as f
 from pilotfish.model import messages as m
 from pilotfish.model.ids import INDEX_BITS
-from pilotfish.model.states import RUNNING
+from pilotfish.model.states import ASSIGNED
 from pilotfish.model.task import CORES, Payload, sent_bytes
 
 if TYPE_CHECKING:
@@ -46,36 +46,25 @@ def assign(machine: Machine, proposal: AssignmentProposal) -> None:
     send_all(machine, machine.presence[worker.id], proposal.tasks, proposal.cores, m.Assign)
 
 
-def duplicate(machine: Machine, proposal: CopyProposal) -> bool:
-    """Whether it is lawful; then it is done."""
-    worker = proposal.worker
-    if not proposal.tasks or len(dict.fromkeys(proposal.tasks)) != len(proposal.tasks) or worker.runs_suspect:
-        return False
-    free = dict(worker.free)
+def duplicate(machine: Machine, proposal: CopyProposal) -> None:
+    """Start the second attempts of tasks that run elsewhere; each has as many cores as the first."""
     cores: dict[int, float] = {}
     for task in proposal.tasks:
-        first = task.worker
-        if first is None or not _may_double(machine, worker, task):
-            return False
-        for name, amount in speculative_copies.needs_at(first, task):
-            free[name] = free.get(name, 0) - amount
-            if free[name] < 0:
-                return False
-            if name == CORES and task.shape.cores_max:
-                cores[task.id] = amount / UNIT
-    machine.record(f.TasksDuplicated(worker.id, [task.id for task in proposal.tasks]))
-    send_all(machine, machine.presence[worker.id], proposal.tasks, cores, m.Assign, copies=True)
-    return True
+        if task.shape.cores_max and task.worker is not None:
+            cores.update((task.id, amount / UNIT) for name, amount in speculative_copies.needs_at(task.worker, task) if name == CORES)
+    machine.record(f.TasksDuplicated(proposal.worker.id, [task.id for task in proposal.tasks]))
+    send_all(machine, machine.presence[proposal.worker.id], proposal.tasks, cores, m.Assign, copies=True)
 
 
-def _may_double(machine: Machine, worker: Worker, task: Task) -> bool:
-    """It runs elsewhere, has had no copy, its person does not mind, and it never felled a worker: it shall not fell two at a time."""
-    run = task.shape.run
-    if task.shape.nodes > 1:
-        return False
-    if task.state != RUNNING or task.worker is worker or task in machine.state.twins or run.paused or run.options.speculate is False:
-        return False
-    return not (task.troubles is not None and task.troubles.deaths) and worker.suits(task.shape, machine.now)
+def recall(machine: Machine, proposal: RecallProposal) -> None:
+    """Ask a worker to return tasks that it has not started."""
+    worker = proposal.worker
+    presence = machine.presence.get(worker.id)
+    tasks = [task for task in proposal.tasks if task.worker is worker and task.state == ASSIGNED]
+    if presence is None or presence.link is None or not tasks:
+        return
+    machine.record(f.TasksRecalled(worker.id, [task.id for task in tasks if task not in worker.lent]))
+    machine.send(presence.link, m.Recall([(task.id, task.attempt) for task in tasks]))
 
 
 def kill(machine: Machine, attempts: Iterable[tuple[Task, Worker, int]]) -> None:

@@ -11,8 +11,8 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from pilotfish.core.state import Task, Worker
-from pilotfish.core.tasks import assignment
-from pilotfish.core.workers import agent_messages
+from pilotfish.core.tasks import assignment, speculative_copies
+from pilotfish.model import effects as e
 from pilotfish.model import facts as f
 from pilotfish.model import messages as m
 from pilotfish.model.states import JOINED
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 CENTRAL, DISTRIBUTED, AUTO = "central", "distributed", "auto"
 VOUCHED_S = 40.0
 """A word of a site's master counts for so long. It says one every ten seconds."""
+MOST_CONTACTS = 20
+"""Maximum peers of its site that a new worker is told."""
 LARGE_SITE = 200
 """From so many workers on a site matches by itself, unless somebody says otherwise."""
 
@@ -81,6 +83,21 @@ def speaker(machine: Machine, worker: Worker) -> tuple[int, Any]:
         reign = machine.site_masters.by_site[worker.site] = SiteMasterTerm(worker.id, 1 if reign is None else reign.term + 1)
         presence = machine.presence[worker.id]
     return reign.term, presence.peer
+
+
+def introduce(machine: Machine, worker: Worker) -> None:
+    """To the latest of its site, who are likely to be there for longest."""
+    presence = machine.presence[worker.id]
+    if presence.peer is None:
+        if worker.lent:
+            machine.record(f.TasksReturned(worker.id, [task.id for task in worker.lent], "it no longer speaks for its site"))
+        return
+    others = (other for other in reversed(machine.state.workers.values()) if other is not worker and other.site == worker.site)
+    present = (machine.presence[other.id] for other in others if other.id in machine.presence)
+    contacts = (other.peer for other in present if other.peer is not None and other.link is not None)
+    if presence.link is not None:
+        latest = list(islice(contacts, MOST_CONTACTS))
+        machine.effects.append(e.IntroducePeer(presence.link, worker.site, latest, *speaker(machine, worker)))
 
 
 def introduced(machine: Machine, worker: Worker, term: int) -> None:
@@ -155,7 +172,7 @@ def vouch(machine: Machine, worker: Worker, message: m.DelegatedWorkers) -> None
     if not (reigns(machine, worker, message.term) if message.term else known):
         return
     if not known:
-        agent_messages.introduce(machine, worker)  # it will say again all that we did not listen to
+        introduce(machine, worker)  # it will say again all that we did not listen to
     reign = machine.site_masters.by_site[worker.site]
     workers = machine.state.workers
     for name in message.joined:
@@ -218,7 +235,15 @@ def is_lent(machine: Machine, lender: Worker, number: int, attempt: int) -> bool
     return task is not None and task in lender.lent and task.attempt == attempt
 
 
-def own_claim(machine: Machine, worker: Worker, number: int, attempt: int) -> Task | None:
+def find_current(machine: Machine, worker: Worker, number: int, attempt: int) -> Task | None:
+    """The task of an attempt that a worker reports, if that attempt is current."""
+    task = machine.state.find_task(number)
+    if task is not None and attempt and speculative_copies.attempt_at(machine.state, worker, task) == attempt and task not in worker.lent:
+        return task
+    return _own_claim(machine, worker, number, attempt)
+
+
+def _own_claim(machine: Machine, worker: Worker, number: int, attempt: int) -> Task | None:
     """A worker speaks of an attempt that is lent to its site's master: that one's word was lost or is late."""
     task = machine.state.find_task(number)
     if task is None or task.attempt != attempt or task.worker is None or task not in task.worker.lent or task.worker.site != worker.site:

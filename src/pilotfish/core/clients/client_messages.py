@@ -9,7 +9,7 @@ import msgspec
 
 from pilotfish.core.clients import pool_commands
 from pilotfish.core.clients.subscriptions import Subscription
-from pilotfish.core.explain import queries
+from pilotfish.core.explain import lookup, queries
 from pilotfish.core.pilots import site_events
 from pilotfish.core.state import CLIENT_GONE, Run
 from pilotfish.core.workers import agent_messages
@@ -249,7 +249,7 @@ def _answer_once(machine: Machine, message: m.Ask) -> Any:
 
 def _tail(machine: Machine, link: int, message: m.Ask) -> None:
     """Ask the worker that runs the task for its output so far; the reply goes to the client when it comes."""
-    task = queries.find_task(machine.state, message.arguments)
+    task = lookup.find_task(machine.state, message.arguments.get("task"))
     stream, offset = queries.read_number(message.arguments, "stream", 1), queries.read_number(message.arguments, "offset", 0)
     presence = machine.presence.get(task.worker.id) if task.worker is not None else None
     if presence is None or presence.link is None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from pilotfish.core.data import intermediate_files, replicas
-from pilotfish.core.explain import queries
+from pilotfish.core.explain import lookup, queries
 from pilotfish.core.state import Run, Task, Worker
 from pilotfish.core.tasks import assignment, speculative_copies
 from pilotfish.core.workers import leases
@@ -43,11 +43,11 @@ def _stop_at_workers(machine: Machine, tasks: Iterable[Task]) -> None:
 def _cancel(machine: Machine, arguments: dict[str, Any]) -> dict[str, int]:
     reason = str(arguments.get("reason", "asked for"))
     if "run" in arguments:
-        return {"cancelled": cancel_run(machine, queries.find_run(machine.state, arguments), reason)}
+        return {"cancelled": cancel_run(machine, lookup.find_run(machine.state, arguments.get("run")), reason)}
     names = arguments.get("tasks", [])
     if not isinstance(names, list):
         raise BadInput(f"{names!r} are not names of tasks", "pilotfish tasks lists them")
-    tasks = [queries.find_task(machine.state, {"task": name}) for name in names]
+    tasks = [lookup.find_task(machine.state, name) for name in names]
     live = list({task: None for task in tasks if task.state < DONE})
     if live:
         _stop_at_workers(machine, live)
@@ -65,7 +65,7 @@ def _resume(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def _set_paused(machine: Machine, arguments: dict[str, Any], paused: bool) -> dict[str, Any]:
-    run = queries.find_run(machine.state, arguments)
+    run = lookup.find_run(machine.state, arguments.get("run"))
     if run.paused != paused:
         machine.record(f.RunPaused(run.id, paused))
     return queries.run_row(machine, run)
@@ -77,7 +77,7 @@ MOST_WEIGHT, MOST_PRIORITY, MOST_NAME, MOST_TIME = 1e6, 1_000_000_000, 200, 1e15
 
 def _set(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
     """Change what was asked for about a run. A share that is named without a weight keeps the one that it has."""
-    run = queries.find_run(machine.state, arguments)
+    run = lookup.find_run(machine.state, arguments.get("run"))
     if run.finished:
         raise BadInput(f"run {run.id} has ended", "pilotfish status lists the runs")
     given = {name: arguments[name] for name in STEERABLE if name in arguments}
@@ -104,7 +104,7 @@ def check_options(options: RunOptions) -> None:
 
 def _rerun(machine: Machine, arguments: dict[str, Any]) -> dict[str, int]:
     """A final state never changes, so that what failed is tried again as a new run. Tasks that were skipped keep their order."""
-    run = queries.find_run(machine.state, arguments)
+    run = lookup.find_run(machine.state, arguments.get("run"))
     wanted = [task for task in run.tasks if task.state == FAILED]
     if not wanted:
         done = dict(zip(TASK_STATES, run.counts, strict=True))["done"]
@@ -159,7 +159,7 @@ def _files_for(run: Run, places: dict[int, int]) -> tuple[dict[int, tuple[Awaite
 
 
 def _forget(machine: Machine, arguments: dict[str, Any]) -> dict[str, int]:
-    run = queries.find_run(machine.state, arguments)
+    run = lookup.find_run(machine.state, arguments.get("run"))
     if not run.finished:
         raise BadInput(f"run {run.id} is not finished", f"pilotfish cancel {run.id}")
     for task in run.tasks:
@@ -212,13 +212,13 @@ def _workers_set(machine: Machine, arguments: dict[str, Any]) -> dict[str, float
 
 
 def _drain(machine: Machine, arguments: dict[str, Any]) -> dict[str, str]:
-    worker = queries.find_worker(machine.state, arguments)
+    worker = lookup.find_worker(machine.state, arguments.get("worker"))
     leases.drain(machine, worker, str(arguments.get("reason", "asked for")))
     return {"draining": worker.id}
 
 
 def _clear(machine: Machine, arguments: dict[str, Any]) -> dict[str, str]:
-    worker = queries.find_worker(machine.state, arguments)
+    worker = lookup.find_worker(machine.state, arguments.get("worker"))
     if worker.quarantined_until:
         machine.record(f.WorkerQuarantined(worker.id, 0.0, "cleared by hand"))
     return {"cleared": worker.id}

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pilotfish.core.data.data_rows import TransferView, missing, transfers_at
 from pilotfish.core.data.replicas import needs, within_reach
+from pilotfish.core.explain.reasons import Reason, count, make_reason
 from pilotfish.core.state import ContentRecord, Task
 from pilotfish.model.ids import run_of, show_task
 from pilotfish.model.quantities import show_bytes, show_seconds
@@ -14,7 +15,6 @@ from pilotfish.model.states import ASSIGNED, DRAINING
 if TYPE_CHECKING:
     from pilotfish.core.machine import Machine
 
-Reason = dict[str, Any]
 MISSING_INPUT = "missing-input"
 
 
@@ -27,13 +27,13 @@ def waits_for_inputs(machine: Machine, task: Task) -> Reason | None:
         return None
     coming = {transfer.digest: transfer for transfer in transfers_at(machine, task.worker) if not transfer.home}
     first = max(absent, key=lambda record: (record.digest in coming, record.size))
-    others = f"; {_count(len(absent) - 1, 'other')} of its inputs {'is' if len(absent) == 2 else 'are'} not there yet" if absent[1:] else ""
+    others = f"; {count(len(absent) - 1, 'other')} of its inputs {'is' if len(absent) == 2 else 'are'} not there yet" if absent[1:] else ""
     what = f"its input {_name(task, first)} ({show_bytes(first.size)})"
     if first.digest in coming:
         text = f"{what} is on its way to worker {task.worker.id}: {how_far(coming[first.digest])}{others}"
     else:
         text = f"{what} is not at worker {task.worker.id} yet{others}"
-    return _reason("staging", text, f"pilotfish data {task.shape.run.id}")
+    return make_reason("staging", text, f"pilotfish data {task.shape.run.id}")
 
 
 def waits_for_outputs(machine: Machine, task: Task) -> Reason | None:
@@ -45,11 +45,11 @@ def waits_for_outputs(machine: Machine, task: Task) -> Reason | None:
     if not going:
         return None
     slowest = max(going, key=lambda transfer: transfer.size - transfer.done)
-    what = f"{_count(len(going), 'file')} that tasks at worker {task.worker.id} made {'is' if len(going) == 1 else 'are'} on the way home"
+    what = f"{count(len(going), 'file')} that tasks at worker {task.worker.id} made {'is' if len(going) == 1 else 'are'} on the way home"
     if machine.space_full or machine.no_room_at_home:
         full = machine.no_room_at_home or "the master's disk is full"
-        return _reason("disk-full", f"{what}, and waits for room: {full}", "pilotfish doctor")
-    return _reason("sending", f"{what}: {show_bytes(slowest.size)}, {how_far(slowest)}", f"pilotfish data {task.shape.run.id}")
+        return make_reason("disk-full", f"{what}, and waits for room: {full}", "pilotfish doctor")
+    return make_reason("sending", f"{what}: {show_bytes(slowest.size)}, {how_far(slowest)}", f"pilotfish data {task.shape.run.id}")
 
 
 def lost_input(machine: Machine, task: Task) -> Reason | None:
@@ -85,7 +85,7 @@ def _about_kept(machine: Machine, code: str, text: str, record: ContentRecord, *
         text += f": task {show_task(maker.id)} made it"
         command = machine.state.runs[run_of(maker.id)].options.command.removeprefix("-- ")
         commands = (*commands, f"make it again: pilotfish run ... {command}".rstrip())
-    return _reason(code, text, *commands, "name it with --output (outputs=[...] in Python) instead of --keep, and it comes home")
+    return make_reason(code, text, *commands, "name it with --output (outputs=[...] in Python) instead of --keep, and it comes home")
 
 
 def of_missing_input(machine: Machine, task: Task) -> list[str]:
@@ -93,10 +93,10 @@ def of_missing_input(machine: Machine, task: Task) -> list[str]:
     assert task.failure is not None
     lost = lost_input(machine, task)
     if lost is not None:
-        return list(lost["commands"])
+        return list(lost.commands)
     record = _kept_and_missed(task)
     if record is not None:
-        return list(_about_kept(machine, "", "", record, f"pilotfish data {task.shape.run.id}")["commands"])
+        return list(_about_kept(machine, "", "", record, f"pilotfish data {task.shape.run.id}").commands)
     command = task.shape.run.options.command.removeprefix("-- ")
     if task.failure.blame == "user":
         return [f"run it anew, with its files as they are now: pilotfish run ... {command}".rstrip()]
@@ -139,11 +139,3 @@ def _known_name(task: Task, record: ContentRecord) -> str:
         return record.path.rpartition("/")[2]
     entries = task.shape.run.specs[task.spec].launch.get("inputs", ())
     return next((str(entry[0]) for entry in entries if record.digest in entry[2:3]), "")
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
-
-
-def _reason(code: str, text: str, *commands: str) -> Reason:
-    return {"code": code, "text": text, "commands": list(commands)}

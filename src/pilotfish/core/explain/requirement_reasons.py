@@ -5,13 +5,12 @@ from __future__ import annotations
 from difflib import get_close_matches
 from typing import Any
 
+from pilotfish.core.explain.reasons import Reason, make_reason
 from pilotfish.core.state import TaskShape, Worker
 from pilotfish.model.quantities import show_bytes
 from pilotfish.model.task import MEMORY
 from pilotfish.portable.expressions.evaluation import Expression
 from pilotfish.portable.expressions.worker_properties import lacks_quotes
-
-Reason = dict[str, Any]
 
 
 def unmet(shape: TaskShape, able: list[Worker]) -> Reason | None:
@@ -22,11 +21,7 @@ def unmet(shape: TaskShape, able: list[Worker]) -> Reason | None:
         return None
     text = f"no worker meets its requirement {shape.requirement}: {_where(shape.requirement, workers)}"
     text += "".join(_meant(name, shape.requirement, workers) for name in shape.requirement.names)
-    return {
-        "code": "requirement",
-        "text": text,
-        "commands": ["ask for less with --require", "pilotfish workers --json  (shows their properties)"],
-    }
+    return make_reason("requirement", text, "ask for less with --require", "pilotfish workers --json  (shows their properties)")
 
 
 def _meant(name: str, requirement: Expression, workers: list[Worker]) -> str:

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 from pilotfish.core.apply import apply
 from pilotfish.core.check import check, fingerprint
-from pilotfish.core.machine import Machine, Turn
+from pilotfish.core.machine import LIMITS, Machine, Turn
 from pilotfish.core.policy_interface import Policy, Provisioner
 from pilotfish.core.state import State, Task
 from pilotfish.factories.provisioner import LocalProvisioner
@@ -26,6 +26,8 @@ Kind = TypeVar("Kind", bound=m.Message)
 class Stage:
     """Every turn is checked: the invariants of the state, and that its facts, through the journal's format, give the same state."""
 
+    limits = LIMITS
+
     def __init__(self, settings: PoolSettings | None = None, policy: Policy | None = None, strategy: Provisioner | None = None) -> None:
         self.settings = settings or PoolSettings()
         self.policy = policy or Dispatcher()
@@ -42,7 +44,7 @@ class Stage:
     # --- the machine ----------------------------------------------------------------------------------------------------------------
 
     def start(self, state: State) -> None:
-        self.machine = Machine(state, self.policy, self.strategy, self.settings)
+        self.machine = Machine(state, self.policy, self.strategy, self.settings, self.limits)
         self._take(self.machine.start(self.now))
 
     def restart(self) -> None:

@@ -55,6 +55,19 @@ def _matters(fact: f.Fact) -> bool:
     return type(fact) not in _UNIMPORTANT
 
 
+@dataclass(frozen=True, slots=True)
+class MachineLimits:
+    """Limits that no user sets. Tests and simulated worlds make them small."""
+
+    ended_per_message: int = 5_000
+    """Maximum ended tasks in one message to a client."""
+    large_site: int = 200
+    """Minimum workers from which a site matches its tasks by itself, unless the pool's settings say otherwise."""
+
+
+LIMITS = MachineLimits()
+
+
 @dataclass(slots=True)
 class Turn:
     at: float
@@ -63,11 +76,12 @@ class Turn:
 
 
 class Machine:
-    def __init__(self, state: State, policy: Policy, strategy: Provisioner, settings: PoolSettings) -> None:
+    def __init__(self, state: State, policy: Policy, strategy: Provisioner, settings: PoolSettings, limits: MachineLimits = LIMITS) -> None:
         self.state = state
         self.policy = policy
         self.strategy = strategy
         self.settings = settings
+        self.limits = limits
         self.deadline: float | None = None
         self.now = self.started_at = state.at
         self.facts: list[f.Fact] = []

@@ -10,7 +10,6 @@ from heapq import heappop, heappush
 from typing import Any
 
 from pilotfish.agent.node.reconnect import DIAL_TIMEOUT_S
-from pilotfish.core.clients import subscriptions
 from pilotfish.core.policy_interface import Policy, Provisioner
 from pilotfish.factories.provisioner import LocalProvisioner
 from pilotfish.policies.dispatcher import Dispatcher
@@ -113,18 +112,14 @@ class FaultWorld:
 
     def run(self) -> WorldReport:
         """Let it all happen, until everything is over and found good."""
-        subscriptions.ITEMS_PER_MESSAGE, before = self.scenario.items_per_message, subscriptions.ITEMS_PER_MESSAGE
-        try:
-            self._begin()
-            heap = self._heap
-            while not self.over:
-                self.now, _, act, arguments = heappop(heap)
-                act(*arguments)
-                self.report.events += 1
-                if self.report.events > MOST_EVENTS:
-                    raise Violated(f"{MOST_EVENTS} events and no end")
-        finally:
-            subscriptions.ITEMS_PER_MESSAGE = before
+        self._begin()
+        heap = self._heap
+        while not self.over:
+            self.now, _, act, arguments = heappop(heap)
+            act(*arguments)
+            self.report.events += 1
+            if self.report.events > MOST_EVENTS:
+                raise Violated(f"{MOST_EVENTS} events and no end")
         self.report.virtual_s = self.now
         return self.report
 

@@ -15,8 +15,8 @@ from pilotfish.model.task import Payload, sent_bytes
 if TYPE_CHECKING:
     from pilotfish.core.machine import Machine
 
-ITEMS_PER_MESSAGE = 5_000
 BYTES_PER_MESSAGE = 8 * 1024 * 1024
+"""Maximum bytes of task outputs in one message, but for one large output."""
 
 
 @dataclass(slots=True)
@@ -72,7 +72,7 @@ def _began_by_run(audience: Subscriptions) -> dict[int, list[int]]:
 def _tell_one(machine: Machine, link: int, run: Run, watchers: dict[int, Subscription]) -> None:
     watcher = watchers[run.id]
     if watcher.cursor < len(run.ended):
-        message, payloads = _batch(run, watcher)
+        message, payloads = _batch(run, watcher, machine.limits.ended_per_message)
         machine.send(link, message, payloads)
         watcher.cursor += len(message.items)
         if watcher.cursor < len(run.ended):
@@ -83,12 +83,12 @@ def _tell_one(machine: Machine, link: int, run: Run, watchers: dict[int, Subscri
         del watchers[run.id]
 
 
-def _batch(run: Run, watcher: Subscription) -> tuple[m.Ended, list[Payload]]:
+def _batch(run: Run, watcher: Subscription, most: int) -> tuple[m.Ended, list[Payload]]:
     items: list[m.EndedItem] = []
     payloads: list[Payload] = []
     size = 0
     tasks, walls, cpus, sizes = run.tasks, run.wall_us, run.cpu_us, run.rss_kib
-    for index in run.ended[watcher.cursor : watcher.cursor + ITEMS_PER_MESSAGE]:
+    for index in run.ended[watcher.cursor : watcher.cursor + most]:
         task = tasks[index]
         output = task.output
         length = sent_bytes(output)

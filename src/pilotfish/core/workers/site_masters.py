@@ -25,8 +25,6 @@ VOUCHED_S = 40.0
 """A word of a site's master counts for so long. It says one every ten seconds."""
 MOST_CONTACTS = 20
 """Maximum peers of its site that a new worker is told."""
-LARGE_SITE = 200
-"""From so many workers on a site matches by itself, unless somebody says otherwise."""
 
 
 @dataclass(slots=True)
@@ -70,7 +68,7 @@ def matches_by_itself(machine: Machine, site: str) -> bool:
     if wanted != AUTO:
         return wanted == DISTRIBUTED
     there = (worker for worker in machine.state.workers.values() if worker.site == site and worker.state == JOINED)
-    return next(islice(there, LARGE_SITE - 1, None), None) is not None
+    return next(islice(there, machine.limits.large_site - 1, None), None) is not None
 
 
 def speaker(machine: Machine, worker: Worker) -> tuple[int, Any]:

@@ -18,6 +18,7 @@ from pilotfish.model.ids import task_id
 from pilotfish.model.settings import PoolSettings
 from pilotfish.model.task import Failure, RunOptions, TaskSpec
 from pilotfish.policies.dispatcher import Dispatcher
+from pilotfish.policies.matchers import LocalityMatcher
 
 CLIENT = 1_000_000
 Kind = TypeVar("Kind", bound=m.Message)
@@ -30,7 +31,7 @@ class Stage:
 
     def __init__(self, settings: PoolSettings | None = None, policy: Policy | None = None, strategy: Provisioner | None = None) -> None:
         self.settings = settings or PoolSettings()
-        self.policy = policy or Dispatcher()
+        self.policy = policy or Dispatcher(LocalityMatcher())
         self.strategy = strategy or LocalProvisioner()
         self.now = 1000.0
         self.journal: list[bytes] = []

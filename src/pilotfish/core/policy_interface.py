@@ -103,7 +103,7 @@ class Policy(Protocol):
     def why(self, task: Task) -> str:
         """What it has in mind with a ready task, for people; empty: nothing in particular."""
 
-    def mood(self) -> str:
+    def describe(self) -> str:
         """How it decides just now, and why, for people; empty: as always."""
 
 

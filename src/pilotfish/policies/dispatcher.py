@@ -1,24 +1,24 @@
-"""First come, first served: the oldest ready task of the highest priority goes to the first worker where it fits.
+"""Assigns ready tasks to free workers; matchers choose which.
 
-Tasks known to be short are also sent ahead, so that a worker does not wait for the master between two of them. How many follows from
-how long they take: ``ahead_s`` of work, or one task if that is more; none that takes a second or longer. What was sent ahead to a worker
-that then turns out slow is called back for an idle one.
+The oldest ready task of the highest priority goes to the first worker where it fits, unless the matcher prefers another one. Tasks known to
+be short are also sent ahead, so that a worker does not wait for the master between two of them: ``ahead_s`` of work, or one task if that is
+more, and none that takes a second or longer. Tasks that wait at a worker that turns out slow are recalled for an idle one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
-from pilotfish.core.data.replicas import within_reach
 from pilotfish.core.policy_interface import AssignmentProposal, CopyProposal, DelegationProposal, PolicyView, RecallProposal
 from pilotfish.core.state import UNIT, Needs, Task, TaskShape, Worker
 from pilotfish.core.tasks import multi_node
 from pilotfish.core.tasks.fair_share import cores_of
 from pilotfish.model.states import ASSIGNED
 from pilotfish.model.task import CORES
-from pilotfish.policies.matchers import LocalityMatcher, Matcher, Matching
+from pilotfish.policies.matcher_interface import Matcher, Matching
 from pilotfish.policies.moldable import MoldableCores
 from pilotfish.policies.multi_node_placement import MultiNodePlacement
+from pilotfish.policies.offered_tasks import OfferedTasks
 from pilotfish.policies.queue_order import QueueOrder
 from pilotfish.policies.site_delegation import call_back, lend
 from pilotfish.policies.speculation import Speculation
@@ -36,9 +36,8 @@ STALE_S = 1.0
 
 
 class Dispatcher:
-    def __init__(self, matcher: Matcher | None = None, duplication: Speculation | None = None, order: TaskOrder | None = None) -> None:
-        self.matcher = matcher or LocalityMatcher()
-        self._fallback = LocalityMatcher()
+    def __init__(self, matcher: Matcher, duplication: Speculation | None = None, order: TaskOrder | None = None) -> None:
+        self.matcher = matcher
         self._passed_over: dict[TaskShape, float] = {}
         """Since when tasks of these shapes have been ready while no worker had room for one."""
         self._reserved: dict[str, None] = {}
@@ -73,7 +72,7 @@ class Dispatcher:
         if state.suspects:
             kept = _place_suspects(outlook, proposals)
         turns = QueueOrder(state, outlook.now)
-        supplies = [_Supply(shape, self._order.of(state, shape, outlook.now)) for shape in turns.shapes]
+        supplies = [OfferedTasks(shape, self._order.of(state, shape, outlook.now)) for shape in turns.shapes]
         supplies, promised = self._gather(outlook, supplies, kept, turns, proposals)
         spoken_for = _lend(outlook, supplies, proposals) if outlook.sites else {}
         if not supplies:
@@ -115,12 +114,8 @@ class Dispatcher:
 
     def _match(self, outlook: PolicyView, roomy: list[Worker], turns: QueueOrder) -> Matching:
         shapes = [shape for shape in turns.leading if shape.nodes == 1]
-        if not turns.contested:
-            return self.matcher.match(outlook, roomy, shapes)
-        # What keeps tasks back for later cannot know whose turn it will be then.
-        matcher = self._fallback if self.matcher.keeps_back else self.matcher
-        preferred, governed = matcher.match(outlook, roomy, shapes)
-        return Matching(turns.moderate(preferred, roomy), governed)
+        preferred, governed = self.matcher.match(outlook, roomy, shapes, turns.contested)
+        return Matching(turns.moderate(preferred, roomy), governed) if turns.contested else Matching(preferred, governed)
 
     def next_look_at(self, outlook: PolicyView) -> float | None:
         """Tasks that wait at a worker while another one idles need a second look, and so do tasks that nobody has room for."""
@@ -136,17 +131,17 @@ class Dispatcher:
     def why(self, task: Task) -> str:
         return self.matcher.why(task)
 
-    def mood(self) -> str:
-        return self.matcher.mood()
+    def describe(self) -> str:
+        return self.matcher.describe()
 
     def _gather(
         self,
         outlook: PolicyView,
-        supplies: list[_Supply],
+        supplies: list[OfferedTasks],
         kept: dict[str, None],
         turns: QueueOrder,
         proposals: list[AssignmentProposal | DelegationProposal | RecallProposal],
-    ) -> tuple[list[_Supply], dict[str, TaskShape]]:
+    ) -> tuple[list[OfferedTasks], dict[str, TaskShape]]:
         """Place tasks of several nodes. What is left to be given, and workers that are kept free for some of them."""
         wanting = [supply for supply in supplies if supply.shape.nodes > 1]
         if not wanting:
@@ -159,11 +154,11 @@ class Dispatcher:
         return others, gathered.kept
 
     def _reserve(
-        self, outlook: PolicyView, roomy: list[Worker], supplies: list[_Supply], kept: dict[str, None]
-    ) -> dict[str, list[_Supply]]:
+        self, outlook: PolicyView, roomy: list[Worker], supplies: list[OfferedTasks], kept: dict[str, None]
+    ) -> dict[str, list[OfferedTasks]]:
         """Large tasks must not starve behind a stream of small ones: after a while, a worker is kept free for one until it fits."""
         passed_over, self._passed_over = self._passed_over, {}
-        reserved: dict[str, list[_Supply]] = {}
+        reserved: dict[str, list[OfferedTasks]] = {}
         for place, supply in enumerate(supplies):
             shape = supply.shape
             if _has_place(outlook, shape, roomy, reserved):
@@ -179,73 +174,8 @@ class Dispatcher:
         return reserved
 
 
-class _Supply:
-    """The ready tasks of a shape, handed out one by one during one round of proposals."""
-
-    __slots__ = ("_avoiding", "_beyond", "_passed_over", "left", "shape", "spoken_for", "tasks")
-
-    def __init__(self, shape: TaskShape, tasks: Iterable[Task]) -> None:
-        self.shape = shape
-        self.tasks: Iterator[Task] = iter(tasks)
-        self.left = len(shape.queue)
-        self.spoken_for: dict[Task, None] = {}
-        """Those that go to a certain worker."""
-        self._avoiding: list[Task] = []
-        """Those that some worker was not given because they failed there."""
-        self._passed_over: list[Task] = []
-        self._beyond: dict[str, int] = {}
-        """By site: so many of the first that were passed over are out of its reach, and need not be looked at again."""
-
-    def take(self, outlook: PolicyView, worker: Worker) -> Task | None:
-        found = self._again(outlook, worker) if self._avoiding or self._passed_over else None
-        found = found or self._next(outlook, worker)
-        self.left -= found is not None
-        return found
-
-    def _again(self, outlook: PolicyView, worker: Worker) -> Task | None:
-        for place, task in enumerate(self._avoiding):
-            if not _avoids(outlook, task, worker) and _in_reach(outlook, task, worker):
-                return self._avoiding.pop(place)
-        for place in range(self._beyond.get(worker.site, 0), len(self._passed_over)):
-            if _in_reach(outlook, self._passed_over[place], worker):
-                self._beyond = {site: count - (count > place) for site, count in self._beyond.items()}
-                self._beyond[worker.site] = place
-                return self._passed_over.pop(place)
-        return None
-
-    def _next(self, outlook: PolicyView, worker: Worker) -> Task | None:
-        found = None
-        shared = self.shape.run.spec_contents
-        for task in self.tasks:
-            if task in self.spoken_for:
-                continue
-            if task.troubles is not None and _avoids(outlook, task, worker):
-                self._avoiding.append(task)
-            elif (shared or task.contents) and not _in_reach(outlook, task, worker):
-                self._passed_over.append(task)
-            else:
-                found = task
-                break
-        if self._passed_over:
-            self._beyond[worker.site] = len(self._passed_over)
-        return found
-
-
-def _avoids(outlook: PolicyView, task: Task, worker: Worker) -> bool:
-    """Did it fail here, and is there another place for it?"""
-    if task.troubles is None or task.troubles.avoid != worker.id:
-        return False
-    others = (other for other in outlook.workers if other is not worker and other.suits(task.shape, outlook.now))
-    return any(_in_reach(outlook, task, other) for other in others)
-
-
-def _in_reach(outlook: PolicyView, task: Task, worker: Worker) -> bool:
-    reach = within_reach if task.shape.nodes == 1 else multi_node.within_reach
-    return reach(outlook.state, task, worker.site)
-
-
 def _lend(
-    outlook: PolicyView, supplies: list[_Supply], proposals: list[AssignmentProposal | DelegationProposal | RecallProposal]
+    outlook: PolicyView, supplies: list[OfferedTasks], proposals: list[AssignmentProposal | DelegationProposal | RecallProposal]
 ) -> dict[Task, None]:
     """What is lent to masters of sites is not for others."""
     loans = lend(outlook, [supply.shape for supply in supplies])
@@ -276,7 +206,7 @@ def _place_suspects(outlook: PolicyView, proposals: list[AssignmentProposal | De
 
 
 def _fill(
-    outlook: PolicyView, worker: Worker, supplies: list[_Supply], preferred: Sequence[Task], turns: QueueOrder, molding: MoldableCores
+    outlook: PolicyView, worker: Worker, supplies: list[OfferedTasks], preferred: Sequence[Task], turns: QueueOrder, molding: MoldableCores
 ) -> AssignmentProposal:
     """Give the worker what fits now: first what had better run there than anywhere else."""
     free = dict(worker.free)
@@ -327,7 +257,7 @@ def _fits(free: dict[str, int], needs: Needs) -> bool:
 
 
 def _add_ahead(
-    outlook: PolicyView, proposal: AssignmentProposal, supplies: list[_Supply], others: list[_Supply], turns: QueueOrder
+    outlook: PolicyView, proposal: AssignmentProposal, supplies: list[OfferedTasks], others: list[OfferedTasks], turns: QueueOrder
 ) -> None:
     """Tasks ahead must be like all that the worker has, so that master and agent agree on what starts next. ``others``: whose turn may be
     first, also if nothing of them is to be sent ahead."""
@@ -356,7 +286,7 @@ def _add_ahead(
                 break
 
 
-def _with_room(outlook: PolicyView, supplies: list[_Supply], kept: Collection[str]) -> list[Worker]:
+def _with_room(outlook: PolicyView, supplies: list[OfferedTasks], kept: Collection[str]) -> list[Worker]:
     """Where one of these tasks fits. What needs cores can only be where there are some to spare."""
     among = outlook.roomy
     for supply in supplies:

@@ -8,24 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from pilotfish.core.policy_interface import AssignmentProposal, PolicyView
-from pilotfish.core.state import Task, TaskShape, Worker
+from pilotfish.core.state import TaskShape, Worker
 from pilotfish.core.tasks.multi_node import within_reach
+from pilotfish.policies.offered_tasks import OfferedTasks
 from pilotfish.policies.queue_order import QueueOrder
 
 PATIENCE_S = 5.0
 """How long such a task is passed over before workers are kept free for it."""
 SOON_S = 0.01
 """What is left of the room of workers that were just given one is looked at again so soon."""
-
-
-class Supply(Protocol):
-    shape: TaskShape
-    left: int
-
-    def take(self, outlook: PolicyView, worker: Worker) -> Task | None: ...
 
 
 @dataclass(slots=True)
@@ -45,7 +38,7 @@ class MultiNodePlacement:
         self._look_at: float | None = None
 
     def gather(
-        self, outlook: PolicyView, wanting: Sequence[Supply], rest: Sequence[Supply], busy: dict[str, None], turns: QueueOrder
+        self, outlook: PolicyView, wanting: Sequence[OfferedTasks], rest: Sequence[OfferedTasks], busy: dict[str, None], turns: QueueOrder
     ) -> Placements:
         """``wanting``: those of several nodes; ``rest``: all else that waits; ``busy``: workers that are not to be had."""
         gathered = Placements()
@@ -75,7 +68,9 @@ class MultiNodePlacement:
         """Nothing waits."""
         self._since, self._kept, self._look_at = {}, {}, None
 
-    def _place(self, outlook: PolicyView, supply: Supply, pilots: dict[str, list[Worker]], gathered: Placements, turns: QueueOrder) -> bool:
+    def _place(
+        self, outlook: PolicyView, supply: OfferedTasks, pilots: dict[str, list[Worker]], gathered: Placements, turns: QueueOrder
+    ) -> bool:
         """Whether one was placed, or more. What is kept for others is not taken."""
         shape, placed = supply.shape, False
         for workers in pilots.values():

@@ -10,22 +10,13 @@ import math
 from collections import deque
 from collections.abc import Iterable, Iterator
 from heapq import heapify, heappop, heappush
-from typing import Protocol, TypeVar
 
 from pilotfish.core.state import UNIT, Needs, Run, State, Task, TaskShape, Worker
 from pilotfish.core.tasks import run_deadlines
 from pilotfish.core.tasks.fair_share import ShareAccount, cores_of, standing, typical_s
 from pilotfish.model.task import CORES
+from pilotfish.policies.offered_tasks import OfferedTasks
 
-
-class OfferedTasks(Protocol):
-    """Tasks of a shape of which some are left to be given."""
-
-    shape: TaskShape
-    left: int
-
-
-Offered = TypeVar("Offered", bound=OfferedTasks)
 Key = tuple[int, float, float]
 
 
@@ -83,12 +74,12 @@ class QueueOrder:
                     moderate.setdefault(worker, []).append(task)
         return moderate
 
-    def offer(self, supplies: list[Offered]) -> Iterable[Offered]:
+    def offer(self, supplies: list[OfferedTasks]) -> Iterable[OfferedTasks]:
         """The supplies in turns. If it is contested, one that was taken from (``gave`` was told) is offered again when it is its turn."""
         return self._in_turns(supplies) if self.contested else supplies
 
-    def _in_turns(self, supplies: list[Offered]) -> Iterator[Offered]:
-        lines: dict[tuple[int, ShareAccount, Run | None], deque[Offered]] = {}
+    def _in_turns(self, supplies: list[OfferedTasks]) -> Iterator[OfferedTasks]:
+        lines: dict[tuple[int, ShareAccount, Run | None], deque[OfferedTasks]] = {}
         for supply in supplies:
             if supply.left:
                 run = supply.shape.run
@@ -119,7 +110,7 @@ class QueueOrder:
         if run in self._needed:
             self._needed[run] -= cores
 
-    def is_first(self, supply: Offered, supplies: Iterable[Offered]) -> bool:
+    def is_first(self, supply: OfferedTasks, supplies: Iterable[OfferedTasks]) -> bool:
         """May tasks of it be sent ahead, or had others better have the room as soon as it is free?"""
         if not self.contested:
             return supply.shape is self.shapes[0] or not any(

@@ -13,6 +13,7 @@ from pilotfish.agent.node.reconnect import DIAL_TIMEOUT_S
 from pilotfish.core.policy_interface import Policy, Provisioner
 from pilotfish.factories.provisioner import LocalProvisioner
 from pilotfish.policies.dispatcher import Dispatcher
+from pilotfish.policies.matchers import LocalityMatcher
 from pilotfish.policies.speculation import Speculation, forecast
 from tests.simulation.checks.oracle import Oracle, Violated
 from tests.simulation.world.eager_copies import EagerCopies
@@ -96,7 +97,7 @@ class FaultWorld:
         eagerness = self.scenario.copies
         if eagerness:
             return EagerCopies(eagerness, random.Random(f"copies {self.scenario.seed} {self.now}"))
-        return Dispatcher(duplication=Speculation(eagerness is not None, forecast))
+        return Dispatcher(LocalityMatcher(), Speculation(eagerness is not None, forecast))
 
     def strategy(self) -> Provisioner:
         return LocalProvisioner() if self.scenario.fixed_strategy else FixedFleet(self.scenario.sites)

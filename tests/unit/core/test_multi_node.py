@@ -19,6 +19,7 @@ from pilotfish.model.site import PilotSize, Site
 from pilotfish.model.states import ASSIGNED, CANCELLED, DONE, DRAINING, FAILED, READY, RUNNING
 from pilotfish.model.task import Request, RunOptions, TaskSpec
 from pilotfish.policies.dispatcher import PATIENCE_S, Dispatcher
+from pilotfish.policies.matchers import LocalityMatcher
 from tests.support.machine_stage import CLIENT, Stage, fail
 from tests.unit.core.test_site_events import add, stage_with
 
@@ -256,7 +257,7 @@ class Told(Dispatcher):
     """Proposes what a test asks for, and nothing else."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(LocalityMatcher())
         self.wish: AssignmentProposal | None = None
 
     def propose(self, outlook: PolicyView) -> list[AssignmentProposal]:  # type: ignore[override]

@@ -308,7 +308,7 @@ _FINDERS: dict[str, Callable[[State, object], Subject]] = {
 def _forecasts(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
     return {
         "policy": machine.settings.policy,
-        "reason": machine.policy.mood(),
+        "reason": machine.policy.describe(),
         "quality": machine.state.forecasts.quality(),
         "forecasts": [*machine.state.forecasts.table(), *speedups.table(machine.state)],
     }

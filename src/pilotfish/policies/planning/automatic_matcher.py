@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import islice
-from typing import ClassVar
 
 from pilotfish.core.policy_interface import PolicyView
 from pilotfish.core.state import ContentRecord, Task, TaskShape, Worker
 from pilotfish.model.states import WAITING
-from pilotfish.policies.matchers import LocalityMatcher, Matching
+from pilotfish.policies.matcher_interface import Matching
+from pilotfish.policies.matchers import LocalityMatcher
 from pilotfish.policies.planning.link_estimates import is_at
 from pilotfish.policies.planning.planned_matcher import PlannedMatcher
 
@@ -39,8 +39,6 @@ UNEVEN = 3.0
 
 
 class AutomaticMatcher:
-    keeps_back: ClassVar[bool] = True
-
     def __init__(self) -> None:
         self.planner = PlannedMatcher("max-min")
         self.nearest = LocalityMatcher()
@@ -49,12 +47,14 @@ class AutomaticMatcher:
         self._look_at = 0.0
         self._with_inputs = False
 
-    def match(self, outlook: PolicyView, roomy: Sequence[Worker], shapes: Sequence[TaskShape]) -> Matching:
+    def match(self, outlook: PolicyView, roomy: Sequence[Worker], shapes: Sequence[TaskShape], contested: bool) -> Matching:
+        if contested:
+            return self.nearest.match(outlook, roomy, shapes, contested)
         with_inputs = any(shape.wanting or shape.run.spec_contents for shape in shapes)
         if outlook.now >= self._look_at or with_inputs != self._with_inputs:
             self._with_inputs = with_inputs
             self._choose(outlook, shapes)
-        return self.chosen.match(outlook, roomy, shapes)
+        return self.chosen.match(outlook, roomy, shapes, contested)
 
     def next_look_at(self, outlook: PolicyView) -> float | None:
         return self.chosen.next_look_at(outlook)
@@ -63,7 +63,7 @@ class AutomaticMatcher:
         said = self.chosen.why(task)
         return f"{said}; it is planned because {self.reason}" if said else ""
 
-    def mood(self) -> str:
+    def describe(self) -> str:
         return f"{'serves workers as they come' if self.chosen is self.nearest else 'plans'}, because {self.reason}"
 
     def _choose(self, outlook: PolicyView, shapes: Sequence[TaskShape]) -> None:

@@ -9,16 +9,18 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Sequence
+from functools import partial
 from itertools import islice
 from statistics import median
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from pilotfish.core.data.replicas import needs, within_reach
 from pilotfish.core.policy_interface import PolicyView
 from pilotfish.core.state import ContentRecord, Run, Task, TaskShape, Worker
 from pilotfish.model.ids import INDEX_MASK
 from pilotfish.model.states import READY, WAITING
-from pilotfish.policies.matchers import Matching
+from pilotfish.policies.matcher_interface import Matching
+from pilotfish.policies.matchers import prefer
 from pilotfish.policies.planning.link_estimates import LinkEstimates, smallest_first
 
 if TYPE_CHECKING:
@@ -33,14 +35,13 @@ PLACEMENT_S, TASK_S = 0.001, 1e-4
 AGAIN_S = 1.0
 """A worker without work makes for a new plan when the last one is so old."""
 MOST_TASKS = 4_000
-"""So many tasks are planned at a time, so that the master never stands still for long."""
+"""Maximum tasks planned at a time, so that the master never stops for long."""
 
 
 class PlannedMatcher:
-    keeps_back: ClassVar[bool] = True
-
-    def __init__(self, heuristic: Heuristic) -> None:
+    def __init__(self, heuristic: Heuristic, most_tasks: int = MOST_TASKS) -> None:
         self.heuristic: Heuristic = heuristic
+        self._most_tasks = most_tasks
         self.plans = 0
         self.transfers = LinkEstimates()
         self.ends: dict[Task, float] = {}
@@ -70,7 +71,9 @@ class PlannedMatcher:
         """There are such, and somebody idles."""
         self._left = 0
 
-    def match(self, outlook: PolicyView, roomy: Sequence[Worker], shapes: Sequence[TaskShape]) -> Matching:
+    def match(self, outlook: PolicyView, roomy: Sequence[Worker], shapes: Sequence[TaskShape], contested: bool) -> Matching:
+        if contested:
+            return Matching(prefer(outlook, roomy, shapes))
         self._has_room = bool(roomy)
         if not roomy:
             return Matching({}, dict.fromkeys(shapes) if outlook.workers else {})
@@ -98,7 +101,7 @@ class PlannedMatcher:
         nowhere = f"a plan ({self.heuristic}) has no place for it yet: where there is room, it would end later than if it waits"
         return nowhere if self.plans else ""
 
-    def mood(self) -> str:
+    def describe(self) -> str:
         return f"plans by {self.heuristic}: {self.plans} so far"
 
     def seconds(self, outlook: PolicyView, task: Task) -> float:
@@ -186,17 +189,18 @@ class PlannedMatcher:
         self.ends[task] = outlook.now + self.seconds(outlook, task) * outlook.state.forecasts.slowness(worker.id, worker.site)
 
     def _plan(self, outlook: PolicyView, shapes: Sequence[TaskShape]) -> None:
-        from pilotfish.policies.planning.chart_from_state import draw  # numpy is for those who plan
+        from pilotfish.policies.planning.chart_from_state import PlanInputs, draw  # imports numpy
 
         self.plans += 1
         self.ends = {task: end for task, end in self.ends.items() if task.worker is not None}
         running = {task.shape.run.class_of(task.spec) for task in self.ends}
         self._since = {kind: since for kind, since in self._since.items() if kind in running}
         self.transfers.look(outlook)
-        tasks = [task for shape in shapes for task in _representatives(shape, max(1, MOST_TASKS // len(shapes)))]
+        tasks = [task for shape in shapes for task in _representatives(shape, max(1, self._most_tasks // len(shapes)))]
         seconds = [self.seconds(outlook, task) for task in tasks]
         lasts_s = min(LATEST_S, max(SOONEST_S, median(seconds) / 2)) if seconds else LATEST_S
-        placed = draw(self, outlook, tasks, seconds, 2 * lasts_s)
+        inputs = PlanInputs(self.heuristic, self.transfers, self.ends, partial(self.seconds, outlook))
+        placed = draw(inputs, outlook, tasks, seconds, 2 * lasts_s)
         self._queues = {}
         for worker, task in placed:
             self._queues.setdefault(worker.id, deque()).append(task)

@@ -14,6 +14,15 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 UNLIMITED = math.inf
+SMOOTHING = 0.5
+"""How much the latest chunk counts, next to all before it."""
+LEAST_UNIT_S = 1e-9
+SMALL_BYTES = 64 * 1024
+"""As long as all chunks move about the same, what moving takes is put down to latency if they move less than this, else to bandwidth."""
+SPREAD = 0.05
+FORGIVING = 0.8
+"""So much of a worker's slowness and latency is still believed after each iteration without it: it must be tried again some time."""
+GOLDEN = (math.sqrt(5) - 1) / 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,17 +245,7 @@ def heterogeneity(mu: Sequence[float]) -> float:
     return math.sqrt(sum((1 - one / average) ** 2 for one in mu) / (len(mu) - 1))
 
 
-# What adaptive workload balancing learns from chunks that were done: speeds, bandwidths, latencies and the application's f_c.
-
-SMOOTHING = 0.5
-"""How much the latest chunk counts, next to all before it."""
-LEAST_UNIT_S = 1e-9
-SMALL_BYTES = 64 * 1024
-"""As long as all chunks move about the same, what moving takes is put down to latency if they move less than this, else to bandwidth."""
-SPREAD = 0.05
-FORGIVING = 0.8
-"""So much of a worker's slowness and latency is still believed after each iteration without it: it must be tried again some time."""
-GOLDEN = (math.sqrt(5) - 1) / 2
+# --- learning from finished chunks ------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

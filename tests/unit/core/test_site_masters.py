@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from pilotfish.agent.peers.site_matching import ANSWER_S, CALL_S
 from pilotfish.core.machine import MachineLimits
 from pilotfish.core.state import Task

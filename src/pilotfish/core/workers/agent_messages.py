@@ -294,7 +294,10 @@ def find_again(machine: Machine, digests: Iterable[str]) -> None:
 def _returned(machine: Machine, worker: Worker, items: list[tuple[int, int]]) -> None:
     tasks: dict[int, None] = {}
     for number, attempt in items:
-        if site_masters.is_lent(machine, worker, number, attempt) or site_masters.find_current(machine, worker, number, attempt) is not None:
+        if (
+            site_masters.is_lent(machine, worker, number, attempt)
+            or site_masters.find_current(machine, worker, number, attempt) is not None
+        ):
             tasks[number] = None
     if tasks:
         machine.record(f.TasksReturned(worker.id, list(tasks), "handed back"))

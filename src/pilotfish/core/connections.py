@@ -1,4 +1,4 @@
-"""Who can be reached just now. Not part of the state: after a restart nobody is there yet."""
+"""Keeps the link, lease and known specs of each connected worker. Not part of the state: after a restart no worker is connected."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The master as a pure machine: inputs and a clock go in, facts and effects come out.
+"""Turns inputs and a clock into facts and effects: the master as a pure machine.
 
-It does no I/O and asks no time. A host (live or simulated) calls ``start`` once and ``handle`` whenever something happened or the
-``deadline`` came; it writes the facts down, makes them durable, and only then performs the effects.
+It does no I/O and reads no clock. A host (live or simulated) calls ``start`` once, and ``handle`` whenever something happened or the
+``deadline`` came. The host makes the facts durable and only then performs the effects.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What policies and strategies see and may propose. The machine checks every proposal; a bad one is refused and counted."""
+"""Defines what a policy sees and may propose. The machine checks every proposal; an unlawful one is refused and counted."""
 
 from __future__ import annotations
 

@@ -25,23 +25,23 @@ from pilotfish.policies.speculation import Speculation
 from pilotfish.policies.task_order import CriticalPathOrder, TaskOrder
 
 OVERHEAD_US = 20.0
-"""What a call costs beside its own run time: no task is taken to be shorter than this."""
+"""Overhead of a call in microseconds; no task counts as shorter."""
 MAX_AHEAD_PER_SLOT = 256
 LONG_US = 1_000_000
-"""A task that takes this long is never sent ahead."""
+"""Microseconds from which a task is never sent ahead."""
 PATIENCE_S = 5.0
-"""How long a task that fits no worker just now is passed over before one is kept free for it."""
+"""Seconds until a worker is kept free for a task that fits none now."""
 STALE_S = 1.0
-"""A worker that ended nothing for so long may be asked to hand back what waits there."""
+"""Seconds without an ended task after which tasks that wait at a worker may be recalled."""
 
 
 class Dispatcher:
     def __init__(self, matcher: Matcher, duplication: Speculation | None = None, order: TaskOrder | None = None) -> None:
         self.matcher = matcher
         self._passed_over: dict[TaskShape, float] = {}
-        """Since when tasks of these shapes have been ready while no worker had room for one."""
+        """By shape: since when tasks are ready and no worker has room for one."""
         self._reserved: dict[str, None] = {}
-        """Workers that were kept free for them when it was last looked."""
+        """Workers that were kept free for them in the last round."""
         self._call_back_at = 0.0
         self._order = order or CriticalPathOrder()
         self.duplication = duplication or Speculation()
@@ -118,7 +118,7 @@ class Dispatcher:
         return Matching(turns.moderate(preferred, roomy), governed) if turns.contested else Matching(preferred, governed)
 
     def next_look_at(self, outlook: PolicyView) -> float | None:
-        """Tasks that wait at a worker while another one idles need a second look, and so do tasks that nobody has room for."""
+        """When to look again at tasks that wait at one worker while another is idle, and at tasks that no worker has room for."""
         moments = [since + PATIENCE_S for since in self._passed_over.values()]
         if outlook.state.sent_ahead:
             moments += [worker.progress_at + STALE_S for worker in _held_up(outlook)]
@@ -142,7 +142,7 @@ class Dispatcher:
         turns: QueueOrder,
         proposals: list[AssignmentProposal | DelegationProposal | RecallProposal],
     ) -> tuple[list[OfferedTasks], dict[str, TaskShape]]:
-        """Place tasks of several nodes. What is left to be given, and workers that are kept free for some of them."""
+        """Place multi-node tasks. Returns the other tasks, and the workers that are kept free, by id."""
         wanting = [supply for supply in supplies if supply.shape.nodes > 1]
         if not wanting:
             self._gathering.forget()
@@ -156,7 +156,7 @@ class Dispatcher:
     def _reserve(
         self, outlook: PolicyView, roomy: list[Worker], supplies: list[OfferedTasks], kept: dict[str, None]
     ) -> dict[str, list[OfferedTasks]]:
-        """Large tasks must not starve behind a stream of small ones: after a while, a worker is kept free for one until it fits."""
+        """Keep a worker free for a large task that has waited long: it would starve behind a stream of small ones."""
         passed_over, self._passed_over = self._passed_over, {}
         reserved: dict[str, list[OfferedTasks]] = {}
         for place, supply in enumerate(supplies):
@@ -177,14 +177,14 @@ class Dispatcher:
 def _lend(
     outlook: PolicyView, supplies: list[OfferedTasks], proposals: list[AssignmentProposal | DelegationProposal | RecallProposal]
 ) -> dict[Task, None]:
-    """What is lent to masters of sites is not for others."""
+    """Delegate tasks to site masters. Returns these tasks, which other workers do not get."""
     loans = lend(outlook, [supply.shape for supply in supplies])
     proposals.extend(loans)
     return {task: None for loan in loans for task in loan.tasks}
 
 
 def _place_suspects(outlook: PolicyView, proposals: list[AssignmentProposal | DelegationProposal | RecallProposal]) -> dict[str, None]:
-    """Suspects need a worker of their own. Returns workers that are not for others; one is kept free for the first that has no place."""
+    """Place suspect tasks, each alone at a worker. Returns workers that get nothing else; one is kept free for the first that has none."""
     workers = [worker for worker in (*outlook.workers, *outlook.vouched) if not worker.runs_suspect]
     used: dict[str, None] = {}
     kept_for: Task | None = None
@@ -208,7 +208,7 @@ def _place_suspects(outlook: PolicyView, proposals: list[AssignmentProposal | De
 def _fill(
     outlook: PolicyView, worker: Worker, supplies: list[OfferedTasks], preferred: Sequence[Task], turns: QueueOrder, molding: MoldableCores
 ) -> AssignmentProposal:
-    """Give the worker what fits now: first what had better run there than anywhere else."""
+    """Give the worker what fits now, preferred tasks first."""
     free = dict(worker.free)
     proposal = AssignmentProposal(worker, list(preferred))
     if preferred:
@@ -259,8 +259,9 @@ def _fits(free: dict[str, int], needs: Needs) -> bool:
 def _add_ahead(
     outlook: PolicyView, proposal: AssignmentProposal, supplies: list[OfferedTasks], others: list[OfferedTasks], turns: QueueOrder
 ) -> None:
-    """Tasks ahead must be like all that the worker has, so that master and agent agree on what starts next. ``others``: whose turn may be
-    first, also if nothing of them is to be sent ahead."""
+    """Send short tasks ahead. They must be like all tasks of the worker, so that master and agent agree on what starts next.
+
+    ``others``: tasks that may be earlier in the queue, even if none of them is sent ahead."""
     worker = proposal.worker
     held = next(iter(worker.active), None) or (proposal.tasks[0] if proposal.tasks else None)
     if held is None or (outlook.state.gangs and multi_node.is_beside(worker)):
@@ -287,7 +288,7 @@ def _add_ahead(
 
 
 def _with_room(outlook: PolicyView, supplies: list[OfferedTasks], kept: Collection[str]) -> list[Worker]:
-    """Where one of these tasks fits. What needs cores can only be where there are some to spare."""
+    """Workers where one of these tasks fits."""
     among = outlook.roomy
     for supply in supplies:
         if not cores_of(supply.shape.needs):
@@ -322,7 +323,7 @@ def _uniform(worker: Worker, proposal: AssignmentProposal, shape: TaskShape) -> 
 
 
 def _depth(outlook: PolicyView, worker: Worker, shape: TaskShape) -> int:
-    """How many such short tasks may wait at the worker."""
+    """How many tasks of this shape may wait at the worker."""
     slots = min(worker.capacity.get(name, 0) // amount for name, amount in shape.needs) if shape.needs else 1
     mean_s = max(shape.mean_us, OVERHEAD_US) / 1e6
     window = max(outlook.ahead_s, worker.poll_s)
@@ -330,7 +331,7 @@ def _depth(outlook: PolicyView, worker: Worker, shape: TaskShape) -> int:
 
 
 def _held_up(outlook: PolicyView, proposals: Sequence[AssignmentProposal | DelegationProposal | RecallProposal] = ()) -> Iterator[Worker]:
-    """Where tasks wait that could begin at once at an idle worker, and have not been asked back yet."""
+    """Workers where tasks wait that could start at once at an idle worker, and that were not recalled yet."""
     waiting = [worker for worker in outlook.state.sent_ahead if worker.ahead and not worker.recalled]
     if not waiting:
         return

@@ -1,8 +1,8 @@
-"""Adaptive workload balancing (AWLB): how much of a divisible load each worker gets, so that all of them end at the same time.
+"""Computes chunk sizes so that all workers finish together (adaptive workload balancing, AWLB), and learns speeds from finished chunks.
 
-Worker i does p_i units of work in a second, and n_i bytes in a second reach it; the application moves f_c bytes for each unit. Then w units
-take w (1/p_i + f_c/n_i) and what each chunk costs whatever its size. With mu_i = p_i/n_i, a worker's weight is p_i / (1 + f_c mu_i). Who
-costs more than he brings is left out, which is how the best subset is found: in the one optimum everybody who takes part ends together.
+Worker i does p_i units of work per second and receives n_i bytes per second; the application moves f_c bytes per unit. Then w units take
+w (1/p_i + f_c/n_i), plus a fixed cost per chunk. With mu_i = p_i/n_i, the weight of a worker is p_i / (1 + f_c mu_i). A worker that costs
+more than it contributes is left out. This finds the best subset: in the one optimum, all workers that take part finish together.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""How many cores a moldable task gets: so many that all that wait are done soonest, as far as measured times tell.
+"""Chooses how many cores a moldable task gets: the number with which all waiting tasks finish soonest.
 
-What ended with so many cores took so long. Through these times goes Amdahl's curve, t(n) = s + p/n: a part that cannot be shared, and one
-that can. With n cores each, the free cores make so many places, the tasks that wait take so many turns on them, and each turn takes t(n):
-the n for which that is least is granted. When more tasks wait than there are cores, that is the n which costs the fewest core-seconds; in
-the tail, as many as shorten the end. Of a class of which nothing is known, the first tasks try different numbers.
+Amdahl's curve t(n) = s + p/n is fitted to the measured times: a serial part and a parallel part. With n cores each, the free cores give a
+number of places, the waiting tasks take a number of rounds on them, and each round takes t(n). The n with the least total is granted. When
+more tasks wait than there are cores, that is the n that costs the fewest core-seconds; in the tail, it is as many as shorten the end. The
+first tasks of an unknown class try different numbers.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Workers for tasks of several nodes: all of one pilot, and all with room at the same time.
+"""Finds or reserves enough workers of one pilot for a multi-node task.
 
-Such a task is placed when enough workers of one pilot happen to have room. When none had for a while, some of one pilot are kept free for
-it, but for tasks of higher priority, until all of them have room: it waits for that at most as long as what runs there takes.
+The task is placed when enough workers of one pilot have room. When it has waited for a while, workers of one pilot are kept free for it
+(tasks of higher priority may still use them) until all of them have room: at most as long as the tasks that run there take.
 """
 
 from __future__ import annotations

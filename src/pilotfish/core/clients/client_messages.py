@@ -1,4 +1,4 @@
-"""What the machine makes of a client's words: runs are opened, filled, watched and steered."""
+"""Handles messages from clients: opens, fills, watches and controls runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a person may tell a pool to do. Each returns the data of the answer."""
+"""Carries out commands: cancel, pause, set, rerun, forget, stop, drain. Each returns the data of its answer."""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
-"""Telling clients what ends. Each watcher has a cursor into the order of ending, so that nothing is told twice or left out,
-whatever was cut, killed or resumed in between."""
+"""Tells subscribed clients which tasks ended, each once.
+
+Each subscription has a cursor into the order in which tasks ended. So no task is told twice or left out when a connection is cut, or a
+client or master is restarted.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why a task waits for data: what is on its way to it or from it, how far it is, and what cannot be had any more."""
+"""Explains why a task waits for data: what is in transfer to or from its worker, how far it is, and what is lost."""
 
 from __future__ import annotations
 

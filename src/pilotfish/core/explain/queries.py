@@ -1,4 +1,4 @@
-"""The state as rows for people and programs. Read only."""
+"""Answers read-only questions with rows."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class PayloadAnswer:
 
 
 def read_number(arguments: dict[str, Any], name: str, default: int) -> int:
-    """A whole number that may have been asked for; no answer has that many rows or bytes."""
+    """A whole number from 0 on, at most MOST_NUMBER."""
     value = arguments.get(name, default)
     try:
         number = int(value)
@@ -218,7 +218,7 @@ def _one_run(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def _read_page(arguments: dict[str, Any]) -> tuple[int, int]:
-    """From which row on, and how many."""
+    """The offset and the limit of a page of rows."""
     return read_number(arguments, "offset", 0), min(read_number(arguments, "limit", MOST_ROWS), MOST_ROWS)
 
 
@@ -275,7 +275,7 @@ def _data(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def _why(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Explain the ``subject``: whatever a person typed. ``run``, ``task``, ``worker``, ``pilot`` and ``site`` name one of that kind."""
+    """Explain the ``subject`` that a person typed. ``run``, ``task``, ``worker``, ``pilot`` and ``site`` name one of that kind."""
     subject = _find_subject(machine.state, arguments)
     if isinstance(subject, Task):
         return task_reasons.why_task(machine, subject)

@@ -1,4 +1,4 @@
-"""Why no worker meets a requirement: which part of it fails where, and who comes nearest."""
+"""Explains which part of a requirement no worker meets, and which worker comes nearest."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pilotfish.portable.expressions.worker_properties import lacks_quotes
 
 
 def unmet(shape: TaskShape, able: list[Worker]) -> Reason | None:
-    """Of those that are large enough, and where tasks of this shape may go; None if one of them will do, or there is none."""
+    """Why no worker that is large enough, at a site where tasks of this shape may run, meets the requirement; None if one does."""
     sites = shape.run.options.sites
     workers = [worker for worker in able if not sites or worker.site in sites]
     if shape.requirement is None or not workers or any(shape.requirement.holds(worker.properties) for worker in workers):
@@ -25,7 +25,7 @@ def unmet(shape: TaskShape, able: list[Worker]) -> Reason | None:
 
 
 def _meant(name: str, requirement: Expression, workers: list[Worker]) -> str:
-    """What a name that nobody has may have been meant for."""
+    """What a name that no worker has was probably meant to be."""
     known = dict.fromkeys(name for worker in workers for name in worker.properties)
     if name in known:
         return ""

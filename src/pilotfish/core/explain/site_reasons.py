@@ -1,4 +1,4 @@
-"""Why no worker of a site takes a task: from what the person wrote to what the batch system says."""
+"""Explains why no worker of a site takes a task, from the site's configuration to what its batch system reports."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 SHOWN_PILOTS = 3
 FULL = "it takes no more pilots now: "
-"""How the trouble of a site begins that refuses pilots for a while, in its own words."""
+"""Prefix of the trouble of a site that refuses pilots for a while; the site's own words follow."""
 HOW_ENDED = {
     SUCCEEDED: "ended in order",
     EXPIRED: "ended because its time was over",
@@ -32,7 +32,7 @@ HOW_ENDED = {
 
 
 def site_reasons(machine: Machine, shape: TaskShape) -> list[Reason]:
-    """One for each site that tasks of this shape may go to, this machine aside."""
+    """One reason for each site where tasks of this shape may run, except this machine."""
     state = machine.state
     names = shape.run.options.sites or _used(machine)
     if not names and state.local_cores <= 0 and not state.workers:
@@ -44,7 +44,7 @@ def site_reasons(machine: Machine, shape: TaskShape) -> list[Reason]:
 
 
 def _used(machine: Machine) -> tuple[str, ...]:
-    """Sites to which this pool sends pilots, or to which somebody had it send some."""
+    """Sites that this pool uses, or where it has pilots."""
     state = machine.state
     there = {pilot.site for pilot in state.pilots.values()} - {LOCAL}
     return tuple(name for name, record in state.sites.items() if record.wanted is not None or name in there)
@@ -65,7 +65,7 @@ def _of(machine: Machine, shape: TaskShape, name: str, record: SiteRecord | None
 
 
 def standing(machine: Machine, name: str, record: SiteRecord) -> Reason:
-    """How a site stands, whatever for."""
+    """The state of a site, for any task."""
     if name == LOCAL and record.held:
         cures = ("pilotfish doctor", "pilotfish workers --set 2  (tries again)")
         return make_reason("held", f"local workers are held back: {record.held}", *cures)
@@ -80,7 +80,7 @@ def standing(machine: Machine, name: str, record: SiteRecord) -> Reason:
 
 
 def _shut(machine: Machine, name: str, record: SiteRecord) -> Reason | None:
-    """No pilot is sent there, whatever for."""
+    """Why no pilot is submitted to the site, for any task."""
     assert record.site is not None
     if record.leaving:
         text = f"site {name} was removed, and its last pilots are on their way home"
@@ -97,7 +97,7 @@ def _shut(machine: Machine, name: str, record: SiteRecord) -> Reason | None:
 
 
 def _lack(shape: TaskShape, name: str, site: Site) -> Reason | None:
-    """What tasks of this shape ask for and no pilot of the site has, as it is described."""
+    """What tasks of this shape need and no pilot of the site has, by its configuration."""
     needs = dict(shape.needs)
     limits = ((CORES, site.cores), (MEMORY, site.memory), (GPUS, site.gpus))
     for resource, most in limits:
@@ -126,7 +126,7 @@ def _lack(shape: TaskShape, name: str, site: Site) -> Reason | None:
 
 
 def too_few_nodes(machine: Machine, shape: TaskShape, fitting: list[Worker]) -> Reason | None:
-    """A task of several nodes has them all from one pilot, and from one that this machine serves itself."""
+    """A multi-node task gets all nodes from one pilot whose workers no site master serves."""
     if shape.nodes == 1:
         return None
     together: dict[str, int] = {}
@@ -142,7 +142,7 @@ def too_few_nodes(machine: Machine, shape: TaskShape, fitting: list[Worker]) -> 
 
 
 def _small_machines(machine: Machine, shape: TaskShape, name: str, site: Site) -> Reason | None:
-    """Where pilots take whole machines, only their agents know how large these are. All of them are here, and none is large enough."""
+    """Where pilots take whole machines, only agents report their sizes. All machines are here, and none is large enough."""
     workers = [worker for worker in machine.state.workers.values() if worker.site == name and worker.state < DRAINING]
     if not site.takes_whole_machines or len(workers) < min(site.max_pilots, len(site.hosts) or 1):
         return None
@@ -159,7 +159,7 @@ def _shown(resource: str, amount: int) -> str:
 
 
 def _too_short(shape: TaskShape, name: str, site: Site, lost_s: float) -> Reason | None:
-    """Pilots of the site have no time for tasks of this shape: they said so, or one was cut off by the end of such a pilot."""
+    """The walltime of the site's pilots is too short for tasks of this shape, by their limit or because one was cut off."""
     if is_long_enough(shape, site, lost_s):
         return None
     pilots = f"pilots of site {name} end after {show_seconds(site.walltime_s)}"
@@ -174,7 +174,7 @@ def _too_short(shape: TaskShape, name: str, site: Site, lost_s: float) -> Reason
 
 
 def never_long_enough(machine: Machine, shape: TaskShape) -> Reason | None:
-    """For tasks that were cut off: why no worker and no site will ever do, if that is so."""
+    """For tasks that were cut off: why no worker and no site has enough walltime; None if one has."""
     reasons = site_reasons(machine, shape)
     if any(worker.suits(shape, machine.now) for worker in machine.state.workers.values()):
         return None
@@ -182,7 +182,7 @@ def never_long_enough(machine: Machine, shape: TaskShape) -> Reason | None:
 
 
 def _of_pilots(machine: Machine, name: str, record: SiteRecord) -> Reason | None:
-    """What its pilots wait for."""
+    """What the pilots of the site wait for."""
     assert record.site is not None
     missing = unusable(machine, name)
     if missing:
@@ -211,7 +211,7 @@ def _present(machine: Machine, name: str) -> list[Pilot]:
 
 
 def _limit(machine: Machine, name: str, record: SiteRecord, more: float) -> Reason | None:
-    """What a person allowed, and is used up, if a pilot of so many cores more is wanted; or what became of the last one."""
+    """Which limit of the site forbids another pilot with ``more`` cores; or how the last pilot failed."""
     assert record.site is not None
     site, pilots = record.site, _present(machine, name)
     if len(pilots) >= site.max_pilots:
@@ -241,7 +241,7 @@ def _limit(machine: Machine, name: str, record: SiteRecord, more: float) -> Reas
 
 
 def _ways_out(machine: Machine, name: str, site: Site, coming: list[Pilot]) -> list[str]:
-    """For the first of them of which the site has said something."""
+    """Fixes for the first pilot about which the site reported something."""
     for pilot in coming:
         sighting = machine.sightings.get(pilot.id)
         if sighting is not None and sighting.runs and machine.now - sighting.since > remedies.LATE_S:
@@ -252,7 +252,7 @@ def _ways_out(machine: Machine, name: str, site: Site, coming: list[Pilot]) -> l
 
 
 def of_pilot(machine: Machine, pilot: Pilot) -> Reason:
-    """What one pilot does, or waits for."""
+    """What a pilot does, or waits for."""
     record = machine.state.sites.get(pilot.site)
     if pilot.state > ACTIVE:
         return make_reason("ending", f"pilot {pilot.id} is on its way home", "pilotfish sites")
@@ -262,7 +262,7 @@ def of_pilot(machine: Machine, pilot: Pilot) -> Reason:
 
 
 def of_gone_pilot(machine: Machine, name: str, events: Sequence[SiteEvent]) -> Reason:
-    """How a pilot ended to which all this happened."""
+    """How a pilot ended, from its events."""
     end, joined = end_of(events), any(event.kind == JOINED for event in events)
     if end is None:
         return make_reason("ended", f"pilot {name} is gone, and how it ended is not known", "pilotfish sites")

@@ -1,4 +1,4 @@
-"""Sites as a person sees them: how each stands and why, what is there, and how it has done of late."""
+"""Shows sites as rows with their recent history, and explains sites and pilots."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pilotfish.core.machine import Machine
 
 STATES = {"no-site": "leaving", "site-paused": "paused", "held": "held", "site-trouble": "trouble", "batch-limit": "full"}
-"""By the reason for it; all others are ready."""
+"""State of a site by the code of its reason; any other code is ready."""
 
 
 def sites(machine: Machine, arguments: dict[str, Any]) -> list[dict[str, Any]]:
@@ -29,7 +29,7 @@ def sites(machine: Machine, arguments: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def site_row(machine: Machine, name: str, record: SiteRecord) -> dict[str, Any]:
-    """A site: what it is, what is there, and how it has done of late."""
+    """A site with its pilots, workers and recent history."""
     pilots = [pilot for pilot in machine.state.pilots.values() if pilot.site == name]
     waits = sorted(event.seconds for event in record.history if event.kind == JOINED)
     missing = credential_status.unusable(machine, name)

@@ -45,7 +45,7 @@ MANY_TIMES = 4
 SHOWN_NEEDED = 5
 SHOWN_CUT_OFF = 3
 LACKS = ("no-workers", "starting", "held", "too-big", "too-few-nodes", "tags", "requirement", "site", "walltime", NO_DIRECTORY)
-"""What keeps a task from every worker that is here."""
+"""Codes that exclude every present worker for a task."""
 
 
 def why_task(machine: Machine, task: Task) -> dict[str, Any]:
@@ -87,7 +87,7 @@ def _after_failure(machine: Machine, task: Task, failure: Failure) -> list[str]:
 
 
 def _why_placed(machine: Machine, task: Task) -> list[Reason]:
-    """It is at a worker, and runs there or will."""
+    """Why a task that is at a worker has not ended."""
     assert task.worker is not None
     reasons = [make_reason("placed", f"attempt {task.attempt} is at worker {task.worker.id}", f"pilotfish tail -f {show_task(task.id)}")]
     others = machine.state.gangs.get(task, ())[1:]
@@ -113,7 +113,7 @@ def _why_placed(machine: Machine, task: Task) -> list[Reason]:
 
 
 def _why_ready(machine: Machine, task: Task) -> list[Reason]:
-    """It could run now. What keeps it?"""
+    """Why a task that could run now does not."""
     run, state = task.shape.run, machine.state
     reasons: list[Reason] = []
     if machine.resting:
@@ -140,7 +140,7 @@ def _why_ready(machine: Machine, task: Task) -> list[Reason]:
 
 
 def _fit_reasons(machine: Machine, task: Task) -> list[Reason]:
-    """If no worker that is here will ever take it, what keeps others from coming?"""
+    """Why no present worker takes the task; if none ever will, first why no site provides one."""
     found = _worker_reasons(machine, task)
     sites = site_reasons(machine, task.shape) if found and found[0].code in LACKS else []
     return [*sites, *([] if task.shape.run.options.sites else found)] if sites else found
@@ -202,7 +202,7 @@ def no_workers(machine: Machine) -> Reason:
 
 
 def too_big(machine: Machine, needs: tuple[tuple[str, int], ...]) -> Reason:
-    """No worker could ever take it: say what is missing, and the nearest fit."""
+    """What every worker has too little of, and the largest amount there is."""
     lacks = []
     for name, amount in needs:
         largest = max((worker.capacity.get(name, 0) for worker in machine.state.workers.values()), default=0)
@@ -243,7 +243,7 @@ def why_worker(machine: Machine, worker: Worker) -> dict[str, Any]:
 
 
 def _waits_for_turn(machine: Machine, task: Task) -> Reason | None:
-    """Who goes first, and what would change that."""
+    """Which run or share comes first, and the command that would change that."""
     shape = task.shape
     live = [other for other in machine.state.ready if not other.run.paused]
     others = [other for other in live if other.run is not shape.run and other.priority >= shape.priority]
@@ -284,7 +284,7 @@ def _named(account: ShareAccount) -> str:
 
 
 def cut_off(task: Task) -> Reason | None:
-    """One that is begun again and again because its workers end before it does, which it is not charged for."""
+    """A task that starts again and again because its workers end first. It is not charged for that."""
     troubles = task.troubles
     charged = sum((troubles.failures, troubles.losses, troubles.deaths, troubles.crashes, troubles.ooms)) if troubles else 0
     if task.attempt - charged <= MANY_TIMES:
@@ -294,7 +294,7 @@ def cut_off(task: Task) -> Reason | None:
 
 
 def warnings(machine: Machine) -> list[Reason]:
-    """What a person should know without asking."""
+    """What users should know without asking."""
     state = machine.state
     found: list[Reason] = []
     if machine.space_full:

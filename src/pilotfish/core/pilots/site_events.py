@@ -1,4 +1,4 @@
-"""What the machine makes of news about sites, and what a person may ask of them."""
+"""Handles news about sites and commands about them."""
 
 from __future__ import annotations
 

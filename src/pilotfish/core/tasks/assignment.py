@@ -1,5 +1,7 @@
-"""From an accepted proposal to the words that the agent gets: what it must know of specs it has not seen, then the tasks. And what it is
-to stop."""
+"""Turns an accepted proposal into messages for an agent and stops attempts.
+
+A message has the specs that the agent has not seen yet, then the tasks.
+"""
 
 from __future__ import annotations
 
@@ -23,11 +25,11 @@ if TYPE_CHECKING:
 
 BYTES_PER_MESSAGE = 16 * 1024 * 1024
 ROW_BYTES = 512
-"""More than a file takes in a header, which may be as large."""
+"""Upper estimate of the bytes of one file in the header; the header may be as large as the payload."""
 
 
 class AssignmentBuilder:
-    """One Assign or Lend in the making. ``known``: the specs that have been sent; ``copies``: it is their second attempts that are sent."""
+    """Collects one Assign or Delegate message. ``known``: specs that were sent before; ``copies``: the message has second attempts."""
 
     def __init__(self, known: dict[int, None], copies: bool) -> None:
         self.known = known
@@ -68,7 +70,7 @@ def recall(machine: Machine, proposal: RecallProposal) -> None:
 
 
 def kill(machine: Machine, attempts: Iterable[tuple[Task, Worker, int]]) -> None:
-    """Stop these attempts where they are. Who is out of reach is told when it comes back."""
+    """Stop these attempts at their workers. A worker that is not connected is told when it reconnects."""
     kills: dict[int, list[tuple[int, int]]] = {}
     for task, worker, number in attempts:
         presence = machine.presence.get(worker.id)
@@ -79,7 +81,7 @@ def kill(machine: Machine, attempts: Iterable[tuple[Task, Worker, int]]) -> None
 
 
 def stop_beside(machine: Machine, worker: Worker) -> None:
-    """This worker goes: what has its room ends with that, at the worker that was told to start it."""
+    """The worker leaves: stop multi-node tasks that occupy it, at the workers that started them."""
     kill(machine, ((task, task.worker, task.attempt) for task in multi_node.beside(worker) if task.worker is not None))
 
 

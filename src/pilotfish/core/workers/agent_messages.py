@@ -1,4 +1,7 @@
-"""What the machine makes of an agent's words. Attempts fence: what is not about the current (task, attempt, worker) changes nothing."""
+"""Handles messages from agents: validates them and turns them into facts.
+
+Attempts fence: a report that is not about the current (task, attempt, worker) changes nothing.
+"""
 
 from __future__ import annotations
 

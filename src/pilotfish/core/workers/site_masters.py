@@ -1,7 +1,8 @@
-"""Sites whose agents match tasks among themselves: one of them, the site's master, is lent tasks in bulk, and says who got which.
+"""Keeps the elected agent of each site that assigns delegated tasks to its workers.
 
-It vouches for the others, whose beats are not needed then. What it says is believed as far as the tasks are really lent to it: the number
-of the attempt settles it when two believe that they are the master. Whoever is not vouched for is served as anybody else.
+The site master gets tasks in bulk and reports which worker got which. It also reports which workers it serves; their heartbeats are not
+needed then. Its reports count for tasks that are really delegated to it: when two agents believe that they are the master, the attempt
+number decides. Workers that no site master serves are assigned tasks directly.
 """
 
 from __future__ import annotations

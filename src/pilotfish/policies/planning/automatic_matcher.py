@@ -1,8 +1,7 @@
-"""Chooses between serving workers as they come and following a plan, and chooses again as the run goes on.
+"""Chooses between planning and serving workers as they come, and chooses again while the run goes on.
 
-A plan pays where files have to travel, for a time that matters beside what is left to compute; and towards the end of a run whose tasks or
-hosts are known to be uneven, where what is long must not begin late, nor at a slow host. Both only where forecasts are good enough to build
-on. Otherwise tasks go to whoever is free, those with inputs to where these are.
+A plan pays when transfers take long compared with the remaining work; and near the end of a run whose tasks or hosts are uneven, when a
+long task must not start late or at a slow host. Both need good forecasts. Otherwise tasks go to any free worker, by data locality.
 """
 
 from __future__ import annotations

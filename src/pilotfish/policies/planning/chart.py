@@ -1,7 +1,7 @@
-"""The Gantt chart that a plan is drawn into: a column for every lane of every worker and one for every site's link.
+"""Holds a Gantt chart of worker lanes and site links.
 
-A lane is a core-slot of a worker. Workers of one site that are equally fast (and allowed to the same tasks) are a group, for which only the
-two earliest lanes matter. Groups lie in blocks of one site each, padded to the same length, so that numpy can look at all of them at once.
+A lane is one core of a worker. Workers of one site that are equally fast, and may run the same tasks, form a group, of which only the two
+earliest lanes matter. Groups lie in blocks of one site each, padded to the same length, so that numpy can process all of them at once.
 """
 
 from __future__ import annotations

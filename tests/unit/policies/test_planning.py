@@ -353,3 +353,12 @@ def test_tasks_that_become_ready_do_not_wait_for_the_next_plan_while_somebody_id
         stage.now += quick_s
         stage.finish(link)
     assert stage.machine.state.runs[run].counts[DONE] == 4
+
+
+@pytest.mark.parametrize("matcher", [PlannedMatcher("max-min"), AutomaticMatcher()])
+def test_where_shares_compete_no_plan_keeps_tasks_back(matcher: PlannedMatcher | AutomaticMatcher) -> None:
+    stage = TwoSites()
+    stage.need(*[{"large": 500 * MB}] * 4)
+    view = stage.outlook()
+    matching = matcher.match(view, view.roomy, list(stage.machine.state.ready), contested=True)
+    assert not matching.governed and matcher.next_look_at(view) is None

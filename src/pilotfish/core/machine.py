@@ -42,13 +42,13 @@ from pilotfish.model.states import ACTIVE, DONE, ENDING, FAILED, JOINED
 from pilotfish.model.task import Failure, StoredPayload
 
 STALL_S = 1.0
-"""Called so much later than asked for: it was the master that slept, not the workers."""
+"""Seconds after its deadline from which a call counts as late: then the master was asleep, not the workers."""
 SOON_S = 0.01
-"""The soonest that a policy or strategy is asked again when nothing happens."""
+"""Minimum seconds until a policy or factory is asked again when nothing happens."""
 
 
 _UNIMPORTANT = (f.TasksStarted, f.TasksClaimed, f.LinkMeasured, f.RequestAnswered)
-"""Facts by which no room becomes free and no task ready: nothing is to be decided because of them."""
+"""Facts that free no room and make no task ready: they cause no decision."""
 
 
 def _matters(fact: f.Fact) -> bool:
@@ -90,29 +90,29 @@ class Machine:
         self.agent_links: dict[int, str] = {}
         self.audience = subscriptions.Subscriptions()
         self.about: dict[str, object] = {}
-        """What the host wants to be told about itself to whoever asks for the status."""
+        """What the host adds to the answer of ``status``."""
         self.history_damaged = False
-        """Some of what was written down could not be read again."""
+        """A part of the journal could not be read."""
         self.refused_proposals = 0
         self.stale_results = 0
         self.sightings: dict[str, site_events.PilotStatus] = {}
-        """What the sites said last of pilots that have not joined; not written down."""
+        """What the sites reported last about pilots that have not joined. Not journaled."""
         self.caches = ReportedCaches()
         self.site_masters = site_masters.SiteMasters()
         self.site_troubles: dict[str, str] = {}
         self.credentials: dict[str, tuple[float, tuple[i.CredentialSeen, ...]]] = {}
-        """What sites want to see of us, and when it was looked at."""
+        """By site: when its credentials were checked, and their state."""
         self.space_full = False
         self.no_room_at_home = ""
-        """Why files that tasks made cannot come home just now, as the host has found."""
+        """Why the host cannot take output files now."""
         self.look_again = False
         self.finish_at: float | None = None
         self.finishing = False
-        """Somebody asked us to end: no new pilots, however much there is to do."""
+        """The master was asked to end: no new pilots, however much work there is."""
         self.resting = False
-        """The pool was stopped, and so far people only look: nothing is started. Set before ``start``."""
+        """The pool was stopped and is only being inspected: nothing is started. Set before ``start``."""
         self.stirred = True
-        """Something changed that no fact tells of, such as who can be reached: decide anew."""
+        """Something changed that is no fact, such as a connection: decide again."""
         self._look_at: float | None = None
         self._decided_at = 0.0
         self._timers: list[tuple[float, int, str, str]] = []
@@ -121,7 +121,7 @@ class Machine:
     # --- turns --------------------------------------------------------------------------------------------------------------------
 
     def start(self, now: float) -> Turn:
-        """The first turn after (re)start: whoever was there gets time to come back."""
+        """The first turn after a start or restart: known workers get time to reconnect."""
         self.now = self.started_at = now = max(now, self.state.at)
         self.record(f.MasterStarted(self.state.epoch + 1))
         if not self.state.sized and self.settings.workers:
@@ -133,7 +133,7 @@ class Machine:
             if worker.quarantined_until:
                 self.set_timer(worker.quarantined_until, "quarantine", worker.id)
         for name in [name for name, site in self.state.sites.items() if site.held]:
-            # Whoever starts a master again may have mended what was wrong.
+            # The user may have fixed the site before starting the master again.
             self.record(f.SiteHeld(name, ""))
         if not self.resting:
             self._call_authors()
@@ -154,13 +154,13 @@ class Machine:
                     self.effects.append(e.StartApplication(run.id, run.uid, run.options.application))
 
     def go_on(self) -> None:
-        """Somebody wants the work of a pool that was stopped."""
+        """Continue the work of a pool that was stopped."""
         if self.resting:
             self.resting, self.stirred = False, True
             self._call_authors()
 
     def handle(self, inputs: Sequence[i.Input], now: float) -> Turn:
-        """All news first, then one decision."""
+        """Handle all inputs first, then decide once."""
         now = max(now, self.now)
         slept = self.deadline is not None and now - self.deadline > STALL_S
         self.now = now
@@ -212,7 +212,7 @@ class Machine:
         if self.finish_at is not None:
             candidates.append(self.finish_at)
         if self.presence:
-            # Often enough that a sleep of ours is noticed before it can be taken for the silence of others.
+            # Often enough that the master notices its own sleep before it takes it for the silence of workers.
             candidates.append(self.now + self.settings.beat_s)
         if self.look_again:
             self.look_again = False
@@ -241,12 +241,12 @@ class Machine:
             self._decide_tasks(outlook)
             moments.append(self.policy.next_look_at(outlook))
         moments.append(self._retire_idle(outlook))
-        # Whoever asks for a moment that is over gets the next one that makes sense, or the host would turn without end.
+        # A time in the past becomes the next possible one; otherwise the host would turn without end.
         soonest = min([moment for moment in moments if moment is not None], default=None)
         self._look_at = max(soonest, self.now + SOON_S) if soonest is not None else None
 
     def _retire_idle(self, outlook: PolicyView) -> float | None:
-        """Send home who has had nothing to do for long; when to look again."""
+        """Drain workers that were idle for long. Returns when to look again."""
         idle_s = self.settings.idle_s
         if not idle_s:
             return None
@@ -289,7 +289,7 @@ class Machine:
         return pilot
 
     def _withdraw(self, proposal: WithdrawalProposal) -> None:
-        """One pilot less: cancelled if it waits; if it runs, its workers finish what they have, and go."""
+        """End a pilot: cancel it if it waits; if it runs, drain its workers."""
         pilot = self.state.pilots.get(proposal.pilot)
         if pilot is None or pilot.state > ACTIVE:
             self.refused_proposals += 1
@@ -300,7 +300,7 @@ class Machine:
             self.end_pilot(pilot.id, proposal.reason, proposal.cause)
 
     def _consider_finish(self) -> None:
-        """Without work, without clients and without runs that may still grow, the master may end after a while."""
+        """End the master after a while without work, clients and open runs."""
         work = self.state.unfinished or any(not run.closed for run in self.state.runs.values())
         if self.audience.links or (work and not self.resting):
             self.finish_at = None
@@ -311,7 +311,7 @@ class Machine:
             self.finish("no work and no client")
 
     def finish(self, reason: str) -> None:
-        """Send everybody home. What is unfinished stays in the journal and goes on when a master starts again."""
+        """End all workers and pilots, then the master. Unfinished tasks stay in the journal and go on when a master starts again."""
         self.finishing = True
         for worker in list(self.state.workers.values()):
             leases.leave(self, worker, reason)
@@ -333,7 +333,7 @@ class Machine:
             self.after_bad_end([task])
 
     def after_bad_end(self, ended: list[Task]) -> None:
-        """What needed these tasks can never run; and a run may have had enough failures."""
+        """Skip tasks that needed these, and cancel the run if it reached its maximum of failures."""
         hopeless: dict[int, Task] = {}
         waiting = list(ended)
         reason = ended[0]

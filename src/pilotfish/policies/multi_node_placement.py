@@ -16,14 +16,14 @@ from pilotfish.policies.offered_tasks import OfferedTasks
 from pilotfish.policies.queue_order import QueueOrder
 
 PATIENCE_S = 5.0
-"""How long such a task is passed over before workers are kept free for it."""
+"""Seconds until workers are kept free for a task that cannot be placed."""
 SOON_S = 0.01
-"""What is left of the room of workers that were just given one is looked at again so soon."""
+"""Seconds until the remaining room of workers that were just used is checked again."""
 
 
 @dataclass(slots=True)
 class Placements:
-    """``used``: workers that get nothing else in this round; ``kept``: those that wait for others of their pilot, by id, and for whom."""
+    """``used``: workers that get nothing else in this round; ``kept``: by id, workers that are kept free, and for which shape."""
 
     proposals: list[AssignmentProposal] = field(default_factory=list)
     used: dict[str, None] = field(default_factory=dict)
@@ -33,14 +33,14 @@ class Placements:
 class MultiNodePlacement:
     def __init__(self) -> None:
         self._since: dict[TaskShape, float] = {}
-        """Since when none of these shapes could be placed."""
+        """By shape: since when no task could be placed."""
         self._kept: dict[TaskShape, list[Worker]] = {}
         self._look_at: float | None = None
 
     def gather(
         self, outlook: PolicyView, wanting: Sequence[OfferedTasks], rest: Sequence[OfferedTasks], busy: dict[str, None], turns: QueueOrder
     ) -> Placements:
-        """``wanting``: those of several nodes; ``rest``: all else that waits; ``busy``: workers that are not to be had."""
+        """``wanting``: multi-node tasks; ``rest``: all other waiting tasks; ``busy``: workers that cannot be used."""
         gathered = Placements()
         since, self._since = self._since, {}
         kept, self._kept = self._kept, {}
@@ -65,13 +65,13 @@ class MultiNodePlacement:
         return self._look_at if self._look_at is not None and self._look_at > outlook.now else None
 
     def forget(self) -> None:
-        """Nothing waits."""
+        """Discard all waits: no multi-node task is ready."""
         self._since, self._kept, self._look_at = {}, {}, None
 
     def _place(
         self, outlook: PolicyView, supply: OfferedTasks, pilots: dict[str, list[Worker]], gathered: Placements, turns: QueueOrder
     ) -> bool:
-        """Whether one was placed, or more. What is kept for others is not taken."""
+        """Place tasks where enough workers have room that are not kept for others. Returns whether one was placed."""
         shape, placed = supply.shape, False
         for workers in pilots.values():
             roomy = [worker for worker in workers if worker.fits(shape.needs) and worker.id not in gathered.kept]
@@ -92,7 +92,7 @@ class MultiNodePlacement:
 
 
 def _able(outlook: PolicyView, shape: TaskShape, busy: dict[str, None]) -> dict[str, list[Worker]]:
-    """By pilot: workers that could take a part of such a task, now or later. Where none of them can have its files, nobody is kept."""
+    """By pilot: workers that could run a part of such a task, now or later, at sites that can get its inputs."""
     pilots: dict[str, list[Worker]] = {}
     for worker in outlook.workers:
         if worker.pilot and worker.id not in busy and not worker.runs_suspect and worker.suits(shape, outlook.now):
@@ -103,13 +103,13 @@ def _able(outlook: PolicyView, shape: TaskShape, busy: dict[str, None]) -> dict[
 
 
 def _still(workers: list[Worker], pilots: dict[str, list[Worker]], gathered: Placements) -> list[Worker]:
-    """Those that were kept before, if all can still be had: who is exchanged again and again is never free."""
+    """Keep the previous choice if it still fits; switching on every turn would starve the task."""
     able = all(worker in pilots.get(worker.pilot, ()) and worker.id not in gathered.kept for worker in workers)
     return workers if able else []
 
 
 def _best(shape: TaskShape, pilots: dict[str, list[Worker]], gathered: Placements) -> list[Worker]:
-    """Those of one pilot that have least to do."""
+    """The least loaded workers of one pilot."""
     found: list[list[Worker]] = []
     for workers in pilots.values():
         free = [worker for worker in workers if worker.id not in gathered.kept]

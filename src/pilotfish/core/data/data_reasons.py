@@ -19,7 +19,7 @@ MISSING_INPUT = "missing-input"
 
 
 def waits_for_inputs(machine: Machine, task: Task) -> Reason | None:
-    """It was given to a worker, which does not have all that it needs."""
+    """Why an assigned task waits for inputs; None if its worker has them all."""
     if task.state != ASSIGNED or task.worker is None or task in task.worker.lent:
         return None
     absent = missing(task)
@@ -37,8 +37,8 @@ def waits_for_inputs(machine: Machine, task: Task) -> Reason | None:
 
 
 def waits_for_outputs(machine: Machine, task: Task) -> Reason | None:
-    """Files that were made where it is are on their way home. Whose they are is not known before they are there; nor whether a task that
-    took less than a beat has begun."""
+    """Output files in transfer from the task's worker. Which task made them is not known before they arrive; nor whether a task shorter
+    than a heartbeat has started."""
     if task.worker is None or task in task.worker.lent:
         return None
     going = [transfer for transfer in transfers_at(machine, task.worker) if transfer.home]
@@ -53,7 +53,7 @@ def waits_for_outputs(machine: Machine, task: Task) -> Reason | None:
 
 
 def lost_input(machine: Machine, task: Task) -> Reason | None:
-    """An input that some task made, that stayed with its worker, and that nobody who is here has."""
+    """An input that a task made and that was kept at its worker, if no present worker has it."""
     record = next((record for record in needs(task) if record.is_nowhere), None)
     if record is None:
         return None
@@ -63,7 +63,7 @@ def lost_input(machine: Machine, task: Task) -> Reason | None:
 
 
 def kept_elsewhere(machine: Machine, task: Task) -> Reason | None:
-    """Workers have room for it, but none where an input of it was kept."""
+    """Workers have room for the task, but none at the site where an input was kept."""
     state = machine.state
     links = {name: presence.link for name, presence in machine.presence.items()}
     taking = (worker for worker in state.workers.values() if worker.state < DRAINING and not worker.quarantined_until)
@@ -89,7 +89,7 @@ def _about_kept(machine: Machine, code: str, text: str, record: ContentRecord, *
 
 
 def of_missing_input(machine: Machine, task: Task) -> list[str]:
-    """What helps a task that failed because an input could not be had."""
+    """Commands that fix a task that failed because an input was missing."""
     assert task.failure is not None
     lost = lost_input(machine, task)
     if lost is not None:
@@ -104,7 +104,7 @@ def of_missing_input(machine: Machine, task: Task) -> list[str]:
 
 
 def maker_of_missing(task: Task) -> str:
-    """Which task made the input for want of which this one failed, if one did."""
+    """Which task made the missing input, as the end of a sentence; empty if none did."""
     record = _kept_and_missed(task)
     if record is None:
         return ""
@@ -113,7 +113,7 @@ def maker_of_missing(task: Task) -> str:
 
 
 def _kept_and_missed(task: Task) -> ContentRecord | None:
-    """The input that the failure is about, if it was kept where it was made."""
+    """The missing input, if it was kept where it was made."""
     told = task.failure.message if task.failure is not None else ""
     kept = [record for record in needs(task) if record.maker and not (record.home or record.path)]
     return next((record for record in kept if record.digest[:12] in told), None)

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 
 _OF_A_WORKER = m.Hello, m.Gone
-"""Messages that say which worker they are about."""
+"""Messages that name their worker."""
 MOST_FULL_DISKS = 10
-"""From so many attempts on, a task that finds every disk full is charged for it: else it would go from one to the next for ever."""
+"""Attempts from which a task is charged when the disk of its worker is full. Otherwise it could go from worker to worker for ever."""
 
 
 def hear(machine: Machine, spoke: i.AgentMessage) -> None:
@@ -123,7 +123,7 @@ def _hello(machine: Machine, link: int, hello: m.Hello) -> None:
 
 
 def _cancel_twins(machine: Machine, pilot: Pilot) -> None:
-    """Of a pilot and those that were asked for in its stead, the first to join makes the others needless."""
+    """Cancel the replicas of a pilot whose first agent joined."""
     first = pilot.instead_of or pilot.id
     pilots = machine.state.pilots
     for other in [pilots[name] for name in (first, *machine.state.stand_ins) if name in pilots]:
@@ -133,7 +133,7 @@ def _cancel_twins(machine: Machine, pilot: Pilot) -> None:
 
 
 def _reconcile(machine: Machine, link: int, worker: Worker, holding: list[tuple[int, int, int]]) -> None:
-    """Agree with an agent on what it holds: an assignment that never arrived goes back, what is no longer wanted is killed."""
+    """Agree with an agent on its tasks: requeue assignments that never arrived, kill attempts that are no longer wanted."""
     held = {(number, attempt): stage for number, attempt, stage in holding}
     state = machine.state
     own = ((task, speculative_copies.attempt_at(state, worker, task)) for task in (*worker.active, *worker.ahead))
@@ -196,7 +196,7 @@ def _results(machine: Machine, link: int, worker: Worker, message: m.Results, pa
 
 
 def _stale(machine: Machine, worker: Worker, item: m.ResultItem, payload: Payload) -> None:
-    """Nobody waits for it: another attempt was quicker, or somebody cancelled it. What it has made is not kept for it."""
+    """Drop a result that is not current: another attempt was faster, or the task was cancelled. Its outputs are released."""
     machine.stale_results += 1
     machine.release_payload(payload)
     if item.made:
@@ -253,7 +253,7 @@ def _failed(machine: Machine, worker: Worker, item: m.ResultItem, payload: Paylo
 
 
 def _with_a_node_less(machine: Machine, task: Task, failure: Failure) -> Failure:
-    """When one of its nodes dies, a task of several may notice, and fail, before we hear of it: that is not its own doing."""
+    """Blame the worker when a multi-node task fails because one of its nodes died: the task may notice that before the master does."""
     others = (other for other in machine.state.gangs.get(task, ()) if not other.poll_s)
     lost = next((other for other in others if machine.presence[other.id].link is None), None)
     if lost is None or failure.blame != "task":
@@ -262,7 +262,7 @@ def _with_a_node_less(machine: Machine, task: Task, failure: Failure) -> Failure
 
 
 def _holds(machine: Machine, worker: Worker, message: m.CacheReport) -> None:
-    """What no run needs is not written down: a cache may be full of what others left there. It is remembered for runs to come."""
+    """Journal only contents that a run needs: a cache may be full of others. The rest is remembered for later runs."""
     if message.all:
         machine.caches.has_only(worker.id, message.gained)
     else:
@@ -284,7 +284,7 @@ def _holds(machine: Machine, worker: Worker, message: m.CacheReport) -> None:
 
 
 def find_again(machine: Machine, digests: Iterable[str]) -> None:
-    """A run needs these contents: who happened to have them already?"""
+    """Record workers that already hold contents that a run needs now."""
     found: dict[str, dict[str, None]] = {}
     for digest in digests:
         for worker in machine.caches.holders(digest):

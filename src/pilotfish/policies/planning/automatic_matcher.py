@@ -18,23 +18,23 @@ from pilotfish.policies.planning.link_estimates import is_at
 from pilotfish.policies.planning.planned_matcher import PlannedMatcher
 
 LOOK_S, SOON_S = 10.0, 1.0
-"""So often the choice is thought over, and while nothing is known of how long tasks take."""
+"""Seconds between two choices; and while task times are unknown."""
 MATTERS = 0.02
-"""Files that would keep a link busy for such a part of the time that is left are worth a plan."""
+"""Minimum part of the remaining time that transfers must take for a plan to pay."""
 GOOD_ERROR = 0.2
-"""With forecasts that are mostly within this, what takes longest goes first; with worse ones, what would suffer most elsewhere."""
+"""Error of forecasts up to which Max-min is used; with a larger error, XSufferage."""
 MOST_ERROR = 0.75
-"""A plan on forecasts that are mostly wrong by more than this is worth nothing."""
+"""Error of forecasts above which a plan is useless."""
 MOST_FILES = 5_000
-"""So many are looked at: what these take is enough to know."""
+"""Sample size. Enough to estimate the transfer time."""
 ENOUGH = 16
-"""So many forecasts must have been judged before they can be called bad."""
+"""Minimum number of ended tasks before the error of forecasts counts."""
 LONG_S = 2.0
-"""Tasks that take less are not worth a thought each."""
+"""Minimum mean seconds of a task for which planning pays."""
 MOST_EACH, MOST_TASKS = 20, 2_000
-"""With more tasks than this for each core, or in all, it does not matter yet who gets which."""
+"""Maximum tasks per core, and in all, for which the end of a run is planned."""
 UNEVEN = 3.0
-"""Of the speeds of hosts: with less, and no costs, whoever is free may as well go on."""
+"""Minimum ratio of the fastest to the slowest host for a plan when tasks have no costs."""
 
 
 class AutomaticMatcher:
@@ -88,7 +88,7 @@ class AutomaticMatcher:
         self.chosen, self.reason = self.nearest if plain else self.planner, plain or "the run nears its end, and tasks or hosts are uneven"
 
     def _travel_s(self, outlook: PolicyView, shapes: Sequence[TaskShape]) -> float:
-        """How long the link that has most to carry would be busy if all sites got all files."""
+        """Seconds that the busiest link would need if all sites got all files."""
         wanted: dict[ContentRecord, None] = {}
         for shape in shapes:
             wanted.update(dict.fromkeys(islice(shape.wanting, MOST_FILES)))
@@ -101,7 +101,7 @@ class AutomaticMatcher:
         return max((size / self.planner.transfers.bandwidth(outlook, site) for site, size in missing.items()), default=0.0)
 
     def _left_s(self, outlook: PolicyView, shapes: Sequence[TaskShape]) -> float:
-        """How long all workers together have to compute."""
+        """Seconds that all workers together still have to compute."""
         slots = _slots(outlook)
         work_s = 0.0
         for shape in shapes:
@@ -111,7 +111,7 @@ class AutomaticMatcher:
 
 
 def _why_not_yet(outlook: PolicyView, shapes: Sequence[TaskShape]) -> str:
-    """Why the end of these need not be planned now; empty if it may."""
+    """Why the end of the run is not planned now; empty if it may be."""
     if any(shape.run.counts[WAITING] for shape in shapes):
         return "tasks wait for others, and those go first for which most wait"
     count = sum(len(shape.queue) for shape in shapes)
@@ -123,8 +123,7 @@ def _slots(outlook: PolicyView) -> int:
 
 
 def _unevenness(outlook: PolicyView) -> float:
-    """How many times as quick as the slowest is the quickest of the hosts, by what they said when they came? What was learnt since would
-    have to be asked for."""
+    """Ratio of the fastest to the slowest host, by the benchmarks that they reported when they joined. Learnt speeds would cost more."""
     told = (worker.info.get("benchmark") for worker in outlook.workers)
     speeds = [speed for speed in told if isinstance(speed, int | float) and speed > 0]
     return max(speeds) / min(speeds) if speeds else 1.0

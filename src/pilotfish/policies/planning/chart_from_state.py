@@ -16,9 +16,9 @@ from pilotfish.policies.planning.heuristics import Heuristic, plan
 from pilotfish.policies.planning.link_estimates import LinkEstimates
 
 OVERDUE = 0.25
-"""Of its usual time, a task is expected to take so much longer when it should have ended by now."""
+"""Part of its expected time that an overdue task is assumed to need in addition."""
 MARGIN = 1.25
-"""A plan looks ahead for so many times as long as the largest file would travel, so that going far can pay."""
+"""Factor on the transfer time of the largest file; a plan looks ahead at least that long, so that distant sites can pay."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +66,8 @@ class _Drawing:
         return numbers
 
     def width(self, task: Task) -> int:
-        """So many lanes, each of one core; more if something else than cores would run out first. Where that differs from worker to worker,
-        the least: it is to have a place with each that it suits."""
+        """How many lanes (cores) the task takes; more if another resource runs out first. If workers differ, the least, so that the task
+        fits every worker that suits it."""
         shape = task.shape
         if shape not in self._widths:
             suited = {worker.slots: worker for worker, suits in zip(self.workers, self._suited(shape), strict=True) if suits}.values()
@@ -76,7 +76,7 @@ class _Drawing:
         return self._widths[shape]
 
     def allowed(self, task: Task) -> Truths | None:
-        """Where it may run; None: everywhere. Not where it failed last, if there is any other place for it."""
+        """Where the task may run; None if everywhere. Not where it failed last, if another worker is possible."""
         mask = self._suited(task.shape)
         if any(not (record.home or record.path) and record.holders for record in needs(task)):
             near = {site: within_reach(self._outlook.state, task, site) for site in self._sites}
@@ -112,7 +112,7 @@ class _Drawing:
         )
 
     def _lanes(self, worker: Worker) -> list[float]:
-        """When each of its cores will be free."""
+        """When each core of the worker will be free."""
         now = self._outlook.now
         lanes: list[float] = []
         for task, amounts in (*worker.active.items(), *worker.ahead.items()):

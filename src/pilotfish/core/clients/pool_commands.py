@@ -76,7 +76,7 @@ MOST_WEIGHT, MOST_PRIORITY, MOST_NAME, MOST_TIME = 1e6, 1_000_000_000, 200, 1e15
 
 
 def _set(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Change what was asked for about a run. A share that is named without a weight keeps the one that it has."""
+    """Change options of a run. A share that is named without a weight keeps its weight."""
     run = lookup.find_run(machine.state, arguments.get("run"))
     if run.finished:
         raise BadInput(f"run {run.id} has ended", "pilotfish status lists the runs")
@@ -94,7 +94,7 @@ def _set(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def check_options(options: RunOptions) -> None:
-    """Refuse what no share or deadline can be."""
+    """Refuse invalid shares, deadlines and priorities."""
     if not (0 <= options.weight <= MOST_WEIGHT and len(options.share) <= MOST_NAME and 0 <= options.deadline < MOST_TIME):
         text = f"share {options.share[:MOST_NAME]!r} with weight {options.weight:g} and deadline {options.deadline:g} cannot be"
         raise BadInput(text, "docs/how-to/share-a-pool.md says what may be written")
@@ -103,7 +103,7 @@ def check_options(options: RunOptions) -> None:
 
 
 def _rerun(machine: Machine, arguments: dict[str, Any]) -> dict[str, int]:
-    """A final state never changes, so that what failed is tried again as a new run. Tasks that were skipped keep their order."""
+    """Run failed tasks again as a new run, because a final state never changes. Skipped tasks keep their dependencies."""
     run = lookup.find_run(machine.state, arguments.get("run"))
     wanted = [task for task in run.tasks if task.state == FAILED]
     if not wanted:
@@ -143,8 +143,8 @@ def _rerun(machine: Machine, arguments: dict[str, Any]) -> dict[str, int]:
 
 
 def _files_for(run: Run, places: dict[int, int]) -> tuple[dict[int, tuple[AwaitedFile, ...]], dict[int, tuple[IntermediateFile, ...]]]:
-    """What tasks of a second try need of others: of those that are tried again as well, and of those that were done. ``places``: theirs in
-    it, by index."""
+    """Files that rerun tasks need: from tasks that are rerun as well, and from tasks that are done. ``places``: by old index, the index
+    in the new run."""
     awaited: dict[int, tuple[AwaitedFile, ...]] = {}
     handed: dict[int, tuple[IntermediateFile, ...]] = {}
     for index, place in places.items():
@@ -173,7 +173,7 @@ def _forget(machine: Machine, arguments: dict[str, Any]) -> dict[str, int]:
 
 
 def _let_go(machine: Machine, run: Run) -> None:
-    """Contents that no other run needs are not kept any more, here or where they were made."""
+    """Release contents that no other run needs, here and where they were made."""
     kept: dict[int, list[str]] = {}
     for record in replicas.of_this_run_alone(machine.state, run):
         if record.home:
@@ -188,7 +188,7 @@ def _let_go(machine: Machine, run: Run) -> None:
 
 
 def _stop(machine: Machine, arguments: dict[str, Any]) -> dict[str, int]:
-    """End the master. ``now`` cancels what is unfinished; otherwise it stays in the journal until somebody goes on with it."""
+    """End the master. ``now`` cancels unfinished tasks; otherwise they stay in the journal and can be resumed."""
     cancelled = 0
     if arguments.get("now"):
         for run in list(machine.state.runs.values()):
@@ -225,7 +225,7 @@ def _clear(machine: Machine, arguments: dict[str, Any]) -> dict[str, str]:
 
 
 def _revoke(machine: Machine, arguments: dict[str, Any]) -> dict[str, str]:
-    """A revoked key opens no further connection; whoever came in with it is shown out."""
+    """Revoke a key: it opens no further connection, and workers that joined with it are removed."""
     key_id = queries.read_text(arguments, "key_id")
     if key_id not in machine.state.revoked:
         machine.record(f.KeyRevoked(key_id))

@@ -30,12 +30,12 @@ class Subscription:
 
 @dataclass(slots=True)
 class Subscriptions:
-    """The clients that are connected: what they watch, which runs they feed, who reads too slowly. Gone after a restart, like all links."""
+    """Connected clients: which runs they watch and fill, and which of them read too slowly. Lost at a restart, like all links."""
 
     links: dict[int, dict[int, Subscription]] = field(default_factory=dict)
     authors: dict[int, int] = field(default_factory=dict)
     gone_since: dict[int, float] = field(default_factory=dict)
-    """Runs that had nobody to feed them from this moment on."""
+    """By run: since when no client fills it."""
     paused: dict[int, None] = field(default_factory=dict)
     peeks: dict[int, tuple[int, int]] = field(default_factory=dict)
     next_peek: int = 0

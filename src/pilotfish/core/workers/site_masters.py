@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 
 CENTRAL, DISTRIBUTED, AUTO = "central", "distributed", "auto"
 VOUCHED_S = 40.0
-"""A word of a site's master counts for so long. It says one every ten seconds."""
+"""Seconds that a report of a site master counts. It sends one every ten seconds."""
 MOST_CONTACTS = 20
 """Maximum peers of its site that a new worker is told."""
 
 
 @dataclass(slots=True)
 class SiteMasterTerm:
-    """Who speaks for a site. ``subjects``: those it vouches for, itself among them if it does. ``anew``: its next message names all of
-    them."""
+    """The master of a site and its term. ``subjects``: the workers that it serves, itself included if it does. ``anew``: its next message
+    names all of them."""
 
     worker: str
     term: int
@@ -40,19 +40,19 @@ class SiteMasterTerm:
 
 
 class SiteMasters:
-    """Not part of the state: after a restart, whoever reigns says so."""
+    """The master of each site. Not part of the state: after a restart, site masters report themselves."""
 
     def __init__(self) -> None:
         self.by_site: dict[str, SiteMasterTerm] = {}
 
     def of(self, worker: Worker) -> SiteMasterTerm | None:
-        """The reign of this worker, if it reigns."""
+        """The term of this worker, if it is the master of its site."""
         reign = self.by_site.get(worker.site)
         return reign if reign is not None and reign.worker == worker.id else None
 
     def divide(self, workers: list[Worker]) -> tuple[list[tuple[Worker, list[Worker]]], list[Worker]]:
-        """Those that can be lent tasks, each with the workers that it may give them to; and the workers that nobody else sees to. While a
-        site's master cannot be lent tasks, this machine serves its subjects itself, or they would get no work."""
+        """Site masters that can take tasks, each with the workers that it serves; and the workers that no site master serves. While a site
+        master cannot take tasks, its workers are assigned tasks directly: otherwise they would get none."""
         if not self.by_site:
             return [], workers
         able = {worker.id: worker for worker in workers}
@@ -73,7 +73,7 @@ def matches_by_itself(machine: Machine, site: str) -> bool:
 
 
 def speaker(machine: Machine, worker: Worker) -> tuple[int, Any]:
-    """Term and contact of who speaks for this worker's site; the first to come is appointed. (0, None): nobody does."""
+    """Term and address of the master of this worker's site; the first worker is appointed. (0, None) if the site has none."""
     if not matches_by_itself(machine, worker.site):
         return 0, None
     reign = machine.site_masters.by_site.get(worker.site)
@@ -85,7 +85,7 @@ def speaker(machine: Machine, worker: Worker) -> tuple[int, Any]:
 
 
 def introduce(machine: Machine, worker: Worker) -> None:
-    """To the latest of its site, who are likely to be there for longest."""
+    """Tell a worker the latest workers of its site: they probably stay longest."""
     presence = machine.presence[worker.id]
     if presence.peer is None:
         if worker.lent:
@@ -100,22 +100,22 @@ def introduce(machine: Machine, worker: Worker) -> None:
 
 
 def introduced(machine: Machine, worker: Worker, term: int) -> None:
-    """A site's master says on every connection that it is one, and then names all workers it vouches for: some of what it said on the last
-    connection may be lost."""
+    """A site master reports on every connection that it is one, and then names all workers that it serves: reports on the last connection
+    may be lost."""
     if reigns(machine, worker, term):
         machine.site_masters.by_site[worker.site].anew = True
 
 
 def connected(machine: Machine, worker: Worker) -> None:
-    """Tell a worker on every connection if it is vouched for. A worker that does not know tells its site's master of no free room, and
-    nobody gives it work."""
+    """Tell a worker on every connection if its site master serves it. Otherwise it would not report free room to its site master and
+    would get no work."""
     reign = machine.site_masters.by_site.get(worker.site)
     if reign is not None and worker.id in reign.subjects:
         _hush(machine, worker.id, True)
 
 
 def reigns(machine: Machine, worker: Worker, term: int) -> bool:
-    """The better claim is believed, as among the agents themselves: that of a later term, or of the lower id. Whether it is this one."""
+    """Accept a claim to be site master if it is better: a later term, or the lower id, as among the agents. Returns whether it was."""
     by_site = machine.site_masters.by_site
     known = by_site.get(worker.site)
     if not term:
@@ -143,7 +143,7 @@ def _claim(machine: Machine, name: str, term: int) -> tuple[int, int]:
 
 
 def depose(machine: Machine, reign: SiteMasterTerm) -> None:
-    """What was lent to it and not given away is ours again; those it vouched for speak for themselves."""
+    """End a term: requeue tasks that were delegated and not assigned; its workers send heartbeats again."""
     worker = machine.state.workers.get(reign.worker)
     if worker is not None:
         _take_back(machine, worker)
@@ -195,7 +195,7 @@ def vouch(machine: Machine, worker: Worker, message: m.DelegatedWorkers) -> None
 
 
 def claims(machine: Machine, lender: Worker, message: m.ClaimedTasks) -> None:
-    """What is not lent to it (any more) is stopped where it was given to."""
+    """Record which worker got which delegated task. Attempts that are not delegated to this site master are stopped."""
     for name, items in message.given:
         worker = machine.state.workers.get(name)
         if worker is None or worker.site != lender.site:
@@ -218,7 +218,7 @@ def claims(machine: Machine, lender: Worker, message: m.ClaimedTasks) -> None:
 
 
 def loans(machine: Machine, lender: Worker, message: m.DelegatedTasks) -> None:
-    """What it does not have, and has not claimed before this, never reached it, or was lost with it."""
+    """Requeue delegated tasks that the site master does not list: they never reached it, or it lost them."""
     held = dict.fromkeys(message.items)
     missing = [task.id for task in lender.lent if (task.id, task.attempt) not in held]
     if missing:
@@ -243,7 +243,7 @@ def find_current(machine: Machine, worker: Worker, number: int, attempt: int) ->
 
 
 def _own_claim(machine: Machine, worker: Worker, number: int, attempt: int) -> Task | None:
-    """A worker speaks of an attempt that is lent to its site's master: that one's word was lost or is late."""
+    """A worker reports an attempt that is delegated to its site master: the site master's report was lost or is late."""
     task = machine.state.find_task(number)
     if task is None or task.attempt != attempt or task.worker is None or task not in task.worker.lent or task.worker.site != worker.site:
         return None
@@ -257,7 +257,7 @@ def lend(machine: Machine, worker: Worker, tasks: list[Task]) -> None:
 
 
 def gone(machine: Machine, worker: Worker) -> None:
-    """A worker has ended: if it spoke for its site, nobody does until another one says so."""
+    """Note that a worker ended. If it was the master of its site, the site has none until another one reports."""
     reign = machine.site_masters.by_site.get(worker.site)
     if reign is None:
         return

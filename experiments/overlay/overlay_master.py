@@ -20,6 +20,7 @@ from pilotfish.model import messages as m
 from pilotfish.model.settings import PoolSettings
 from pilotfish.model.site import PilotSize
 from pilotfish.policies.dispatcher import Dispatcher
+from pilotfish.policies.matchers import LocalityMatcher
 from tests.simulation.world.wire_codec import Frame, read_from_agent, write_to_agent
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ class OverlayMaster:
         self.world = world
         plan = world.plan
         settings = PoolSettings(matching="distributed" if plan.architecture == DISTRIBUTED else "central")
-        self.machine = Machine(State(), Dispatcher(), TwoSiteFleet(plan.pilots), settings)
+        self.machine = Machine(State(), Dispatcher(LocalityMatcher()), TwoSiteFleet(plan.pilots), settings)
         self.requests: Counter[str] = Counter()
         """What agents have sent, by kind."""
         self.busy_s = 0.0

@@ -21,9 +21,9 @@ from pilotfish.core.clients.subscriptions import Subscription
 from pilotfish.core.machine import Machine, Turn
 from pilotfish.core.policy_interface import AssignmentProposal
 from pilotfish.core.state import Task, Worker
-from pilotfish.core.tasks import retry_rules
+from pilotfish.core.tasks import assignment, retry_rules
 from pilotfish.core.tasks.transitions import release
-from pilotfish.core.workers import agent_messages
+from pilotfish.core.workers import agent_messages, leases
 from pilotfish.model import effects as e
 from pilotfish.model import facts as f
 from pilotfish.model import inputs as i
@@ -133,12 +133,12 @@ def a_late_hello_is_believed(patch: Patch) -> None:
 def a_recall_is_forgotten(patch: Patch) -> None:
     """Tasks that wait at a worker which does not get on are noted as recalled, but the worker is never told."""
 
-    def forget(self: Machine, recall: Any) -> None:
+    def forget(master: Machine, recall: Any) -> None:
         tasks = [task for task in recall.tasks if task.worker is recall.worker and task.state == 2]
         if tasks:
-            self.record(f.TasksRecalled(recall.worker.id, [task.id for task in tasks]))
+            master.record(f.TasksRecalled(recall.worker.id, [task.id for task in tasks]))
 
-    patch.setattr(Machine, "_recall", forget)
+    patch.setattr(assignment, "recall", forget)
 
 
 @bug
@@ -157,37 +157,37 @@ def a_lease_never_expires(patch: Patch) -> None:
 
 @bug
 def the_tasks_of_a_lost_worker_are_forgotten(patch: Patch) -> None:
-    def lose(self: Machine, worker: Worker, reason: str, *, died: bool) -> None:
-        self.end_worker(worker, lost=True, reason=reason)
+    def lose(master: Machine, worker: Worker, reason: str, *, died: bool) -> None:
+        leases.end_worker(master, worker, lost=True, reason=reason)
 
-    patch.setattr(Machine, "lose_worker", lose)
+    patch.setattr(leases, "lose_worker", lose)
 
 
 @bug
 def the_masters_own_sleep_is_not_forgiven(patch: Patch) -> None:
     """A master that slept takes its own silence for that of its workers."""
-    patch.setattr(Machine, "_forgive", lambda self: None)
+    patch.setattr(leases, "extend_all", lambda master: None)
 
 
 @bug
 def a_full_run_meets_a_dying_worker(patch: Patch) -> None:
     """When the death of a worker ends a run that had its fill of failures, the other tasks of that worker fail once more."""
 
-    def lose(self: Machine, worker: Worker, reason: str, *, died: bool) -> None:
+    def lose(master: Machine, worker: Worker, reason: str, *, died: bool) -> None:
         started = list(worker.active)
         if worker.ahead:
-            self.record(f.TasksReturned(worker.id, [task.id for task in worker.ahead], reason))
+            master.record(f.TasksReturned(worker.id, [task.id for task in worker.ahead], reason))
         for task in started:
-            self.fail_attempt(retry_rules.judge_death(self.state, worker, task, reason, died))
-        self.end_worker(worker, lost=True, reason=reason)
+            master.fail_attempt(retry_rules.judge_death(master.state, worker, task, reason, died))
+        leases.end_worker(master, worker, lost=True, reason=reason)
 
-    patch.setattr(Machine, "lose_worker", lose)
+    patch.setattr(leases, "lose_worker", lose)
 
 
 @bug
 def an_orderly_leave_is_taken_for_a_death(patch: Patch) -> None:
     """Walltime and draining are charged to the tasks."""
-    patch.setattr(agent_messages, "leave", lambda master, worker, reason: master.lose_worker(worker, reason, died=True))
+    patch.setattr(leases, "leave", lambda master, worker, reason, *_: leases.lose_worker(master, worker, reason, died=True))
 
 
 @bug
@@ -248,7 +248,7 @@ def poison_is_convicted_by_company(patch: Patch) -> None:
             return msgspec.structs.replace(fact, final=True, suspect=False, failure=Failure("poison", "task", "it was there again"))
         return msgspec.structs.replace(fact, suspect=False)
 
-    patch.setattr(machine, "judge_death", rash)
+    patch.setattr(leases, "judge_death", rash)
     patch.setattr(agent_messages, "judge_death", rash)
 
 
@@ -256,15 +256,15 @@ def poison_is_convicted_by_company(patch: Patch) -> None:
 def a_swift_poison_costs_nothing(patch: Patch) -> None:
     """Only tasks that were seen running are charged with the loss of a worker."""
 
-    def lose(self: Machine, worker: Worker, reason: str, *, died: bool) -> None:
+    def lose(master: Machine, worker: Worker, reason: str, *, died: bool) -> None:
         held = [*worker.active, *worker.ahead]
-        self.record(f.TasksReturned(worker.id, [task.id for task in held if task.state != RUNNING], reason))
+        master.record(f.TasksReturned(worker.id, [task.id for task in held if task.state != RUNNING], reason))
         for task in held:
             if task.worker is worker:
-                self.fail_attempt(retry_rules.judge_death(self.state, worker, task, reason, died))
-        self.end_worker(worker, lost=True, reason=reason)
+                master.fail_attempt(retry_rules.judge_death(master.state, worker, task, reason, died))
+        leases.end_worker(master, worker, lost=True, reason=reason)
 
-    patch.setattr(Machine, "lose_worker", lose)
+    patch.setattr(leases, "lose_worker", lose)
 
 
 @bug

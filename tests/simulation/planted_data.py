@@ -13,7 +13,7 @@ from pilotfish.core import state_snapshot
 from pilotfish.core.data import intermediate_files, replicas
 from pilotfish.core.machine import Machine
 from pilotfish.core.state import Run, State, Worker
-from pilotfish.core.workers import agent_messages
+from pilotfish.core.workers import agent_messages, site_masters
 from pilotfish.model import facts as f
 from pilotfish.model import messages as m
 from pilotfish.model.contents import AwaitedFile, IntermediateFile
@@ -129,7 +129,7 @@ def a_full_disk_gets_the_next_task(patch: Patch) -> None:
             self.results.keep(attempt, item, now)
 
     def fail(master: Machine, worker: Worker, item: m.ResultItem, payload: Any) -> None:
-        if item.failure is not None and item.failure.cause == DISK and agent_messages._current(master, worker, item.task, item.attempt):
+        if item.failure is not None and item.failure.cause == DISK and site_masters.find_current(master, worker, item.task, item.attempt):
             master.record(f.TasksReturned(worker.id, [item.task], item.failure.message))
         else:
             failed(master, worker, item, payload)

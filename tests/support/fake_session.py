@@ -7,14 +7,19 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
 from pilotfish.applications.parcel import pack, unpack
 from pilotfish.applications.task_list import NOTHING, TaskNeeds
 from pilotfish.client.session import NoPool, RunNews
+from pilotfish.core.explain.lookup import find_run
+from pilotfish.core.explain.run_reasons import status_of, why_run
+from pilotfish.core.machine import Machine
+from pilotfish.core.state import CLIENT_GONE, Run, State, Task, TaskShape
 from pilotfish.errors import BadInput, PilotfishError
+from pilotfish.model.ids import task_id
 from pilotfish.model.messages import EndedItem
 from pilotfish.model.states import CANCELLED, DONE, FAILED, TASK_STATES
 from pilotfish.model.task import Failure, RunOptions, TaskSpec
@@ -82,6 +87,21 @@ class FakeRun:
     def counts(self) -> dict[str, int]:
         return {state: sum(task.state == state for task in self.tasks) for state in TASK_STATES}
 
+    def record(self) -> Run:
+        """The run as the real master keeps it, for the rules that the fake one shares with it."""
+        run = Run(self.number, self.uid, self.options, 0.0)
+        run.specs = list(self.specs)
+        for index, task in enumerate(self.tasks):
+            record = Task(task_id(self.number, index), task.spec, TaskShape(run, task.spec, 0, 0.0), task.payload)
+            record.state, record.failure = TASK_STATES.index(task.state), task.failure
+            run.tasks.append(record)
+            run.counts[record.state] += 1
+            if task.state in END_STATES:
+                run.ended.append(index)
+        run.paused = self.paused
+        run.closed = CLIENT_GONE if self.incomplete else self.closed_by or ("closed" if self.closed else "")
+        return run
+
     def row(self) -> dict[str, Any]:
         ended = self.closed and all(task.state in END_STATES for task in self.tasks)
         return {
@@ -91,6 +111,7 @@ class FakeRun:
             "command": self.options.command,
             "cwd": self.options.cwd,
             "state": "done" if ended else "closed" if self.closed else "open",
+            "status": status_of(self.record()),
             "incomplete": self.incomplete,
             "closed": self.closed_by,
             "paused": self.paused,
@@ -241,8 +262,30 @@ class FakeMaster:
     def _ask_runs(self) -> list[dict[str, Any]]:
         return [run.row() for run in self.runs.values()]
 
-    def _ask_run(self, run: int) -> dict[str, Any]:
-        return self.runs[run].row()
+    def _ask_run(self, run: int | str = "last") -> dict[str, Any]:
+        return self._find_run(run).row()
+
+    def _find_run(self, wanted: int | str) -> FakeRun:
+        """By the rule of the real master."""
+        state = State()
+        state.runs.update((number, run.record()) for number, run in self.runs.items())
+        return self.runs[find_run(state, wanted).id]
+
+    def _find_subject(self, subject: str | None) -> dict[str, Any]:
+        if subject is None:
+            return {"run": self._find_run("last").number}
+        name, dot, index = subject.rpartition(".")
+        found = {
+            "worker": {row["worker"] for row in self._ask_workers(all=True)},
+            "pilot": {*(row["pilot"] for row in self.pilots), *self.ends},
+            "site": {row["site"] for row in self.sites},
+        }
+        for kind, names in found.items():
+            if subject in names:
+                return {kind: subject}
+        if dot and index.isdecimal():
+            return {"task": f"{self._find_run(name).number}.{index}"}
+        return {"run": self._find_run(subject).number}
 
     def _ask_tasks(self, run: int, limit: int = 100, offset: int = 0, state: str | None = None) -> list[dict[str, Any]]:
         found = self.runs[run]
@@ -295,10 +338,17 @@ class FakeMaster:
         self.pilots.clear()
         return {"draining": worker}
 
-    def _ask_why(self, **subject: Any) -> dict[str, Any]:
+    def _ask_why(self, subject: str | None = None, **named: Any) -> dict[str, Any]:
+        found = named or self._find_subject(subject)
+        record = self.runs[found["run"]].record() if "run" in found else None
+        if record is not None and record.finished:
+            return why_run(cast(Machine, None), record)
+        return self._why(found, status_of(record) if record is not None else "ready")
+
+    def _why(self, subject: dict[str, Any], state: str) -> dict[str, Any]:
         name = " ".join(f"{key} {value}" for key, value in subject.items())
         reasons = self.reasons or [{"code": "busy", "text": "all workers are busy", "commands": ["pilotfish workers"]}]
-        answer = {"subject": name, "state": "ready", "sentence": f"{name} is ready: {reasons[0]['text']}", "reasons": reasons}
+        answer = {"subject": name, "state": state, "sentence": f"{name} is {state}: {reasons[0]['text']}", "reasons": reasons}
         return {**answer, **self._about_pilot(subject["pilot"])} if "pilot" in subject else answer
 
     def _about_pilot(self, name: str) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 from pilotfish.core.apply import apply
 from pilotfish.core.check import check, fingerprint
-from pilotfish.core.machine import Machine, Turn
+from pilotfish.core.machine import LIMITS, Machine, Turn
 from pilotfish.core.policy_interface import Policy, Provisioner
 from pilotfish.core.state import State, Task
 from pilotfish.factories.provisioner import LocalProvisioner
@@ -18,6 +18,7 @@ from pilotfish.model.ids import task_id
 from pilotfish.model.settings import PoolSettings
 from pilotfish.model.task import Failure, RunOptions, TaskSpec
 from pilotfish.policies.dispatcher import Dispatcher
+from pilotfish.policies.matchers import LocalityMatcher
 
 CLIENT = 1_000_000
 Kind = TypeVar("Kind", bound=m.Message)
@@ -26,9 +27,11 @@ Kind = TypeVar("Kind", bound=m.Message)
 class Stage:
     """Every turn is checked: the invariants of the state, and that its facts, through the journal's format, give the same state."""
 
+    limits = LIMITS
+
     def __init__(self, settings: PoolSettings | None = None, policy: Policy | None = None, strategy: Provisioner | None = None) -> None:
         self.settings = settings or PoolSettings()
-        self.policy = policy or Dispatcher()
+        self.policy = policy or Dispatcher(LocalityMatcher())
         self.strategy = strategy or LocalProvisioner()
         self.now = 1000.0
         self.journal: list[bytes] = []
@@ -42,7 +45,7 @@ class Stage:
     # --- the machine ----------------------------------------------------------------------------------------------------------------
 
     def start(self, state: State) -> None:
-        self.machine = Machine(state, self.policy, self.strategy, self.settings)
+        self.machine = Machine(state, self.policy, self.strategy, self.settings, self.limits)
         self._take(self.machine.start(self.now))
 
     def restart(self) -> None:

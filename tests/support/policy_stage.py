@@ -26,7 +26,7 @@ class Nothing:
     def why(self, task: Task) -> str:
         return ""
 
-    def mood(self) -> str:
+    def describe(self) -> str:
         return ""
 
 

@@ -185,7 +185,7 @@ class Run:
         self._session.client.ask("cancel", run=self.id)
 
     def status(self) -> dict[str, Any]:
-        """The run's row, as ``pilotfish status --json`` shows it."""
+        """The row of the run; its ``status`` is the state that ``pilotfish status`` shows."""
         row: dict[str, Any] = self._session.client.ask("run", run=self.id).data
         return row
 

@@ -21,7 +21,7 @@ from pilotfish.applications.task_list import NOTHING, TaskEntry, TaskList, TaskN
 from pilotfish.client.master_connection import Interrupt, MasterConnection, Reconnect, dial
 from pilotfish.client.pending_requests import PendingRequest, PendingRequests, Reply
 from pilotfish.client.submission import RunListener, Submission
-from pilotfish.errors import ConnectionFailed, JournalFull, PilotfishError
+from pilotfish.errors import BadInput, ConnectionFailed, JournalFull, PilotfishError
 from pilotfish.model.message_frames import frame
 from pilotfish.model.messages import Accepted, Answer, Began, Close, Ended, Opened, Problem, RunFinished, Watch
 from pilotfish.model.task import RunOptions, TaskSpec
@@ -383,7 +383,8 @@ class MasterClient:
 
     def _answered(self, message: Answer | Problem, body: memoryview) -> None:
         if isinstance(message, Problem):
-            problem = PilotfishError(message.message, message.hint)
+            kind = BadInput if message.code == BadInput.code else PilotfishError
+            problem = kind(message.message, message.hint)
             problem.code = message.code
             if message.query < 0:
                 self._unasked_problem(problem)

@@ -14,7 +14,7 @@ from pilotfish.applications.task_list import NOTHING, TaskNeeds
 from pilotfish.client.master_client import MasterClient
 from pilotfish.client.pools import PoolHandle, ensure_pool, is_served
 from pilotfish.client.submission import Submission
-from pilotfish.errors import BadInput, PilotfishError, did_you_mean
+from pilotfish.errors import BadInput, PilotfishError
 from pilotfish.model.messages import EndedItem
 from pilotfish.model.task import RunOptions, TaskSpec
 from pilotfish.store.pool_directory import pool_home
@@ -279,33 +279,10 @@ def use_connector(connector: Connector | None) -> None:
     _connector = connector or _connect_live
 
 
-def refuse_nothing(wanted: str | None) -> None:
-    if wanted is not None and not wanted.strip():
-        raise BadInput(
-            f"{wanted!r} is no run: it is empty (an unset variable?)",
-            "Write its number or its name, or last for the newest; see: pilotfish status",
-        )
-
-
 def find_run(master: PoolSessionProtocol, wanted: str | None) -> dict[str, Any]:
-    """The run that a person means: a number, a name (the newest of that name), or nothing for the newest of all."""
-    refuse_nothing(wanted)
-    rows: list[dict[str, Any]] = master.ask("runs")
-    if not rows:
-        raise BadInput("there are no runs yet", "Start one: pilotfish run -- COMMAND")
-    newest_first = sorted(rows, key=lambda row: -int(row["run"]))
-    if wanted is None or wanted == "last":
-        return newest_first[0]
-    for row in newest_first:
-        if wanted in (str(row["run"]), row["name"]):
-            return row
-    number, dot, index = wanted.partition(".")
-    if dot and number.isdigit() and index.isdigit():
-        raise BadInput(
-            f"{wanted!r} is a task, and a run is needed here", f"Its run is {number}; for the task alone: pilotfish logs {wanted}"
-        )
-    names = [str(row["name"]) for row in rows if row["name"]]
-    raise BadInput(f"there is no run {wanted!r}", did_you_mean(wanted, names) or "See the runs there are: pilotfish status")
+    """The row of a run: a number, a name (the newest of that name), or None for the newest of all."""
+    row: dict[str, Any] = master.ask("run", **({} if wanted is None else {"run": wanted}))
+    return row
 
 
 def all_tasks(

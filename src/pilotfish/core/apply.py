@@ -1,4 +1,4 @@
-"""How each fact changes the state: the only code that does, and the whole of crash recovery."""
+"""Applies facts to the state; nothing else changes it. Crash recovery is applying them again."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ from pilotfish.model.states import (
 from pilotfish.model.task import CORES, MISSING_INPUT, NO_DIRECTORY, Failure
 
 FORGETTING = 0.8
-"""One slow start is remembered for some quick ones."""
+"""Factor by which the time that a start lost is reduced with each quicker start after it."""
 TOGETHER_S = 1.0
 MOST_LOST_S, MOST_LOST = 30.0, 0.1
-"""So long, and so much of its time: a start that took longer was an accident."""
+"""Maximum seconds, and maximum part of the walltime, that a start may lose; a longer one was an accident and is not learnt."""
 
 
 def apply(state: State, fact: f.Fact, at: float) -> None:
@@ -52,6 +52,64 @@ def apply(state: State, fact: f.Fact, at: float) -> None:
         settle(state, at)
     state.at = at
     _RULES[type(fact)](state, fact, at)
+
+
+# --- runs -------------------------------------------------------------------------------------------------------------------------
+
+
+def _run_opened(state: State, fact: f.RunOpened, at: float) -> None:
+    run = state.runs[fact.run] = Run(fact.run, fact.uid, fact.options, at)
+    state.run_uids[fact.uid] = fact.run
+    state.next_run = max(state.next_run, fact.run + 1)
+    fair_share.join(state, run)
+
+
+def _run_options_changed(state: State, fact: f.RunOptionsChanged, at: float) -> None:
+    run = state.runs[fact.run]
+    before, run.options = run.options, fact.options
+    if (before.share, before.weight) != (fact.options.share, fact.options.weight):
+        account = run.account
+        fair_share.join(state, run)
+        fair_share.leave(state, run, account)
+    for shape in run.shapes.values():
+        shape.priority = run.priority_of(shape.made_from[0])
+
+
+def _application_advanced(state: State, fact: f.ApplicationAdvanced, at: float) -> None:
+    state.runs[fact.run].advanced = fact.cursor
+
+
+def _run_closed(state: State, fact: f.RunClosed, at: float) -> None:
+    run = state.runs[fact.run]
+    run.closed = fact.reason
+    maybe_ended(run, at)
+
+
+def _run_paused(state: State, fact: f.RunPaused, at: float) -> None:
+    state.runs[fact.run].paused = fact.paused
+
+
+def _outputs_taken(state: State, fact: f.OutputsTaken, at: float) -> None:
+    run = state.runs[fact.run]
+    for index in run.ended[run.taken : fact.count]:
+        run.tasks[index].output = b""
+    run.taken = fact.count
+
+
+def _run_forgotten(state: State, fact: f.RunForgotten, at: float) -> None:
+    run = state.runs.pop(fact.run)
+    del state.run_uids[run.uid]
+    replicas.run_gone(state, run)
+    fair_share.leave(state, run, run.account)
+
+
+def _run_cancelled(state: State, fact: f.RunCancelled, at: float) -> None:
+    run = state.runs[fact.run]
+    run.closed = run.closed or "cancelled"
+    for task in run.tasks:
+        if task.state < DONE:
+            _cancel(state, task, fact.reason, at)
+    maybe_ended(run, at)
 
 
 # --- tasks ------------------------------------------------------------------------------------------------------------------------
@@ -137,6 +195,38 @@ def _tasks_assigned(state: State, fact: f.TasksAssigned, at: float) -> None:
             shape.run.first_started_at = at
     if fact.beside:
         multi_node.formed(state, fact, at)
+
+
+def _tasks_delegated(state: State, fact: f.TasksDelegated, at: float) -> None:
+    lender = state.workers[fact.worker]
+    for number in fact.tasks:
+        task = state.task(number)
+        dequeue(state, task)
+        move(task, ASSIGNED)
+        task.attempt += 1
+        task.worker = lender
+        lender.lent[task] = None
+        run = task.shape.run
+        run.attempts += 1
+        if not run.first_started_at:
+            run.first_started_at = at
+
+
+def _tasks_claimed(state: State, fact: f.TasksClaimed, at: float) -> None:
+    worker = state.workers[fact.worker]
+    if not worker.held:
+        worker.progress_at = at
+    for number in fact.tasks:
+        task = state.task(number)
+        assert task.worker is not None and task in task.worker.lent, task
+        del task.worker.lent[task]
+        task.worker = worker
+        needs = task.shape.needs
+        if worker.fits(needs):
+            occupy(worker, task, needs)
+            move(task, RUNNING)  # as far as anybody will tell
+        else:
+            worker.ahead[task] = needs
 
 
 def _tasks_started(state: State, fact: f.TasksStarted, at: float) -> None:
@@ -275,15 +365,6 @@ def _cancel(state: State, task: Task, reason: str, at: float) -> None:
 def _tasks_cancelled(state: State, fact: f.TasksCancelled, at: float) -> None:
     for number in fact.tasks:
         _cancel(state, state.task(number), fact.reason, at)
-
-
-def _run_cancelled(state: State, fact: f.RunCancelled, at: float) -> None:
-    run = state.runs[fact.run]
-    run.closed = run.closed or "cancelled"
-    for task in run.tasks:
-        if task.state < DONE:
-            _cancel(state, task, fact.reason, at)
-    maybe_ended(run, at)
 
 
 # --- workers and pilots -------------------------------------------------------------------------------------------------------------
@@ -454,106 +535,22 @@ def _restored(state: State, fact: f.Restored, at: float) -> None:
     state_snapshot.restore(state, fact.kind, fact.row)
 
 
-# How facts about a run as a whole change the state.
-
-
-def _opened(state: State, fact: f.RunOpened, at: float) -> None:
-    run = state.runs[fact.run] = Run(fact.run, fact.uid, fact.options, at)
-    state.run_uids[fact.uid] = fact.run
-    state.next_run = max(state.next_run, fact.run + 1)
-    fair_share.join(state, run)
-
-
-def _options_changed(state: State, fact: f.RunOptionsChanged, at: float) -> None:
-    run = state.runs[fact.run]
-    before, run.options = run.options, fact.options
-    if (before.share, before.weight) != (fact.options.share, fact.options.weight):
-        account = run.account
-        fair_share.join(state, run)
-        fair_share.leave(state, run, account)
-    for shape in run.shapes.values():
-        shape.priority = run.priority_of(shape.made_from[0])
-
-
-def _application_advanced(state: State, fact: f.ApplicationAdvanced, at: float) -> None:
-    state.runs[fact.run].advanced = fact.cursor
-
-
-def _closed(state: State, fact: f.RunClosed, at: float) -> None:
-    run = state.runs[fact.run]
-    run.closed = fact.reason
-    maybe_ended(run, at)
-
-
-def _paused(state: State, fact: f.RunPaused, at: float) -> None:
-    state.runs[fact.run].paused = fact.paused
-
-
-def _outputs_taken(state: State, fact: f.OutputsTaken, at: float) -> None:
-    run = state.runs[fact.run]
-    for index in run.ended[run.taken : fact.count]:
-        run.tasks[index].output = b""
-    run.taken = fact.count
-
-
-def _forgotten(state: State, fact: f.RunForgotten, at: float) -> None:
-    run = state.runs.pop(fact.run)
-    del state.run_uids[run.uid]
-    replicas.run_gone(state, run)
-    fair_share.leave(state, run, run.account)
-
-
-# How tasks are lent to a site's master, and become those of a worker of its site.
-
-
-def _lent(state: State, fact: f.TasksDelegated, at: float) -> None:
-    lender = state.workers[fact.worker]
-    for number in fact.tasks:
-        task = state.task(number)
-        dequeue(state, task)
-        move(task, ASSIGNED)
-        task.attempt += 1
-        task.worker = lender
-        lender.lent[task] = None
-        run = task.shape.run
-        run.attempts += 1
-        if not run.first_started_at:
-            run.first_started_at = at
-
-
-def _claimed(state: State, fact: f.TasksClaimed, at: float) -> None:
-    worker = state.workers[fact.worker]
-    if not worker.held:
-        worker.progress_at = at
-    for number in fact.tasks:
-        task = state.task(number)
-        assert task.worker is not None and task in task.worker.lent, task
-        del task.worker.lent[task]
-        task.worker = worker
-        needs = task.shape.needs
-        if worker.fits(needs):
-            occupy(worker, task, needs)
-            move(task, RUNNING)  # as far as anybody will tell
-        else:
-            worker.ahead[task] = needs
-
-
 _RULES: dict[type, Callable[[State, Any, float], None]] = {
     f.MasterStarted: _master_started,
     f.PoolSized: _pool_sized,
-    f.RunOpened: _opened,
+    f.RunOpened: _run_opened,
     f.SpecsAdded: _specs_added,
     f.TasksAdded: _tasks_added,
     f.ApplicationAdvanced: _application_advanced,
-    f.RunClosed: _closed,
-    f.RunPaused: _paused,
-    f.RunOptionsChanged: _options_changed,
+    f.RunClosed: _run_closed,
+    f.RunPaused: _run_paused,
+    f.RunOptionsChanged: _run_options_changed,
     f.OutputsTaken: _outputs_taken,
-    f.RunForgotten: _forgotten,
+    f.RunForgotten: _run_forgotten,
     f.TasksAssigned: _tasks_assigned,
     f.LinkMeasured: _link_measured,
-    f.TasksDelegated: _lent,
-    f.TasksClaimed: _claimed,
+    f.TasksDelegated: _tasks_delegated,
+    f.TasksClaimed: _tasks_claimed,
     f.TasksDuplicated: speculative_copies.duplicated,
     f.TasksStarted: _tasks_started,
     f.TasksDone: _tasks_done,

@@ -1,4 +1,4 @@
-"""Every invariant of the state, in one place. Tests run it after each step; it reads everything, so that the live master does not."""
+"""Checks every invariant of the state. Tests run it after each step; the live master does not, because it reads everything."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who can be reached just now. Not part of the state: after a restart nobody is there yet."""
+"""Keeps the link, lease and known specs of each connected worker. Not part of the state: after a restart no worker is connected."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from pilotfish.core.data.worker_reports import TransferReport
 
 @dataclass(slots=True)
 class WorkerConnection:
-    """How a worker can be reached: over which link, until when its silence is forgiven, and which specs it has been sent.
+    """The link to a worker, when its lease ends, and which specs it was sent.
 
-    ``newest_link`` is the last one that it said hello over, open or not."""
+    ``newest_link`` is the last one over which it said hello, open or not."""
 
     lease_at: float
     link: int | None = None
     newest_link: int = 0
     shares: bool = False
-    """It reads shared payloads from the disk itself."""
+    """Whether it reads shared payloads from the disk itself."""
     peer: Any = None
-    """How others of its site can reach it, if they can: [id, [host, port]]."""
+    """Its address for other agents of its site, if it has one: [id, [host, port]]."""
     movement: TransferReport = field(default_factory=TransferReport)
-    """Contents that are under way to it or from it."""
+    """Contents in transfer to or from it."""
     sent_specs: dict[int, None] = field(default_factory=dict)
     lent_specs: dict[int, None] = field(default_factory=dict)
-    """The same for what it is lent for others."""
+    """Specs that it was sent with delegated tasks."""

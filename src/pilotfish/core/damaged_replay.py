@@ -1,8 +1,8 @@
-"""Replay of a journal that has holes. What a lost record said is gone; what later records say must still count.
+"""Replays a journal that has holes and keeps what later records prove.
 
-Before each fact after a hole, the state is given what the fact takes for granted, and what makes no sense any more is left out of it.
-A task whose result was kept is done, whatever else was lost about it. A task whose description was lost is listed as failed, so that its
-person knows.
+Before each fact after a hole, the state gets what the fact takes for granted; what contradicts the state is left out of the fact. A task
+whose result was kept is done, whatever else was lost about it. A task whose description was lost is listed as failed, so that the user
+learns of it.
 """
 
 from __future__ import annotations

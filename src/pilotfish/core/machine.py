@@ -1,13 +1,14 @@
-"""The master as a pure machine: inputs and a clock go in, facts and effects come out.
+"""Turns inputs and a clock into facts and effects: the master as a pure machine.
 
-It does no I/O and asks no time. A host (live or simulated) calls ``start`` once and ``handle`` whenever something happened or the
-``deadline`` came; it writes the facts down, makes them durable, and only then performs the effects.
+It does no I/O and reads no clock. A host (live or simulated) calls ``start`` once, and ``handle`` whenever something happened or the
+``deadline`` came. The host makes the facts durable and only then performs the effects.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from heapq import heappop, heappush
 from typing import Any
 
@@ -27,34 +28,44 @@ from pilotfish.core.policy_interface import (
     Provisioner,
     RecallProposal,
 )
-from pilotfish.core.state import UNIT, State, Task, Worker
-from pilotfish.core.tasks import assignment, multi_node
-from pilotfish.core.tasks.retry_rules import judge_death
-from pilotfish.core.workers import agent_messages, site_masters
+from pilotfish.core.state import State, Task
+from pilotfish.core.tasks import assignment
+from pilotfish.core.tasks.proposal_checks import can_take, may_assign, may_copy, may_delegate
+from pilotfish.core.workers import agent_messages, leases, site_masters
 from pilotfish.model import effects as e
 from pilotfish.model import facts as f
 from pilotfish.model import inputs as i
 from pilotfish.model import messages as m
 from pilotfish.model.ids import INDEX_MASK
 from pilotfish.model.settings import PoolSettings
-from pilotfish.model.site import DIED
-from pilotfish.model.states import ACTIVE, ASSIGNED, DONE, ENDING, FAILED, JOINED, READY, RUNNING
+from pilotfish.model.states import ACTIVE, DONE, ENDING, FAILED, JOINED
 from pilotfish.model.task import Failure, StoredPayload
 
-RETURN_S = 15.0
-"""After a restart, workers get at least so long to come back: agents call again every 5 s at the latest."""
 STALL_S = 1.0
-"""Called so much later than asked for: it was the master that slept, not the workers."""
+"""Seconds after its deadline from which a call counts as late: then the master was asleep, not the workers."""
 SOON_S = 0.01
-"""The soonest that a policy or strategy is asked again when nothing happens."""
+"""Minimum seconds until a policy or factory is asked again when nothing happens."""
 
 
 _UNIMPORTANT = (f.TasksStarted, f.TasksClaimed, f.LinkMeasured, f.RequestAnswered)
-"""Facts by which no room becomes free and no task ready: nothing is to be decided because of them."""
+"""Facts that free no room and make no task ready: they cause no decision."""
 
 
 def _matters(fact: f.Fact) -> bool:
     return type(fact) not in _UNIMPORTANT
+
+
+@dataclass(frozen=True, slots=True)
+class MachineLimits:
+    """Limits that no user sets. Tests and simulated worlds make them small."""
+
+    ended_per_message: int = 5_000
+    """Maximum ended tasks in one message to a client."""
+    large_site: int = 200
+    """Minimum workers from which a site matches its tasks by itself, unless the pool's settings say otherwise."""
+
+
+LIMITS = MachineLimits()
 
 
 @dataclass(slots=True)
@@ -65,11 +76,12 @@ class Turn:
 
 
 class Machine:
-    def __init__(self, state: State, policy: Policy, strategy: Provisioner, settings: PoolSettings) -> None:
+    def __init__(self, state: State, policy: Policy, strategy: Provisioner, settings: PoolSettings, limits: MachineLimits = LIMITS) -> None:
         self.state = state
         self.policy = policy
         self.strategy = strategy
         self.settings = settings
+        self.limits = limits
         self.deadline: float | None = None
         self.now = self.started_at = state.at
         self.facts: list[f.Fact] = []
@@ -78,29 +90,29 @@ class Machine:
         self.agent_links: dict[int, str] = {}
         self.audience = subscriptions.Subscriptions()
         self.about: dict[str, object] = {}
-        """What the host wants to be told about itself to whoever asks for the status."""
+        """What the host adds to the answer of ``status``."""
         self.history_damaged = False
-        """Some of what was written down could not be read again."""
+        """A part of the journal could not be read."""
         self.refused_proposals = 0
         self.stale_results = 0
         self.sightings: dict[str, site_events.PilotStatus] = {}
-        """What the sites said last of pilots that have not joined; not written down."""
+        """What the sites reported last about pilots that have not joined. Not journaled."""
         self.caches = ReportedCaches()
         self.site_masters = site_masters.SiteMasters()
         self.site_troubles: dict[str, i.SiteReachability] = {}
         self.credentials: dict[str, tuple[float, tuple[i.CredentialSeen, ...]]] = {}
-        """What sites want to see of us, and when it was looked at."""
+        """By site: when its credentials were checked, and their state."""
         self.space_full = False
         self.no_room_at_home = ""
-        """Why files that tasks made cannot come home just now, as the host has found."""
+        """Why the host cannot take output files now."""
         self.look_again = False
         self.finish_at: float | None = None
         self.finishing = False
-        """Somebody asked us to end: no new pilots, however much there is to do."""
+        """The master was asked to end: no new pilots, however much work there is."""
         self.resting = False
-        """The pool was stopped, and so far people only look: nothing is started. Set before ``start``."""
+        """The pool was stopped and is only being inspected: nothing is started. Set before ``start``."""
         self.stirred = True
-        """Something changed that no fact tells of, such as who can be reached: decide anew."""
+        """Something changed that is no fact, such as a connection: decide again."""
         self._look_at: float | None = None
         self._decided_at = 0.0
         self._timers: list[tuple[float, int, str, str]] = []
@@ -109,19 +121,19 @@ class Machine:
     # --- turns --------------------------------------------------------------------------------------------------------------------
 
     def start(self, now: float) -> Turn:
-        """The first turn after (re)start: whoever was there gets time to come back."""
+        """The first turn after a start or restart: known workers get time to reconnect."""
         self.now = self.started_at = now = max(now, self.state.at)
         self.record(f.MasterStarted(self.state.epoch + 1))
         if not self.state.sized and self.settings.workers:
             self.record(f.PoolSized(float(self.settings.workers)))
         for worker in self.state.workers.values():
-            lease_at = now + self._time_to_return(worker)
+            lease_at = now + leases.time_to_return_s(self, worker)
             self.presence[worker.id] = WorkerConnection(lease_at)
             self.set_timer(lease_at, "lease", worker.id)
             if worker.quarantined_until:
                 self.set_timer(worker.quarantined_until, "quarantine", worker.id)
         for name in [name for name, site in self.state.sites.items() if site.held]:
-            # Whoever starts a master again may have mended what was wrong.
+            # The user may have fixed the site before starting the master again.
             self.record(f.SiteHeld(name, ""))
         if not self.resting:
             self._call_authors()
@@ -142,18 +154,18 @@ class Machine:
                     self.effects.append(e.StartApplication(run.id, run.uid, run.options.application))
 
     def go_on(self) -> None:
-        """Somebody wants the work of a pool that was stopped."""
+        """Continue the work of a pool that was stopped."""
         if self.resting:
             self.resting, self.stirred = False, True
             self._call_authors()
 
     def handle(self, inputs: Sequence[i.Input], now: float) -> Turn:
-        """All news first, then one decision."""
+        """Handle all inputs first, then decide once."""
         now = max(now, self.now)
         slept = self.deadline is not None and now - self.deadline > STALL_S
         self.now = now
         if slept:
-            self._forgive()
+            leases.extend_all(self)
         for item in inputs:
             _HEAR[type(item)](self, item)
         self._expire()
@@ -200,20 +212,12 @@ class Machine:
         if self.finish_at is not None:
             candidates.append(self.finish_at)
         if self.presence:
-            # Often enough that a sleep of ours is noticed before it can be taken for the silence of others.
+            # Often enough that the master notices its own sleep before it takes it for the silence of workers.
             candidates.append(self.now + self.settings.beat_s)
         if self.look_again:
             self.look_again = False
             candidates.append(self.now)
         return min(candidates, default=None)
-
-    def _forgive(self) -> None:
-        """We slept, nobody knows since when: whoever was there gets time to come back, as after a start."""
-        for name, presence in self.presence.items():
-            presence.lease_at = max(presence.lease_at, self.now + self._time_to_return(self.state.workers[name]))
-
-    def _time_to_return(self, worker: Worker) -> float:
-        return max(RETURN_S, agent_messages.lease_s(self, worker))
 
     def _expire(self) -> None:
         timers = self._timers
@@ -225,11 +229,7 @@ class Machine:
 
     def _outlook(self) -> PolicyView:
         divide = self.site_masters.divide if self.site_masters.by_site else None
-        return PolicyView(self.state, self.now, self.settings.ahead_s, self._can_take, divide)
-
-    def _can_take(self, worker: Worker) -> bool:
-        presence = self.presence.get(worker.id)
-        return presence is not None and presence.link is not None and worker.state == JOINED and not worker.quarantined_until
+        return PolicyView(self.state, self.now, self.settings.ahead_s, partial(can_take, self), divide)
 
     def _decide(self) -> None:
         self.stirred = False
@@ -241,78 +241,33 @@ class Machine:
             self._decide_tasks(outlook)
             moments.append(self.policy.next_look_at(outlook))
         moments.append(self._retire_idle(outlook))
-        # Whoever asks for a moment that is over gets the next one that makes sense, or the host would turn without end.
+        # A time in the past becomes the next possible one; otherwise the host would turn without end.
         soonest = min([moment for moment in moments if moment is not None], default=None)
         self._look_at = max(soonest, self.now + SOON_S) if soonest is not None else None
 
     def _retire_idle(self, outlook: PolicyView) -> float | None:
-        """Send home who has had nothing to do for long; when to look again."""
+        """Drain workers that were idle for long. Returns when to look again."""
         idle_s = self.settings.idle_s
         if not idle_s:
             return None
         idle = [worker for worker in outlook.workers if not worker.held]
         for worker in idle:
             if worker.progress_at + idle_s <= self.now:
-                agent_messages.drain(self, worker, f"had nothing to do for {idle_s:g} s")
+                leases.drain(self, worker, f"had nothing to do for {idle_s:g} s")
         return min((worker.progress_at + idle_s for worker in idle if worker.state == JOINED), default=None)
 
     def _decide_tasks(self, outlook: PolicyView) -> None:
         for proposal in self.policy.propose(outlook):
             if isinstance(proposal, RecallProposal):
-                self._recall(proposal)
-            elif isinstance(proposal, DelegationProposal):
-                self._lend(proposal)
-            elif isinstance(proposal, CopyProposal):
-                self.refused_proposals += not (self._can_take(proposal.worker) and assignment.duplicate(self, proposal))
-            elif self._lawful(proposal):
+                assignment.recall(self, proposal)
+            elif isinstance(proposal, DelegationProposal) and may_delegate(self, proposal):
+                site_masters.lend(self, proposal.worker, proposal.tasks)
+            elif isinstance(proposal, CopyProposal) and may_copy(self, proposal):
+                assignment.duplicate(self, proposal)
+            elif isinstance(proposal, AssignmentProposal) and may_assign(self, proposal):
                 assignment.assign(self, proposal)
             else:
                 self.refused_proposals += 1
-
-    def _lawful(self, proposal: AssignmentProposal) -> bool:
-        """The machine is the law: a policy's proposal is believed only after this."""
-        worker = proposal.worker
-        if not self._can_take(worker) or not proposal.tasks:
-            return False
-        if worker.runs_suspect or (proposal.tasks[0].suspect and (worker.held or len(proposal.tasks) > 1)):
-            return False
-        if proposal.beside:
-            return all(map(self._can_take, proposal.beside)) and multi_node.is_lawful(proposal, self.now)
-        count = len(proposal.tasks)
-        if count > 1 and len(dict.fromkeys(proposal.tasks)) != count:
-            return False
-        free, now = dict(worker.free), count - proposal.ahead
-        shape = None
-        for place, task in enumerate(proposal.tasks):
-            if task.state != READY or task.shape.run.paused or (place and task.suspect):
-                return False
-            if task.shape is not shape:
-                shape = task.shape
-                if not worker.suits(shape, self.now) or shape.nodes > 1:
-                    return False
-            if place < now:
-                for name, amount in task.shape.needs:
-                    if name == "cores" and task.id in proposal.cores:
-                        amount = max(amount, round(proposal.cores[task.id] * UNIT))
-                    free[name] = free.get(name, 0) - amount
-                    if free[name] < 0:
-                        return False
-        return True
-
-    def _lend(self, loan: DelegationProposal) -> None:
-        fit = all(task.state == READY and not task.suspect and not task.shape.run.paused and task.shape.nodes == 1 for task in loan.tasks)
-        if self.site_masters.of(loan.worker) is None or not self._can_take(loan.worker) or not loan.tasks or not fit:
-            self.refused_proposals += 1
-        else:
-            site_masters.lend(self, loan.worker, loan.tasks)
-
-    def _recall(self, recall: RecallProposal) -> None:
-        presence = self.presence.get(recall.worker.id)
-        tasks = [task for task in recall.tasks if task.worker is recall.worker and task.state == ASSIGNED]
-        if presence is None or presence.link is None or not tasks:
-            return
-        self.record(f.TasksRecalled(recall.worker.id, [task.id for task in tasks if task not in recall.worker.lent]))
-        self.send(presence.link, m.Recall([(task.id, task.attempt) for task in tasks]))
 
     def _decide_pilots(self) -> None:
         if self.finishing or self.resting:
@@ -334,18 +289,18 @@ class Machine:
         return pilot
 
     def _withdraw(self, proposal: WithdrawalProposal) -> None:
-        """One pilot less: cancelled if it waits; if it runs, its workers finish what they have, and go."""
+        """End a pilot: cancel it if it waits; if it runs, drain its workers."""
         pilot = self.state.pilots.get(proposal.pilot)
         if pilot is None or pilot.state > ACTIVE:
             self.refused_proposals += 1
         elif pilot.workers:
             for worker in list(pilot.workers):
-                agent_messages.drain(self, self.state.workers[worker], proposal.reason)
+                leases.drain(self, self.state.workers[worker], proposal.reason)
         else:
             self.end_pilot(pilot.id, proposal.reason, proposal.cause)
 
     def _consider_finish(self) -> None:
-        """Without work, without clients and without runs that may still grow, the master may end after a while."""
+        """End the master after a while without work, clients and open runs."""
         work = self.state.unfinished or any(not run.closed for run in self.state.runs.values())
         if self.audience.links or (work and not self.resting):
             self.finish_at = None
@@ -356,53 +311,16 @@ class Machine:
             self.finish("no work and no client")
 
     def finish(self, reason: str) -> None:
-        """Send everybody home. What is unfinished stays in the journal and goes on when a master starts again."""
+        """End all workers and pilots, then the master. Unfinished tasks stay in the journal and go on when a master starts again."""
         self.finishing = True
         for worker in list(self.state.workers.values()):
-            agent_messages.leave(self, worker, reason)
+            leases.leave(self, worker, reason)
         for pilot in list(self.state.pilots.values()):
             if pilot.state <= ACTIVE:
                 self.end_pilot(pilot.id, reason)
         self.effects.append(e.Finish(reason))
 
-    # --- losing things --------------------------------------------------------------------------------------------------------------
-
-    def lose_worker(self, worker: Worker, reason: str, *, died: bool) -> None:
-        """A worker died (nothing of it runs any more) or fell silent: its tasks run elsewhere.
-
-        What had room there may have begun, and so may as many of those that waited there, if results were lost with it. They are charged:
-        a task that fells its worker before anybody knew that it ran would otherwise do so for ever. Those further back are believed to be
-        untouched only the first time: quick ones before such a task would otherwise hide it, again and again."""
-        if worker.ends_at is not None and self.now >= worker.ends_at:
-            agent_messages.leave(self, worker, f"{reason}, and its time was over")
-            return
-        assignment.stop_beside(self, worker)
-        started: list[Task] = list(worker.active)
-        untouched: list[Task] = list(worker.lent)
-        places = len(started)
-        for place, task in enumerate(worker.ahead):
-            (started if place < places or task.attempt > 1 or task.state == RUNNING else untouched).append(task)
-        if untouched:
-            self.record(f.TasksReturned(worker.id, [task.id for task in untouched], f"worker {worker.id} {reason}"))
-        for task in reversed(started):  # the first of them shall be the first in the queue again
-            # The end of one may have cancelled the others, when their run had its fill of failures.
-            if worker.has(task):
-                self.fail_attempt(judge_death(self.state, worker, task, reason, died))
-        self.end_worker(worker, lost=True, reason=reason)
-
-    def end_worker(self, worker: Worker, *, lost: bool, reason: str) -> None:
-        """Forget a worker that holds nothing any more, and tell it so if it still listens."""
-        self.record(f.WorkerEnded(worker.id, lost, reason))
-        self.caches.gone(worker.id)
-        site_masters.gone(self, worker)
-        presence = self.presence.pop(worker.id, None)
-        if presence is not None and presence.link is not None:
-            self.agent_links.pop(presence.link, None)
-            self.send(presence.link, m.Retire(reason))
-            self.effects.append(e.HangUp(presence.link))
-        pilot = self.state.pilots.get(worker.pilot)
-        if pilot is not None and pilot.state <= ACTIVE and pilot.joined and not pilot.workers:
-            self.end_pilot(pilot.id, reason, DIED if lost else "")
+    # --- ends -----------------------------------------------------------------------------------------------------------------------
 
     def end_pilot(self, pilot: str, reason: str, cause: str = "") -> None:
         self.record(f.PilotEnding(pilot, reason, cause))
@@ -415,7 +333,7 @@ class Machine:
             self.after_bad_end([task])
 
     def after_bad_end(self, ended: list[Task]) -> None:
-        """What needed these tasks can never run; and a run may have had enough failures."""
+        """Skip tasks that needed these, and cancel the run if it reached its maximum of failures."""
         hopeless: dict[int, Task] = {}
         waiting = list(ended)
         reason = ended[0]
@@ -488,25 +406,9 @@ _HEAR: dict[type, Callable[[Machine, Any], None]] = {
 # --- timers -------------------------------------------------------------------------------------------------------------------------
 
 
-def _lease_expired(machine: Machine, key: str) -> None:
-    worker, presence = machine.state.workers.get(key), machine.presence.get(key)
-    if worker is None or presence is None:
-        return
-    if presence.lease_at > machine.now:
-        machine.set_timer(presence.lease_at, "lease", key)
-        return
-    machine.lose_worker(worker, f"has been silent for {machine.settings.lease_s:g} s", died=False)
-
-
-def _quarantine_expired(machine: Machine, key: str) -> None:
-    worker = machine.state.workers.get(key)
-    if worker is not None and 0 < worker.quarantined_until <= machine.now:
-        machine.record(f.WorkerQuarantined(key, 0.0, "its quarantine is over"))
-
-
 _EXPIRE: dict[str, Callable[[Machine, str], None]] = {
-    "lease": _lease_expired,
-    "quarantine": _quarantine_expired,
+    "lease": leases.lease_expired,
+    "quarantine": leases.quarantine_expired,
     "author": client_messages.author_expired,
     "peek": client_messages.peek_expired,
 }

@@ -1,4 +1,4 @@
-"""What policies and strategies see and may propose. The machine checks every proposal; a bad one is refused and counted."""
+"""Defines what a policy sees and may propose. The machine checks every proposal; an unlawful one is refused and counted."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from pilotfish.core.state import State, Task, Worker
 
 @dataclass(slots=True)
 class AssignmentProposal:
-    """Give these tasks to this worker; the last ``ahead`` of them are to wait there. ``cores``: grants to moldable tasks. ``beside``: the
-    other workers of one task of several nodes."""
+    """Assign tasks to a worker; the last ``ahead`` of them wait there. ``cores``: cores granted to moldable tasks. ``beside``: the other
+    workers of one multi-node task."""
 
     worker: Worker
     tasks: list[Task]
@@ -25,7 +25,7 @@ class AssignmentProposal:
 
 @dataclass(slots=True)
 class DelegationProposal:
-    """Lend these tasks to a site's master, for the workers that it vouches for."""
+    """Delegate tasks to a site master, for the workers that it serves."""
 
     worker: Worker
     tasks: list[Task]
@@ -33,7 +33,7 @@ class DelegationProposal:
 
 @dataclass(slots=True)
 class RecallProposal:
-    """Ask this worker to hand back tasks that it has not started."""
+    """Ask a worker to return tasks that it has not started."""
 
     worker: Worker
     tasks: list[Task]
@@ -41,22 +41,22 @@ class RecallProposal:
 
 @dataclass(slots=True)
 class CopyProposal:
-    """Let this worker try tasks as well that run elsewhere. The first result counts."""
+    """Start speculative copies of tasks that run elsewhere. The first result counts."""
 
     worker: Worker
     tasks: list[Task]
 
 
 Reigns = list[tuple[Worker, list[Worker]]]
-"""Masters of sites, each with the workers for which it is lent tasks."""
+"""Site masters, each with the workers that it serves."""
 Divide = Callable[[list[Worker]], tuple[Reigns, list[Worker]]]
 
 
 class PolicyView:
-    """What a policy may look at.
+    """What a policy may read.
 
-    ``workers``: those that can be reached and may take tasks, but for those that the master of a site sees to; ``roomy``: those of them
-    that have cores to spare. Made when they are asked for: of ten thousand workers, most are busy and of no interest."""
+    ``workers``: connected workers that may take tasks, except those that a site master serves; ``roomy``: those with free cores. Computed
+    on demand: of ten thousand workers, most are busy."""
 
     def __init__(self, state: State, now: float, ahead_s: float, able: Callable[[Worker], bool], divide: Divide | None = None) -> None:
         self.state = state
@@ -90,7 +90,7 @@ class PolicyView:
 
     @property
     def vouched(self) -> list[Worker]:
-        """Workers that a site's master gives tasks to, from what it is lent. Only what cannot be lent is given to them by us."""
+        """Workers that a site master serves. They are assigned directly only what cannot be delegated."""
         return [worker for _, subjects in self.sites for worker in subjects]
 
 
@@ -101,15 +101,15 @@ class Policy(Protocol):
         """When to ask again even if nothing happens."""
 
     def why(self, task: Task) -> str:
-        """What it has in mind with a ready task, for people; empty: nothing in particular."""
+        """What the policy plans for a ready task, for people; empty if nothing."""
 
-    def mood(self) -> str:
-        """How it decides just now, and why, for people; empty: as always."""
+    def describe(self) -> str:
+        """How the policy decides now, and why, for people; empty if always the same way."""
 
 
 @dataclass(slots=True)
 class HoldProposal:
-    """No more pilots for this site until a person releases it."""
+    """Submit no more pilots to this site until a user resumes it."""
 
     site: str
     reason: str
@@ -122,4 +122,4 @@ class Provisioner(Protocol):
         """When to ask again even if nothing happens."""
 
     def standings(self, state: State, now: float) -> dict[str, dict[str, object]]:
-        """What it thinks of each site, for people."""
+        """How the factory rates each site, for people."""

@@ -1,4 +1,4 @@
-"""All that a master knows. Changed by ``core/apply.py`` alone; everybody else reads."""
+"""Holds all that a master knows. Only ``core/apply.py`` changes it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The state as facts: what compaction writes instead of the long history that led here."""
+"""Writes the state as facts and restores it. Compaction writes these instead of the whole history."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The heuristic agent factory (HAF): a site is drawn by its fitness, the share of its recent pilots that came to something."""
+"""Draws sites at random by fitness: the heuristic factory (HAF), and the hybrid one, which also ranks their nodes.
+
+The fitness of a site is the part of its recent pilots that were of use.
+"""
 
 from __future__ import annotations
 
@@ -100,12 +103,11 @@ class HeuristicFactory:
         return self._explore(sites).name, f"drawn to find out, fitness {GENERIC_FITNESS:.2f} of {total:.2f} in all"
 
 
-# The hybrid factory: the heuristic one, with each site's fitness and part of the generic slot scaled by the rank of its nodes.
-
-
 class HybridFactory(HeuristicFactory):
-    """``ranks``: how fast the nodes of a site are for this work, 1 being ordinary; a site that is not in it has 1. Without any, they are
-    what the tasks that ended tell of the workers of each site, compared with all others."""
+    """The heuristic factory, with the fitness of each site scaled by the rank of its nodes.
+
+    ``ranks``: how fast the nodes of a site are for this work; 1 is usual, and the default. Without any, the ranks are estimated from
+    the tasks that ended at each site, compared with all others."""
 
     def __init__(self, settings: HeuristicSettings, dice: random.Random, ranks: Mapping[str, float] | None = None) -> None:
         super().__init__(settings, dice)

@@ -1,4 +1,4 @@
-"""This machine and all sites together: the size that was asked for here, and a factory for the rest."""
+"""Combines the local size with a factory for sites."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ from pilotfish.model.states import DRAINING
 from pilotfish.model.task import CORES
 
 APART_S = 0.5
-"""The sites are thought about no more often: nothing there happens faster."""
+"""Minimum seconds between two calls of the factory: nothing at a site happens faster."""
 GIVE_UP_AFTER = 3
-"""Pilots of a site in a row that end before their agent joined."""
+"""Pilots in a row that ended before their agents joined; then the site is held."""
 
 
 class PoolProvisioner:
+    """The local size, plus a factory for all sites."""
+
     def __init__(self, factory: Factory) -> None:
         self._local = LocalProvisioner()
         self._factory = factory
@@ -76,40 +78,37 @@ def _give_up(state: State) -> list[HoldProposal]:
     ]
 
 
-# Keep the pool at the size that was asked for, on this machine, while there is work.
-
-SITE = LOCAL
-
-
 class LocalProvisioner:
+    """Keeps this machine at the size that was asked for while there is work."""
+
     def propose(self, state: State, now: float) -> list[PilotProposal | WithdrawalProposal | HoldProposal]:
-        site = state.sites.get(SITE)
+        site = state.sites.get(LOCAL)
         if not _is_wanted(state) or (site and site.held):
             return []
         if site and site.bad_starts >= GIVE_UP_AFTER:
-            return [HoldProposal(SITE, f"{site.bad_starts} local agents in a row ended before they joined; the last one {site.last_bad}")]
+            return [HoldProposal(LOCAL, f"{site.bad_starts} local agents in a row ended before they joined; the last one {site.last_bad}")]
         if site and now < self._not_before(state):
             return []
-        present = sum(pilot.cores for pilot in state.pilots.values() if pilot.site == SITE)
+        present = sum(pilot.cores for pilot in state.pilots.values() if pilot.site == LOCAL)
         missing = state.local_cores - present
         if missing < 0 or (present and _needs_one_large_worker(state)):
             return _release_youngest(state)
         if not missing:
             return []
-        return [PilotProposal(SITE, PilotSize(missing), f"{state.unfinished} tasks to do, {present:g} of {state.local_cores:g} cores")]
+        return [PilotProposal(LOCAL, PilotSize(missing), f"{state.unfinished} tasks to do, {present:g} of {state.local_cores:g} cores")]
 
     def standings(self, state: State, now: float) -> dict[str, dict[str, object]]:
         return {}
 
     def next_look_at(self, state: State, now: float) -> float | None:
-        site = state.sites.get(SITE)
+        site = state.sites.get(LOCAL)
         waiting = site is not None and site.bad_starts and not site.held and state.unfinished
         return self._not_before(state) if waiting and now < self._not_before(state) else None
 
     @staticmethod
     def _not_before(state: State) -> float:
         """After a bad start, wait a little, and longer after each further one."""
-        site = state.sites[SITE]
+        site = state.sites[LOCAL]
         return site.last_bad_at + 0.5 * 2.0 ** (site.bad_starts - 1) if site.bad_starts else 0.0
 
 
@@ -122,11 +121,11 @@ def _is_wanted(state: State) -> bool:
 
 
 def _may_come(run: Run) -> bool:
-    return not run.options.sites or SITE in run.options.sites
+    return not run.options.sites or LOCAL in run.options.sites
 
 
 def _local_workers(state: State) -> list[Worker]:
-    return [worker for worker in state.workers.values() if (pilot := state.pilots.get(worker.pilot)) and pilot.site == SITE]
+    return [worker for worker in state.workers.values() if (pilot := state.pilots.get(worker.pilot)) and pilot.site == LOCAL]
 
 
 def _needs_one_large_worker(state: State) -> bool:

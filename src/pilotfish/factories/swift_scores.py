@@ -1,4 +1,7 @@
-"""Swift's numbers: how a site's score moves, what is made of it, and how long a wait is too long. Formulas and settings only."""
+"""Computes Swift's score formulas, and moves the score of each site with its events.
+
+Replaying the events rebuilds the scores.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +24,10 @@ from pilotfish.core.pilots.pilot_records import Pilot
 from pilotfish.factories.site_history import PROVEN_S
 
 WEIGHTED, BEST = "weighted", "best"
+KEPT_WAITS = 100
+FAILURE, LONG_QUEUE = "a failure", "too long a wait"
+BACK_WITH, WOKEN_WITH = 1.0, 0.0
+"""The score of a site that comes back because one of its jobs succeeded, and of one that comes back because no other is left."""
 
 FILE_OPERATION, TRANSFER = "file-operation", "transfer"
 FILE_OPERATION_DONE, TRANSFER_DONE = "file-operation-done", "transfer-done"
@@ -97,14 +104,6 @@ def queue_time_throttle(settings: SwiftSettings, waits: list[float]) -> float:
     return average + settings.queue_time_margin_s
 
 
-# Where each site stands with Swift: its score, and whether it is hibernated. Events move it, so that hearing them again rebuilds it.
-
-KEPT_WAITS = 100
-FAILURE, LONG_QUEUE = "a failure", "too long a wait"
-BACK_WITH, WOKEN_WITH = 1.0, 0.0
-"""The score of a site that comes back because one of its jobs succeeded, and of one that comes back because no other is left."""
-
-
 @dataclass(slots=True)
 class SiteScore:
     score: float
@@ -118,6 +117,8 @@ class SiteScore:
 
 
 class SiteScores:
+    """The score of each site, and the sites that are hibernated."""
+
     def __init__(self, settings: SwiftSettings) -> None:
         self._settings = settings
         self._of: dict[str, SiteScore] = {}

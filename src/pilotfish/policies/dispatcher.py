@@ -1,48 +1,47 @@
-"""First come, first served: the oldest ready task of the highest priority goes to the first worker where it fits.
+"""Assigns ready tasks to free workers; matchers choose which.
 
-Tasks known to be short are also sent ahead, so that a worker does not wait for the master between two of them. How many follows from
-how long they take: ``ahead_s`` of work, or one task if that is more; none that takes a second or longer. What was sent ahead to a worker
-that then turns out slow is called back for an idle one.
+The oldest ready task of the highest priority goes to the first worker where it fits, unless the matcher prefers another one. Tasks known to
+be short are also sent ahead, so that a worker does not wait for the master between two of them: ``ahead_s`` of work, or one task if that is
+more, and none that takes a second or longer. Tasks that wait at a worker that turns out slow are recalled for an idle one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
-from pilotfish.core.data.replicas import within_reach
 from pilotfish.core.policy_interface import AssignmentProposal, CopyProposal, DelegationProposal, PolicyView, RecallProposal
 from pilotfish.core.state import UNIT, Needs, Task, TaskShape, Worker
 from pilotfish.core.tasks import multi_node
 from pilotfish.core.tasks.fair_share import cores_of
 from pilotfish.model.states import ASSIGNED
 from pilotfish.model.task import CORES
-from pilotfish.policies.matchers import LocalityMatcher, Matcher, Matching
+from pilotfish.policies.matcher_interface import Matcher, Matching
 from pilotfish.policies.moldable import MoldableCores
 from pilotfish.policies.multi_node_placement import MultiNodePlacement
+from pilotfish.policies.offered_tasks import OfferedTasks
 from pilotfish.policies.queue_order import QueueOrder
 from pilotfish.policies.site_delegation import call_back, lend
 from pilotfish.policies.speculation import Speculation
 from pilotfish.policies.task_order import CriticalPathOrder, TaskOrder
 
 OVERHEAD_US = 20.0
-"""What a call costs beside its own run time: no task is taken to be shorter than this."""
+"""Overhead of a call in microseconds; no task counts as shorter."""
 MAX_AHEAD_PER_SLOT = 256
 LONG_US = 1_000_000
-"""A task that takes this long is never sent ahead."""
+"""Microseconds from which a task is never sent ahead."""
 PATIENCE_S = 5.0
-"""How long a task that fits no worker just now is passed over before one is kept free for it."""
+"""Seconds until a worker is kept free for a task that fits none now."""
 STALE_S = 1.0
-"""A worker that ended nothing for so long may be asked to hand back what waits there."""
+"""Seconds without an ended task after which tasks that wait at a worker may be recalled."""
 
 
 class Dispatcher:
-    def __init__(self, matcher: Matcher | None = None, duplication: Speculation | None = None, order: TaskOrder | None = None) -> None:
-        self.matcher = matcher or LocalityMatcher()
-        self._fallback = LocalityMatcher()
+    def __init__(self, matcher: Matcher, duplication: Speculation | None = None, order: TaskOrder | None = None) -> None:
+        self.matcher = matcher
         self._passed_over: dict[TaskShape, float] = {}
-        """Since when tasks of these shapes have been ready while no worker had room for one."""
+        """By shape: since when tasks are ready and no worker has room for one."""
         self._reserved: dict[str, None] = {}
-        """Workers that were kept free for them when it was last looked."""
+        """Workers that were kept free for them in the last round."""
         self._call_back_at = 0.0
         self._order = order or CriticalPathOrder()
         self.duplication = duplication or Speculation()
@@ -73,7 +72,7 @@ class Dispatcher:
         if state.suspects:
             kept = _place_suspects(outlook, proposals)
         turns = QueueOrder(state, outlook.now)
-        supplies = [_Supply(shape, self._order.of(state, shape, outlook.now)) for shape in turns.shapes]
+        supplies = [OfferedTasks(shape, self._order.of(state, shape, outlook.now)) for shape in turns.shapes]
         supplies, promised = self._gather(outlook, supplies, kept, turns, proposals)
         spoken_for = _lend(outlook, supplies, proposals) if outlook.sites else {}
         if not supplies:
@@ -115,15 +114,11 @@ class Dispatcher:
 
     def _match(self, outlook: PolicyView, roomy: list[Worker], turns: QueueOrder) -> Matching:
         shapes = [shape for shape in turns.leading if shape.nodes == 1]
-        if not turns.contested:
-            return self.matcher.match(outlook, roomy, shapes)
-        # What keeps tasks back for later cannot know whose turn it will be then.
-        matcher = self._fallback if self.matcher.keeps_back else self.matcher
-        preferred, governed = matcher.match(outlook, roomy, shapes)
-        return Matching(turns.moderate(preferred, roomy), governed)
+        preferred, governed = self.matcher.match(outlook, roomy, shapes, turns.contested)
+        return Matching(turns.moderate(preferred, roomy), governed) if turns.contested else Matching(preferred, governed)
 
     def next_look_at(self, outlook: PolicyView) -> float | None:
-        """Tasks that wait at a worker while another one idles need a second look, and so do tasks that nobody has room for."""
+        """When to look again at tasks that wait at one worker while another is idle, and at tasks that no worker has room for."""
         moments = [since + PATIENCE_S for since in self._passed_over.values()]
         if outlook.state.sent_ahead:
             moments += [worker.progress_at + STALE_S for worker in _held_up(outlook)]
@@ -136,18 +131,18 @@ class Dispatcher:
     def why(self, task: Task) -> str:
         return self.matcher.why(task)
 
-    def mood(self) -> str:
-        return self.matcher.mood()
+    def describe(self) -> str:
+        return self.matcher.describe()
 
     def _gather(
         self,
         outlook: PolicyView,
-        supplies: list[_Supply],
+        supplies: list[OfferedTasks],
         kept: dict[str, None],
         turns: QueueOrder,
         proposals: list[AssignmentProposal | DelegationProposal | RecallProposal],
-    ) -> tuple[list[_Supply], dict[str, TaskShape]]:
-        """Place tasks of several nodes. What is left to be given, and workers that are kept free for some of them."""
+    ) -> tuple[list[OfferedTasks], dict[str, TaskShape]]:
+        """Place multi-node tasks. Returns the other tasks, and the workers that are kept free, by id."""
         wanting = [supply for supply in supplies if supply.shape.nodes > 1]
         if not wanting:
             self._gathering.forget()
@@ -159,11 +154,11 @@ class Dispatcher:
         return others, gathered.kept
 
     def _reserve(
-        self, outlook: PolicyView, roomy: list[Worker], supplies: list[_Supply], kept: dict[str, None]
-    ) -> dict[str, list[_Supply]]:
-        """Large tasks must not starve behind a stream of small ones: after a while, a worker is kept free for one until it fits."""
+        self, outlook: PolicyView, roomy: list[Worker], supplies: list[OfferedTasks], kept: dict[str, None]
+    ) -> dict[str, list[OfferedTasks]]:
+        """Keep a worker free for a large task that has waited long: it would starve behind a stream of small ones."""
         passed_over, self._passed_over = self._passed_over, {}
-        reserved: dict[str, list[_Supply]] = {}
+        reserved: dict[str, list[OfferedTasks]] = {}
         for place, supply in enumerate(supplies):
             shape = supply.shape
             if _has_place(outlook, shape, roomy, reserved):
@@ -179,82 +174,17 @@ class Dispatcher:
         return reserved
 
 
-class _Supply:
-    """The ready tasks of a shape, handed out one by one during one round of proposals."""
-
-    __slots__ = ("_avoiding", "_beyond", "_passed_over", "left", "shape", "spoken_for", "tasks")
-
-    def __init__(self, shape: TaskShape, tasks: Iterable[Task]) -> None:
-        self.shape = shape
-        self.tasks: Iterator[Task] = iter(tasks)
-        self.left = len(shape.queue)
-        self.spoken_for: dict[Task, None] = {}
-        """Those that go to a certain worker."""
-        self._avoiding: list[Task] = []
-        """Those that some worker was not given because they failed there."""
-        self._passed_over: list[Task] = []
-        self._beyond: dict[str, int] = {}
-        """By site: so many of the first that were passed over are out of its reach, and need not be looked at again."""
-
-    def take(self, outlook: PolicyView, worker: Worker) -> Task | None:
-        found = self._again(outlook, worker) if self._avoiding or self._passed_over else None
-        found = found or self._next(outlook, worker)
-        self.left -= found is not None
-        return found
-
-    def _again(self, outlook: PolicyView, worker: Worker) -> Task | None:
-        for place, task in enumerate(self._avoiding):
-            if not _avoids(outlook, task, worker) and _in_reach(outlook, task, worker):
-                return self._avoiding.pop(place)
-        for place in range(self._beyond.get(worker.site, 0), len(self._passed_over)):
-            if _in_reach(outlook, self._passed_over[place], worker):
-                self._beyond = {site: count - (count > place) for site, count in self._beyond.items()}
-                self._beyond[worker.site] = place
-                return self._passed_over.pop(place)
-        return None
-
-    def _next(self, outlook: PolicyView, worker: Worker) -> Task | None:
-        found = None
-        shared = self.shape.run.spec_contents
-        for task in self.tasks:
-            if task in self.spoken_for:
-                continue
-            if task.troubles is not None and _avoids(outlook, task, worker):
-                self._avoiding.append(task)
-            elif (shared or task.contents) and not _in_reach(outlook, task, worker):
-                self._passed_over.append(task)
-            else:
-                found = task
-                break
-        if self._passed_over:
-            self._beyond[worker.site] = len(self._passed_over)
-        return found
-
-
-def _avoids(outlook: PolicyView, task: Task, worker: Worker) -> bool:
-    """Did it fail here, and is there another place for it?"""
-    if task.troubles is None or task.troubles.avoid != worker.id:
-        return False
-    others = (other for other in outlook.workers if other is not worker and other.suits(task.shape, outlook.now))
-    return any(_in_reach(outlook, task, other) for other in others)
-
-
-def _in_reach(outlook: PolicyView, task: Task, worker: Worker) -> bool:
-    reach = within_reach if task.shape.nodes == 1 else multi_node.within_reach
-    return reach(outlook.state, task, worker.site)
-
-
 def _lend(
-    outlook: PolicyView, supplies: list[_Supply], proposals: list[AssignmentProposal | DelegationProposal | RecallProposal]
+    outlook: PolicyView, supplies: list[OfferedTasks], proposals: list[AssignmentProposal | DelegationProposal | RecallProposal]
 ) -> dict[Task, None]:
-    """What is lent to masters of sites is not for others."""
+    """Delegate tasks to site masters. Returns these tasks, which other workers do not get."""
     loans = lend(outlook, [supply.shape for supply in supplies])
     proposals.extend(loans)
     return {task: None for loan in loans for task in loan.tasks}
 
 
 def _place_suspects(outlook: PolicyView, proposals: list[AssignmentProposal | DelegationProposal | RecallProposal]) -> dict[str, None]:
-    """Suspects need a worker of their own. Returns workers that are not for others; one is kept free for the first that has no place."""
+    """Place suspect tasks, each alone at a worker. Returns workers that get nothing else; one is kept free for the first that has none."""
     workers = [worker for worker in (*outlook.workers, *outlook.vouched) if not worker.runs_suspect]
     used: dict[str, None] = {}
     kept_for: Task | None = None
@@ -276,9 +206,9 @@ def _place_suspects(outlook: PolicyView, proposals: list[AssignmentProposal | De
 
 
 def _fill(
-    outlook: PolicyView, worker: Worker, supplies: list[_Supply], preferred: Sequence[Task], turns: QueueOrder, molding: MoldableCores
+    outlook: PolicyView, worker: Worker, supplies: list[OfferedTasks], preferred: Sequence[Task], turns: QueueOrder, molding: MoldableCores
 ) -> AssignmentProposal:
-    """Give the worker what fits now: first what had better run there than anywhere else."""
+    """Give the worker what fits now, preferred tasks first."""
     free = dict(worker.free)
     proposal = AssignmentProposal(worker, list(preferred))
     if preferred:
@@ -327,10 +257,11 @@ def _fits(free: dict[str, int], needs: Needs) -> bool:
 
 
 def _add_ahead(
-    outlook: PolicyView, proposal: AssignmentProposal, supplies: list[_Supply], others: list[_Supply], turns: QueueOrder
+    outlook: PolicyView, proposal: AssignmentProposal, supplies: list[OfferedTasks], others: list[OfferedTasks], turns: QueueOrder
 ) -> None:
-    """Tasks ahead must be like all that the worker has, so that master and agent agree on what starts next. ``others``: whose turn may be
-    first, also if nothing of them is to be sent ahead."""
+    """Send short tasks ahead. They must be like all tasks of the worker, so that master and agent agree on what starts next.
+
+    ``others``: tasks that may be earlier in the queue, even if none of them is sent ahead."""
     worker = proposal.worker
     held = next(iter(worker.active), None) or (proposal.tasks[0] if proposal.tasks else None)
     if held is None or (outlook.state.gangs and multi_node.is_beside(worker)):
@@ -356,8 +287,8 @@ def _add_ahead(
                 break
 
 
-def _with_room(outlook: PolicyView, supplies: list[_Supply], kept: Collection[str]) -> list[Worker]:
-    """Where one of these tasks fits. What needs cores can only be where there are some to spare."""
+def _with_room(outlook: PolicyView, supplies: list[OfferedTasks], kept: Collection[str]) -> list[Worker]:
+    """Workers where one of these tasks fits."""
     among = outlook.roomy
     for supply in supplies:
         if not cores_of(supply.shape.needs):
@@ -392,7 +323,7 @@ def _uniform(worker: Worker, proposal: AssignmentProposal, shape: TaskShape) -> 
 
 
 def _depth(outlook: PolicyView, worker: Worker, shape: TaskShape) -> int:
-    """How many such short tasks may wait at the worker."""
+    """How many tasks of this shape may wait at the worker."""
     slots = min(worker.capacity.get(name, 0) // amount for name, amount in shape.needs) if shape.needs else 1
     mean_s = max(shape.mean_us, OVERHEAD_US) / 1e6
     window = max(outlook.ahead_s, worker.poll_s)
@@ -400,7 +331,7 @@ def _depth(outlook: PolicyView, worker: Worker, shape: TaskShape) -> int:
 
 
 def _held_up(outlook: PolicyView, proposals: Sequence[AssignmentProposal | DelegationProposal | RecallProposal] = ()) -> Iterator[Worker]:
-    """Where tasks wait that could begin at once at an idle worker, and have not been asked back yet."""
+    """Workers where tasks wait that could start at once at an idle worker, and that were not recalled yet."""
     waiting = [worker for worker in outlook.state.sent_ahead if worker.ahead and not worker.recalled]
     if not waiting:
         return

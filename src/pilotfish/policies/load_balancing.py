@@ -1,8 +1,8 @@
-"""Adaptive workload balancing (AWLB): how much of a divisible load each worker gets, so that all of them end at the same time.
+"""Computes chunk sizes so that all workers finish together (adaptive workload balancing, AWLB), and learns speeds from finished chunks.
 
-Worker i does p_i units of work in a second, and n_i bytes in a second reach it; the application moves f_c bytes for each unit. Then w units
-take w (1/p_i + f_c/n_i) and what each chunk costs whatever its size. With mu_i = p_i/n_i, a worker's weight is p_i / (1 + f_c mu_i). Who
-costs more than he brings is left out, which is how the best subset is found: in the one optimum everybody who takes part ends together.
+Worker i does p_i units of work per second and receives n_i bytes per second; the application moves f_c bytes per unit. Then w units take
+w (1/p_i + f_c/n_i), plus a fixed cost per chunk. With mu_i = p_i/n_i, the weight of a worker is p_i / (1 + f_c mu_i). A worker that costs
+more than it contributes is left out. This finds the best subset: in the one optimum, all workers that take part finish together.
 """
 
 from __future__ import annotations
@@ -14,11 +14,20 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 UNLIMITED = math.inf
+SMOOTHING = 0.5
+"""Weight of the latest chunk against all before it."""
+LEAST_UNIT_S = 1e-9
+SMALL_BYTES = 64 * 1024
+"""While all chunks move about the same number of bytes, transfer time counts as latency below this size, and as bandwidth above."""
+SPREAD = 0.05
+FORGIVING = 0.8
+"""Factor on a worker's estimated slowness and latency after each iteration without it, so that it is tried again some time."""
+GOLDEN = (math.sqrt(5) - 1) / 2
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerCapacity:
-    """What one worker, or one slot of it, can do. What is not known of a network is taken to cost nothing."""
+    """What one worker, or one slot of it, can do. An unknown network counts as free."""
 
     name: str
     speed: float
@@ -26,11 +35,11 @@ class WorkerCapacity:
     bandwidth: float = UNLIMITED
     """n: bytes per second."""
     latency_s: float = 0.0
-    """What each chunk costs here, whatever its size."""
+    """Fixed cost of each chunk at this worker."""
 
     @property
     def usable(self) -> bool:
-        """Whether these are numbers to reckon with: NaN compares false with everything."""
+        """Whether the values can be used. NaN compares false with everything."""
         return 0 < self.speed < math.inf and self.bandwidth > 0 and 0 <= self.latency_s < math.inf
 
 
@@ -39,14 +48,14 @@ class LoadModel:
     ratio: float = 0.0
     """f_c: bytes per unit of work."""
     chunk_bytes: float = 0.0
-    """What each chunk moves besides."""
+    """Additional bytes of each chunk."""
     chunk_s: float = 0.0
-    """What each chunk computes besides."""
+    """Additional computing time of each chunk."""
 
 
 @dataclass(frozen=True, slots=True)
 class Uplink:
-    """The master's end. In parallel, all are served at once and share ``bandwidth`` evenly; by one port, one after the other."""
+    """The master's link. In parallel, all workers are served at once and share ``bandwidth`` evenly; with one port, one after the other."""
 
     bandwidth: float = UNLIMITED
     one_port: bool = False
@@ -55,7 +64,7 @@ class Uplink:
 @dataclass(frozen=True, slots=True)
 class LoadSplit:
     sizes: tuple[float, ...]
-    """In the order of the workers; 0 for those who are left out."""
+    """In the order of the workers; 0 for a worker that is left out."""
     time_s: float
 
 
@@ -67,7 +76,7 @@ ONE_PORT = Uplink(one_port=True)
 
 
 def weight(worker: WorkerCapacity, ratio: float) -> float:
-    """Units per second, the time to bring them included."""
+    """Units per second, including the time to transfer them."""
     return 1 / _unit_s(worker, ratio)
 
 
@@ -80,7 +89,7 @@ def _fixed_s(worker: WorkerCapacity, application: LoadModel) -> float:
 
 
 def _at(link: Uplink, workers: Sequence[WorkerCapacity]) -> list[WorkerCapacity]:
-    """The workers as they are behind this link when all of these use it at once."""
+    """The workers' capacities behind this link when all of them use it at once."""
     reached = [replace(worker, bandwidth=min(worker.bandwidth, link.bandwidth)) for worker in workers]
     wanted = sum(worker.bandwidth for worker in reached)
     if link.one_port or wanted <= link.bandwidth:
@@ -89,12 +98,12 @@ def _at(link: Uplink, workers: Sequence[WorkerCapacity]) -> list[WorkerCapacity]
 
 
 def _nearest_first(workers: Sequence[WorkerCapacity]) -> list[int]:
-    """By one port, those who are quickly served go first."""
+    """With one port, workers with the fastest transfers are served first."""
     return sorted(range(len(workers)), key=lambda place: (-workers[place].bandwidth, workers[place].latency_s))
 
 
 def time_of(sizes: Sequence[float], workers: Sequence[WorkerCapacity], application: LoadModel, link: Uplink = PARALLEL) -> float:
-    """When the last one ends, if each gets a chunk of this size; a chunk of 0 is not sent."""
+    """When the last worker ends, if each gets a chunk of its size; a chunk of 0 is not sent."""
     used = [place for place, size in enumerate(sizes) if size > 0]
     there = _at(link, [workers[place] for place in used])
     ends = [0.0]
@@ -109,7 +118,7 @@ def time_of(sizes: Sequence[float], workers: Sequence[WorkerCapacity], applicati
 
 
 def self_scheduled(workers: Sequence[WorkerCapacity], application: LoadModel, load: float, tasks: int, link: Uplink = PARALLEL) -> float:
-    """When the last one ends if the load is cut into equal tasks, and each worker takes the next as soon as it is idle."""
+    """When the last worker ends if the load is cut into equal tasks and each idle worker takes the next one."""
     there, size = _at(link, workers), load / tasks
     idle = [(0.0, place) for place in range(len(there))]
     port_s = end = 0.0
@@ -127,7 +136,7 @@ def self_scheduled(workers: Sequence[WorkerCapacity], application: LoadModel, lo
 
 
 def plan(workers: Sequence[WorkerCapacity], application: LoadModel, load: float, link: Uplink = PARALLEL) -> LoadSplit:
-    """Sizes that add up to the load, such that all who get something end at the same time and nobody could do so sooner."""
+    """Sizes that add up to the load, so that all workers that take part end at the same, earliest possible time."""
     places = [place for place, worker in enumerate(workers) if worker.usable]
     if not places:
         raise ValueError("of no worker is it known how fast it is")
@@ -145,7 +154,7 @@ def plan(workers: Sequence[WorkerCapacity], application: LoadModel, load: float,
 
 
 def _all_at_once(workers: Sequence[WorkerCapacity], application: LoadModel, load: float) -> LoadSplit:
-    """Those with the least fixed cost first, until the next one's is more than the time that the others need without him."""
+    """Add workers by fixed cost until the next one's cost exceeds the time that the others need without it."""
     unit_s = [_unit_s(worker, application.ratio) for worker in workers]
     fixed_s = [_fixed_s(worker, application) for worker in workers]
     rate = lost = 0.0
@@ -160,7 +169,7 @@ def _all_at_once(workers: Sequence[WorkerCapacity], application: LoadModel, load
 
 
 def _one_by_one(workers: Sequence[WorkerCapacity], application: LoadModel, load: float) -> LoadSplit:
-    """Each waits until those before him were served. With T the common end, each size is a T + b, and so is their sum."""
+    """Each worker waits until those before it were served. With T the common end, each size is a T + b, and so is their sum."""
     terms: dict[int, tuple[float, float]] = {}
     rate = lost = 0.0
     port_rate = port_s = 0.0
@@ -181,7 +190,7 @@ def _one_by_one(workers: Sequence[WorkerCapacity], application: LoadModel, load:
 
 
 def _sharing(workers: Sequence[WorkerCapacity], application: LoadModel, load: float, link: Uplink) -> LoadSplit:
-    """Everybody who takes part makes the link narrower for the others: the best first, and each only if it helps."""
+    """Each worker that takes part reduces the bandwidth of the others: the best come first, and each only if it helps."""
     order = sorted(range(len(workers)), key=lambda place: (-weight(workers[place], application.ratio), workers[place].latency_s))
     chosen: list[int] = []
     best = LoadSplit((), math.inf)
@@ -195,7 +204,7 @@ def _sharing(workers: Sequence[WorkerCapacity], application: LoadModel, load: fl
 
 
 def whole(found: LoadSplit, workers: Sequence[WorkerCapacity], application: LoadModel, load: int) -> list[int]:
-    """The plan in whole units: rounded down, and each unit that is left to whoever ends first with it."""
+    """The sizes in whole units: rounded down, and each remaining unit goes to the worker that ends first with it."""
     sizes = [math.floor(size + 1e-9) for size in found.sizes]
     left = load - sum(sizes)
     if left < 0:
@@ -214,7 +223,7 @@ def whole(found: LoadSplit, workers: Sequence[WorkerCapacity], application: Load
 
 
 def equal(load: int, count: int) -> list[int]:
-    """The load in so many parts that differ by one at most."""
+    """The load in ``count`` parts that differ by at most one."""
     return [load * (place + 1) // count - load * place // count for place in range(count)]
 
 
@@ -222,42 +231,32 @@ def equal(load: int, count: int) -> list[int]:
 
 
 def capacities(workers: Sequence[WorkerCapacity]) -> list[float]:
-    """mu_i = p_i / n_i. Where bandwidths are not known they are taken to be alike, and only speeds differ."""
+    """mu_i = p_i / n_i. Unknown bandwidths count as equal, so that only speeds differ."""
     known = sorted(worker.bandwidth for worker in workers if worker.bandwidth < math.inf)
     ordinary = known[len(known) // 2] if known else 1.0
     return [worker.speed / (worker.bandwidth if worker.bandwidth < math.inf else ordinary) for worker in workers]
 
 
 def heterogeneity(mu: Sequence[float]) -> float:
-    """Phi: the standard deviation of mu_i / mu_avg. The formula in print has lost its square: without it the sum is always 0."""
+    """Phi: the standard deviation of mu_i / mu_avg. The printed formula lacks the square, without which the sum is always 0."""
     if len(mu) < 2 or not sum(mu):
         return 0.0
     average = sum(mu) / len(mu)
     return math.sqrt(sum((1 - one / average) ** 2 for one in mu) / (len(mu) - 1))
 
 
-# What adaptive workload balancing learns from chunks that were done: speeds, bandwidths, latencies and the application's f_c.
-
-SMOOTHING = 0.5
-"""How much the latest chunk counts, next to all before it."""
-LEAST_UNIT_S = 1e-9
-SMALL_BYTES = 64 * 1024
-"""As long as all chunks move about the same, what moving takes is put down to latency if they move less than this, else to bandwidth."""
-SPREAD = 0.05
-FORGIVING = 0.8
-"""So much of a worker's slowness and latency is still believed after each iteration without it: it must be tried again some time."""
-GOLDEN = (math.sqrt(5) - 1) / 2
+# --- learning from finished chunks ------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class ChunkMeasurement:
-    """One chunk, done."""
+    """A finished chunk."""
 
     worker: str
     units: float
     compute_s: float
     transfer_s: float
-    """All that it took besides, from being sent to being back."""
+    """All other time, from sending it to having it back."""
     moved_bytes: float
 
     @property
@@ -267,7 +266,7 @@ class ChunkMeasurement:
 
 
 class LinearFit:
-    """y = intercept + slope x, by least squares; what came long ago counts little."""
+    """y = intercept + slope x, by least squares; old values count little."""
 
     def __init__(self, keep: float) -> None:
         self._keep = keep
@@ -296,7 +295,7 @@ class LinearFit:
 
 
 class CapacityEstimates:
-    """Of all workers seen. A worker that was never measured counts by its benchmark, next to those that were, or as an ordinary one."""
+    """Estimates for all workers seen. An unmeasured worker counts by its benchmark compared with measured ones, or as an average one."""
 
     def __init__(self, smoothing: float = SMOOTHING) -> None:
         self._new = smoothing
@@ -306,12 +305,12 @@ class CapacityEstimates:
         self._bytes = LinearFit(1 - smoothing / 8)
 
     def expect(self, worker: str, benchmark: float) -> None:
-        """What a worker said of itself: worth a first guess, if it is a number at all."""
+        """Take a worker's own benchmark as a first estimate, if it is a valid number."""
         if 0 < benchmark < math.inf:
             self._benchmarks[worker] = benchmark
 
     def observe(self, chunks: Iterable[ChunkMeasurement]) -> None:
-        """All chunks of one iteration. What is no number is not learnt from, nor how long a new worker took to get ready."""
+        """Learn from all chunks of one iteration. Invalid numbers are ignored, and so is the start-up time of a new worker."""
         before = dict.fromkeys(self._unit_s)
         for chunk in chunks:
             if not chunk.sound:
@@ -322,7 +321,7 @@ class CapacityEstimates:
                 self._transfers.setdefault(chunk.worker, LinearFit(1 - self._new)).observe(chunk.moved_bytes, chunk.transfer_s)
 
     def held_up(self, worker: str, units: float, seconds: float) -> None:
-        """A chunk took longer than this, and was done by others instead."""
+        """Learn that a chunk took longer than this and was done by other workers."""
         if units > 0 and seconds > 0:
             self._took(worker, max(seconds / units, self._unit_s.get(worker, 0.0)))
 
@@ -381,13 +380,13 @@ class RatioSearch:
 
     @property
     def ratio(self) -> float:
-        """The next to try; when settled, the best."""
+        """The next ratio to try; when settled, the best one."""
         if self.settled and self._times:
             return math.exp(min(self._times, key=lambda point: self._times[point]))
         return math.exp(self._next)
 
     def tell(self, time_s: float) -> None:
-        """How long it took with ``ratio``."""
+        """Report the run time with ``ratio``."""
         if self.settled:
             return
         self._times[self._next] = time_s if time_s == time_s else math.inf
@@ -401,7 +400,7 @@ class RatioSearch:
         self._next = left if self._known(left) is None else right
 
     def _known(self, point: float) -> float | None:
-        """A point of the last step is one of this, but for rounding."""
+        """The time of a point that an earlier step measured, up to rounding."""
         return next((time_s for other, time_s in self._times.items() if abs(other - point) < self._precision / 100), None)
 
 

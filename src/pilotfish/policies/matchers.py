@@ -1,87 +1,61 @@
-"""How a policy that serves workers as they become free may be told which task had better go where."""
+"""Defines the two simple matchers: first come, and data locality.
+
+Locality ranks tasks by the bytes of their inputs at a worker, or by their own rank expression. Tasks without inputs or rank go in order.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import islice
-from typing import ClassVar, NamedTuple, Protocol
 
 from pilotfish.core.policy_interface import PolicyView
 from pilotfish.core.state import Task, TaskShape, Worker
+from pilotfish.policies.matcher_interface import Matching
 from pilotfish.portable.expressions.greedy_matching import greedy
 
+MOST_HELD = 256
+"""Maximum contents of a worker, the latest first, for which tasks are looked up."""
+MOST_TASKS = 32
+"""Maximum tasks that need the same content and are ranked for one worker."""
+MOST_PAIRS = 200_000
+"""Maximum pairs of task and worker that a rank expression is evaluated for."""
 
-class Matching(NamedTuple):
-    """``preferred``: for workers, by id, tasks that they should have before others; one task is named for one worker.
-    ``governed``: shapes of which nothing else is to be given away just now."""
-
-    preferred: dict[str, list[Task]]
-    governed: dict[TaskShape, None] = {}
-
-
-class Matcher(Protocol):
-    keeps_back: ClassVar[bool]
-    """Whether it governs tasks, so that some wait although there is room."""
-
-    def match(self, outlook: PolicyView, roomy: Sequence[Worker], shapes: Sequence[TaskShape]) -> Matching:
-        """For workers that have room, of tasks of these shapes, which are all of the same priority."""
-
-    def next_look_at(self, outlook: PolicyView) -> float | None:
-        """When to ask again even if nothing happens."""
-
-    def why(self, task: Task) -> str:
-        """What it has in mind with a ready task, for people; empty: nothing in particular."""
-
-    def mood(self) -> str:
-        """How it decides just now, and why, for people; empty: as always."""
+Ranks = dict[tuple[Task, Worker], float]
 
 
 class FirstComeMatcher:
-    """Whoever comes first gets what is first."""
+    """Leaves every task to the dispatcher: the first free worker gets the first task."""
 
-    keeps_back: ClassVar[bool] = False
-
-    def match(self, outlook: PolicyView, roomy: Sequence[Worker], shapes: Sequence[TaskShape]) -> Matching:
+    def match(self, view: PolicyView, roomy: Sequence[Worker], shapes: Sequence[TaskShape], contested: bool) -> Matching:
         return Matching({})
 
-    def next_look_at(self, outlook: PolicyView) -> float | None:
+    def next_look_at(self, view: PolicyView) -> float | None:
         return None
 
     def why(self, task: Task) -> str:
         return ""
 
-    def mood(self) -> str:
+    def describe(self) -> str:
         return ""
 
 
 class LocalityMatcher(FirstComeMatcher):
-    """Tasks go to workers that have their inputs, or that they rank higher, if one of these is free."""
+    """Prefers workers that hold a task's inputs, or that its rank expression ranks higher."""
 
-    def match(self, outlook: PolicyView, roomy: Sequence[Worker], shapes: Sequence[TaskShape]) -> Matching:
-        return Matching(prefer(outlook, roomy, shapes))
-
-
-# Which tasks had better go to which workers: those whose inputs are there, or that rank it higher by an expression of their own.
-#
-# All workers with room are looked at together, and the pair of the highest rank is taken first: served one by one, a worker would take what
-# another holds. Tasks without inputs or ranks are no concern of this: they go in order.
-
-MOST_HELD = 256
-"""Of so many contents of a worker, the latest, it is looked which tasks need them."""
-MOST_TASKS = 32
-"""So many of the tasks that need the same content are looked at for one worker."""
-MOST_PAIRS = 200_000
-
-Ranks = dict[tuple[Task, Worker], float]
+    def match(self, view: PolicyView, roomy: Sequence[Worker], shapes: Sequence[TaskShape], contested: bool) -> Matching:
+        return Matching(prefer(view, roomy, shapes))
 
 
-def prefer(outlook: PolicyView, workers: Iterable[Worker], shapes: Iterable[TaskShape]) -> dict[str, list[Task]]:
-    """For workers, by id, tasks that they should take before others; one task is named for one worker."""
+def prefer(view: PolicyView, workers: Iterable[Worker], shapes: Iterable[TaskShape]) -> dict[str, list[Task]]:
+    """By worker id, the tasks that this worker should get before others; each task is named for one worker only.
+
+    The pair with the highest rank is matched first, over all workers with room: one by one, a worker would take what another holds.
+    """
     preferred: dict[str, list[Task]] = {}
     particular = [shape for shape in shapes if shape.wanting or shape.rank is not None]
     room = {worker.id: dict(worker.free) for worker in workers} if particular else {}
     for shape in particular:
-        slots = {worker: _slots(room[worker.id], shape) for worker in workers if worker.suits(shape, outlook.now)}
+        slots = {worker: _slots(room[worker.id], shape) for worker in workers if worker.suits(shape, view.now)}
         able = [worker for worker, count in slots.items() if count]
         for task, worker in _match(shape, able, slots).items():
             preferred.setdefault(worker.id, []).append(task)
@@ -124,7 +98,7 @@ def _ranks(shape: TaskShape, able: list[Worker], slots: dict[Worker, int]) -> Ra
 
 
 def _held(shape: TaskShape, worker: Worker) -> dict[Task, int]:
-    """Bytes of their inputs that are at the worker, of some tasks for which there are any."""
+    """For tasks that have inputs at the worker: how many bytes. Only the latest contents and the first tasks are looked at."""
     found: dict[Task, int] = {}
     if not shape.wanting:
         return found

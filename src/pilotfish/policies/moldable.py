@@ -1,9 +1,9 @@
-"""How many cores a moldable task gets: so many that all that wait are done soonest, as far as measured times tell.
+"""Chooses how many cores a moldable task gets: the number with which all waiting tasks finish soonest.
 
-What ended with so many cores took so long. Through these times goes Amdahl's curve, t(n) = s + p/n: a part that cannot be shared, and one
-that can. With n cores each, the free cores make so many places, the tasks that wait take so many turns on them, and each turn takes t(n):
-the n for which that is least is granted. When more tasks wait than there are cores, that is the n which costs the fewest core-seconds; in
-the tail, as many as shorten the end. Of a class of which nothing is known, the first tasks try different numbers.
+Amdahl's curve t(n) = s + p/n is fitted to the measured times: a serial part and a parallel part. With n cores each, the free cores give a
+number of places, the waiting tasks take a number of rounds on them, and each round takes t(n). The n with the least total is granted. When
+more tasks wait than there are cores, that is the n that costs the fewest core-seconds; in the tail, it is as many as shorten the end. The
+first tasks of an unknown class try different numbers.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from pilotfish.core.tasks.fair_share import cores_of
 from pilotfish.model.task import CORES
 
 BETTER = 0.98
-"""More cores must make it shorter by so much, or fewer are as good."""
+"""Factor on the time that more cores must reach; otherwise fewer are as good."""
 WORTH_TRYING = 4
-"""So many tasks must wait for it to pay that some of them try what is not known."""
+"""Minimum waiting tasks for which trying an unknown number of cores pays."""
 FEW_TURNS = 2
-"""So near to the end, the last turn takes as long as any, however few are in it; before that, it is taken to be half full."""
+"""In the last rounds, a round takes its full time however few tasks are in it; before that, the last one counts as half full."""
 MOST_CHOICES = 64
 
 
@@ -39,11 +39,11 @@ class AmdahlCurve:
 
 
 UNKNOWN = AmdahlCurve(0.0, 1.0)
-"""Hope for the best: twice the cores, half the time."""
+"""Assumed curve of an unknown class: twice the cores, half the time."""
 
 
 def fit(known: Speedup) -> AmdahlCurve:
-    """The curve of least squares, in which no part is negative. From times with one number of cores only, all is taken to be shared."""
+    """The least-squares curve without negative parts. With times for one number of cores only, all work counts as parallel."""
     points = [(UNIT / cores, mean_s, min(samples, 20)) for cores, (samples, mean_s) in known.items() if cores > 0]
     weight = float(sum(count for _, _, count in points))
     if not weight:
@@ -60,14 +60,14 @@ def fit(known: Speedup) -> AmdahlCurve:
 
 
 def choices(least: int, most: int) -> list[int]:
-    """What may be granted: the least, and whole cores beyond it; of very many, some."""
+    """Numbers of cores that may be granted: the least, and whole cores beyond it; a selection if there are very many."""
     whole = range(least // UNIT + 1, most // UNIT + 1)
     step = max(1, math.ceil(len(whole) / MOST_CHOICES))
     return [least, *(cores * UNIT for cores in whole[::step])]
 
 
 def best(curve: AmdahlCurve, allowed: Iterable[int], waiting: int, rooms: Mapping[int, int]) -> int:
-    """``rooms``: how many workers have so much free. The number of cores with which all that wait are done soonest, and the fewest such."""
+    """The number of cores with which all waiting tasks finish soonest, and the smallest such number. ``rooms``: workers by free cores."""
     chosen, least_s = 0, math.inf
     for cores in allowed:
         places = sum(count * (free // cores) for free, count in rooms.items())
@@ -82,17 +82,17 @@ def best(curve: AmdahlCurve, allowed: Iterable[int], waiting: int, rooms: Mappin
 class MoldableCores:
     def __init__(self) -> None:
         self._tried: dict[str, dict[int, None]] = {}
-        """By class: numbers of cores that were granted to find out."""
+        """By class: numbers of cores that were granted as a trial."""
         self._workers: Sequence[Worker] = ()
         self._chosen: dict[tuple[TaskShape, str], int] = {}
 
     def begin(self, workers: Sequence[Worker]) -> None:
-        """A round of proposals, in which these workers have room."""
+        """Start a round of proposals in which these workers have room."""
         self._chosen = {}
         self._workers = workers
 
     def grant(self, state: State, task: Task, waiting: int, free: int) -> Needs:
-        """What a moldable task gets of a worker that has so many cores free: its needs fit. ``waiting``: like it, itself included."""
+        """The needs that a moldable task is granted at a worker with these free cores. ``waiting``: tasks like it, itself included."""
         shape, run = task.shape, task.shape.run
         kind = run.class_of(task.spec)
         known = state.speedups.get(kind, {})
@@ -113,7 +113,7 @@ class MoldableCores:
         return tuple((name, cores if name == CORES else amount) for name, amount in shape.needs)
 
     def _to_try(self, kind: str, known: Speedup, least: int, most: int, here: int) -> int:
-        """A number of cores of which nothing is known, and that nobody tries yet; 0 if there is none that fits here."""
+        """A number of cores that is unknown and not being tried; 0 if none fits here."""
         tried = self._tried.setdefault(kind, {})
         middle = round(math.sqrt(max(1, least) * most) / UNIT) * UNIT
         for cores in (least, most, middle):

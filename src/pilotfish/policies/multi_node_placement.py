@@ -1,36 +1,29 @@
-"""Workers for tasks of several nodes: all of one pilot, and all with room at the same time.
+"""Finds or reserves enough workers of one pilot for a multi-node task.
 
-Such a task is placed when enough workers of one pilot happen to have room. When none had for a while, some of one pilot are kept free for
-it, but for tasks of higher priority, until all of them have room: it waits for that at most as long as what runs there takes.
+The task is placed when enough workers of one pilot have room. When it has waited for a while, workers of one pilot are kept free for it
+(tasks of higher priority may still use them) until all of them have room: at most as long as the tasks that run there take.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from pilotfish.core.policy_interface import AssignmentProposal, PolicyView
-from pilotfish.core.state import Task, TaskShape, Worker
+from pilotfish.core.state import TaskShape, Worker
 from pilotfish.core.tasks.multi_node import within_reach
+from pilotfish.policies.offered_tasks import OfferedTasks
 from pilotfish.policies.queue_order import QueueOrder
 
 PATIENCE_S = 5.0
-"""How long such a task is passed over before workers are kept free for it."""
+"""Seconds until workers are kept free for a task that cannot be placed."""
 SOON_S = 0.01
-"""What is left of the room of workers that were just given one is looked at again so soon."""
-
-
-class Supply(Protocol):
-    shape: TaskShape
-    left: int
-
-    def take(self, outlook: PolicyView, worker: Worker) -> Task | None: ...
+"""Seconds until the remaining room of workers that were just used is checked again."""
 
 
 @dataclass(slots=True)
 class Placements:
-    """``used``: workers that get nothing else in this round; ``kept``: those that wait for others of their pilot, by id, and for whom."""
+    """``used``: workers that get nothing else in this round; ``kept``: by id, workers that are kept free, and for which shape."""
 
     proposals: list[AssignmentProposal] = field(default_factory=list)
     used: dict[str, None] = field(default_factory=dict)
@@ -40,14 +33,14 @@ class Placements:
 class MultiNodePlacement:
     def __init__(self) -> None:
         self._since: dict[TaskShape, float] = {}
-        """Since when none of these shapes could be placed."""
+        """By shape: since when no task could be placed."""
         self._kept: dict[TaskShape, list[Worker]] = {}
         self._look_at: float | None = None
 
     def gather(
-        self, outlook: PolicyView, wanting: Sequence[Supply], rest: Sequence[Supply], busy: dict[str, None], turns: QueueOrder
+        self, outlook: PolicyView, wanting: Sequence[OfferedTasks], rest: Sequence[OfferedTasks], busy: dict[str, None], turns: QueueOrder
     ) -> Placements:
-        """``wanting``: those of several nodes; ``rest``: all else that waits; ``busy``: workers that are not to be had."""
+        """``wanting``: multi-node tasks; ``rest``: all other waiting tasks; ``busy``: workers that cannot be used."""
         gathered = Placements()
         since, self._since = self._since, {}
         kept, self._kept = self._kept, {}
@@ -72,11 +65,13 @@ class MultiNodePlacement:
         return self._look_at if self._look_at is not None and self._look_at > outlook.now else None
 
     def forget(self) -> None:
-        """Nothing waits."""
+        """Discard all waits: no multi-node task is ready."""
         self._since, self._kept, self._look_at = {}, {}, None
 
-    def _place(self, outlook: PolicyView, supply: Supply, pilots: dict[str, list[Worker]], gathered: Placements, turns: QueueOrder) -> bool:
-        """Whether one was placed, or more. What is kept for others is not taken."""
+    def _place(
+        self, outlook: PolicyView, supply: OfferedTasks, pilots: dict[str, list[Worker]], gathered: Placements, turns: QueueOrder
+    ) -> bool:
+        """Place tasks where enough workers have room that are not kept for others. Returns whether one was placed."""
         shape, placed = supply.shape, False
         for workers in pilots.values():
             roomy = [worker for worker in workers if worker.fits(shape.needs) and worker.id not in gathered.kept]
@@ -97,7 +92,7 @@ class MultiNodePlacement:
 
 
 def _able(outlook: PolicyView, shape: TaskShape, busy: dict[str, None]) -> dict[str, list[Worker]]:
-    """By pilot: workers that could take a part of such a task, now or later. Where none of them can have its files, nobody is kept."""
+    """By pilot: workers that could run a part of such a task, now or later, at sites that can get its inputs."""
     pilots: dict[str, list[Worker]] = {}
     for worker in outlook.workers:
         if worker.pilot and worker.id not in busy and not worker.runs_suspect and worker.suits(shape, outlook.now):
@@ -108,13 +103,13 @@ def _able(outlook: PolicyView, shape: TaskShape, busy: dict[str, None]) -> dict[
 
 
 def _still(workers: list[Worker], pilots: dict[str, list[Worker]], gathered: Placements) -> list[Worker]:
-    """Those that were kept before, if all can still be had: who is exchanged again and again is never free."""
+    """Keep the previous choice if it still fits; switching on every turn would starve the task."""
     able = all(worker in pilots.get(worker.pilot, ()) and worker.id not in gathered.kept for worker in workers)
     return workers if able else []
 
 
 def _best(shape: TaskShape, pilots: dict[str, list[Worker]], gathered: Placements) -> list[Worker]:
-    """Those of one pilot that have least to do."""
+    """The least loaded workers of one pilot."""
     found: list[list[Worker]] = []
     for workers in pilots.values():
         free = [worker for worker in workers if worker.id not in gathered.kept]

@@ -1,7 +1,8 @@
-"""Whose turn it is: higher priorities first, then runs that would miss their deadlines, then the share that has had least, then the oldest.
+"""Orders waiting tasks by priority, deadline, share and age.
 
-Nothing is taken away from a task that runs: whoever comes late waits for room, at most as long as a task takes. Within one round of
-proposals whoever is given something moves back at once, or the first in line would take all that is free.
+Higher priorities come first, then runs that would miss their deadlines, then the share that used least, then the oldest task. Running tasks
+are not preempted: a late arrival waits for room, at most as long as a task takes. Within one round of proposals, a share that was given
+something moves back at once; otherwise the first in the queue would take all free room.
 """
 
 from __future__ import annotations
@@ -10,36 +11,27 @@ import math
 from collections import deque
 from collections.abc import Iterable, Iterator
 from heapq import heapify, heappop, heappush
-from typing import Protocol, TypeVar
 
 from pilotfish.core.state import UNIT, Needs, Run, State, Task, TaskShape, Worker
 from pilotfish.core.tasks import run_deadlines
 from pilotfish.core.tasks.fair_share import ShareAccount, cores_of, standing, typical_s
 from pilotfish.model.task import CORES
+from pilotfish.policies.offered_tasks import OfferedTasks
 
-
-class OfferedTasks(Protocol):
-    """Tasks of a shape of which some are left to be given."""
-
-    shape: TaskShape
-    left: int
-
-
-Offered = TypeVar("Offered", bound=OfferedTasks)
 Key = tuple[int, float, float]
 
 
 class QueueOrder:
-    """The order at the beginning of a round of proposals, and how it changes as things are given."""
+    """The queue at the start of a round of proposals, updated as tasks are given away."""
 
     def __init__(self, state: State, now: float) -> None:
         live = self.shapes = [shape for shape in state.ready if not shape.run.paused]
         self.contested = False
-        """Do several shares, or a run in danger of being late, wait for the same room? Otherwise the order is that of ``shapes``."""
+        """Whether several shares, or a run that may miss its deadline, compete for room. Otherwise the order is that of ``shapes``."""
         self._typical: dict[ShareAccount, float] = {}
         self._standing: dict[ShareAccount, float] = {}
         self._needed: dict[Run, int] = {}
-        """Runs that will be late: how many more ten-thousandths of cores they should have."""
+        """By run with a deadline: what it should occupy in addition, in units of 1/10000 core."""
         self._given = 0
         if len(live) < 2:
             return
@@ -62,7 +54,7 @@ class QueueOrder:
 
     @property
     def leading(self) -> list[TaskShape]:
-        """Those that have the same turn as the first of all."""
+        """Shapes that are as early in the queue as the first."""
         if len(self.shapes) == 1:
             return self.shapes
         if not self.contested:
@@ -71,7 +63,7 @@ class QueueOrder:
         return [shape for shape in self.shapes if self._key(shape) == first]
 
     def moderate(self, preferred: dict[str, list[Task]], workers: Iterable[Worker]) -> dict[str, list[Task]]:
-        """Of tasks that had better go to certain workers, as many as are the part of those who lead; others shall have theirs."""
+        """Limit preferred tasks to the part of the pool that the leading share has by its weight."""
         weights = [account.weight for account in self._standing]
         part = self.shapes[0].run.account.weight / sum(weights) if weights else 1.0
         left = part * sum([worker.free.get(CORES, 0) for worker in workers])
@@ -83,12 +75,12 @@ class QueueOrder:
                     moderate.setdefault(worker, []).append(task)
         return moderate
 
-    def offer(self, supplies: list[Offered]) -> Iterable[Offered]:
-        """The supplies in turns. If it is contested, one that was taken from (``gave`` was told) is offered again when it is its turn."""
+    def offer(self, supplies: list[OfferedTasks]) -> Iterable[OfferedTasks]:
+        """The supplies in queue order. If contested, a supply whose task was given away (see ``gave``) is offered again later."""
         return self._in_turns(supplies) if self.contested else supplies
 
-    def _in_turns(self, supplies: list[Offered]) -> Iterator[Offered]:
-        lines: dict[tuple[int, ShareAccount, Run | None], deque[Offered]] = {}
+    def _in_turns(self, supplies: list[OfferedTasks]) -> Iterator[OfferedTasks]:
+        lines: dict[tuple[int, ShareAccount, Run | None], deque[OfferedTasks]] = {}
         for supply in supplies:
             if supply.left:
                 run = supply.shape.run
@@ -109,7 +101,7 @@ class QueueOrder:
                 heappush(heads, (self._key(line[0].shape), place, line))
 
     def gave(self, shape: TaskShape, needs: Needs) -> None:
-        """A task of this shape was given so much."""
+        """Note that a task of this shape was given away with these needs."""
         if not self.contested:
             return
         self._given += 1
@@ -119,8 +111,8 @@ class QueueOrder:
         if run in self._needed:
             self._needed[run] -= cores
 
-    def is_first(self, supply: Offered, supplies: Iterable[Offered]) -> bool:
-        """May tasks of it be sent ahead, or had others better have the room as soon as it is free?"""
+    def is_first(self, supply: OfferedTasks, supplies: Iterable[OfferedTasks]) -> bool:
+        """Whether no other supply with tasks left is earlier in the queue."""
         if not self.contested:
             return supply.shape is self.shapes[0] or not any(
                 other.left and other.shape.priority > supply.shape.priority for other in supplies

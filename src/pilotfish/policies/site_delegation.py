@@ -1,4 +1,4 @@
-"""How many tasks a site's master is lent: what can begin there at once, some for the next half minute, and all that can run there alone."""
+"""Chooses how many tasks a site master is given in bulk: enough for half a minute, and all that only its site can run."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from pilotfish.model.task import CORES
 
 LEAST = 4
 AHEAD_S = 30.0
-"""Beyond what can begin at once, a site has tasks for about so long."""
+"""Seconds of work that a site gets beyond what can start at once."""
 MOST_BOUND = 2000
 
 
 def lend(outlook: PolicyView, shapes: Sequence[TaskShape]) -> list[DelegationProposal]:
-    """Oldest tasks first, those that at least one worker of the site could run. Those that were cut off by a pilot's end are not lent:
-    how much time they need is for us to see to; nor are those of several nodes. What cannot begin at once is shared out by size: no site
-    hoards what another could run."""
+    """Propose the oldest tasks that at least one worker of a site can run. Tasks that were cut off by the end of a pilot are not delegated,
+    because the master tracks how much time they need; nor are multi-node tasks. Tasks that cannot start at once are divided by the size
+    of the sites, so that no site hoards what another could run."""
     taken: dict[Task, None] = {}
     loans: dict[Worker, list[Task]] = {}
     for speaker, _ in outlook.sites:
@@ -58,7 +58,7 @@ def _may_go_anywhere(task: Task) -> bool:
 
 
 def _ahead(outlook: PolicyView, shapes: Sequence[TaskShape]) -> dict[Worker, int]:
-    """What each may have for later; no more than its part, by size, of all that is ready."""
+    """How many tasks each site may have for later: at most its part, by size, of all ready tasks."""
     slots = {speaker: sum([worker.slots for worker in subjects]) for speaker, subjects in outlook.sites}
     everywhere = sum(slots.values()) + sum([worker.slots for worker in outlook.workers])
     ready = sum(len(shape.queue) for shape in shapes)
@@ -67,8 +67,8 @@ def _ahead(outlook: PolicyView, shapes: Sequence[TaskShape]) -> dict[Worker, int
 
 
 def _bound(outlook: PolicyView, speaker: Worker, taken: dict[Task, None]) -> Iterable[Task]:
-    """Tasks that can run at this site alone, because what they need was kept there: the more of them its master knows, the better it can
-    choose, and nobody else goes short."""
+    """Tasks that only this site can run, because their inputs were kept there. Its master chooses better the more of them it knows, and
+    no other site misses them."""
     found: dict[Task, None] = {}
     room = MOST_BOUND - len(speaker.lent)
     for shape in outlook.state.ready:
@@ -86,7 +86,7 @@ def _bound(outlook: PolicyView, speaker: Worker, taken: dict[Task, None]) -> Ite
 
 
 def _waves(shapes: Sequence[TaskShape]) -> float:
-    """How often all slots could be filled again within the time ahead, once at most; not at all while nobody knows how long tasks take."""
+    """How often all slots could be filled again within AHEAD_S, at most once; 0 while task times are unknown."""
     known = [shape.mean_us / 1e6 for shape in shapes if shape.samples]
     return min(1.0, AHEAD_S / max(min(known), 1e-3)) if known else 0.0
 
@@ -101,7 +101,7 @@ def _first(outlook: PolicyView, shape: TaskShape, count: int, taken: dict[Task, 
 
 
 def call_back(outlook: PolicyView) -> RecallProposal | None:
-    """Half of what one site's master has and cannot give to anybody, if there is nothing else to do for others that are idle."""
+    """Recall half of what a site master cannot assign, if workers elsewhere are idle and nothing else is ready for them."""
     if outlook.state.ready or not outlook.sites:
         return None
     full, _ = max(outlook.sites, key=lambda site: len(site[0].lent))

@@ -1,8 +1,8 @@
-"""Second attempts of tasks that take long, at workers that would idle: the first result counts.
+"""Starts a second attempt of a slow task at an idle worker; the first result counts.
 
-Only where people allow it, because what a task does outside of its sandbox is then done twice; and only when nothing is ready that the
-worker could take. Without a forecast, a task is late when it has run for half as long again as others of its shape, and copies take a tenth
-of the pool at most. With one, a copy is made where it would end, from the beginning, before the first attempt is expected to.
+This happens only where users allow it, because effects outside the sandbox then happen twice, and only when the worker can take no ready
+task. Without a forecast, a task is late when it has run half as long again as others of its shape, and copies take at most a tenth of the
+pool. With a forecast, a copy is made where it would finish, from its start, before the first attempt is expected to.
 """
 
 from __future__ import annotations
@@ -19,19 +19,18 @@ from pilotfish.model.ids import INDEX_MASK
 from pilotfish.model.states import ASSIGNED, RUNNING
 
 Expects = Callable[[State, Task, Worker], float | None]
-"""How many seconds a task takes at a worker from its beginning, as far as anybody can tell."""
+"""Expected seconds of a whole attempt of a task at a worker; None if unknown."""
 
 LATE = 1.5
-"""So many times as long as others of its shape."""
+"""A task is late after this many times the mean of its shape."""
 LEAST_S = 5.0
-"""No copy is made of what has run for less: its start may have been heard of a beat late, and it may end just now."""
+"""Minimum seconds that a task must have run. Its start may have been reported one heartbeat late, and it may end just now."""
 LEAST_SAMPLES = 3
 GAIN = 1.2
-"""A copy must be expected to end so many times sooner than the first attempt."""
+"""Factor by which a copy must be expected to end sooner than the first attempt."""
 SHARE = 0.1
 MOST_PLACES, FEW_PLACES = 200, 8
-"""So many workers with room are looked at, and for one copy so many of those that would do: in the tail of a large run there may be
-thousands."""
+"""Maximum workers with room that are checked, and maximum that are compared for one copy. The tail of a large run may have thousands."""
 LOOK_S = 1.0
 
 
@@ -39,27 +38,27 @@ LOOK_S = 1.0
 class _Late:
     task: Task
     left_s: float
-    """What the first attempt still needs, as far as anybody can tell."""
+    """Expected seconds until the first attempt ends."""
     needs_s: float
-    """What a copy needs, as far as its place makes no difference."""
+    """Expected seconds of a copy at a worker of usual speed."""
     needs: Needs
 
 
 class Speculation:
-    """``stealing``: for runs that say nothing about it as well, and without a bound on how many."""
+    """``stealing``: copy also tasks of runs that set no preference, without a limit on copies."""
 
     def __init__(self, stealing: bool = False, expects: Expects | None = None) -> None:
         self._stealing = stealing
         self._expects = expects
         self._look_at = 0.0
         self._runs: list[Run] = []
-        """Those that want copies, when there were as many runs as ``_known``. In most pools there are none, and nothing is to be done."""
+        """Runs that allow copies, when there were ``_known`` runs. Most pools have none, and then nothing is done."""
         self._known = 0
 
     def propose(
         self, outlook: PolicyView, others: Sequence[AssignmentProposal | DelegationProposal | RecallProposal] = ()
     ) -> list[CopyProposal]:
-        """``others``: what else is proposed in this round; who is named there gets no copies."""
+        """``others``: the other proposals of this round; their workers get no copies."""
         due = outlook.now >= self._look_at
         if due or outlook.state.next_run != self._known:
             self._known = outlook.state.next_run
@@ -79,7 +78,7 @@ class Speculation:
         return self._look_at if self._watches(outlook) else None
 
     def _watches(self, outlook: PolicyView) -> bool:
-        """Is there room, and something that may need it? What is only known to be assigned may run for long when that is heard."""
+        """Whether there is room, and a task that may need a copy. A task known as assigned may have run for long already."""
         live = any(run.counts[RUNNING] + run.counts[ASSIGNED] and not run.paused for run in self._runs)
         return live and bool(outlook.state.roomy)
 
@@ -88,7 +87,7 @@ class Speculation:
         return self._stealing if wish is None else wish
 
     def _allowed(self, state: State) -> int:
-        """So many copies more."""
+        """How many more copies may be started."""
         slots = sum(worker.slots for worker in state.workers.values())
         if self._stealing:
             return slots
@@ -146,7 +145,7 @@ class Speculation:
         return list(copies.values())
 
     def _paying(self, outlook: PolicyView, late: _Late, places: list[Worker], free: dict[str, dict[str, int]]) -> Iterator[Worker]:
-        """Where a copy would end before the first attempt, quickest first."""
+        """Workers where a copy would end before the first attempt, the fastest first."""
         state, task = outlook.state, late.task
         for worker in places:
             needs_s = self._expected_s(state, task, worker) or late.needs_s
@@ -158,7 +157,7 @@ class Speculation:
                 yield worker
 
     def _preference(self, state: State, task: Task, worker: Worker) -> tuple[float, bool, bool]:
-        """Where it is quickest; else at another site than the first attempt, or at least on another machine."""
+        """Sort key: the fastest worker; else another site than the first attempt's, or at least another machine."""
         first = task.worker
         assert first is not None
         return (
@@ -169,7 +168,7 @@ class Speculation:
 
 
 def forecast(state: State, task: Task, worker: Worker) -> float | None:
-    """What was learnt of others of its class, and of the worker."""
+    """Expected seconds by the class of the task and the slowness of the worker."""
     run = task.shape.run
     estimate = state.forecasts.task(run.class_of(task.spec), run.cost(task.id & INDEX_MASK), worker.id, worker.site)
     return estimate.value if estimate is not None and estimate.samples >= LEAST_SAMPLES else None
@@ -180,7 +179,7 @@ def _fells_workers(task: Task) -> bool:
 
 
 def idle_workers(outlook: PolicyView, given: Collection[str]) -> Iterator[Worker]:
-    """Workers with room for which nothing is ready."""
+    """Workers with room for which no task is ready."""
     state = outlook.state
     waiting = {shape: None for shape in state.ready if not shape.run.paused} | {task.shape: None for task in state.suspects}
     found = 0

@@ -1,6 +1,7 @@
-"""Upward ranks, as of HEFT: how long it takes from the beginning of a task to the end of the longest chain that begins with it.
+"""Orders the tasks of a run by upward rank (HEFT) or submission.
 
-Whoever starts ready tasks in the order of falling ranks keeps the critical path moving.
+The upward rank of a task is the time from its start to the end of the longest chain that begins with it. Starting ready tasks by falling
+rank keeps the critical path moving.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from pilotfish.model.ids import INDEX_MASK
 from pilotfish.model.states import DONE, WAITING
 
 FRESH_S, TASK_S = 30.0, 1e-3
-"""Ranks are not made anew before so long, and so much for each task of the run."""
+"""Minimum seconds between two computations of the ranks, and in addition for each task of the run."""
 CHANGED = 0.25
-"""And only if what is expected of some task has changed by so much."""
+"""Minimum relative change of an expected task time for new ranks."""
 NEVER = -1e18
 GROWTH = 8
-"""Ranks are made anew when a run that is still being filled has grown by one part in so many; at the latest when it is closed."""
+"""Ranks of an open run are computed again when it has grown by one part in GROWTH, and when it is closed."""
 
 Seconds = Callable[[Task], float]
 Transfer = Callable[[Task, Task], float]
@@ -33,15 +34,15 @@ def no_transfer(parent: Task, child: Task) -> float:
 
 
 class UpwardRanks:
-    """Ranks of the tasks of runs, kept until a run has grown or somebody says that forecasts have changed."""
+    """Ranks of the tasks of runs, kept until a run has grown or ``forget`` is called."""
 
     def __init__(self) -> None:
         self._kept: WeakKeyDictionary[Run, tuple[array[float], int, bool]] = WeakKeyDictionary()
 
     def of(self, run: Run, seconds: Seconds, transfer: Transfer = no_transfer) -> Sequence[float]:
-        """A rank for each task, by index; nothing for a run of which no task waits for another: there, any order is as good.
+        """The rank of each task, by index; nothing for a run without dependencies, where any order is as good.
 
-        Tasks that have ended have rank 0. ``transfer``: seconds to bring what a parent made to a child.
+        Ended tasks have rank 0. ``transfer``: seconds to bring a parent's output to a child.
         """
         if not run.counts[WAITING]:
             self._kept.pop(run, None)
@@ -56,7 +57,7 @@ class UpwardRanks:
         return ranks
 
     def forget(self, run: Run | None = None) -> None:
-        """Forecasts have changed much: ranks are made anew when they are asked for; without a run, those of all runs."""
+        """Discard the ranks of a run, or of all runs, because forecasts have changed."""
         if run is None:
             self._kept.clear()
         else:
@@ -64,7 +65,7 @@ class UpwardRanks:
 
 
 def _upward(tasks: Sequence[Task], seconds: Seconds, transfer: Transfer) -> array[float]:
-    """One pass from the last task to the first: a task can only wait for earlier ones."""
+    """Compute ranks in one pass from the last task to the first: a task can only wait for earlier ones."""
     ranks = array("d", bytes(8 * len(tasks)))
     moving = transfer is not no_transfer
     for index in range(len(tasks) - 1, -1, -1):
@@ -82,7 +83,7 @@ def _upward(tasks: Sequence[Task], seconds: Seconds, transfer: Transfer) -> arra
 
 class TaskOrder(Protocol):
     def of(self, state: State, shape: TaskShape, now: float) -> Iterable[Task]:
-        """The ready tasks of a shape, in the order in which they should begin. Taken from the queue or not, before it is asked again."""
+        """The ready tasks of a shape in the order in which they should start. Valid until the next call."""
 
 
 class SubmissionOrder:
@@ -91,13 +92,13 @@ class SubmissionOrder:
 
 
 class CriticalPathOrder:
-    """Of a run in which tasks wait for others, the highest rank first; of another whose tasks have costs, the highest cost: what takes
-    longest had better not begin last. Not of tasks with inputs: those that came together often share them."""
+    """Runs with dependencies: the highest rank first. Other runs with costs: the highest cost first, so that long tasks do not start last.
+    Not for tasks with inputs: tasks submitted together often share them."""
 
     def __init__(self) -> None:
         self._ranks = UpwardRanks()
         self._units: WeakKeyDictionary[Run, tuple[float, dict[int, float]]] = WeakKeyDictionary()
-        """When the ranks of a run were made, and from which expectations, by spec."""
+        """By run: when its ranks were computed, and from which expected times by spec."""
         self._lines: WeakKeyDictionary[TaskShape, _Line] = WeakKeyDictionary()
 
     def of(self, state: State, shape: TaskShape, now: float) -> Iterable[Task]:
@@ -134,13 +135,13 @@ class CriticalPathOrder:
 
 
 def _unit(state: State, run: Run, spec: int) -> float:
-    """Seconds for cost 1 on a host as quick as most; 1 if nothing is known of any task: then the longest chain of tasks counts."""
+    """Expected seconds for cost 1 on a host of usual speed; 1 if unknown, so that the length of chains counts."""
     known = state.forecasts.unit(run.class_of(spec)) or state.forecasts.guess(1.0)
     return known.value if known is not None else 1.0
 
 
 class _Line:
-    """Ready tasks by rank. What has left the queue is left out when its turn comes; what has come since is at either end of the queue."""
+    """Ready tasks by rank. Tasks that left the queue are skipped; tasks that came since are at either end of the queue."""
 
     def __init__(self, ranks: Sequence[float]) -> None:
         self.ranks = ranks

@@ -9,10 +9,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pilotfish.agent.node.attempts import Attempt
-from pilotfish.core.machine import RETURN_S, Machine
+from pilotfish.core.machine import Machine
 from pilotfish.core.state import UNIT, State, Task, TaskShape, Worker
 from pilotfish.core.tasks.multi_node import beside, within_reach
 from pilotfish.core.tasks.speculative_copies import attempt_at
+from pilotfish.core.workers.leases import RETURN_S
 from pilotfish.model import facts as f
 from pilotfish.model.ids import show_task
 from pilotfish.model.task import CORES

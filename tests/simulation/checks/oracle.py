@@ -23,9 +23,9 @@ from pilotfish.agent.node.attempts import Attempt
 from pilotfish.agent.slots.task_files import unwrap
 from pilotfish.core.check import check, fingerprint
 from pilotfish.core.data.replicas import within_reach
-from pilotfish.core.machine import RETURN_S
 from pilotfish.core.state import State
 from pilotfish.core.tasks.speculative_copies import attempt_at
+from pilotfish.core.workers.leases import RETURN_S
 from pilotfish.model import facts as f
 from pilotfish.model.facts import TurnRecord
 from pilotfish.model.ids import INDEX_MASK, run_of, show_task

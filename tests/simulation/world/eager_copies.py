@@ -9,12 +9,13 @@ from pilotfish.core.state import Task, Worker
 from pilotfish.core.tasks.speculative_copies import needs_at
 from pilotfish.model.states import RUNNING
 from pilotfish.policies.dispatcher import Dispatcher
+from pilotfish.policies.matchers import LocalityMatcher
 from pilotfish.policies.speculation import idle_workers
 
 
 class EagerCopies(Dispatcher):
     def __init__(self, eagerness: float, dice: random.Random) -> None:
-        super().__init__()
+        super().__init__(LocalityMatcher())
         self._eagerness = eagerness
         self._dice = dice
 

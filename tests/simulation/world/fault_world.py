@@ -10,10 +10,10 @@ from heapq import heappop, heappush
 from typing import Any
 
 from pilotfish.agent.node.reconnect import DIAL_TIMEOUT_S
-from pilotfish.core.clients import subscriptions
 from pilotfish.core.policy_interface import Policy, Provisioner
 from pilotfish.factories.provisioner import LocalProvisioner
 from pilotfish.policies.dispatcher import Dispatcher
+from pilotfish.policies.matchers import LocalityMatcher
 from pilotfish.policies.speculation import Speculation, forecast
 from tests.simulation.checks.oracle import Oracle, Violated
 from tests.simulation.world.eager_copies import EagerCopies
@@ -97,7 +97,7 @@ class FaultWorld:
         eagerness = self.scenario.copies
         if eagerness:
             return EagerCopies(eagerness, random.Random(f"copies {self.scenario.seed} {self.now}"))
-        return Dispatcher(duplication=Speculation(eagerness is not None, forecast))
+        return Dispatcher(LocalityMatcher(), Speculation(eagerness is not None, forecast))
 
     def strategy(self) -> Provisioner:
         return LocalProvisioner() if self.scenario.fixed_strategy else FixedFleet(self.scenario.sites)
@@ -113,18 +113,14 @@ class FaultWorld:
 
     def run(self) -> WorldReport:
         """Let it all happen, until everything is over and found good."""
-        subscriptions.ITEMS_PER_MESSAGE, before = self.scenario.items_per_message, subscriptions.ITEMS_PER_MESSAGE
-        try:
-            self._begin()
-            heap = self._heap
-            while not self.over:
-                self.now, _, act, arguments = heappop(heap)
-                act(*arguments)
-                self.report.events += 1
-                if self.report.events > MOST_EVENTS:
-                    raise Violated(f"{MOST_EVENTS} events and no end")
-        finally:
-            subscriptions.ITEMS_PER_MESSAGE = before
+        self._begin()
+        heap = self._heap
+        while not self.over:
+            self.now, _, act, arguments = heappop(heap)
+            act(*arguments)
+            self.report.events += 1
+            if self.report.events > MOST_EVENTS:
+                raise Violated(f"{MOST_EVENTS} events and no end")
         self.report.virtual_s = self.now
         return self.report
 

@@ -59,12 +59,6 @@ def test_a_deadline_is_told_with_what_will_become_of_it(late_s: float | None, st
     assert deadline_told({"deadline": EVENING, "late_s": late_s, "state": state}, NOON) == told
 
 
-def test_why_a_run_is_not_over_tells_its_deadline(pilotfish: CommandLine, master: FakeMaster) -> None:
-    started(pilotfish, master, "--deadline", "2h")
-    said = pilotfish("why", "1").out
-    assert "  also    its deadline is " in said and "  do      pilotfish predict 1\n" in said
-
-
 def test_a_deadline_that_is_near_has_seconds() -> None:
     assert deadline_told({"deadline": EVENING, "late_s": None, "state": "open"}, EVENING - 60.0) == "18:00:00"
 

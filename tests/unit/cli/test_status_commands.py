@@ -137,12 +137,13 @@ def test_sites_show_this_machine_also_when_the_master_knows_of_none(pilotfish: C
 def test_why_tells_reasons_and_what_to_type(pilotfish: CommandLine, master: FakeMaster) -> None:
     two_runs(pilotfish, master)
     assert pilotfish("why", "1.2").out == ("task 1.2 (echo 3) is ready: all workers are busy\n  do      pilotfish workers\n")
-    assert pilotfish("why", "first").out.startswith("run 1 is ready")
+    assert pilotfish("why", "first").out.startswith("run 1 is done")
     assert pilotfish("why", "local-0").out.startswith("worker local-0 is ready")
     data = json.loads(pilotfish("why", "--json").out)
     assert (data["subject"], data["state"], data["reasons"][0]["code"]) == ("run 2", "failed", "exit")
     assert pilotfish("why").out == (
-        "run 2 is failed: 1 of 3 tasks failed [exit], such as 2.1: echo ended with exit status 1: it went wrong\n"
+        "run 2 is failed: 1 of 3 tasks failed [exit], such as 2.1: echo ended with exit status 1\n"
+        "  wrote   it went wrong\n"
         "  do      pilotfish tasks 2 --state failed\n"
         "  do      pilotfish logs 2.1\n"
         "  do      pilotfish rerun 2 --failed\n"

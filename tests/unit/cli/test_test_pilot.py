@@ -234,9 +234,9 @@ def when_it_is_heard(master: FakeMaster, act: Callable[[], None]) -> None:
     """As soon as somebody asks what the pilot waits for."""
     real = master._ask_why
 
-    def answer(**subject: Any) -> dict[str, Any]:
+    def answer(subject: str | None = None, **named: Any) -> dict[str, Any]:
         act()
-        return real(**subject)
+        return real(subject, **named)
 
     master._ask_why = answer  # type: ignore[method-assign]
 

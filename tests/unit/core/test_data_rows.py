@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from pilotfish.core.data.worker_reports import TransferReport
-from pilotfish.core.explain import task_reasons
+from pilotfish.core.explain import run_reasons, task_reasons
 from pilotfish.core.explain.queries import worker_row
 from pilotfish.core.state import Task
 from pilotfish.model import inputs as i
@@ -26,7 +26,7 @@ def beat(stage: Stage, link: int, *moving: tuple[str, int, int], got: list[int] 
 
 
 def first_reason(stage: Stage, task: Task) -> dict[str, Any]:
-    reason: dict[str, Any] = task_reasons.task(stage.machine, task)["reasons"][0]
+    reason: dict[str, Any] = task_reasons.why_task(stage.machine, task)["reasons"][0]
     return reason
 
 
@@ -78,7 +78,7 @@ def test_a_task_that_waits_for_an_input_says_how_far_it_is_and_how_long_it_takes
     assert first_reason(stage, task)["text"].endswith("50 %, and nothing came of late")
     beat(stage, link, (BIG, 4 * GIB, 4 * GIB))
     assert first_reason(stage, task)["text"].endswith("100 %, and is being checked")
-    assert "task 1.0 waits: its input big.dat" in task_reasons.run(stage.machine, task.shape.run)["sentence"]
+    assert "task 1.0 waits: its input big.dat" in run_reasons.why_run(stage.machine, task.shape.run)["sentence"]
     stage.tell(i.AgentMessage(link, m.CacheReport([BIG], [])))
     beat(stage, link)
     assert first_reason(stage, task)["code"] == "placed"
@@ -161,9 +161,11 @@ def test_an_input_that_went_with_its_worker_names_the_task_that_made_it() -> Non
     (user,) = stage.work(NEEDS_KEPT)
     assert first_reason(stage, user)["code"] == "placed"
     stage.lose("n1")
-    assert "lost-input" not in {reason["code"] for reason in task_reasons.task(stage.machine, user)["reasons"]}, "whoever comes may have it"
+    assert "lost-input" not in {reason["code"] for reason in task_reasons.why_task(stage.machine, user)["reasons"]}, (
+        "whoever comes may have it"
+    )
     link = stage.join("n2")
-    reasons = {reason["code"]: reason for reason in task_reasons.task(stage.machine, user)["reasons"]}
+    reasons = {reason["code"]: reason for reason in task_reasons.why_task(stage.machine, user)["reasons"]}
     lost = reasons["lost-input"]
     assert lost["text"] == ("its input mesh.bin (1 GiB) was kept where it was made, and no worker that is here has it: task 1.0 made it")
     assert "make it again: pilotfish run ... ./mesh" in lost["commands"]
@@ -217,8 +219,8 @@ def test_of_several_workers_the_nearest_is_named_and_how_many_fail_each_part() -
     (task,) = stage.work(TaskSpec("python", requirement='cores > 4 and gpu == "a100"'))
     text = first_reason(stage, task)["text"]
     assert 'cores > 4 fails at 1 of 2 workers and gpu == "a100" fails at all 2 workers; nearest is n2 (gpu "h100")' in text
-    warnings = [reason for reason in task_reasons.warnings(stage.machine) if reason["code"] == "requirement"]
-    assert [reason["text"].partition(":")[0] for reason in warnings] == ["1 task of run 1"]
+    warnings = [reason for reason in task_reasons.warnings(stage.machine) if reason.code == "requirement"]
+    assert [reason.text.partition(":")[0] for reason in warnings] == ["1 task of run 1"]
 
 
 def test_a_misspelt_property_is_told_with_the_one_that_was_meant() -> None:
@@ -239,7 +241,7 @@ def test_a_requirement_is_looked_at_where_the_run_may_go() -> None:
     stage = Stage()
     stage.join("n1", cores=8.0)
     (task,) = stage.work(TaskSpec("python", requirement="cores > 4"), sites=("lyon",))
-    codes = [reason["code"] for reason in task_reasons.task(stage.machine, task)["reasons"]]
+    codes = [reason["code"] for reason in task_reasons.why_task(stage.machine, task)["reasons"]]
     assert "requirement" not in codes
 
 

@@ -17,13 +17,14 @@ from pilotfish.model import messages as m
 from pilotfish.model.settings import PoolSettings
 from pilotfish.model.task import Payload, Request, RunOptions, TaskSpec
 from pilotfish.policies.dispatcher import Dispatcher
+from pilotfish.policies.matchers import LocalityMatcher
 
 
 class Stage:
     """A machine with a client on link 1 and, where wanted, agents on further links."""
 
     def __init__(self, **settings: Any) -> None:
-        self.machine = Machine(State(), Dispatcher(), LocalProvisioner(), PoolSettings(workers=2, **settings))
+        self.machine = Machine(State(), Dispatcher(LocalityMatcher()), LocalProvisioner(), PoolSettings(workers=2, **settings))
         self.now = 1000.0
         self.machine.start(self.now)
 

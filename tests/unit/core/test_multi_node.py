@@ -19,6 +19,7 @@ from pilotfish.model.site import PilotSize, Site
 from pilotfish.model.states import ASSIGNED, CANCELLED, DONE, DRAINING, FAILED, READY, RUNNING
 from pilotfish.model.task import Request, RunOptions, TaskSpec
 from pilotfish.policies.dispatcher import PATIENCE_S, Dispatcher
+from pilotfish.policies.matchers import LocalityMatcher
 from tests.support.machine_stage import CLIENT, Stage, fail
 from tests.unit.core.test_site_events import add, stage_with
 
@@ -101,7 +102,7 @@ def test_workers_that_are_not_of_one_pilot_do_not_count(workers: list[str]) -> N
         stage.join(f"w{number}", 2.0, pilot=pilot)
     (task,) = stage.work(WIDE)
     assert task.state == READY
-    answer = task_reasons.task(stage.machine, task)
+    answer = task_reasons.why_task(stage.machine, task)
     assert answer["reasons"][0]["code"] == "too-few-nodes"
     assert "2 nodes of one pilot" in answer["sentence"]
 
@@ -109,7 +110,7 @@ def test_workers_that_are_not_of_one_pilot_do_not_count(workers: list[str]) -> N
 def test_it_says_where_it_is() -> None:
     stage = Pair()
     task = stage.begin()
-    codes = [reason["code"] for reason in task_reasons.task(stage.machine, task)["reasons"]]
+    codes = [reason["code"] for reason in task_reasons.why_task(stage.machine, task)["reasons"]]
     assert "several-nodes" in codes
     assert stage.ask("task", task=f"1.{task.id & 0xFFFFFFFF}")["spec"]["nodes"] == 2
 
@@ -256,7 +257,7 @@ class Told(Dispatcher):
     """Proposes what a test asks for, and nothing else."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(LocalityMatcher())
         self.wish: AssignmentProposal | None = None
 
     def propose(self, outlook: PolicyView) -> list[AssignmentProposal]:  # type: ignore[override]
@@ -436,5 +437,5 @@ def test_where_pilots_have_one_node_it_waits_and_says_so() -> None:
     stage = stage_with(pond=Site(backend="sge", cores=2))
     (task,) = stage.work(WIDE, sites=("pond",))
     assert survey(stage.machine.state, stage.now).demand.sizes == []
-    (reason,) = task_reasons.task(stage.machine, task)["reasons"]
+    (reason,) = task_reasons.why_task(stage.machine, task)["reasons"]
     assert reason["code"] == "too-few-nodes" and "have 1" in reason["text"]

@@ -332,7 +332,7 @@ class _Greedy:
     def why(self, task: Task) -> str:
         return ""
 
-    def mood(self) -> str:
+    def describe(self) -> str:
         return ""
 
 
@@ -358,7 +358,7 @@ class _Careless:
     def why(self, task: Task) -> str:
         return ""
 
-    def mood(self) -> str:
+    def describe(self) -> str:
         return ""
 
 

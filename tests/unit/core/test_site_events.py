@@ -323,7 +323,7 @@ class Lawless:
     def why(self, task: Task) -> str:
         return ""
 
-    def mood(self) -> str:
+    def describe(self) -> str:
         return ""
 
 

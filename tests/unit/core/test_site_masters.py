@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from pilotfish.agent.peers.site_matching import ANSWER_S, CALL_S
+from pilotfish.core.machine import MachineLimits
 from pilotfish.core.state import Task
-from pilotfish.core.workers import site_masters
 from pilotfish.model import effects as e
 from pilotfish.model import inputs as i
 from pilotfish.model import messages as m
@@ -85,9 +85,12 @@ def test_where_the_master_matches_nobody_is_appointed() -> None:
     assert (own.term, own.master) == (0, None)
 
 
-def test_of_itself_a_site_matches_when_it_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(site_masters, "LARGE_SITE", 3)
-    stage = Site("a", "b", matching="auto")
+class SmallSites(Site):
+    limits = MachineLimits(large_site=3)
+
+
+def test_of_itself_a_site_matches_when_it_is_large() -> None:
+    stage = SmallSites("a", "b", matching="auto")
     assert [one.term for one in stage.introduced()] == [0]
     stage.enter("c", 3)
     assert [one.term for one in stage.introduced()] == [1]

@@ -24,6 +24,7 @@ from pilotfish.model.settings import PoolSettings
 from pilotfish.model.states import ASSIGNED, CANCELLED, DONE, FAILED, READY, RUNNING
 from pilotfish.model.task import Request, TaskSpec
 from pilotfish.policies.dispatcher import Dispatcher
+from pilotfish.policies.matchers import LocalityMatcher
 from tests.support.machine_stage import Stage, fail
 
 LONG = 60_000_000
@@ -34,7 +35,7 @@ class Told(Dispatcher):
     """Proposes the copies that a test asks for."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(LocalityMatcher())
         self.wish: CopyProposal | None = None
 
     def propose(self, outlook: PolicyView) -> list[AssignmentProposal | DelegationProposal | RecallProposal | CopyProposal]:

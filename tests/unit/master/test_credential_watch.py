@@ -326,7 +326,7 @@ def test_status_warns_in_time_and_why_names_the_command() -> None:
 
     def see(*seen: i.CredentialSeen) -> list[tuple[str, list[str]]]:
         stage.tell(i.CredentialsSeen("hpc", seen))
-        return [(one["text"], one["commands"]) for one in task_reasons.warnings(stage.machine) if one["code"] == "credential"]
+        return [(one.text, list(one.commands)) for one in task_reasons.warnings(stage.machine) if one.code == "credential"]
 
     assert see(i.CredentialSeen("Kerberos ticket", 7200.0, 3600.0, "kinit")) == []
     assert see(i.CredentialSeen("Kerberos ticket", 2400.0, 3600.0, "kinit")) == [
@@ -336,7 +336,7 @@ def test_status_warns_in_time_and_why_names_the_command() -> None:
     stage.tell(after_s=2700.0)
     row = queries.QUESTIONS["sites"](stage.machine, {})[-1]
     assert (row["trouble"], row["reason"]["commands"]) == ("its Kerberos ticket ended 5 min ago", ["kinit"])
-    reasons = task_reasons.task(stage.machine, task)["reasons"]
+    reasons = task_reasons.why_task(stage.machine, task)["reasons"]
     assert ("site-trouble", ["kinit"]) in [(reason["code"], reason["commands"]) for reason in reasons]
     assert see() == []
     assert queries.QUESTIONS["sites"](stage.machine, {})[-1]["trouble"] == ""

@@ -331,10 +331,9 @@ def test_a_task_has_a_place_where_it_suits_whatever_it_would_be_elsewhere() -> N
     assert proposal.worker.id == "b"
 
 
-def test_where_more_tasks_wait_than_were_looked_at_who_has_nothing_to_do_does_not_wait_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(planned_matcher, "MOST_TASKS", 2)
+def test_where_more_tasks_wait_than_were_looked_at_who_has_nothing_to_do_does_not_wait_long() -> None:
     stage = TwoSites()
-    policy = Dispatcher(PlannedMatcher("max-min"))
+    policy = Dispatcher(PlannedMatcher("max-min", most_tasks=2))
     stage.need(*[{}] * 8)
     assert len(stage.given(policy)) == 2
     assert policy.next_look_at(stage.outlook()) == pytest.approx(stage.now + AGAIN_S)
@@ -354,3 +353,12 @@ def test_tasks_that_become_ready_do_not_wait_for_the_next_plan_while_somebody_id
         stage.now += quick_s
         stage.finish(link)
     assert stage.machine.state.runs[run].counts[DONE] == 4
+
+
+@pytest.mark.parametrize("matcher", [PlannedMatcher("max-min"), AutomaticMatcher()])
+def test_where_shares_compete_no_plan_keeps_tasks_back(matcher: PlannedMatcher | AutomaticMatcher) -> None:
+    stage = TwoSites()
+    stage.need(*[{"large": 500 * MB}] * 4)
+    view = stage.outlook()
+    matching = matcher.match(view, view.roomy, list(stage.machine.state.ready), contested=True)
+    assert not matching.governed and matcher.next_look_at(view) is None

@@ -9,6 +9,7 @@ from pilotfish.core.state import Run, Task
 from pilotfish.model.states import ASSIGNED, RUNNING
 from pilotfish.model.task import Request, TaskSpec
 from pilotfish.policies.dispatcher import Dispatcher
+from pilotfish.policies.matchers import LocalityMatcher
 from pilotfish.policies.queue_order import QueueOrder
 from tests.support.policy_clock import Clockwork
 from tests.support.policy_stage import Idle
@@ -95,7 +96,7 @@ def test_a_share_whose_inputs_are_everywhere_gets_its_part_at_once_and_no_more()
         stage.need(*[{share: 1000}] * 20)
     for worker in workers:
         stage.holds(worker.id, "near")
-    proposals = Dispatcher().propose(stage.outlook())
+    proposals = Dispatcher(LocalityMatcher()).propose(stage.outlook())
     given = [task.shape.run.options.share for proposal in proposals if isinstance(proposal, AssignmentProposal) for task in proposal.tasks]
     assert sorted(given) == ["far"] * 4 + ["near"] * 4
 

@@ -10,6 +10,7 @@ from pilotfish.core.policy_interface import CopyProposal
 from pilotfish.core.state import State, Task, Worker
 from pilotfish.model.task import Request, TaskSpec
 from pilotfish.policies.dispatcher import Dispatcher
+from pilotfish.policies.matchers import LocalityMatcher
 from pilotfish.policies.speculation import LATE, LEAST_S, LOOK_S, Expects, Speculation, forecast
 from tests.support.machine_stage import Stage
 
@@ -20,7 +21,7 @@ class Tail(Stage):
     """Three tasks have taken ten seconds each; the fourth runs at ``slow``."""
 
     def __init__(self, workers: int = 1, **options: Any) -> None:
-        self.fifo = Dispatcher()
+        self.fifo = Dispatcher(LocalityMatcher())
         super().__init__(policy=self.fifo)
         slow = self.join("slow")
         self.tasks = self.work(count=4, **{"speculate": True, **options})

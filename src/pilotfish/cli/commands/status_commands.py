@@ -128,20 +128,8 @@ def _pool_sentence(answer: dict[str, Any]) -> str:
 
 
 def state_of_run(row: dict[str, Any]) -> str:
-    """One word for where a run stands."""
-    if row["state"] == "done":
-        counts = row["counts"]
-        if row.get("incomplete"):
-            return "incomplete"
-        if counts.get("failed"):
-            return "failed"
-        # An application whose manager failed may have no task that could tell it.
-        return "cancelled" if counts.get("cancelled") or row.get("closed") == "cancelled" else "done"
-    if row.get("paused"):
-        return "paused"
-    if any(row["counts"].get(state) for state in IN_HAND):
-        return "running"
-    return "waiting" if row["tasks"] else "open"
+    """The state of a run in one word. Rows that an older master left have no ``status``."""
+    return str(row.get("status") or row["state"])
 
 
 def show_runs(screen: Screen, rows: Sequence[dict[str, Any]]) -> None:

@@ -1,27 +1,19 @@
-"""why: the causes, and the commands that would change them."""
+"""Implements why; only prints what core explains."""
 
 from __future__ import annotations
 
-import time
-from collections import Counter
-from contextlib import suppress
 from typing import Any
 
 import click
 
-from pilotfish.cli.commands.status_commands import deadline_told, state_of_run
 from pilotfish.cli.completions import complete_subject
 from pilotfish.cli.shared_options import json_option, pool_option
-from pilotfish.cli.site_commands.site_requests import site_rows
-from pilotfish.cli.terminal.screen import Screen, clean, plural
+from pilotfish.cli.terminal.screen import Screen, clean
 from pilotfish.client.run_handle import why_manager_failed
-from pilotfish.client.session import PoolSessionProtocol, all_tasks, find_run, look, task_name
+from pilotfish.client.session import PoolSessionProtocol, look
 from pilotfish.client.task_descriptions import command_of, named_task
 from pilotfish.client.task_output import fetch_output, last_line
-from pilotfish.errors import BadInput, PilotfishError
-
-DEPENDENCY = "dependency"
-"""The cause of those that only failed because another did."""
+from pilotfish.errors import BadInput
 
 
 @click.command()
@@ -35,109 +27,40 @@ def why(subject: str | None, pool: str, as_json: bool) -> None:
     """
     screen = Screen.of()
     master = look(pool)
-    arguments = _arguments(master, subject)
-    answer = master.ask("why", **arguments)
-    if "task" in arguments:
-        answer = _with_command(master, arguments["task"], answer)
-    elif "run" in arguments:
-        answer = _of_run(master, arguments["run"], answer)
+    answer = _with_output(master, _ask(master, subject))
     if as_json:
         screen.json(answer)
     else:
         show_reasons(screen, answer)
 
 
-def _arguments(master: PoolSessionProtocol, subject: str | None) -> dict[str, Any]:
-    if subject is None:
-        return {"run": find_run(master, None)["run"]}
-    if "." in subject and subject.replace(".", "", 1).isdigit():
-        return {"task": task_name(subject)}
-    if any(subject == worker["worker"] for worker in master.ask("workers", all=True)):
-        return {"worker": subject}
-    if any(subject == pilot["pilot"] for pilot in master.ask("status")["pilots"]):
-        return {"pilot": subject}
+def _ask(master: PoolSessionProtocol, subject: str | None) -> dict[str, Any]:
     try:
-        return {"run": find_run(master, subject)["run"]}
+        answer: dict[str, Any] = master.ask("why", **({} if subject is None else {"subject": subject}))
     except BadInput:
-        if subject.strip() and any(subject == row["site"] for row in site_rows(master)):
-            return {"site": subject}
-        with suppress(PilotfishError):  # a pilot that is gone is remembered for a while
-            master.ask("why", pilot=subject)
-            return {"pilot": subject}
-        if (task := named_task(master, subject)) is not None:
-            return {"task": task}
-        name, _, index = subject.rpartition(".")
-        if name.strip() and index.isdecimal():
-            find_run(master, name)
-        raise
+        # The master does not know the names that a task list or DAG gives its tasks.
+        task = named_task(master, subject) if subject is not None and "." in subject else None
+        if task is None:
+            raise
+        answer = master.ask("why", task=task)
+    return answer
 
 
-def _with_command(master: PoolSessionProtocol, task: str, answer: dict[str, Any]) -> dict[str, Any]:
-    """Says which parameters a task has."""
-    row = master.ask("task", task=task)
-    command = command_of(master, master.ask("run", run=row["run"]), row)
-    sentence = str(answer["sentence"]).replace(f"task {task} ", f"task {task} ({command}) ", 1)
-    wrote = fetch_output(master, row).last_words() if row["state"] == "failed" else ""
-    return {**answer, "sentence": sentence, "command": command, **({"wrote": wrote} if wrote else {})}
-
-
-def _of_run(master: PoolSessionProtocol, number: int, answer: dict[str, Any]) -> dict[str, Any]:
-    """The state in the one word that ``status`` has for it; of a run that ended badly, how many tasks failed and mostly why."""
-    run = master.ask("run", run=number)
-    state = state_of_run(run)
-    if state == "failed":
-        reason = _mostly(master, run)
-    elif state == "cancelled":
-        done = run["counts"].get("done", 0)
-        text = f"{run['counts'].get('cancelled', 0):,} of {plural(run['tasks'], 'task')} cancelled, {done:,} done"
-        wrote = last_line(why_manager_failed(master, run))
-        text += f"; its application manager wrote last: {wrote}" if wrote else ""
-        commands = [f"pilotfish logs {number}"] if wrote else []
-        commands += [f"pilotfish tasks {number} --state cancelled"] if run["counts"].get("cancelled") else []
-        commands += [f"pilotfish results {number}"] if done else []
-        reason = {"code": "cancelled", "text": text, "commands": commands}
-    else:
-        return {**answer, "state": state, "reasons": [*answer.get("reasons", ()), *_about_deadline(run)]}
-    return {**answer, "state": state, "sentence": f"run {number} is {state}: {reason['text']}", "reasons": [reason]}
-
-
-def _about_deadline(run: dict[str, Any]) -> list[dict[str, Any]]:
-    if not run.get("deadline") or run["state"] == "done":
-        return []
-    now = time.time()
-    text = f"its deadline {'is' if run['deadline'] > now else 'was'} {deadline_told({**run, 'late_s': None}, now)}"
-    return [{"code": "deadline", "text": text, "commands": [f"pilotfish predict {run['run']}"]}]
-
-
-def _mostly(master: PoolSessionProtocol, run: dict[str, Any]) -> dict[str, Any]:
-    """How many failed, and what most of those that did so by themselves have in common."""
-    number = run["run"]
-    causes: Counter[str] = Counter()
-    examples: dict[str, dict[str, Any]] = {}
-    for row in all_tasks(master, number, "failed"):
-        cause = (row.get("failure") or {}).get("cause", "unknown")
-        causes[cause] += 1
-        examples.setdefault(cause, row)
-    dependents = causes.pop(DEPENDENCY, 0) if len(causes) > 1 else 0  # what failed by itself says more
-    ((cause, count),) = causes.most_common(1)
-    example = examples[cause]
-    failed = causes.total() + dependents
-    share = "" if count == failed else f", {count:,} of them"
-    note = fetch_output(master, example).failure_line()
-    text = f"{failed:,} of {plural(run['tasks'], 'task')} failed{share} [{cause}], such as {example['id']}: {note}"
-    text += f"; and {dependents:,} that needed {'it' if causes.total() == 1 else 'those that failed'}" if dependents else ""
-    text += _given_up(master, run)
-    commands = [f"pilotfish tasks {number} --state failed", f"pilotfish logs {example['id']}", f"pilotfish rerun {number} --failed"]
-    return {"code": cause, "text": text, "commands": commands}
-
-
-def _given_up(master: PoolSessionProtocol, run: dict[str, Any]) -> str:
-    """How many never got their turn, and why."""
-    count = run["counts"].get("cancelled", 0)
-    if not count:
-        return ""
-    (first,) = all_tasks(master, run["run"], "cancelled", limit=1)
-    return f"; {count:,} cancelled: {(first.get('failure') or {}).get('message', 'asked for')}"
+def _with_output(master: PoolSessionProtocol, answer: dict[str, Any]) -> dict[str, Any]:
+    """Add what only the client can read: the command of a task, and what a task or an application manager wrote last."""
+    kind, _, name = str(answer["subject"]).partition(" ")
+    wrote, more = "", {}
+    if kind == "task":
+        row = master.ask("task", task=name)
+        command = command_of(master, master.ask("run", run=row["run"]), row)
+        more = {"command": command, "sentence": str(answer["sentence"]).replace(f"task {name} ", f"task {name} ({command}) ", 1)}
+        wrote = fetch_output(master, row).last_words() if row["state"] == "failed" else ""
+    elif kind == "run" and answer["state"] == "failed":
+        example = next((reason["data"]["task"] for reason in answer["reasons"] if reason.get("data")), None)
+        wrote = fetch_output(master, master.ask("task", task=example)).last_words() if example else ""
+    elif kind == "run" and answer["state"] == "cancelled":
+        wrote = last_line(why_manager_failed(master, {"run": int(name)}))
+    return {**answer, **more, **({"wrote": wrote} if wrote else {})}
 
 
 def show_reasons(screen: Screen, answer: dict[str, Any]) -> None:

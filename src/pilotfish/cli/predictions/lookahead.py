@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING
 from pilotfish.cli.terminal.progress import RunProgress
 from pilotfish.cli.terminal.screen import Screen, clean, duration, plural
 from pilotfish.client.pools import is_served
-from pilotfish.client.session import NoPool, refuse_nothing
+from pilotfish.client.session import NoPool
 from pilotfish.config import home, read_settings
 from pilotfish.core.apply import apply
+from pilotfish.core.explain.lookup import LAST, find_run
 from pilotfish.core.state import Run, State
-from pilotfish.errors import BadInput, JournalError, did_you_mean
+from pilotfish.errors import BadInput, JournalError
 from pilotfish.model import facts as f
 from pilotfish.model.settings import PoolSettings
 from pilotfish.model.states import ENDING
@@ -98,19 +99,11 @@ def _send_everybody_home(state: State) -> None:
 
 
 def find(state: State, wanted: str | None, unfinished: bool = True) -> Run:
-    """The run that is meant: a number, a name, or nothing for the newest."""
-    refuse_nothing(wanted)
-    newest_first = sorted(state.runs.values(), key=lambda run: -run.id)
-    able = [run for run in newest_first if bool(run.unfinished) == unfinished] or newest_first
-    if not able:
-        raise BadInput("there are no runs yet", "Start one: pilotfish run -- COMMAND")
-    if wanted is None or wanted == "last":
-        return able[0]
-    for run in newest_first:
-        if wanted in (str(run.id), run.options.name):
-            return run
-    names = [run.options.name for run in newest_first if run.options.name]
-    raise BadInput(f"there is no run {wanted!r}", did_you_mean(wanted, names) or "See the runs there are: pilotfish status")
+    """The run that is meant. Without a name: the newest that has not ended, or that has."""
+    if wanted is None or wanted == LAST:
+        able = [run for run in state.runs.values() if bool(run.unfinished) == unfinished]
+        return max(able, key=lambda run: run.id) if able else find_run(state)
+    return find_run(state, wanted)
 
 
 def find_unfinished(state: State, wanted: str | None, cure: str = RECORD_CURE) -> Run:

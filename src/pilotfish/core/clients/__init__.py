@@ -1,1 +1,1 @@
-"""Names the rules about clients."""
+"""Handles what clients ask: messages, commands and subscriptions."""

@@ -1,4 +1,4 @@
-"""What the machine makes of a client's words: runs are opened, filled, watched and steered."""
+"""Handles messages from clients: opens, fills, watches and controls runs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 
 from pilotfish.core.clients import pool_commands
 from pilotfish.core.clients.subscriptions import Subscription
-from pilotfish.core.explain import queries
+from pilotfish.core.explain import lookup, queries
 from pilotfish.core.pilots import site_events
 from pilotfish.core.state import CLIENT_GONE, Run
 from pilotfish.core.workers import agent_messages
@@ -28,18 +28,18 @@ if TYPE_CHECKING:
     from pilotfish.core.machine import Machine
 
 APPLICATION_BACK_S = 1.0
-"""How soon the process of an application is started again after it died; it needs about as long to start."""
+"""Seconds until the process of an application is started again after it died; starting takes about as long."""
 MOST = 1e15
-"""No worker will ever have more of anything."""
+"""Maximum amount of any resource."""
 MOST_COUNT = 1_000_000_000
 REFUSALS = (BadInput, JournalFull)
-"""What a request is refused with, before anything is done for it. Any other error is a bug of ours that may have left a state that cannot
-be: it goes up to the host, which ends the master, and the next one starts from what was written down."""
+"""Errors that refuse a request before anything is done for it. Any other error is a bug that may have left an invalid state: it goes up to
+the host, which ends the master, and the next one starts from the journal."""
 UNTOLD = -1
 """The query number of a problem that answers no question."""
 MOST_REQUEST = 100
 PEEK_S = 10.0
-"""How long a worker may take to answer a look at the output of a task."""
+"""Seconds that a worker has to send the output of a running task."""
 
 
 def hear(machine: Machine, link: int, message: m.FromClient, payloads: list[Payload]) -> None:
@@ -151,7 +151,7 @@ def _check_contents(machine: Machine, contents: Iterable[Content]) -> None:
 
 
 def _read_tasks(run: Run, message: m.Submit, known: int) -> dict[int, list[int]]:
-    """Refuse what makes no sense; the dependencies of the tasks that are new."""
+    """Refuse invalid tasks. Returns the dependencies of the new tasks."""
     specs = message.first_spec + len(message.specs)
     if any(not 0 <= offset < len(message.tasks) for offset in message.contents):
         raise BadInput(f"contents are given for tasks of run {run.id} that are not there", "send them with the task")
@@ -177,7 +177,7 @@ def _read_tasks(run: Run, message: m.Submit, known: int) -> dict[int, list[int]]
 
 
 def _read_awaited(run: Run, message: m.Submit, known: int, deps: dict[int, list[int]]) -> dict[int, tuple[AwaitedFile, ...]]:
-    """Files that others will leave for the tasks that are new, which thus wait for those others."""
+    """Files that other tasks will leave for the new tasks, which wait for these tasks."""
     found: dict[int, tuple[AwaitedFile, ...]] = {}
     for offset, files in message.awaited.items():
         index = message.first + offset
@@ -234,8 +234,8 @@ KNOWN: dict[str, Callable[[Machine, dict[str, Any]], Any]] = {**queries.QUESTION
 
 
 def _answer_once(machine: Machine, message: m.Ask) -> Any:
-    """The answer. A client that lost it with its connection, or with the master, asks again: what was done is not done twice, and the
-    answer is the first one. Without facts nothing was done, and the request is a new one."""
+    """Carry out a request once. A client that lost the answer asks again and gets the first answer; nothing is done twice. A request that
+    recorded no facts did nothing and counts as new."""
     if len(message.request) > MOST_REQUEST:
         raise BadInput(f"the name of the request has {len(message.request)} characters", f"use at most {MOST_REQUEST}")
     if message.request in machine.state.answers:
@@ -249,7 +249,7 @@ def _answer_once(machine: Machine, message: m.Ask) -> Any:
 
 def _tail(machine: Machine, link: int, message: m.Ask) -> None:
     """Ask the worker that runs the task for its output so far; the reply goes to the client when it comes."""
-    task = queries.find_task(machine.state, message.arguments)
+    task = lookup.find_task(machine.state, message.arguments.get("task"))
     stream, offset = queries.read_number(message.arguments, "stream", 1), queries.read_number(message.arguments, "offset", 0)
     presence = machine.presence.get(task.worker.id) if task.worker is not None else None
     if presence is None or presence.link is None:
@@ -271,7 +271,7 @@ def peeked(machine: Machine, message: m.Peeked, payloads: list[Payload]) -> None
 
 
 def peek_expired(machine: Machine, key: str) -> None:
-    """The worker did not answer: whoever asked must not wait for ever."""
+    """Answer a client whose request for output the worker did not answer."""
     link, query = machine.audience.peeks.pop(int(key), (None, 0))
     if link is not None:
         machine.send(link, m.Answer(query, {"known": False, "running": True, "offset": 0}))
@@ -297,12 +297,12 @@ def author_gone(machine: Machine, run: Run) -> None:
 
 
 def _patience(machine: Machine, run: Run) -> float:
-    """An application's process is ours to start again, so there is nobody to wait for."""
+    """Seconds to wait for the client of a run. The master itself restarts the process of an application, so that it need not wait."""
     return min(APPLICATION_BACK_S, machine.settings.author_s) if run.options.application else machine.settings.author_s
 
 
 def author_expired(machine: Machine, key: str) -> None:
-    """Nobody feeds this run any more: it will not grow. If it belonged to its client, nobody wants its results either."""
+    """Close a run whose client is gone; cancel it if it belonged to that client."""
     run = machine.state.runs.get(int(key))
     if run is None or run.finished or run.id in machine.audience.authors:
         return

@@ -1,4 +1,4 @@
-"""What a person may tell a pool to do. Each returns the data of the answer."""
+"""Carries out commands: cancel, pause, set, rerun, forget, stop, drain. Each returns the data of its answer."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from pilotfish.core.data import intermediate_files, replicas
-from pilotfish.core.explain import queries
+from pilotfish.core.explain import lookup, queries
 from pilotfish.core.state import Run, Task, Worker
 from pilotfish.core.tasks import assignment, speculative_copies
-from pilotfish.core.workers import agent_messages
+from pilotfish.core.workers import leases
 from pilotfish.errors import BadInput
 from pilotfish.model import effects as e
 from pilotfish.model import facts as f
@@ -43,11 +43,11 @@ def _stop_at_workers(machine: Machine, tasks: Iterable[Task]) -> None:
 def _cancel(machine: Machine, arguments: dict[str, Any]) -> dict[str, int]:
     reason = str(arguments.get("reason", "asked for"))
     if "run" in arguments:
-        return {"cancelled": cancel_run(machine, queries.find_run(machine.state, arguments), reason)}
+        return {"cancelled": cancel_run(machine, lookup.find_run(machine.state, arguments.get("run")), reason)}
     names = arguments.get("tasks", [])
     if not isinstance(names, list):
         raise BadInput(f"{names!r} are not names of tasks", "pilotfish tasks lists them")
-    tasks = [queries.find_task(machine.state, {"task": name}) for name in names]
+    tasks = [lookup.find_task(machine.state, name) for name in names]
     live = list({task: None for task in tasks if task.state < DONE})
     if live:
         _stop_at_workers(machine, live)
@@ -65,7 +65,7 @@ def _resume(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def _set_paused(machine: Machine, arguments: dict[str, Any], paused: bool) -> dict[str, Any]:
-    run = queries.find_run(machine.state, arguments)
+    run = lookup.find_run(machine.state, arguments.get("run"))
     if run.paused != paused:
         machine.record(f.RunPaused(run.id, paused))
     return queries.run_row(machine, run)
@@ -76,8 +76,8 @@ MOST_WEIGHT, MOST_PRIORITY, MOST_NAME, MOST_TIME = 1e6, 1_000_000_000, 200, 1e15
 
 
 def _set(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Change what was asked for about a run. A share that is named without a weight keeps the one that it has."""
-    run = queries.find_run(machine.state, arguments)
+    """Change options of a run. A share that is named without a weight keeps its weight."""
+    run = lookup.find_run(machine.state, arguments.get("run"))
     if run.finished:
         raise BadInput(f"run {run.id} has ended", "pilotfish status lists the runs")
     given = {name: arguments[name] for name in STEERABLE if name in arguments}
@@ -94,7 +94,7 @@ def _set(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def check_options(options: RunOptions) -> None:
-    """Refuse what no share or deadline can be."""
+    """Refuse invalid shares, deadlines and priorities."""
     if not (0 <= options.weight <= MOST_WEIGHT and len(options.share) <= MOST_NAME and 0 <= options.deadline < MOST_TIME):
         text = f"share {options.share[:MOST_NAME]!r} with weight {options.weight:g} and deadline {options.deadline:g} cannot be"
         raise BadInput(text, "docs/how-to/share-a-pool.md says what may be written")
@@ -103,8 +103,8 @@ def check_options(options: RunOptions) -> None:
 
 
 def _rerun(machine: Machine, arguments: dict[str, Any]) -> dict[str, int]:
-    """A final state never changes, so that what failed is tried again as a new run. Tasks that were skipped keep their order."""
-    run = queries.find_run(machine.state, arguments)
+    """Run failed tasks again as a new run, because a final state never changes. Skipped tasks keep their dependencies."""
+    run = lookup.find_run(machine.state, arguments.get("run"))
     wanted = [task for task in run.tasks if task.state == FAILED]
     if not wanted:
         done = dict(zip(TASK_STATES, run.counts, strict=True))["done"]
@@ -143,8 +143,8 @@ def _rerun(machine: Machine, arguments: dict[str, Any]) -> dict[str, int]:
 
 
 def _files_for(run: Run, places: dict[int, int]) -> tuple[dict[int, tuple[AwaitedFile, ...]], dict[int, tuple[IntermediateFile, ...]]]:
-    """What tasks of a second try need of others: of those that are tried again as well, and of those that were done. ``places``: theirs in
-    it, by index."""
+    """Files that rerun tasks need: from tasks that are rerun as well, and from tasks that are done. ``places``: by old index, the index
+    in the new run."""
     awaited: dict[int, tuple[AwaitedFile, ...]] = {}
     handed: dict[int, tuple[IntermediateFile, ...]] = {}
     for index, place in places.items():
@@ -159,7 +159,7 @@ def _files_for(run: Run, places: dict[int, int]) -> tuple[dict[int, tuple[Awaite
 
 
 def _forget(machine: Machine, arguments: dict[str, Any]) -> dict[str, int]:
-    run = queries.find_run(machine.state, arguments)
+    run = lookup.find_run(machine.state, arguments.get("run"))
     if not run.finished:
         raise BadInput(f"run {run.id} is not finished", f"pilotfish cancel {run.id}")
     for task in run.tasks:
@@ -173,7 +173,7 @@ def _forget(machine: Machine, arguments: dict[str, Any]) -> dict[str, int]:
 
 
 def _let_go(machine: Machine, run: Run) -> None:
-    """Contents that no other run needs are not kept any more, here or where they were made."""
+    """Release contents that no other run needs, here and where they were made."""
     kept: dict[int, list[str]] = {}
     for record in replicas.of_this_run_alone(machine.state, run):
         if record.home:
@@ -188,7 +188,7 @@ def _let_go(machine: Machine, run: Run) -> None:
 
 
 def _stop(machine: Machine, arguments: dict[str, Any]) -> dict[str, int]:
-    """End the master. ``now`` cancels what is unfinished; otherwise it stays in the journal until somebody goes on with it."""
+    """End the master. ``now`` cancels unfinished tasks; otherwise they stay in the journal and can be resumed."""
     cancelled = 0
     if arguments.get("now"):
         for run in list(machine.state.runs.values()):
@@ -212,26 +212,26 @@ def _workers_set(machine: Machine, arguments: dict[str, Any]) -> dict[str, float
 
 
 def _drain(machine: Machine, arguments: dict[str, Any]) -> dict[str, str]:
-    worker = queries.find_worker(machine.state, arguments)
-    agent_messages.drain(machine, worker, str(arguments.get("reason", "asked for")))
+    worker = lookup.find_worker(machine.state, arguments.get("worker"))
+    leases.drain(machine, worker, str(arguments.get("reason", "asked for")))
     return {"draining": worker.id}
 
 
 def _clear(machine: Machine, arguments: dict[str, Any]) -> dict[str, str]:
-    worker = queries.find_worker(machine.state, arguments)
+    worker = lookup.find_worker(machine.state, arguments.get("worker"))
     if worker.quarantined_until:
         machine.record(f.WorkerQuarantined(worker.id, 0.0, "cleared by hand"))
     return {"cleared": worker.id}
 
 
 def _revoke(machine: Machine, arguments: dict[str, Any]) -> dict[str, str]:
-    """A revoked key opens no further connection; whoever came in with it is shown out."""
+    """Revoke a key: it opens no further connection, and workers that joined with it are removed."""
     key_id = queries.read_text(arguments, "key_id")
     if key_id not in machine.state.revoked:
         machine.record(f.KeyRevoked(key_id))
     for worker in list(machine.state.workers.values()):
         if key_id == f"pilot:{worker.pilot}":
-            machine.lose_worker(worker, "had its key revoked", died=False)
+            leases.lose_worker(machine, worker, "had its key revoked", died=False)
     return {"revoked": key_id}
 
 

@@ -1,5 +1,8 @@
-"""Telling clients what ends. Each watcher has a cursor into the order of ending, so that nothing is told twice or left out,
-whatever was cut, killed or resumed in between."""
+"""Tells subscribed clients which tasks ended, each once.
+
+Each subscription has a cursor into the order in which tasks ended. So no task is told twice or left out when a connection is cut, or a
+client or master is restarted.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +18,8 @@ from pilotfish.model.task import Payload, sent_bytes
 if TYPE_CHECKING:
     from pilotfish.core.machine import Machine
 
-ITEMS_PER_MESSAGE = 5_000
 BYTES_PER_MESSAGE = 8 * 1024 * 1024
+"""Maximum bytes of task outputs in one message, but for one large output."""
 
 
 @dataclass(slots=True)
@@ -27,12 +30,12 @@ class Subscription:
 
 @dataclass(slots=True)
 class Subscriptions:
-    """The clients that are connected: what they watch, which runs they feed, who reads too slowly. Gone after a restart, like all links."""
+    """Connected clients: which runs they watch and fill, and which of them read too slowly. Lost at a restart, like all links."""
 
     links: dict[int, dict[int, Subscription]] = field(default_factory=dict)
     authors: dict[int, int] = field(default_factory=dict)
     gone_since: dict[int, float] = field(default_factory=dict)
-    """Runs that had nobody to feed them from this moment on."""
+    """By run: since when no client fills it."""
     paused: dict[int, None] = field(default_factory=dict)
     peeks: dict[int, tuple[int, int]] = field(default_factory=dict)
     next_peek: int = 0
@@ -72,7 +75,7 @@ def _began_by_run(audience: Subscriptions) -> dict[int, list[int]]:
 def _tell_one(machine: Machine, link: int, run: Run, watchers: dict[int, Subscription]) -> None:
     watcher = watchers[run.id]
     if watcher.cursor < len(run.ended):
-        message, payloads = _batch(run, watcher)
+        message, payloads = _batch(run, watcher, machine.limits.ended_per_message)
         machine.send(link, message, payloads)
         watcher.cursor += len(message.items)
         if watcher.cursor < len(run.ended):
@@ -83,12 +86,12 @@ def _tell_one(machine: Machine, link: int, run: Run, watchers: dict[int, Subscri
         del watchers[run.id]
 
 
-def _batch(run: Run, watcher: Subscription) -> tuple[m.Ended, list[Payload]]:
+def _batch(run: Run, watcher: Subscription, most: int) -> tuple[m.Ended, list[Payload]]:
     items: list[m.EndedItem] = []
     payloads: list[Payload] = []
     size = 0
     tasks, walls, cpus, sizes = run.tasks, run.wall_us, run.cpu_us, run.rss_kib
-    for index in run.ended[watcher.cursor : watcher.cursor + ITEMS_PER_MESSAGE]:
+    for index in run.ended[watcher.cursor : watcher.cursor + most]:
         task = tasks[index]
         output = task.output
         length = sent_bytes(output)

@@ -1,11 +1,12 @@
-"""Why a task waits for data: what is on its way to it or from it, how far it is, and what cannot be had any more."""
+"""Explains why a task waits for data: what is in transfer to or from its worker, how far it is, and what is lost."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pilotfish.core.data.data_rows import TransferView, missing, transfers_at
 from pilotfish.core.data.replicas import needs, within_reach
+from pilotfish.core.explain.reasons import Reason, count, make_reason
 from pilotfish.core.state import ContentRecord, Task
 from pilotfish.model.ids import run_of, show_task
 from pilotfish.model.quantities import show_bytes, show_seconds
@@ -14,12 +15,11 @@ from pilotfish.model.states import ASSIGNED, DRAINING
 if TYPE_CHECKING:
     from pilotfish.core.machine import Machine
 
-Reason = dict[str, Any]
 MISSING_INPUT = "missing-input"
 
 
 def waits_for_inputs(machine: Machine, task: Task) -> Reason | None:
-    """It was given to a worker, which does not have all that it needs."""
+    """Why an assigned task waits for inputs; None if its worker has them all."""
     if task.state != ASSIGNED or task.worker is None or task in task.worker.lent:
         return None
     absent = missing(task)
@@ -27,33 +27,33 @@ def waits_for_inputs(machine: Machine, task: Task) -> Reason | None:
         return None
     coming = {transfer.digest: transfer for transfer in transfers_at(machine, task.worker) if not transfer.home}
     first = max(absent, key=lambda record: (record.digest in coming, record.size))
-    others = f"; {_count(len(absent) - 1, 'other')} of its inputs {'is' if len(absent) == 2 else 'are'} not there yet" if absent[1:] else ""
+    others = f"; {count(len(absent) - 1, 'other')} of its inputs {'is' if len(absent) == 2 else 'are'} not there yet" if absent[1:] else ""
     what = f"its input {_name(task, first)} ({show_bytes(first.size)})"
     if first.digest in coming:
         text = f"{what} is on its way to worker {task.worker.id}: {how_far(coming[first.digest])}{others}"
     else:
         text = f"{what} is not at worker {task.worker.id} yet{others}"
-    return _reason("staging", text, f"pilotfish data {task.shape.run.id}")
+    return make_reason("staging", text, f"pilotfish data {task.shape.run.id}")
 
 
 def waits_for_outputs(machine: Machine, task: Task) -> Reason | None:
-    """Files that were made where it is are on their way home. Whose they are is not known before they are there; nor whether a task that
-    took less than a beat has begun."""
+    """Output files in transfer from the task's worker. Which task made them is not known before they arrive; nor whether a task shorter
+    than a heartbeat has started."""
     if task.worker is None or task in task.worker.lent:
         return None
     going = [transfer for transfer in transfers_at(machine, task.worker) if transfer.home]
     if not going:
         return None
     slowest = max(going, key=lambda transfer: transfer.size - transfer.done)
-    what = f"{_count(len(going), 'file')} that tasks at worker {task.worker.id} made {'is' if len(going) == 1 else 'are'} on the way home"
+    what = f"{count(len(going), 'file')} that tasks at worker {task.worker.id} made {'is' if len(going) == 1 else 'are'} on the way home"
     if machine.space_full or machine.no_room_at_home:
         full = machine.no_room_at_home or "the master's disk is full"
-        return _reason("disk-full", f"{what}, and waits for room: {full}", "pilotfish doctor")
-    return _reason("sending", f"{what}: {show_bytes(slowest.size)}, {how_far(slowest)}", f"pilotfish data {task.shape.run.id}")
+        return make_reason("disk-full", f"{what}, and waits for room: {full}", "pilotfish doctor")
+    return make_reason("sending", f"{what}: {show_bytes(slowest.size)}, {how_far(slowest)}", f"pilotfish data {task.shape.run.id}")
 
 
 def lost_input(machine: Machine, task: Task) -> Reason | None:
-    """An input that some task made, that stayed with its worker, and that nobody who is here has."""
+    """An input that a task made and that was kept at its worker, if no present worker has it."""
     record = next((record for record in needs(task) if record.is_nowhere), None)
     if record is None:
         return None
@@ -63,7 +63,7 @@ def lost_input(machine: Machine, task: Task) -> Reason | None:
 
 
 def kept_elsewhere(machine: Machine, task: Task) -> Reason | None:
-    """Workers have room for it, but none where an input of it was kept."""
+    """Workers have room for the task, but none at the site where an input was kept."""
     state = machine.state
     links = {name: presence.link for name, presence in machine.presence.items()}
     taking = (worker for worker in state.workers.values() if worker.state < DRAINING and not worker.quarantined_until)
@@ -85,18 +85,18 @@ def _about_kept(machine: Machine, code: str, text: str, record: ContentRecord, *
         text += f": task {show_task(maker.id)} made it"
         command = machine.state.runs[run_of(maker.id)].options.command.removeprefix("-- ")
         commands = (*commands, f"make it again: pilotfish run ... {command}".rstrip())
-    return _reason(code, text, *commands, "name it with --output (outputs=[...] in Python) instead of --keep, and it comes home")
+    return make_reason(code, text, *commands, "name it with --output (outputs=[...] in Python) instead of --keep, and it comes home")
 
 
 def of_missing_input(machine: Machine, task: Task) -> list[str]:
-    """What helps a task that failed because an input could not be had."""
+    """Commands that fix a task that failed because an input was missing."""
     assert task.failure is not None
     lost = lost_input(machine, task)
     if lost is not None:
-        return list(lost["commands"])
+        return list(lost.commands)
     record = _kept_and_missed(task)
     if record is not None:
-        return list(_about_kept(machine, "", "", record, f"pilotfish data {task.shape.run.id}")["commands"])
+        return list(_about_kept(machine, "", "", record, f"pilotfish data {task.shape.run.id}").commands)
     command = task.shape.run.options.command.removeprefix("-- ")
     if task.failure.blame == "user":
         return [f"run it anew, with its files as they are now: pilotfish run ... {command}".rstrip()]
@@ -104,7 +104,7 @@ def of_missing_input(machine: Machine, task: Task) -> list[str]:
 
 
 def maker_of_missing(task: Task) -> str:
-    """Which task made the input for want of which this one failed, if one did."""
+    """Which task made the missing input, as the end of a sentence; empty if none did."""
     record = _kept_and_missed(task)
     if record is None:
         return ""
@@ -113,7 +113,7 @@ def maker_of_missing(task: Task) -> str:
 
 
 def _kept_and_missed(task: Task) -> ContentRecord | None:
-    """The input that the failure is about, if it was kept where it was made."""
+    """The missing input, if it was kept where it was made."""
     told = task.failure.message if task.failure is not None else ""
     kept = [record for record in needs(task) if record.maker and not (record.home or record.path)]
     return next((record for record in kept if record.digest[:12] in told), None)
@@ -139,11 +139,3 @@ def _known_name(task: Task, record: ContentRecord) -> str:
         return record.path.rpartition("/")[2]
     entries = task.shape.run.specs[task.spec].launch.get("inputs", ())
     return next((str(entry[0]) for entry in entries if record.digest in entry[2:3]), "")
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
-
-
-def _reason(code: str, text: str, *commands: str) -> Reason:
-    return {"code": code, "text": text, "commands": list(commands)}

@@ -1,4 +1,4 @@
-"""Contents as a person sees them: what is where, what is under way, who needs it, and where it was got from. Read only."""
+"""Shows contents as rows: where they are, what is in transfer, which tasks need them. Read only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Files that one task leaves for another: known by name when tasks are submitted, and by content when the first of them has ended."""
+"""Hands files that one task leaves to tasks that wait for them.
+
+They are known by name when tasks are submitted, and by content when the first task has ended.
+"""
 
 from __future__ import annotations
 

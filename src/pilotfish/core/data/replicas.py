@@ -1,4 +1,4 @@
-"""Who holds which contents: how facts change that, and what follows for tasks."""
+"""Keeps which worker holds which content and what follows for tasks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What is under way at a worker, as its beats tell it: how far, how fast, and what it had to get so far."""
+"""Keeps what workers report: transfers in their heartbeats, and the contents that their caches hold.
+
+Neither is part of the state: workers report it again on every connection.
+"""
 
 from __future__ import annotations
 
@@ -6,21 +9,21 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 APART_S = 0.5
-"""Beats that are closer together than this say nothing about a rate."""
+"""Minimum seconds between two heartbeats from which a rate is computed."""
 
 Moving = list[tuple[str, int, int]]
-"""Contents that are under way to it or from it: digest, bytes so far, bytes in all."""
+"""Contents in transfer to or from a worker: digest, bytes so far, bytes in all."""
 
 
 @dataclass(slots=True)
 class TransferReport:
-    """``got``: contents and their bytes that its tasks needed since its agent started, by where they were: here already, at peers, in
-    the site's storage or on a shared disk, at the master."""
+    """``got``: number and bytes of the inputs of its tasks since its agent started, by where they were found: here already, at peers,
+    in the site's storage or on a shared disk, at the master."""
 
     moving: Moving = field(default_factory=list)
     got: list[int] = field(default_factory=list)
     at: float = 0.0
-    """When it told so last."""
+    """When the last report came."""
     _before: dict[str, int] = field(default_factory=dict)
     _before_at: float = 0.0
     _next: dict[str, int] = field(default_factory=dict)
@@ -33,7 +36,7 @@ class TransferReport:
         self.moving, self.at = moving, now
 
     def rate(self, digest: str) -> float | None:
-        """Bytes per second over the last beats; None if it was not under way at both, or began anew."""
+        """Bytes per second between the last heartbeats; None if it was not in transfer at both, or started again."""
         before = self._before.get(digest)
         done = next((done for moved, done, _ in self.moving if moved == digest), None)
         if before is None or done is None or done < before:
@@ -41,10 +44,9 @@ class TransferReport:
         return (done - before) / (self.at - self._before_at)
 
 
-# What workers say that they hold, whether a run needs it or not. Not part of the state: they say it again on every connection.
-
-
 class ReportedCaches:
+    """Which worker holds which contents, whether a run needs them or not."""
+
     def __init__(self) -> None:
         self._by_worker: dict[str, dict[str, None]] = {}
         self._by_digest: dict[str, dict[str, None]] = {}
@@ -67,7 +69,7 @@ class ReportedCaches:
                     del self._by_digest[digest]
 
     def has_only(self, worker: str, digests: Iterable[str]) -> None:
-        """This is all that it holds."""
+        """Replace what is known: the worker holds exactly these."""
         wanted = dict.fromkeys(digests)
         self.lost(worker, [digest for digest in self._by_worker.get(worker, ()) if digest not in wanted])
         self.gained(worker, wanted)

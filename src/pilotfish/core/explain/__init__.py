@@ -1,1 +1,1 @@
-"""Names rows, reasons and remedies."""
+"""Answers questions of people and programs: rows, reasons, and the commands that fix a problem."""

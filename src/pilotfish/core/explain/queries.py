@@ -1,21 +1,31 @@
-"""The state as rows for people and programs. Read only."""
+"""Answers read-only questions with rows."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pilotfish.core.data import data_rows
-from pilotfish.core.explain import site_rows, task_reasons
+from pilotfish.core.explain import run_reasons, site_rows, task_reasons
+from pilotfish.core.explain.lookup import (
+    NamedPilot,
+    NamedSite,
+    Subject,
+    find_pilot,
+    find_run,
+    find_site,
+    find_subject,
+    find_task,
+    find_worker,
+)
+from pilotfish.core.explain.reasons import rows
 from pilotfish.core.learning import speedups
-from pilotfish.core.pilots.site_events import find_site
 from pilotfish.core.state import UNIT, Run, State, Task, Worker
 from pilotfish.core.tasks.fair_share import ShareAccount
 from pilotfish.core.tasks.run_deadlines import late_s
 from pilotfish.errors import BadInput
-from pilotfish.model.ids import INDEX_MASK, show_task, task_id
+from pilotfish.model.ids import INDEX_MASK, show_task
 from pilotfish.model.states import DONE, JOINED, PILOT_STATES, TASK_STATES, WORKER_STATES
 from pilotfish.model.task import Failure, Payload
 
@@ -23,8 +33,9 @@ if TYPE_CHECKING:
     from pilotfish.core.machine import Machine
 
 MOST_NUMBER = 1 << 53
+"""Maximum offset or limit."""
 MOST_ROWS = 10_000
-"""So many rows fit one answer; who wants more asks again with an offset."""
+"""Maximum rows of one answer; the next ones are asked for with an offset."""
 
 
 @dataclass(slots=True)
@@ -38,43 +49,8 @@ class PayloadAnswer:
         return len(self.payload) if isinstance(self.payload, bytes) else self.payload.length
 
 
-def find_run(state: State, arguments: dict[str, Any]) -> Run:
-    """The run that is asked for: by number, or ``last``."""
-    wanted = arguments.get("run", "last")
-    if wanted in ("last", None, ""):
-        if not state.runs:
-            raise BadInput("there is no run yet", "pilotfish run -- echo hello")
-        return state.runs[max(state.runs)]
-    try:
-        run = state.runs.get(int(wanted))
-    except (TypeError, ValueError, OverflowError):
-        run = next((run for run in reversed(state.runs.values()) if run.options.name == wanted), None)
-    if run is None:
-        raise BadInput(f"there is no run {wanted!r}", "pilotfish status lists the runs")
-    return run
-
-
-def find_task(state: State, arguments: dict[str, Any]) -> Task:
-    name = str(arguments.get("task", ""))
-    match = re.fullmatch(r"(\d{1,18})\.(\d{1,18})", name)
-    if not match:
-        raise BadInput(f"task {name!r}: a task is named RUN.INDEX, as in 1.0", "pilotfish tasks lists them")
-    task = state.find_task(task_id(int(match[1]), int(match[2])))
-    if task is None:
-        raise BadInput(f"there is no task {name}", "pilotfish tasks lists them")
-    return task
-
-
-def find_worker(state: State, arguments: dict[str, Any]) -> Worker:
-    name = str(arguments.get("worker", ""))
-    worker = state.workers.get(name)
-    if worker is None:
-        raise BadInput(f"there is no worker {name!r}", "pilotfish workers lists them")
-    return worker
-
-
 def read_number(arguments: dict[str, Any], name: str, default: int) -> int:
-    """A whole number that may have been asked for; no answer has that many rows or bytes."""
+    """A whole number from 0 on, at most MOST_NUMBER."""
     value = arguments.get(name, default)
     try:
         number = int(value)
@@ -107,6 +83,7 @@ def run_row(machine: Machine, run: Run) -> dict[str, Any]:
         "command": run.options.command,
         "cwd": run.options.cwd,
         "state": "done" if run.finished else "closed" if run.closed else "open",
+        "status": run_reasons.status_of(run),
         "incomplete": run.incomplete,
         "closed": run.closed,
         "paused": run.paused,
@@ -185,9 +162,9 @@ def worker_row(machine: Machine, worker: Worker) -> dict[str, Any]:
 
 def _status(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
     state = machine.state
-    rows = [worker_row(machine, worker) for worker in state.workers.values()]
+    workers = [worker_row(machine, worker) for worker in state.workers.values()]
     counts: dict[str, int] = {}
-    for row in rows:
+    for row in workers:
         counts[row["state"]] = counts.get(row["state"], 0) + 1
     return {
         **machine.about,
@@ -196,13 +173,13 @@ def _status(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
         "now": machine.now,
         "unfinished": state.unfinished,
         "local_cores": state.local_cores,
-        "cores": sum(row["capacity"].get("cores", 0) for row in rows),
+        "cores": sum(row["capacity"].get("cores", 0) for row in workers),
         "workers": counts,
         "shares": [_share_row(account) for account in state.shares.values()],
         "pilots": [_pilot_row(machine, name) for name in state.pilots],
         "runs": [run_row(machine, run) for run in state.runs.values()],
         "moving": data_rows.moving(machine),
-        "warnings": task_reasons.warnings(machine),
+        "warnings": rows(task_reasons.warnings(machine)),
         "refused_proposals": machine.refused_proposals,
         "stale_results": machine.stale_results,
     }
@@ -237,16 +214,16 @@ def _runs(machine: Machine, arguments: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _one_run(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
-    return run_row(machine, find_run(machine.state, arguments))
+    return run_row(machine, find_run(machine.state, arguments.get("run")))
 
 
 def _read_page(arguments: dict[str, Any]) -> tuple[int, int]:
-    """From which row on, and how many."""
+    """The offset and the limit of a page of rows."""
     return read_number(arguments, "offset", 0), min(read_number(arguments, "limit", MOST_ROWS), MOST_ROWS)
 
 
 def _tasks(machine: Machine, arguments: dict[str, Any]) -> list[dict[str, Any]]:
-    run = find_run(machine.state, arguments)
+    run = find_run(machine.state, arguments.get("run"))
     wanted = arguments.get("state")
     if wanted is not None and wanted not in TASK_STATES:
         raise BadInput(f"state {wanted!r} is none of {', '.join(TASK_STATES)}", f"pilotfish tasks {run.id} --state failed")
@@ -257,7 +234,7 @@ def _tasks(machine: Machine, arguments: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _one_task(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
-    task = find_task(machine.state, arguments)
+    task = find_task(machine.state, arguments.get("task"))
     spec = machine.state.spec_of(task)
     row = task_row(machine.state, task)
     row["spec"] = {
@@ -277,7 +254,7 @@ def _one_task(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def _payload(machine: Machine, arguments: dict[str, Any]) -> PayloadAnswer:
-    task = find_task(machine.state, arguments)
+    task = find_task(machine.state, arguments.get("task"))
     if arguments.get("which", "result") == "result":
         return PayloadAnswer(task.output if task.state >= DONE else b"")
     return PayloadAnswer(task.payload)
@@ -292,27 +269,46 @@ def _workers(machine: Machine, arguments: dict[str, Any]) -> list[dict[str, Any]
 
 
 def _data(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
-    run = None if arguments.get("run") is None else find_run(machine.state, arguments)
+    run = None if arguments.get("run") is None else find_run(machine.state, arguments.get("run"))
     first, limit = _read_page(arguments)
     return data_rows.data(machine, run, first, limit)
 
 
 def _why(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
-    if "worker" in arguments:
-        return task_reasons.worker(machine, find_worker(machine.state, arguments))
-    if "pilot" in arguments:
-        return site_rows.why_pilot(machine, arguments)
-    if "site" in arguments:
-        return site_rows.why(machine, *find_site(machine, arguments))
-    if "task" in arguments:
-        return task_reasons.task(machine, find_task(machine.state, arguments))
-    return task_reasons.run(machine, find_run(machine.state, arguments))
+    """Explain the ``subject`` that a person typed. ``run``, ``task``, ``worker``, ``pilot`` and ``site`` name one of that kind."""
+    subject = _find_subject(machine.state, arguments)
+    if isinstance(subject, Task):
+        return task_reasons.why_task(machine, subject)
+    if isinstance(subject, Worker):
+        return task_reasons.why_worker(machine, subject)
+    if isinstance(subject, NamedPilot):
+        return site_rows.why_pilot(machine, subject)
+    if isinstance(subject, NamedSite):
+        return site_rows.why_site(machine, subject)
+    return run_reasons.why_run(machine, subject)
+
+
+def _find_subject(state: State, arguments: dict[str, Any]) -> Subject:
+    for kind, find in _FINDERS.items():
+        if kind in arguments:
+            return find(state, arguments[kind])
+    return find_run(state)
+
+
+_FINDERS: dict[str, Callable[[State, object], Subject]] = {
+    "subject": find_subject,
+    "worker": find_worker,
+    "pilot": find_pilot,
+    "site": find_site,
+    "task": find_task,
+    "run": find_run,
+}
 
 
 def _forecasts(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
     return {
         "policy": machine.settings.policy,
-        "reason": machine.policy.mood(),
+        "reason": machine.policy.describe(),
         "quality": machine.state.forecasts.quality(),
         "forecasts": [*machine.state.forecasts.table(), *speedups.table(machine.state)],
     }

@@ -1,6 +1,6 @@
-"""What to type when a batch system lets a pilot wait, takes no more of them, or its agent does not start: found in what was said of it.
+"""Finds the command that fixes what a batch system reported: a pilot waits, was refused, or its agent did not start.
 
-Words in capitals are for the person to fill in.
+Words in capitals are for the user to fill in.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ CHANGES = (
     (r"NodeLimit", "nodes=N"),
     (r"partition|queue", "queue=QUEUE"),
 )
-"""What is wrong with the description of a site if these words are said of a pilot, the surest first."""
+"""Words in a report about a pilot, and the key of the site that probably has to change; the surest first."""
 LIMIT = re.compile(r"limit|QOS|policy|exceed|only \d+ jobs|too many|maximum", re.IGNORECASE)
 HELD = re.compile(r"JobHeld|\b(held|hold)( state)?$")
 HELD_BY_OTHERS = "JobHeldAdmin"
-"""Who sent it may not let it go."""
+"""The submitter cannot release such a job."""
 HOPELESS = re.compile(
     HELD.pattern + r"|Partition(Config|TimeLimit|NodeLimit)|BadConstraints|Invalid(Account|QOS)|NotAllowed|PerJob|Never"
     r"|HoldMaxRequeue|_HOLD\b|PSUSP|^[a-z]*E[a-z]*:|offers only [qh]f:|InvalidImage|ImagePull|ConfigError"
 )
 LATE_S = 30.0
-"""An agent that runs for so long and has not joined will hardly do so."""
+"""Seconds after which an agent that runs and has not joined probably cannot reach the master."""
 
 
 def is_hopeless(words: str) -> bool:
-    """A queue says this of a pilot that will not start by itself, however long one waits."""
+    """Whether a queue reports a reason with which a pilot never starts by itself."""
     return HOPELESS.search(words) is not None
 
 
 def for_wait(name: str, site: Site, job: str, words: str) -> list[str]:
-    """It waits at the site, which says why. It keeps what it was sent with, so that another one takes its place when that changes."""
+    """Fixes for a pilot that waits. A submitted pilot keeps its options: after a change of the site, a new one replaces it."""
     release = kind_of(site.backend).release
     if HELD.search(words) and HELD_BY_OTHERS not in words and release:
         return [f"pilotfish site exec {name} -- {release} {shlex.quote(job)}"]
@@ -51,19 +51,19 @@ def for_wait(name: str, site: Site, job: str, words: str) -> list[str]:
 
 
 def for_limit(name: str, site: Site, words: str) -> list[str]:
-    """The site takes no more of them. Who was not taken is offered again, as the site is described then."""
+    """Fixes for a site that takes no more pilots. Refused pilots are submitted again with the site's current options."""
     another = _another_queue(site)
     return [*(_room(name, site) if LIMIT.search(words) else []), *([_set(name, another)] if another else []), f"pilotfish site log {name}"]
 
 
 def for_bad_start(name: str, site: Site, words: str) -> list[str]:
-    """It was refused for good, or ended before its agent joined. What to change, if that is known, and how to find out."""
+    """Fixes for a pilot that was refused or ended before its agent joined: the key to change if known, and the check to run."""
     change = _change(words) or ("setup=" if site.setup else "python=/path/to/python3" if site.python else "")
     return [*([_set(name, change)] if change else []), f"pilotfish doctor {name}"]
 
 
 def for_cause(name: str, cause: str) -> str:
-    """It did not work, and only the kind of its end is known: what a person could look at."""
+    """A fix for a pilot of which only the cause of its end is known."""
     look, change = f"pilotfish site show {name} --dry-run", f"pilotfish site set {name}"
     cures = {
         REFUSED: f"See what it is asked: {look}; and change it: {change} KEY=VALUE",
@@ -74,7 +74,7 @@ def for_cause(name: str, cause: str) -> str:
 
 
 def for_silence(name: str, site: Site) -> list[str]:
-    """It runs, and its agent does not come: it may not know the way."""
+    """Fixes for a pilot that runs and whose agent does not join: it may not reach the master."""
     change = "" if site.is_tunnelled else "reach=tunnel" if site.via or site.hosts else "address=HOST"
     return [f"pilotfish doctor {name}", *([_set(name, change)] if change else [])]
 
@@ -96,6 +96,6 @@ def _another_queue(site: Site) -> str:
 
 
 def _room(name: str, site: Site) -> list[str]:
-    """One of the person's own jobs may go."""
+    """A command that cancels another job of the user."""
     cancel = kind_of(site.backend).cancel
     return [f"pilotfish site exec {name} -- {cancel} JOB"] if cancel else []

@@ -1,36 +1,31 @@
-"""Why no worker meets a requirement: which part of it fails where, and who comes nearest."""
+"""Explains which part of a requirement no worker meets, and which worker comes nearest."""
 
 from __future__ import annotations
 
 from difflib import get_close_matches
 from typing import Any
 
+from pilotfish.core.explain.reasons import Reason, make_reason
 from pilotfish.core.state import TaskShape, Worker
 from pilotfish.model.quantities import show_bytes
 from pilotfish.model.task import MEMORY
 from pilotfish.portable.expressions.evaluation import Expression
 from pilotfish.portable.expressions.worker_properties import lacks_quotes
 
-Reason = dict[str, Any]
-
 
 def unmet(shape: TaskShape, able: list[Worker]) -> Reason | None:
-    """Of those that are large enough, and where tasks of this shape may go; None if one of them will do, or there is none."""
+    """Why no worker that is large enough, at a site where tasks of this shape may run, meets the requirement; None if one does."""
     sites = shape.run.options.sites
     workers = [worker for worker in able if not sites or worker.site in sites]
     if shape.requirement is None or not workers or any(shape.requirement.holds(worker.properties) for worker in workers):
         return None
     text = f"no worker meets its requirement {shape.requirement}: {_where(shape.requirement, workers)}"
     text += "".join(_meant(name, shape.requirement, workers) for name in shape.requirement.names)
-    return {
-        "code": "requirement",
-        "text": text,
-        "commands": ["ask for less with --require", "pilotfish workers --json  (shows their properties)"],
-    }
+    return make_reason("requirement", text, "ask for less with --require", "pilotfish workers --json  (shows their properties)")
 
 
 def _meant(name: str, requirement: Expression, workers: list[Worker]) -> str:
-    """What a name that nobody has may have been meant for."""
+    """What a name that no worker has was probably meant to be."""
     known = dict.fromkeys(name for worker in workers for name in worker.properties)
     if name in known:
         return ""

@@ -1,12 +1,14 @@
-"""Why no worker of a site takes a task: from what the person wrote to what the batch system says."""
+"""Explains why no worker of a site takes a task, from the site's configuration to what its batch system reports."""
 
 from __future__ import annotations
 
 import math
 import shlex
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from pilotfish.core.explain import remedies
+from pilotfish.core.explain.reasons import Reason, make_reason
 from pilotfish.core.pilots.credential_status import unusable
 from pilotfish.core.pilots.pilot_records import Pilot, SiteRecord
 from pilotfish.core.pilots.unmet_demand import START_S, cores_of_pilot, is_long_enough, nodes_of_pilot, overhead_s
@@ -19,7 +21,6 @@ from pilotfish.model.task import CORES, GPUS, MEMORY, NO_DIRECTORY
 if TYPE_CHECKING:
     from pilotfish.core.machine import Machine
 
-Reason = dict[str, Any]
 SHOWN_PILOTS = 3
 HOW_ENDED = {
     SUCCEEDED: "ended in order",
@@ -29,74 +30,72 @@ HOW_ENDED = {
 
 
 def site_reasons(machine: Machine, shape: TaskShape) -> list[Reason]:
-    """One for each site that tasks of this shape may go to, this machine aside."""
+    """One reason for each site where tasks of this shape may run, except this machine."""
     state = machine.state
     names = shape.run.options.sites or _used(machine)
     if not names and state.local_cores <= 0 and not state.workers:
         names = tuple(name for name, record in state.sites.items() if record.site is not None)
         if not names:
             text = "this machine has no workers for the pool, and no site is described"
-            return [_reason("no-site", text, "pilotfish site add NAME --backend slurm")]
+            return [make_reason("no-site", text, "pilotfish site add NAME --backend slurm")]
     return [_of(machine, shape, name, state.sites.get(name)) for name in names if name != LOCAL]
 
 
 def _used(machine: Machine) -> tuple[str, ...]:
-    """Sites to which this pool sends pilots, or to which somebody had it send some."""
+    """Sites that this pool uses, or where it has pilots."""
     state = machine.state
     there = {pilot.site for pilot in state.pilots.values()} - {LOCAL}
     return tuple(name for name, record in state.sites.items() if record.wanted is not None or name in there)
 
 
-def _reason(code: str, text: str, *commands: str) -> Reason:
-    return {"code": code, "text": text, "commands": list(commands)}
-
-
 def _of(machine: Machine, shape: TaskShape, name: str, record: SiteRecord | None) -> Reason:
     if record is None or record.site is None:
-        return _reason("no-site", f"there is no site {name}", f"pilotfish site add {name} --backend slurm")
+        return make_reason("no-site", f"there is no site {name}", f"pilotfish site add {name} --backend slurm")
     if name in shape.lacking:
         text = f"site {name} does not have the directory {shape.run.specs[shape.made_from[0]].launch.get('cwd')} of these tasks"
-        return _reason(NO_DIRECTORY, text, "run them anew with --sandbox, and --input for their files")
+        return make_reason(NO_DIRECTORY, text, "run them anew with --sandbox, and --input for their files")
     lack = _shut(machine, name, record) or _too_short(shape, name, record.site, record.lost_s)
     lack = lack or _lack(shape, name, record.site) or _small_machines(machine, shape, name, record.site)
     if lack is not None:
         return lack
     found = _of_pilots(machine, name, record) or _limit(machine, name, record, cores_of_pilot(shape, record.site))
-    return found or _reason("starting", f"pilots for site {name} are about to be sent", "pilotfish sites")
+    return found or make_reason("starting", f"pilots for site {name} are about to be sent", "pilotfish sites")
 
 
 def standing(machine: Machine, name: str, record: SiteRecord) -> Reason:
-    """How a site stands, whatever for."""
+    """The state of a site, for any task."""
     if name == LOCAL and record.held:
         cures = ("pilotfish doctor", "pilotfish workers --set 2  (tries again)")
-        return _reason("held", f"local workers are held back: {record.held}", *cures)
+        return make_reason("held", f"local workers are held back: {record.held}", *cures)
     found = None
     if record.site is not None:
         found = _shut(machine, name, record) or _of_pilots(machine, name, record) or _limit(machine, name, record, record.site.cores or 1)
     pilots = [pilot for pilot in machine.state.pilots.values() if pilot.site == name]
     active = sum(pilot.joined > 0 for pilot in pilots)
-    return found or _reason("ready", f"site {name} is ready: {len(pilots) - active} of its pilots wait, {active} work", "pilotfish sites")
+    return found or make_reason(
+        "ready", f"site {name} is ready: {len(pilots) - active} of its pilots wait, {active} work", "pilotfish sites"
+    )
 
 
 def _shut(machine: Machine, name: str, record: SiteRecord) -> Reason | None:
-    """No pilot is sent there, whatever for."""
+    """Why no pilot is submitted to the site, for any task."""
     assert record.site is not None
     if record.leaving:
         text = f"site {name} was removed, and its last pilots are on their way home"
-        return _reason("no-site", text, f"pilotfish site add {name} --backend {record.site.backend}")
+        return make_reason("no-site", text, f"pilotfish site add {name} --backend {record.site.backend}")
     if record.site.paused:
         text = f"site {name} is paused: it gets no new pilots until somebody resumes it"
-        return _reason("site-paused", text, f"pilotfish site resume {name}")
+        return make_reason("site-paused", text, f"pilotfish site resume {name}")
     if record.held:
         commands = (*remedies.for_bad_start(name, record.site, record.held), f"pilotfish site resume {name}")
-        return _reason("held", f"site {name} is held back: {record.held}", *commands)
+        return make_reason("held", f"site {name} is held back: {record.held}", *commands)
     if record.wanted is None and not any(pilot.site == name for pilot in machine.state.pilots.values()):
-        return _reason("site-unused", f"this pool does not use site {name}", remedies.try_now(name))
+        return make_reason("site-unused", f"this pool does not use site {name}", remedies.try_now(name))
     return None
 
 
 def _lack(shape: TaskShape, name: str, site: Site) -> Reason | None:
-    """What tasks of this shape ask for and no pilot of the site has, as it is described."""
+    """What tasks of this shape need and no pilot of the site has, by its configuration."""
     needs = dict(shape.needs)
     limits = ((CORES, site.cores), (MEMORY, site.memory), (GPUS, site.gpus))
     for resource, most in limits:
@@ -106,26 +105,26 @@ def _lack(shape: TaskShape, name: str, site: Site) -> Reason | None:
             shown = show_bytes(amount / UNIT) if resource == MEMORY else f"{amount / UNIT:g} {resource}"
             has = show_bytes(most) if resource == MEMORY else f"{most:g}"
             text = f"a task asks for {shown}, a pilot of site {name} has {has}"
-            return _reason("too-big", text, f"pilotfish site set {name} {resource}={wanted}")
+            return make_reason("too-big", text, f"pilotfish site set {name} {resource}={wanted}")
     if shape.nodes > nodes_of_pilot(shape.nodes, site):
         text = f"a task asks for {shape.nodes} nodes of one pilot; pilots of site {name} ({site.backend}) have {site.nodes}"
-        return _reason("too-few-nodes", text, "pilotfish site add NAME --backend slurm")
+        return make_reason("too-few-nodes", text, "pilotfish site add NAME --backend slurm")
     for resource in sorted(needs.keys() - {CORES, MEMORY, GPUS}):
         text = f"a task asks for {needs[resource] / UNIT:g} {resource}, which pilots of site {name} do not have"
-        return _reason("too-big", text, "ask for less (--resource)")
+        return make_reason("too-big", text, "ask for less (--resource)")
     if site.max_cores and cores_of_pilot(shape, site) > site.max_cores:
         cores = cores_of_pilot(shape, site)
         text = f"a pilot for such a task has {cores} cores, and site {name} may have {site.max_cores} in all"
-        return _reason("too-big", text, f"pilotfish site set {name} max_cores={cores}")
+        return make_reason("too-big", text, f"pilotfish site set {name} max_cores={cores}")
     if missing := [(key, value) for key, value in shape.tags if site.tags.get(key) != value]:
         tags = ", ".join(f"{key}={value}" for key, value in shape.tags)
         changes = " ".join(shlex.quote(f"tags.{key}={value}") for key, value in missing)
-        return _reason("tags", f"workers of site {name} do not have the tags {tags}", f"pilotfish site set {name} {changes}")
+        return make_reason("tags", f"workers of site {name} do not have the tags {tags}", f"pilotfish site set {name} {changes}")
     return None
 
 
 def too_few_nodes(machine: Machine, shape: TaskShape, fitting: list[Worker]) -> Reason | None:
-    """A task of several nodes has them all from one pilot, and from one that this machine serves itself."""
+    """A multi-node task gets all nodes from one pilot whose workers no site master serves."""
     if shape.nodes == 1:
         return None
     together: dict[str, int] = {}
@@ -137,11 +136,11 @@ def too_few_nodes(machine: Machine, shape: TaskShape, fitting: list[Worker]) -> 
     if most >= shape.nodes:
         return None
     text = f"it asks for {shape.nodes} nodes of one pilot, and {most or 'none'} of those that are here could be had together"
-    return _reason("too-few-nodes", text, "ask for less (--nodes)", "pilotfish site add NAME --backend slurm")
+    return make_reason("too-few-nodes", text, "ask for less (--nodes)", "pilotfish site add NAME --backend slurm")
 
 
 def _small_machines(machine: Machine, shape: TaskShape, name: str, site: Site) -> Reason | None:
-    """Where pilots take whole machines, only their agents know how large these are. All of them are here, and none is large enough."""
+    """Where pilots take whole machines, only agents report their sizes. All machines are here, and none is large enough."""
     workers = [worker for worker in machine.state.workers.values() if worker.site == name and worker.state < DRAINING]
     if not site.takes_whole_machines or len(workers) < min(site.max_pilots, len(site.hosts) or 1):
         return None
@@ -149,7 +148,7 @@ def _small_machines(machine: Machine, shape: TaskShape, name: str, site: Site) -
         largest = max(worker.capacity.get(resource, 0) for worker in workers)
         if largest < amount and resource in (CORES, MEMORY):
             text = f"a task asks for {_shown(resource, amount)}, the largest machine of site {name} has {_shown(resource, largest)}"
-            return _reason("too-big", text, f"pilotfish site set {name} {resource}={math.ceil(amount / UNIT)}")
+            return make_reason("too-big", text, f"pilotfish site set {name} {resource}={math.ceil(amount / UNIT)}")
     return None
 
 
@@ -158,47 +157,47 @@ def _shown(resource: str, amount: int) -> str:
 
 
 def _too_short(shape: TaskShape, name: str, site: Site, lost_s: float) -> Reason | None:
-    """Pilots of the site have no time for tasks of this shape: they said so, or one was cut off by the end of such a pilot."""
+    """The walltime of the site's pilots is too short for tasks of this shape, by their limit or because one was cut off."""
     if is_long_enough(shape, site, lost_s):
         return None
     pilots = f"pilots of site {name} end after {show_seconds(site.walltime_s)}"
     if shape.least_s > shape.time_s:
         text = f"a task that was cut off by the end of its pilot needs more than {show_seconds(shape.least_s)}, and {pilots}"
-        return _reason("walltime", text, f"pilotfish site set {name} walltime={enough_seconds(2 * shape.least_s)}")
+        return make_reason("walltime", text, f"pilotfish site set {name} walltime={enough_seconds(2 * shape.least_s)}")
     enough = enough_seconds(shape.time_s + overhead_s(lost_s) + START_S)
     text = f"a task may take {show_seconds(shape.time_s)}, and {pilots}"
     if shape.time_s <= site.walltime_s:
         text += f", of which starting and ending take up to {show_seconds(overhead_s(lost_s))}"
-    return _reason("walltime", text, f"pilotfish site set {name} walltime={enough}", "ask for less with --time")
+    return make_reason("walltime", text, f"pilotfish site set {name} walltime={enough}", "ask for less with --time")
 
 
 def never_long_enough(machine: Machine, shape: TaskShape) -> Reason | None:
-    """For tasks that were cut off: why no worker and no site will ever do, if that is so."""
+    """For tasks that were cut off: why no worker and no site has enough walltime; None if one has."""
     reasons = site_reasons(machine, shape)
     if any(worker.suits(shape, machine.now) for worker in machine.state.workers.values()):
         return None
-    return reasons[0] if reasons and all(reason["code"] == "walltime" for reason in reasons) else None
+    return reasons[0] if reasons and all(reason.code == "walltime" for reason in reasons) else None
 
 
 def _of_pilots(machine: Machine, name: str, record: SiteRecord) -> Reason | None:
-    """What its pilots wait for."""
+    """What the pilots of the site wait for."""
     assert record.site is not None
     missing = unusable(machine, name)
     if missing:
         text = f"pilots for site {name} wait: {'; '.join(row['text'] for row in missing)}"
-        return _reason("site-trouble", text, *(row["renew"] for row in missing))
+        return make_reason("site-trouble", text, *(row["renew"] for row in missing))
     found = machine.site_troubles.get(name)
     if found is not None and found.code == BATCH_LIMIT:
         text = f"site {name} takes no more pilots now, and is asked again by itself; it said: {found.trouble}"
-        return _reason("batch-limit", text, *remedies.for_limit(name, record.site, found.trouble))
+        return make_reason("batch-limit", text, *remedies.for_limit(name, record.site, found.trouble))
     if found is not None:
         login = [f"pilotfish site login {name}"] if found.code == LOGIN_NEEDED else []
-        return _reason("site-trouble", f"site {name} does not answer: {found.trouble}", *login, f"pilotfish doctor {name}")
+        return make_reason("site-trouble", f"site {name} does not answer: {found.trouble}", *login, f"pilotfish doctor {name}")
     coming = [pilot for pilot in _present(machine, name) if not pilot.joined]
     if coming:
         shown = "; ".join(_pending(machine, pilot) for pilot in coming[:SHOWN_PILOTS])
         text = f"{len(coming)} of its pilots wait at site {name}: {shown}"
-        return _reason("pending", text, *_ways_out(machine, name, record.site, coming))
+        return make_reason("pending", text, *_ways_out(machine, name, record.site, coming))
     return None
 
 
@@ -207,37 +206,37 @@ def _present(machine: Machine, name: str) -> list[Pilot]:
 
 
 def _limit(machine: Machine, name: str, record: SiteRecord, more: float) -> Reason | None:
-    """What a person allowed, and is used up, if a pilot of so many cores more is wanted; or what became of the last one."""
+    """Which limit of the site forbids another pilot with ``more`` cores; or how the last pilot failed."""
     assert record.site is not None
     site, pilots = record.site, _present(machine, name)
     if len(pilots) >= site.max_pilots:
         text = f"site {name} has {len(pilots)} pilots, as many as it may"
-        return _reason("site-limit", text, f"pilotfish site set {name} max_pilots={2 * len(pilots)}")
+        return make_reason("site-limit", text, f"pilotfish site set {name} max_pilots={2 * len(pilots)}")
     used = sum(pilot.cores for pilot in pilots)
     if site.max_cores and used + more > site.max_cores:
         text = f"pilots of site {name} have {used:g} cores, and {site.max_cores} is the most that it may have"
-        return _reason("site-limit", text, f"pilotfish site set {name} max_cores={math.ceil(used + more)}")
+        return make_reason("site-limit", text, f"pilotfish site set {name} max_cores={math.ceil(used + more)}")
     there = sum(1 for pilot in machine.state.pilots.values() if pilot.site != LOCAL and pilot.state <= ACTIVE)
     if 0 < machine.settings.pilots <= there:
         text = f"the pool has {there} pilots at all sites together, as many as it may: pilots = {machine.settings.pilots} in config.toml"
-        return _reason("site-limit", text, remedies.try_now(name))
+        return make_reason("site-limit", text, remedies.try_now(name))
     if not site.max_queued:
-        return _reason("site-limit", f"no pilot may wait at site {name}", f"pilotfish site set {name} max_queued=1")
+        return make_reason("site-limit", f"no pilot may wait at site {name}", f"pilotfish site set {name} max_queued=1")
     if record.wanted is not None and 0 <= record.wanted <= len(pilots):
         text = f"site {name} has {len(pilots)} pilots, as many as this pool was told to keep there"
-        return _reason("site-limit", text, remedies.try_now(name))
+        return make_reason("site-limit", text, remedies.try_now(name))
     if record.bad_starts:
         text = f"the last pilot at site {name} {record.last_bad}; another one is sent soon"
-        return _reason("bootstrap", text, *remedies.for_bad_start(name, record.site, record.last_bad), f"pilotfish site resume {name}")
+        return make_reason("bootstrap", text, *remedies.for_bad_start(name, record.site, record.last_bad), f"pilotfish site resume {name}")
     last = record.history[-1] if record.history else None
     if last is not None and last.kind == FAILED:
         text = f"the last pilot at site {name} did not do well ({last.cause or 'failed'}); another one is sent after a while"
-        return _reason("back-off", text, f"pilotfish doctor {name}", f"pilotfish site resume {name}")
+        return make_reason("back-off", text, f"pilotfish doctor {name}", f"pilotfish site resume {name}")
     return None
 
 
 def _ways_out(machine: Machine, name: str, site: Site, coming: list[Pilot]) -> list[str]:
-    """For the first of them of which the site has said something."""
+    """Fixes for the first pilot about which the site reported something."""
     for pilot in coming:
         sighting = machine.sightings.get(pilot.id)
         if sighting is not None and sighting.runs and machine.now - sighting.since > remedies.LATE_S:
@@ -248,30 +247,32 @@ def _ways_out(machine: Machine, name: str, site: Site, coming: list[Pilot]) -> l
 
 
 def of_pilot(machine: Machine, pilot: Pilot) -> Reason:
-    """What one pilot does, or waits for."""
+    """What a pilot does, or waits for."""
     record = machine.state.sites.get(pilot.site)
     if pilot.state > ACTIVE:
-        return _reason("ending", f"pilot {pilot.id} is on its way home", "pilotfish sites")
+        return make_reason("ending", f"pilot {pilot.id} is on its way home", "pilotfish sites")
     if pilot.joined or record is None or record.site is None:
-        return _reason("active", f"pilot {pilot.id} is at work: {len(pilot.workers)} of its agents are here", "pilotfish workers")
-    return _reason("pending", f"pilot {_pending(machine, pilot)}", *_ways_out(machine, pilot.site, record.site, [pilot]))
+        return make_reason("active", f"pilot {pilot.id} is at work: {len(pilot.workers)} of its agents are here", "pilotfish workers")
+    return make_reason("pending", f"pilot {_pending(machine, pilot)}", *_ways_out(machine, pilot.site, record.site, [pilot]))
 
 
-def of_gone_pilot(machine: Machine, name: str, events: list[SiteEvent]) -> Reason:
-    """How a pilot ended to which all this happened."""
+def of_gone_pilot(machine: Machine, name: str, events: Sequence[SiteEvent]) -> Reason:
+    """How a pilot ended, from its events."""
     end, joined = end_of(events), any(event.kind == JOINED for event in events)
     if end is None:
-        return _reason("ended", f"pilot {name} is gone, and how it ended is not known", "pilotfish sites")
+        return make_reason("ended", f"pilot {name} is gone, and how it ended is not known", "pilotfish sites")
     if end.kind in HOW_ENDED and (joined or end.kind != EXPIRED):
-        return _reason("ended", f"pilot {name} {HOW_ENDED[end.kind]}", "pilotfish sites")
+        return make_reason("ended", f"pilot {name} {HOW_ENDED[end.kind]}", "pilotfish sites")
     if joined:
-        return _reason("ended", f"pilot {name} failed after its agent had joined: {end.reason or end.cause}", f"pilotfish why {end.site}")
+        return make_reason(
+            "ended", f"pilot {name} failed after its agent had joined: {end.reason or end.cause}", f"pilotfish why {end.site}"
+        )
     site = machine.state.sites[end.site].site
     commands = remedies.for_bad_start(end.site, site, end.reason) if site is not None else ["pilotfish doctor"]
-    return _reason("ended", f"pilot {name} {end.reason or f'did not work ({end.cause})'}", *commands)
+    return make_reason("ended", f"pilot {name} {end.reason or f'did not work ({end.cause})'}", *commands)
 
 
-def end_of(events: list[SiteEvent]) -> SiteEvent | None:
+def end_of(events: Sequence[SiteEvent]) -> SiteEvent | None:
     return next((event for event in reversed(events) if event.kind == FAILED or event.kind in HOW_ENDED), None)
 
 

@@ -1,13 +1,14 @@
-"""Sites as a person sees them: how each stands and why, what is there, and how it has done of late."""
+"""Shows sites as rows with their recent history, and explains sites and pilots."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from pilotfish.core.explain.lookup import NamedPilot, NamedSite
+from pilotfish.core.explain.reasons import answer, make_reason
 from pilotfish.core.explain.site_reasons import end_of, of_gone_pilot, of_pilot, standing
 from pilotfish.core.pilots import credential_status
 from pilotfish.core.pilots.pilot_records import SiteRecord
-from pilotfish.errors import BadInput
 from pilotfish.model.site import BATCH_LIMIT, FAILED, JOINED, LOCAL
 from pilotfish.model.states import ENDED, PILOT_STATES
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from pilotfish.core.machine import Machine
 
 STATES = {"no-site": "leaving", "site-paused": "paused", "held": "held", "site-trouble": "trouble", "batch-limit": "full"}
-"""By the reason for it; all others are ready."""
+"""State of a site by the code of its reason; any other code is ready."""
 
 
 def sites(machine: Machine, arguments: dict[str, Any]) -> list[dict[str, Any]]:
@@ -28,21 +29,17 @@ def sites(machine: Machine, arguments: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def site_row(machine: Machine, name: str, record: SiteRecord) -> dict[str, Any]:
-    """A site: what it is, what is there, and how it has done of late."""
+    """A site with its pilots, workers and recent history."""
     pilots = [pilot for pilot in machine.state.pilots.values() if pilot.site == name]
     waits = sorted(event.seconds for event in record.history if event.kind == JOINED)
-    causes: dict[str, int] = {}
-    for event in record.history:
-        if event.kind == FAILED:
-            causes[event.cause or "failed"] = causes.get(event.cause or "failed", 0) + 1
     missing = credential_status.unusable(machine, name)
     reason = standing(machine, name, record)
     return {
         "site": name,
         "backend": record.site.backend if record.site is not None else LOCAL,
         "via": record.site.via if record.site is not None else "",
-        "state": STATES.get(reason["code"], "ready"),
-        "reason": reason,
+        "state": STATES.get(reason.code, "ready"),
+        "reason": reason.row(),
         "used": record.wanted is not None or name == LOCAL,
         "wanted": record.wanted,
         "held": record.held,
@@ -53,7 +50,7 @@ def site_row(machine: Machine, name: str, record: SiteRecord) -> dict[str, Any]:
         "workers": sum(worker.site == name for worker in machine.state.workers.values()),
         "queue_wait_median_s": waits[len(waits) // 2] if waits else None,
         "queue_wait_90_s": waits[len(waits) * 9 // 10] if waits else None,
-        "failures": causes,
+        "failures": _failures(record),
         "last_bad": record.last_bad,
     }
 
@@ -66,46 +63,44 @@ def _trouble(machine: Machine, name: str) -> str:
     return f"it takes no more pilots now: {found.trouble}" if found.code == BATCH_LIMIT else found.trouble
 
 
-def why_pilot(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
-    """``seen`` is what its site said of it last; ``end`` how it ended, as far as that is remembered."""
-    name = str(arguments.get("pilot", ""))
-    pilot, sighting = machine.state.pilots.get(name), machine.sightings.get(name)
-    if pilot is None:
-        return _why_gone(machine, name)
+def _failures(record: SiteRecord) -> dict[str, int]:
+    """How many of its recent pilots failed, by cause."""
+    causes: dict[str, int] = {}
+    for event in record.history:
+        if event.kind == FAILED:
+            causes[event.cause or "failed"] = causes.get(event.cause or "failed", 0) + 1
+    return causes
+
+
+def why_pilot(machine: Machine, named: NamedPilot) -> dict[str, Any]:
+    """``seen`` is what its site reported last; ``end`` is how it ended, if its site remembers that."""
+    if named.events:
+        return _why_gone(machine, named)
+    pilot, sighting = machine.state.pilots[named.name], machine.sightings.get(named.name)
     reason = of_pilot(machine, pilot)
-    asked = {"code": "asked", "text": f"it was asked for because: {pilot.reason}", "commands": []}
+    asked = make_reason("asked", f"it was asked for because: {pilot.reason}")
     return {
-        "subject": f"pilot {name}",
-        "state": PILOT_STATES[pilot.state],
-        "sentence": reason["text"],
-        "reasons": [reason, asked],
+        **answer(f"pilot {pilot.id}", PILOT_STATES[pilot.state], [reason, asked], reason.text),
         "job": pilot.job,
         "seen": None if sighting is None else {"runs": sighting.runs, "reason": sighting.reason},
         "end": None,
     }
 
 
-def _why_gone(machine: Machine, name: str) -> dict[str, Any]:
-    events = [event for record in machine.state.sites.values() for event in record.history if event.pilot == name]
-    if not name or not events:
-        raise BadInput(f"there is no pilot {name}", "pilotfish status lists them")
-    reason, end = of_gone_pilot(machine, name, events), end_of(events)
+def _why_gone(machine: Machine, named: NamedPilot) -> dict[str, Any]:
+    reason, end = of_gone_pilot(machine, named.name, named.events), end_of(named.events)
     return {
-        "subject": f"pilot {name}",
-        "state": PILOT_STATES[ENDED],
-        "sentence": reason["text"],
-        "reasons": [reason],
+        **answer(f"pilot {named.name}", PILOT_STATES[ENDED], [reason], reason.text),
         "job": "",
         "seen": None,
         "end": None if end is None else {"kind": end.kind, "cause": end.cause or end.kind, "reason": end.reason},
     }
 
 
-def why(machine: Machine, name: str, record: SiteRecord) -> dict[str, Any]:
-    row = site_row(machine, name, record)
-    cure = f"pilotfish doctor {name}".removesuffix(" local")
+def why_site(machine: Machine, site: NamedSite) -> dict[str, Any]:
+    reason = standing(machine, site.name, site.record)
+    fix = f"pilotfish doctor {site.name}".removesuffix(" local")
     failures = [
-        {"code": "failures", "text": f"{count} of its pilots failed lately: {cause}", "commands": [cure]}
-        for cause, count in row["failures"].items()
+        make_reason("failures", f"{count} of its pilots failed lately: {cause}", fix) for cause, count in _failures(site.record).items()
     ]
-    return {"subject": f"site {name}", "state": row["state"], "sentence": row["reason"]["text"], "reasons": [row["reason"], *failures]}
+    return answer(f"site {site.name}", STATES.get(reason.code, "ready"), [reason, *failures], reason.text)

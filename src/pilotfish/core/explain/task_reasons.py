@@ -1,8 +1,7 @@
-"""Why is it so? Each answer is data: a sentence, reasons with codes, and commands that would change it."""
+"""Explains why a task or worker is in its state, and collects warnings for the whole pool."""
 
 from __future__ import annotations
 
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from pilotfish.core.data.data_reasons import (
@@ -14,13 +13,14 @@ from pilotfish.core.data.data_reasons import (
     waits_for_inputs,
     waits_for_outputs,
 )
+from pilotfish.core.explain.reasons import Reason, answer, count, make_reason
 from pilotfish.core.explain.requirement_reasons import unmet
 from pilotfish.core.explain.site_reasons import never_long_enough, site_reasons, too_few_nodes
 from pilotfish.core.pilots import credential_status
 from pilotfish.core.state import UNIT, Run, Task, TaskShape, Worker
 from pilotfish.core.tasks import run_deadlines
 from pilotfish.core.tasks.fair_share import ShareAccount, standing, typical_s
-from pilotfish.model.ids import show_task
+from pilotfish.model.ids import INDEX_MASK, show_task
 from pilotfish.model.quantities import show_bytes
 from pilotfish.model.site import LOCAL
 from pilotfish.model.states import (
@@ -41,46 +41,41 @@ from pilotfish.model.task import CORES, MEMORY, NO_DIRECTORY, Failure
 if TYPE_CHECKING:
     from pilotfish.core.machine import Machine
 
-Reason = dict[str, Any]
 MANY_TIMES = 4
+SHOWN_NEEDED = 5
 SHOWN_CUT_OFF = 3
 LACKS = ("no-workers", "starting", "held", "too-big", "too-few-nodes", "tags", "requirement", "site", "walltime", NO_DIRECTORY)
-"""What keeps a task from every worker that is here."""
+"""Codes that exclude every present worker for a task."""
 
 
-def _reason(code: str, text: str, *commands: str) -> Reason:
-    return {"code": code, "text": text, "commands": list(commands)}
+def why_task(machine: Machine, task: Task) -> dict[str, Any]:
+    return answer(f"task {show_task(task.id)}", TASK_STATES[task.state], task_reasons(machine, task))
 
 
-def _answer(subject: str, state: str, reasons: list[Reason]) -> dict[str, Any]:
-    sentence = f"{subject} is {state}" + (f": {reasons[0]['text']}" if reasons else "")
-    return {"subject": subject, "state": state, "sentence": sentence, "reasons": reasons}
-
-
-def task(machine: Machine, task: Task) -> dict[str, Any]:
-    subject, name = f"task {show_task(task.id)}", show_task(task.id)
-    run = task.shape.run
-    reasons: list[Reason]
+def task_reasons(machine: Machine, task: Task) -> list[Reason]:
+    """Why a task is in its state, the most important first."""
+    name = show_task(task.id)
     if task.state == WAITING:
-        needed = [other for other in run.tasks if other.children and (task.id & 0xFFFFFFFF) in other.children and other.state != DONE]
-        shown = ", ".join(f"{show_task(other.id)} ({TASK_STATES[other.state]})" for other in needed[:5])
-        reasons = [
-            _reason("waits", f"it needs {_count(task.waits_for, 'other task')} first: {shown}", f"pilotfish why {show_task(needed[0].id)}")
-        ]
-    elif task.state == READY:
-        reasons = _why_ready(machine, task)
-    elif task.state in (ASSIGNED, RUNNING):
-        reasons = _why_placed(machine, task)
-    elif task.state == FAILED:
+        return [_waits_for_others(task)]
+    if task.state == READY:
+        return _why_ready(machine, task)
+    if task.state in (ASSIGNED, RUNNING):
+        return _why_placed(machine, task)
+    if task.state == FAILED:
         assert task.failure is not None
         text = f"{task.failure.message or task.failure.cause}{maker_of_missing(task)} [{task.failure.cause}, blame: {task.failure.blame}]"
-        ways = _after_failure(machine, task, task.failure)
-        reasons = [_reason(task.failure.cause, text, *ways)]
-    elif task.state == CANCELLED:
-        reasons = [_reason("cancelled", task.failure.message if task.failure else "asked for")]
-    else:
-        reasons = [_reason("done", f"it ended well at attempt {task.attempt}", f"pilotfish logs {name}")]
-    return _answer(subject, TASK_STATES[task.state], reasons)
+        return [make_reason(task.failure.cause, text, *_after_failure(machine, task, task.failure))]
+    if task.state == CANCELLED:
+        return [make_reason("cancelled", task.failure.message if task.failure else "asked for")]
+    return [make_reason("done", f"it ended well at attempt {task.attempt}", f"pilotfish logs {name}")]
+
+
+def _waits_for_others(task: Task) -> Reason:
+    index = task.id & INDEX_MASK
+    needed = [other for other in task.shape.run.tasks if other.children and index in other.children and other.state != DONE]
+    shown = ", ".join(f"{show_task(other.id)} ({TASK_STATES[other.state]})" for other in needed[:SHOWN_NEEDED])
+    text = f"it needs {count(task.waits_for, 'other task')} first: {shown}"
+    return make_reason("waits", text, f"pilotfish why {show_task(needed[0].id)}")
 
 
 def _after_failure(machine: Machine, task: Task, failure: Failure) -> list[str]:
@@ -92,62 +87,62 @@ def _after_failure(machine: Machine, task: Task, failure: Failure) -> list[str]:
 
 
 def _why_placed(machine: Machine, task: Task) -> list[Reason]:
-    """It is at a worker, and runs there or will."""
+    """Why a task that is at a worker has not ended."""
     assert task.worker is not None
-    reasons = [_reason("placed", f"attempt {task.attempt} is at worker {task.worker.id}", f"pilotfish tail -f {show_task(task.id)}")]
+    reasons = [make_reason("placed", f"attempt {task.attempt} is at worker {task.worker.id}", f"pilotfish tail -f {show_task(task.id)}")]
     others = machine.state.gangs.get(task, ())[1:]
     if others:
         text = f"it has the room of {', '.join(worker.id for worker in others)} as well, and finds their hosts in $PILOTFISH_HOSTFILE"
-        reasons.append(_reason("several-nodes", text, "pilotfish workers"))
+        reasons.append(make_reason("several-nodes", text, "pilotfish workers"))
     twin = machine.state.twins.get(task)
     if twin is not None and twin.worker is not None:
         text = f"attempt {twin.attempt} is at worker {twin.worker.id} as well, because the first takes long: the first result counts"
-        reasons.append(_reason("copied", text, f"pilotfish tasks {task.shape.run.id}"))
+        reasons.append(make_reason("copied", text, f"pilotfish tasks {task.shape.run.id}"))
     if task in task.worker.lent:
         where = f"site {task.worker.site}" if task.worker.site else "workers of no site"
         text = f"it was lent to {where}, where worker {task.worker.id} gives tasks to the others as they have room"
-        reasons = [_reason("lent", text, "pilotfish workers")]
+        reasons = [make_reason("lent", text, "pilotfish workers")]
     waits = None if task.state == RUNNING else lost_input(machine, task) or waits_for_inputs(machine, task)
     data = waits or waits_for_outputs(machine, task)
     presence = machine.presence.get(task.worker.id)
     unreachable = None
     if presence is None or presence.link is None:
         text = f"worker {task.worker.id} is out of reach; after {machine.settings.lease_s:g} s of silence the task runs elsewhere"
-        unreachable = _reason("out-of-reach", text, "pilotfish workers")
+        unreachable = make_reason("out-of-reach", text, "pilotfish workers")
     return [reason for reason in (unreachable, cut_off(task), data) if reason is not None] + reasons
 
 
 def _why_ready(machine: Machine, task: Task) -> list[Reason]:
-    """It could run now. What keeps it?"""
+    """Why a task that could run now does not."""
     run, state = task.shape.run, machine.state
     reasons: list[Reason] = []
     if machine.resting:
-        return [_reason("stopped", "the pool was stopped, and nobody has gone on with it since", f"pilotfish attach {run.id}")]
+        return [make_reason("stopped", "the pool was stopped, and nobody has gone on with it since", f"pilotfish attach {run.id}")]
     if machine.space_full:
-        reasons.append(_reason("disk-full", "the disk of the journal is full, so that nothing new is started", "pilotfish doctor"))
+        reasons.append(make_reason("disk-full", "the disk of the journal is full, so that nothing new is started", "pilotfish doctor"))
     if run.paused:
-        reasons.append(_reason("paused", f"run {run.id} is paused", f"pilotfish resume {run.id}"))
+        reasons.append(make_reason("paused", f"run {run.id} is paused", f"pilotfish resume {run.id}"))
     reasons += _fit_reasons(machine, task)
     about_kept = lost_input(machine, task) or kept_elsewhere(machine, task) if state.workers else None
     reasons += [about_kept] if about_kept is not None else []
     if task.suspect:
         text = "workers died while they ran it, so that it must run alone and waits for an empty worker"
-        reasons.append(_reason("suspect", text, "pilotfish workers"))
+        reasons.append(make_reason("suspect", text, "pilotfish workers"))
     if not reasons:
         ahead = sum(len(shape.queue) for shape in state.ready if shape.priority >= task.shape.priority)
-        others = _count(max(ahead - 1, 0), "other task")
+        others = count(max(ahead - 1, 0), "other task")
         text = f"all workers that could take it are busy, with {others} ready as well"
-        turn = waits_for_turn(machine, task)
+        turn = _waits_for_turn(machine, task)
         reasons += [turn] if turn is not None else []
         planned = machine.policy.why(task)
-        reasons.append(_reason("planned", planned, "pilotfish data") if planned else _reason("busy", text))
+        reasons.append(make_reason("planned", planned, "pilotfish data") if planned else make_reason("busy", text))
     return reasons
 
 
 def _fit_reasons(machine: Machine, task: Task) -> list[Reason]:
-    """If no worker that is here will ever take it, what keeps others from coming?"""
+    """Why no present worker takes the task; if none ever will, first why no site provides one."""
     found = _worker_reasons(machine, task)
-    sites = site_reasons(machine, task.shape) if found and found[0]["code"] in LACKS else []
+    sites = site_reasons(machine, task.shape) if found and found[0].code in LACKS else []
     return [*sites, *([] if task.shape.run.options.sites else found)] if sites else found
 
 
@@ -159,32 +154,34 @@ def _worker_reasons(machine: Machine, task: Task) -> list[Reason]:
     able = [worker for worker in workers if worker.could_fit(shape.needs)]
     if not able:
         return [too_big(machine, shape.needs)]
-    if (reason := unmet(shape, able)) is not None:
-        return [reason]
+    if (lack := unmet(shape, able)) is not None:
+        return [lack]
     tagged = [worker for worker in able if worker.qualifies(shape)]
     if not tagged and any(worker.site in shape.lacking for worker in able):
-        return [_reason(NO_DIRECTORY, "no worker that is here has its directory", "run it anew with --sandbox, and --input for its files")]
+        return [
+            make_reason(NO_DIRECTORY, "no worker that is here has its directory", "run it anew with --sandbox, and --input for its files")
+        ]
     if not tagged and shape.run.options.sites:
-        return [_reason("site", f"no worker is at {' or '.join(shape.run.options.sites)}", "pilotfish sites")]
+        return [make_reason("site", f"no worker is at {' or '.join(shape.run.options.sites)}", "pilotfish sites")]
     if not tagged:
         wanted = ", ".join(f"{name}={value}" for name, value in shape.tags)
-        return [_reason("tags", f"no worker has the tags {wanted}", "pilotfish workers --json  (shows the tags)")]
+        return [make_reason("tags", f"no worker has the tags {wanted}", "pilotfish workers --json  (shows the tags)")]
     in_time = [worker for worker in tagged if worker.has_time(shape, machine.now)]
     if not in_time:
         may_take = f"the {shape.time_s:g} s that it may take"
         text = f"every worker that fits ends before {'what it needs: it was cut off once' if shape.least_s > shape.time_s else may_take}"
-        return [_reason("walltime", text, "ask for less with --time" if shape.time_s else "pilotfish workers")]
-    if (reason := too_few_nodes(machine, shape, in_time)) is not None:
-        return [reason]
+        return [make_reason("walltime", text, "ask for less with --time" if shape.time_s else "pilotfish workers")]
+    if (lack := too_few_nodes(machine, shape, in_time)) is not None:
+        return [lack]
     usable = [worker for worker in in_time if not worker.quarantined_until]
     if not usable:
-        return [_reason("quarantine", f"all fitting workers are in quarantine: {in_time[0].reason}", "pilotfish workers")]
+        return [make_reason("quarantine", f"all fitting workers are in quarantine: {in_time[0].reason}", "pilotfish workers")]
     reached = [worker for worker in usable if (presence := machine.presence.get(worker.id)) and presence.link is not None]
     if not reached:
-        return [_reason("out-of-reach", "no fitting worker can be reached just now", "pilotfish workers")]
+        return [make_reason("out-of-reach", "no fitting worker can be reached just now", "pilotfish workers")]
     if too_few_nodes(machine, shape, reached) is not None:
         text = f"it asks for {shape.nodes} nodes of one pilot, and of those that fit too few can be reached just now"
-        return [_reason("out-of-reach", text, "pilotfish workers")]
+        return [make_reason("out-of-reach", text, "pilotfish workers")]
     return []
 
 
@@ -192,18 +189,20 @@ def no_workers(machine: Machine) -> Reason:
     state = machine.state
     site = state.sites.get("local")
     if site is not None and site.held:
-        return _reason("held", f"local workers are held back: {site.held}", "pilotfish doctor", "pilotfish workers --set 2  (tries again)")
+        return make_reason(
+            "held", f"local workers are held back: {site.held}", "pilotfish doctor", "pilotfish workers --set 2  (tries again)"
+        )
     if state.local_cores <= 0:
-        return _reason("no-workers", "the pool has no workers", "pilotfish workers --set 2")
+        return make_reason("no-workers", "the pool has no workers", "pilotfish workers --set 2")
     starting = list(state.pilots.values())
     if starting:
         names = ", ".join(f"{pilot.id} ({PILOT_STATES[pilot.state]})" for pilot in starting)
-        return _reason("starting", f"no worker has joined yet; on their way: {names}", "pilotfish status")
-    return _reason("starting", "no worker has joined yet", "pilotfish status")
+        return make_reason("starting", f"no worker has joined yet; on their way: {names}", "pilotfish status")
+    return make_reason("starting", "no worker has joined yet", "pilotfish status")
 
 
 def too_big(machine: Machine, needs: tuple[tuple[str, int], ...]) -> Reason:
-    """No worker could ever take it: say what is missing, and the nearest fit."""
+    """What every worker has too little of, and the largest amount there is."""
     lacks = []
     for name, amount in needs:
         largest = max((worker.capacity.get(name, 0) for worker in machine.state.workers.values()), default=0)
@@ -217,15 +216,7 @@ def too_big(machine: Machine, needs: tuple[tuple[str, int], ...]) -> Reason:
         if wanted > max(worker.capacity.get(CORES, 0) for worker in machine.state.workers.values())
         else []
     )
-    return _reason("too-big", "; ".join(lacks), "ask for less (--cores, --memory, --gpus, --resource)", *commands)
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
-
-
-def _at_workers(number: int) -> str:
-    return f"{_count(number, 'task')} {'is' if number == 1 else 'are'} at workers"
+    return make_reason("too-big", "; ".join(lacks), "ask for less (--cores, --memory, --gpus, --resource)", *commands)
 
 
 def _show(name: str, amount: int) -> str:
@@ -234,115 +225,32 @@ def _show(name: str, amount: int) -> str:
     return f"{amount / UNIT:g} {name.removesuffix('s') if amount == UNIT else name}"
 
 
-def run(machine: Machine, run: Run) -> dict[str, Any]:
-    subject = f"run {run.id}"
-    if run.finished and run.incomplete:
-        text = f"its client went away before it had sent all tasks; {len(run.tasks)} arrived, {run.counts[DONE]} of them are done"
-        return _answer(subject, "incomplete", [_reason("incomplete", text, run.options.command and f"again: {run.options.command}")])
-    if run.finished:
-        failed = run.counts[FAILED]
-        reasons = [_reason("done", f"{run.counts[DONE]} done, {failed} failed, {run.counts[CANCELLED]} cancelled")]
-        return _answer(subject, "done", reasons)
-    if run.paused:
-        return _answer(subject, "paused", [_reason("paused", "somebody paused it", f"pilotfish resume {run.id}")])
-    for wanted in (READY, WAITING):
-        first = next((task for task in run.tasks if task.state == wanted), None)
-        if first is not None:
-            found = task(machine, first)
-            reasons = [_reason("tasks", found["sentence"]), *found["reasons"], *_staging(machine, run)]
-            return _answer(subject, "not finished", reasons)
-    if not run.unfinished:
-        return _answer(subject, "open", [_reason("open", "all its tasks have ended, and its client may still add some")])
-    return _answer(subject, "running", [*_staging(machine, run), _reason("running", _at_workers(run.unfinished), "pilotfish workers")])
-
-
-def _staging(machine: Machine, run: Run) -> list[Reason]:
-    """One of its tasks that waits at a worker for its inputs, as an example."""
-    if not run.contents:
-        return []
-    placed = (task for worker in machine.state.workers.values() for task in worker.active if task.shape.run is run)
-    reasons = (
-        _reason("staging", f"task {show_task(task.id)} waits: {found['text']}", *found["commands"])
-        for task in placed
-        if (found := waits_for_inputs(machine, task))
-    )
-    return list(islice(reasons, 1))
-
-
-def worker(machine: Machine, worker: Worker) -> dict[str, Any]:
+def why_worker(machine: Machine, worker: Worker) -> dict[str, Any]:
+    subject, state = f"worker {worker.id}", WORKER_STATES[worker.state]
+    if worker.id not in machine.state.workers:
+        return answer(subject, state, [make_reason("ended", worker.reason, "pilotfish workers --all")])
     reasons = []
     presence = machine.presence.get(worker.id)
     if worker.quarantined_until:
         left = worker.quarantined_until - machine.now
-        reasons.append(_reason("quarantine", f"{worker.reason}; it ends in {left:.0f} s", "pilotfish workers"))
+        reasons.append(make_reason("quarantine", f"{worker.reason}; it ends in {left:.0f} s", "pilotfish workers"))
     if presence is None or presence.link is None:
-        reasons.append(_reason("out-of-reach", "it is not connected; it is lost when its lease runs out", "pilotfish workers"))
+        reasons.append(make_reason("out-of-reach", "it is not connected; it is lost when its lease runs out", "pilotfish workers"))
     if not reasons:
-        reasons.append(
-            _reason(
-                "busy" if worker.held else "idle", f"it runs {_count(len(worker.active), 'task')} and has {len(worker.ahead)} waiting there"
-            )
-        )
-    return _answer(f"worker {worker.id}", WORKER_STATES[worker.state], reasons)
+        text = f"it runs {count(len(worker.active), 'task')} and has {len(worker.ahead)} waiting there"
+        reasons.append(make_reason("busy" if worker.held else "idle", text))
+    return answer(subject, state, reasons)
 
 
-def cut_off(task: Task) -> Reason | None:
-    """One that is begun again and again because its workers end before it does, which it is not charged for."""
-    troubles = task.troubles
-    charged = sum((troubles.failures, troubles.losses, troubles.deaths, troubles.crashes, troubles.ooms)) if troubles else 0
-    if task.attempt - charged <= MANY_TIMES:
-        return None
-    text = f"task {show_task(task.id)} was begun {task.attempt} times: each time its worker ended first, or gave it back"
-    return _reason("cut-off", text, "pilotfish sites", "give pilots more time: pilotfish site set NAME walltime=DURATION")
-
-
-def warnings(machine: Machine) -> list[Reason]:
-    """What a person should know without asking."""
-    state = machine.state
-    found: list[Reason] = []
-    if machine.space_full:
-        found.append(_reason("disk-full", "the disk of the journal is full: new tasks are refused", "pilotfish doctor"))
-    if machine.history_damaged:
-        text = "a part of the journal could not be read when this master started: tasks may be missing from runs, or may run again"
-        found.append(_reason("damaged", text, "pilotfish status  (compare how many tasks each run has with what you submitted)"))
-    for name, site in state.sites.items():
-        if site.held:
-            found.append(_reason("held", f"site {name} is held: {site.held}", f"pilotfish doctor {name}".removesuffix(" local")))
-        rows = [row for row in credential_status.of_site(machine, name) if row["warn"] or not row["usable"]]
-        found += [_reason("credential", f"site {name}: {row['text']}", row["renew"]) for row in rows]
-    for worker_ in state.workers.values():
-        if worker_.quarantined_until:
-            found.append(_reason("quarantine", f"worker {worker_.id} is in quarantine: {worker_.reason}", f"pilotfish why {worker_.id}"))
-    cut = [reason for worker_ in state.workers.values() for task in worker_.active if (reason := cut_off(task))]
-    found += cut[:SHOWN_CUT_OFF]
-    for shape in state.ready:
-        if shape.lasts_s and (reason := never_long_enough(machine, shape)):
-            text = f"{_count(len(shape.queue), 'task')} of run {shape.run.id}: {reason['text']}"
-            found.append(_reason("walltime", text, *reason["commands"]))
-    if state.workers:
-        for shape in state.ready:
-            if shape.run.options.sites and LOCAL not in shape.run.options.sites:
-                continue  # its sites say more about it, when asked
-            able = [worker_ for worker_ in state.workers.values() if worker_.could_fit(shape.needs)]
-            lack = unmet(shape, able) if able else too_big(machine, shape.needs)
-            if lack is not None:
-                text = f"{_count(len(shape.queue), 'task')} of run {shape.run.id}: {'' if able else 'no worker fits: '}{lack['text']}"
-                found.append(_reason(lack["code"], text, *lack["commands"]))
-    return found
-
-
-# Why a task waits although nothing is wrong with it: others are before it in the line.
-
-
-def waits_for_turn(machine: Machine, task: Task) -> Reason | None:
-    """Who goes first, and what would change that."""
+def _waits_for_turn(machine: Machine, task: Task) -> Reason | None:
+    """Which run or share comes first, and the command that would change that."""
     shape = task.shape
     live = [other for other in machine.state.ready if not other.run.paused]
     others = [other for other in live if other.run is not shape.run and other.priority >= shape.priority]
     higher = max(others, key=lambda other: other.priority, default=shape)
     if higher.priority > shape.priority:
         text = f"run {higher.run.id} has a higher priority ({higher.priority}, not {shape.priority}), and tasks that are ready"
-        return _reason("priority", text, f"pilotfish set {shape.run.id} --priority {higher.priority}")
+        return make_reason("priority", text, f"pilotfish set {shape.run.id} --priority {higher.priority}")
     return _late(machine, shape.run, others) or _less_served(shape, live)
 
 
@@ -356,7 +264,7 @@ def _late(machine: Machine, run: Run, others: list[TaskShape]) -> Reason | None:
     for other in dict.fromkeys(shape.run for shape in others):
         if other.options.deadline and in_danger(other) and not (before and run.options.deadline <= other.options.deadline):
             text = f"run {other.id} would miss its deadline otherwise, and goes first until that is certain not to happen"
-            return _reason("deadline", text, f"pilotfish set {other.id} --deadline none")
+            return make_reason("deadline", text, f"pilotfish set {other.id} --deadline none")
     return None
 
 
@@ -368,8 +276,55 @@ def _less_served(shape: TaskShape, live: list[TaskShape]) -> Reason | None:
     if first is own or standing(first, typical[first]) >= standing(own, typical[own]):
         return None
     text = f"it is the turn of {_named(first)}, which of late had less of the pool for its weight than {_named(own)}"
-    return _reason("share", text, f"pilotfish set {shape.run.id} --share {own.name or 'NAME'}:{2 * own.weight:g}")
+    return make_reason("share", text, f"pilotfish set {shape.run.id} --share {own.name or 'NAME'}:{2 * own.weight:g}")
 
 
 def _named(account: ShareAccount) -> str:
     return f"share {account.name}" if account.name else "the runs that name no share"
+
+
+def cut_off(task: Task) -> Reason | None:
+    """A task that starts again and again because its workers end first. It is not charged for that."""
+    troubles = task.troubles
+    charged = sum((troubles.failures, troubles.losses, troubles.deaths, troubles.crashes, troubles.ooms)) if troubles else 0
+    if task.attempt - charged <= MANY_TIMES:
+        return None
+    text = f"task {show_task(task.id)} was begun {task.attempt} times: each time its worker ended first, or gave it back"
+    return make_reason("cut-off", text, "pilotfish sites", "give pilots more time: pilotfish site set NAME walltime=DURATION")
+
+
+def warnings(machine: Machine) -> list[Reason]:
+    """What users should know without asking."""
+    state = machine.state
+    found: list[Reason] = []
+    if machine.space_full:
+        found.append(make_reason("disk-full", "the disk of the journal is full: new tasks are refused", "pilotfish doctor"))
+    if machine.history_damaged:
+        text = "a part of the journal could not be read when this master started: tasks may be missing from runs, or may run again"
+        found.append(make_reason("damaged", text, "pilotfish status  (compare how many tasks each run has with what you submitted)"))
+    for name, site in state.sites.items():
+        if site.held:
+            found.append(make_reason("held", f"site {name} is held: {site.held}", f"pilotfish doctor {name}".removesuffix(" local")))
+        rows = [row for row in credential_status.of_site(machine, name) if row["warn"] or not row["usable"]]
+        found += [make_reason("credential", f"site {name}: {row['text']}", row["renew"]) for row in rows]
+    for worker_ in state.workers.values():
+        if worker_.quarantined_until:
+            found.append(
+                make_reason("quarantine", f"worker {worker_.id} is in quarantine: {worker_.reason}", f"pilotfish why {worker_.id}")
+            )
+    cut = [reason for worker_ in state.workers.values() for task in worker_.active if (reason := cut_off(task))]
+    found += cut[:SHOWN_CUT_OFF]
+    for shape in state.ready:
+        if shape.lasts_s and (reason := never_long_enough(machine, shape)):
+            text = f"{count(len(shape.queue), 'task')} of run {shape.run.id}: {reason.text}"
+            found.append(make_reason("walltime", text, *reason.commands))
+    if state.workers:
+        for shape in state.ready:
+            if shape.run.options.sites and LOCAL not in shape.run.options.sites:
+                continue  # its sites say more about it, when asked
+            able = [worker_ for worker_ in state.workers.values() if worker_.could_fit(shape.needs)]
+            lack = unmet(shape, able) if able else too_big(machine, shape.needs)
+            if lack is not None:
+                text = f"{count(len(shape.queue), 'task')} of run {shape.run.id}: {'' if able else 'no worker fits: '}{lack.text}"
+                found.append(make_reason(lack.code, text, *lack.commands))
+    return found

@@ -1,1 +1,1 @@
-"""Names what is learnt from ended tasks, transfers and queue waits."""
+"""Learns from ended tasks, transfers and queue waits."""

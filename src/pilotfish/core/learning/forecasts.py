@@ -1,9 +1,9 @@
-"""What the master has learnt about how long things take: tasks, transfers, and waits in queues.
+"""Forecasts task times, transfers and queue waits from history.
 
-Of tasks it is thought that ``seconds = cost x unit of their class x slowness of their worker``. Units are forecast as series, of what is
-left when cost and slowness are divided out. Slownesses are learnt as logarithms: a worker's is the mean of what its tasks took beyond the
-level of their classes, each class counting by how little it scatters, drawn a little towards what is known of its site. As long as a class
-is young, its level and the workers' shares in it are set right together, from all that was seen of it.
+The model of a task is ``seconds = cost x unit of its class x slowness of its worker``. Units are forecast as series of what is left when
+cost and slowness are divided out. Slownesses are learnt as logarithms: that of a worker is the mean of what its tasks took beyond the level
+of their classes. Each class counts more the less it scatters, and the mean is drawn a little towards that of the site. While a class is
+young, its level and the workers' slownesses are fitted together, from all its tasks.
 """
 
 from __future__ import annotations

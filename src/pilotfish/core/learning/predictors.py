@@ -1,7 +1,6 @@
-"""One quantity over time, and what it will be next: a family of simple predictors, of which the one with the least recent error answers.
-And a link, which is such a quantity once the sizes of transfers are divided out.
+"""Predicts one quantity by the simple predictor with the least recent error, as the Network Weather Service (NWS) does.
 
-This is how the Network Weather Service forecasts. To observe costs next to nothing: the work is done when somebody asks.
+A link is such a quantity, once the sizes of transfers are divided out. Observing costs next to nothing: the work is done on demand.
 """
 
 from __future__ import annotations

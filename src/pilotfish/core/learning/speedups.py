@@ -1,4 +1,4 @@
-"""How long moldable tasks of a class took with so many cores: what the policy needs to know to choose how many the next ones get."""
+"""Learns how long moldable tasks take with each number of cores."""
 
 from __future__ import annotations
 

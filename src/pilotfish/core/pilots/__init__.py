@@ -1,1 +1,1 @@
-"""Names the rules about pilots and sites."""
+"""Keeps pilots and sites, and handles news about them."""

@@ -1,4 +1,4 @@
-"""What is known of the credentials that sites want to see. Not written down: it is asked again soon enough."""
+"""Keeps how long the credentials of each site are still valid. Not journaled: the host reports it again soon after a restart."""
 
 from __future__ import annotations
 

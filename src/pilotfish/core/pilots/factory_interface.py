@@ -1,4 +1,4 @@
-"""What a strategy sees: the sites with their pilots and their past, and the work that waits. It answers with wishes, and their reasons."""
+"""Defines what a factory sees and may propose: sites with their pilots and history, and the waiting work."""
 
 from __future__ import annotations
 

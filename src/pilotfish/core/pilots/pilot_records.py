@@ -1,4 +1,4 @@
-"""Pilots, and what is known of the sites where they run. Parts of the state: changed by ``core/apply.py`` alone."""
+"""Keeps pilots and the history of sites as parts of the state. Only ``core/apply.py`` changes them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the machine makes of news about sites, and what a person may ask of them."""
+"""Handles news about sites and commands about them."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from pilotfish.core.explain.lookup import find_site
 from pilotfish.core.pilots import credential_status
 from pilotfish.core.pilots.factory_interface import UNNEEDED, PilotProposal
-from pilotfish.core.pilots.pilot_records import SiteRecord
-from pilotfish.core.workers import agent_messages
+from pilotfish.core.workers import leases
 from pilotfish.errors import BadInput
 from pilotfish.model import effects as e
 from pilotfish.model import facts as f
 from pilotfish.model import inputs as i
-from pilotfish.model.site import LOCAL, VANISHED, Site
+from pilotfish.model.site import VANISHED, Site
 from pilotfish.model.states import ACTIVE, ENDING
 
 if TYPE_CHECKING:
@@ -57,9 +57,9 @@ def pilot_gone(machine: Machine, item: i.PilotGone) -> None:
     well = item.well or pilot.state == ENDING
     for worker in [worker for worker in machine.state.workers.values() if worker.pilot == item.pilot]:
         if well:
-            agent_messages.leave(machine, worker, item.reason)
+            leases.leave(machine, worker, item.reason)
         else:
-            machine.lose_worker(worker, item.reason, died=item.witnessed)
+            leases.lose_worker(machine, worker, item.reason, died=item.witnessed)
     machine.sightings.pop(item.pilot, None)
     machine.record(f.PilotEnded(item.pilot, well, item.reason, item.cause))
     record = machine.state.sites.get(pilot.site)
@@ -115,7 +115,7 @@ def _send_home(machine: Machine, name: str, reason: str) -> bool:
         if not pilot.joined and pilot.state <= ACTIVE:
             machine.end_pilot(pilot.id, reason)
         for worker in list(pilot.workers):
-            agent_messages.drain(machine, machine.state.workers[worker], reason)
+            leases.drain(machine, machine.state.workers[worker], reason)
     return bool(pilots)
 
 
@@ -132,16 +132,6 @@ NEWS: dict[type, Callable[[Machine, Any], None]] = {
 # --- commands -----------------------------------------------------------------------------------------------------------------------
 
 
-def find_site(machine: Machine, arguments: dict[str, Any]) -> tuple[str, SiteRecord]:
-    name = str(arguments.get("site", ""))
-    record = machine.state.sites.get(name)
-    if record is None or (record.site is None and name != LOCAL):
-        known = [site for site, record in machine.state.sites.items() if record.site is not None]
-        hint = f"known are: {', '.join(known)}" if known else f"describe it: pilotfish site add {name} --backend slurm"
-        raise BadInput(f"there is no site {name!r}", hint)
-    return name, record
-
-
 def _number(pilots: Any) -> int | None:
     if pilots is not None and type(pilots) is not int:
         raise BadInput(f"{pilots!r} is not a number of pilots", "write it in digits, as in 2")
@@ -150,7 +140,8 @@ def _number(pilots: Any) -> int | None:
 
 def _use(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
     """Have this pool use a site: with ``pilots`` pilots, or (-1) with as many as pay; None: no longer."""
-    name, record = find_site(machine, arguments)
+    named = find_site(machine.state, arguments.get("site", ""))
+    name, record = named.name, named.record
     pilots = _number(arguments.get("pilots", -1))
     if pilots is not None and not -1 <= pilots <= MOST_PILOTS:
         raise BadInput(f"site {name}: {pilots} pilots", f"ask for at most {MOST_PILOTS}")
@@ -164,7 +155,8 @@ def _use(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
 
 def _add_pilots(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
     """So many pilots more, at once, whatever there is to do."""
-    name, record = find_site(machine, arguments)
+    named = find_site(machine.state, arguments.get("site", ""))
+    name, record = named.name, named.record
     count = _number(arguments.get("pilots", 1))
     site = record.site
     if site is None or count is None or not 1 <= count <= MOST_PILOTS:
@@ -190,7 +182,7 @@ def _withdraw_pilots(machine: Machine, arguments: dict[str, Any]) -> dict[str, A
         if not pilot.joined and pilot.state <= ACTIVE:
             machine.end_pilot(pilot.id, reason, UNNEEDED)
         for worker in list(pilot.workers):
-            agent_messages.drain(machine, machine.state.workers[worker], reason)
+            leases.drain(machine, machine.state.workers[worker], reason)
     return {"pilots": [pilot.id for pilot in found]}
 
 
@@ -202,7 +194,7 @@ def _reread(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
 
 def _release(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
     """Try a site again at once, whatever became of its last pilots."""
-    name, _ = find_site(machine, arguments)
+    name = find_site(machine.state, arguments.get("site", "")).name
     machine.record(f.SiteHeld(name, ""))
     machine.stirred = True
     return {"site": name}

@@ -1,4 +1,4 @@
-"""What waits, and what is on its way to take it: from the state to a strategy's prospect."""
+"""Computes which waiting work no present or coming worker can take, as the view of a factory."""
 
 from __future__ import annotations
 

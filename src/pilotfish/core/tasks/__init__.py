@@ -1,1 +1,1 @@
-"""Names the rules about tasks."""
+"""The rules about tasks: states and queues, assignment, retries, copies, shares and deadlines."""

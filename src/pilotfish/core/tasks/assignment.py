@@ -1,5 +1,7 @@
-"""From an accepted proposal to the words that the agent gets: what it must know of specs it has not seen, then the tasks. And what it is
-to stop."""
+"""Turns an accepted proposal into messages for an agent and stops attempts.
+
+A message has the specs that the agent has not seen yet, then the tasks.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +10,14 @@ from typing import TYPE_CHECKING
 
 from pilotfish.core.connections import WorkerConnection
 from pilotfish.core.data import intermediate_files
-from pilotfish.core.policy_interface import AssignmentProposal, CopyProposal
+from pilotfish.core.policy_interface import AssignmentProposal, CopyProposal, RecallProposal
 from pilotfish.core.state import UNIT, Task, Worker
 from pilotfish.core.tasks import multi_node, speculative_copies
 from pilotfish.model import effects as e
 from pilotfish.model import facts as f
 from pilotfish.model import messages as m
 from pilotfish.model.ids import INDEX_BITS
-from pilotfish.model.states import RUNNING
+from pilotfish.model.states import ASSIGNED
 from pilotfish.model.task import CORES, Payload, sent_bytes
 
 if TYPE_CHECKING:
@@ -23,11 +25,11 @@ if TYPE_CHECKING:
 
 BYTES_PER_MESSAGE = 16 * 1024 * 1024
 ROW_BYTES = 512
-"""More than a file takes in a header, which may be as large."""
+"""Upper estimate of the bytes of one file in the header; the header may be as large as the payload."""
 
 
 class AssignmentBuilder:
-    """One Assign or Lend in the making. ``known``: the specs that have been sent; ``copies``: it is their second attempts that are sent."""
+    """Collects one Assign or Delegate message. ``known``: specs that were sent before; ``copies``: the message has second attempts."""
 
     def __init__(self, known: dict[int, None], copies: bool) -> None:
         self.known = known
@@ -46,40 +48,29 @@ def assign(machine: Machine, proposal: AssignmentProposal) -> None:
     send_all(machine, machine.presence[worker.id], proposal.tasks, proposal.cores, m.Assign)
 
 
-def duplicate(machine: Machine, proposal: CopyProposal) -> bool:
-    """Whether it is lawful; then it is done."""
-    worker = proposal.worker
-    if not proposal.tasks or len(dict.fromkeys(proposal.tasks)) != len(proposal.tasks) or worker.runs_suspect:
-        return False
-    free = dict(worker.free)
+def duplicate(machine: Machine, proposal: CopyProposal) -> None:
+    """Start the second attempts of tasks that run elsewhere; each has as many cores as the first."""
     cores: dict[int, float] = {}
     for task in proposal.tasks:
-        first = task.worker
-        if first is None or not _may_double(machine, worker, task):
-            return False
-        for name, amount in speculative_copies.needs_at(first, task):
-            free[name] = free.get(name, 0) - amount
-            if free[name] < 0:
-                return False
-            if name == CORES and task.shape.cores_max:
-                cores[task.id] = amount / UNIT
-    machine.record(f.TasksDuplicated(worker.id, [task.id for task in proposal.tasks]))
-    send_all(machine, machine.presence[worker.id], proposal.tasks, cores, m.Assign, copies=True)
-    return True
+        if task.shape.cores_max and task.worker is not None:
+            cores.update((task.id, amount / UNIT) for name, amount in speculative_copies.needs_at(task.worker, task) if name == CORES)
+    machine.record(f.TasksDuplicated(proposal.worker.id, [task.id for task in proposal.tasks]))
+    send_all(machine, machine.presence[proposal.worker.id], proposal.tasks, cores, m.Assign, copies=True)
 
 
-def _may_double(machine: Machine, worker: Worker, task: Task) -> bool:
-    """It runs elsewhere, has had no copy, its person does not mind, and it never felled a worker: it shall not fell two at a time."""
-    run = task.shape.run
-    if task.shape.nodes > 1:
-        return False
-    if task.state != RUNNING or task.worker is worker or task in machine.state.twins or run.paused or run.options.speculate is False:
-        return False
-    return not (task.troubles is not None and task.troubles.deaths) and worker.suits(task.shape, machine.now)
+def recall(machine: Machine, proposal: RecallProposal) -> None:
+    """Ask a worker to return tasks that it has not started."""
+    worker = proposal.worker
+    presence = machine.presence.get(worker.id)
+    tasks = [task for task in proposal.tasks if task.worker is worker and task.state == ASSIGNED]
+    if presence is None or presence.link is None or not tasks:
+        return
+    machine.record(f.TasksRecalled(worker.id, [task.id for task in tasks if task not in worker.lent]))
+    machine.send(presence.link, m.Recall([(task.id, task.attempt) for task in tasks]))
 
 
 def kill(machine: Machine, attempts: Iterable[tuple[Task, Worker, int]]) -> None:
-    """Stop these attempts where they are. Who is out of reach is told when it comes back."""
+    """Stop these attempts at their workers. A worker that is not connected is told when it reconnects."""
     kills: dict[int, list[tuple[int, int]]] = {}
     for task, worker, number in attempts:
         presence = machine.presence.get(worker.id)
@@ -90,7 +81,7 @@ def kill(machine: Machine, attempts: Iterable[tuple[Task, Worker, int]]) -> None
 
 
 def stop_beside(machine: Machine, worker: Worker) -> None:
-    """This worker goes: what has its room ends with that, at the worker that was told to start it."""
+    """The worker leaves: stop multi-node tasks that occupy it, at the workers that started them."""
     kill(machine, ((task, task.worker, task.attempt) for task in multi_node.beside(worker) if task.worker is not None))
 
 

@@ -1,8 +1,7 @@
-"""How much of the pool each share has had: core-seconds, of which half is forgiven every hour.
+"""Charges core-seconds to shares with a half-life of one hour.
 
-Runs of one share stand in one line. What a share takes while nobody else waits costs it nothing: nobody is held back for having used what
-nobody wanted. What it takes while others wait is added up as time passes, by the cores that its tasks occupy: an account changes while a
-task runs, not when it ends.
+Runs of one share are served as one. A share is charged only while other shares wait: using an idle pool is free. It is charged as time
+passes, by the cores that its tasks occupy, so that its usage changes while a task runs and not when it ends.
 """
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ HALF_LIFE_S = 3600.0
 UNIT = 10_000
 """As in ``state.py``: cores are counted in ten-thousandths."""
 UNKNOWN_S = 1.0
-"""Tasks of which none has ended are taken to last so long."""
+"""Assumed seconds of a task while none of its share has ended."""
 
 
 class ShareAccount:
-    """What one share has had and has."""
+    """What a share used and occupies now."""
 
     __slots__ = ("name", "occupied", "runs", "used", "weight")
 
@@ -31,14 +30,14 @@ class ShareAccount:
         self.name = name
         self.weight = 1.0
         self.used = 0.0
-        """Core-seconds, in which older ones count less."""
+        """Core-seconds; older ones count less."""
         self.occupied = 0
-        """What its tasks occupy now, in ten-thousandths of cores."""
+        """What its tasks occupy now, in units of 1/10000 core."""
         self.runs = 0
 
 
 def join(state: State, run: Run) -> None:
-    """From now on the run's tasks are charged to the share that it names."""
+    """Charge the run's tasks to the share that it names."""
     name = run.options.share
     account = state.shares.get(name)
     if account is None:
@@ -50,7 +49,7 @@ def join(state: State, run: Run) -> None:
 
 
 def leave(state: State, run: Run, account: ShareAccount) -> None:
-    """A share without runs is forgotten."""
+    """Remove a run from a share; a share without runs is deleted."""
     account.runs -= 1
     account.occupied -= run.occupied
     if not account.runs:
@@ -58,7 +57,7 @@ def leave(state: State, run: Run, account: ShareAccount) -> None:
 
 
 def cores_of(needs: Needs) -> int:
-    """Cores come first among needs, see ``Request.amounts``."""
+    """The cores in the needs of a task. They come first, see ``Request.amounts``."""
     return needs[0][1] if needs and needs[0][0] == CORES else 0
 
 
@@ -75,7 +74,7 @@ def freed(run: Run, needs: Needs) -> None:
 
 
 def settle(state: State, at: float) -> None:
-    """Charge each share for what it has occupied since the last time, before anything changes."""
+    """Charge each share for what it occupied since the last call."""
     elapsed, state.settled_at = at - state.settled_at, at
     waiting = {shape.run.account: None for shape in state.ready if not shape.run.paused} if len(state.shares) > 1 else {}
     for account in state.shares.values():
@@ -86,7 +85,7 @@ def settle(state: State, at: float) -> None:
 
 
 def typical_s(shapes: Iterable[TaskShape]) -> dict[ShareAccount, float]:
-    """How long tasks take, by share, over all shapes that are given."""
+    """Mean seconds of a task, by share, over these shapes."""
     known: dict[ShareAccount, tuple[float, int]] = {}
     for shape in shapes:
         total, samples = known.get(shape.run.account, (0.0, 0))
@@ -95,5 +94,5 @@ def typical_s(shapes: Iterable[TaskShape]) -> dict[ShareAccount, float]:
 
 
 def standing(account: ShareAccount, typical: float) -> float:
-    """Whoever has the least is next: what it has had, and what its running tasks will have had at their ends, by weight."""
+    """Usage by weight, with what running tasks will use until their ends. The share with the least comes first."""
     return (account.used + account.occupied / UNIT * typical) / account.weight

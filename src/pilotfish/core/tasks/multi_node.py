@@ -1,7 +1,7 @@
-"""Tasks of several nodes: each has the room that it asks for at so many workers of one pilot, all at the same time.
+"""Keeps the workers of a task that runs on several nodes.
 
-The first of the workers is told, and starts the task, which finds the names of all in a file; the others are told nothing, and only their
-room is taken. When the attempt is over, or one of the workers is gone, all of them are free again.
+The task occupies its needs at several workers of one pilot at the same time. The first worker starts the task, which finds the names of all
+hosts in a file. The other workers are not told; only their room is taken. When the attempt ends or a worker is lost, all are free again.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pilotfish.model.states import JOINED, READY
 
 
 def is_lawful(proposal: AssignmentProposal, now: float) -> bool:
-    """One task, as many workers of one pilot as it has nodes, and room for it at each. Whether they can be reached, the machine knows."""
+    """One task, one worker of the same pilot for each of its nodes, and room at each. The caller checks that they are connected."""
     task, workers = proposal.tasks[0], [proposal.worker, *proposal.beside]
     shape, pilot = task.shape, proposal.worker.pilot
     if len(proposal.tasks) > 1 or proposal.ahead or proposal.cores or task.state != READY or task.suspect or shape.run.paused:
@@ -32,8 +32,7 @@ def is_lawful(proposal: AssignmentProposal, now: float) -> bool:
 
 
 def within_reach(state: State, task: Task, site: str) -> bool:
-    """As for any other task; but if nowhere within reach of what it needs there are as many workers of one pilot as it has nodes, it may go
-    anywhere."""
+    """Whether a site can get the inputs. If no site that can has enough workers of one pilot, the task may run at any site."""
     if replicas.within_reach(state, task, site):
         return True
     sites = {worker.site: None for worker in state.workers.values()}
@@ -44,7 +43,7 @@ def within_reach(state: State, task: Task, site: str) -> bool:
 
 
 def with_hosts(state: State, task: Task) -> dict[str, Any] | None:
-    """How to start an attempt at several workers; None for any other. It is said anew for each attempt."""
+    """The launch description with the hosts of a multi-node attempt; None for any other task. It differs for each attempt."""
     workers = state.gangs.get(task)
     if workers is None:
         return None
@@ -53,7 +52,7 @@ def with_hosts(state: State, task: Task) -> dict[str, Any] | None:
 
 
 def beside(worker: Worker) -> Iterator[Task]:
-    """Tasks that have its room, but that another worker was told to start."""
+    """Multi-node tasks that occupy this worker and were started by another one."""
     return (task for task in worker.active if task.shape.nodes > 1 and task.worker is not worker)
 
 
@@ -62,7 +61,7 @@ def is_beside(worker: Worker) -> bool:
 
 
 def cut_off(worker: Worker, now: float) -> list[tuple[int, float]]:
-    """What had the room of a worker whose time is over, and for how long it ran."""
+    """Multi-node tasks that a worker's end of walltime cut off, with the seconds that each ran."""
     if worker.ends_at is None or now < worker.joined_at + FRESH * (worker.ends_at - worker.joined_at):
         return []
     return [(task.id, now - task.worker.started.get(task, now)) for task in beside(worker) if task.worker is not None]
@@ -83,6 +82,6 @@ def formed(state: State, fact: f.TasksAssigned, at: float) -> None:
 
 
 def disband(state: State, task: Task, at: float) -> None:
-    """The attempt is over: no worker has it any more."""
+    """Free all workers of an attempt that is over."""
     for worker in state.gangs.pop(task, ()):
         take_away(worker, task, at)

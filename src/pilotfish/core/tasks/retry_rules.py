@@ -1,9 +1,9 @@
-"""What follows from a failed attempt: who pays, and whether the task gets another try.
+"""Decides what follows from a failed attempt: which budget pays, whether it is retried.
 
-Each kind of trouble has a budget of its own, so that a lost worker never eats the retries that a person gave a task:
+Each kind of failure has its own budget, so that a lost worker never uses up the retries that a user gave a task:
 
-* failures    the task's own doing (exit status, exception, time limit): ``retries`` of the spec
-* losses      the worker's or site's doing (silent; disk full, but only after many of them): ``losses`` of the spec
+* failures    caused by the task (exit status, exception, time limit): ``retries`` of the spec
+* losses      caused by the worker or site (silent; disk full, but only after many of them): ``losses`` of the spec
 * deaths      its worker died while it may have been running: ``losses`` of the spec, together with those
 * crashes     the task or its slot crashes (CRASH_BUDGET) or is killed (KILLED_BUDGET), or ``retries`` if that is more
 * ooms        the memory limit was really hit: tried again with twice as much, OOM_BUDGET times
@@ -33,7 +33,7 @@ KILLED_BUDGET = 5
 KILLED_CAUSES = ("killed", "slot-lost")
 OOM_BUDGET = 2
 SUSPECT_AFTER = 2
-"""So many workers must die under a task before it has to run alone. Only a death while alone convicts it."""
+"""Workers that must die with a task before it has to run alone. Only a death while it runs alone proves it guilty."""
 DOUBTED_CAUSES = ("exit", "signal", "spawn", "missing-input")
 DOUBT_AFTER = 2
 WORTH_NOTING_S = 1.0
@@ -98,15 +98,15 @@ def judge_death(state: State, worker: Worker, task: Task, reason: str, died: boo
 
 
 def _spared(fact: f.AttemptFailed) -> f.AttemptFailed:
-    """Another attempt of the task goes on, and will decide: a copy shall cost no retry and end no task. But what fells workers is found out
-    as soon as if there were no copies."""
+    """Reduce the charge when another attempt of the task goes on: a copy costs no retry and ends no task. Losses and deaths still count, so
+    that a task that kills workers is found as soon as without copies."""
     charge = fact.charge if fact.charge in ("losses", "deaths") and not fact.final else ""
     return msgspec.structs.replace(fact, charge=charge, final=False, memory=0, suspect=False, output=b"")
 
 
 def time_to_ask_for(worker: Worker, pilot_s: float, ran_s: float) -> float:
-    """How long another worker must have for a task that had run so long when this one's time was over: longer than a whole pilot like this
-    one, if the task had nearly all of it. Otherwise what it had, rounded so that many such tasks are still few shapes."""
+    """Seconds that another worker must have for a task that was cut off: more than a whole pilot like this one, if the task had nearly all
+    of its walltime; otherwise what it ran, rounded so that many such tasks have few shapes."""
     if worker.ends_at is None or ran_s < WORTH_NOTING_S:
         return 0.0
     life_s = worker.ends_at - worker.joined_at
@@ -114,7 +114,7 @@ def time_to_ask_for(worker: Worker, pilot_s: float, ran_s: float) -> float:
 
 
 def _more_memory(state: State, task: Task) -> int:
-    """Twice the memory of last time, if a worker could give it; else the most that any has, if that is more; else 0."""
+    """Twice the memory of the last attempt if a worker has it; else the largest amount of any worker, if that is more; else 0."""
     had = dict(task.shape.needs).get(MEMORY, 0)
     largest = max((worker.capacity.get(MEMORY, 0) for worker in state.workers.values()), default=0)
     wanted = min(2 * had, largest)
@@ -122,7 +122,7 @@ def _more_memory(state: State, task: Task) -> int:
 
 
 def _may_go_elsewhere(state: State, site: str, shape: TaskShape) -> bool:
-    """Is there a worker of another site that could take tasks of this shape, or might one come?"""
+    """Whether a worker of another site could take tasks of this shape, or may come."""
     tried, wanted = {*shape.lacking, site}, shape.run.options.sites
     others = (worker for worker in state.workers.values() if worker.alive and worker.site not in tried)
     if any(other.could_fit(shape.needs) and other.qualifies(shape) for other in others):
@@ -134,7 +134,7 @@ def _may_go_elsewhere(state: State, site: str, shape: TaskShape) -> bool:
 
 
 def _doubtful(state: State, worker: Worker, task: Task, failure: Failure) -> bool:
-    """Is this worker failing one task after the other, while another one that could judge this task is doing well?"""
+    """Whether this worker fails one task after the other while another worker that could run this task does well."""
     if failure.cause not in DOUBTED_CAUSES or len(worker.streak) < DOUBT_AFTER or (task.troubles and task.troubles.second_opinions):
         return False
     return any(
@@ -144,7 +144,7 @@ def _doubtful(state: State, worker: Worker, task: Task, failure: Failure) -> boo
 
 
 def should_quarantine(state: State, worker: Worker, after: int) -> bool:
-    """Never the last worker that is any good: better a doubtful one than none, and the person is told."""
+    """Whether a worker failed often enough. The last good worker is never quarantined: a doubtful one is better than none."""
     if len(worker.streak) < after or worker.quarantined_until:
         return False
     good = (other for other in state.workers.values() if other is not worker and other.alive and not other.quarantined_until)

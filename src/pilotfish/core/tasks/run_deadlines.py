@@ -1,4 +1,4 @@
-"""When a run must end, what that takes, and whether it looks as if it would."""
+"""Computes what a run needs to meet its deadline and how late it will be."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from pilotfish.core.tasks.fair_share import cores_of
 from pilotfish.model.task import CORES
 
 MARGIN = 1.1
-"""So many times the work that is left, as far as is known, is planned for."""
+"""Factor on the estimated remaining work."""
 HOPELESS = 2.0
-"""A run that would need so many times the whole pool is not helped any more: others would wait for nothing."""
+"""A run that needs this many times the whole pool is not helped: others would wait in vain."""
 
 
 def pool_cores(state: State) -> int:
-    """All there are, in ten-thousandths."""
+    """All cores of the pool, in units of 1/10000."""
     return sum([worker.capacity.get(CORES, 0) for worker in state.workers.values()])
 
 
 def needed(run: Run, now: float, pool: int) -> int:
-    """So much of the pool it must occupy from now on to end in time, in ten-thousandths of cores; 0: there is no danger, or no help.
+    """What the run must occupy from now on to meet its deadline, in units of 1/10000 core; 0 if it is not in danger, or too late.
 
-    As long as nothing is known of its tasks, one of them shall run. Later, none has to as long as one at a time would be more than enough.
+    While nothing is known of its tasks, one should run. Later none has to, while one at a time would be more than enough.
     """
     deadline = run.options.deadline
     if deadline <= now or not run.unfinished:
@@ -38,7 +38,7 @@ def needed(run: Run, now: float, pool: int) -> int:
 
 
 def _typical_task(run: Run) -> tuple[float, int]:
-    """How long a task of it takes, 0 if nobody knows, and with how many ten-thousandths of cores."""
+    """Seconds of a task of the run (0 if unknown), and its cores in units of 1/10000."""
     total = work = samples = 0.0
     for shape in run.shapes.values():
         if shape.samples:
@@ -53,7 +53,7 @@ def _typical_task(run: Run) -> tuple[float, int]:
 
 
 def late_s(run: Run, eta_s: float | None, now: float) -> float | None:
-    """How much later than its deadline it ended or will end, as far as is known; negative: earlier."""
+    """Seconds after its deadline that the run ended or is estimated to end; negative if before."""
     if not run.options.deadline:
         return None
     if run.finished:

@@ -1,8 +1,8 @@
-"""Two attempts of one task at the same time: the first result counts, the other attempt is given up.
+"""Keeps two attempts of one task and the first result of them.
 
-The task keeps its worker and the number of its attempt; its copy is a ``Twin`` in ``State.twins``, with a number of its own. When one of
-the two is over without a result, the other is the task's only attempt. The record then stays until the task is queued again or ends: there
-is one copy for each time in the queue, and no number is given out twice.
+The task keeps its worker and attempt number; the copy is a ``SpeculativeCopy`` in ``State.twins``, with its own number. When one of the two
+ends without a result, the other is the task's only attempt. The record stays until the task is queued again or ends, so that there is one
+copy for each time in the queue, and no attempt number is used twice.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pilotfish.model.states import ASSIGNED
 
 
 def attempts(state: State, task: Task) -> Iterator[tuple[Worker, int]]:
-    """Who has which attempt of it now."""
+    """The workers that have an attempt of the task, with its number."""
     if task.worker is not None:
         yield task.worker, task.attempt
     twin = state.twins.get(task)
@@ -25,7 +25,7 @@ def attempts(state: State, task: Task) -> Iterator[tuple[Worker, int]]:
 
 
 def attempt_at(state: State, worker: Worker, task: Task) -> int:
-    """The number of the attempt that this worker has of the task; 0: none."""
+    """The number of the attempt at this worker; 0 if there is none."""
     return next((number for holder, number in attempts(state, task) if holder is worker), 0)
 
 
@@ -35,12 +35,12 @@ def is_doubled(state: State, task: Task) -> bool:
 
 
 def is_seen_running(worker: Worker, task: Task) -> bool:
-    """Has this worker said that its attempt runs? The state of the task tells of the first one only."""
+    """Whether this worker reported that its attempt runs. The state of the task is about the first attempt only."""
     return task in worker.started if task.worker is not worker else task.state > ASSIGNED
 
 
 def needs_at(worker: Worker, task: Task) -> Needs:
-    """The room that an attempt was given: a copy gets as much."""
+    """The room that an attempt occupies; a copy gets the same."""
     return worker.active.get(task, task.shape.needs)
 
 
@@ -60,7 +60,7 @@ def duplicated(state: State, fact: f.TasksDuplicated, at: float) -> None:
 
 
 def won(state: State, worker: Worker, task: Task, at: float) -> None:
-    """This worker has the result: it was the task's attempt, and there is no other."""
+    """Keep the attempt at this worker, which has the result, and drop the other."""
     for other, _ in list(attempts(state, task)):
         if other is not worker:
             _give_up(state, other, task, at)
@@ -68,7 +68,7 @@ def won(state: State, worker: Worker, task: Task, at: float) -> None:
 
 
 def goes_on(state: State, worker: Worker, task: Task, at: float) -> bool:
-    """The attempt at this worker is over without a result. Whether the other one of two goes on; otherwise the task is free."""
+    """End the attempt at this worker, which has no result. Returns whether another attempt goes on."""
     if is_doubled(state, task):
         _give_up(state, worker, task, at)
         return True

@@ -1,4 +1,4 @@
-"""The small steps that ``apply`` is made of: a task changes state, enters or leaves a queue, takes or frees room at a worker."""
+"""Moves a task between states and queues and takes or frees room at a worker."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _no_longer_wanting(shape: TaskShape, task: Task) -> None:
 
 
 def release(worker: Worker, task: Task) -> None:
-    """The worker no longer holds the task: give its room to what waits there."""
+    """Take a task from a worker and give its room to tasks that wait there."""
     worker.recalled.pop(task, None)
     worker.lent.pop(task, None)
     if worker.started:
@@ -85,7 +85,7 @@ def release(worker: Worker, task: Task) -> None:
 
 
 def end(state: State, task: Task, new: int, at: float) -> None:
-    """Bring a task to a final state."""
+    """Move a task to a final state."""
     if task.state == READY:
         dequeue(state, task)
     move(task, new)
@@ -115,14 +115,14 @@ def _needed_one_less(state: State, task: Task) -> None:
 
 
 def take_away(worker: Worker, task: Task, at: float) -> None:
-    """The worker loses a task without having done anything for it. If it was the last one, it idles from now on."""
+    """Take a task from a worker that did not finish it. A worker without tasks is idle from then on."""
     release(worker, task)
     if not worker.held:
         worker.progress_at = at
 
 
 def put_back(state: State, task: Task) -> None:
-    """It is the next of its kind."""
+    """Return a task to the front of its queue."""
     move(task, READY)
     enqueue(state, task, front=True)
 

@@ -1,24 +1,26 @@
-"""What the machine makes of an agent's words. Attempts fence: what is not about the current (task, attempt, worker) changes nothing."""
+"""Handles messages from agents: validates them and turns them into facts.
+
+Attempts fence: a report that is not about the current (task, attempt, worker) changes nothing.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from itertools import islice
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from pilotfish.core.connections import WorkerConnection
 from pilotfish.core.pilots.factory_interface import OUTRUN, RELIEVED
 from pilotfish.core.pilots.pilot_records import Pilot
 from pilotfish.core.state import Task, Worker
-from pilotfish.core.tasks import assignment, multi_node, speculative_copies
-from pilotfish.core.tasks.retry_rules import judge, judge_death, should_quarantine, time_to_ask_for
-from pilotfish.core.workers import site_masters
+from pilotfish.core.tasks import assignment, speculative_copies
+from pilotfish.core.tasks.retry_rules import judge, judge_death, should_quarantine
+from pilotfish.core.workers import leases, site_masters
 from pilotfish.model import effects as e
 from pilotfish.model import facts as f
 from pilotfish.model import inputs as i
 from pilotfish.model import messages as m
 from pilotfish.model.contents import ProducedContent
-from pilotfish.model.states import ACTIVE, DRAINING, ENDING, JOINED
+from pilotfish.model.states import ACTIVE, DRAINING, ENDING
 from pilotfish.model.task import DISK, Failure, Payload
 
 if TYPE_CHECKING:
@@ -26,10 +28,9 @@ if TYPE_CHECKING:
 
 
 _OF_A_WORKER = m.Hello, m.Gone
-"""Messages that say which worker they are about."""
-MOST_CONTACTS = 20
+"""Messages that name their worker."""
 MOST_FULL_DISKS = 10
-"""From so many attempts on, a task that finds every disk full is charged for it: else it would go from one to the next for ever."""
+"""Attempts from which a task is charged when the disk of its worker is full. Otherwise it could go from worker to worker for ever."""
 
 
 def hear(machine: Machine, spoke: i.AgentMessage) -> None:
@@ -42,7 +43,7 @@ def hear(machine: Machine, spoke: i.AgentMessage) -> None:
         elif isinstance(message, m.Hello):
             _hello(machine, link, message)
         elif known is not None:
-            machine.lose_worker(known, message.reason, died=True)
+            leases.lose_worker(machine, known, message.reason, died=True)
         return
     worker = machine.state.workers.get(machine.agent_links.get(link, ""))
     if worker is None:
@@ -51,7 +52,7 @@ def hear(machine: Machine, spoke: i.AgentMessage) -> None:
             machine.release_payload(payload)
         return
     presence = machine.presence[worker.id]
-    presence.lease_at = machine.now + lease_s(machine, worker)
+    presence.lease_at = machine.now + leases.lease_s(machine, worker)
     if isinstance(message, m.Results):
         _results(machine, link, worker, message, payloads)
         if message.gained or message.lost:
@@ -62,7 +63,7 @@ def hear(machine: Machine, spoke: i.AgentMessage) -> None:
         presence.movement.got = message.got
         machine.send(link, m.HeartbeatAck())
         if worker.state == DRAINING and not worker.held:
-            _ask_to_drain(machine, worker)
+            leases.ask_to_drain(machine, worker)
     elif isinstance(message, m.CacheReport):
         _holds(machine, worker, message)
     elif isinstance(message, m.ClaimedTasks):
@@ -76,23 +77,11 @@ def hear(machine: Machine, spoke: i.AgentMessage) -> None:
     elif isinstance(message, m.Returned):
         _returned(machine, worker, message.items)
     elif isinstance(message, m.Draining):
-        drain(machine, worker, message.reason)
+        leases.drain(machine, worker, message.reason)
     elif isinstance(message, m.Leave):
-        leave(machine, worker, message.reason, message.cut_off)
+        leases.leave(machine, worker, message.reason, message.cut_off)
     elif isinstance(message, m.Peeked):
         machine.peeked(message, payloads)
-
-
-def lease_s(machine: Machine, worker: Worker) -> float:
-    """How long this worker may be silent: one that calls now and then longer than one that stays connected."""
-    return max(machine.settings.lease_s, 3 * worker.poll_s)
-
-
-def _current(machine: Machine, worker: Worker, number: int, attempt: int) -> Task | None:
-    task = machine.state.find_task(number)
-    if task is not None and attempt and speculative_copies.attempt_at(machine.state, worker, task) == attempt and task not in worker.lent:
-        return task
-    return site_masters.own_claim(machine, worker, number, attempt)
 
 
 def _hello(machine: Machine, link: int, hello: m.Hello) -> None:
@@ -116,7 +105,7 @@ def _hello(machine: Machine, link: int, hello: m.Hello) -> None:
         worker = state.workers[hello.worker]
         if pilot is not None and pilot.workers == [worker.id]:
             _cancel_twins(machine, pilot)
-    lease_at = machine.now + lease_s(machine, worker)
+    lease_at = machine.now + leases.lease_s(machine, worker)
     if old is None:
         machine.set_timer(lease_at, "lease", worker.id)
     elif old.link is not None and old.link != link:
@@ -128,28 +117,13 @@ def _hello(machine: Machine, link: int, hello: m.Hello) -> None:
     machine.send(link, m.Welcome(state.epoch, machine.settings.beat_s, machine.settings.orphan_s))
     if hello.info.get("empty"):
         _holds(machine, worker, m.CacheReport([], [], True))
-    introduce(machine, worker)
+    site_masters.introduce(machine, worker)
     site_masters.connected(machine, worker)
     _reconcile(machine, link, worker, hello.holding)
 
 
-def introduce(machine: Machine, worker: Worker) -> None:
-    """To the latest of its site, who are likely to be there for longest."""
-    presence = machine.presence[worker.id]
-    if presence.peer is None:
-        if worker.lent:
-            machine.record(f.TasksReturned(worker.id, [task.id for task in worker.lent], "it no longer speaks for its site"))
-        return
-    others = (other for other in reversed(machine.state.workers.values()) if other is not worker and other.site == worker.site)
-    present = (machine.presence[other.id] for other in others if other.id in machine.presence)
-    contacts = (other.peer for other in present if other.peer is not None and other.link is not None)
-    if presence.link is not None:
-        latest = list(islice(contacts, MOST_CONTACTS))
-        machine.effects.append(e.IntroducePeer(presence.link, worker.site, latest, *site_masters.speaker(machine, worker)))
-
-
 def _cancel_twins(machine: Machine, pilot: Pilot) -> None:
-    """Of a pilot and those that were asked for in its stead, the first to join makes the others needless."""
+    """Cancel the replicas of a pilot whose first agent joined."""
     first = pilot.instead_of or pilot.id
     pilots = machine.state.pilots
     for other in [pilots[name] for name in (first, *machine.state.stand_ins) if name in pilots]:
@@ -159,7 +133,7 @@ def _cancel_twins(machine: Machine, pilot: Pilot) -> None:
 
 
 def _reconcile(machine: Machine, link: int, worker: Worker, holding: list[tuple[int, int, int]]) -> None:
-    """Agree with an agent on what it holds: an assignment that never arrived goes back, what is no longer wanted is killed."""
+    """Agree with an agent on its tasks: requeue assignments that never arrived, kill attempts that are no longer wanted."""
     held = {(number, attempt): stage for number, attempt, stage in holding}
     state = machine.state
     own = ((task, speculative_copies.attempt_at(state, worker, task)) for task in (*worker.active, *worker.ahead))
@@ -174,7 +148,7 @@ def _reconcile(machine: Machine, link: int, worker: Worker, holding: list[tuple[
     started: list[tuple[int, int]] = []
     unwanted: list[tuple[int, int]] = []
     for number, attempt, stage in holding:
-        task = _current(machine, worker, number, attempt)
+        task = site_masters.find_current(machine, worker, number, attempt)
         if task is None:
             if stage != m.FINISHED:
                 unwanted.append((number, attempt))
@@ -186,13 +160,13 @@ def _reconcile(machine: Machine, link: int, worker: Worker, holding: list[tuple[
     if worker.recalled:
         machine.send(link, m.Recall([(task.id, task.attempt) for task in worker.recalled]))
     if worker.state == DRAINING:
-        _ask_to_drain(machine, worker)
+        leases.ask_to_drain(machine, worker)
 
 
 def _started(machine: Machine, worker: Worker, items: list[tuple[int, int]]) -> None:
     tasks: dict[int, None] = {}
     for number, attempt in items:
-        task = _current(machine, worker, number, attempt)
+        task = site_masters.find_current(machine, worker, number, attempt)
         if task is not None and not speculative_copies.is_seen_running(worker, task):
             tasks[number] = None
     if tasks:
@@ -207,7 +181,7 @@ def _results(machine: Machine, link: int, worker: Worker, message: m.Results, pa
     for item, payload in zip(message.items, payloads, strict=True):
         task = find_task(item.task)
         if task is None or task.worker is not worker or task.attempt != item.attempt:
-            task = _current(machine, worker, item.task, item.attempt)
+            task = site_masters.find_current(machine, worker, item.task, item.attempt)
         if task is None or task in done:
             _stale(machine, worker, item, payload)
         elif item.failure is None:
@@ -222,7 +196,7 @@ def _results(machine: Machine, link: int, worker: Worker, message: m.Results, pa
 
 
 def _stale(machine: Machine, worker: Worker, item: m.ResultItem, payload: Payload) -> None:
-    """Nobody waits for it: another attempt was quicker, or somebody cancelled it. What it has made is not kept for it."""
+    """Drop a result that is not current: another attempt was faster, or the task was cancelled. Its outputs are released."""
     machine.stale_results += 1
     machine.release_payload(payload)
     if item.made:
@@ -252,7 +226,7 @@ def _done(machine: Machine, worker: Worker, done: dict[Task, tuple[m.ResultItem,
 
 
 def _failed(machine: Machine, worker: Worker, item: m.ResultItem, payload: Payload) -> None:
-    task = _current(machine, worker, item.task, item.attempt)
+    task = site_masters.find_current(machine, worker, item.task, item.attempt)
     if task is None:
         _stale(machine, worker, item, payload)
         return
@@ -261,7 +235,7 @@ def _failed(machine: Machine, worker: Worker, item: m.ResultItem, payload: Paylo
         # Nobody's failure: the task goes elsewhere, and no other comes.
         machine.release_payload(payload)
         machine.record(f.TasksReturned(worker.id, [item.task], item.failure.message))
-        drain(machine, worker, item.failure.message)
+        leases.drain(machine, worker, item.failure.message)
         return
     failure = _with_a_node_less(machine, task, item.failure) if machine.state.gangs else item.failure
     fact = judge(machine.state, worker, task, failure, (item.wall_us, item.cpu_us, item.rss_kib), payload)
@@ -269,7 +243,7 @@ def _failed(machine: Machine, worker: Worker, item: m.ResultItem, payload: Paylo
         machine.release_payload(payload)
     machine.fail_attempt(fact)
     if item.failure.cause == DISK and item.failure.blame == "worker":
-        drain(machine, worker, item.failure.message)
+        leases.drain(machine, worker, item.failure.message)
     if should_quarantine(machine.state, worker, machine.settings.quarantine_after):
         until = machine.now + machine.settings.quarantine_s
         last = item.failure.message or item.failure.cause
@@ -279,7 +253,7 @@ def _failed(machine: Machine, worker: Worker, item: m.ResultItem, payload: Paylo
 
 
 def _with_a_node_less(machine: Machine, task: Task, failure: Failure) -> Failure:
-    """When one of its nodes dies, a task of several may notice, and fail, before we hear of it: that is not its own doing."""
+    """Blame the worker when a multi-node task fails because one of its nodes died: the task may notice that before the master does."""
     others = (other for other in machine.state.gangs.get(task, ()) if not other.poll_s)
     lost = next((other for other in others if machine.presence[other.id].link is None), None)
     if lost is None or failure.blame != "task":
@@ -288,7 +262,7 @@ def _with_a_node_less(machine: Machine, task: Task, failure: Failure) -> Failure
 
 
 def _holds(machine: Machine, worker: Worker, message: m.CacheReport) -> None:
-    """What no run needs is not written down: a cache may be full of what others left there. It is remembered for runs to come."""
+    """Journal only contents that a run needs: a cache may be full of others. The rest is remembered for later runs."""
     if message.all:
         machine.caches.has_only(worker.id, message.gained)
     else:
@@ -310,7 +284,7 @@ def _holds(machine: Machine, worker: Worker, message: m.CacheReport) -> None:
 
 
 def find_again(machine: Machine, digests: Iterable[str]) -> None:
-    """A run needs these contents: who happened to have them already?"""
+    """Record workers that already hold contents that a run needs now."""
     found: dict[str, dict[str, None]] = {}
     for digest in digests:
         for worker in machine.caches.holders(digest):
@@ -323,35 +297,10 @@ def find_again(machine: Machine, digests: Iterable[str]) -> None:
 def _returned(machine: Machine, worker: Worker, items: list[tuple[int, int]]) -> None:
     tasks: dict[int, None] = {}
     for number, attempt in items:
-        if site_masters.is_lent(machine, worker, number, attempt) or _current(machine, worker, number, attempt) is not None:
+        if (
+            site_masters.is_lent(machine, worker, number, attempt)
+            or site_masters.find_current(machine, worker, number, attempt) is not None
+        ):
             tasks[number] = None
     if tasks:
         machine.record(f.TasksReturned(worker.id, list(tasks), "handed back"))
-
-
-def leave(machine: Machine, worker: Worker, reason: str, cut_off: Sequence[tuple[int, int, float]] = ()) -> None:
-    """An orderly goodbye: what the worker still holds is charged to nobody."""
-    held = [task.id for task in worker.tasks]
-    if held:
-        assignment.stop_beside(machine, worker)
-        pilot = machine.state.pilots.get(worker.pilot)
-        pilot_s = pilot.size.walltime_s if pilot else 0.0
-        current = [(number, ran_s) for number, attempt, ran_s in cut_off if _current(machine, worker, number, attempt)]
-        current += multi_node.cut_off(worker, machine.now)
-        least_s = {number: needed for number, ran_s in current if (needed := time_to_ask_for(worker, pilot_s, ran_s))}
-        machine.record(f.TasksReturned(worker.id, held, f"worker {worker.id} left: {reason}", least_s))
-    machine.end_worker(worker, lost=False, reason=reason)
-
-
-def drain(machine: Machine, worker: Worker, reason: str) -> None:
-    """Let a worker finish what it runs and go."""
-    if worker.state == JOINED:
-        machine.record(f.WorkerDraining(worker.id, reason))
-        _ask_to_drain(machine, worker)
-
-
-def _ask_to_drain(machine: Machine, worker: Worker) -> None:
-    """But not while others have its room: it knows nothing of that, and would go. When it is free, its next beat reminds us."""
-    presence = machine.presence.get(worker.id)
-    if presence is not None and presence.link is not None and not multi_node.is_beside(worker):
-        machine.send(presence.link, m.Drain(worker.reason))

@@ -1,7 +1,8 @@
-"""Sites whose agents match tasks among themselves: one of them, the site's master, is lent tasks in bulk, and says who got which.
+"""Keeps the elected agent of each site that assigns delegated tasks to its workers.
 
-It vouches for the others, whose beats are not needed then. What it says is believed as far as the tasks are really lent to it: the number
-of the attempt settles it when two believe that they are the master. Whoever is not vouched for is served as anybody else.
+The site master gets tasks in bulk and reports which worker got which. It also reports which workers it serves; their heartbeats are not
+needed then. Its reports count for tasks that are really delegated to it: when two agents believe that they are the master, the attempt
+number decides. Workers that no site master serves are assigned tasks directly.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from pilotfish.core.state import Task, Worker
-from pilotfish.core.tasks import assignment
-from pilotfish.core.workers import agent_messages
+from pilotfish.core.tasks import assignment, speculative_copies
+from pilotfish.model import effects as e
 from pilotfish.model import facts as f
 from pilotfish.model import messages as m
 from pilotfish.model.states import JOINED
@@ -22,15 +23,15 @@ if TYPE_CHECKING:
 
 CENTRAL, DISTRIBUTED, AUTO = "central", "distributed", "auto"
 VOUCHED_S = 40.0
-"""A word of a site's master counts for so long. It says one every ten seconds."""
-LARGE_SITE = 200
-"""From so many workers on a site matches by itself, unless somebody says otherwise."""
+"""Seconds that a report of a site master counts. It sends one every ten seconds."""
+MOST_CONTACTS = 20
+"""Maximum peers of its site that a new worker is told."""
 
 
 @dataclass(slots=True)
 class SiteMasterTerm:
-    """Who speaks for a site. ``subjects``: those it vouches for, itself among them if it does. ``anew``: its next message names all of
-    them."""
+    """The master of a site and its term. ``subjects``: the workers that it serves, itself included if it does. ``anew``: its next message
+    names all of them."""
 
     worker: str
     term: int
@@ -39,19 +40,19 @@ class SiteMasterTerm:
 
 
 class SiteMasters:
-    """Not part of the state: after a restart, whoever reigns says so."""
+    """The master of each site. Not part of the state: after a restart, site masters report themselves."""
 
     def __init__(self) -> None:
         self.by_site: dict[str, SiteMasterTerm] = {}
 
     def of(self, worker: Worker) -> SiteMasterTerm | None:
-        """The reign of this worker, if it reigns."""
+        """The term of this worker, if it is the master of its site."""
         reign = self.by_site.get(worker.site)
         return reign if reign is not None and reign.worker == worker.id else None
 
     def divide(self, workers: list[Worker]) -> tuple[list[tuple[Worker, list[Worker]]], list[Worker]]:
-        """Those that can be lent tasks, each with the workers that it may give them to; and the workers that nobody else sees to. While a
-        site's master cannot be lent tasks, this machine serves its subjects itself, or they would get no work."""
+        """Site masters that can take tasks, each with the workers that it serves; and the workers that no site master serves. While a site
+        master cannot take tasks, its workers are assigned tasks directly: otherwise they would get none."""
         if not self.by_site:
             return [], workers
         able = {worker.id: worker for worker in workers}
@@ -68,11 +69,11 @@ def matches_by_itself(machine: Machine, site: str) -> bool:
     if wanted != AUTO:
         return wanted == DISTRIBUTED
     there = (worker for worker in machine.state.workers.values() if worker.site == site and worker.state == JOINED)
-    return next(islice(there, LARGE_SITE - 1, None), None) is not None
+    return next(islice(there, machine.limits.large_site - 1, None), None) is not None
 
 
 def speaker(machine: Machine, worker: Worker) -> tuple[int, Any]:
-    """Term and contact of who speaks for this worker's site; the first to come is appointed. (0, None): nobody does."""
+    """Term and address of the master of this worker's site; the first worker is appointed. (0, None) if the site has none."""
     if not matches_by_itself(machine, worker.site):
         return 0, None
     reign = machine.site_masters.by_site.get(worker.site)
@@ -83,23 +84,38 @@ def speaker(machine: Machine, worker: Worker) -> tuple[int, Any]:
     return reign.term, presence.peer
 
 
+def introduce(machine: Machine, worker: Worker) -> None:
+    """Tell a worker the latest workers of its site: they probably stay longest."""
+    presence = machine.presence[worker.id]
+    if presence.peer is None:
+        if worker.lent:
+            machine.record(f.TasksReturned(worker.id, [task.id for task in worker.lent], "it no longer speaks for its site"))
+        return
+    others = (other for other in reversed(machine.state.workers.values()) if other is not worker and other.site == worker.site)
+    present = (machine.presence[other.id] for other in others if other.id in machine.presence)
+    contacts = (other.peer for other in present if other.peer is not None and other.link is not None)
+    if presence.link is not None:
+        latest = list(islice(contacts, MOST_CONTACTS))
+        machine.effects.append(e.IntroducePeer(presence.link, worker.site, latest, *speaker(machine, worker)))
+
+
 def introduced(machine: Machine, worker: Worker, term: int) -> None:
-    """A site's master says on every connection that it is one, and then names all workers it vouches for: some of what it said on the last
-    connection may be lost."""
+    """A site master reports on every connection that it is one, and then names all workers that it serves: reports on the last connection
+    may be lost."""
     if reigns(machine, worker, term):
         machine.site_masters.by_site[worker.site].anew = True
 
 
 def connected(machine: Machine, worker: Worker) -> None:
-    """Tell a worker on every connection if it is vouched for. A worker that does not know tells its site's master of no free room, and
-    nobody gives it work."""
+    """Tell a worker on every connection if its site master serves it. Otherwise it would not report free room to its site master and
+    would get no work."""
     reign = machine.site_masters.by_site.get(worker.site)
     if reign is not None and worker.id in reign.subjects:
         _hush(machine, worker.id, True)
 
 
 def reigns(machine: Machine, worker: Worker, term: int) -> bool:
-    """The better claim is believed, as among the agents themselves: that of a later term, or of the lower id. Whether it is this one."""
+    """Accept a claim to be site master if it is better: a later term, or the lower id, as among the agents. Returns whether it was."""
     by_site = machine.site_masters.by_site
     known = by_site.get(worker.site)
     if not term:
@@ -127,7 +143,7 @@ def _claim(machine: Machine, name: str, term: int) -> tuple[int, int]:
 
 
 def depose(machine: Machine, reign: SiteMasterTerm) -> None:
-    """What was lent to it and not given away is ours again; those it vouched for speak for themselves."""
+    """End a term: requeue tasks that were delegated and not assigned; its workers send heartbeats again."""
     worker = machine.state.workers.get(reign.worker)
     if worker is not None:
         _take_back(machine, worker)
@@ -155,7 +171,7 @@ def vouch(machine: Machine, worker: Worker, message: m.DelegatedWorkers) -> None
     if not (reigns(machine, worker, message.term) if message.term else known):
         return
     if not known:
-        agent_messages.introduce(machine, worker)  # it will say again all that we did not listen to
+        introduce(machine, worker)  # it will say again all that we did not listen to
     reign = machine.site_masters.by_site[worker.site]
     workers = machine.state.workers
     for name in message.joined:
@@ -179,7 +195,7 @@ def vouch(machine: Machine, worker: Worker, message: m.DelegatedWorkers) -> None
 
 
 def claims(machine: Machine, lender: Worker, message: m.ClaimedTasks) -> None:
-    """What is not lent to it (any more) is stopped where it was given to."""
+    """Record which worker got which delegated task. Attempts that are not delegated to this site master are stopped."""
     for name, items in message.given:
         worker = machine.state.workers.get(name)
         if worker is None or worker.site != lender.site:
@@ -202,7 +218,7 @@ def claims(machine: Machine, lender: Worker, message: m.ClaimedTasks) -> None:
 
 
 def loans(machine: Machine, lender: Worker, message: m.DelegatedTasks) -> None:
-    """What it does not have, and has not claimed before this, never reached it, or was lost with it."""
+    """Requeue delegated tasks that the site master does not list: they never reached it, or it lost them."""
     held = dict.fromkeys(message.items)
     missing = [task.id for task in lender.lent if (task.id, task.attempt) not in held]
     if missing:
@@ -218,8 +234,16 @@ def is_lent(machine: Machine, lender: Worker, number: int, attempt: int) -> bool
     return task is not None and task in lender.lent and task.attempt == attempt
 
 
-def own_claim(machine: Machine, worker: Worker, number: int, attempt: int) -> Task | None:
-    """A worker speaks of an attempt that is lent to its site's master: that one's word was lost or is late."""
+def find_current(machine: Machine, worker: Worker, number: int, attempt: int) -> Task | None:
+    """The task of an attempt that a worker reports, if that attempt is current."""
+    task = machine.state.find_task(number)
+    if task is not None and attempt and speculative_copies.attempt_at(machine.state, worker, task) == attempt and task not in worker.lent:
+        return task
+    return _own_claim(machine, worker, number, attempt)
+
+
+def _own_claim(machine: Machine, worker: Worker, number: int, attempt: int) -> Task | None:
+    """A worker reports an attempt that is delegated to its site master: the site master's report was lost or is late."""
     task = machine.state.find_task(number)
     if task is None or task.attempt != attempt or task.worker is None or task not in task.worker.lent or task.worker.site != worker.site:
         return None
@@ -233,7 +257,7 @@ def lend(machine: Machine, worker: Worker, tasks: list[Task]) -> None:
 
 
 def gone(machine: Machine, worker: Worker) -> None:
-    """A worker has ended: if it spoke for its site, nobody does until another one says so."""
+    """Note that a worker ended. If it was the master of its site, the site has none until another one reports."""
     reign = machine.site_masters.by_site.get(worker.site)
     if reign is None:
         return

@@ -1,1 +1,1 @@
-"""Names the parts of Gantt planning."""
+"""Gantt planning: the chart, the heuristics that fill it, and the matchers that follow it."""

@@ -1,46 +1,43 @@
-"""Chooses between serving workers as they come and following a plan, and chooses again as the run goes on.
+"""Chooses between planning and serving workers as they come, and chooses again while the run goes on.
 
-A plan pays where files have to travel, for a time that matters beside what is left to compute; and towards the end of a run whose tasks or
-hosts are known to be uneven, where what is long must not begin late, nor at a slow host. Both only where forecasts are good enough to build
-on. Otherwise tasks go to whoever is free, those with inputs to where these are.
+A plan pays when transfers take long compared with the remaining work; and near the end of a run whose tasks or hosts are uneven, when a
+long task must not start late or at a slow host. Both need good forecasts. Otherwise tasks go to any free worker, by data locality.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import islice
-from typing import ClassVar
 
 from pilotfish.core.policy_interface import PolicyView
 from pilotfish.core.state import ContentRecord, Task, TaskShape, Worker
 from pilotfish.model.states import WAITING
-from pilotfish.policies.matchers import LocalityMatcher, Matching
+from pilotfish.policies.matcher_interface import Matching
+from pilotfish.policies.matchers import LocalityMatcher
 from pilotfish.policies.planning.link_estimates import is_at
 from pilotfish.policies.planning.planned_matcher import PlannedMatcher
 
 LOOK_S, SOON_S = 10.0, 1.0
-"""So often the choice is thought over, and while nothing is known of how long tasks take."""
+"""Seconds between two choices; and while task times are unknown."""
 MATTERS = 0.02
-"""Files that would keep a link busy for such a part of the time that is left are worth a plan."""
+"""Minimum part of the remaining time that transfers must take for a plan to pay."""
 GOOD_ERROR = 0.2
-"""With forecasts that are mostly within this, what takes longest goes first; with worse ones, what would suffer most elsewhere."""
+"""Error of forecasts up to which Max-min is used; with a larger error, XSufferage."""
 MOST_ERROR = 0.75
-"""A plan on forecasts that are mostly wrong by more than this is worth nothing."""
+"""Error of forecasts above which a plan is useless."""
 MOST_FILES = 5_000
-"""So many are looked at: what these take is enough to know."""
+"""Sample size. Enough to estimate the transfer time."""
 ENOUGH = 16
-"""So many forecasts must have been judged before they can be called bad."""
+"""Minimum number of ended tasks before the error of forecasts counts."""
 LONG_S = 2.0
-"""Tasks that take less are not worth a thought each."""
+"""Minimum mean seconds of a task for which planning pays."""
 MOST_EACH, MOST_TASKS = 20, 2_000
-"""With more tasks than this for each core, or in all, it does not matter yet who gets which."""
+"""Maximum tasks per core, and in all, for which the end of a run is planned."""
 UNEVEN = 3.0
-"""Of the speeds of hosts: with less, and no costs, whoever is free may as well go on."""
+"""Minimum ratio of the fastest to the slowest host for a plan when tasks have no costs."""
 
 
 class AutomaticMatcher:
-    keeps_back: ClassVar[bool] = True
-
     def __init__(self) -> None:
         self.planner = PlannedMatcher("max-min")
         self.nearest = LocalityMatcher()
@@ -49,12 +46,14 @@ class AutomaticMatcher:
         self._look_at = 0.0
         self._with_inputs = False
 
-    def match(self, outlook: PolicyView, roomy: Sequence[Worker], shapes: Sequence[TaskShape]) -> Matching:
+    def match(self, outlook: PolicyView, roomy: Sequence[Worker], shapes: Sequence[TaskShape], contested: bool) -> Matching:
+        if contested:
+            return self.nearest.match(outlook, roomy, shapes, contested)
         with_inputs = any(shape.wanting or shape.run.spec_contents for shape in shapes)
         if outlook.now >= self._look_at or with_inputs != self._with_inputs:
             self._with_inputs = with_inputs
             self._choose(outlook, shapes)
-        return self.chosen.match(outlook, roomy, shapes)
+        return self.chosen.match(outlook, roomy, shapes, contested)
 
     def next_look_at(self, outlook: PolicyView) -> float | None:
         return self.chosen.next_look_at(outlook)
@@ -63,7 +62,7 @@ class AutomaticMatcher:
         said = self.chosen.why(task)
         return f"{said}; it is planned because {self.reason}" if said else ""
 
-    def mood(self) -> str:
+    def describe(self) -> str:
         return f"{'serves workers as they come' if self.chosen is self.nearest else 'plans'}, because {self.reason}"
 
     def _choose(self, outlook: PolicyView, shapes: Sequence[TaskShape]) -> None:
@@ -89,7 +88,7 @@ class AutomaticMatcher:
         self.chosen, self.reason = self.nearest if plain else self.planner, plain or "the run nears its end, and tasks or hosts are uneven"
 
     def _travel_s(self, outlook: PolicyView, shapes: Sequence[TaskShape]) -> float:
-        """How long the link that has most to carry would be busy if all sites got all files."""
+        """Seconds that the busiest link would need if all sites got all files."""
         wanted: dict[ContentRecord, None] = {}
         for shape in shapes:
             wanted.update(dict.fromkeys(islice(shape.wanting, MOST_FILES)))
@@ -102,7 +101,7 @@ class AutomaticMatcher:
         return max((size / self.planner.transfers.bandwidth(outlook, site) for site, size in missing.items()), default=0.0)
 
     def _left_s(self, outlook: PolicyView, shapes: Sequence[TaskShape]) -> float:
-        """How long all workers together have to compute."""
+        """Seconds that all workers together still have to compute."""
         slots = _slots(outlook)
         work_s = 0.0
         for shape in shapes:
@@ -112,7 +111,7 @@ class AutomaticMatcher:
 
 
 def _why_not_yet(outlook: PolicyView, shapes: Sequence[TaskShape]) -> str:
-    """Why the end of these need not be planned now; empty if it may."""
+    """Why the end of the run is not planned now; empty if it may be."""
     if any(shape.run.counts[WAITING] for shape in shapes):
         return "tasks wait for others, and those go first for which most wait"
     count = sum(len(shape.queue) for shape in shapes)
@@ -124,8 +123,7 @@ def _slots(outlook: PolicyView) -> int:
 
 
 def _unevenness(outlook: PolicyView) -> float:
-    """How many times as quick as the slowest is the quickest of the hosts, by what they said when they came? What was learnt since would
-    have to be asked for."""
+    """Ratio of the fastest to the slowest host, by the benchmarks that they reported when they joined. Learnt speeds would cost more."""
     told = (worker.info.get("benchmark") for worker in outlook.workers)
     speeds = [speed for speed in told if isinstance(speed, int | float) and speed > 0]
     return max(speeds) / min(speeds) if speeds else 1.0

@@ -1,7 +1,7 @@
-"""The Gantt chart that a plan is drawn into: a column for every lane of every worker and one for every site's link.
+"""Holds a Gantt chart of worker lanes and site links.
 
-A lane is a core-slot of a worker. Workers of one site that are equally fast (and allowed to the same tasks) are a group, for which only the
-two earliest lanes matter. Groups lie in blocks of one site each, padded to the same length, so that numpy can look at all of them at once.
+A lane is one core of a worker. Workers of one site that are equally fast, and may run the same tasks, form a group, of which only the two
+earliest lanes matter. Groups lie in blocks of one site each, padded to the same length, so that numpy can process all of them at once.
 """
 
 from __future__ import annotations
@@ -19,45 +19,45 @@ Integers = npt.NDArray[np.int64]
 Truths = npt.NDArray[np.bool_]
 
 BUCKETS_PER_DOUBLING = 4
-"""Tasks whose seconds differ by less than the fourth root of two are alike to the planner."""
+"""Tasks whose seconds differ by less than the fourth root of two count as equal."""
 
 LONGEST_BLOCK = 32
-"""Longer ones take longer to look at again, of shorter ones there would be more to choose from."""
+"""Maximum groups in a block. Longer blocks take longer to update, shorter ones are more to choose from."""
 
 
 @dataclass(frozen=True, slots=True)
 class GanttChart:
-    """What is there, and from when on it is free. Lists will do for arrays; all times are seconds of one clock."""
+    """Workers, links and files, and when each is free. Lists may be given for arrays; all times are seconds of one clock."""
 
     lane_worker: npt.ArrayLike
     lane_free_s: npt.ArrayLike
     worker_site: npt.ArrayLike
     worker_slowness: npt.ArrayLike
-    """How many times as long as a host of slowness 1 it takes."""
+    """Time compared with a host of slowness 1."""
     site_link_free_s: npt.ArrayLike
     site_bandwidth: npt.ArrayLike
     """Bytes per second from the master, more than 0."""
     site_latency_s: npt.ArrayLike
-    """Of every transfer."""
+    """Seconds added to every transfer."""
     site_launch_s: npt.ArrayLike
-    """Of every start of a task."""
+    """Seconds added to every start of a task."""
     file_bytes: npt.ArrayLike
     arrival_s: npt.ArrayLike
-    """[file, site]: since when, or from when on, the file is there; inf if it has to be sent."""
+    """[file, site]: when the file is there; inf if it has to be sent."""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskBatch:
-    """Tasks that are alike to the planner, with their seconds on a host of slowness 1, in the order in which they shall go."""
+    """Tasks that count as equal, with their seconds on a host of slowness 1, in the order in which they should start."""
 
     seconds: Sequence[float] | Floats
     files: tuple[int, ...] = ()
     width: int = 1
-    """So many lanes of one worker at once."""
+    """Lanes of one worker that each task needs."""
     allowed: Truths | None = None
-    """Per worker; None: everywhere."""
+    """By worker; None if all are allowed."""
     tasks: Sequence[int] | Integers = ()
-    """What they are called by who made the batch."""
+    """The caller's numbers of the tasks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class Placement:
 
     batch: int
     index: int
-    """The so-manieth task of the batch."""
+    """Position of the task in the batch."""
     worker: int
     lanes: tuple[int, ...]
     start_s: float
@@ -86,7 +86,7 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """Placements and transfers in the order in which they were made; per batch, how many tasks have no place."""
+    """Placements and transfers in the order in which they were made; by batch, how many tasks have no place."""
 
     placements: list[Placement]
     transfers: list[PlannedTransfer]
@@ -122,7 +122,7 @@ def batches_of(
 
 
 def number_masks(masks: Iterable[Truths | None]) -> tuple[list[int], list[Truths]]:
-    """A number for each, the same for equal ones, 0 for None; and the different ones, from 1 on."""
+    """Number the masks: equal ones get the same number, None gets 0. Also returns the different masks, from number 1 on."""
     different: dict[bytes, int] = {}
     known: dict[int, int] = {id(None): 0}
     told, numbers = [], []
@@ -139,7 +139,7 @@ def number_masks(masks: Iterable[Truths | None]) -> tuple[list[int], list[Truths
 
 
 class LaneColumns:
-    """When lanes are free: ``free_s[width, group]`` for tasks of that many lanes, and ``next_s`` were the first of these not to be had."""
+    """When lanes are free: ``free_s[width, group]`` for tasks of that many lanes, and ``next_s`` if the first of these were taken."""
 
     def __init__(self, chart: GanttChart, widths: list[int], masks: list[Truths], now: float) -> None:
         self.widths = widths
@@ -157,14 +157,14 @@ class LaneColumns:
         begins = np.cumsum(counts) - counts
         pairs = list(zip(free[order].tolist(), order.tolist(), strict=True))
         self._lanes = [pairs[begin : begin + count] for begin, count in zip(begins.tolist(), counts.tolist(), strict=True)]
-        """Of every worker: (free from, lane), the earliest first."""
+        """By worker: (free from, lane), the earliest first."""
         sorted_free = np.append(free[order], np.inf)
         nth = {n: sorted_free[np.where(counts >= n, begins + n - 1, -1)] for width in self.widths for n in (width, width + 1)}
         self._worker_free = np.array([nth[width] for width in self.widths])
         self._worker_next = np.array([nth[width + 1] for width in self.widths])
 
     def _group_workers(self, site: Integers, slowness: Floats, masks: list[Truths]) -> None:
-        """In order of site, then speed: of two that would finish at the same time the faster is taken, then the earlier."""
+        """Order by site, then speed: of two that would finish at the same time the faster is taken, then the earlier."""
         rights = np.zeros(len(site))
         if masks:
             rights[:] = np.unique(np.packbits(np.array(masks, dtype=bool), axis=0), axis=1, return_inverse=True)[1].reshape(-1)
@@ -186,7 +186,7 @@ class LaneColumns:
         self.site_of_block = np.repeat(np.arange(len(blocks)), blocks)
         position = np.arange(len(group_site)) - (np.cumsum(counts) - counts)[group_site]
         self._cell = ((ends - blocks)[group_site] * length + position).astype(np.int64)
-        """Where in the padded blocks a group is, counted over all of them."""
+        """Position of each group in the padded blocks."""
         self.shape = (int(blocks.sum()), length)
         self.slowness = self._spread(slowness[self._first_of_group], 1.0)
         self.launch_s = self._spread(launch_s[group_site], 0.0)
@@ -202,11 +202,11 @@ class LaneColumns:
         return spread.reshape(self.shape)
 
     def bar(self, mask: Truths) -> Floats:
-        """What to add to times so that workers that are not allowed are never the best."""
+        """What to add to times so that forbidden workers are never the best."""
         return self._spread(np.where(np.asarray(mask, dtype=bool)[self._first_of_group], 0.0, np.inf), 0.0)
 
     def occupy(self, block: int, position: int, width: int, start_s: float, end_s: float) -> tuple[int, tuple[int, ...]]:
-        """Fill lanes of a worker of a group, those that are idle for the shortest time before that; which worker, which lanes."""
+        """Occupy the lanes of a worker in a group that are idle for the shortest time before. Returns the worker and the lanes."""
         group = self._group_at[block * self.shape[1] + position]
         members = self._members[group]
         worker = int(members[0])
@@ -241,7 +241,7 @@ class LaneColumns:
 
 
 class LinkColumns:
-    """Which files are where, and the transfers that are under way or planned: one after the other on the link of a site."""
+    """Which files are where, and the running and planned transfers: one after the other on the link of a site."""
 
     def __init__(self, chart: GanttChart, now: float) -> None:
         self.free_s = np.maximum(np.asarray(chart.site_link_free_s, dtype=np.float64), now)
@@ -251,7 +251,7 @@ class LinkColumns:
         self._nothing = np.full(len(self.free_s), -np.inf)
 
     def needs(self, files: Sequence[int]) -> tuple[Floats, Floats]:
-        """Per site: when those that are there or on their way have arrived, and how long the others will take; -inf if there are none."""
+        """By site: when the files that are there or in transfer have arrived, and how long the others take; -inf if there are none."""
         if not files:
             return self._nothing, self._nothing
         rows = list(files)
@@ -263,7 +263,7 @@ class LinkColumns:
         return there, np.where(missing.any(axis=0), np.where(missing, self._duration_s[rows], 0.0).sum(axis=0), -np.inf)
 
     def send(self, files: Sequence[int], site: int) -> tuple[PlannedTransfer, ...]:
-        """Put those that are missing at the end of the link's column."""
+        """Add transfers of the missing files at the end of the link's column."""
         sent = []
         for file in files:
             if self._arrival_s[file, site] == np.inf:

@@ -1,9 +1,9 @@
-"""From the state of the pool to a Gantt chart, and back from its plan to tasks and workers. Needs numpy."""
+"""Builds a Gantt chart from the state and reads assignments back. Needs numpy."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -12,37 +12,47 @@ from pilotfish.core.policy_interface import PolicyView
 from pilotfish.core.state import UNIT, ContentRecord, Task, TaskShape, Worker
 from pilotfish.model.task import CORES
 from pilotfish.policies.planning.chart import GanttChart, Truths, batches_of
-from pilotfish.policies.planning.heuristics import plan
-
-if TYPE_CHECKING:
-    from pilotfish.policies.planning.planned_matcher import PlannedMatcher
+from pilotfish.policies.planning.heuristics import Heuristic, plan
+from pilotfish.policies.planning.link_estimates import LinkEstimates
 
 OVERDUE = 0.25
-"""Of its usual time, a task is expected to take so much longer when it should have ended by now."""
+"""Part of its expected time that an overdue task is assumed to need in addition."""
 MARGIN = 1.25
-"""A plan looks ahead for so many times as long as the largest file would travel, so that going far can pay."""
+"""Factor on the transfer time of the largest file; a plan looks ahead at least that long, so that distant sites can pay."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlanInputs:
+    """What a matcher has estimated: the time of each task, the ends of running tasks, and the links to sites."""
+
+    heuristic: Heuristic
+    transfers: LinkEstimates
+    ends: Mapping[Task, float]
+    """When running tasks are expected to end."""
+    seconds: Callable[[Task], float]
+    """How long a task takes on a host of usual speed."""
 
 
 def draw(
-    planner: PlannedMatcher, outlook: PolicyView, tasks: list[Task], seconds: Sequence[float], horizon_s: float
+    inputs: PlanInputs, outlook: PolicyView, tasks: list[Task], seconds: Sequence[float], horizon_s: float
 ) -> list[tuple[Worker, Task]]:
-    """Who gets which task, in the order of their beginnings."""
-    drawing = _Drawing(planner, outlook)
+    """Pairs of worker and task, ordered by planned start."""
+    drawing = _Drawing(inputs, outlook)
     files = [drawing.files_of(task) for task in tasks]
     batches = batches_of(files, seconds, [drawing.width(task) for task in tasks], [drawing.allowed(task) for task in tasks])
     horizon_s = max(horizon_s, MARGIN * drawing.longest_transfer_s())
-    made = plan(drawing.chart(), batches, planner.heuristic, outlook.now, horizon_s)
+    made = plan(drawing.chart(), batches, inputs.heuristic, outlook.now, horizon_s)
     placements = sorted(made.placements, key=lambda placement: placement.start_s)
     return [(drawing.workers[p.worker], tasks[int(batches[p.batch].tasks[p.index])]) for p in placements]
 
 
 class _Drawing:
-    def __init__(self, planner: PlannedMatcher, outlook: PolicyView) -> None:
-        self._planner = planner
+    def __init__(self, inputs: PlanInputs, outlook: PolicyView) -> None:
+        self._inputs = inputs
         self._outlook = outlook
         self.workers = outlook.workers
         self._sites = list(dict.fromkeys(worker.site for worker in self.workers))
-        self._bandwidths = [planner.transfers.bandwidth(outlook, site) for site in self._sites]
+        self._bandwidths = [inputs.transfers.bandwidth(outlook, site) for site in self._sites]
         self._records: dict[ContentRecord, int] = {}
         self._files_of: dict[tuple[ContentRecord, ...], tuple[int, ...]] = {}
         self._suits: dict[TaskShape, Truths] = {}
@@ -56,8 +66,8 @@ class _Drawing:
         return numbers
 
     def width(self, task: Task) -> int:
-        """So many lanes, each of one core; more if something else than cores would run out first. Where that differs from worker to worker,
-        the least: it is to have a place with each that it suits."""
+        """How many lanes (cores) the task takes; more if another resource runs out first. If workers differ, the least, so that the task
+        fits every worker that suits it."""
         shape = task.shape
         if shape not in self._widths:
             suited = {worker.slots: worker for worker, suits in zip(self.workers, self._suited(shape), strict=True) if suits}.values()
@@ -66,7 +76,7 @@ class _Drawing:
         return self._widths[shape]
 
     def allowed(self, task: Task) -> Truths | None:
-        """Where it may run; None: everywhere. Not where it failed last, if there is any other place for it."""
+        """Where the task may run; None if everywhere. Not where it failed last, if another worker is possible."""
         mask = self._suited(task.shape)
         if any(not (record.home or record.path) and record.holders for record in needs(task)):
             near = {site: within_reach(self._outlook.state, task, site) for site in self._sites}
@@ -82,7 +92,7 @@ class _Drawing:
         return self._suits[shape]
 
     def chart(self) -> GanttChart:
-        outlook, transfers = self._outlook, self._planner.transfers
+        outlook, transfers = self._outlook, self._inputs.transfers
         slowness = outlook.state.forecasts.slowness
         numbers = {site: number for number, site in enumerate(self._sites)}
         lanes = [self._lanes(worker) for worker in self.workers]
@@ -102,13 +112,13 @@ class _Drawing:
         )
 
     def _lanes(self, worker: Worker) -> list[float]:
-        """When each of its cores will be free."""
+        """When each core of the worker will be free."""
         now = self._outlook.now
         lanes: list[float] = []
         for task, amounts in (*worker.active.items(), *worker.ahead.items()):
-            end = self._planner.ends.get(task, now)
+            end = self._inputs.ends.get(task, now)
             if end <= now:  # nobody thought that it would last so long, or it was given away without a plan
-                end = now + OVERDUE * self._planner.seconds(self._outlook, task)
+                end = now + OVERDUE * self._inputs.seconds(task)
             lanes += [end] * max(1, dict(amounts).get(CORES, 0) // UNIT)
         return lanes[: worker.slots] + [now] * (worker.slots - len(lanes))
 

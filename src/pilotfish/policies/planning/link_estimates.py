@@ -1,4 +1,4 @@
-"""Which files are at which sites, which are on their way there, and how quick the ways are: what a plan knows of links."""
+"""Estimates which files are where, which are in transfer, and how fast links are."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from pilotfish.model.site import LOCAL
 from pilotfish.model.states import ASSIGNED
 
 BANDWIDTH = 1e6
-"""A link of which nothing is known is taken to be so quick, in bytes per second: small files go first, and teach how quick it is."""
+"""Assumed bytes per second of an unmeasured link. Small files go first and measure it."""
 DISK = 500e6
-"""Files for this machine are copied from disk to disk, which nobody measures."""
+"""Assumed bytes per second to this machine: files are copied from disk to disk, which is not measured."""
 BESIDE = 0.1
-"""A file may come beside others if it takes no more than such a part of the time that these still need."""
+"""A file may be sent beside others if it takes at most this part of their remaining time."""
 AT_ONCE_S = 0.5
-"""For so short a time, a core may wait for files."""
+"""Maximum seconds that a core may wait for files."""
 OVERDUE_S = 1.0
-"""What should have come by now is expected after so long."""
+"""Seconds until an overdue file is expected."""
 TRIAL_S = 5.0
-"""A link of which nothing is known gets one small file, and for so long no other, unless more is known sooner."""
+"""Seconds that an unmeasured link gets no second file after its first small one, unless it is measured sooner."""
 LEAST_BYTES, LEAST_S = 100_000, 0.01
 MOST_TRIALS, MOST_ALIKE = 32, 16
-"""So many files are good for a trial, and so many tasks with the same ones."""
+"""Maximum sets of files kept as first transfers, and maximum tasks with the same set."""
 NEVER = float("inf")
 
 
@@ -36,7 +36,7 @@ def is_at(outlook: PolicyView, record: ContentRecord, site: str) -> bool:
 
 
 def smallest_first(tasks: Iterable[Task]) -> list[Task]:
-    """Of tasks that need files, some that need little, but not so little that nothing could be learnt from it."""
+    """Tasks with the smallest inputs that are large enough to measure a link."""
     alike: dict[tuple[ContentRecord, ...], list[Task]] = {}
     for task in tasks:
         if (wanted := needs(task)) and not task.suspect and len(ones := alike.setdefault(wanted, [])) < MOST_ALIKE:
@@ -46,36 +46,36 @@ def smallest_first(tasks: Iterable[Task]) -> list[Task]:
 
 
 class LinkProbe(NamedTuple):
-    """The first files over a link, and since when."""
+    """The first files over a link, and when they were sent."""
 
     files: tuple[ContentRecord, ...]
     since: float
 
 
 class LinkEstimates:
-    """What is on its way because of tasks that were given away. Files come one after the other over the link of a site."""
+    """Transfers caused by tasks that were given away. Files arrive one after the other over the link of a site."""
 
     def __init__(self) -> None:
         self._coming: dict[str, dict[str, tuple[float, Task, float]]] = {}
-        """By site and digest: when it will be there, for which task it was sent, and when that was given away."""
+        """By site and digest: expected arrival, the task it was sent for, and when that task was given away."""
         self._seen: PolicyView | None = None
         self._still: dict[str, dict[str, float]] = {}
         self._free_at: dict[str, float] = {}
-        """What is still coming to each site, and when all of it will have come, as of this outlook."""
+        """What is in transfer to each site, and when all of it will have arrived, for the current view."""
         self._trials: dict[str, LinkProbe] = {}
         self._rates: dict[str, float] = {}
-        """What the files of trials came with, in bytes per second: more is known as soon as somebody has measured the link."""
+        """Bytes per second of the first transfers, used until the link is measured."""
 
     def bandwidth(self, outlook: PolicyView, site: str) -> float:
-        """Bytes per second from the master to a site, as far as is known: less than it looks like as long as few forecasts of it came true.
-        The first bytes over an idle link are often quick, and what was sent in vain cannot be had back."""
+        """Estimated bytes per second from the master to a site, reduced while forecasts of it have large errors. The first bytes over an
+        idle link are often fast, and a useless transfer cannot be undone."""
         measured = outlook.state.forecasts.bandwidth("", site)
         if measured is not None:
             return max(1.0, measured.value / (1 + min(1.0, measured.error)))
         return DISK if site == LOCAL else self._rates.get(site, BANDWIDTH)
 
     def _is_known(self, outlook: PolicyView, site: str) -> bool:
-        """How quick the link to a site is. Files may also come from elsewhere, so that nobody measures it."""
+        """Whether the speed of the link is known. Files may also come from elsewhere, so that it is never measured."""
         trial = self._trials.get(site)
         if trial is not None and site not in self._rates and all(is_at(outlook, record, site) for record in trial.files):
             self._rates[site] = sum(record.size for record in trial.files) / max(outlook.now - trial.since, LEAST_S)
@@ -90,7 +90,7 @@ class LinkEstimates:
         return self._free_at[site]
 
     def _ends(self, outlook: PolicyView, site: str) -> dict[str, float]:
-        """Nothing comes any more for a task that has left the site, or runs there: then it is there, or was given up."""
+        """Expected arrivals at a site. A transfer is over when its task has left the site or runs there."""
         if self._seen is not outlook:
             self._seen, self._still, self._free_at = outlook, {}, {}
         found = self._still.get(site)
@@ -104,7 +104,7 @@ class LinkEstimates:
         return found
 
     def must_wait(self, outlook: PolicyView, task: Task, site: str) -> bool:
-        """Its files are on their way, or the link is busy with larger ones: a core that had it would only wait."""
+        """Whether a core would only wait: the task's files are in transfer, or the link is busy with larger ones."""
         missing = [record for record in needs(task) if not is_at(outlook, record, site)]
         if not missing:
             return False
@@ -119,14 +119,14 @@ class LinkEstimates:
         return sum(record.size for record in missing) / self.bandwidth(outlook, site) > BESIDE * busy_s > 0
 
     def comes(self, outlook: PolicyView, task: Task, site: str) -> bool:
-        """It lacks something there, and all of that is on its way."""
+        """Whether the task lacks files at the site and all of them are in transfer."""
         missing = [record.digest for record in needs(task) if not is_at(outlook, record, site)]
         return bool(missing) and all(digest in self._ends(outlook, site) for digest in missing)
 
     def trial(self, outlook: PolicyView, tasks: Iterable[Task], site: str) -> Task | None:
-        """Of tasks in the order of what they need, the first to lack something there, if the link was never tried.
+        """The first task that lacks files at a site whose link was never used.
 
-        A large file over what turns out to be a narrow link could not be had back."""
+        A large file over a slow link could not be taken back."""
         if site in self._trials or self._is_known(outlook, site):
             return None
         for task in tasks:
@@ -137,11 +137,11 @@ class LinkEstimates:
         return None
 
     def learnt(self, outlook: PolicyView) -> int:
-        """From how many trials something was learnt."""
+        """How many first transfers were measured."""
         return sum(self._is_known(outlook, site) for site in self._trials)
 
     def begin(self, outlook: PolicyView, task: Task, site: str) -> None:
-        """Its files are on their way from now on."""
+        """Note that the task's missing files are in transfer from now on."""
         ends = self._ends(outlook, site)
         for record in needs(task):
             if record.digest not in ends and not is_at(outlook, record, site):
@@ -150,7 +150,7 @@ class LinkEstimates:
                 self._coming.setdefault(site, {})[record.digest] = self._free_at[site], task, outlook.now
 
     def look(self, outlook: PolicyView) -> None:
-        """Forget what has arrived, or comes no more."""
+        """Remove transfers that have ended."""
         contents = outlook.state.contents
         for site, coming in self._coming.items():
             here = [digest for digest in coming if digest not in contents or is_at(outlook, contents[digest], site)]

@@ -1,76 +1,79 @@
-"""Follows a plan: which task goes to which worker is read off a Gantt chart of workers and links.
+"""Follows a plan and redraws it at scheduling events.
 
-At a scheduling event (a plan grew old, work or workers came or went, somebody has nothing to do) the chart is drawn anew from what is known
-then: what runs and when it will have ended, what is on its way, which files are where, how quick hosts and links have been. In between,
-workers take what the plan has for them. What the plan would rather not give to an idle worker waits for a better one.
+The plan is a Gantt chart of workers and links. It is redrawn when it is old, when work or workers came or went, or when a worker is idle:
+from the expected ends of running tasks, transfers, replicas, and the speeds of hosts and links. In between, workers take what the plan has
+for them. A task that the plan would not give to an idle worker waits for a better one.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Sequence
+from functools import partial
 from itertools import islice
 from statistics import median
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from pilotfish.core.data.replicas import needs, within_reach
 from pilotfish.core.policy_interface import PolicyView
 from pilotfish.core.state import ContentRecord, Run, Task, TaskShape, Worker
 from pilotfish.model.ids import INDEX_MASK
 from pilotfish.model.states import READY, WAITING
-from pilotfish.policies.matchers import Matching
+from pilotfish.policies.matcher_interface import Matching
+from pilotfish.policies.matchers import prefer
 from pilotfish.policies.planning.link_estimates import LinkEstimates, smallest_first
 
 if TYPE_CHECKING:
     from pilotfish.policies.planning.heuristics import Heuristic
 
 GUESS_S = 1.0
-"""A task of which nothing is known is taken to last so long, times its cost; or twice as long as others of its class have run already."""
+"""Assumed seconds of an unknown task of cost 1; or twice the time that others of its class have run so far, if that is more."""
 SOONEST_S, LATEST_S = 5.0, 120.0
-"""A plan lasts at least and at most so long."""
+"""Minimum and maximum seconds between two plans."""
 PLACEMENT_S, TASK_S = 0.001, 1e-4
-"""And so long for each placement in it and each task that was looked at: several times what it takes to make one."""
+"""Additional seconds for each placement and each planned task: several times what computing the plan takes."""
 AGAIN_S = 1.0
-"""A worker without work makes for a new plan when the last one is so old."""
+"""Seconds after a plan from which an idle worker causes a new one."""
 MOST_TASKS = 4_000
-"""So many tasks are planned at a time, so that the master never stands still for long."""
+"""Maximum tasks planned at a time, so that the master never stops for long."""
 
 
 class PlannedMatcher:
-    keeps_back: ClassVar[bool] = True
-
-    def __init__(self, heuristic: Heuristic) -> None:
+    def __init__(self, heuristic: Heuristic, most_tasks: int = MOST_TASKS) -> None:
         self.heuristic: Heuristic = heuristic
+        self._most_tasks = most_tasks
         self.plans = 0
         self.transfers = LinkEstimates()
         self.ends: dict[Task, float] = {}
-        """When tasks that were given to somebody will have ended."""
+        """Expected ends of tasks that were given away."""
         self._queues: dict[str, deque[Task]] = {}
-        """By worker: what it is to have next."""
+        """By worker: its next tasks."""
         self._trials: list[Task] = []
-        """Those whose files would be a good beginning over a link of which nothing is known."""
+        """Tasks whose inputs are good first transfers over an unmeasured link."""
         self._alike: dict[tuple[TaskShape, tuple[ContentRecord, ...]], list[Task]] = {}
-        """Tasks that were ready when it was planned, those together that need the same."""
+        """Tasks that were ready at the last plan, grouped by shape and inputs."""
         self._since: dict[str, tuple[float, float]] = {}
-        """When the first task of a class was given to somebody, and its cost."""
+        """By class: when its first task was given away, and its cost."""
         self._fresh_until = 0.0
-        """Whatever comes, it is not worth a new plan before."""
+        """Earliest time of a new plan."""
         self._again_at = 0.0
         self._next_at = 0.0
         self._has_room = False
-        """Has anybody? Otherwise there is nothing to look at before a task ends."""
+        """Whether a worker has room. Otherwise nothing changes before a task ends."""
         self._partial = False
-        """There were more tasks than were looked at."""
+        """Whether there were more tasks than were planned."""
         self._short = False
-        """And somebody has room for them."""
+        """Whether a worker has room for these."""
         self._known: tuple[int, int, int] = (0, 0, 0)
         self._waiting: dict[Run, int] = {}
-        """How many tasks waited for others when it was planned: with less, some have become ready that no plan has seen."""
+        """How many tasks waited for others at the last plan. With fewer now, some became ready that are in no plan."""
         self._unseen = False
-        """There are such, and somebody idles."""
+        """Whether there are such tasks, and an idle worker."""
         self._left = 0
 
-    def match(self, outlook: PolicyView, roomy: Sequence[Worker], shapes: Sequence[TaskShape]) -> Matching:
+    def match(self, outlook: PolicyView, roomy: Sequence[Worker], shapes: Sequence[TaskShape], contested: bool) -> Matching:
+        if contested:
+            return Matching(prefer(outlook, roomy, shapes))
         self._has_room = bool(roomy)
         if not roomy:
             return Matching({}, dict.fromkeys(shapes) if outlook.workers else {})
@@ -98,11 +101,11 @@ class PlannedMatcher:
         nowhere = f"a plan ({self.heuristic}) has no place for it yet: where there is room, it would end later than if it waits"
         return nowhere if self.plans else ""
 
-    def mood(self) -> str:
+    def describe(self) -> str:
         return f"plans by {self.heuristic}: {self.plans} so far"
 
     def seconds(self, outlook: PolicyView, task: Task) -> float:
-        """On a host as quick as most."""
+        """Expected seconds of a task on a host of usual speed."""
         run = task.shape.run
         kind, cost = run.class_of(task.spec), run.cost(task.id & INDEX_MASK)
         known = outlook.state.forecasts.unit(kind)
@@ -114,7 +117,7 @@ class PlannedMatcher:
     # --- when to plan, and what follows -----------------------------------------------------------------------------------------------
 
     def _is_stale(self, outlook: PolicyView, idle: bool, shapes: Sequence[TaskShape]) -> bool:
-        """``idle``: the plan has nothing for somebody who has room."""
+        """``idle``: the plan has nothing for a worker that has room."""
         if outlook.now >= self._next_at:
             return True
         if outlook.now >= self._fresh_until and (self._unseen or self._known != self._all_known(outlook, shapes)):
@@ -126,7 +129,7 @@ class PlannedMatcher:
         return sum(len(shape.run.tasks) for shape in shapes), hash(tuple(outlook.state.workers)), self.transfers.learnt(outlook)
 
     def _next_for(self, outlook: PolicyView, worker: Worker) -> list[Task]:
-        """What it can begin now, in the order of the plan."""
+        """Tasks that the worker can start now, in the order of the plan."""
         queue = self._queues.get(worker.id)
         given: list[Task] = []
         trial = self._trial(outlook, worker)
@@ -158,7 +161,7 @@ class PlannedMatcher:
         return given
 
     def _all_wait(self, outlook: PolicyView, worker: Worker) -> bool:
-        """All that is ready for it lacks files that are on their way: then it may as well get them as they come."""
+        """Whether all ready tasks for this worker wait for files in transfer. Then it may as well get one of them."""
         for alike in self._alike.values():
             while alike and alike[-1].state != READY:
                 alike.pop()
@@ -167,7 +170,7 @@ class PlannedMatcher:
         return True
 
     def _trial(self, outlook: PolicyView, worker: Worker) -> Task | None:
-        """What goes first over a link is small, whatever the plan says."""
+        """A task with small inputs for an unmeasured link, whatever the plan has."""
         found = self.transfers.trial(outlook, (task for task in self._trials if self._can_have(outlook, task, worker)), worker.site)
         if found is not None:
             for queue in self._queues.values():
@@ -186,17 +189,18 @@ class PlannedMatcher:
         self.ends[task] = outlook.now + self.seconds(outlook, task) * outlook.state.forecasts.slowness(worker.id, worker.site)
 
     def _plan(self, outlook: PolicyView, shapes: Sequence[TaskShape]) -> None:
-        from pilotfish.policies.planning.chart_from_state import draw  # numpy is for those who plan
+        from pilotfish.policies.planning.chart_from_state import PlanInputs, draw  # imports numpy
 
         self.plans += 1
         self.ends = {task: end for task, end in self.ends.items() if task.worker is not None}
         running = {task.shape.run.class_of(task.spec) for task in self.ends}
         self._since = {kind: since for kind, since in self._since.items() if kind in running}
         self.transfers.look(outlook)
-        tasks = [task for shape in shapes for task in _representatives(shape, max(1, MOST_TASKS // len(shapes)))]
+        tasks = [task for shape in shapes for task in _representatives(shape, max(1, self._most_tasks // len(shapes)))]
         seconds = [self.seconds(outlook, task) for task in tasks]
         lasts_s = min(LATEST_S, max(SOONEST_S, median(seconds) / 2)) if seconds else LATEST_S
-        placed = draw(self, outlook, tasks, seconds, 2 * lasts_s)
+        inputs = PlanInputs(self.heuristic, self.transfers, self.ends, partial(self.seconds, outlook))
+        placed = draw(inputs, outlook, tasks, seconds, 2 * lasts_s)
         self._queues = {}
         for worker, task in placed:
             self._queues.setdefault(worker.id, deque()).append(task)
@@ -216,7 +220,7 @@ class PlannedMatcher:
 
 
 def _representatives(shape: TaskShape, most: int) -> Iterable[Task]:
-    """All ready tasks, or of very many the first, and some for each file that others of them need."""
+    """All ready tasks; or, if there are too many, the first ones and some for each needed file."""
     if len(shape.queue) <= most:
         return shape.queue
     if not shape.wanting:

@@ -1,0 +1,141 @@
+"""Resolves what a person typed to a run, task, worker, pilot or site.
+
+One rule for every question and command. A run is its number, its name (the newest of that name), or ``last``. A task is a run and an
+index: ``3.17``, ``sweep.17``, ``last.17``. A ``subject`` may be any of these, or the name of a worker, pilot or site.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pilotfish.core.pilots.pilot_records import SiteRecord
+from pilotfish.core.state import Run, State, Task, Worker
+from pilotfish.errors import BadInput, did_you_mean
+from pilotfish.model.ids import task_id
+from pilotfish.model.site import LOCAL, SiteEvent
+
+LAST = "last"
+MOST_DIGITS = 18
+"""Maximum digits of a number that is looked up; longer ones are names."""
+
+
+@dataclass(frozen=True, slots=True)
+class NamedPilot:
+    """A pilot that the pool has, or had: then ``events`` are what its site still remembers of it."""
+
+    name: str
+    events: tuple[SiteEvent, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NamedSite:
+    name: str
+    record: SiteRecord
+
+
+Subject = Run | Task | Worker | NamedPilot | NamedSite
+
+
+def find_run(state: State, wanted: object = LAST) -> Run:
+    """The run with this number or name; None means the last one."""
+    if wanted is None or wanted == LAST:
+        if not state.runs:
+            raise BadInput("there are no runs yet", "Start one: pilotfish run -- COMMAND")
+        return state.runs[max(state.runs)]
+    text = str(wanted)
+    if not text.strip():
+        raise BadInput(
+            f"{text!r} is no run: it is empty (an unset variable?)",
+            "Write its number or its name, or last for the newest; see: pilotfish status",
+        )
+    run = _run_named(state, text)
+    if run is not None:
+        return run
+    number, dot, index = text.partition(".")
+    if dot and number.isdecimal() and index.isdecimal():
+        hint = f"Its run is {number}; for the task alone: pilotfish logs {text}"
+        raise BadInput(f"{text!r} is a task, and a run is needed here", hint)
+    names = dict.fromkeys(run.options.name for run in state.runs.values() if run.options.name)
+    raise BadInput(f"there is no run {wanted!r}", did_you_mean(text, names) or "See the runs there are: pilotfish status")
+
+
+def _run_named(state: State, text: str) -> Run | None:
+    if text == LAST and state.runs:
+        return state.runs[max(state.runs)]
+    if _is_number(text) and int(text) in state.runs:
+        return state.runs[int(text)]
+    return next((run for run in reversed(state.runs.values()) if run.options.name == text), None)
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) <= MOST_DIGITS
+
+
+def find_task(state: State, wanted: object) -> Task:
+    """The task RUN.INDEX."""
+    text = str(wanted)
+    name, _, index = text.rpartition(".")
+    if not name or not _is_number(index):
+        raise BadInput(f"task {text!r}: a task is RUN.INDEX, such as 3.17", "List them: pilotfish tasks")
+    run = _run_named(state, name)
+    task = state.find_task(task_id(run.id, int(index))) if run is not None else None
+    if task is None:
+        raise BadInput(f"there is no task {text}", "List them: pilotfish tasks")
+    return task
+
+
+def find_worker(state: State, wanted: object) -> Worker:
+    """A worker that is in the pool now."""
+    worker = state.workers.get(str(wanted))
+    if worker is None:
+        raise BadInput(f"there is no worker {str(wanted)!r}", "List them: pilotfish workers")
+    return worker
+
+
+def find_pilot(state: State, wanted: object) -> NamedPilot:
+    """A pilot that the pool has, or one that ended and that its site still remembers."""
+    name = str(wanted)
+    if name in state.pilots:
+        return NamedPilot(name)
+    events = tuple(event for record in state.sites.values() for event in record.history if event.pilot == name)
+    if not name or not events:
+        raise BadInput(f"there is no pilot {name}", "List them: pilotfish status --json")
+    return NamedPilot(name, events)
+
+
+def find_site(state: State, wanted: object) -> NamedSite:
+    name = str(wanted)
+    record = state.sites.get(name)
+    if record is None or (record.site is None and name != LOCAL):
+        known = [site for site, record in state.sites.items() if record.site is not None]
+        hint = f"known are: {', '.join(known)}" if known else f"describe it: pilotfish site add {name} --backend slurm"
+        raise BadInput(f"there is no site {name!r}", hint)
+    return NamedSite(name, record)
+
+
+def find_subject(state: State, wanted: object = None) -> Subject:
+    """Whatever has this name. Workers and pilots come before runs, because their names are made by us and cannot be chosen."""
+    if wanted is None:
+        return find_run(state)
+    text = str(wanted)
+    number, dot, index = text.partition(".")
+    if dot and _is_number(number) and _is_number(index):
+        return find_task(state, text)
+    worker = state.workers.get(text) or state.gone_workers.get(text)
+    if worker is not None:
+        return worker
+    if text in state.pilots:
+        return NamedPilot(text)
+    run = _run_named(state, text)
+    if run is not None:
+        return run
+    for find in (find_site, find_pilot):
+        try:
+            return find(state, text)
+        except BadInput:
+            continue
+    name, dot, index = text.rpartition(".")
+    if dot and _is_number(index) and name.strip():
+        find_run(state, name)  # says what is wrong with the name
+        return find_task(state, text)
+    return find_run(state, text)

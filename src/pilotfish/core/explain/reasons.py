@@ -1,0 +1,41 @@
+"""Defines `Reason`: why something is in its state, and the commands that would change that."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """``code`` is for programs, ``text`` for people. ``commands`` say what to type; ``data`` has the values behind the text."""
+
+    code: str
+    text: str
+    commands: tuple[str, ...] = ()
+    data: dict[str, Any] = field(default_factory=dict)
+
+    def row(self) -> dict[str, Any]:
+        """The reason as it travels. Most reasons have no data and leave the key out."""
+        row: dict[str, Any] = {"code": self.code, "text": self.text, "commands": list(self.commands)}
+        return {**row, "data": self.data} if self.data else row
+
+
+def make_reason(code: str, text: str, *commands: str) -> Reason:
+    return Reason(code, text, commands)
+
+
+def rows(reasons: Iterable[Reason]) -> list[dict[str, Any]]:
+    return [one.row() for one in reasons]
+
+
+def answer(subject: str, state: str, reasons: list[Reason], sentence: str = "") -> dict[str, Any]:
+    """The answer to ``why``: one sentence, then all reasons."""
+    sentence = sentence or f"{subject} is {state}" + (f": {reasons[0].text}" if reasons else "")
+    return {"subject": subject, "state": state, "sentence": sentence, "reasons": rows(reasons)}
+
+
+def count(number: int, noun: str) -> str:
+    """``1 task``, ``2,000 tasks``."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

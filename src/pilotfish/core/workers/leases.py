@@ -1,0 +1,125 @@
+"""Ends workers that fell silent, died or left, and requeues their tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from pilotfish.core.state import Task, Worker
+from pilotfish.core.tasks import assignment, multi_node
+from pilotfish.core.tasks.retry_rules import judge_death, time_to_ask_for
+from pilotfish.core.workers import site_masters
+from pilotfish.model import effects as e
+from pilotfish.model import facts as f
+from pilotfish.model import messages as m
+from pilotfish.model.site import DIED
+from pilotfish.model.states import ACTIVE, JOINED, RUNNING
+
+if TYPE_CHECKING:
+    from pilotfish.core.machine import Machine
+
+RETURN_S = 15.0
+"""Minimum seconds that workers get to reconnect after a restart of the master. Agents call again every 5 s at the latest."""
+
+
+def lease_s(machine: Machine, worker: Worker) -> float:
+    """Seconds of silence after which a worker counts as lost; more for a worker that only polls."""
+    return max(machine.settings.lease_s, 3 * worker.poll_s)
+
+
+def time_to_return_s(machine: Machine, worker: Worker) -> float:
+    """Seconds that a worker gets to reconnect after the master was away."""
+    return max(RETURN_S, lease_s(machine, worker))
+
+
+def extend_all(machine: Machine) -> None:
+    """The master itself did not run for a while: every worker gets time to reconnect, as after a start."""
+    for name, presence in machine.presence.items():
+        presence.lease_at = max(presence.lease_at, machine.now + time_to_return_s(machine, machine.state.workers[name]))
+
+
+def lease_expired(machine: Machine, key: str) -> None:
+    worker, presence = machine.state.workers.get(key), machine.presence.get(key)
+    if worker is None or presence is None:
+        return
+    if presence.lease_at > machine.now:
+        machine.set_timer(presence.lease_at, "lease", key)
+        return
+    lose_worker(machine, worker, f"has been silent for {machine.settings.lease_s:g} s", died=False)
+
+
+def quarantine_expired(machine: Machine, key: str) -> None:
+    worker = machine.state.workers.get(key)
+    if worker is not None and 0 < worker.quarantined_until <= machine.now:
+        machine.record(f.WorkerQuarantined(key, 0.0, "its quarantine is over"))
+
+
+def lose_worker(machine: Machine, worker: Worker, reason: str, *, died: bool) -> None:
+    """Requeue the tasks of a worker that died (nothing of it runs any more) or fell silent.
+
+    Tasks that had room there may have started, and so may as many of those that waited there, if results were lost with the worker. They
+    are charged for the loss: a task that kills its worker before it is reported as running would otherwise do so for ever. Tasks further
+    back count as not started only the first time: short tasks before such a task would otherwise hide it again and again.
+    """
+    if worker.ends_at is not None and machine.now >= worker.ends_at:
+        leave(machine, worker, f"{reason}, and its time was over")
+        return
+    assignment.stop_beside(machine, worker)
+    started: list[Task] = list(worker.active)
+    untouched: list[Task] = list(worker.lent)
+    places = len(started)
+    for place, task in enumerate(worker.ahead):
+        (started if place < places or task.attempt > 1 or task.state == RUNNING else untouched).append(task)
+    if untouched:
+        machine.record(f.TasksReturned(worker.id, [task.id for task in untouched], f"worker {worker.id} {reason}"))
+    for task in reversed(started):  # the first of them is then the first in the queue again
+        # The end of one task may have cancelled the others, when their run reached its maximum of failures.
+        if worker.has(task):
+            machine.fail_attempt(judge_death(machine.state, worker, task, reason, died))
+    end_worker(machine, worker, lost=True, reason=reason)
+
+
+def leave(machine: Machine, worker: Worker, reason: str, cut_off: Sequence[tuple[int, int, float]] = ()) -> None:
+    """End a worker in order: the tasks that it still holds are charged to nobody.
+
+    ``cut_off``: attempts that were stopped because the walltime ended, with the seconds that each ran."""
+    held = [task.id for task in worker.tasks]
+    if held:
+        assignment.stop_beside(machine, worker)
+        pilot = machine.state.pilots.get(worker.pilot)
+        pilot_s = pilot.size.walltime_s if pilot else 0.0
+        current = [(number, ran_s) for number, attempt, ran_s in cut_off if site_masters.find_current(machine, worker, number, attempt)]
+        current += multi_node.cut_off(worker, machine.now)
+        least_s = {number: needed for number, ran_s in current if (needed := time_to_ask_for(worker, pilot_s, ran_s))}
+        machine.record(f.TasksReturned(worker.id, held, f"worker {worker.id} left: {reason}", least_s))
+    end_worker(machine, worker, lost=False, reason=reason)
+
+
+def end_worker(machine: Machine, worker: Worker, *, lost: bool, reason: str) -> None:
+    """Remove a worker that holds no task, and tell its agent if it is connected."""
+    machine.record(f.WorkerEnded(worker.id, lost, reason))
+    machine.caches.gone(worker.id)
+    site_masters.gone(machine, worker)
+    presence = machine.presence.pop(worker.id, None)
+    if presence is not None and presence.link is not None:
+        machine.agent_links.pop(presence.link, None)
+        machine.send(presence.link, m.Retire(reason))
+        machine.effects.append(e.HangUp(presence.link))
+    pilot = machine.state.pilots.get(worker.pilot)
+    if pilot is not None and pilot.state <= ACTIVE and pilot.joined and not pilot.workers:
+        machine.end_pilot(pilot.id, reason, DIED if lost else "")
+
+
+def drain(machine: Machine, worker: Worker, reason: str) -> None:
+    """Let a worker finish its running tasks and leave."""
+    if worker.state == JOINED:
+        machine.record(f.WorkerDraining(worker.id, reason))
+        ask_to_drain(machine, worker)
+
+
+def ask_to_drain(machine: Machine, worker: Worker) -> None:
+    """Tell the agent to drain, but not while a multi-node task occupies its room: the agent does not know of it and would leave.
+    The next heartbeat asks again."""
+    presence = machine.presence.get(worker.id)
+    if presence is not None and presence.link is not None and not multi_node.is_beside(worker):
+        machine.send(presence.link, m.Drain(worker.reason))

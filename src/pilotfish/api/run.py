@@ -21,7 +21,7 @@ from pilotfish.applications.python_call import PICKLE, CallEncoder, worker_paylo
 from pilotfish.applications.task_list import NOTHING, TaskNeeds, read_cost
 from pilotfish.applications.task_options import TaskKeywords, read_wishes
 from pilotfish.client.run_options import RunKeywords, run_wishes
-from pilotfish.client.site_selection import list_places, read_place, use_places
+from pilotfish.client.site_selection import read_selection
 from pilotfish.errors import BadInput, PilotfishError
 from pilotfish.model.task import RunOptions
 
@@ -83,16 +83,17 @@ class Run:
         uid: str = "",
         **wishes: Unpack[RunKeywords],
     ) -> None:
+        selection = read_selection(sites)
         place = shared_pool(pool) if isinstance(pool, str) else pool
         options = RunOptions(
             name=name,
             command=shlex.join(sys.argv),
             cwd=os.getcwd(),
-            sites=tuple(read_place(text)[0] for text in list_places(sites)),
+            sites=selection.names,
             **run_wishes(wishes, time.time()),
         )
         self._session = RunFutures(place, options, uid)
-        use_places(self._session.client.ask, list_places(sites))
+        selection.use(self._session.client.ask)
         self._calls = CallEncoder(self._session.register)
         self._executables = ExecutableEncoder(self._session.register)
         self._plain = Submitter(self._session, self._calls)

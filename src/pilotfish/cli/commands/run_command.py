@@ -30,11 +30,11 @@ from pilotfish.cli.commands.log_commands import show_single
 from pilotfish.cli.commands.results_command import SavedFiles, save_results, show_report
 from pilotfish.cli.completions import complete_site
 from pilotfish.cli.shared_options import deadline_option, json_option, pool_option, share_option
-from pilotfish.cli.site_commands.site_requests import SiteSelection, read_wanted
 from pilotfish.cli.terminal.progress import HashingProgress, UploadProgressLine
 from pilotfish.cli.terminal.screen import Screen, clean, plural
 from pilotfish.client.run_handle import RunFile, forget_run, load
 from pilotfish.client.session import PoolSessionProtocol, RunUploadProtocol, connect
+from pilotfish.client.site_selection import SiteSelection, read_selection
 from pilotfish.client.task_descriptions import TaskDescription, columns_of, keep_register
 from pilotfish.client.task_source import PastOutputs, RunRequest, TaskSource, make_source
 from pilotfish.errors import BadInput, PilotfishError, did_you_mean
@@ -158,7 +158,7 @@ def run(context: click.Context, /, **options: Any) -> int:
     check_name(options["name"])
     options["reading"] = HashingProgress(_progress_screen(options), time.monotonic)
     digests(options["reading"])
-    options["sites"] = read_wanted(options["sites"])
+    options["sites"] = read_selection(options["sites"])
     options["typed"] = shlex.join(["pilotfish", *(context.obj or ["run"])])
     names_file = bool(command) and command[0].endswith((".py", ".dag")) and not context.meta["after_dashes"]
     if options["dag"] is not None or (names_file and not is_sweep(options)):
@@ -190,7 +190,7 @@ def connect_for(options: dict[str, Any]) -> PoolSessionProtocol:
     """The master, told which sites the run is for."""
     wanted: SiteSelection = options["sites"]
     master = connect(options["pool"], start=True, workers=options["workers"] or wanted.local_cores)
-    wanted.tell(master)
+    wanted.use(master.ask)
     return master
 
 

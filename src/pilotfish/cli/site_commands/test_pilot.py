@@ -15,9 +15,9 @@ from typing import Any
 
 from pilotfish.backends.backend_registry import BACKENDS
 from pilotfish.backends.interface import QUEUED, CommandRefused, JobStatus, UnclearAnswer
-from pilotfish.cli.commands.doctor_command import BAD, DOUBTFUL, GOOD, CheckResult
 from pilotfish.cli.site_commands.site_dry_run import runner_of
 from pilotfish.cli.site_commands.site_requests import site_rows
+from pilotfish.cli.terminal.check_results import BAD, DOUBTFUL, GOOD, CheckResult
 from pilotfish.cli.terminal.interruptible_wait import InterruptibleWait
 from pilotfish.cli.terminal.screen import duration, plural
 from pilotfish.client.session import PoolSessionProtocol, connect

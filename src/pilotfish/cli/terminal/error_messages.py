@@ -19,6 +19,12 @@ NOT_STARTED = 3
 """Exit status when a run is kept, but nothing that is there can start it."""
 
 
+class UsageError(PilotfishError):
+    """The command line has an unknown option, command or argument."""
+
+    code = "P1001"
+
+
 @dataclass(frozen=True, slots=True)
 class ErrorExplanation:
     """What a code means, and the commands that help when the error itself names none."""

@@ -135,7 +135,6 @@ class Executor(concurrent.futures.Executor):
         self._owner = os.getpid()
         self._session: RunFutures | None = None
         self._calls: CallEncoder | None = None
-        self._wrapped: weakref.WeakKeyDictionary[Callable[..., Any], Callable[..., Any]] = weakref.WeakKeyDictionary()
 
     def _start(self) -> RunFutures:
         """The session, made when the first task comes."""
@@ -147,19 +146,23 @@ class Executor(concurrent.futures.Executor):
                 private_workers = self._workers if self._pool is None else 0
                 kind = RunFutures if self._initializer[0] is None else _ExecutorSession
                 session = kind(pool, options, private_workers=private_workers, echo=self._echo)
-                self._calls = CallEncoder(session.register, self._wanted)
+                self._calls = self._make_encoder(session)
                 # The session holds no reference to us, so that an executor nobody holds any more ends by itself.
                 weakref.finalize(self, session.finish, True).atexit = False
                 self._session = session
             return self._session
+
+    def _make_encoder(self, session: RunFutures) -> CallEncoder:
+        initializer, initargs = self._initializer
+        if initializer is None:
+            return CallEncoder(session.register, self._wanted)
+        return CallEncoder(session.register, self._wanted, wrap=lambda function: initialized(function, initializer, initargs, session.uid))
 
     def submit(self, fn: Callable[Arguments, Value], /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> TaskFuture[Value]:
         session = self._session or self._start()
         if self._shut or session.failure is not None:
             self._refuse()
         future: TaskFuture[Value] = TaskFuture(session)
-        if self._initializer[0] is not None:
-            fn = self._with_initializer(fn)
         assert self._calls is not None
         try:
             spec, payload = self._calls.encode(fn, args, kwargs)
@@ -183,15 +186,6 @@ class Executor(concurrent.futures.Executor):
     def _broken(self) -> bool:
         # Not public, but looked at by libraries that know the executors of the standard library.
         return self._session is not None and self._session.failure is not None
-
-    def _with_initializer(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        initializer, initargs = self._initializer
-        assert initializer is not None
-        wrapped = self._wrapped.get(function)
-        if wrapped is None:
-            assert self._session is not None
-            wrapped = self._wrapped[function] = initialized(function, initializer, initargs, self._session.uid)
-        return wrapped
 
     def map(
         self,

@@ -20,6 +20,7 @@ from pilotfish.applications.future_files import kept_by, take_promised
 from pilotfish.applications.python_call import PICKLE, CallEncoder, worker_payload, worker_spec
 from pilotfish.applications.task_list import NOTHING, TaskNeeds, read_cost
 from pilotfish.applications.task_options import TaskKeywords, read_wishes
+from pilotfish.client.run_handle import state_of_run
 from pilotfish.client.run_options import RunKeywords, run_wishes
 from pilotfish.client.site_selection import read_selection
 from pilotfish.errors import BadInput, PilotfishError
@@ -118,9 +119,16 @@ class Run:
         """A Python call as a task."""
         return self._plain.submit(fn, *args, **kwargs)
 
-    def map(self, fn: Callable[..., Value], *iterables: Iterable[Any], timeout: float | None = None, chunksize: int = 1) -> Iterator[Value]:
-        """The results of ``fn`` over the iterables, in order."""
-        return self._plain.map(fn, *iterables, timeout=timeout, chunksize=chunksize)
+    def map(
+        self,
+        fn: Callable[..., Value],
+        *iterables: Iterable[Any],
+        timeout: float | None = None,
+        chunksize: int = 1,
+        buffersize: int | None = None,
+    ) -> Iterator[Value]:
+        """The results of ``fn`` over the iterables, in order. ``buffersize``: maximum number of tasks whose results are not yet taken."""
+        return self._plain.map(fn, *iterables, timeout=timeout, chunksize=chunksize, buffersize=buffersize)
 
     def options(
         self, *, after: Iterable[TaskFuture[Any]] = (), cost: float = 1.0, form: str = PICKLE, **wishes: Unpack[TaskKeywords]
@@ -188,7 +196,7 @@ class Run:
     def status(self) -> dict[str, Any]:
         """The run's row, as ``pilotfish status --json`` shows it."""
         row: dict[str, Any] = self._session.client.ask("run", run=self.id).data
-        return row
+        return {**row, "state": state_of_run(row)}
 
     def why(self) -> str:
         """Why the run is where it is, in words."""

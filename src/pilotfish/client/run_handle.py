@@ -13,6 +13,7 @@ from pilotfish.client.session import PoolSessionProtocol, all_tasks
 from pilotfish.client.submission import Submission
 from pilotfish.store.pool_directory import pool_home
 
+IN_HAND = ("assigned", "running")
 TAIL_BYTES = 64 << 10
 MANAGER_FAILED = "its application manager failed"
 """The reason that the process of a manager gives when it has its run cancelled."""
@@ -35,6 +36,23 @@ def why_manager_failed(master: PoolSessionProtocol, row: dict[str, Any]) -> byte
         if (task.get("failure") or {}).get("message") != MANAGER_FAILED:
             return b""
     return manager_log(master, row["run"])
+
+
+def state_of_run(row: dict[str, Any]) -> str:
+    """The state of a run in one word, from its row."""
+    if row["state"] == "done":
+        counts = row["counts"]
+        if row.get("incomplete"):
+            return "incomplete"
+        if counts.get("failed"):
+            return "failed"
+        # An application whose manager failed may have no task that could tell it.
+        return "cancelled" if counts.get("cancelled") or row.get("closed") == "cancelled" else "done"
+    if row.get("paused"):
+        return "paused"
+    if any(row["counts"].get(state) for state in IN_HAND):
+        return "running"
+    return "waiting" if row["tasks"] else "open"
 
 
 def register_file(master: PoolSessionProtocol, run: int) -> Path:

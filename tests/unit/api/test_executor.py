@@ -6,6 +6,7 @@ import io
 import os
 import pickle
 import threading
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -258,6 +259,25 @@ def test_a_broken_executor_says_so(pool: FakePool) -> None:
         executor.submit(abs, -1)
     executor.shutdown()
     assert pool.closed.is_set()
+
+
+def test_an_initializer_goes_with_any_callable(pool: FakePool) -> None:
+    with Executor(initializer=int) as executor:
+        assert executor.submit(str.upper, "a").result(WAIT_S) == "A"
+        assert executor.submit("b".upper).result(WAIT_S) == "B"
+        assert list(executor.map(str.lower, ["C", "D"])) == ["c", "d"]
+
+
+def test_a_function_that_ran_with_an_initializer_is_freed(pool: FakePool) -> None:
+    def made() -> int:
+        return 7
+
+    gone = weakref.ref(made)
+    with Executor(initializer=int) as executor:
+        assert executor.submit(made).result(WAIT_S) == 7
+        del made
+        gc.collect()
+        assert gone() is None
 
 
 def test_in_a_shared_pool_the_run_is_closed_and_forgotten_and_the_pool_left_alone(pool: FakePool) -> None:

@@ -54,7 +54,7 @@ def test_status_before_anything_was_run(pilotfish: CommandLine, master: FakeMast
     assert said.out == "Nothing has been run in the pool default yet. Start: pilotfish run -- COMMAND\n"
     assert json.loads(pilotfish("status", "--json").out)["runs"] == []
     other = pilotfish("tasks")
-    assert other.status == 3
+    assert other.status == 4
     assert "nothing has been run in the pool 'default' yet" in other.err
 
 

@@ -151,8 +151,8 @@ def run(context: click.Context, /, **options: Any) -> int:
     pilotfish run flow.dag
 
     {name} is the task's value of a parameter, {} its line, {#} its number. Ctrl-C leaves the run; the work goes on.
-    The exit status is 0 when all tasks were done, 1 when some failed, 2 when the request itself is wrong, and 3 when the run is
-    kept but not started, because nothing fits it so far.
+    The exit status is 0 when all tasks were done, 1 when some failed, 2 when the request itself is wrong, 3 when the run is
+    kept but not started, because nothing fits it so far, and 4 when Pilotfish cannot do what was asked.
     """
     command: tuple[str, ...] = options["command"]
     check_name(options["name"])

@@ -14,6 +14,7 @@ from pilotfish.cli.shared_options import json_option, pool_option, run_argument
 from pilotfish.cli.site_commands.site_requests import add_workers
 from pilotfish.cli.terminal.screen import Column, Screen, clean, duration, fits, plural, rate, size, under_way
 from pilotfish.client.pools import is_served
+from pilotfish.client.run_handle import IN_HAND, state_of_run
 from pilotfish.client.session import NoPool, all_tasks, connect, find_run, look
 from pilotfish.client.task_descriptions import describe, with_commands
 from pilotfish.client.task_output import failure_note
@@ -62,7 +63,6 @@ WHILE_ACTIVE = ("RUNNING", "WAITING", "RATE", "TO GO")
 IF_ANY = ("SHARE", "DEADLINE")
 SHOWN_RUNS = 20
 SHOWN_TASKS = 100
-IN_HAND = ("assigned", "running")
 AHEAD = ("waiting", "ready")
 
 
@@ -125,23 +125,6 @@ def _pool_sentence(answer: dict[str, Any]) -> str:
     if answer.get("rate_per_s"):
         parts.append(rate(answer["rate_per_s"]))
     return " · ".join(parts)
-
-
-def state_of_run(row: dict[str, Any]) -> str:
-    """One word for where a run stands."""
-    if row["state"] == "done":
-        counts = row["counts"]
-        if row.get("incomplete"):
-            return "incomplete"
-        if counts.get("failed"):
-            return "failed"
-        # An application whose manager failed may have no task that could tell it.
-        return "cancelled" if counts.get("cancelled") or row.get("closed") == "cancelled" else "done"
-    if row.get("paused"):
-        return "paused"
-    if any(row["counts"].get(state) for state in IN_HAND):
-        return "running"
-    return "waiting" if row["tasks"] else "open"
 
 
 def show_runs(screen: Screen, rows: Sequence[dict[str, Any]]) -> None:

@@ -9,12 +9,12 @@ from typing import Any
 
 import click
 
-from pilotfish.cli.commands.status_commands import deadline_told, state_of_run
+from pilotfish.cli.commands.status_commands import deadline_told
 from pilotfish.cli.completions import complete_subject
 from pilotfish.cli.shared_options import json_option, pool_option
 from pilotfish.cli.site_commands.site_requests import site_rows
 from pilotfish.cli.terminal.screen import Screen, clean, plural
-from pilotfish.client.run_handle import why_manager_failed
+from pilotfish.client.run_handle import state_of_run, why_manager_failed
 from pilotfish.client.session import PoolSessionProtocol, all_tasks, find_run, look, task_name
 from pilotfish.client.task_descriptions import command_of, named_task
 from pilotfish.client.task_output import fetch_output, last_line

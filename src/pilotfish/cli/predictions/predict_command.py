@@ -27,6 +27,7 @@ PARTS = {
     "staging_s": "staging",
     "execution_s": "execution",
 }
+Band = tuple[float, float]
 LEAST_S = 0.001
 """Shorter parts are not worth a line."""
 
@@ -70,7 +71,7 @@ def predict(run: str | None, record: bool, replicas: int | None, pool: str, as_j
 
 
 def _answer(
-    seen: OfflinePool, run: Run, foresight: FinishEstimate, band: tuple[float, float], factor: float, tested: int
+    seen: OfflinePool, run: Run, foresight: FinishEstimate, band: Band, factor: float, tested: int
 ) -> dict[str, Any]:
     median = foresight.median_s
     return {

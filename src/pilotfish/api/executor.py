@@ -13,11 +13,12 @@ from typing import Any, ParamSpec, TypeVar, Unpack
 
 from pilotfish.api.futures import TaskFuture
 from pilotfish.api.ordered_map import map_by
-from pilotfish.api.run_futures import FutureType, Pool, RunFutures, interpreter_ends, usable_cores
+from pilotfish.api.run_futures import FutureType, RunFutures, interpreter_ends, usable_cores
 from pilotfish.applications.parcel import Parcel
 from pilotfish.applications.python_call import CallEncoder
 from pilotfish.applications.task_list import NOTHING, TaskNeeds
 from pilotfish.applications.task_options import TaskKeywords, read_wishes
+from pilotfish.client.pools import ensure_pool, private_pool
 from pilotfish.errors import BadInput, PilotfishError
 from pilotfish.model.messages import EndedItem
 from pilotfish.model.task import RunOptions
@@ -39,18 +40,6 @@ class LeftBehind(PilotfishError):
     """Something of a private pool outlived it."""
 
     code = "P4102"
-
-
-def private_pool(workers: int) -> Pool:
-    from pilotfish.client import pools
-
-    return pools.private_pool(workers)
-
-
-def shared_pool(name: str) -> Pool:
-    from pilotfish.client import pools
-
-    return pools.ensure_pool(name)
 
 
 def initialized(function: Callable[..., Any], initializer: Callable[..., Any], initargs: tuple[Any, ...], token: str) -> Callable[..., Any]:
@@ -141,7 +130,7 @@ class Executor(concurrent.futures.Executor):
         with self._lock:
             self._refuse()
             if self._session is None:
-                pool = shared_pool(self._pool) if self._pool is not None else private_pool(self._workers)
+                pool = ensure_pool(self._pool) if self._pool is not None else private_pool(self._workers)
                 options = RunOptions(name="executor", command="pilotfish.Executor", cwd=os.getcwd(), owned=True)
                 private_workers = self._workers if self._pool is None else 0
                 kind = RunFutures if self._initializer[0] is None else _ExecutorSession

@@ -11,15 +11,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar, Unpack
 
-from pilotfish.api.executor import shared_pool
 from pilotfish.api.futures import ExecutableFuture, TaskFuture
 from pilotfish.api.ordered_map import map_by
-from pilotfish.api.run_futures import Pool, RunFutures
+from pilotfish.api.run_futures import RunFutures
 from pilotfish.applications.executable_encoder import ExecutableDefaults, ExecutableEncoder, ExecutableKeywords
 from pilotfish.applications.future_files import kept_by, take_promised
 from pilotfish.applications.python_call import PICKLE, CallEncoder, worker_payload, worker_spec
 from pilotfish.applications.task_list import NOTHING, TaskNeeds, read_cost
 from pilotfish.applications.task_options import TaskKeywords, read_wishes
+from pilotfish.client.pools import PoolHandle, ensure_pool
 from pilotfish.client.run_handle import state_of_run
 from pilotfish.client.run_options import RunKeywords, run_wishes
 from pilotfish.client.site_selection import read_selection
@@ -79,13 +79,13 @@ class Run:
         self,
         name: str = "",
         *,
-        pool: str | Pool = DEFAULT_POOL,
+        pool: str | PoolHandle = DEFAULT_POOL,
         sites: str | Sequence[str] = (),
         uid: str = "",
         **wishes: Unpack[RunKeywords],
     ) -> None:
         selection = read_selection(sites)
-        place = shared_pool(pool) if isinstance(pool, str) else pool
+        place = ensure_pool(pool) if isinstance(pool, str) else pool
         options = RunOptions(
             name=name,
             command=shlex.join(sys.argv),
@@ -94,7 +94,7 @@ class Run:
             **run_wishes(wishes, time.time()),
         )
         self._session = RunFutures(place, options, uid)
-        selection.use(self._session.client.ask)
+        selection.use(self._session.session.ask)
         self._calls = CallEncoder(self._session.register)
         self._executables = ExecutableEncoder(self._session.register)
         self._plain = Submitter(self._session, self._calls)
@@ -191,11 +191,11 @@ class Run:
 
     def cancel(self) -> None:
         """Cancel every task that has not ended."""
-        self._session.client.ask("cancel", run=self.id)
+        self._session.session.ask("cancel", run=self.id)
 
     def status(self) -> dict[str, Any]:
         """The run's row, as ``pilotfish status --json`` shows it."""
-        row: dict[str, Any] = self._session.client.ask("run", run=self.id).data
+        row: dict[str, Any] = self._session.session.ask("run", run=self.id)
         return {**row, "state": state_of_run(row)}
 
     def why(self) -> str:

@@ -23,7 +23,7 @@ from pilotfish.applications.sweeps.sweep import make_sweep
 from pilotfish.applications.sweeps.tables import LINE
 from pilotfish.applications.sweeps.task_list_file import read_task_file
 from pilotfish.client.run_handle import register_file
-from pilotfish.client.session import PoolSessionProtocol, all_tasks, find_run, task_name
+from pilotfish.client.session import PoolSession, all_tasks, find_run, task_name
 from pilotfish.errors import BadInput, did_you_mean
 
 CHUNK = 1000
@@ -55,7 +55,7 @@ class DescribedTasks:
     """Whether it is known what was typed or written for them."""
 
 
-def describe(master: PoolSessionProtocol, run: dict[str, Any], rows: Iterable[dict[str, Any]], ask: bool = True) -> DescribedTasks:
+def describe(master: PoolSession, run: dict[str, Any], rows: Iterable[dict[str, Any]], ask: bool = True) -> DescribedTasks:
     """Each task with its own command line, where that can be known; else with the name of its program or function.
 
     The rows come in the order of their indices. Without ``ask`` the master is not asked for the input of single tasks.
@@ -76,16 +76,16 @@ def describe(master: PoolSessionProtocol, run: dict[str, Any], rows: Iterable[di
     return DescribedTasks(recipe.names, matched(), known is not None)
 
 
-def with_commands(master: PoolSessionProtocol, run: dict[str, Any], rows: Iterable[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], str]]:
+def with_commands(master: PoolSession, run: dict[str, Any], rows: Iterable[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], str]]:
     return ((task.row, task.command) for task in describe(master, run, rows).found)
 
 
-def command_of(master: PoolSessionProtocol, run: dict[str, Any], row: dict[str, Any]) -> str:
+def command_of(master: PoolSession, run: dict[str, Any], row: dict[str, Any]) -> str:
     """The command line of one task."""
     return next(with_commands(master, run, [row]))[1]
 
 
-def _own_command(master: PoolSessionProtocol, row: dict[str, Any]) -> str:
+def _own_command(master: PoolSession, row: dict[str, Any]) -> str:
     """From the task's input, which the master keeps as long as the task may be run again."""
     name = str(row["name"])
     if row.get("kind") != "exec" or row["state"] == "done":
@@ -97,7 +97,7 @@ def _own_command(master: PoolSessionProtocol, row: dict[str, Any]) -> str:
         return name
 
 
-def named_task(master: PoolSessionProtocol, text: str) -> str | None:
+def named_task(master: PoolSession, text: str) -> str | None:
     """The task that a person means by ``3.17``, ``NAME.17`` or ``3.LABEL``; None if no run has such a name, or one has the whole of it."""
     if _run_named(master, text) is not None:
         return None
@@ -119,7 +119,7 @@ def named_task(master: PoolSessionProtocol, text: str) -> str | None:
     return None
 
 
-def _run_named(master: PoolSessionProtocol, name: str) -> dict[str, Any] | None:
+def _run_named(master: PoolSession, name: str) -> dict[str, Any] | None:
     with contextlib.suppress(BadInput):
         return find_run(master, name)
     return None
@@ -128,7 +128,7 @@ def _run_named(master: PoolSessionProtocol, name: str) -> dict[str, Any] | None:
 # --- runs that try some tasks of another once more ----------------------------------------------------------------------------------
 
 
-def keep_rerun(master: PoolSessionProtocol, origin: dict[str, Any], run: int, tasks: int) -> None:
+def keep_rerun(master: PoolSession, origin: dict[str, Any], run: int, tasks: int) -> None:
     """A run that tries again what failed in another keeps what its tasks are, whatever becomes of the other."""
     recipe = recipe_of(master, origin)
     if recipe is None:
@@ -141,7 +141,7 @@ def keep_rerun(master: PoolSessionProtocol, origin: dict[str, Any], run: int, ta
             note(line)
 
 
-def recipe_of(master: PoolSessionProtocol, run: dict[str, Any]) -> RunDescription | None:
+def recipe_of(master: PoolSession, run: dict[str, Any]) -> RunDescription | None:
     """What was written down for a run, or else what was typed."""
     if not str(run.get("command", "")).startswith("--"):
         return None
@@ -259,7 +259,7 @@ class RunDescription:
 
 
 @contextmanager
-def keep_register(master: PoolSessionProtocol, run: int, names: Values = ()) -> Iterator[Callable[[TaskDescription], None]]:
+def keep_register(master: PoolSession, run: int, names: Values = ()) -> Iterator[Callable[[TaskDescription], None]]:
     """Takes the tasks of a run in their order. If there are none, or they cannot be written down, the run does without."""
     packer = zlib.compressobj(1, wbits=31)
     packed = bytearray(packer.compress(_row(names)))
@@ -280,7 +280,7 @@ def keep_register(master: PoolSessionProtocol, run: int, names: Values = ()) -> 
                 _write(register_file(master, run), packed)
 
 
-def read_register(master: PoolSessionProtocol, run: int) -> RunDescription | None:
+def read_register(master: PoolSession, run: int) -> RunDescription | None:
     """None if there is none."""
     rows = _rows(register_file(master, run))
     names = next(rows, None)

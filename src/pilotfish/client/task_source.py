@@ -27,7 +27,7 @@ from pilotfish.applications.input_files import TravelFile
 from pilotfish.applications.sweeps.placeholders import Template, check_all_used, make_template
 from pilotfish.applications.sweeps.sweep import Sweep, make_sweep
 from pilotfish.applications.sweeps.task_list_file import ListedTask, TaskFile, read_task_file
-from pilotfish.client.session import PoolSessionProtocol, look, task_name
+from pilotfish.client.session import PoolSession, look, task_name
 from pilotfish.client.task_output import fetch_output
 from pilotfish.errors import BadInput, did_you_mean
 from pilotfish.model.contents import AwaitedFile
@@ -390,7 +390,7 @@ class PastOutputs:
 
     def __init__(self, pool: str) -> None:
         self._pool = pool
-        self._master: PoolSessionProtocol | None = None
+        self._master: PoolSession | None = None
         self._files_of = lru_cache(REMEMBERED)(self._ask)
 
     def __call__(self, inputs: Iterable[str]) -> list[str | TravelFile]:

@@ -16,6 +16,7 @@ import pytest
 import pilotfish
 from pilotfish.api import executor as module
 from pilotfish.api.executor import Executor, ExecutorBroken, LeftBehind
+from pilotfish.client.pools import PoolHandle
 from pilotfish.errors import BadInput, TaskFailed
 from pilotfish.model import messages as wire
 from pilotfish.model.task import Failure, TaskSpec
@@ -26,11 +27,11 @@ from tests.support.fake_slot import do_task, value_parcel
 WAIT_S = 30.0
 
 
-class FakePool:
+class FakePool(PoolHandle):
     """A pool whose master is a thread of the test."""
 
     def __init__(self, directory: Path) -> None:
-        self.directory = directory
+        super().__init__(directory)
         self.book = Book()
         self.left: list[str] = []
         self.closed = threading.Event()
@@ -46,7 +47,7 @@ class FakePool:
     def revive(self) -> None:
         self.master = self._make()
 
-    def wait_until_gone(self) -> list[str]:
+    def wait_until_gone(self, timeout_s: float = 0.0) -> list[str]:
         self.closed.set()
         return self.left
 
@@ -55,7 +56,7 @@ class FakePool:
 def pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakePool]:
     made = FakePool(tmp_path / "pool")
     monkeypatch.setattr(module, "private_pool", lambda workers: made)
-    monkeypatch.setattr(module, "shared_pool", lambda name: made)
+    monkeypatch.setattr(module, "ensure_pool", lambda name: made)
     yield made
     if made.master._thread.is_alive():
         made.master.kill()

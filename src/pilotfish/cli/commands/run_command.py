@@ -22,6 +22,7 @@ from pilotfish.applications.dagman.dag_file import read_dag
 from pilotfish.applications.dagman.node_tasks import node_tasks, task_list
 from pilotfish.applications.executable import executable_payload, executable_spec
 from pilotfish.applications.input_files import digests
+from pilotfish.applications.run_file import RunFile, load
 from pilotfish.applications.task_list import TaskNeeds
 from pilotfish.applications.task_options import TaskOptions, read_wishes
 from pilotfish.cli.commands.attach_command import RunOutcome, exit_status_of, follow, show_outcome
@@ -32,8 +33,8 @@ from pilotfish.cli.completions import complete_site
 from pilotfish.cli.shared_options import deadline_option, json_option, pool_option, share_option
 from pilotfish.cli.terminal.progress import HashingProgress, UploadProgressLine
 from pilotfish.cli.terminal.screen import Screen, clean, plural
-from pilotfish.client.run_handle import RunFile, forget_run, load
-from pilotfish.client.session import PoolSessionProtocol, RunUploadProtocol, connect
+from pilotfish.client.run_handle import forget_run
+from pilotfish.client.session import PoolSession, RunUpload, connect
 from pilotfish.client.site_selection import SiteSelection, read_selection
 from pilotfish.client.task_descriptions import TaskDescription, columns_of, keep_register
 from pilotfish.client.task_source import PastOutputs, RunRequest, TaskSource, make_source
@@ -186,7 +187,7 @@ def _refuse_list(program: str) -> None:
         raise BadInput(f"{program!r} is a file that may not be executed", advice)
 
 
-def connect_for(options: dict[str, Any]) -> PoolSessionProtocol:
+def connect_for(options: dict[str, Any]) -> PoolSession:
     """The master, told which sites the run is for."""
     wanted: SiteSelection = options["sites"]
     master = connect(options["pool"], start=True, workers=options["workers"] or wanted.local_cores)
@@ -251,7 +252,7 @@ def run_options_of(options: dict[str, Any]) -> dict[str, Any]:
     return {"share": name, "weight": weight, "deadline": options["deadline"] or 0.0, "speculate": options["speculate"]}
 
 
-def submit(master: PoolSessionProtocol, source: TaskSource, wanted: TaskOptions, options: dict[str, Any]) -> int:
+def submit(master: PoolSession, source: TaskSource, wanted: TaskOptions, options: dict[str, Any]) -> int:
     """Hand over all tasks."""
     sites = options["sites"].names
     new = master.begin(
@@ -282,12 +283,12 @@ def submit(master: PoolSessionProtocol, source: TaskSource, wanted: TaskOptions,
                 if source.from_files:
                     note(TaskDescription(shlex.join(task.argv), values, label))
                 submitting.one_more()
-        new.close()
+        new.confirm()
     return new.number
 
 
 @contextmanager
-def handing_over(master: PoolSessionProtocol, new: RunUploadProtocol, count: int, options: dict[str, Any]) -> Iterator[UploadProgressLine]:
+def handing_over(master: PoolSession, new: RunUpload, count: int, options: dict[str, Any]) -> Iterator[UploadProgressLine]:
     """Shows how far it is. Interrupted, the run is cancelled, because nobody could hand over the rest; refused, it never was."""
     screen = _progress_screen(options)
     submitting = UploadProgressLine(screen, time.monotonic, count)
@@ -313,7 +314,7 @@ def _progress_screen(options: dict[str, Any]) -> Screen:
     return screen
 
 
-def _after_submission(screen: Screen, master: PoolSessionProtocol, source: TaskSource, number: int, options: dict[str, Any]) -> int:
+def _after_submission(screen: Screen, master: PoolSession, source: TaskSource, number: int, options: dict[str, Any]) -> int:
     quiet = options["quiet"] or options["as_json"]
     if options["detach"]:
         if options["as_json"]:
@@ -327,7 +328,7 @@ def _after_submission(screen: Screen, master: PoolSessionProtocol, source: TaskS
     return _tell(screen, master, source, outcome, options)
 
 
-def _tell(screen: Screen, master: PoolSessionProtocol, source: TaskSource, outcome: RunOutcome, options: dict[str, Any]) -> int:
+def _tell(screen: Screen, master: PoolSession, source: TaskSource, outcome: RunOutcome, options: dict[str, Any]) -> int:
     has_files = bool(options["outputs"] or options["keep"]) or (
         source.listed is not None and source.launch.sandbox and any(task.outputs for task in source.listed)
     )
@@ -448,7 +449,7 @@ def _run_loaded(
     command: str,
     options: dict[str, Any],
     lines: Iterable[TaskDescription] = (),
-    ended: Callable[[PoolSessionProtocol, RunOutcome], None] | None = None,
+    ended: Callable[[PoolSession, RunOutcome], None] | None = None,
 ) -> int:
     """``lines`` tell what its tasks are. ``ended`` is called when the run was followed to its end."""
     screen = Screen.of()
@@ -494,7 +495,7 @@ def _show_run_file(screen: Screen, loaded: RunFile, as_json: bool) -> None:
         screen.line(f"Would run {plural(tasks, 'task')} of {loaded.path.name}.")
 
 
-def _submit(master: PoolSessionProtocol, loaded: RunFile, command: str, options: dict[str, Any], lines: Iterable[TaskDescription]) -> int:
+def _submit(master: PoolSession, loaded: RunFile, command: str, options: dict[str, Any], lines: Iterable[TaskDescription]) -> int:
     run_options = RunOptions(
         name=options["name"],
         command=command,
@@ -515,7 +516,7 @@ def _submit(master: PoolSessionProtocol, loaded: RunFile, command: str, options:
         with keep_register(master, new.number) as note:
             for line in lines:
                 note(line)
-        new.close()
+        new.confirm()
     return new.number
 
 
@@ -534,7 +535,7 @@ def read_expression(option: str, text: str) -> str:
         raise BadInput(f"{option}: {problem}", f"Write {option} '{EXAMPLES[option]}'; more: docs/reference/expressions.md") from problem
 
 
-def warn_of_unknown(master: PoolSessionProtocol, wanted: TaskOptions) -> None:
+def warn_of_unknown(master: PoolSession, wanted: TaskOptions) -> None:
     """A worker to come may have any property, so that a misspelt one is no error. Nobody would see it for hours, though."""
     if not (wanted.requirement or wanted.rank):
         return

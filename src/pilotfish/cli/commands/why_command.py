@@ -15,7 +15,7 @@ from pilotfish.cli.shared_options import json_option, pool_option
 from pilotfish.cli.site_commands.site_requests import site_rows
 from pilotfish.cli.terminal.screen import Screen, clean, plural
 from pilotfish.client.run_handle import state_of_run, why_manager_failed
-from pilotfish.client.session import PoolSessionProtocol, all_tasks, find_run, look, task_name
+from pilotfish.client.session import PoolSession, all_tasks, find_run, look, task_name
 from pilotfish.client.task_descriptions import command_of, named_task
 from pilotfish.client.task_output import fetch_output, last_line
 from pilotfish.errors import BadInput, PilotfishError
@@ -47,7 +47,7 @@ def why(subject: str | None, pool: str, as_json: bool) -> None:
         show_reasons(screen, answer)
 
 
-def _arguments(master: PoolSessionProtocol, subject: str | None) -> dict[str, Any]:
+def _arguments(master: PoolSession, subject: str | None) -> dict[str, Any]:
     if subject is None:
         return {"run": find_run(master, None)["run"]}
     if "." in subject and subject.replace(".", "", 1).isdigit():
@@ -72,7 +72,7 @@ def _arguments(master: PoolSessionProtocol, subject: str | None) -> dict[str, An
         raise
 
 
-def _with_command(master: PoolSessionProtocol, task: str, answer: dict[str, Any]) -> dict[str, Any]:
+def _with_command(master: PoolSession, task: str, answer: dict[str, Any]) -> dict[str, Any]:
     """Says which parameters a task has."""
     row = master.ask("task", task=task)
     command = command_of(master, master.ask("run", run=row["run"]), row)
@@ -81,7 +81,7 @@ def _with_command(master: PoolSessionProtocol, task: str, answer: dict[str, Any]
     return {**answer, "sentence": sentence, "command": command, **({"wrote": wrote} if wrote else {})}
 
 
-def _of_run(master: PoolSessionProtocol, number: int, answer: dict[str, Any]) -> dict[str, Any]:
+def _of_run(master: PoolSession, number: int, answer: dict[str, Any]) -> dict[str, Any]:
     """The state in the one word that ``status`` has for it; of a run that ended badly, how many tasks failed and mostly why."""
     run = master.ask("run", run=number)
     state = state_of_run(run)
@@ -109,7 +109,7 @@ def _about_deadline(run: dict[str, Any]) -> list[dict[str, Any]]:
     return [{"code": "deadline", "text": text, "commands": [f"pilotfish predict {run['run']}"]}]
 
 
-def _mostly(master: PoolSessionProtocol, run: dict[str, Any]) -> dict[str, Any]:
+def _mostly(master: PoolSession, run: dict[str, Any]) -> dict[str, Any]:
     """How many failed, and what most of those that did so by themselves have in common."""
     number = run["run"]
     causes: Counter[str] = Counter()
@@ -131,7 +131,7 @@ def _mostly(master: PoolSessionProtocol, run: dict[str, Any]) -> dict[str, Any]:
     return {"code": cause, "text": text, "commands": commands}
 
 
-def _given_up(master: PoolSessionProtocol, run: dict[str, Any]) -> str:
+def _given_up(master: PoolSession, run: dict[str, Any]) -> str:
     """How many never got their turn, and why."""
     count = run["counts"].get("cancelled", 0)
     if not count:

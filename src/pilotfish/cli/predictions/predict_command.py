@@ -70,9 +70,7 @@ def predict(run: str | None, record: bool, replicas: int | None, pool: str, as_j
         _show(screen, seen, found, answer, foresight, (low, high))
 
 
-def _answer(
-    seen: OfflinePool, run: Run, foresight: FinishEstimate, band: Band, factor: float, tested: int
-) -> dict[str, Any]:
+def _answer(seen: OfflinePool, run: Run, foresight: FinishEstimate, band: Band, factor: float, tested: int) -> dict[str, Any]:
     median = foresight.median_s
     return {
         "run": run.id,

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 from pilotfish.cli.terminal.screen import Screen, clean, plural
-from pilotfish.client.session import NoPool, PoolSessionProtocol, connect, connect_if_served
+from pilotfish.client.session import NoPool, PoolSession, connect, connect_if_served
 from pilotfish.client.site_selection import find_site
 from pilotfish.errors import BadInput, PilotfishError
 from pilotfish.model.site import LOCAL
@@ -15,7 +15,7 @@ from pilotfish.model.site import LOCAL
 # --- masters --------------------------------------------------------------------------------------------------------------------------
 
 
-def served(pool: str) -> PoolSessionProtocol | None:
+def served(pool: str) -> PoolSession | None:
     """The master of a pool if one is at work; none is started."""
     try:
         return connect_if_served(pool)
@@ -23,7 +23,7 @@ def served(pool: str) -> PoolSessionProtocol | None:
         return None
 
 
-def masters_at_work() -> Iterator[PoolSessionProtocol]:
+def masters_at_work() -> Iterator[PoolSession]:
     """Sites are the same for all pools."""
     from pilotfish.client.pools import find_pools
 
@@ -72,6 +72,6 @@ def add_workers(words: Sequence[str], pool: str, as_json: bool) -> None:
         screen.line(f"Asked site {clean(name)} for {plural(len(pilots), 'pilot')}: {', '.join(pilots)}. Look: pilotfish sites")
 
 
-def site_rows(master: PoolSessionProtocol) -> list[dict[str, Any]]:
+def site_rows(master: PoolSession) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = master.ask("sites")
     return rows

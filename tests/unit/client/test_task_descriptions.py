@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from pilotfish.client.run_options import RunRequest
 from pilotfish.client.task_descriptions import read_recipe
-from pilotfish.client.task_source import RunRequest, make_source
+from pilotfish.client.task_source import make_source
 
 
 def row(command: str, tasks: int, cwd: Path) -> dict[str, Any]:

@@ -191,6 +191,21 @@ def test_executables_in_sandboxes_bring_their_files_back(pool: PoolHandle, tmp_p
         assert "done" in second.why()
 
 
+def test_python_and_the_command_line_show_the_same_of_a_run(pool: PoolHandle) -> None:
+    with Run("both", pool=pool) as run:
+        waited = [run.executable(["echo", "a b"]), run.submit(abs, -1), run.executable(["false"])]
+        for future in waited:
+            future.exception(WAIT_S)
+        shown = list(run.tasks())
+        assert [row["command"] for row in shown] == ["echo 'a b'", "abs", "false"]
+        assert [row["command"] for row in run.tasks("failed")] == ["false"]
+        command = [sys.executable, "-m", "pilotfish", "tasks", "both", "--json", "--pool", pool.name]
+        assert json.loads(subprocess.run(command, capture_output=True, check=True, timeout=WAIT_S).stdout) == shown
+        run.close()
+    command = [sys.executable, "-m", "pilotfish", "tasks", "both", "--json", "--pool", pool.name]
+    assert json.loads(subprocess.run(command, capture_output=True, check=True, timeout=WAIT_S).stdout) == shown
+
+
 def test_an_executable_whose_directory_no_worker_has_fails_at_once_and_says_what_helps(pool: PoolHandle) -> None:
     with Run(pool=pool, sites="local") as run:
         lost = run.executable(["echo", "1"], cwd="/no/such/place")

@@ -18,6 +18,7 @@ from pilotfish.errors import BadInput, PilotfishError
 from pilotfish.model.messages import EndedItem
 from pilotfish.model.states import CANCELLED, DONE, FAILED, TASK_STATES
 from pilotfish.model.task import Failure, RunOptions, TaskSpec
+from pilotfish.store.pool_directory import pool_home
 
 MOST_ROWS = 10_000
 """As many as the real one gives in one answer."""
@@ -141,6 +142,7 @@ class FakeMaster(PoolSession):
     ended that are gone."""
 
     def __init__(self, outcome: Callable[[list[str]], Outcome] = echo) -> None:
+        self.directory = pool_home("default").directory
         self.contents = None
         self.outcome = outcome
         self.runs: dict[int, FakeRun] = {}
@@ -165,6 +167,7 @@ class FakeMaster(PoolSession):
         if not self.exists and not start:
             raise NoPool(f"nothing has been run in the pool {pool!r} yet", "Start: pilotfish run -- COMMAND")
         self.workers_asked = workers
+        self.directory = pool_home(pool).directory
         return self
 
     def end(self, run: FakeRun, index: int, task: FakeTask) -> None:

@@ -70,9 +70,9 @@ class _ExecutorSession(RunFutures):
 
     broken: ExecutorBroken | None = None
 
-    def submit(self, future: FutureType, spec: int, payload: Parcel, needs: TaskNeeds = NOTHING) -> FutureType:
+    def submit(self, future: FutureType, spec: int, payload: Parcel, needs: TaskNeeds = NOTHING, command: str = "") -> FutureType:
         future.add_done_callback(self._look)
-        return super().submit(future, spec, payload, needs)
+        return super().submit(future, spec, payload, needs, command)
 
     def ended(self, items: list[EndedItem], body: memoryview) -> None:
         super().ended(items, body)

@@ -160,7 +160,7 @@ class Run:
         future = ExecutableFuture(self._session)
         if kept:
             future.keep = kept
-        return self._session.submit(future, spec, payload, needs)
+        return self._session.submit(future, spec, payload, needs, shlex.join(map(os.fsdecode, argv)))
 
     def work(
         self, worker: Callable[[], Any], parameters: Any, *, after: Iterable[TaskFuture[Any]] = (), **wishes: Unpack[TaskKeywords]
@@ -197,6 +197,10 @@ class Run:
         """The run's row, as ``pilotfish status --json`` shows it."""
         row: dict[str, Any] = self._session.session.ask("run", run=self.id)
         return {**row, "state": state_of_run(row)}
+
+    def tasks(self, state: str | None = None) -> Iterator[dict[str, Any]]:
+        """The rows of its tasks, or of those in a ``state``, as ``pilotfish tasks --json`` shows them."""
+        return self._session.tasks(state)
 
     def why(self) -> str:
         """Why the run is where it is, in words."""

@@ -9,14 +9,15 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, TypeVar
 
 from pilotfish.api.futures import TaskFuture
 from pilotfish.applications.parcel import Parcel
 from pilotfish.applications.task_list import NOTHING, TaskNeeds
 from pilotfish.client.pools import PoolHandle
-from pilotfish.client.session import PoolSession
+from pilotfish.client.session import PoolSession, all_tasks
+from pilotfish.client.task_descriptions import TaskDescription, TaskRegister, described_rows
 from pilotfish.errors import ConnectionFailed, PilotfishError
 from pilotfish.model.messages import EndedItem
 from pilotfish.model.task import RunOptions, TaskSpec
@@ -57,6 +58,7 @@ class RunFutures:
         except PilotfishError:
             self.client.close()
             raise
+        self._register = TaskRegister(self.session.directory, self.run)
         _sessions.add(self)
 
     @property
@@ -76,12 +78,18 @@ class RunFutures:
     def register(self, spec: TaskSpec, code: bytes) -> int:
         return self.upload.spec(spec, code)
 
-    def submit(self, future: FutureType, spec: int, payload: Parcel, needs: TaskNeeds = NOTHING) -> FutureType:
+    def submit(self, future: FutureType, spec: int, payload: Parcel, needs: TaskNeeds = NOTHING, command: str = "") -> FutureType:
+        """Submit a task. ``command``: the command line of an executable, which is shown for it."""
+
         def enter(index: int) -> None:
             future.index = index
             self._futures[index] = future
+            if command:
+                self._register.note(index, TaskDescription(command))
 
         self.upload.add(spec, payload, needs, enter)
+        if command:
+            self._register.flush_if_due()
         return future
 
     def cancelled_here(self, future: TaskFuture[Any]) -> None:
@@ -111,6 +119,11 @@ class RunFutures:
         lines = [said["sentence"], *(reason["text"] for reason in said.get("reasons", ()))]
         return "\n".join(lines)
 
+    def tasks(self, state: str | None) -> Iterator[dict[str, Any]]:
+        """The rows of the run's tasks, with their descriptions."""
+        self._register.flush()
+        return described_rows(self.session, self.session.ask("run", run=self.run), all_tasks(self.session, self.run, state))
+
     def show_output(self, stdout: bytes, stderr: bytes) -> None:
         """What a task printed appears where the program prints, as if it had run here."""
         if self._echo:
@@ -132,6 +145,7 @@ class RunFutures:
             if future is not None:
                 future.ended(item, resolve(self.client.share, body[start:end]))
             start = end
+        self._register.flush_if_due()
         self._end_if_drained()
 
     def began(self, indices: list[int]) -> None:
@@ -172,6 +186,7 @@ class RunFutures:
             return
         self._forget_when_done = forget
         self._draining = True
+        self._register.flush()
         if self._private_workers:
             self._end_if_drained()
         elif self._finished.is_set():
@@ -187,6 +202,7 @@ class RunFutures:
         """Leave the run to the master: no more tasks will come from here, and nobody here waits for its end."""
         if self._owner == os.getpid() and not self._draining and self.client.failure is None:
             self._draining = True
+            self._register.flush()
             self.upload.close()
             self.client.close()
 

@@ -1,13 +1,11 @@
-"""Files of a pool beside its journal: what an application manager wrote, and what each task of a run is."""
+"""A run as clients show it: its state in one word, the log of its application manager, and how to forget it."""
 
 from __future__ import annotations
 
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 from pilotfish.client.session import PoolSession, all_tasks
-from pilotfish.store.pool_directory import pool_home
 
 IN_HAND = ("assigned", "running")
 TAIL_BYTES = 64 << 10
@@ -17,7 +15,7 @@ MANAGER_FAILED = "its application manager failed"
 
 def manager_log(master: PoolSession, run: int) -> bytes:
     """The end of what the manager of a run wrote; nothing if it wrote nothing, or the run has none."""
-    path = _directory(master) / f"application-{run}.log"
+    path = master.directory / f"application-{run}.log"
     try:
         with path.open("rb") as file:
             file.seek(max(0, path.stat().st_size - TAIL_BYTES))
@@ -51,19 +49,9 @@ def state_of_run(row: dict[str, Any]) -> str:
     return "waiting" if row["tasks"] else "open"
 
 
-def register_file(master: PoolSession, run: int) -> Path:
-    """Where it is written down what each task of a run is."""
-    return _directory(master) / f"register-{run}.gz"
-
-
 def forget_run(master: PoolSession, run: int) -> None:
-    """With what lies beside the journal for it."""
+    """Forget a run, and remove its files from the pool directory."""
     master.ask("forget", run=run)
-    directory = _directory(master)
     for name in (f"register-{run}.gz", f"application-{run}.log"):
         with suppress(OSError):
-            (directory / name).unlink()
-
-
-def _directory(master: PoolSession) -> Path:
-    return pool_home(str(master.ask("status")["pool"])).directory
+            (master.directory / name).unlink()

@@ -123,6 +123,7 @@ class PoolSession:
 
     def __init__(self, client: MasterClient) -> None:
         self.client = client
+        self.directory = client.pool_directory
         self.contents: Path | None = client.contents
         """Directory of large outputs that were fetched from workers."""
         self._submissions: dict[int, Submission] = {}

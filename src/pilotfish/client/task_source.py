@@ -35,7 +35,7 @@ from pilotfish.applications.task_options import TaskOptions
 from pilotfish.client.run_handle import forget_run
 from pilotfish.client.run_options import RunRequest
 from pilotfish.client.session import PoolSession, RunUpload, connect, look, task_name
-from pilotfish.client.task_descriptions import TaskDescription, columns_of, keep_register
+from pilotfish.client.task_descriptions import TaskDescription, TaskRegister, columns_of, command_in
 from pilotfish.client.task_output import fetch_output
 from pilotfish.errors import BadInput, PilotfishError, did_you_mean
 from pilotfish.model.contents import AwaitedFile
@@ -386,19 +386,21 @@ def submit_source(session: PoolSession, source: TaskSource, wanted: TaskOptions,
     with _upload(session, options, progress) as upload:
         specs: dict[str, int] = {}
         costs = source.costs()
-        with keep_register(session, upload.number, columns_of(source.sweep.names)) as note:
-            for place, (task, values, label) in enumerate(source.described()):
-                kind = wanted.name or source.program_of(task) or UNNAMED
-                if kind not in specs and len(specs) >= MAX_PROGRAMS:
-                    kind = UNNAMED
-                if kind not in specs:
-                    specs[kind] = upload.spec(*executable_spec(kind, source.launch, wanted))
-                payload, contents = executable_payload(task)
-                needs = TaskNeeds(source.parents(place), contents, costs[place] if costs else 1.0, source.awaited(place))
-                upload.add(specs[kind], payload, needs)
-                if source.from_files:
-                    note(TaskDescription(shlex.join(task.argv), values, label))
-                progress(upload.number, place + 1)
+        register = TaskRegister(session.directory, upload.number, columns_of(source.sweep.names))
+        for place, (task, values, label) in enumerate(source.described()):
+            kind = wanted.name or source.program_of(task) or UNNAMED
+            if kind not in specs and len(specs) >= MAX_PROGRAMS:
+                kind = UNNAMED
+            if kind not in specs:
+                specs[kind] = upload.spec(*executable_spec(kind, source.launch, wanted))
+            payload, contents = executable_payload(task)
+            needs = TaskNeeds(source.parents(place), contents, costs[place] if costs else 1.0, source.awaited(place))
+            upload.add(specs[kind], payload, needs)
+            if source.from_files:
+                register.note(place, TaskDescription(shlex.join(task.argv), values, label))
+                register.flush_if_due()
+            progress(upload.number, place + 1)
+        register.flush()
         upload.confirm()
     return upload.number
 
@@ -406,15 +408,24 @@ def submit_source(session: PoolSession, source: TaskSource, wanted: TaskOptions,
 def submit_tasks(
     session: PoolSession, tasks: TaskList, descriptions: Iterable[TaskDescription], options: RunOptions, progress: Progress
 ) -> int:
-    """Submit all tasks of a run file or DAG as one run; its number. If that fails, the run is cancelled."""
+    """Submit all tasks of a run file or DAG as one run; its number. If that fails, the run is cancelled.
+
+    Without ``descriptions``, an executable is described by its command line.
+    """
     with _upload(session, options, progress) as upload:
         numbers = [upload.spec(*spec) for spec in tasks.specs]
+        register = TaskRegister(session.directory, upload.number)
+        given = iter(descriptions)
         for place, entry in enumerate(tasks.take()):
             upload.add(numbers[entry.spec], entry.payload, entry.needs)
+            description = next(given, None)
+            if description is None and tasks.specs[entry.spec][0].kind == "exec":
+                description = TaskDescription(command_in(entry.payload))
+            if description is not None:
+                register.note(place, description)
+                register.flush_if_due()
             progress(upload.number, place + 1)
-        with keep_register(session, upload.number) as note:
-            for description in descriptions:
-                note(description)
+        register.flush()
         upload.confirm()
     return upload.number
 

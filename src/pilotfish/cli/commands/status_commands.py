@@ -16,7 +16,7 @@ from pilotfish.cli.terminal.screen import Column, Screen, clean, duration, fits,
 from pilotfish.client.pools import is_served
 from pilotfish.client.run_handle import IN_HAND, state_of_run
 from pilotfish.client.session import NoPool, all_tasks, connect, find_run, look
-from pilotfish.client.task_descriptions import describe, with_commands
+from pilotfish.client.task_descriptions import described_rows, with_commands
 from pilotfish.client.task_output import failure_note
 from pilotfish.model.site import LOCAL
 from pilotfish.model.states import TASK_STATES
@@ -210,8 +210,7 @@ def tasks(run: str | None, state: str | None, limit: int | None, offset: int, **
     master = look(options["pool"])
     row = find_run(master, run)
     if options["as_json"]:
-        found = describe(master, row, all_tasks(master, row["run"], state, offset, limit), ask=False).found
-        screen.json_list({**task.row, "command": task.command, "label": task.label or None} for task in found)
+        screen.json_list(described_rows(master, row, all_tasks(master, row["run"], state, offset, limit)))
         return
     if options["ids"]:
         for task in all_tasks(master, row["run"], state, offset, limit):

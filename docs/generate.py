@@ -25,7 +25,7 @@ from pilotfish.applications.task_list import TaskList
 from pilotfish.applications.task_options import KNOWN
 from pilotfish.cli.main import SECTIONS
 from pilotfish.cli.main import pilotfish as command_group
-from pilotfish.cli.terminal.error_messages import CAUSES, EXPLANATIONS
+from pilotfish.cli.terminal.error_messages import CAUSES, EXIT_STATUSES, EXPLANATIONS
 from pilotfish.config import QUANTITIES, SITE_KEYS
 from pilotfish.model import settings, site, states
 from pilotfish.model.settings import PoolSettings
@@ -233,6 +233,8 @@ def error_page() -> str:
         lines.append(f"| {code} | {explanation.meaning} | {', '.join(f'`{command}`' for command in explanation.commands)} |")
     lines += ["", "## Failure causes\n", "Shown in brackets after the message of a failure.\n", "| cause | meaning |", "|---|---|"]
     lines += [f"| {cause} | {meaning} |" for cause, meaning in CAUSES.items()]
+    lines += ["", "## Exit statuses\n", "| status | meaning |", "|---|---|"]
+    lines += [f"| {status} | {meaning} |" for status, meaning in EXIT_STATUSES.items()]
     return "\n".join(lines) + "\n"
 
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,9 @@ import pytest
 import pilotfish
 from pilotfish.api.run import Run
 from pilotfish.client.master_client import MasterClient
+from pilotfish.client.offline_pool import OfflinePool
 from pilotfish.client.pools import PoolHandle
+from pilotfish.client.session import NoPool
 from pilotfish.errors import TaskFailed
 from pilotfish.model.task import RunOptions
 from pilotfish.portable.processes import processes_of
@@ -189,6 +192,32 @@ def test_executables_in_sandboxes_bring_their_files_back(pool: PoolHandle, tmp_p
         assert first.usage is not None
         assert first.usage.wall_us > 0
         assert "done" in second.why()
+
+
+def test_python_and_the_command_line_show_the_same_of_a_run(pool: PoolHandle) -> None:
+    with Run("both", pool=pool) as run:
+        waited: list[Future[Any]] = [run.executable(["echo", "a b"]), run.submit(abs, -1), run.executable(["false"])]
+        for future in waited:
+            future.exception(WAIT_S)
+        shown = list(run.tasks())
+        assert [row["command"] for row in shown] == ["echo 'a b'", "abs", "false"]
+        assert [row["command"] for row in run.tasks("failed")] == ["false"]
+        command = [sys.executable, "-m", "pilotfish", "tasks", "both", "--json", "--pool", pool.name]
+        assert json.loads(subprocess.run(command, capture_output=True, check=True, timeout=WAIT_S).stdout) == shown
+        run.close()
+    command = [sys.executable, "-m", "pilotfish", "tasks", "both", "--json", "--pool", pool.name]
+    assert json.loads(subprocess.run(command, capture_output=True, check=True, timeout=WAIT_S).stdout) == shown
+
+
+def test_a_pool_can_be_read_without_its_master(pool: PoolHandle) -> None:
+    with Run(pool=pool) as run:
+        assert run.submit(abs, -1).result(WAIT_S) == 1
+    read, snapshot = OfflinePool.snapshot(pool.name)
+    assert read.served
+    assert (read.directory, list(read.state.runs), list(read.ended)) == (pool.directory, [run.id], [run.uid])
+    assert snapshot.now == read.now
+    with pytest.raises(NoPool, match="there is no pool 'nowhere' yet"):
+        OfflinePool.read("nowhere")
 
 
 def test_an_executable_whose_directory_no_worker_has_fails_at_once_and_says_what_helps(pool: PoolHandle) -> None:

@@ -6,14 +6,14 @@ import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, cast
 
 import msgspec
 
-from pilotfish.applications.parcel import pack, unpack
+from pilotfish.applications.parcel import Parcel, pack, unpack
 from pilotfish.applications.task_list import NOTHING, TaskNeeds
-from pilotfish.client.session import NoPool, RunNews
+from pilotfish.client.session import NoPool, PoolSession, RunNews, RunUpload, RunWatcher
+from pilotfish.client.submission import RunListener
 from pilotfish.core.explain.lookup import find_run
 from pilotfish.core.explain.run_reasons import status_of, why_run
 from pilotfish.core.machine import Machine
@@ -23,6 +23,7 @@ from pilotfish.model.ids import task_id
 from pilotfish.model.messages import EndedItem
 from pilotfish.model.states import CANCELLED, DONE, FAILED, TASK_STATES
 from pilotfish.model.task import Failure, RunOptions, TaskSpec
+from pilotfish.store.pool_directory import pool_home
 
 MOST_ROWS = 10_000
 """As many as the real one gives in one answer."""
@@ -45,7 +46,7 @@ class FakeTask:
 
 
 @dataclass
-class FakeRun:
+class FakeRun(RunUpload):
     number: int
     options: RunOptions
     master: FakeMaster
@@ -58,20 +59,25 @@ class FakeRun:
     elapsed_s: float = 3600.0
     incomplete: bool = False
     contents: dict[str, None] = field(default_factory=dict)
-    uid: str = ""
+    own_uid: str = ""
     closed_by: str = ""
     opened_at: float = field(default_factory=time.time)
+
+    @property
+    def uid(self) -> str:
+        return self.own_uid or f"uid-{self.number}"
 
     def spec(self, spec: TaskSpec, code: bytes) -> int:
         self.specs.append(spec)
         self.contents.update(dict.fromkeys(content.digest for content in spec.contents))
         return len(self.specs) - 1
 
-    def add(self, spec: int, payload: bytes, needs: TaskNeeds = NOTHING) -> None:
+    def add(self, spec: int, payload: Parcel, needs: TaskNeeds = NOTHING, register: Callable[[int], None] | None = None) -> None:
+        assert isinstance(payload, bytes)
         self.tasks.append(FakeTask(payload, spec, needs=needs))
         self.contents.update(dict.fromkeys(content.digest for content in needs.contents))
 
-    def close(self) -> None:
+    def confirm(self) -> None:
         if self.master.refusal is not None:
             self.tasks.clear()
             raise self.master.refusal
@@ -106,7 +112,7 @@ class FakeRun:
         ended = self.closed and all(task.state in END_STATES for task in self.tasks)
         return {
             "run": self.number,
-            "uid": self.uid or f"uid-{self.number}",
+            "uid": self.uid,
             "name": self.options.name,
             "command": self.options.command,
             "cwd": self.options.cwd,
@@ -131,18 +137,15 @@ class FakeRun:
         }
 
 
-class FakeWatcher:
+class FakeWatcher(RunWatcher):
     def __init__(self, news: list[RunNews], interrupt: bool) -> None:
-        self._news = news
+        self._told = news
         self._interrupt = interrupt
 
     def next(self, timeout_s: float) -> RunNews | None:
         if self._interrupt:
             raise KeyboardInterrupt
-        return self._news.pop(0) if self._news else None
-
-    def close(self) -> None:
-        pass
+        return self._told.pop(0) if self._told else None
 
 
 Outcome = tuple[int, bytes, dict[str, bytes]]
@@ -155,13 +158,13 @@ def echo(argv: list[str]) -> Outcome:
     return 0, " ".join(argv[1:]).encode() + b"\n", {}
 
 
-class FakeMaster:
+class FakeMaster(PoolSession):
     """``stuck`` tasks never start; ``reasons`` is what ``why`` says then. ``seen`` is what a site says of any pilot, ``ends`` how those
     ended that are gone."""
 
-    contents: Path | None = None
-
     def __init__(self, outcome: Callable[[list[str]], Outcome] = echo) -> None:
+        self.directory = pool_home("default").directory
+        self.contents = None
         self.outcome = outcome
         self.runs: dict[int, FakeRun] = {}
         self.asked: list[tuple[str, dict[str, Any]]] = []
@@ -185,6 +188,7 @@ class FakeMaster:
         if not self.exists and not start:
             raise NoPool(f"nothing has been run in the pool {pool!r} yet", "Start: pilotfish run -- COMMAND")
         self.workers_asked = workers
+        self.directory = pool_home(pool).directory
         return self
 
     def end(self, run: FakeRun, index: int, task: FakeTask) -> None:
@@ -197,7 +201,7 @@ class FakeMaster:
         task.state = "done" if status == 0 else "failed"
         task.failure = None if status == 0 else Failure("exit", "task", f"{argv[0]} ended with exit status {status}")
 
-    def begin(self, options: RunOptions) -> FakeRun:
+    def begin(self, options: RunOptions, uid: str = "", listener: RunListener | None = None) -> FakeRun:
         run = FakeRun(len(self.runs) + 1, options, self)
         self.runs[run.number] = run
         return run
@@ -381,10 +385,10 @@ class FakeMaster:
     def _ask_rerun(self, run: int, uid: str) -> dict[str, int]:
         old = self.runs[run]
         new = self.begin(old.options)
-        new.uid = uid
+        new.own_uid = uid
         new.specs = old.specs
         for task in old.tasks:
             if task.state == "failed":
                 new.add(task.spec, task.payload)
-        new.close()
+        new.confirm()
         return {"run": new.number, "tasks": len(new.tasks)}

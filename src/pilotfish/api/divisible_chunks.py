@@ -103,7 +103,7 @@ class ChunkWorkers:
         self._why = run.why
         self._function = timed(function)
         self._wanted = wanted
-        self._sites = run._session._submission.options.sites
+        self._sites = run._session.upload.sites
         self._calls: dict[tuple[str, str], CallEncoder] = {}
         self._draws = progress and sys.stderr is not None and sys.stderr.isatty()
         self.benchmarks: dict[str, float] = {}
@@ -113,7 +113,7 @@ class ChunkWorkers:
         """The names of workers that are there, each as often as chunks can run on it at the same time."""
         rows = [
             row
-            for row in self._session.client.ask("workers").data
+            for row in self._session.session.ask("workers")
             if row["connected"] and row["state"] in ("idle", "busy") and self._qualifies(row)
         ]
         self.benchmarks = _benchmarks(rows)
@@ -218,7 +218,7 @@ class ChunkWorkers:
         """Where there is room while a chunk is late; it is noted where that one is. None if it runs nowhere."""
         assert late.future is not None
         late.looked_at = time.monotonic()
-        late.avoid = self._session.client.ask("task", task=late.future.task_id).data["worker"] or ""
+        late.avoid = self._session.session.ask("task", task=late.future.task_id)["worker"] or ""
         if not late.avoid:
             return []
         idle = [seat for seat in self.seats() if seat != late.avoid]

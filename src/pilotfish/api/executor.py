@@ -13,11 +13,12 @@ from typing import Any, ParamSpec, TypeVar, Unpack
 
 from pilotfish.api.futures import TaskFuture
 from pilotfish.api.ordered_map import map_by
-from pilotfish.api.run_futures import FutureType, Pool, RunFutures, interpreter_ends, usable_cores
+from pilotfish.api.run_futures import FutureType, RunFutures, interpreter_ends, usable_cores
 from pilotfish.applications.parcel import Parcel
 from pilotfish.applications.python_call import CallEncoder
 from pilotfish.applications.task_list import NOTHING, TaskNeeds
 from pilotfish.applications.task_options import TaskKeywords, read_wishes
+from pilotfish.client.pools import ensure_pool, private_pool
 from pilotfish.errors import BadInput, PilotfishError
 from pilotfish.model.messages import EndedItem
 from pilotfish.model.task import RunOptions
@@ -39,18 +40,6 @@ class LeftBehind(PilotfishError):
     """Something of a private pool outlived it."""
 
     code = "P4102"
-
-
-def private_pool(workers: int) -> Pool:
-    from pilotfish.client import pools
-
-    return pools.private_pool(workers)
-
-
-def shared_pool(name: str) -> Pool:
-    from pilotfish.client import pools
-
-    return pools.ensure_pool(name)
 
 
 def initialized(function: Callable[..., Any], initializer: Callable[..., Any], initargs: tuple[Any, ...], token: str) -> Callable[..., Any]:
@@ -81,9 +70,9 @@ class _ExecutorSession(RunFutures):
 
     broken: ExecutorBroken | None = None
 
-    def submit(self, future: FutureType, spec: int, payload: Parcel, needs: TaskNeeds = NOTHING) -> FutureType:
+    def submit(self, future: FutureType, spec: int, payload: Parcel, needs: TaskNeeds = NOTHING, command: str = "") -> FutureType:
         future.add_done_callback(self._look)
-        return super().submit(future, spec, payload, needs)
+        return super().submit(future, spec, payload, needs, command)
 
     def ended(self, items: list[EndedItem], body: memoryview) -> None:
         super().ended(items, body)
@@ -135,31 +124,34 @@ class Executor(concurrent.futures.Executor):
         self._owner = os.getpid()
         self._session: RunFutures | None = None
         self._calls: CallEncoder | None = None
-        self._wrapped: weakref.WeakKeyDictionary[Callable[..., Any], Callable[..., Any]] = weakref.WeakKeyDictionary()
 
     def _start(self) -> RunFutures:
         """The session, made when the first task comes."""
         with self._lock:
             self._refuse()
             if self._session is None:
-                pool = shared_pool(self._pool) if self._pool is not None else private_pool(self._workers)
+                pool = ensure_pool(self._pool) if self._pool is not None else private_pool(self._workers)
                 options = RunOptions(name="executor", command="pilotfish.Executor", cwd=os.getcwd(), owned=True)
                 private_workers = self._workers if self._pool is None else 0
                 kind = RunFutures if self._initializer[0] is None else _ExecutorSession
                 session = kind(pool, options, private_workers=private_workers, echo=self._echo)
-                self._calls = CallEncoder(session.register, self._wanted)
+                self._calls = self._make_encoder(session)
                 # The session holds no reference to us, so that an executor nobody holds any more ends by itself.
                 weakref.finalize(self, session.finish, True).atexit = False
                 self._session = session
             return self._session
+
+    def _make_encoder(self, session: RunFutures) -> CallEncoder:
+        initializer, initargs = self._initializer
+        if initializer is None:
+            return CallEncoder(session.register, self._wanted)
+        return CallEncoder(session.register, self._wanted, wrap=lambda function: initialized(function, initializer, initargs, session.uid))
 
     def submit(self, fn: Callable[Arguments, Value], /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> TaskFuture[Value]:
         session = self._session or self._start()
         if self._shut or session.failure is not None:
             self._refuse()
         future: TaskFuture[Value] = TaskFuture(session)
-        if self._initializer[0] is not None:
-            fn = self._with_initializer(fn)
         assert self._calls is not None
         try:
             spec, payload = self._calls.encode(fn, args, kwargs)
@@ -183,15 +175,6 @@ class Executor(concurrent.futures.Executor):
     def _broken(self) -> bool:
         # Not public, but looked at by libraries that know the executors of the standard library.
         return self._session is not None and self._session.failure is not None
-
-    def _with_initializer(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        initializer, initargs = self._initializer
-        assert initializer is not None
-        wrapped = self._wrapped.get(function)
-        if wrapped is None:
-            assert self._session is not None
-            wrapped = self._wrapped[function] = initialized(function, initializer, initargs, self._session.uid)
-        return wrapped
 
     def map(
         self,

@@ -11,17 +11,18 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar, Unpack
 
-from pilotfish.api.executor import shared_pool
 from pilotfish.api.futures import ExecutableFuture, TaskFuture
 from pilotfish.api.ordered_map import map_by
-from pilotfish.api.run_futures import Pool, RunFutures
+from pilotfish.api.run_futures import RunFutures
 from pilotfish.applications.executable_encoder import ExecutableDefaults, ExecutableEncoder, ExecutableKeywords
 from pilotfish.applications.future_files import kept_by, take_promised
 from pilotfish.applications.python_call import PICKLE, CallEncoder, worker_payload, worker_spec
 from pilotfish.applications.task_list import NOTHING, TaskNeeds, read_cost
 from pilotfish.applications.task_options import TaskKeywords, read_wishes
+from pilotfish.client.pools import PoolHandle, ensure_pool
+from pilotfish.client.run_handle import state_of_run
 from pilotfish.client.run_options import RunKeywords, run_wishes
-from pilotfish.client.site_selection import list_places, read_place, use_places
+from pilotfish.client.site_selection import read_selection
 from pilotfish.errors import BadInput, PilotfishError
 from pilotfish.model.task import RunOptions
 
@@ -78,21 +79,22 @@ class Run:
         self,
         name: str = "",
         *,
-        pool: str | Pool = DEFAULT_POOL,
+        pool: str | PoolHandle = DEFAULT_POOL,
         sites: str | Sequence[str] = (),
         uid: str = "",
         **wishes: Unpack[RunKeywords],
     ) -> None:
-        place = shared_pool(pool) if isinstance(pool, str) else pool
+        selection = read_selection(sites)
+        place = ensure_pool(pool) if isinstance(pool, str) else pool
         options = RunOptions(
             name=name,
             command=shlex.join(sys.argv),
             cwd=os.getcwd(),
-            sites=tuple(read_place(text)[0] for text in list_places(sites)),
+            sites=selection.names,
             **run_wishes(wishes, time.time()),
         )
         self._session = RunFutures(place, options, uid)
-        use_places(self._session.client.ask, list_places(sites))
+        selection.use(self._session.session.ask)
         self._calls = CallEncoder(self._session.register)
         self._executables = ExecutableEncoder(self._session.register)
         self._plain = Submitter(self._session, self._calls)
@@ -117,9 +119,16 @@ class Run:
         """A Python call as a task."""
         return self._plain.submit(fn, *args, **kwargs)
 
-    def map(self, fn: Callable[..., Value], *iterables: Iterable[Any], timeout: float | None = None, chunksize: int = 1) -> Iterator[Value]:
-        """The results of ``fn`` over the iterables, in order."""
-        return self._plain.map(fn, *iterables, timeout=timeout, chunksize=chunksize)
+    def map(
+        self,
+        fn: Callable[..., Value],
+        *iterables: Iterable[Any],
+        timeout: float | None = None,
+        chunksize: int = 1,
+        buffersize: int | None = None,
+    ) -> Iterator[Value]:
+        """The results of ``fn`` over the iterables, in order. ``buffersize``: maximum number of tasks whose results are not yet taken."""
+        return self._plain.map(fn, *iterables, timeout=timeout, chunksize=chunksize, buffersize=buffersize)
 
     def options(
         self, *, after: Iterable[TaskFuture[Any]] = (), cost: float = 1.0, form: str = PICKLE, **wishes: Unpack[TaskKeywords]
@@ -151,7 +160,7 @@ class Run:
         future = ExecutableFuture(self._session)
         if kept:
             future.keep = kept
-        return self._session.submit(future, spec, payload, needs)
+        return self._session.submit(future, spec, payload, needs, shlex.join(map(os.fsdecode, argv)))
 
     def work(
         self, worker: Callable[[], Any], parameters: Any, *, after: Iterable[TaskFuture[Any]] = (), **wishes: Unpack[TaskKeywords]
@@ -182,12 +191,16 @@ class Run:
 
     def cancel(self) -> None:
         """Cancel every task that has not ended."""
-        self._session.client.ask("cancel", run=self.id)
+        self._session.session.ask("cancel", run=self.id)
 
     def status(self) -> dict[str, Any]:
-        """The row of the run; its ``status`` is the state that ``pilotfish status`` shows."""
-        row: dict[str, Any] = self._session.client.ask("run", run=self.id).data
-        return row
+        """The run's row, as ``pilotfish status --json`` shows it."""
+        row: dict[str, Any] = self._session.session.ask("run", run=self.id)
+        return {**row, "state": state_of_run(row)}
+
+    def tasks(self, state: str | None = None) -> Iterator[dict[str, Any]]:
+        """The rows of its tasks, or of those in a ``state``, as ``pilotfish tasks --json`` shows them."""
+        return self._session.tasks(state)
 
     def why(self) -> str:
         """Why the run is where it is, in words."""

@@ -1,24 +1,23 @@
-"""One run in one pool, from the side of the program that opened it: which future is which task, and how it all ends.
+"""The futures of one run: which future is which task, and how the run ends.
 
-A session outlives the Executor or Run in front of it for as long as somebody holds futures of it.
+They outlive their Executor or Run for as long as the program holds one of them.
 """
 
 from __future__ import annotations
 
 import os
-import secrets
 import sys
 import threading
 import weakref
-from collections.abc import Iterable
-from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from collections.abc import Iterable, Iterator
+from typing import Any, TypeVar
 
 from pilotfish.api.futures import TaskFuture
 from pilotfish.applications.parcel import Parcel
 from pilotfish.applications.task_list import NOTHING, TaskNeeds
-from pilotfish.client.master_client import MasterClient
-from pilotfish.client.submission import Submission
+from pilotfish.client.pools import PoolHandle
+from pilotfish.client.session import PoolSession, all_tasks
+from pilotfish.client.task_descriptions import TaskDescription, TaskRegister, described_rows
 from pilotfish.errors import ConnectionFailed, PilotfishError
 from pilotfish.model.messages import EndedItem
 from pilotfish.model.task import RunOptions, TaskSpec
@@ -27,34 +26,18 @@ from pilotfish.store.shared_payloads import resolve
 FutureType = TypeVar("FutureType", bound=TaskFuture[Any])
 
 
-class Pool(Protocol):
-    """A pool as ``client/pools.py`` hands it out."""
-
-    @property
-    def directory(self) -> Path: ...
-
-    def revive(self) -> None: ...
-
-    def wait_until_gone(self) -> list[str]:
-        """After its master was told to stop; what was left behind is listed, and an empty list is the proof that nothing was."""
-
-
 def usable_cores() -> int:
     """How many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def new_uid() -> str:
-    return secrets.token_hex(16)
 
 
 _sessions: weakref.WeakSet[RunFutures] = weakref.WeakSet()
 
 
 class RunFutures:
-    """The futures of one run. A pool with ``private_workers`` is the session's own, and ends with it."""
+    """The futures of one run. A pool with ``private_workers`` belongs to the run, and ends with it."""
 
-    def __init__(self, pool: Pool, options: RunOptions, uid: str = "", private_workers: int = 0, echo: bool = False) -> None:
+    def __init__(self, pool: PoolHandle, options: RunOptions, uid: str = "", private_workers: int = 0, echo: bool = False) -> None:
         self._pool = pool
         self._private_workers = private_workers
         self._echo = echo
@@ -67,23 +50,24 @@ class RunFutures:
         self._finished = threading.Event()
         self.left_behind: list[str] = []
         self.failure: PilotfishError | None = None
-        self.client = MasterClient.connect(pool.directory, pool.revive)
+        self.session = PoolSession.open(pool)
+        self.client = self.session.client
         self.client.on_end = self._at_end
         try:
-            self._submission: Submission = self.client.open_run(uid or new_uid(), options)
-            self.client.watch(self._submission, self)
+            self.upload = self.session.begin(options, uid, self)
         except PilotfishError:
             self.client.close()
             raise
+        self._register = TaskRegister(self.session.directory, self.run)
         _sessions.add(self)
 
     @property
     def run(self) -> int:
-        return self._submission.run
+        return self.upload.number
 
     @property
     def uid(self) -> str:
-        return self._submission.uid
+        return self.upload.uid
 
     @property
     def unfinished(self) -> int:
@@ -92,14 +76,20 @@ class RunFutures:
     # --- tasks --------------------------------------------------------------------------------------------------------------------
 
     def register(self, spec: TaskSpec, code: bytes) -> int:
-        return self.client.spec_number(self._submission, spec, code)
+        return self.upload.spec(spec, code)
 
-    def submit(self, future: FutureType, spec: int, payload: Parcel, needs: TaskNeeds = NOTHING) -> FutureType:
+    def submit(self, future: FutureType, spec: int, payload: Parcel, needs: TaskNeeds = NOTHING, command: str = "") -> FutureType:
+        """Submit a task. ``command``: the command line of an executable, which is shown for it."""
+
         def enter(index: int) -> None:
             future.index = index
             self._futures[index] = future
+            if command:
+                self._register.note(index, TaskDescription(command))
 
-        self.client.submit(self._submission, spec, payload, enter, needs)
+        self.upload.add(spec, payload, needs, enter)
+        if command:
+            self._register.flush_if_due()
         return future
 
     def cancelled_here(self, future: TaskFuture[Any]) -> None:
@@ -125,9 +115,14 @@ class RunFutures:
             self._end_if_drained()
 
     def why(self, **subject: Any) -> str:
-        said = self.client.ask("why", **subject).data
+        said = self.session.ask("why", **subject)
         lines = [said["sentence"], *(reason["text"] for reason in said.get("reasons", ()))]
         return "\n".join(lines)
+
+    def tasks(self, state: str | None) -> Iterator[dict[str, Any]]:
+        """The rows of the run's tasks, with their descriptions."""
+        self._register.flush()
+        return described_rows(self.session, self.session.ask("run", run=self.run), all_tasks(self.session, self.run, state))
 
     def show_output(self, stdout: bytes, stderr: bytes) -> None:
         """What a task printed appears where the program prints, as if it had run here."""
@@ -150,6 +145,7 @@ class RunFutures:
             if future is not None:
                 future.ended(item, resolve(self.client.share, body[start:end]))
             start = end
+        self._register.flush_if_due()
         self._end_if_drained()
 
     def began(self, indices: list[int]) -> None:
@@ -190,13 +186,14 @@ class RunFutures:
             return
         self._forget_when_done = forget
         self._draining = True
+        self._register.flush()
         if self._private_workers:
             self._end_if_drained()
         elif self._finished.is_set():
             self._part()  # somebody cancelled the run before we closed it
         elif self.client.failure is None:
             try:
-                self.client.close_run(self._submission)
+                self.upload.close()
             except ConnectionFailed:
                 if not self._ending:
                     raise
@@ -205,7 +202,8 @@ class RunFutures:
         """Leave the run to the master: no more tasks will come from here, and nobody here waits for its end."""
         if self._owner == os.getpid() and not self._draining and self.client.failure is None:
             self._draining = True
-            self.client.close_run(self._submission)
+            self._register.flush()
+            self.upload.close()
             self.client.close()
 
     def _end_if_drained(self) -> None:

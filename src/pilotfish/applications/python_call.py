@@ -30,6 +30,7 @@ from pilotfish.model.task import TaskSpec
 
 Register = Callable[[TaskSpec, bytes], int]
 """Gives a spec its number in the run; equal specs get the same."""
+Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 PYTHON = [sys.version_info.major, sys.version_info.minor]
 PICKLE, SOURCE = "pickle", "source"
@@ -138,6 +139,10 @@ def source_of(function: Callable[..., Any]) -> bytes:
     return source.encode()
 
 
+def _as_it_is(function: Callable[..., Any]) -> Callable[..., Any]:
+    return function
+
+
 def _rests_in_itself(function: object) -> bool:
     """Whether calling it twice means the same function twice: a plain function, a class, or a built-in one of a module."""
     if isinstance(function, types.BuiltinFunctionType):
@@ -146,14 +151,15 @@ def _rests_in_itself(function: object) -> bool:
 
 
 class CallEncoder:
-    """Turns calls into (spec number, payload) for one run and one set of wishes."""
+    """Turns calls into (spec number, payload) for one run and one set of wishes. What is sent of a function is ``wrap(function)``."""
 
-    def __init__(self, register: Register, wanted: TaskOptions = NOTHING_SPECIAL, form: str = PICKLE) -> None:
+    def __init__(self, register: Register, wanted: TaskOptions = NOTHING_SPECIAL, form: str = PICKLE, wrap: Wrap = _as_it_is) -> None:
         if form not in (PICKLE, SOURCE):
             raise BadInput(f"form: {form!r} is not known", f'write form="{PICKLE}" or form="{SOURCE}"')
         self._register = register
         self._wanted = wanted
         self._form = form
+        self._wrap = wrap
         self._known: dict[int, tuple[weakref.ref[Any], int]] = {}
         self._per_code: dict[int, set[bytes]] = {}
         self._carriers: dict[str, int] = {}
@@ -174,7 +180,7 @@ class CallEncoder:
         elif not _rests_in_itself(function):
             return None
         else:
-            code = cloudpickle.dumps(function, 5)
+            code = cloudpickle.dumps(self._wrap(function), 5)
             if not self._worth_a_spec(function, code):
                 return None
         number = self._register(self._wanted.spec("python", _show(function), self._launch(function.__name__)), code)
@@ -199,7 +205,7 @@ class CallEncoder:
         number = self._carriers.get(name)
         if number is None:
             spec = self._wanted.spec("python", name, self._launch("call"))
-            number = self._carriers[name] = self._register(spec, cloudpickle.dumps(operator.call, 5))
+            number = self._carriers[name] = self._register(spec, cloudpickle.dumps(self._wrap(operator.call), 5))
         return number
 
     def _launch(self, name: str) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from pilotfish.cli.terminal.pool_hints import DEFAULT_POOL
-from pilotfish.client.session import PoolSessionProtocol, connect_if_served
+from pilotfish.client.session import PoolSession, connect_if_served
 from pilotfish.errors import PilotfishError
 
 ANSWER_S = 2.0
@@ -177,22 +177,22 @@ def _numbers_like(start: str, count: int) -> list[int]:
     return [number for number in found if str(number).startswith(start)][:MOST_TASKS]
 
 
-def _runs(master: PoolSessionProtocol) -> Rows:
+def _runs(master: PoolSession) -> Rows:
     rows: Rows = master.ask("runs")
     return rows
 
 
-def _running(master: PoolSessionProtocol) -> Rows:
+def _running(master: PoolSession) -> Rows:
     unfinished_runs = [row["run"] for row in _runs(master) if unfinished(row)]
     return [task for run in unfinished_runs for task in master.ask("tasks", run=run, state="running", limit=MOST_TASKS)]
 
 
-def _workers(master: PoolSessionProtocol) -> Rows:
+def _workers(master: PoolSession) -> Rows:
     rows: Rows = master.ask("workers", all=False)
     return rows
 
 
-def _asked(context: click.Context, question: Callable[[PoolSessionProtocol], Rows]) -> Iterable[Rows]:
+def _asked(context: click.Context, question: Callable[[PoolSession], Rows]) -> Iterable[Rows]:
     """The answer of the pool that is meant; none when there is no master, or it takes too long."""
     try:
         with _at_most(ANSWER_S):

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import click
 
-from pilotfish.cli.terminal.error_messages import CANNOT, complain, exit_status
+from pilotfish.cli.terminal.error_messages import CANNOT, UsageError, complain, exit_status
 from pilotfish.cli.terminal.pool_hints import mean
 from pilotfish.errors import PilotfishError, did_you_mean
 
@@ -66,12 +66,6 @@ NUMBERS = {"a valid integer range": "a whole number", "a valid integer": "a whol
 COMPLETING = "_PILOTFISH_COMPLETE"
 """Set by the shell when it asks for completions."""
 COMMANDS = {name: entry for section in SECTIONS.values() for name, entry in section.items()}
-
-
-class UsageError(PilotfishError):
-    """The command line itself is wrong."""
-
-    code = "P1001"
 
 
 class LazyGroup(click.Group):

@@ -23,6 +23,7 @@ from pilotfish.applications.run_file import SHAPE, load
 from pilotfish.applications.task_list import TaskEntry, TaskList
 from pilotfish.client.master_client import MasterClient
 from pilotfish.client.submission import Submission
+from pilotfish.client.task_descriptions import TaskDescription, TaskRegister, command_in
 from pilotfish.errors import BadInput, ConnectionFailed, PilotfishError
 from pilotfish.model.messages import EndedItem
 from pilotfish.model.task import RunOptions
@@ -56,6 +57,7 @@ class ApplicationHost:
         self._pool: ThreadPoolExecutor | None = None
         self._thread = threading.current_thread()
         self._submission = submission
+        self._register = TaskRegister(client.pool_directory, submission.run)
         self._dealt_with = submission.advanced
         self._ended = 0
         self._tasks = TaskList(submission.next_index, manager.worker, self._added, self._post)
@@ -71,6 +73,7 @@ class ApplicationHost:
         finally:
             if self._pool is not None:
                 self._pool.shutdown()
+        self._register.flush()
         self._client.close_run(self._submission)
 
     def _begin(self) -> None:
@@ -129,7 +132,11 @@ class ApplicationHost:
 
     def _send(self, entries: list[TaskEntry], advance: int) -> None:
         if entries or advance >= 0:
-            self._client.submit_whole(self._submission, self._tasks, entries, advance)
+            indices = self._client.submit_whole(self._submission, self._tasks, entries, advance)
+            for index, entry in zip(indices, entries, strict=True):
+                if self._tasks.specs[entry.spec][0].kind == "exec":
+                    self._register.note(index, TaskDescription(command_in(entry.payload)))
+            self._register.flush_if_due()
 
     def _unfinished(self) -> bool:
         return self._ended < len(self._tasks)

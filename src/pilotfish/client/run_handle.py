@@ -1,26 +1,20 @@
-"""Files of a pool beside its journal: what an application manager wrote, and what each task of a run is."""
+"""A run as clients show it: its state in one word, the log of its application manager, and how to forget it."""
 
 from __future__ import annotations
 
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
-from pilotfish.applications.run_file import RunFile, load
-from pilotfish.applications.task_list import TaskList
-from pilotfish.client.master_client import MasterClient
-from pilotfish.client.session import PoolSessionProtocol, all_tasks
-from pilotfish.client.submission import Submission
-from pilotfish.store.pool_directory import pool_home
+from pilotfish.client.session import PoolSession, all_tasks
 
 TAIL_BYTES = 64 << 10
 MANAGER_FAILED = "its application manager failed"
 """The reason that the process of a manager gives when it has its run cancelled."""
 
 
-def manager_log(master: PoolSessionProtocol, run: int) -> bytes:
+def manager_log(master: PoolSession, run: int) -> bytes:
     """The end of what the manager of a run wrote; nothing if it wrote nothing, or the run has none."""
-    path = _directory(master) / f"application-{run}.log"
+    path = master.directory / f"application-{run}.log"
     try:
         with path.open("rb") as file:
             file.seek(max(0, path.stat().st_size - TAIL_BYTES))
@@ -29,7 +23,7 @@ def manager_log(master: PoolSessionProtocol, run: int) -> bytes:
         return b""
 
 
-def why_manager_failed(master: PoolSessionProtocol, row: dict[str, Any]) -> bytes:
+def why_manager_failed(master: PoolSession, row: dict[str, Any]) -> bytes:
     """What the manager of a cancelled run wrote, unless somebody else cancelled it: then that is only the echo of it."""
     for task in all_tasks(master, row["run"], "cancelled", limit=1):
         if (task.get("failure") or {}).get("message") != MANAGER_FAILED:
@@ -37,38 +31,14 @@ def why_manager_failed(master: PoolSessionProtocol, row: dict[str, Any]) -> byte
     return manager_log(master, row["run"])
 
 
-def register_file(master: PoolSessionProtocol, run: int) -> Path:
-    """Where it is written down what each task of a run is."""
-    return _directory(master) / f"register-{run}.gz"
+def state_of_run(row: dict[str, Any]) -> str:
+    """The state of a run that people see. Rows of a master of the last version have no ``status``."""
+    return str(row.get("status") or row["state"])
 
 
-def forget_run(master: PoolSessionProtocol, run: int) -> None:
-    """With what lies beside the journal for it."""
+def forget_run(master: PoolSession, run: int) -> None:
+    """Forget a run, and remove its files from the pool directory."""
     master.ask("forget", run=run)
-    directory = _directory(master)
     for name in (f"register-{run}.gz", f"application-{run}.log"):
         with suppress(OSError):
-            (directory / name).unlink()
-
-
-def _directory(master: PoolSessionProtocol) -> Path:
-    return pool_home(str(master.ask("status")["pool"])).directory
-
-
-# Run files for those who submit: load one, and send what it holds.
-
-
-def send(client: MasterClient, run: Submission, tasks: TaskList) -> int:
-    """Send all tasks of a list; how many there were. Numbers in ``after`` count in the list, so the run must be new."""
-    numbers = [client.spec_number(run, *spec) for spec in tasks.specs]
-    entries = tasks.take()
-    for entry in entries:
-        client.submit(run, numbers[entry.spec], entry.payload, _ignore, entry.needs)
-    return len(entries)
-
-
-def _ignore(index: int) -> None:
-    """Nobody waits for single tasks here."""
-
-
-__all__ = ["RunFile", "load", "send"]
+            (master.directory / name).unlink()

@@ -1,14 +1,26 @@
-"""Deadlines and shares as people write them: ``18:00``, ``2h``, ``2030-05-01 12:00``; ``alice``, ``alice:3``."""
+"""Options of a run: all that ``pilotfish run`` takes as one value, and how deadlines, shares and expressions are read.
+
+A deadline is ``18:00``, ``2h`` or ``2030-05-01 12:00``; a share is ``alice`` or ``alice:3``.
+"""
 
 from __future__ import annotations
 
 import math
+import os
 import re
+from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, TypedDict
 
-from pilotfish.errors import BadInput
+from pilotfish.applications.task_options import TaskOptions, read_wishes
+from pilotfish.client.session import PoolSession
+from pilotfish.client.site_selection import SiteSelection
+from pilotfish.errors import BadInput, did_you_mean
 from pilotfish.model.quantities import parse_seconds, show_seconds
+from pilotfish.model.task import RunOptions
+from pilotfish.portable.expressions.evaluation import BadExpression, parse
+from pilotfish.portable.expressions.worker_properties import INFO, lacks_quotes, worker_properties
 
 MAX_NAME = 200
 MAX_WEIGHT = 1e6
@@ -91,3 +103,151 @@ def run_wishes(wishes: RunKeywords, now: float) -> dict[str, Any]:
     if deadline is not None:
         found["deadline"] = read_deadline(deadline, "deadline", now)
     return found
+
+
+ANY_SITE = SiteSelection()
+
+
+@dataclass(frozen=True, slots=True)
+class RunRequest:
+    """What a person asked of ``pilotfish run``, before anything was made of it."""
+
+    # Source: what the tasks are.
+    command: tuple[str, ...] = ()
+    task_list: str | None = None
+    dag: str | None = None
+    parameters: tuple[str, ...] = ()
+    tables: tuple[str, ...] = ()
+    each_line: str | None = None
+    zipped: bool = False
+    after_dashes: bool = False
+    """``--`` stood before the command: it is a program, even if it looks like a run file."""
+    typed: str = ""
+    """The whole command line, to be typed again."""
+
+    # Resources: what each task needs.
+    cores: str | None = None
+    nodes: int | None = None
+    memory: str | None = None
+    gpus: float | None = None
+    resources: tuple[str, ...] = ()
+    time_limit: str | None = None
+    warn_signal: str | None = None
+    retries: int = 0
+
+    # Placement: which pool, which workers, which order.
+    pool: str = "default"
+    workers: int | None = None
+    sites: SiteSelection = ANY_SITE
+    requirement: str | None = None
+    rank: str | None = None
+    priority: int = 0
+    share: tuple[str, float] | None = None
+    deadline: float | None = None
+    max_failures: int = 0
+    speculate: bool | None = None
+
+    # Files: what travels with the tasks.
+    inputs: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
+    keep: tuple[str, ...] = ()
+    sandbox: bool | None = None
+    environment: tuple[str, ...] = ()
+    stdin: str | None = None
+
+    # Terminal: what the person sees.
+    name: str = ""
+    detach: bool = False
+    dry_run: bool = False
+    report: bool = False
+    quiet: bool = False
+    as_json: bool = False
+
+    @property
+    def is_sweep(self) -> bool:
+        return bool(self.parameters or self.tables or self.each_line or self.task_list)
+
+    @property
+    def silent(self) -> bool:
+        """No progress line is wanted."""
+        return self.quiet or self.as_json
+
+    def task_options(self) -> TaskOptions:
+        """What each task needs, checked as the Python interface checks it."""
+        wishes: dict[str, Any] = {"retries": self.retries, "priority": self.priority}
+        if self.command:
+            wishes["name"] = os.path.basename(self.command[0])
+        given = {"cores": self.cores, "nodes": self.nodes, "memory": self.memory, "gpus": self.gpus, "time": self.time_limit}
+        wishes |= {name: value for name, value in given.items() if value is not None}
+        if self.requirement is not None:
+            wishes["requirement"] = read_expression("--require", self.requirement)
+        if self.rank is not None:
+            wishes["rank"] = read_expression("--rank", self.rank)
+        if self.resources:
+            wishes["resources"] = dict(map(_read_resource, self.resources))
+        return read_wishes(wishes, "run")
+
+    def run_options(self, command: str, application: str = "") -> RunOptions:
+        """What the master is told about the run. ``command`` is shown for it; ``application`` is its run file, if that has a manager."""
+        share, weight = self.share or ("", 0.0)
+        return RunOptions(
+            name=self.name,
+            command=command,
+            cwd=os.getcwd(),
+            max_failures=self.max_failures,
+            application=application,
+            sites=self.sites.names,
+            speculate=self.speculate,
+            share=share,
+            weight=weight,
+            deadline=self.deadline or 0.0,
+        )
+
+
+def _read_resource(text: str) -> tuple[str, float]:
+    name, equals, amount = text.partition("=")
+    try:
+        value = float(amount)
+    except ValueError:
+        value = -1.0
+    if not (equals and name) or value < 0:
+        raise BadInput(f"--resource {text!r} is not NAME=AMOUNT", f"Write --resource {name or 'licence'}=1")
+    return name, value
+
+
+# --- --require and --rank -------------------------------------------------------------------------------------------------------------
+
+EXAMPLES = {"--require": "memory >= 8G", "--rank": "cores"}
+EVERYWHERE = tuple(worker_properties("", "", {}, {}, dict.fromkeys(INFO, "")))
+"""Properties that all workers have."""
+OF_THE_PAIR = ("held", "wanted")
+"""What only a rank may use: bytes of a task's inputs that are at the worker, and bytes of all its inputs."""
+
+
+def read_expression(option: str, text: str) -> str:
+    try:
+        return str(parse(text))
+    except BadExpression as problem:
+        raise BadInput(f"{option}: {problem}", f"Write {option} '{EXAMPLES[option]}'; more: docs/reference/expressions.md") from problem
+
+
+def property_warnings(session: PoolSession, wanted: TaskOptions) -> Iterator[str]:
+    """Warn of properties that no present worker has. They are no errors, because a later worker may have them."""
+    if not (wanted.requirement or wanted.rank):
+        return
+    here = [worker.get("properties", {}) for worker in session.ask("workers", all=False)]
+    for option, text, more in (("--require", wanted.requirement, ()), ("--rank", wanted.rank, OF_THE_PAIR)):
+        known = dict.fromkeys((*EVERYWHERE, *more, *(name for properties in here for name in properties)))
+        for name in parse(text).names if text else ():
+            quoted = f'A text stands in quotes: "{name}"' if text and lacks_quotes(name, parse(text), here) else ""
+            if name not in known and (warning := _warning(option, name, did_you_mean(name, known) or quoted, bool(here))):
+                yield warning
+
+
+def _warning(option: str, name: str, meant: str, any_here: bool) -> str:
+    """Without workers any property may come: only a likely mistake is worth a warning then."""
+    if name in OF_THE_PAIR:
+        return f"warning: {option}: only --rank may ask for {name}, which is about a task and a worker; here it is not known"
+    if not meant and not any_here:
+        return ""
+    return f"warning: {option}: no worker that is here has a property {name!r}. {meant}".rstrip()

@@ -1,111 +1,153 @@
-"""The real master behind the commands: a client of the pool's master, which is started if nobody listens."""
+"""Sessions with a pool's master: questions, runs to submit, runs to watch. Command line and Python interface use the same session."""
 
 from __future__ import annotations
 
 import queue
+import secrets
 import threading
-import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
+from pilotfish.applications.parcel import Parcel
 from pilotfish.applications.task_list import NOTHING, TaskNeeds
 from pilotfish.client.master_client import MasterClient
 from pilotfish.client.pools import PoolHandle, ensure_pool, is_served
-from pilotfish.client.submission import Submission
+from pilotfish.client.submission import RunListener, Submission
 from pilotfish.errors import BadInput, PilotfishError
 from pilotfish.model.messages import EndedItem
 from pilotfish.model.task import RunOptions, TaskSpec
 from pilotfish.store.pool_directory import pool_home
 
 PEEK_S = 2.0
+"""Seconds until a worker that does not answer is given up."""
+PAGE = 10_000
+"""Maximum number of rows in one answer."""
 
 
-class _Listener:
-    """Puts what the client's thread hears into a queue for the command's thread."""
+class NoPool(PilotfishError):
+    """Nothing was ever run in this pool."""
+
+    code = "P3101"
+
+
+@dataclass(frozen=True, slots=True)
+class RunNews:
+    """News of a run: tasks that ended, tasks that began, whether the run is over, or why there will be no more news."""
+
+    ended: tuple[EndedItem, ...] = ()
+    began: tuple[int, ...] = ()
+    finished: bool = False
+    lost: PilotfishError | None = None
+
+
+class RunWatcher:
+    """Queues the news of a run for the thread that asks for them."""
 
     def __init__(self) -> None:
-        self.heard: queue.SimpleQueue[RunNews] = queue.SimpleQueue()
-
-    def ended(self, items: list[EndedItem], body: memoryview) -> None:
-        self.heard.put(RunNews(ended=tuple(items)))
-
-    def began(self, indices: list[int]) -> None:
-        self.heard.put(RunNews(began=tuple(indices)))
-
-    def finished(self, counts: dict[str, int]) -> None:
-        self.heard.put(RunNews(finished=True))
-
-    def lost(self, error: PilotfishError) -> None:
-        self.heard.put(RunNews(lost=error))
+        self._news: queue.SimpleQueue[RunNews] = queue.SimpleQueue()
 
     def next(self, timeout_s: float) -> RunNews | None:
+        """Wait for news; None if there are none for ``timeout_s``."""
         try:
-            return self.heard.get(timeout=timeout_s)
+            return self._news.get(timeout=timeout_s)
         except queue.Empty:
             return None
 
-    def close(self) -> None:
-        """Nothing to do: the client that feeds it ends with the command."""
+    # --- called by the client's thread --------------------------------------------------------------------------------------------
+
+    def ended(self, items: list[EndedItem], body: memoryview) -> None:
+        self._news.put(RunNews(ended=tuple(items)))
+
+    def began(self, indices: list[int]) -> None:
+        self._news.put(RunNews(began=tuple(indices)))
+
+    def finished(self, counts: dict[str, int]) -> None:
+        self._news.put(RunNews(finished=True))
+
+    def lost(self, error: PilotfishError) -> None:
+        self._news.put(RunNews(lost=error))
 
 
 class RunUpload:
-    """A run that is being filled over the wire."""
+    """Sends the tasks of one run."""
 
     def __init__(self, client: MasterClient, submission: Submission) -> None:
+        self.number = submission.run
         self._client = client
         self._submission = submission
-        # A refusal of tasks is told to whoever listens to the run: us, until somebody watches it.
-        self._listener = submission.listener = _Listener()
-        self._added = 0
 
     @property
-    def number(self) -> int:
-        return self._submission.run
+    def uid(self) -> str:
+        return self._submission.uid
+
+    @property
+    def sites(self) -> tuple[str, ...]:
+        """The sites where the run may go; empty: all."""
+        return self._submission.options.sites
 
     def spec(self, spec: TaskSpec, code: bytes) -> int:
+        """The number of a spec in the run; equal specs have the same."""
         return self._client.spec_number(self._submission, spec, code)
 
-    def add(self, spec: int, payload: bytes, needs: TaskNeeds = NOTHING) -> None:
-        self._client.submit(self._submission, spec, payload, _ignore, needs)
-        self._added += 1
+    def add(self, spec: int, payload: Parcel, needs: TaskNeeds = NOTHING, register: Callable[[int], None] | None = None) -> None:
+        """Add a task; waits when the master cannot keep up. ``register`` gets its index before any news of it can come."""
+        self._client.submit(self._submission, spec, payload, register or _ignore, needs)
 
     def close(self) -> None:
+        """No more tasks will come."""
         self._client.close_run(self._submission)
+
+    def confirm(self) -> None:
+        """Close the run, and wait until all tasks are on the master's disk. Raises if the master refused some."""
+        # The master tells a refusal to the listener of the run. Nobody else listens to this run yet.
+        watcher = self._submission.listener
+        self.close()
         # The master answers in order: with this answer, everything before it is on its disk.
         known = self._client.ask("run", run=self.number).data["tasks"]
-        while (news := self._listener.next(0.0)) is not None:
+        while isinstance(watcher, RunWatcher) and (news := watcher.next(0.0)) is not None:
             if news.lost is not None:
                 raise news.lost
-        if known != self._added:
-            raise PilotfishError(f"the master has {known:,} of {self._added:,} tasks: it refused the others", "see: pilotfish doctor")
+        added = self._submission.next_index
+        if known != added:
+            raise PilotfishError(f"the master has {known:,} of {added:,} tasks: it refused the others", "see: pilotfish doctor")
 
 
 def _ignore(index: int) -> None:
-    """Nobody waits for single tasks here."""
+    """The caller does not wait for single tasks."""
 
 
 class PoolSession:
+    """A session with the master of one pool, which is started again when it dies."""
+
     def __init__(self, client: MasterClient) -> None:
-        self._client = client
+        self.client = client
+        self.directory = client.pool_directory
+        self.contents: Path | None = client.contents
+        """Directory of large outputs that were fetched from workers."""
         self._submissions: dict[int, Submission] = {}
-        self.contents = client.contents
+
+    @classmethod
+    def open(cls, pool: PoolHandle) -> PoolSession:
+        return cls(MasterClient.connect(pool.directory, pool.revive))
 
     def ask(self, kind: str, **arguments: Any) -> Any:
-        return self._client.ask(kind, **arguments).data
+        """Send a question or command and wait for the answer; a refusal is raised as PilotfishError."""
+        return self.client.ask(kind, **arguments).data
 
     def ask_bytes(self, kind: str, **arguments: Any) -> tuple[Any, bytes]:
-        reply = self._client.ask(kind, **arguments)
+        """The same for questions whose answer has bytes."""
+        reply = self.client.ask(kind, **arguments)
         return reply.data, reply.body
 
     def peek(self, task: str, stream: int, offset: int) -> bytes:
-        # The answer comes from the worker, which may be busy, stopped or dying: nobody should wait for it for ever.
+        """What a running task wrote to a stream beyond ``offset``; nothing if its worker does not answer in time."""
         heard: queue.SimpleQueue[bytes | PilotfishError] = queue.SimpleQueue()
 
         def ask() -> None:
             try:
-                heard.put(self._client.ask("tail", task=task, stream=stream, offset=offset).body)
+                heard.put(self.client.ask("tail", task=task, stream=stream, offset=offset).body)
             except PilotfishError as error:
                 heard.put(error)
 
@@ -118,175 +160,90 @@ class PoolSession:
             raise answer
         return answer
 
-    def begin(self, options: RunOptions) -> RunUpload:
-        submission = self._client.open_run(uuid.uuid4().hex, options, feeds=not options.application)
+    def begin(self, options: RunOptions, uid: str = "", listener: RunListener | None = None) -> RunUpload:
+        """Open a run, or find the one with this ``uid``. A ``listener`` hears of its tasks from the first on, with their results."""
+        submission = self.client.open_run(uid or secrets.token_hex(16), options, feeds=not options.application)
         self._submissions[submission.run] = submission
-        return RunUpload(self._client, submission)
+        self.client.watch(submission, listener or RunWatcher(), payloads=listener is not None)
+        return RunUpload(self.client, submission)
 
-    def watch(self, run: int, cursor: int) -> _Listener:
+    def watch(self, run: int, cursor: int) -> RunWatcher:
+        """Watch a run from the ``cursor``-th task that ended on."""
         submission = self._submissions.get(run)
         if submission is None:
             row = self.ask("run", run=run)
             options = RunOptions(name=row["name"], command=row["command"])
-            submission = self._client.open_run(row["uid"], options, feeds=False)
-            self._submissions[run] = submission
-        listener = _Listener()
-        self._client.watch(submission, listener, cursor=cursor, payloads=False)
-        return listener
+            submission = self._submissions[run] = self.client.open_run(row["uid"], options, feeds=False)
+        watcher = RunWatcher()
+        self.client.watch(submission, watcher, cursor=cursor, payloads=False)
+        return watcher
 
     def close(self) -> None:
-        self._client.close()
+        self.client.close()
 
 
-def connect_live(pool: str, start: bool, workers: int | None) -> PoolSession:
+# --- connecting -----------------------------------------------------------------------------------------------------------------------
+
+Connector = Callable[[str, bool, int | None], PoolSession]
+_connector: Connector | None = None
+"""Makes all sessions instead, if set: tests need no master then."""
+
+
+def use_connector(connector: Connector | None) -> None:
+    """Make sessions with ``connector`` from now on; None: with masters again."""
+    global _connector
+    _connector = connector
+
+
+def connect(pool: str, start: bool = False, workers: int | None = None) -> PoolSession:
+    """Open a session with a pool, and start its master if it does not run. ``start``: make the pool if there is none."""
+    if _connector is not None:
+        return _connector(pool, start, workers)
     if not start:
-        _require(pool)
-    found = ensure_pool(pool)
-    master = PoolSession(MasterClient.connect(found.directory, found.revive))
+        _require_pool(pool)
+    session = PoolSession.open(ensure_pool(pool))
     if start and workers is not None:
-        master.ask("workers_set", local=workers)
-    return master
+        session.ask("workers_set", local=workers)
+    return session
 
 
-def connect_to_look(pool: str) -> PoolSession:
-    """A client of a master that is started if need be. If somebody stopped it, it leaves the work alone."""
-    _require(pool)
-    found = ensure_pool(pool, looking=True)
-    return PoolSession(MasterClient.connect(found.directory, found.revive))
+def look(pool: str) -> PoolSession:
+    """The same for commands that only ask: a pool that a person stopped does not go on with its work."""
+    if _connector is not None:
+        return _connector(pool, False, None)
+    _require_pool(pool)
+    return PoolSession.open(ensure_pool(pool, looking=True))
 
 
-def _require(pool: str) -> None:
+def connect_if_served(pool: str) -> PoolSession | None:
+    """Open a session if a master runs; otherwise None. The session ends with that master."""
+    if _connector is not None:
+        return _connector(pool, False, None)
+    directory = pool_home(pool).directory
+    return PoolSession(MasterClient.connect(directory, patience_s=0.0)) if is_served(directory) else None
+
+
+def connect_to_stop(pool: PoolHandle) -> PoolSession:
+    """Open a session that does not start the master again."""
+    return PoolSession(MasterClient.connect(pool.directory))
+
+
+def _require_pool(pool: str) -> None:
     if not pool_home(pool).directory.is_dir():
         raise NoPool(f"nothing has been run in the pool {pool!r} yet", "Start: pilotfish run -- COMMAND")
 
 
-def _connect_live_if_served(pool: str) -> PoolSession | None:
-    """A client of a master that is there; it neither starts one nor waits for one."""
-    directory = pool_home(pool).directory
-    return PoolSession(MasterClient.connect(directory, None, patience_s=0.0)) if is_served(directory) else None
+# --- rows -----------------------------------------------------------------------------------------------------------------------------
 
 
-def connect_to_stop(found: PoolHandle) -> PoolSession:
-    """A client that lets the master go: it does not start it again."""
-    return PoolSession(MasterClient.connect(found.directory, None))
-
-
-# What the commands need of a master, and how they come by one.
-#
-# The commands know a master only through ``Master``: questions, runs to fill, runs to watch. ``connect`` makes the real one; tests put
-# their own in its place.
-
-PAGE = 10_000
-"""So many rows a master gives in one answer."""
-
-
-@dataclass(frozen=True, slots=True)
-class RunNews:
-    """What was heard of a run since the last time: tasks that ended, tasks that were seen running, and whether that was all."""
-
-    ended: tuple[EndedItem, ...] = ()
-    began: tuple[int, ...] = ()
-    finished: bool = False
-    lost: PilotfishError | None = None
-
-
-class RunWatcher(Protocol):
-    def next(self, timeout_s: float) -> RunNews | None:
-        """News, or None when there was none for so long."""
-
-    def close(self) -> None: ...
-
-
-class RunUploadProtocol(Protocol):
-    """A run that is being filled."""
-
-    @property
-    def number(self) -> int: ...
-
-    def spec(self, spec: TaskSpec, code: bytes) -> int:
-        """The number of a spec in the run."""
-
-    def add(self, spec: int, payload: bytes, needs: TaskNeeds = NOTHING) -> None:
-        """One more task; waits when the master cannot keep up."""
-
-    def close(self) -> None:
-        """There are no more. Returns when all of them are on the master's disk."""
-
-
-class PoolSessionProtocol(Protocol):
-    @property
-    def contents(self) -> Path | None:
-        """Where large outputs lie that were brought home."""
-
-    def ask(self, kind: str, **arguments: Any) -> Any:
-        """The answer to a question, or the outcome of a command; PilotfishError if it cannot be met."""
-
-    def ask_bytes(self, kind: str, **arguments: Any) -> tuple[Any, bytes]:
-        """The same for kinds that have bytes in their answer."""
-
-    def peek(self, task: str, stream: int, offset: int) -> bytes:
-        """What a running task wrote to a stream beyond ``offset``; nothing if its worker does not answer just now."""
-
-    def begin(self, options: RunOptions) -> RunUploadProtocol: ...
-
-    def watch(self, run: int, cursor: int) -> RunWatcher:
-        """Hear of the run's tasks from the ``cursor``-th that ended on."""
-
-    def close(self) -> None: ...
-
-
-class NoPool(PilotfishError):
-    """Nothing was ever run in this pool."""
-
-    code = "P3101"
-
-
-Connector = Callable[[str, bool, int | None], PoolSessionProtocol]
-
-
-def connect(pool: str, start: bool = False, workers: int | None = None) -> PoolSessionProtocol:
-    """The master of a pool, started again if it ended; with ``start`` the pool is made if there is none."""
-    return _connector(pool, start, workers)
-
-
-def look(pool: str) -> PoolSessionProtocol:
-    """The same for whoever only asks: what somebody stopped is not set going by that."""
-    if _connector is not _connect_live:
-        return _connector(pool, False, None)
-
-    return connect_to_look(pool)
-
-
-def connect_if_served(pool: str) -> PoolSessionProtocol | None:
-    """The master of a pool if there is one just now; none is started."""
-    if _connector is not _connect_live:
-        return _connector(pool, False, None)
-
-    return _connect_live_if_served(pool)
-
-
-def _connect_live(pool: str, start: bool, workers: int | None) -> PoolSessionProtocol:
-
-    return connect_live(pool, start, workers)
-
-
-_connector: Connector = _connect_live
-
-
-def use_connector(connector: Connector | None) -> None:
-    """Put another way to get a master in place; None brings the real one back."""
-    global _connector
-    _connector = connector or _connect_live
-
-
-def find_run(master: PoolSessionProtocol, wanted: str | None) -> dict[str, Any]:
+def find_run(master: PoolSession, wanted: str | None) -> dict[str, Any]:
     """The row of a run: a number, a name (the newest of that name), or None for the newest of all."""
     row: dict[str, Any] = master.ask("run", **({} if wanted is None else {"run": wanted}))
     return row
 
 
 def all_tasks(
-    master: PoolSessionProtocol, run: int, state: str | None = None, offset: int = 0, limit: int | None = None
+    master: PoolSession, run: int, state: str | None = None, offset: int = 0, limit: int | None = None
 ) -> Iterator[dict[str, Any]]:
     """The tasks of a run, a page at a time; without a limit all of them."""
     filtered = {"state": state} if state else {}

@@ -1,5 +1,8 @@
-"""A task's own command line, parameters and name, as they were written down or from what was typed: the master forgets the input of a
-task that is done.
+"""Descriptions of tasks: the command line, parameters and label of each task of a run.
+
+The master forgets the input of a task that is done. So whoever submits tasks also writes their descriptions to the run's register,
+``register-N.gz`` in the pool directory, and all clients read them from there: command line, ``--json`` and Python show the same. A sweep
+whose command line tells what each task is needs no register: its descriptions are made from the command line again.
 """
 
 from __future__ import annotations
@@ -10,9 +13,12 @@ import itertools
 import json
 import os
 import shlex
+import threading
+import time
 import zlib
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections import deque
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,8 +28,7 @@ from pilotfish.applications.sweeps.placeholders import make_template
 from pilotfish.applications.sweeps.sweep import make_sweep
 from pilotfish.applications.sweeps.tables import LINE
 from pilotfish.applications.sweeps.task_list_file import read_task_file
-from pilotfish.client.run_handle import register_file
-from pilotfish.client.session import PoolSessionProtocol, all_tasks, find_run, task_name
+from pilotfish.client.session import PoolSession, all_tasks, find_run, task_name
 from pilotfish.errors import BadInput, did_you_mean
 
 CHUNK = 1000
@@ -55,7 +60,7 @@ class DescribedTasks:
     """Whether it is known what was typed or written for them."""
 
 
-def describe(master: PoolSessionProtocol, run: dict[str, Any], rows: Iterable[dict[str, Any]], ask: bool = True) -> DescribedTasks:
+def describe(master: PoolSession, run: dict[str, Any], rows: Iterable[dict[str, Any]], ask: bool = True) -> DescribedTasks:
     """Each task with its own command line, where that can be known; else with the name of its program or function.
 
     The rows come in the order of their indices. Without ``ask`` the master is not asked for the input of single tasks.
@@ -68,7 +73,7 @@ def describe(master: PoolSessionProtocol, run: dict[str, Any], rows: Iterable[di
         for row in rows:
             line = next(itertools.islice(recipe.lines, row["index"] - position, None), None)
             position = row["index"] + 1
-            if line is not None:
+            if line is not None and line.command:
                 yield DescribedTask(row, line.told(), line.values, line.label)
             else:
                 yield DescribedTask(row, _own_command(master, row) if ask else str(row["name"]), None)
@@ -76,28 +81,41 @@ def describe(master: PoolSessionProtocol, run: dict[str, Any], rows: Iterable[di
     return DescribedTasks(recipe.names, matched(), known is not None)
 
 
-def with_commands(master: PoolSessionProtocol, run: dict[str, Any], rows: Iterable[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], str]]:
+def described_rows(master: PoolSession, run: dict[str, Any], rows: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """The rows of tasks for programs, with their command lines, labels and parameters."""
+    tasks = describe(master, run, rows, ask=False)
+    for task in tasks.found:
+        parameters = dict(zip(tasks.names, task.values or (), strict=False))
+        yield {**task.row, "command": task.command, "label": task.label or None, "parameters": parameters}
+
+
+def with_commands(master: PoolSession, run: dict[str, Any], rows: Iterable[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], str]]:
     return ((task.row, task.command) for task in describe(master, run, rows).found)
 
 
-def command_of(master: PoolSessionProtocol, run: dict[str, Any], row: dict[str, Any]) -> str:
+def command_of(master: PoolSession, run: dict[str, Any], row: dict[str, Any]) -> str:
     """The command line of one task."""
     return next(with_commands(master, run, [row]))[1]
 
 
-def _own_command(master: PoolSessionProtocol, row: dict[str, Any]) -> str:
+def _own_command(master: PoolSession, row: dict[str, Any]) -> str:
     """From the task's input, which the master keeps as long as the task may be run again."""
     name = str(row["name"])
     if row.get("kind") != "exec" or row["state"] == "done":
         return name
     _, payload = master.ask_bytes("payload", task=row["id"], which="input")
+    return command_in(payload) or name
+
+
+def command_in(payload: bytes) -> str:
+    """The command line in the input of an executable; empty if there is none."""
     try:
-        return shlex.join(json.loads(bytes(unpack(payload)[0]))["argv"]) if payload else name
+        return shlex.join(json.loads(bytes(unpack(payload)[0]))["argv"]) if payload else ""
     except (DamagedPayload, ValueError, KeyError):
-        return name
+        return ""
 
 
-def named_task(master: PoolSessionProtocol, text: str) -> str | None:
+def named_task(master: PoolSession, text: str) -> str | None:
     """The task that a person means by ``3.17``, ``NAME.17`` or ``3.LABEL``; None if no run has such a name, or one has the whole of it."""
     if _run_named(master, text) is not None:
         return None
@@ -119,7 +137,7 @@ def named_task(master: PoolSessionProtocol, text: str) -> str | None:
     return None
 
 
-def _run_named(master: PoolSessionProtocol, name: str) -> dict[str, Any] | None:
+def _run_named(master: PoolSession, name: str) -> dict[str, Any] | None:
     with contextlib.suppress(BadInput):
         return find_run(master, name)
     return None
@@ -128,7 +146,7 @@ def _run_named(master: PoolSessionProtocol, name: str) -> dict[str, Any] | None:
 # --- runs that try some tasks of another once more ----------------------------------------------------------------------------------
 
 
-def keep_rerun(master: PoolSessionProtocol, origin: dict[str, Any], run: int, tasks: int) -> None:
+def keep_rerun(master: PoolSession, origin: dict[str, Any], run: int, tasks: int) -> None:
     """A run that tries again what failed in another keeps what its tasks are, whatever becomes of the other."""
     recipe = recipe_of(master, origin)
     if recipe is None:
@@ -136,16 +154,15 @@ def keep_rerun(master: PoolSessionProtocol, origin: dict[str, Any], run: int, ta
     failed = [row["index"] for row in all_tasks(master, origin["run"], "failed")]
     if len(failed) != tasks:  # more failed since, and nobody knows which of them are meant
         return
-    with keep_register(master, run, recipe.names) as note:
-        for line in _only(recipe.lines, failed):
-            note(line)
+    register = TaskRegister(master.directory, run, recipe.names)
+    for place, line in enumerate(_only(recipe.lines, failed)):
+        register.note(place, line)
+    register.flush()
 
 
-def recipe_of(master: PoolSessionProtocol, run: dict[str, Any]) -> RunDescription | None:
-    """What was written down for a run, or else what was typed."""
-    if not str(run.get("command", "")).startswith("--"):
-        return None
-    return read_register(master, run["run"]) or read_recipe(run)
+def recipe_of(master: PoolSession, run: dict[str, Any]) -> RunDescription | None:
+    """The descriptions in the register of a run, or else those that its command line gives."""
+    return read_register(master.directory, run["run"]) or read_recipe(run)
 
 
 def _only(lines: Iterator[TaskDescription], indices: Iterable[int]) -> Iterator[TaskDescription]:
@@ -231,16 +248,20 @@ def _check_unchanged(path: str, opened_at: float) -> None:
         raise BadInput(f"{path} was changed after the run had begun", "")
 
 
-# What each task of a run is, written down when it is submitted: the files that say so may be edited or gone long before the run is.
+# --- registers ------------------------------------------------------------------------------------------------------------------------
 
-MOST_BYTES = 64 << 20
-"""Packed, that is millions of tasks. Those of a larger run are known as long as its files are as they were."""
+MAX_REGISTER_BYTES = 64 << 20
+"""Maximum size of a register: millions of tasks. A larger run has none; its tasks are known as long as its files are unchanged."""
+PIECE_TASKS = 1000
+"""Descriptions that are written together."""
+PIECE_S = 1.0
+"""Seconds until fewer descriptions are written, too."""
 
 Values = tuple[str, ...]
 
 
 class TaskDescription(NamedTuple):
-    """A task: its command line, its values of the run's parameters, and the name that a task list or DAG gave it."""
+    """A task: its command line, its values of the run's parameters, and the label that a task list or DAG gave it."""
 
     command: str
     values: Values = ()
@@ -250,60 +271,92 @@ class TaskDescription(NamedTuple):
         return f"{self.label}: {self.command}" if self.label else self.command
 
 
+UNDESCRIBED = TaskDescription("")
+
+
 @dataclass(frozen=True, slots=True)
 class RunDescription:
-    """The tasks of a run in their order, with the names of its parameters."""
+    """The tasks of a run in the order of their indices, with the names of its parameters."""
 
     names: Values
     lines: Iterator[TaskDescription]
 
 
-@contextmanager
-def keep_register(master: PoolSessionProtocol, run: int, names: Values = ()) -> Iterator[Callable[[TaskDescription], None]]:
-    """Takes the tasks of a run in their order. If there are none, or they cannot be written down, the run does without."""
-    packer = zlib.compressobj(1, wbits=31)
-    packed = bytearray(packer.compress(_row(names)))
-    noted = False
+class TaskRegister:
+    """Writes the descriptions of a run's tasks. May be used from any thread; a run does without if they cannot be written.
 
-    def note(line: TaskDescription) -> None:
-        nonlocal noted
-        noted = True
-        if len(packed) <= MOST_BYTES:
-            packed.extend(packer.compress(_row((line.label, line.command, *line.values))))
+    The register is a series of gzip members, each a list of JSON rows. The first row has the names of the parameters. A row is
+    [label, command, values…]; one that does not follow the row before it begins with its index.
+    """
 
-    try:
-        yield note
-    finally:
-        packed += packer.flush()
-        if noted and len(packed) <= MOST_BYTES:
-            with suppress(OSError):
-                _write(register_file(master, run), packed)
+    def __init__(self, directory: Path, run: int, names: Values = ()) -> None:
+        self._path = _register_path(directory, run)
+        self._names = names
+        self._too_large = False
+        self._waiting: deque[tuple[int, TaskDescription]] = deque()
+        self._flushed_at = time.monotonic()
+        self._lock = threading.Lock()
+
+    def note(self, index: int, description: TaskDescription) -> None:
+        """Keep a description until it is written. The caller notes tasks in the order of their indices."""
+        if not self._too_large:
+            self._waiting.append((index, description))
+
+    def flush_if_due(self) -> None:
+        """Write what waits, if it is much or waits for long."""
+        count = len(self._waiting)
+        if count >= PIECE_TASKS or (count and time.monotonic() - self._flushed_at >= PIECE_S):
+            self.flush()
+
+    def flush(self) -> None:
+        with self._lock, suppress(OSError):
+            self._flushed_at = time.monotonic()
+            if self._waiting:
+                self._append([self._waiting.popleft() for _ in range(len(self._waiting))])
+
+    def _append(self, described: list[tuple[int, TaskDescription]]) -> None:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
+        with open(os.open(self._path, flags, 0o600), "ab") as file:
+            rows: list[tuple[str | int, ...]] = [] if file.tell() else [self._names]
+            expected = -1 if file.tell() else 0
+            for index, one in described:
+                row = (one.label, one.command, *one.values)
+                rows.append(row if index == expected else (index, *row))
+                expected = index + 1
+            packed = gzip.compress(b"".join(json.dumps(row).encode() + b"\n" for row in rows), 1)
+            self._too_large = file.tell() + len(packed) > MAX_REGISTER_BYTES
+            if self._too_large:
+                self._path.unlink()
+            else:
+                file.write(packed)
 
 
-def read_register(master: PoolSessionProtocol, run: int) -> RunDescription | None:
-    """None if there is none."""
-    rows = _rows(register_file(master, run))
+def read_register(directory: Path, run: int) -> RunDescription | None:
+    """The register of a run; None if there is none."""
+    rows = _rows(_register_path(directory, run))
     names = next(rows, None)
-    return (
-        None
-        if names is None
-        else RunDescription(tuple(names), (TaskDescription(command, tuple(values), label) for label, command, *values in rows))
-    )
+    return None if names is None else RunDescription(tuple(names), _in_order(rows))
 
 
-def _row(texts: Values) -> bytes:
-    return json.dumps(texts).encode() + b"\n"
+def _in_order(rows: Iterator[list[Any]]) -> Iterator[TaskDescription]:
+    """One description per index, from 0 on; tasks in between that nobody described are UNDESCRIBED."""
+    position = index = 0
+    for row in rows:
+        if isinstance(row[0], int):
+            index, *row = row
+        if index >= position:  # otherwise another program wrote a later part first
+            yield from itertools.repeat(UNDESCRIBED, index - position)
+            label, command, *values = row
+            yield TaskDescription(command, tuple(values), label)
+            position = index + 1
+        index += 1
+
+
+def _register_path(directory: Path, run: int) -> Path:
+    return directory / f"register-{run}.gz"
 
 
 def _rows(path: Path) -> Iterator[list[Any]]:
     with suppress(OSError, EOFError, ValueError, zlib.error), gzip.open(path) as file:
         for text in file:
             yield json.loads(text)
-
-
-def _write(path: Path, content: bytearray) -> None:
-    """Whole or not at all."""
-    new = path.with_suffix(".new")
-    with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "wb") as file:
-        file.write(content)
-    new.rename(path)

@@ -9,7 +9,7 @@ from typing import Any
 from pilotfish.applications.executable import Completed, decode_completed
 from pilotfish.applications.parcel import unpack
 from pilotfish.applications.python_result import decode_value
-from pilotfish.client.session import PoolSessionProtocol
+from pilotfish.client.session import PoolSession
 
 ENDED_BY_ITSELF = ("exit", "signal")
 
@@ -77,7 +77,7 @@ def _traceback(meta: bytes) -> str:
     return str(said.get("traceback") or "")
 
 
-def fetch_output(master: PoolSessionProtocol, row: dict[str, Any]) -> TaskOutput:
+def fetch_output(master: PoolSession, row: dict[str, Any]) -> TaskOutput:
     if row["state"] not in ("done", "failed"):
         return TaskOutput(row, b"")
     _, payload = master.ask_bytes("payload", task=row["id"], which="result")

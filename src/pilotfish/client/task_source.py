@@ -1,4 +1,4 @@
-"""From the options of ``pilotfish run`` to the tasks: checked before anything is started, made one by one when they are submitted."""
+"""From the options of ``pilotfish run`` to tasks: checked before anything is started, made one by one while they are submitted."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import re
 import shlex
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import lru_cache
@@ -19,6 +20,8 @@ from pilotfish.applications.executable import (
     check_inputs,
     check_outputs,
     check_signal,
+    executable_payload,
+    executable_spec,
     expand_inputs,
     program_beside,
 )
@@ -27,11 +30,17 @@ from pilotfish.applications.input_files import TravelFile
 from pilotfish.applications.sweeps.placeholders import Template, check_all_used, make_template
 from pilotfish.applications.sweeps.sweep import Sweep, make_sweep
 from pilotfish.applications.sweeps.task_list_file import ListedTask, TaskFile, read_task_file
-from pilotfish.client.session import PoolSessionProtocol, look, task_name
+from pilotfish.applications.task_list import TaskList, TaskNeeds
+from pilotfish.applications.task_options import TaskOptions
+from pilotfish.client.run_handle import forget_run
+from pilotfish.client.run_options import RunRequest
+from pilotfish.client.session import PoolSession, RunUpload, connect, look, task_name
+from pilotfish.client.task_descriptions import TaskDescription, TaskRegister, columns_of, command_in
 from pilotfish.client.task_output import fetch_output
-from pilotfish.errors import BadInput, did_you_mean
+from pilotfish.errors import BadInput, PilotfishError, did_you_mean
 from pilotfish.model.contents import AwaitedFile
 from pilotfish.model.environment import without_secrets
+from pilotfish.model.task import UNNAMED, RunOptions
 
 INTERPRETER = re.compile(r"(python|pypy|perl|ruby|Rscript|julia|node|lua|bash|dash|ksh|zsh|sh)[0-9.]*")
 PLAIN_WORD = re.compile(r"[\w@%+=:,./{}#-]+")
@@ -40,26 +49,12 @@ TEXT_BYTES = 256
 SHOWN_COMMAND = 60
 NOT_PASSED = ("PILOTFISH_", "BASH_FUNC_")
 
+MAX_PROGRAMS = 50
+"""Maximum number of programs in a task list that get a spec of their own."""
+
+Progress = Callable[[int, int], None]
+"""Hears the number of the run and how many tasks were sent: 0 when the run was opened, then after each task."""
 ReadInputs = Callable[[Iterable[str]], dict[str, Input]]
-
-
-@dataclass(frozen=True, slots=True)
-class RunRequest:
-    """What a person typed about the tasks of one run, before anything was made of it."""
-
-    command: tuple[str, ...] = ()
-    task_list: str | None = None
-    parameters: tuple[str, ...] = ()
-    tables: tuple[str, ...] = ()
-    each_line: str | None = None
-    zipped: bool = False
-    inputs: tuple[str, ...] = ()
-    outputs: tuple[str, ...] = ()
-    keep: tuple[str, ...] = ()
-    stdin: str | None = None
-    environment: tuple[str, ...] = ()
-    sandbox: bool | None = None
-    warn_signal: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,88 +153,88 @@ class CommandTemplates:
         )
 
 
-def make_source(wording: RunRequest, environ: Mapping[str, str], find: Finder = list) -> TaskSource:
+def make_source(request: RunRequest, environ: Mapping[str, str], find: Finder = list) -> TaskSource:
     """Check everything that was typed; BadInput says what is wrong. ``find`` knows outputs of earlier tasks among inputs."""
-    _check_forms(wording)
-    env = read_environment(wording.environment, environ)
-    if wording.task_list is not None:
-        return _from_list(wording, env, environ, find)
-    sweep = make_sweep(wording.parameters, wording.tables, wording.each_line, wording.zipped)
-    sandbox = _sandbox(wording, bool(wording.inputs or wording.outputs or wording.keep))
-    varying = {name: value for name, value in env.items() if "{" in value and name in _given_names(wording)}
-    own_inputs = [text for text in wording.inputs if "{" in text or is_earlier(text)]
-    shared_inputs = [text for text in wording.inputs if text not in own_inputs]
+    _check_forms(request)
+    env = read_environment(request.environment, environ)
+    if request.task_list is not None:
+        return _from_list(request, env, environ, find)
+    sweep = make_sweep(request.parameters, request.tables, request.each_line, request.zipped)
+    sandbox = _sandbox(request, bool(request.inputs or request.outputs or request.keep))
+    varying = {name: value for name, value in env.items() if "{" in value and name in _given_names(request)}
+    own_inputs = [text for text in request.inputs if "{" in text or is_earlier(text)]
+    shared_inputs = [text for text in request.inputs if text not in own_inputs]
     names = sweep.names
-    fixed_program = "{" not in wording.command[0]
+    fixed_program = "{" not in request.command[0]
     templates = CommandTemplates(
-        argv=tuple(make_template(word, names, "the command") for word in wording.command),
+        argv=tuple(make_template(word, names, "the command") for word in request.command),
         env={name: make_template(value, names, f"--env {name}") for name, value in varying.items()},
         inputs=tuple(make_template(text, names, "--input") for text in own_inputs),
-        outputs=tuple(make_template(text, names, "--output") for text in check_outputs(wording.outputs)),
-        keep=tuple(make_template(text, names, "--keep") for text in check_outputs(wording.keep, "--keep")),
-        stdin=make_template(wording.stdin, names, "--stdin") if wording.stdin is not None else None,
+        outputs=tuple(make_template(text, names, "--output") for text in check_outputs(request.outputs)),
+        keep=tuple(make_template(text, names, "--keep") for text in check_outputs(request.keep, "--keep")),
+        stdin=make_template(request.stdin, names, "--stdin") if request.stdin is not None else None,
         add_program=sandbox and not fixed_program,
         find=find,
     )
     check_all_used(templates.all(), [axis.names for axis in sweep.axes], "the command")
     templates.check_files(sweep)
     if fixed_program:
-        check_program(wording.command[0], environ)
-    if wording.stdin is not None and "{" not in wording.stdin:
-        _read_stdin(wording.stdin)
+        check_program(request.command[0], environ)
+    if request.stdin is not None and "{" not in request.stdin:
+        _read_stdin(request.stdin)
     shared = check_inputs(expand_inputs(shared_inputs))
     if sandbox and fixed_program:
-        shared = {**program_beside(wording.command), **shared}
+        shared = {**program_beside(request.command), **shared}
     launch = LaunchSpec(
         cwd=os.getcwd(),
         sandbox=sandbox,
         env=_passed_on(environ) | {name: value for name, value in env.items() if name not in varying},
         inputs=shared,
-        warn_signal=check_signal(wording.warn_signal or 0),
+        warn_signal=check_signal(request.warn_signal or 0),
     )
-    columns = any(text.partition("=")[2].startswith("@") for text in wording.parameters)
-    from_files = columns or bool(wording.tables) or wording.each_line is not None
-    return TaskSource(len(sweep), launch, _recipe(wording), from_files, sweep, templates)
+    columns = any(text.partition("=")[2].startswith("@") for text in request.parameters)
+    from_files = columns or bool(request.tables) or request.each_line is not None
+    return TaskSource(len(sweep), launch, _recipe(request), from_files, sweep, templates)
 
 
-def _check_forms(wording: RunRequest) -> None:
-    sweeping = wording.parameters or wording.tables or wording.each_line is not None
-    if wording.task_list is not None and (wording.command or sweeping):
-        extra = "a command" if wording.command else "a sweep"
+def _check_forms(request: RunRequest) -> None:
+    sweeping = request.parameters or request.tables or request.each_line is not None
+    if request.task_list is not None and (request.command or sweeping):
+        extra = "a command" if request.command else "a sweep"
         raise BadInput(
-            f"--tasks {wording.task_list} and {extra} do not go together", "Give one of them: the list already says what to run."
+            f"--tasks {request.task_list} and {extra} do not go together", "Give one of them: the list already says what to run."
         )
-    if wording.task_list is None and not wording.command:
+    if request.task_list is None and not request.command:
         fix = "Write the command after --, such as: pilotfish run --param seed=1..10 -- ./simulate {seed}"
         raise BadInput("there is a sweep, but no command to run" if sweeping else "there is no command to run", fix)
 
 
-def _given_names(wording: RunRequest) -> set[str]:
-    return {text.partition("=")[0] for text in wording.environment if "=" in text}
+def _given_names(request: RunRequest) -> set[str]:
+    return {text.partition("=")[0] for text in request.environment if "=" in text}
 
 
-def _sandbox(wording: RunRequest, needs_one: bool) -> bool:
-    if needs_one and wording.sandbox is False:
+def _sandbox(request: RunRequest, needs_one: bool) -> bool:
+    if needs_one and request.sandbox is False:
         raise BadInput(
             "--here does not go with --input, --output, --keep, in= or out=",
             "Leave --here out: files are brought to a fresh directory per task.",
         )
-    return needs_one if wording.sandbox is None else wording.sandbox
+    return needs_one if request.sandbox is None else request.sandbox
 
 
-def _from_list(wording: RunRequest, env: dict[str, str], environ: Mapping[str, str], find: Finder) -> TaskSource:
-    listed = read_task_file(str(wording.task_list))
-    earlier = [text for text in wording.inputs if is_earlier(text)]
+def _from_list(request: RunRequest, env: dict[str, str], environ: Mapping[str, str], find: Finder) -> TaskSource:
+    listed = read_task_file(str(request.task_list))
+    earlier = [text for text in request.inputs if is_earlier(text)]
 
     def read(inputs: Iterable[str]) -> dict[str, Input]:
         # What may lie at one site alone is for each task to say.
         return check_inputs(find([*earlier, *inputs]))
 
     made = listed.made
-    both = next((name for name in wording.inputs if os.path.normpath(name) in made), None)
+    both = next((name for name in request.inputs if os.path.normpath(name) in made), None)
     if both is not None:
-        raise BadInput(f"--input {both}: a task of {wording.task_list} makes it", "Leave it out: in= of those that need it is enough.")
-    needs_sandbox, seen = bool(wording.inputs or wording.outputs or wording.keep), set()
+        raise BadInput(f"--input {both}: a task of {request.task_list} makes it", "Leave it out: in= of those that need it is enough.")
+    needs_sandbox, seen = bool(request.inputs or request.outputs or request.keep), set()
     for place, task in enumerate(listed):
         # Those who make files for each other share this directory, unless a sandbox is asked for.
         needs_sandbox = needs_sandbox or (bool(task.inputs or task.outputs) and not made) or any(map(is_earlier, task.inputs))
@@ -253,14 +248,14 @@ def _from_list(wording: RunRequest, env: dict[str, str], environ: Mapping[str, s
             check_program(task.argv[0], environ)
     launch = LaunchSpec(
         cwd=os.getcwd(),
-        sandbox=_sandbox(wording, needs_sandbox),
+        sandbox=_sandbox(request, needs_sandbox),
         env=_passed_on(environ) | env,
-        inputs=check_inputs(expand_inputs(text for text in wording.inputs if text not in earlier)),
-        outputs=check_outputs(wording.outputs),
-        keep=check_outputs(wording.keep, "--keep"),
-        warn_signal=check_signal(wording.warn_signal or 0),
+        inputs=check_inputs(expand_inputs(text for text in request.inputs if text not in earlier)),
+        outputs=check_outputs(request.outputs),
+        keep=check_outputs(request.keep, "--keep"),
+        warn_signal=check_signal(request.warn_signal or 0),
     )
-    return TaskSource(len(listed), launch, f"--tasks {wording.task_list}", True, listed=listed, read=read)
+    return TaskSource(len(listed), launch, f"--tasks {request.task_list}", True, listed=listed, read=read)
 
 
 def _with_task(problem: BadInput, listed: TaskFile, task: ListedTask) -> BadInput:
@@ -365,15 +360,88 @@ def _read_stdin(path: str) -> bytes:
         ) from None
 
 
-def _recipe(wording: RunRequest) -> str:
+def _recipe(request: RunRequest) -> str:
     """What was typed about the tasks, so that it can be shown, and each task's command be found again from its number."""
     words: list[str] = []
-    for option, values in (("--param", wording.parameters), ("--params-from", wording.tables)):
+    for option, values in (("--param", request.parameters), ("--params-from", request.tables)):
         for value in values:
             words += [option, value]
-    words += ["--each-line", wording.each_line] if wording.each_line is not None else []
-    words += ["--zip"] if wording.zipped else []
-    return " ".join(word if PLAIN_WORD.fullmatch(word) else shlex.quote(word) for word in [*words, "--", *wording.command])
+    words += ["--each-line", request.each_line] if request.each_line is not None else []
+    words += ["--zip"] if request.zipped else []
+    return " ".join(word if PLAIN_WORD.fullmatch(word) else shlex.quote(word) for word in [*words, "--", *request.command])
+
+
+# --- submitting -----------------------------------------------------------------------------------------------------------------------
+
+
+def connect_for(request: RunRequest) -> PoolSession:
+    """Open a session with the pool of a request, and tell the pool which sites to use."""
+    session = connect(request.pool, start=True, workers=request.workers or request.sites.local_cores)
+    request.sites.use(session.ask)
+    return session
+
+
+def submit_source(session: PoolSession, source: TaskSource, wanted: TaskOptions, options: RunOptions, progress: Progress) -> int:
+    """Submit all tasks of a source as one run; its number. If that fails, the run is cancelled."""
+    with _upload(session, options, progress) as upload:
+        specs: dict[str, int] = {}
+        costs = source.costs()
+        register = TaskRegister(session.directory, upload.number, columns_of(source.sweep.names))
+        for place, (task, values, label) in enumerate(source.described()):
+            kind = wanted.name or source.program_of(task) or UNNAMED
+            if kind not in specs and len(specs) >= MAX_PROGRAMS:
+                kind = UNNAMED
+            if kind not in specs:
+                specs[kind] = upload.spec(*executable_spec(kind, source.launch, wanted))
+            payload, contents = executable_payload(task)
+            needs = TaskNeeds(source.parents(place), contents, costs[place] if costs else 1.0, source.awaited(place))
+            upload.add(specs[kind], payload, needs)
+            if source.from_files:
+                register.note(place, TaskDescription(shlex.join(task.argv), values, label))
+                register.flush_if_due()
+            progress(upload.number, place + 1)
+        register.flush()
+        upload.confirm()
+    return upload.number
+
+
+def submit_tasks(
+    session: PoolSession, tasks: TaskList, descriptions: Iterable[TaskDescription], options: RunOptions, progress: Progress
+) -> int:
+    """Submit all tasks of a run file or DAG as one run; its number. If that fails, the run is cancelled.
+
+    Without ``descriptions``, an executable is described by its command line.
+    """
+    with _upload(session, options, progress) as upload:
+        numbers = [upload.spec(*spec) for spec in tasks.specs]
+        register = TaskRegister(session.directory, upload.number)
+        given = iter(descriptions)
+        for place, entry in enumerate(tasks.take()):
+            upload.add(numbers[entry.spec], entry.payload, entry.needs)
+            description = next(given, None)
+            if description is None and tasks.specs[entry.spec][0].kind == "exec":
+                description = TaskDescription(command_in(entry.payload))
+            if description is not None:
+                register.note(place, description)
+                register.flush_if_due()
+            progress(upload.number, place + 1)
+        register.flush()
+        upload.confirm()
+    return upload.number
+
+
+@contextmanager
+def _upload(session: PoolSession, options: RunOptions, progress: Progress) -> Iterator[RunUpload]:
+    """Cancel the run on an error, because nobody could send the rest. A run whose tasks were all refused is forgotten."""
+    upload = session.begin(options)
+    try:
+        progress(upload.number, 0)
+        yield upload
+    except BaseException as error:
+        session.ask("cancel", run=upload.number)
+        if isinstance(error, PilotfishError) and not session.ask("run", run=upload.number)["tasks"]:
+            forget_run(session, upload.number)
+        raise
 
 
 # Outputs of earlier tasks as inputs: ``--input 3.0:mesh.bin`` is what task 3.0 left under that name, wherever it lies by now.
@@ -390,7 +458,7 @@ class PastOutputs:
 
     def __init__(self, pool: str) -> None:
         self._pool = pool
-        self._master: PoolSessionProtocol | None = None
+        self._master: PoolSession | None = None
         self._files_of = lru_cache(REMEMBERED)(self._ask)
 
     def __call__(self, inputs: Iterable[str]) -> list[str | TravelFile]:

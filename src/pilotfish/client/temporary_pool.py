@@ -7,7 +7,6 @@ from contextlib import contextmanager
 
 from pilotfish.applications.executable import Executable, LaunchSpec, executable_payload, executable_spec
 from pilotfish.applications.task_options import TaskOptions
-from pilotfish.client.master_client import MasterClient
 from pilotfish.client.pools import PoolHandle, private_pool
 from pilotfish.client.session import PoolSession
 from pilotfish.model.task import RunOptions
@@ -28,14 +27,14 @@ class PrivatePool:
         number = new.spec(spec, code)
         for command in commands:
             new.add(number, executable_payload(Executable(argv=tuple(command)))[0])
-        new.close()
+        new.confirm()
         return new.number
 
 
 @contextmanager
 def private_master(workers: int) -> Iterator[PrivatePool]:
     pool = private_pool(workers)
-    master = PoolSession(MasterClient.connect(pool.directory, pool.revive))
+    master = PoolSession.open(pool)
     private = PrivatePool(pool, master)
     try:
         yield private

@@ -6,6 +6,7 @@ import io
 import os
 import pickle
 import threading
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import pytest
 import pilotfish
 from pilotfish.api import executor as module
 from pilotfish.api.executor import Executor, ExecutorBroken, LeftBehind
+from pilotfish.client.pools import PoolHandle
 from pilotfish.errors import BadInput, TaskFailed
 from pilotfish.model import messages as wire
 from pilotfish.model.task import Failure, TaskSpec
@@ -25,11 +27,11 @@ from tests.support.fake_slot import do_task, value_parcel
 WAIT_S = 30.0
 
 
-class FakePool:
+class FakePool(PoolHandle):
     """A pool whose master is a thread of the test."""
 
     def __init__(self, directory: Path) -> None:
-        self.directory = directory
+        super().__init__(directory)
         self.book = Book()
         self.left: list[str] = []
         self.closed = threading.Event()
@@ -45,7 +47,7 @@ class FakePool:
     def revive(self) -> None:
         self.master = self._make()
 
-    def wait_until_gone(self) -> list[str]:
+    def wait_until_gone(self, timeout_s: float = 0.0) -> list[str]:
         self.closed.set()
         return self.left
 
@@ -54,7 +56,7 @@ class FakePool:
 def pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakePool]:
     made = FakePool(tmp_path / "pool")
     monkeypatch.setattr(module, "private_pool", lambda workers: made)
-    monkeypatch.setattr(module, "shared_pool", lambda name: made)
+    monkeypatch.setattr(module, "ensure_pool", lambda name: made)
     yield made
     if made.master._thread.is_alive():
         made.master.kill()
@@ -258,6 +260,25 @@ def test_a_broken_executor_says_so(pool: FakePool) -> None:
         executor.submit(abs, -1)
     executor.shutdown()
     assert pool.closed.is_set()
+
+
+def test_an_initializer_goes_with_any_callable(pool: FakePool) -> None:
+    with Executor(initializer=int) as executor:
+        assert executor.submit(str.upper, "a").result(WAIT_S) == "A"
+        assert executor.submit("b".upper).result(WAIT_S) == "B"
+        assert list(executor.map(str.lower, ["C", "D"])) == ["c", "d"]
+
+
+def test_a_function_that_ran_with_an_initializer_is_freed(pool: FakePool) -> None:
+    def made() -> int:
+        return 7
+
+    gone = weakref.ref(made)
+    with Executor(initializer=int) as executor:
+        assert executor.submit(made).result(WAIT_S) == 7
+        del made
+        gc.collect()
+        assert gone() is None
 
 
 def test_in_a_shared_pool_the_run_is_closed_and_forgotten_and_the_pool_left_alone(pool: FakePool) -> None:

@@ -51,6 +51,29 @@ def test_calls_and_executables_go_into_one_run(pool: FakePool) -> None:
     assert (spec.request.cores, spec.request.memory, spec.time_s) == (2, 2 << 30, 600)
 
 
+def test_map_with_a_buffersize_runs_only_so_far_ahead(pool: FakePool) -> None:
+    drawn: list[int] = []
+
+    def numbers() -> Iterator[int]:
+        for i in range(20):
+            drawn.append(i)
+            yield i
+
+    with Run(pool=pool) as run:
+        results = run.map(abs, numbers(), buffersize=3)
+        assert len(drawn) == 3
+        assert next(results) == 0
+        assert len(drawn) == 4
+        assert list(results) == list(range(1, 20))
+
+
+def test_the_state_of_a_run_is_the_one_that_the_command_line_shows(pool: FakePool) -> None:
+    row = {"run": 1, "state": "done", "status": "failed", "tasks": 2, "counts": {"done": 1, "failed": 1}}
+    pool.master.answers["run"] = lambda arguments: row
+    with Run(pool=pool) as run:
+        assert run.status() == {**row, "state": "failed"}
+
+
 def test_an_executable_that_fails_raises_with_the_end_of_its_stderr(pool: FakePool) -> None:
     with Run(pool=pool) as run, pytest.raises(ExecutableFailed, match="oh no") as caught:
         run.executable(["/bin/sh", "-c", "echo oh no >&2; exit 3"]).result(WAIT_S)

@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 
 from pilotfish.cli.commands import doctor_command
-from pilotfish.cli.commands.doctor_command import BAD, CHECKS, DOUBTFUL, GOOD, CheckResult, file_system_of
+from pilotfish.cli.commands.doctor_command import CHECKS, file_system_of
 from pilotfish.cli.commands.gc_command import leftovers_of, remove_leftover
+from pilotfish.cli.terminal.check_results import BAD, DOUBTFUL, GOOD, CheckResult
 from pilotfish.client.pools import PoolHandle
 from pilotfish.store.pool_directory import PoolDirectory
 from tests.unit.cli.conftest import CommandLine

@@ -98,7 +98,7 @@ def test_what_was_written_down_of_a_run_is_private_and_forgotten_with_it(
 def test_values_that_are_not_known_any_more_are_told_to_be_missing(
     pilotfish: CommandLine, master: FakeMaster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pilotfish.client.task_descriptions.MOST_BYTES", 0)
+    monkeypatch.setattr("pilotfish.client.task_descriptions.MAX_REGISTER_BYTES", 0)
     Path("cases.csv").write_text("mesh\ncoarse\n")
     pilotfish("run", "--params-from", "cases.csv", "--", "echo", "{mesh}")
     assert table(pilotfish("results", "--csv").out)[0]["mesh"] == "coarse"

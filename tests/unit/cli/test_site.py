@@ -277,7 +277,7 @@ def test_a_login_is_an_ssh_in_the_foreground(pilotfish: CommandLine, hpc: Path, 
     monkeypatch.setenv("PATH", f"{ssh.parent}{os.pathsep}{os.environ['PATH']}")
     pilotfish("site", "set", "hpc", "via=me@login")
     said = pilotfish("site", "login", "hpc")
-    assert said.status == 3
+    assert said.status == 4
     assert "ssh to me@login ended with exit status 5\n  do: Try it by hand: ssh me@login" in said.err
     words = (tmp_path / "words").read_text().splitlines()
     assert words[-3:] == ["--", "me@login", "exit 0"]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pilotfish.cli.commands.doctor_command import BAD, DOUBTFUL, GOOD
+from pilotfish.cli.terminal.check_results import BAD, DOUBTFUL, GOOD
 from tests.unit.cli.conftest import CommandLine
 
 

@@ -54,7 +54,7 @@ def test_status_before_anything_was_run(pilotfish: CommandLine, master: FakeMast
     assert said.out == "Nothing has been run in the pool default yet. Start: pilotfish run -- COMMAND\n"
     assert json.loads(pilotfish("status", "--json").out)["runs"] == []
     other = pilotfish("tasks")
-    assert other.status == 3
+    assert other.status == 4
     assert "nothing has been run in the pool 'default' yet" in other.err
 
 
@@ -88,6 +88,11 @@ def test_commands_are_shown_so_that_they_can_be_pasted(pilotfish: CommandLine, m
     pilotfish("run", "--param", "x=1..2", "--", "echo", "a {x}")
     assert "echo 'a 2'" in pilotfish("results").out
     assert json.loads(pilotfish("tasks", "--json").out)[0]["command"] == "echo 'a 1'"
+
+
+def test_programs_are_told_the_parameters_of_each_task(pilotfish: CommandLine, master: FakeMaster) -> None:
+    pilotfish("run", "--param", "x=1..2", "--", "echo", "a {x}")
+    assert [row["parameters"] for row in json.loads(pilotfish("tasks", "--json").out)] == [{"x": "1"}, {"x": "2"}]
 
 
 def test_a_task_where_a_run_is_needed_is_told_from_a_run_that_is_not_there(pilotfish: CommandLine, master: FakeMaster) -> None:

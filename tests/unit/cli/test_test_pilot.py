@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from pilotfish.cli.commands.doctor_command import BAD, DOUBTFUL, GOOD
 from pilotfish.cli.site_commands import test_pilot
+from pilotfish.cli.terminal.check_results import BAD, DOUBTFUL, GOOD
 from pilotfish.errors import PilotfishError
 from tests.support.fake_session import FakeMaster
 from tests.unit.cli.conftest import CommandLine

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 import shlex
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pilotfish.client.task_descriptions import read_recipe
-from pilotfish.client.task_source import RunRequest, make_source
+from pilotfish.client.run_options import RunRequest
+from pilotfish.client.task_descriptions import UNDESCRIBED, TaskDescription, TaskRegister, read_recipe, read_register
+from pilotfish.client.task_source import make_source
 
 
 def row(command: str, tasks: int, cwd: Path) -> dict[str, Any]:
@@ -77,3 +80,64 @@ def test_a_file_that_was_changed_since_is_not_believed(tmp_path: Path, command: 
     tasks = 1 if "{n}" in command else 2
     assert read_recipe({**row(command, tasks, tmp_path), "opened_at": changed_at + 1.0}) is not None
     assert read_recipe({**row(command, tasks, tmp_path), "opened_at": changed_at - 1.0}) is None
+
+
+def described(directory: Path, run: int = 1) -> list[TaskDescription]:
+    found = read_register(directory, run)
+    assert found is not None
+    return list(found.lines)
+
+
+def test_a_register_has_one_description_per_task_also_where_some_have_none(tmp_path: Path) -> None:
+    register = TaskRegister(tmp_path, 1, ("x",))
+    register.note(0, TaskDescription("echo 1", ("1",)))
+    register.note(1, TaskDescription("echo 2", ("2",), "second"))
+    register.flush()
+    register.note(4, TaskDescription("echo 5"))
+    register.note(5, TaskDescription("echo 6"))
+    register.flush()
+    found = read_register(tmp_path, 1)
+    assert found is not None and found.names == ("x",)
+    first = [TaskDescription("echo 1", ("1",)), TaskDescription("echo 2", ("2",), "second")]
+    assert list(found.lines) == [*first, UNDESCRIBED, UNDESCRIBED, TaskDescription("echo 5"), TaskDescription("echo 6")]
+
+
+def test_two_programs_that_fill_one_run_never_describe_each_others_tasks(tmp_path: Path) -> None:
+    one, other = TaskRegister(tmp_path, 1), TaskRegister(tmp_path, 1)
+    one.note(0, TaskDescription("a"))
+    one.flush()
+    other.note(3, TaskDescription("d"))
+    other.flush()
+    one.note(1, TaskDescription("b"))
+    one.note(4, TaskDescription("e"))
+    one.flush()
+    assert [line.command for line in described(tmp_path)] == ["a", "", "", "d", "e"]
+
+
+def test_a_register_is_written_in_pieces_and_does_without_a_directory(tmp_path: Path) -> None:
+    register = TaskRegister(tmp_path, 1)
+    for index in range(2500):
+        register.note(index, TaskDescription(f"echo {index}"))
+        register.flush_if_due()
+    assert len(described(tmp_path)) >= 2000
+    register.flush()
+    assert [line.command for line in described(tmp_path)] == [f"echo {index}" for index in range(2500)]
+    gone = TaskRegister(tmp_path / "gone", 1)
+    gone.note(0, TaskDescription("echo"))
+    gone.flush()
+    assert read_register(tmp_path / "gone", 1) is None
+
+
+def test_a_register_of_the_last_version_is_read(tmp_path: Path) -> None:
+    rows = [["x"], ["", "echo 1", "1"], ["b", "echo 2", "2"]]
+    (tmp_path / "register-3.gz").write_bytes(gzip.compress(b"".join(json.dumps(row).encode() + b"\n" for row in rows)))
+    assert described(tmp_path, 3) == [TaskDescription("echo 1", ("1",)), TaskDescription("echo 2", ("2",), "b")]
+
+
+def test_what_is_whole_of_a_damaged_register_is_read(tmp_path: Path) -> None:
+    register = TaskRegister(tmp_path, 1)
+    register.note(0, TaskDescription("echo"))
+    register.flush()
+    with (tmp_path / "register-1.gz").open("ab") as file:
+        file.write(b"torn")
+    assert [line.command for line in described(tmp_path)] == ["echo"]

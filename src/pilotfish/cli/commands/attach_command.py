@@ -10,14 +10,14 @@ from typing import Any
 
 import click
 
-from pilotfish.cli.commands.status_commands import shown_command, state_of_run, with_parameters
+from pilotfish.cli.commands.status_commands import shown_command, with_parameters
 from pilotfish.cli.commands.why_command import show_reasons
 from pilotfish.cli.shared_options import json_option, pool_option, run_argument
 from pilotfish.cli.terminal.error_messages import NOT_STARTED, SOME_FAILED
 from pilotfish.cli.terminal.progress import RunProgress
 from pilotfish.cli.terminal.screen import Column, Screen, clean, duration, plural, under_way
-from pilotfish.client.run_handle import why_manager_failed
-from pilotfish.client.session import PoolSessionProtocol, RunNews, connect, find_run
+from pilotfish.client.run_handle import state_of_run, why_manager_failed
+from pilotfish.client.session import PoolSession, RunNews, connect, find_run
 from pilotfish.client.task_descriptions import describe
 from pilotfish.client.task_output import failure_note, failure_told, fetch_output, last_line
 from pilotfish.errors import PilotfishError
@@ -111,7 +111,7 @@ class RunFollower:
 
     def __init__(
         self,
-        master: PoolSessionProtocol,
+        master: PoolSession,
         row: dict[str, Any],
         progress: RunProgress,
         costs: list[float] | None,
@@ -208,7 +208,7 @@ class RunFollower:
 
 
 def follow(
-    master: PoolSessionProtocol,
+    master: PoolSession,
     run: int,
     quiet: bool = False,
     costs: list[float] | None = None,
@@ -249,7 +249,6 @@ def follow(
         outcome.left = "interrupted"
     finally:
         progress.clear()
-        watcher.close()
     if started is not None:
         outcome.timing.elapsed_s = time.monotonic() - started
     follower.conclude()

@@ -11,10 +11,10 @@ import click
 from pilotfish.cli import completions
 from pilotfish.cli.commands.attach_command import follow, show_outcome
 from pilotfish.cli.commands.dag_rescue import retire_rescues_of
-from pilotfish.cli.commands.status_commands import shown_command, state_of_run
+from pilotfish.cli.commands.status_commands import shown_command
 from pilotfish.cli.shared_options import deadline_option, json_option, pool_option, run_argument, share_option
 from pilotfish.cli.terminal.screen import Screen, plural
-from pilotfish.client.run_handle import forget_run
+from pilotfish.client.run_handle import forget_run, state_of_run
 from pilotfish.client.session import connect, find_run, look, task_name
 from pilotfish.client.task_descriptions import keep_rerun, named_task
 from pilotfish.errors import BadInput

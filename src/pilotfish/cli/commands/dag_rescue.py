@@ -12,11 +12,11 @@ from pilotfish.applications.dagman.dag_file import Dag, read_dag
 from pilotfish.applications.dagman.rescue_file import RescueFile, retire_rescues, write_rescue
 from pilotfish.cli.commands.attach_command import RunOutcome
 from pilotfish.cli.terminal.screen import Screen, clean
-from pilotfish.client.session import PoolSessionProtocol, all_tasks
+from pilotfish.client.session import PoolSession, all_tasks
 from pilotfish.errors import BadInput
 
 
-def keep_rescue(dag: Dag, master: PoolSessionProtocol, outcome: RunOutcome, quiet: bool) -> None:
+def keep_rescue(dag: Dag, master: PoolSession, outcome: RunOutcome, quiet: bool) -> None:
     if outcome.left:
         return
     if outcome.counts.get("done", 0) == outcome.tasks:
@@ -33,7 +33,7 @@ def keep_rescue(dag: Dag, master: PoolSessionProtocol, outcome: RunOutcome, quie
         )
 
 
-def keep_rescue_of(master: PoolSessionProtocol, row: dict[str, Any], outcome: RunOutcome, quiet: bool) -> None:
+def keep_rescue_of(master: PoolSession, row: dict[str, Any], outcome: RunOutcome, quiet: bool) -> None:
     """The same for a run that another command has begun, if it was of a DAG that is still as it was."""
     words = _words(row)
     if not words or outcome.left:

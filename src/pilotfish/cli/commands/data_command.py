@@ -9,7 +9,7 @@ import click
 
 from pilotfish.cli.shared_options import json_option, pool_option, run_argument
 from pilotfish.cli.terminal.screen import Column, Screen, clean, plural, size, under_way
-from pilotfish.client.session import PoolSessionProtocol, find_run, look
+from pilotfish.client.session import PoolSession, find_run, look
 from pilotfish.client.task_output import fetch_output
 from pilotfish.errors import PilotfishError
 
@@ -179,7 +179,7 @@ def _below_here(path: str) -> str:
     return "" if relative.startswith("..") else relative
 
 
-def _names(master: PoolSessionProtocol, rows: list[dict[str, Any]]) -> dict[str, str]:
+def _names(master: PoolSession, rows: list[dict[str, Any]]) -> dict[str, str]:
     """What is called how. The names of files that tasks made are in their results; ``run --input`` takes them as they are shown."""
     names = {row["digest"]: _below_here(row["path"]) or row["name"] for row in rows if row["name"]}
     for maker in dict.fromkeys(row["made_by"] for row in rows if not row["name"] and row["made_by"]):

@@ -104,7 +104,6 @@ def _watch(private: PrivatePool, run: int, screen: Screen, say: Callable[[str], 
         if screen.is_terminal:
             progress.draw()
     progress.clear()
-    watcher.close()
     return killed
 
 

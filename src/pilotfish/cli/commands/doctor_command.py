@@ -10,39 +10,34 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 import click
 
 from pilotfish.cli.completions import complete_site
 from pilotfish.cli.shared_options import json_option, pool_option
-from pilotfish.cli.terminal.screen import Screen, clean, duration, plural, size
+from pilotfish.cli.terminal.check_results import (
+    BAD,
+    DOUBTFUL,
+    FEW_DESCRIPTORS,
+    FEW_INODES,
+    FEW_PROCESSES,
+    GOOD,
+    LITTLE_SPACE_BYTES,
+    NO_SPACE_BYTES,
+    CheckResult,
+    show_check,
+)
+from pilotfish.cli.terminal.screen import Screen, duration, plural, size
 from pilotfish.config import home, read_settings
 from pilotfish.errors import BadInput, PilotfishError
 
-GOOD, DOUBTFUL, BAD = "good", "doubtful", "bad"
-MARKS = {GOOD: ("✓", "green"), DOUBTFUL: ("!", "yellow"), BAD: ("✗", "red")}
 NETWORK_FILE_SYSTEMS = ("nfs", "nfs4", "lustre", "gpfs", "beegfs", "cifs", "smb3", "afs", "ceph", "fuse.sshfs", "9p", "panfs")
 OLDEST_PYTHON = (3, 11)
-LITTLE_SPACE_BYTES = 1 << 30
-NO_SPACE_BYTES = 64 << 20
-FEW_INODES = 10_000
 SLOW_SYNC_S = 0.02
 SYNCS = 20
-FEW_DESCRIPTORS = 1024
-FEW_PROCESSES = 256
 EARLIEST_YEAR = 2024
-
-
-@dataclass(frozen=True, slots=True)
-class CheckResult:
-    """The outcome of one check."""
-
-    check: str
-    state: str
-    text: str
-    cure: str = ""
 
 
 Check = Callable[[Path], CheckResult]
@@ -73,23 +68,13 @@ def doctor(site: str | None, quick: bool, no_pilot: bool, patience: str, pool: s
         finding = check(place)
         findings.append(finding)
         if not as_json:
-            show_finding(screen, finding)
+            show_check(screen, finding)
     bad = sum(finding.state == BAD for finding in findings)
     if as_json:
         screen.json({"home": str(place), "bad": bad, "findings": [asdict(finding) for finding in findings]})
     else:
         screen.line("All is well." if not bad else f"{plural(bad, 'thing')} to cure.")
     return 1 if bad else 0
-
-
-def show_finding(screen: Screen, finding: CheckResult) -> None:
-    mark, colour = MARKS[finding.state]
-    if (screen.stream.encoding or "").lower().replace("-", "") != "utf8":
-        mark = {GOOD: "ok", DOUBTFUL: "!!", BAD: "BAD"}[finding.state]
-    screen.line(f"{screen.paint(mark, colour)} {finding.check}: {clean(finding.text)}")
-    if finding.cure:
-        screen.line(f"    do: {clean(finding.cure)}")
-    screen.stream.flush()
 
 
 def check_python(place: Path) -> CheckResult:

@@ -17,7 +17,7 @@ from pilotfish.cli.shared_options import pool_option
 from pilotfish.cli.terminal.error_messages import SOME_FAILED
 from pilotfish.cli.terminal.screen import Screen, clean
 from pilotfish.client.run_handle import manager_log
-from pilotfish.client.session import PoolSessionProtocol, all_tasks, find_run, look, task_name
+from pilotfish.client.session import PoolSession, all_tasks, find_run, look, task_name
 from pilotfish.client.task_descriptions import named_task, with_commands
 from pilotfish.client.task_output import TaskOutput, failure_note, fetch_output
 from pilotfish.model.task import MISSING_INPUT
@@ -78,7 +78,7 @@ def logs(subject: str | None, only: str | None, failed: bool, raw: bool, pool: s
         _print_log(master, row, only, raw)
 
 
-def _print_log(master: PoolSessionProtocol, row: dict[str, Any], only: str | None, raw: bool) -> bool:
+def _print_log(master: PoolSession, row: dict[str, Any], only: str | None, raw: bool) -> bool:
     """Print what a task wrote; whether that was anything."""
     if row["state"] == "running":
         texts = {name: _peek(master, row, name, 0) for name in STREAMS if only in (None, name)}
@@ -99,7 +99,7 @@ def _what_happened(output: TaskOutput) -> bytes:
     return b""
 
 
-def show_single(master: PoolSessionProtocol, task: str) -> int:
+def show_single(master: PoolSession, task: str) -> int:
     """After a run of one task: what it wrote goes where it would have gone without us."""
     row = master.ask("task", task=task)
     output = fetch_output(master, row)
@@ -145,7 +145,7 @@ def tail(task: str, follow: bool, lines: int, stream: str | None, raw: bool, poo
             time.sleep(POLL_S)
 
 
-def _tail_once(master: PoolSessionProtocol, task: str, stream: str, lines: int, raw: bool) -> int:
+def _tail_once(master: PoolSession, task: str, stream: str, lines: int, raw: bool) -> int:
     """Print the last lines there are; how many bytes that leaves behind us."""
     row = master.ask("task", task=task)
     if row["state"] in ENDED:
@@ -162,7 +162,7 @@ def _tail_once(master: PoolSessionProtocol, task: str, stream: str, lines: int, 
     return len(data)
 
 
-def _say_what_it_waits_for(master: PoolSessionProtocol, task: str) -> None:
+def _say_what_it_waits_for(master: PoolSession, task: str) -> None:
     """A task whose inputs are on their way has written nothing, and that needs a word."""
     if master.ask("task", task=task)["state"] == "assigned":
         reasons = [reason for reason in master.ask("why", task=task)["reasons"] if reason["code"] in STAGING]
@@ -170,7 +170,7 @@ def _say_what_it_waits_for(master: PoolSessionProtocol, task: str) -> None:
             Screen.of(sys.stderr).line(f"task {task} has not begun: {clean(reason['text'])}")
 
 
-def _peek(master: PoolSessionProtocol, row: dict[str, Any], stream: str, offset: int) -> bytes:
+def _peek(master: PoolSession, row: dict[str, Any], stream: str, offset: int) -> bytes:
     """What a running task wrote beyond ``offset``."""
     if row["state"] != "running":
         return b""

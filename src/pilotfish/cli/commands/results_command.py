@@ -15,7 +15,7 @@ from pilotfish.cli.commands.attach_command import RunOutcome
 from pilotfish.cli.commands.status_commands import with_parameters
 from pilotfish.cli.shared_options import json_option, pool_option, run_argument
 from pilotfish.cli.terminal.screen import Column, Screen, duration, plural
-from pilotfish.client.session import PoolSessionProtocol, all_tasks, find_run, look
+from pilotfish.client.session import PoolSession, all_tasks, find_run, look
 from pilotfish.client.task_descriptions import DescribedTask, DescribedTasks, describe
 from pilotfish.client.task_output import fetch_output
 from pilotfish.errors import BadInput, PilotfishError
@@ -23,7 +23,7 @@ from pilotfish.errors import BadInput, PilotfishError
 REPORTED_RESULTS = 12
 
 
-def show_report(screen: Screen, master: PoolSessionProtocol, outcome: RunOutcome) -> None:
+def show_report(screen: Screen, master: PoolSession, outcome: RunOutcome) -> None:
     """A table of results, then queue, run, overhead and how busy the workers were."""
     rows = master.ask("tasks", run=outcome.run, limit=REPORTED_RESULTS)
     show_results(screen, master, master.ask("run", run=outcome.run), rows)
@@ -104,7 +104,7 @@ def results(run: str | None, as_csv: bool, directory: str | None, limit: int | N
             screen.line(f"... and {row['tasks'] - len(rows):,} more: pilotfish results {row['run']} --limit {row['tasks']}")
 
 
-def show_results(screen: Screen, master: PoolSessionProtocol, run: dict[str, Any], rows: list[dict[str, Any]]) -> None:
+def show_results(screen: Screen, master: PoolSession, run: dict[str, Any], rows: list[dict[str, Any]]) -> None:
     tasks = describe(master, run, rows)
     cells: list[list[object]] = []
     parameters = []
@@ -127,7 +127,7 @@ def _complain_of_unknown_values(run: dict[str, Any], tasks: DescribedTasks) -> N
         )
 
 
-def _csv_rows(master: PoolSessionProtocol, tasks: DescribedTasks) -> Iterator[list[object]]:
+def _csv_rows(master: PoolSession, tasks: DescribedTasks) -> Iterator[list[object]]:
     fixed = {*CSV_FIRST, *CSV_COLUMNS}
     yield [*CSV_FIRST, *(f"param.{name}" if name in fixed else name for name in tasks.names), *CSV_COLUMNS]
     for task in tasks.found:
@@ -137,7 +137,7 @@ def _csv_rows(master: PoolSessionProtocol, tasks: DescribedTasks) -> Iterator[li
         yield [*(task.row[name] for name in CSV_FIRST), *values, *(cells.get(name) for name in CSV_COLUMNS)]
 
 
-def _as_data(master: PoolSessionProtocol, task: DescribedTask, names: tuple[str, ...]) -> dict[str, Any]:
+def _as_data(master: PoolSession, task: DescribedTask, names: tuple[str, ...]) -> dict[str, Any]:
     row, output = task.row, fetch_output(master, task.row)
     data = {
         "task": row["id"],
@@ -175,7 +175,7 @@ class SavedFiles(NamedTuple):
         return "; ".join(told)
 
 
-def save_results(master: PoolSessionProtocol, run: int, directory: str, streams: bool) -> SavedFiles:
+def save_results(master: PoolSession, run: int, directory: str, streams: bool) -> SavedFiles:
     """Write what the tasks left to directory/INDEX/."""
     if os.path.exists(directory) and not os.path.isdir(directory):
         raise BadInput(f"{directory!r} is not a directory", "Give another one: --save DIR")
@@ -188,7 +188,7 @@ def save_results(master: PoolSessionProtocol, run: int, directory: str, streams:
         ) from error
 
 
-def _save_all(master: PoolSessionProtocol, run: int, directory: str, streams: bool) -> SavedFiles:
+def _save_all(master: PoolSession, run: int, directory: str, streams: bool) -> SavedFiles:
     saved = stayed = 0
     for row in all_tasks(master, run):
         if row["state"] not in ("done", "failed"):

@@ -1,4 +1,4 @@
-"""run: from a line in a shell to tasks on workers."""
+"""run: submits a command, a sweep, a task list, a run file or a DAGMan file, and follows it to its end."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ import time
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import fields
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -20,32 +18,24 @@ import click
 
 from pilotfish.applications.dagman.dag_file import read_dag
 from pilotfish.applications.dagman.node_tasks import node_tasks, task_list
-from pilotfish.applications.executable import executable_payload, executable_spec
 from pilotfish.applications.input_files import digests
-from pilotfish.applications.task_list import TaskNeeds
-from pilotfish.applications.task_options import TaskOptions, read_wishes
+from pilotfish.applications.run_file import RunFile, load
 from pilotfish.cli.commands.attach_command import RunOutcome, exit_status_of, follow, show_outcome
 from pilotfish.cli.commands.dag_rescue import keep_rescue
 from pilotfish.cli.commands.log_commands import show_single
 from pilotfish.cli.commands.results_command import SavedFiles, save_results, show_report
 from pilotfish.cli.completions import complete_site
 from pilotfish.cli.shared_options import deadline_option, json_option, pool_option, share_option
-from pilotfish.cli.site_commands.site_requests import SiteSelection, read_wanted
 from pilotfish.cli.terminal.progress import HashingProgress, UploadProgressLine
+from pilotfish.cli.terminal.run_plan import show_plan, show_run_file_plan
 from pilotfish.cli.terminal.screen import Screen, clean, plural
-from pilotfish.client.run_handle import RunFile, forget_run, load
-from pilotfish.client.session import PoolSessionProtocol, RunUploadProtocol, connect
-from pilotfish.client.task_descriptions import TaskDescription, columns_of, keep_register
-from pilotfish.client.task_source import PastOutputs, RunRequest, TaskSource, make_source
-from pilotfish.errors import BadInput, PilotfishError, did_you_mean
-from pilotfish.model.quantities import show_bytes, show_seconds
-from pilotfish.model.task import UNNAMED, RunOptions
-from pilotfish.portable.expressions.evaluation import BadExpression, parse
-from pilotfish.portable.expressions.worker_properties import INFO, lacks_quotes, worker_properties
+from pilotfish.client.run_options import RunRequest, property_warnings
+from pilotfish.client.session import PoolSession
+from pilotfish.client.site_selection import read_selection
+from pilotfish.client.task_descriptions import TaskDescription
+from pilotfish.client.task_source import PastOutputs, Progress, TaskSource, connect_for, make_source, submit_source, submit_tasks
+from pilotfish.errors import BadInput
 
-SHOWN_IN_DRY_RUN = 5
-MOST_PROGRAMS = 50
-"""So many kinds of tasks are told apart in one list."""
 OF_FILES = ("--input", "--output", "--keep")
 LIST_ENDINGS = ("", ".txt", ".list", ".lst", ".tasks")
 MAX_NAME = 200
@@ -151,32 +141,54 @@ def run(context: click.Context, /, **options: Any) -> int:
     pilotfish run flow.dag
 
     {name} is the task's value of a parameter, {} its line, {#} its number. Ctrl-C leaves the run; the work goes on.
-    The exit status is 0 when all tasks were done, 1 when some failed, 2 when the request itself is wrong, and 3 when the run is
-    kept but not started, because nothing fits it so far.
+    The exit status is 0 when all tasks were done, 1 when some failed, 2 when the request itself is wrong, 3 when the run is
+    kept but not started, because nothing fits it so far, and 4 when Pilotfish cannot do what was asked.
     """
-    command: tuple[str, ...] = options["command"]
     check_name(options["name"])
-    options["reading"] = HashingProgress(_progress_screen(options), time.monotonic)
-    digests(options["reading"])
-    options["sites"] = read_wanted(options["sites"])
-    options["typed"] = shlex.join(["pilotfish", *(context.obj or ["run"])])
-    names_file = bool(command) and command[0].endswith((".py", ".dag")) and not context.meta["after_dashes"]
-    if options["dag"] is not None or (names_file and not is_sweep(options)):
-        return run_any_file(command, options)
-    if len(command) == 1 and not context.meta["after_dashes"]:
+    reading = HashingProgress(_progress_screen(options["quiet"] or options["as_json"]), time.monotonic)
+    digests(reading)
+    options["sites"] = read_selection(options["sites"])
+    typed = shlex.join(["pilotfish", *(context.obj or ["run"])])
+    request = RunRequest(**options, after_dashes=context.meta["after_dashes"], typed=typed)
+    with _clearing(reading):
+        return run_request(request)
+
+
+def run_request(request: RunRequest) -> int:
+    """Do what was asked; the exit status."""
+    command = request.command
+    names_file = bool(command) and command[0].endswith((".py", ".dag")) and not request.after_dashes
+    if request.dag is not None or (names_file and not request.is_sweep):
+        return run_any_file(request)
+    if len(command) == 1 and not request.after_dashes:
         _refuse_list(command[0])
-    source = make_source(_wording(options), os.environ, PastOutputs(options["pool"]))
-    wanted = read_wishes(_wishes(options, command), "run")
+    source = make_source(request, os.environ, PastOutputs(request.pool))
+    wanted = request.task_options()
     screen = Screen.of()
-    if options["dry_run"]:
-        files = {option: list(options[option]) for option in ("inputs", "outputs", "keep")}
-        _show_plan(screen, source, wanted, files, options["as_json"])
+    if request.dry_run:
+        show_plan(screen, source, wanted, request)
         return 0
-    options["started"] = time.monotonic()
-    master = connect_for(options)
-    warn_of_unknown(master, wanted)
-    number = submit(master, source, wanted, options)
-    return _after_submission(screen, master, source, number, options)
+    started = time.monotonic()
+    session = connect_for(request)
+    for warning in property_warnings(session, wanted):
+        Screen.of(sys.stderr).line(clean(warning))
+    title = "" if source.count == 1 or request.silent or request.detach else clean(source.command.removeprefix("-- "))
+    with _uploading(request, source.count, title) as progress:
+        number = submit_source(session, source, wanted, request.run_options(source.command), progress)
+    if request.detach:
+        _show_detached(screen, number, source.count, request)
+        return 0
+    outcome = follow(session, number, request.silent, source.costs(), started, alone=source.count == 1)
+    return _show_end(screen, session, source, outcome, request)
+
+
+@contextmanager
+def _clearing(reading: HashingProgress) -> Iterator[None]:
+    """An error message must not stand behind a progress line."""
+    try:
+        yield
+    finally:
+        reading.clear()
 
 
 def _refuse_list(program: str) -> None:
@@ -184,49 +196,6 @@ def _refuse_list(program: str) -> None:
         name = shlex.quote(program)
         advice = f"If it lists tasks: pilotfish run --tasks {name}; if it is a program: chmod +x {name}"
         raise BadInput(f"{program!r} is a file that may not be executed", advice)
-
-
-def connect_for(options: dict[str, Any]) -> PoolSessionProtocol:
-    """The master, told which sites the run is for."""
-    wanted: SiteSelection = options["sites"]
-    master = connect(options["pool"], start=True, workers=options["workers"] or wanted.local_cores)
-    wanted.tell(master)
-    return master
-
-
-def is_sweep(options: dict[str, Any]) -> bool:
-    return bool(options["parameters"] or options["tables"] or options["each_line"] or options["task_list"])
-
-
-def _wording(options: dict[str, Any]) -> RunRequest:
-    return RunRequest(**{field.name: options[field.name] for field in fields(RunRequest)})
-
-
-def _wishes(options: dict[str, Any], command: tuple[str, ...]) -> dict[str, Any]:
-    """The wishes of the command line in the words of the Python interface, which checks them."""
-    wishes: dict[str, Any] = {"retries": options["retries"], "priority": options["priority"]}
-    if command:
-        wishes["name"] = os.path.basename(command[0])
-    for option, wish in (("cores", "cores"), ("nodes", "nodes"), ("memory", "memory"), ("gpus", "gpus"), ("time_limit", "time")):
-        if options[option] is not None:
-            wishes[wish] = options[option]
-    for option, wish in (("--require", "requirement"), ("--rank", "rank")):
-        if options[wish] is not None:
-            wishes[wish] = read_expression(option, options[wish])
-    if options["resources"]:
-        wishes["resources"] = dict(_resource(text) for text in options["resources"])
-    return wishes
-
-
-def _resource(text: str) -> tuple[str, float]:
-    name, equals, amount = text.partition("=")
-    try:
-        value = float(amount)
-    except ValueError:
-        value = -1.0
-    if not (equals and name) or value < 0:
-        raise BadInput(f"--resource {text!r} is not NAME=AMOUNT", f"Write --resource {name or 'licence'}=1")
-    return name, value
 
 
 def check_name(name: str) -> None:
@@ -245,142 +214,75 @@ def check_name(name: str) -> None:
         raise BadInput(f"--name {name}: that already means {meaning}", f"Put a letter before it: --name run-{name}")
 
 
-def run_options_of(options: dict[str, Any]) -> dict[str, Any]:
-    """What was said about the run's place in the line."""
-    name, weight = options["share"] or ("", 0.0)
-    return {"share": name, "weight": weight, "deadline": options["deadline"] or 0.0, "speculate": options["speculate"]}
-
-
-def submit(master: PoolSessionProtocol, source: TaskSource, wanted: TaskOptions, options: dict[str, Any]) -> int:
-    """Hand over all tasks."""
-    sites = options["sites"].names
-    new = master.begin(
-        RunOptions(
-            name=options["name"],
-            command=source.command,
-            cwd=os.getcwd(),
-            max_failures=options["max_failures"],
-            sites=sites,
-            **run_options_of(options),
-        )
-    )
-    with handing_over(master, new, source.count, options) as submitting:
-        if source.count > 1 and not (options["quiet"] or options["as_json"] or options["detach"]):
-            Screen.of(sys.stderr).line(f"Run {new.number}: {plural(source.count, 'task')}: {clean(source.command.removeprefix('-- '))}")
-        specs: dict[str, int] = {}
-        costs = source.costs()
-        with keep_register(master, new.number, columns_of(source.sweep.names)) as note:
-            for place, (task, values, label) in enumerate(source.described()):
-                kind = wanted.name or source.program_of(task) or UNNAMED
-                if kind not in specs and len(specs) >= MOST_PROGRAMS:
-                    kind = UNNAMED
-                if kind not in specs:
-                    specs[kind] = new.spec(*executable_spec(kind, source.launch, wanted))
-                payload, contents = executable_payload(task)
-                needs = TaskNeeds(source.parents(place), contents, costs[place] if costs else 1.0, source.awaited(place))
-                new.add(specs[kind], payload, needs)
-                if source.from_files:
-                    note(TaskDescription(shlex.join(task.argv), values, label))
-                submitting.one_more()
-        new.close()
-    return new.number
-
-
 @contextmanager
-def handing_over(master: PoolSessionProtocol, new: RunUploadProtocol, count: int, options: dict[str, Any]) -> Iterator[UploadProgressLine]:
-    """Shows how far it is. Interrupted, the run is cancelled, because nobody could hand over the rest; refused, it never was."""
-    screen = _progress_screen(options)
-    submitting = UploadProgressLine(screen, time.monotonic, count)
+def _uploading(request: RunRequest, count: int, title: str = "") -> Iterator[Progress]:
+    """Show how many tasks are submitted; after Ctrl-C, say what became of the run."""
+    screen = _progress_screen(request.silent)
+    line = UploadProgressLine(screen, time.monotonic, count)
+    opened: list[int] = []
+
+    def progress(run: int, sent: int) -> None:
+        if sent:
+            line.one_more()
+            return
+        opened.append(run)
+        if title:
+            Screen.of(sys.stderr).line(f"Run {run}: {plural(count, 'task')}: {title}")
+
     try:
-        yield submitting
-    except BaseException as error:
-        submitting.clear()
-        options["reading"].clear()
-        master.ask("cancel", run=new.number)
-        if isinstance(error, PilotfishError) and not master.ask("run", run=new.number)["tasks"]:
-            forget_run(master, new.number)
-        if isinstance(error, KeyboardInterrupt):
-            screen.line(f"Not all tasks were submitted: run {new.number} was cancelled. Again: {clean(options['typed'])}")
+        yield progress
+    except KeyboardInterrupt:
+        line.clear()
+        if opened:
+            screen.line(f"Not all tasks were submitted: run {opened[0]} was cancelled. Again: {clean(request.typed)}")
         raise
     finally:
-        submitting.clear()
+        line.clear()
 
 
-def _progress_screen(options: dict[str, Any]) -> Screen:
-    """Where moving lines go: nowhere but to a terminal, and only if they are wanted."""
+def _progress_screen(silent: bool) -> Screen:
+    """Where moving lines go: only to a terminal, and only if they are wanted."""
     screen = Screen.of(sys.stderr)
-    screen.is_terminal = screen.is_terminal and not (options["quiet"] or options["as_json"])
+    screen.is_terminal = screen.is_terminal and not silent
     return screen
 
 
-def _after_submission(screen: Screen, master: PoolSessionProtocol, source: TaskSource, number: int, options: dict[str, Any]) -> int:
-    quiet = options["quiet"] or options["as_json"]
-    if options["detach"]:
-        if options["as_json"]:
-            screen.json({"run": number, "tasks": source.count, "state": "submitted"})
-        elif options["quiet"]:
-            screen.line(str(number))
-        else:
-            screen.line(f"Run {number}: {plural(source.count, 'task')} submitted. Watch it: pilotfish attach {number}")
-        return 0
-    outcome = follow(master, number, quiet, source.costs(), options["started"], alone=source.count == 1)
-    return _tell(screen, master, source, outcome, options)
+def _show_detached(screen: Screen, number: int, count: int, request: RunRequest) -> None:
+    if request.as_json:
+        screen.json({"run": number, "tasks": count, "state": "submitted"})
+    elif request.quiet:
+        screen.line(str(number))
+    else:
+        screen.line(f"Run {number}: {plural(count, 'task')} submitted. Watch it: pilotfish attach {number}")
 
 
-def _tell(screen: Screen, master: PoolSessionProtocol, source: TaskSource, outcome: RunOutcome, options: dict[str, Any]) -> int:
-    has_files = bool(options["outputs"] or options["keep"]) or (
+def _show_end(screen: Screen, session: PoolSession, source: TaskSource, outcome: RunOutcome, request: RunRequest) -> int:
+    has_files = bool(request.outputs or request.keep) or (
         source.listed is not None and source.launch.sandbox and any(task.outputs for task in source.listed)
     )
     saved = SavedFiles()
     directory = f"run-{outcome.run}"
     if has_files and not outcome.left:
-        saved = save_results(master, outcome.run, directory, streams=False)
-    if options["report"] and not options["as_json"] and not outcome.left:
-        show_report(screen, master, outcome)
-    elif source.count == 1 and not outcome.left and not options["as_json"]:
-        status = show_single(master, f"{outcome.run}.0")
-        if (saved.files or saved.stayed) and not options["quiet"]:
+        saved = save_results(session, outcome.run, directory, streams=False)
+    if request.report and not request.as_json and not outcome.left:
+        show_report(screen, session, outcome)
+    elif source.count == 1 and not outcome.left and not request.as_json:
+        status = show_single(session, f"{outcome.run}.0")
+        if (saved.files or saved.stayed) and not request.quiet:
             Screen.of(sys.stderr).line(saved.told(directory, outcome.run))
         return status
-    if options["quiet"] and not options["as_json"]:
+    if request.quiet and not request.as_json:
         return exit_status_of(outcome)
-    status = show_outcome(screen, outcome, options["as_json"])
-    if not options["as_json"] and not outcome.left:
+    status = show_outcome(screen, outcome, request.as_json)
+    if not request.as_json and not outcome.left:
         if saved.files or saved.stayed:
             screen.line(saved.told(directory, outcome.run))
-        elif not options["report"] and outcome.counts.get("done"):
+        elif not request.report and outcome.counts.get("done"):
             screen.line(f"Results:       pilotfish results {outcome.run}")
     return status
 
 
-def _show_plan(screen: Screen, source: TaskSource, wanted: TaskOptions, files: dict[str, list[str]], as_json: bool) -> None:
-    """What would be run."""
-    first = [(task.argv, label) for task, _, label in islice(source.described(), SHOWN_IN_DRY_RUN)]
-    request = wanted.request
-    if as_json:
-        amounts = dict(request.amounts())
-        plan = {"tasks": source.count, "sandbox": source.launch.sandbox, "request": amounts, "first": [list(argv) for argv, _ in first]}
-        screen.json({**plan, **files, "requirement": wanted.requirement, "rank": wanted.rank})
-        return
-    cores = f"{request.cores:g}" + (f" to {request.cores_max:g}" if request.cores_max else "")
-    needs = [f"{cores} core{'' if cores == '1' else 's'}" + (f" on each of {request.nodes} nodes" if request.nodes > 1 else "")]
-    needs += [f"{show_bytes(request.memory)} of memory"] if request.memory else []
-    needs += [f"{request.gpus:g} GPU{'' if request.gpus == 1 else 's'}"] if request.gpus else []
-    needs += [f"{amount:g} {clean(name)}" for name, amount in request.custom.items()]
-    needs += [f"at most {show_seconds(wanted.time_s)}"] if wanted.time_s else []
-    needs += [f"a worker with {clean(wanted.requirement)}"] if wanted.requirement else []
-    where = "each in a fresh directory" if source.launch.sandbox else f"in {clean(source.launch.cwd)}"
-    screen.line(f"Would run {plural(source.count, 'task')}, {where}; each needs {', '.join(needs)}:")
-    for argv, label in first:
-        screen.line("  " + clean(TaskDescription(shlex.join(argv), label=label).told()))
-    if source.count > len(first):
-        screen.line(f"  ... and {source.count - len(first):,} more")
-    for option, names in files.items():
-        if names:
-            screen.line(f"{option}: {clean(' '.join(names))}")
-
-
-# ``pilotfish run workflow.py`` and ``run flow.dag``: files that say what to run, or an application that decides while it runs.
+# --- run files and DAGMan files -------------------------------------------------------------------------------------------------------
 
 BELONGS_INSIDE = {
     "cores": "--cores",
@@ -403,154 +305,87 @@ BELONGS_INSIDE = {
 }
 
 
-def run_any_file(command: tuple[str, ...], options: dict[str, Any]) -> int:
-    """The run file or DAGMan file that was typed."""
-    if options["dag"] is None and command[0].endswith(".py"):
-        return run_file(command[0], command[1:], options)
-    rest = command if options["dag"] is not None else command[1:]
-    path = str(options["dag"] or command[0])
+def run_any_file(request: RunRequest) -> int:
+    """Run the run file or DAGMan file that was typed."""
+    command = request.command
+    if request.dag is None and command[0].endswith(".py"):
+        return run_file(command[0], command[1:], request)
+    rest = command if request.dag is not None else command[1:]
+    path = str(request.dag or command[0])
     if rest:
         raise BadInput(f"a DAGMan file takes no arguments, and there are some: {shlex.join(rest)}", f"Leave them out: pilotfish run {path}")
-    if is_sweep(options):
+    if request.is_sweep:
         raise BadInput(
             f"a DAGMan file ({path}) does not go with a sweep or a task list", "Give one of them: the file already says what to run."
         )
-    return run_dag(path, options)
+    return run_dag(path, request)
 
 
-def run_file(path: str, arguments: Sequence[str], options: dict[str, Any]) -> int:
+def run_file(path: str, arguments: Sequence[str], request: RunRequest) -> int:
     program = f"If it is a program: pilotfish run ... -- python {path}"
-    _refuse_inner(f"a run file ({path})", f"Say it inside, for each task: tasks.add([...], cores=2). {program}", options)
+    _refuse_inner(f"a run file ({path})", f"Say it inside, for each task: tasks.add([...], cores=2). {program}", request)
     loaded = load(path, arguments)
-    return _run_loaded(loaded, shlex.join([loaded.path.name, *arguments]), options)
+    return _run_loaded(loaded, shlex.join([loaded.path.name, *arguments]), request)
 
 
-def run_dag(path: str, options: dict[str, Any]) -> int:
-    _refuse_inner(f"a DAGMan file ({path})", "Say it inside: request_cpus = 2 in the submit description, RETRY NODE 2 in the DAG.", options)
+def run_dag(path: str, request: RunRequest) -> int:
+    _refuse_inner(f"a DAGMan file ({path})", "Say it inside: request_cpus = 2 in the submit description, RETRY NODE 2 in the DAG.", request)
     dag = read_dag(path)
     loaded = RunFile(Path(path).resolve(), task_list(dag), None)
-    quiet = options["quiet"] or options["as_json"]
-    for notice in () if quiet else dag.notices:
+    for notice in () if request.silent else dag.notices:
         Screen.of(sys.stderr).line(f"note: {clean(notice)}")
     command = shlex.join(["--dag", path]) + (f" # rescue {dag.rescue}" if dag.rescue else "")
     lines = [TaskDescription(task.command, label=task.node.name) for task in node_tasks(dag)]
-    return _run_loaded(loaded, command, options, lines, lambda master, outcome: keep_rescue(dag, master, outcome, quiet))
+    return _run_loaded(loaded, command, request, lines, lambda session, outcome: keep_rescue(dag, session, outcome, request.silent))
 
 
-def _refuse_inner(what: str, fix: str, options: dict[str, Any]) -> None:
+def _refuse_inner(what: str, fix: str, request: RunRequest) -> None:
     for option, written in BELONGS_INSIDE.items():
-        if options[option] not in (None, (), 0):
+        if getattr(request, option) not in (None, (), 0):
             raise BadInput(f"{written} does not go with {what}", fix)
 
 
 def _run_loaded(
     loaded: RunFile,
     command: str,
-    options: dict[str, Any],
+    request: RunRequest,
     lines: Iterable[TaskDescription] = (),
-    ended: Callable[[PoolSessionProtocol, RunOutcome], None] | None = None,
+    ended: Callable[[PoolSession, RunOutcome], None] | None = None,
 ) -> int:
-    """``lines`` tell what its tasks are. ``ended`` is called when the run was followed to its end."""
+    """``lines`` describe its tasks. ``ended`` is called when the run was followed to its end."""
     screen = Screen.of()
-    if options["dry_run"]:
-        _show_run_file(screen, loaded, options["as_json"])
+    if request.dry_run:
+        show_run_file_plan(screen, loaded, request.as_json)
         return 0
     started = time.monotonic()
-    master = connect_for(options)
-    number = _submit(master, loaded, command, options, lines)
-    if options["detach"]:
+    session = connect_for(request)
+    number = _submit_loaded(session, loaded, command, request, lines)
+    if request.detach:
         tasks = len(loaded.tasks) if loaded.tasks is not None else None
-        if options["as_json"]:
+        if request.as_json:
             screen.json({"run": number, "tasks": tasks, "state": "submitted"})
         else:
             screen.line(f"Run {number} submitted. Watch it: pilotfish attach {number}")
         return 0
-    outcome = follow(master, number, quiet=options["quiet"] or options["as_json"], started=started)
+    outcome = follow(session, number, quiet=request.silent, started=started)
     if ended is not None:
-        ended(master, outcome)
-    saved = save_results(master, number, f"run-{number}", streams=False) if _has_files(loaded) and not outcome.left else SavedFiles()
-    if options["report"] and not options["as_json"] and not outcome.left:
-        show_report(screen, master, outcome)
-    if options["quiet"] and not options["as_json"]:
+        ended(session, outcome)
+    has_files = loaded.tasks is not None and loaded.tasks.has_outputs
+    saved = save_results(session, number, f"run-{number}", streams=False) if has_files and not outcome.left else SavedFiles()
+    if request.report and not request.as_json and not outcome.left:
+        show_report(screen, session, outcome)
+    if request.quiet and not request.as_json:
         return exit_status_of(outcome)
-    status = show_outcome(screen, outcome, options["as_json"])
-    if not options["as_json"] and not outcome.left and outcome.counts.get("done"):
+    status = show_outcome(screen, outcome, request.as_json)
+    if not request.as_json and not outcome.left and outcome.counts.get("done"):
         told = saved.told(f"run-{number}", number) if saved.files or saved.stayed else f"Results:       pilotfish results {number}"
         screen.line(told)
     return status
 
 
-def _has_files(loaded: RunFile) -> bool:
-    return loaded.tasks is not None and loaded.tasks.has_outputs
-
-
-def _show_run_file(screen: Screen, loaded: RunFile, as_json: bool) -> None:
-    tasks = len(loaded.tasks) if loaded.tasks is not None else None
-    if as_json:
-        screen.json({"tasks": tasks, "application": loaded.manager is not None})
-    elif tasks is None:
-        screen.line(f"Would start the application of {loaded.path.name}, which makes its tasks while it runs.")
-    else:
-        screen.line(f"Would run {plural(tasks, 'task')} of {loaded.path.name}.")
-
-
-def _submit(master: PoolSessionProtocol, loaded: RunFile, command: str, options: dict[str, Any], lines: Iterable[TaskDescription]) -> int:
-    run_options = RunOptions(
-        name=options["name"],
-        command=command,
-        cwd=os.getcwd(),
-        max_failures=options["max_failures"],
-        application=str(loaded.path) if loaded.manager is not None else "",
-        sites=options["sites"].names,
-        **run_options_of(options),
-    )
-    new = master.begin(run_options)
+def _submit_loaded(session: PoolSession, loaded: RunFile, command: str, request: RunRequest, lines: Iterable[TaskDescription]) -> int:
+    options = request.run_options(command, application=str(loaded.path) if loaded.manager is not None else "")
     if loaded.tasks is None:
-        return new.number
-    with handing_over(master, new, len(loaded.tasks), options) as submitting:
-        numbers = [new.spec(*spec) for spec in loaded.tasks.specs]
-        for entry in loaded.tasks.take():
-            new.add(numbers[entry.spec], entry.payload, entry.needs)
-            submitting.one_more()
-        with keep_register(master, new.number) as note:
-            for line in lines:
-                note(line)
-        new.close()
-    return new.number
-
-
-# --require and --rank: read before anything is started, with a word about properties that no worker has.
-
-EXAMPLES = {"--require": "memory >= 8G", "--rank": "cores"}
-EVERYWHERE = tuple(worker_properties("", "", {}, {}, dict.fromkeys(INFO, "")))
-OF_THE_PAIR = ("held", "wanted")
-"""What only a rank may ask about: bytes of a task's inputs that are at the worker, and bytes of all of them."""
-
-
-def read_expression(option: str, text: str) -> str:
-    try:
-        return str(parse(text))
-    except BadExpression as problem:
-        raise BadInput(f"{option}: {problem}", f"Write {option} '{EXAMPLES[option]}'; more: docs/reference/expressions.md") from problem
-
-
-def warn_of_unknown(master: PoolSessionProtocol, wanted: TaskOptions) -> None:
-    """A worker to come may have any property, so that a misspelt one is no error. Nobody would see it for hours, though."""
-    if not (wanted.requirement or wanted.rank):
-        return
-    here = [worker.get("properties", {}) for worker in master.ask("workers", all=False)]
-    for option, text, more in (("--require", wanted.requirement, ()), ("--rank", wanted.rank, OF_THE_PAIR)):
-        known = dict.fromkeys((*EVERYWHERE, *more, *(name for properties in here for name in properties)))
-        for name in parse(text).names if text else ():
-            quoted = f'A text stands in quotes: "{name}"' if text and lacks_quotes(name, parse(text), here) else ""
-            if name not in known and (warning := _warning(option, name, did_you_mean(name, known) or quoted, bool(here))):
-                Screen.of(sys.stderr).line(clean(warning))
-
-
-def _warning(option: str, name: str, meant: str, any_here: bool) -> str:
-    """As long as nobody is here, a tag is as good as any: then only what looks like something else is worth a word."""
-    if name in OF_THE_PAIR:
-        return f"warning: {option}: only --rank may ask for {name}, which is about a task and a worker; here it is not known"
-    if not meant and not any_here:
-        return ""
-    return f"warning: {option}: no worker that is here has a property {name!r}. {meant}".rstrip()
+        return session.begin(options).number
+    with _uploading(request, len(loaded.tasks)) as progress:
+        return submit_tasks(session, loaded.tasks, lines, options, progress)

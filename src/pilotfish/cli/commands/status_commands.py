@@ -14,8 +14,9 @@ from pilotfish.cli.shared_options import json_option, pool_option, run_argument
 from pilotfish.cli.site_commands.site_requests import add_workers
 from pilotfish.cli.terminal.screen import Column, Screen, clean, duration, fits, plural, rate, size, under_way
 from pilotfish.client.pools import is_served
+from pilotfish.client.run_handle import IN_HAND, state_of_run
 from pilotfish.client.session import NoPool, all_tasks, connect, find_run, look
-from pilotfish.client.task_descriptions import describe, with_commands
+from pilotfish.client.task_descriptions import described_rows, with_commands
 from pilotfish.client.task_output import failure_note
 from pilotfish.model.site import LOCAL
 from pilotfish.model.states import TASK_STATES
@@ -62,7 +63,6 @@ WHILE_ACTIVE = ("RUNNING", "WAITING", "RATE", "TO GO")
 IF_ANY = ("SHARE", "DEADLINE")
 SHOWN_RUNS = 20
 SHOWN_TASKS = 100
-IN_HAND = ("assigned", "running")
 AHEAD = ("waiting", "ready")
 
 
@@ -125,11 +125,6 @@ def _pool_sentence(answer: dict[str, Any]) -> str:
     if answer.get("rate_per_s"):
         parts.append(rate(answer["rate_per_s"]))
     return " · ".join(parts)
-
-
-def state_of_run(row: dict[str, Any]) -> str:
-    """The state of a run in one word. Rows that an older master left have no ``status``."""
-    return str(row.get("status") or row["state"])
 
 
 def show_runs(screen: Screen, rows: Sequence[dict[str, Any]]) -> None:
@@ -215,8 +210,7 @@ def tasks(run: str | None, state: str | None, limit: int | None, offset: int, **
     master = look(options["pool"])
     row = find_run(master, run)
     if options["as_json"]:
-        found = describe(master, row, all_tasks(master, row["run"], state, offset, limit), ask=False).found
-        screen.json_list({**task.row, "command": task.command, "label": task.label or None} for task in found)
+        screen.json_list(described_rows(master, row, all_tasks(master, row["run"], state, offset, limit)))
         return
     if options["ids"]:
         for task in all_tasks(master, row["run"], state, offset, limit):

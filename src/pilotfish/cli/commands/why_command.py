@@ -10,7 +10,7 @@ from pilotfish.cli.completions import complete_subject
 from pilotfish.cli.shared_options import json_option, pool_option
 from pilotfish.cli.terminal.screen import Screen, clean
 from pilotfish.client.run_handle import why_manager_failed
-from pilotfish.client.session import PoolSessionProtocol, look
+from pilotfish.client.session import PoolSession, look
 from pilotfish.client.task_descriptions import command_of, named_task
 from pilotfish.client.task_output import fetch_output, last_line
 from pilotfish.errors import BadInput
@@ -34,7 +34,7 @@ def why(subject: str | None, pool: str, as_json: bool) -> None:
         show_reasons(screen, answer)
 
 
-def _ask(master: PoolSessionProtocol, subject: str | None) -> dict[str, Any]:
+def _ask(master: PoolSession, subject: str | None) -> dict[str, Any]:
     try:
         answer: dict[str, Any] = master.ask("why", **({} if subject is None else {"subject": subject}))
     except BadInput:
@@ -46,7 +46,7 @@ def _ask(master: PoolSessionProtocol, subject: str | None) -> dict[str, Any]:
     return answer
 
 
-def _with_output(master: PoolSessionProtocol, answer: dict[str, Any]) -> dict[str, Any]:
+def _with_output(master: PoolSession, answer: dict[str, Any]) -> dict[str, Any]:
     """Add what only the client can read: the command of a task, and what a task or an application manager wrote last."""
     kind, _, name = str(answer["subject"]).partition(" ")
     wrote, more = "", {}

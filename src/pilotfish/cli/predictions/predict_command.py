@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pilotfish.cli import completions
-from pilotfish.cli.predictions.lookahead import RECORD, Seen, about, clock, find_unfinished, notes, number, progress_of, read_moment
+from pilotfish.cli.predictions.lookahead import RECORD, about, clock, find_unfinished, notes, number, progress_of
 from pilotfish.cli.shared_options import json_option, pool_option, run_argument
 from pilotfish.cli.terminal.screen import Column, Screen, duration, plural
+from pilotfish.client.offline_pool import OfflinePool
 
 if TYPE_CHECKING:
     from pilotfish.core.state import Run
@@ -26,6 +27,7 @@ PARTS = {
     "staging_s": "staging",
     "execution_s": "execution",
 }
+Band = tuple[float, float]
 LEAST_S = 0.001
 """Shorter parts are not worth a line."""
 
@@ -44,7 +46,7 @@ def predict(run: str | None, record: bool, replicas: int | None, pool: str, as_j
     from pilotfish.sim.projections.prediction_record import Prediction, PredictionRecord
 
     screen = Screen.of()
-    seen, moment = read_moment(pool)
+    seen, moment = OfflinePool.snapshot(pool)
     calibration = PredictionRecord(seen.directory / RECORD)
     calibration.settle(seen.state, seen.ended)
     if record:
@@ -68,7 +70,7 @@ def predict(run: str | None, record: bool, replicas: int | None, pool: str, as_j
         _show(screen, seen, found, answer, foresight, (low, high))
 
 
-def _answer(seen: Seen, run: Run, foresight: FinishEstimate, band: tuple[float, float], factor: float, tested: int) -> dict[str, Any]:
+def _answer(seen: OfflinePool, run: Run, foresight: FinishEstimate, band: Band, factor: float, tested: int) -> dict[str, Any]:
     median = foresight.median_s
     return {
         "run": run.id,
@@ -91,7 +93,9 @@ def _answer(seen: Seen, run: Run, foresight: FinishEstimate, band: tuple[float, 
     }
 
 
-def _show(screen: Screen, seen: Seen, run: Run, answer: dict[str, Any], foresight: FinishEstimate, band: tuple[float, float]) -> None:
+def _show(
+    screen: Screen, seen: OfflinePool, run: Run, answer: dict[str, Any], foresight: FinishEstimate, band: tuple[float, float]
+) -> None:
     median, now = foresight.median_s, seen.now
     if answer["median_s"] is None:
         screen.line(f"Run {run.id} will not end as it is.")

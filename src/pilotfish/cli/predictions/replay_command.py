@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from pilotfish.cli import completions
-from pilotfish.cli.predictions.lookahead import find, read_pool
+from pilotfish.cli.predictions.lookahead import find
 from pilotfish.cli.predictions.simulate_command import complete_policies
 from pilotfish.cli.shared_options import json_option, pool_option
 from pilotfish.cli.terminal.screen import Column, Screen, clean, duration, plural
+from pilotfish.client.offline_pool import OfflinePool
 from pilotfish.errors import BadInput
 from pilotfish.model.states import DONE
 
@@ -55,7 +56,7 @@ def replay(run: str, policy: str, workers: int | None, pool: str, as_json: bool)
 
     screen = Screen.of()
     policies = read_policies([name for name in policy.split(",") if name], "--policy")
-    seen = read_pool(pool, lambda: lambda state, fact, at: None)
+    seen = OfflinePool.read(pool)
     found = find(seen.state, run, unfinished=False)
     if found.unfinished or not found.tasks or not found.ended_at:
         raise BadInput(f"run {found.id} is not over", f"When will it be? pilotfish predict {found.id}")
@@ -65,7 +66,7 @@ def replay(run: str, policy: str, workers: int | None, pool: str, as_json: bool)
         histories.append(RunHistory(found.id))
         return histories[-1].hear
 
-    seen = read_pool(pool, listener)
+    seen = OfflinePool.read(pool, listener)
     found = seen.state.runs[found.id]
     present = stays(seen.state, found)
     if not present:

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pilotfish.cli import completions
-from pilotfish.cli.predictions.lookahead import RECORD, about, clock, find_unfinished, notes, number, progress_of, read_moment
+from pilotfish.cli.predictions.lookahead import RECORD, about, clock, find_unfinished, notes, number, progress_of
 from pilotfish.cli.shared_options import json_option, pool_option
 from pilotfish.cli.terminal.screen import Column, Screen, plural
+from pilotfish.client.offline_pool import OfflinePool
 from pilotfish.errors import BadInput, did_you_mean
 from pilotfish.model.settings import POLICY_NAMES
 from pilotfish.model.site import LOCAL
@@ -56,7 +57,7 @@ def whatif(options: tuple[str, ...], run: str | None, replicas: int | None, pool
     from pilotfish.sim.projections.prediction_record import PredictionRecord
 
     screen = Screen.of()
-    seen, moment = read_moment(pool)
+    seen, moment = OfflinePool.snapshot(pool)
     state = seen.state
     sites = [*state.sites, *(worker.site for worker in state.workers.values() if worker.site)]
     variations = [AS_IT_IS, *(read_variation(text.lstrip(MARK), sites) for text in options)]

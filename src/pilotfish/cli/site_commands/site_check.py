@@ -12,7 +12,11 @@ from dataclasses import asdict
 from pilotfish.backends.backend_registry import BACKENDS
 from pilotfish.backends.interface import Command, CommandOutput, CommandRefused, UnclearAnswer
 from pilotfish.backends.pilot_script import PYTHONS
-from pilotfish.cli.commands.doctor_command import (
+from pilotfish.cli.site_commands.site_dry_run import destinations, runner_of, typed, with_environment
+from pilotfish.cli.site_commands.site_keys import discreet
+from pilotfish.cli.site_commands.site_requests import served
+from pilotfish.cli.site_commands.test_pilot import CHECK, check_pilot
+from pilotfish.cli.terminal.check_results import (
     BAD,
     DOUBTFUL,
     FEW_DESCRIPTORS,
@@ -22,14 +26,11 @@ from pilotfish.cli.commands.doctor_command import (
     LITTLE_SPACE_BYTES,
     NO_SPACE_BYTES,
     CheckResult,
-    show_finding,
+    show_check,
 )
-from pilotfish.cli.site_commands.site_dry_run import destinations, runner_of, typed, with_environment
-from pilotfish.cli.site_commands.site_keys import discreet
-from pilotfish.cli.site_commands.site_requests import served, unknown_site
-from pilotfish.cli.site_commands.test_pilot import CHECK, check_pilot
 from pilotfish.cli.terminal.interruptible_wait import InterruptibleWait
 from pilotfish.cli.terminal.screen import Screen, clean, duration, plural, size
+from pilotfish.client.site_selection import unknown_site
 from pilotfish.client.sites_file import read_tables, sites_path
 from pilotfish.config import make_site
 from pilotfish.errors import BadInput
@@ -80,7 +81,7 @@ def examine(name: str, *, no_pilot: bool, patience: str, pool: str, as_json: boo
     def note(finding: CheckResult) -> None:
         findings.append(finding)
         if not as_json:
-            show_finding(screen, finding)
+            show_check(screen, finding)
 
     site = _described(name, note)
     waiting = InterruptibleWait(quiet=as_json)

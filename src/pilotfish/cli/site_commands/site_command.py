@@ -8,11 +8,12 @@ from typing import Any
 import click
 
 from pilotfish.cli.completions import complete_site, complete_site_key
-from pilotfish.cli.main import UsageError
 from pilotfish.cli.shared_options import json_option, pool_option
 from pilotfish.cli.site_commands import site_keys
-from pilotfish.cli.site_commands.site_requests import find_site, tell_masters, unknown_site
+from pilotfish.cli.site_commands.site_requests import tell_masters
+from pilotfish.cli.terminal.error_messages import UsageError
 from pilotfish.cli.terminal.screen import Column, Screen, clean
+from pilotfish.client.site_selection import find_site, unknown_site
 from pilotfish.client.sites_file import Table, editing, read_tables, sites_path, write_site
 from pilotfish.config import SITE_KEYS, make_site, read_sites
 from pilotfish.errors import BadInput, did_you_mean

@@ -1,41 +1,21 @@
-"""Sites and masters: masters are told what was changed, pools are told which sites to use, and pilots are asked for."""
+"""Requests to masters about sites: to read ``sites.toml`` again, and to add pilots."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 from pilotfish.cli.terminal.screen import Screen, clean, plural
-from pilotfish.client.session import NoPool, PoolSessionProtocol, connect, connect_if_served
-from pilotfish.client.site_selection import AS_MANY_AS_PAY, read_place, use_places
-from pilotfish.client.sites_file import sites_path
-from pilotfish.config import read_sites
-from pilotfish.errors import BadInput, PilotfishError, did_you_mean
-from pilotfish.model.site import LOCAL, Site
-
-
-def unknown_site(name: str, known: Sequence[str]) -> BadInput:
-    if name == LOCAL:
-        return BadInput("local is this machine, and no site of sites.toml", "Its settings, such as cache_size, are in config.toml: [pool]")
-    near = did_you_mean(name, known)
-    add = f"Describe it: pilotfish site add {clean(name)} --backend slurm"
-    return BadInput(f"there is no site {name!r}", f"{near} {add}" if near else add)
-
-
-def find_site(name: str) -> Site:
-    """A site of ``sites.toml``, checked."""
-    sites = read_sites(sites_path())
-    if name not in sites:
-        raise unknown_site(name, list(sites))
-    return sites[name]
-
+from pilotfish.client.session import NoPool, PoolSession, connect, connect_if_served
+from pilotfish.client.site_selection import find_site
+from pilotfish.errors import BadInput, PilotfishError
+from pilotfish.model.site import LOCAL
 
 # --- masters --------------------------------------------------------------------------------------------------------------------------
 
 
-def served(pool: str) -> PoolSessionProtocol | None:
+def served(pool: str) -> PoolSession | None:
     """The master of a pool if one is at work; none is started."""
     try:
         return connect_if_served(pool)
@@ -43,7 +23,7 @@ def served(pool: str) -> PoolSessionProtocol | None:
         return None
 
 
-def masters_at_work() -> Iterator[PoolSessionProtocol]:
+def masters_at_work() -> Iterator[PoolSession]:
     """Sites are the same for all pools."""
     from pilotfish.client.pools import find_pools
 
@@ -66,44 +46,6 @@ def tell_masters(released: str = "") -> int:
             with suppress(BadInput):
                 master.ask("site_release", site=released)
     return count
-
-
-# --- run --site -----------------------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class SiteSelection:
-    """``--site`` as it was typed: where a run may go, and how many pilots shall be there."""
-
-    words: tuple[str, ...] = ()
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(read_place(word)[0] for word in self.words))
-
-    @property
-    def local_cores(self) -> int | None:
-        """``--site local:4`` is another way to say ``--workers 4``."""
-        cores = dict(map(read_place, self.words)).get(LOCAL, AS_MANY_AS_PAY)
-        return None if cores == AS_MANY_AS_PAY else cores
-
-    def tell(self, master: PoolSessionProtocol) -> None:
-        """Have the pool use the sites of a run."""
-        use_places(master.ask, self.words)
-
-
-def read_wanted(words: Sequence[str]) -> SiteSelection:
-    """Nothing is started for a site that does not exist."""
-    wanted = SiteSelection(tuple(words))
-    if any(name != LOCAL for name in wanted.names):
-        known = read_sites(sites_path())
-        for name in wanted.names:
-            if name == LOCAL:
-                continue
-            if name not in known:
-                raise unknown_site(name, [*known, LOCAL])
-            known[name]  # one that is described badly says so here
-    return wanted
 
 
 # --- workers add ----------------------------------------------------------------------------------------------------------------------
@@ -130,6 +72,6 @@ def add_workers(words: Sequence[str], pool: str, as_json: bool) -> None:
         screen.line(f"Asked site {clean(name)} for {plural(len(pilots), 'pilot')}: {', '.join(pilots)}. Look: pilotfish sites")
 
 
-def site_rows(master: PoolSessionProtocol) -> list[dict[str, Any]]:
+def site_rows(master: PoolSession) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = master.ask("sites")
     return rows

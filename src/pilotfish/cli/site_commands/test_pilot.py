@@ -15,12 +15,12 @@ from typing import Any
 
 from pilotfish.backends.backend_registry import BACKENDS
 from pilotfish.backends.interface import QUEUED, CommandRefused, JobStatus, UnclearAnswer
-from pilotfish.cli.commands.doctor_command import BAD, DOUBTFUL, GOOD, CheckResult
 from pilotfish.cli.site_commands.site_dry_run import runner_of
 from pilotfish.cli.site_commands.site_requests import site_rows
+from pilotfish.cli.terminal.check_results import BAD, DOUBTFUL, GOOD, CheckResult
 from pilotfish.cli.terminal.interruptible_wait import InterruptibleWait
 from pilotfish.cli.terminal.screen import duration, plural
-from pilotfish.client.session import PoolSessionProtocol, connect
+from pilotfish.client.session import PoolSession, connect
 from pilotfish.core.explain.remedies import HELD, LATE_S, for_bad_start, for_cause, for_wait, is_hopeless
 from pilotfish.errors import BadInput, PilotfishError
 from pilotfish.model.backend_traits import kind_of
@@ -69,7 +69,7 @@ def check_pilot(name: str, site: Site, pool: str, patience_s: float, waiting: In
 class TestPilot:
     """One test pilot. ``said`` is what a person is told of it, ``seen`` what its queue says."""
 
-    master: PoolSessionProtocol
+    master: PoolSession
     name: str
     site: Site
     pool: str
@@ -205,7 +205,7 @@ class TestPilot:
         return [command for command in commands if command not in idle and not (job and shlex.quote(job) in command.split())]
 
 
-def _row(master: PoolSessionProtocol, name: str) -> dict[str, Any]:
+def _row(master: PoolSession, name: str) -> dict[str, Any]:
     return next((row for row in site_rows(master) if row["site"] == name), {"site": name, "failures": {}})
 
 
@@ -229,7 +229,7 @@ MISSING = re.compile(r"no such command|not found")
 """Said where another PATH may be the reason."""
 
 
-def cure_for_other_variables(master: PoolSessionProtocol, name: str, site: Site, complaint: str) -> str:
+def cure_for_other_variables(master: PoolSession, name: str, site: Site, complaint: str) -> str:
     """What to do if the master's commands fail and those of this shell do not, and their variables differ; nothing if they do not."""
     theirs = _variables_of(master)
     ours = without_secrets(os.environ)
@@ -248,7 +248,7 @@ def cure_for_other_variables(master: PoolSessionProtocol, name: str, site: Site,
     return f"{told} Write it down: pilotfish site set {name} {changes}; or have the master start anew: pilotfish stop"
 
 
-def _variables_of(master: PoolSessionProtocol) -> dict[str, str] | None:
+def _variables_of(master: PoolSession) -> dict[str, str] | None:
     """As its process was started; None where that cannot be seen."""
     with suppress(OSError):
         content = Path(f"/proc/{int(master.ask('status')['pid'])}/environ").read_bytes()

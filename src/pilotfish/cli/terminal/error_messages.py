@@ -13,10 +13,22 @@ from pilotfish.errors import BadInput, PilotfishError
 
 SOME_FAILED = 1
 BAD_INPUT = 2
-CANNOT = 3
-"""Exit status when Pilotfish itself cannot do what was asked: no master, no disk, no answer."""
 NOT_STARTED = 3
-"""Exit status when a run is kept, but nothing that is there can start it."""
+CANNOT = 4
+EXIT_STATUSES = {
+    0: "All tasks succeeded, or the command did what was asked.",
+    SOME_FAILED: "Some tasks failed, or a check found a problem.",
+    BAD_INPUT: "The request itself is wrong; nothing was started.",
+    NOT_STARTED: "Nothing can run the tasks yet; the run is kept and starts as soon as something fits.",
+    CANNOT: "Pilotfish could not do what was asked: no master, no disk, no answer, or the pool was stopped.",
+    130: "Interrupted by Ctrl-C.",
+}
+
+
+class UsageError(PilotfishError):
+    """The command line has an unknown option, command or argument."""
+
+    code = "P1001"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,39 @@
+"""Results of checks by ``doctor`` and ``doctor SITE``: how each is shown, and the limits that both check."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pilotfish.cli.terminal.screen import Screen, clean
+
+GOOD, DOUBTFUL, BAD = "good", "doubtful", "bad"
+MARKS = {GOOD: ("✓", "green"), DOUBTFUL: ("!", "yellow"), BAD: ("✗", "red")}
+ASCII_MARKS = {GOOD: "ok", DOUBTFUL: "!!", BAD: "BAD"}
+LITTLE_SPACE_BYTES = 1 << 30
+"""Free disk space below which a check is doubtful."""
+NO_SPACE_BYTES = 64 << 20
+"""Free disk space below which a check is bad."""
+FEW_INODES = 10_000
+FEW_DESCRIPTORS = 1024
+FEW_PROCESSES = 256
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """The outcome of one check."""
+
+    check: str
+    state: str
+    text: str
+    cure: str = ""
+
+
+def show_check(screen: Screen, result: CheckResult) -> None:
+    """Print the result, and below it what fixes the problem."""
+    mark, colour = MARKS[result.state]
+    if (screen.stream.encoding or "").lower().replace("-", "") != "utf8":
+        mark = ASCII_MARKS[result.state]
+    screen.line(f"{screen.paint(mark, colour)} {result.check}: {clean(result.text)}")
+    if result.cure:
+        screen.line(f"    do: {clean(result.cure)}")
+    screen.stream.flush()

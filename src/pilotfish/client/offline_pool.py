@@ -1,0 +1,92 @@
+"""Reads a pool from its journal, without its master: what predict, whatif and replay start from."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pilotfish.client.pools import is_served
+from pilotfish.client.session import NoPool
+from pilotfish.config import home, read_settings
+from pilotfish.core.apply import apply
+from pilotfish.core.state import State
+from pilotfish.errors import JournalError
+from pilotfish.model import facts as f
+from pilotfish.model.settings import PoolSettings
+from pilotfish.model.states import ENDING
+from pilotfish.store.journal.journal_reader import look_at
+from pilotfish.store.pool_directory import pool_home
+from pilotfish.store.state_recovery import Heard, replay
+
+if TYPE_CHECKING:
+    from pilotfish.sim.projections.pool_snapshot import PoolSnapshot
+
+MAX_TRIES = 5
+"""Maximum number of times the journal is read: its master may remove a file meanwhile."""
+STOPPED = "the pool is stopped"
+
+
+@dataclass(slots=True)
+class OfflinePool:
+    """The state of a pool as its journal has it. ``served``: a master runs, so the state goes on changing."""
+
+    directory: Path
+    state: State
+    settings: PoolSettings
+    served: bool
+    now: float
+    ended: dict[str, float] = field(default_factory=dict)
+    """When runs ended, as far back as the journal goes."""
+
+    @classmethod
+    def read(cls, pool: str, make_listener: Callable[[], Heard] = lambda: lambda state, fact, at: None) -> OfflinePool:
+        """Replay the journal of a pool. Each try calls ``make_listener`` for a new listener, which hears all facts."""
+        place = pool_home(pool)
+        if not place.journal.is_dir():
+            raise NoPool(f"there is no pool {pool!r} yet", "Start one: pilotfish run -- COMMAND")
+        # A reader sees half-written records of a running master: those are no problem to report.
+        logging.getLogger("pilotfish.journal").setLevel(logging.CRITICAL)
+        for tries in range(MAX_TRIES):
+            try:
+                state = replay(look_at(place.journal), make_listener())
+                break
+            except (JournalError, FileNotFoundError):
+                if tries == MAX_TRIES - 1:
+                    raise
+        settings = read_settings(home() / "config.toml")
+        return cls(place.directory, state, settings, is_served(place.directory), max(time.time(), state.at))
+
+    @classmethod
+    def snapshot(cls, pool: str) -> tuple[OfflinePool, PoolSnapshot]:
+        """The pool, and a snapshot from which the simulator continues."""
+        from pilotfish.sim.projections.attempt_history import AttemptHistory
+        from pilotfish.sim.projections.pool_snapshot import PoolSnapshot
+
+        histories: list[AttemptHistory] = []
+
+        def make_listener() -> Heard:
+            histories.append(AttemptHistory())
+            return histories[-1].hear
+
+        found = cls.read(pool, make_listener)
+        if not found.served:
+            _remove_workers(found.state)
+        found.ended = histories[-1].ended
+        return found, PoolSnapshot.of(found.state, histories[-1], found.settings, found.now)
+
+
+def _remove_workers(state: State) -> None:
+    """End all workers and pilots, because a master that starts again finds none of them."""
+    for worker in list(state.workers.values()):
+        held = [task.id for task in worker.tasks]
+        if held:
+            apply(state, f.TasksReturned(worker.id, held, STOPPED), state.at)
+        apply(state, f.WorkerEnded(worker.id, False, STOPPED), state.at)
+    for pilot in list(state.pilots.values()):
+        if pilot.state < ENDING:
+            apply(state, f.PilotEnding(pilot.id, STOPPED, ""), state.at)
+        apply(state, f.PilotEnded(pilot.id, True, STOPPED, ""), state.at)

@@ -94,9 +94,9 @@ def usage_of(pid: int) -> Process:
 
 def submit_all(conversation: Conversation, total: int, pid: int) -> tuple[int, Tenths]:
     """Open a run and submit the tasks, a thousand in a frame, some frames ahead of what the master has confirmed."""
-    from pilotfish.applications.parcel import pack_one
     from pilotfish.model import messages as m
     from pilotfish.model.task import RunOptions, TaskSpec
+    from pilotfish.portable.payload_format import pack_one
 
     run = 0
 

@@ -11,13 +11,13 @@ from typing import Any
 
 import msgspec
 
-from pilotfish.applications.parcel import pack, unpack
 from pilotfish.applications.task_list import NOTHING, TaskNeeds
 from pilotfish.client.session import NoPool, RunNews
 from pilotfish.errors import BadInput, PilotfishError
 from pilotfish.model.messages import EndedItem
 from pilotfish.model.states import CANCELLED, DONE, FAILED, TASK_STATES
 from pilotfish.model.task import Failure, RunOptions, TaskSpec
+from pilotfish.portable.payload_format import pack, unpack
 
 MOST_ROWS = 10_000
 """As many as the real one gives in one answer."""

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pilotfish.applications.executable import Completed, FutureFile, decode_completed, decode_executable_failure
 from pilotfish.applications.future_files import promise
-from pilotfish.applications.parcel import DamagedPayload
 from pilotfish.applications.python_result import decode_failure, decode_value, result_gone
+from pilotfish.errors import DamagedPayload
 from pilotfish.model.messages import EndedItem
 from pilotfish.model.states import CANCELLED, DONE, FAILED, TASK_STATES
 from pilotfish.model.task import Failure, Usage

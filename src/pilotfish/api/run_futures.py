@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from pilotfish.api.futures import TaskFuture
-from pilotfish.applications.parcel import Parcel
 from pilotfish.applications.task_list import NOTHING, TaskNeeds
 from pilotfish.client.master_client import MasterClient
 from pilotfish.client.submission import Submission
 from pilotfish.errors import ConnectionFailed, PilotfishError
 from pilotfish.model.messages import EndedItem
 from pilotfish.model.task import RunOptions, TaskSpec
+from pilotfish.portable.payload_format import PackedPayload
 from pilotfish.store.shared_payloads import resolve
 
 FutureType = TypeVar("FutureType", bound=TaskFuture[Any])
@@ -94,7 +94,7 @@ class RunFutures:
     def register(self, spec: TaskSpec, code: bytes) -> int:
         return self.client.spec_number(self._submission, spec, code)
 
-    def submit(self, future: FutureType, spec: int, payload: Parcel, needs: TaskNeeds = NOTHING) -> FutureType:
+    def submit(self, future: FutureType, spec: int, payload: PackedPayload, needs: TaskNeeds = NOTHING) -> FutureType:
         def enter(index: int) -> None:
             future.index = index
             self._futures[index] = future

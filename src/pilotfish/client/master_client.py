@@ -16,7 +16,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from pilotfish.applications.parcel import Parcel, joined
 from pilotfish.applications.task_list import NOTHING, TaskEntry, TaskList, TaskNeeds
 from pilotfish.client.master_connection import Interrupt, MasterConnection, Reconnect, dial
 from pilotfish.client.pending_requests import PendingRequest, PendingRequests, Reply
@@ -25,6 +24,7 @@ from pilotfish.errors import ConnectionFailed, JournalFull, PilotfishError
 from pilotfish.model.message_frames import frame
 from pilotfish.model.messages import Accepted, Answer, Began, Close, Ended, Opened, Problem, RunFinished, Watch
 from pilotfish.model.task import RunOptions, TaskSpec
+from pilotfish.portable.payload_format import PackedPayload, join_pieces
 from pilotfish.store.pool_directory import PoolDirectory
 from pilotfish.store.shared_payloads import SHARE_BYTES, shared_directory, write_shared
 
@@ -111,13 +111,13 @@ class MasterClient:
             self._check()
             return run.spec_number(spec, code)
 
-    def submit(self, run: Submission, spec: int, parcel: Parcel, register: Callable[[int], None], needs: TaskNeeds = NOTHING) -> int:
+    def submit(self, run: Submission, spec: int, packed: PackedPayload, register: Callable[[int], None], needs: TaskNeeds = NOTHING) -> int:
         """Add one task. ``register`` is told its index before anything can be heard of it."""
-        parts = [parcel] if isinstance(parcel, bytes) else parcel
+        parts = [packed] if isinstance(packed, bytes) else packed
         if sum(map(len, parts)) > SHARE_BYTES and self.share.is_dir():
             payload = write_shared(self.share, parts)
         else:
-            payload = joined(parcel)
+            payload = join_pieces(packed)
         with self._lock:
             if self._failure is not None or self._closing:
                 self._check()

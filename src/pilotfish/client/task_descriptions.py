@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pilotfish.applications.parcel import DamagedPayload, unpack
 from pilotfish.applications.sweeps.placeholders import make_template
 from pilotfish.applications.sweeps.sweep import make_sweep
 from pilotfish.applications.sweeps.tables import LINE
@@ -25,6 +24,7 @@ from pilotfish.applications.sweeps.task_list_file import read_task_file
 from pilotfish.client.run_handle import register_file
 from pilotfish.client.session import PoolSessionProtocol, all_tasks, find_run, task_name
 from pilotfish.errors import BadInput, did_you_mean
+from pilotfish.portable.payload_format import unpack
 
 CHUNK = 1000
 LINE_COLUMN = "line"
@@ -93,7 +93,7 @@ def _own_command(master: PoolSessionProtocol, row: dict[str, Any]) -> str:
     _, payload = master.ask_bytes("payload", task=row["id"], which="input")
     try:
         return shlex.join(json.loads(bytes(unpack(payload)[0]))["argv"]) if payload else name
-    except (DamagedPayload, ValueError, KeyError):
+    except (ValueError, KeyError):
         return name
 
 

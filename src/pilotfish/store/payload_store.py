@@ -52,7 +52,7 @@ class PayloadStore:
     def load(self, payload: Payload, *, whole: bool) -> bytes:
         """What to send for a payload. Shared ones as a reference, unless they are wanted ``whole``.
 
-        Zeros, which nobody takes for a parcel, if the disk no longer has it.
+        Zeros, which are no packed payload, if the disk no longer has it.
         """
         if isinstance(payload, bytes):
             return payload

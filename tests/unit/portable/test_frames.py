@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-import random
 import struct
 from typing import Any
 
 import pytest
 
 from pilotfish.agent.slots import shared_page
-from pilotfish.portable import payload_format
 from pilotfish.portable.wire import frames
 from pilotfish.portable.wire.frames import FrameError, FrameReader, frame_buffers
 
@@ -94,25 +92,6 @@ def test_too_much_is_not_even_written() -> None:
 
     with pytest.raises(FrameError):
         frame_buffers(["x"], [Huge()])
-
-
-@pytest.mark.parametrize("parts", [[], [b""], [b"a", b"", b"bc"], [b"x"] * 40])
-def test_a_parcel_unpacks_into_its_parts(parts: list[bytes]) -> None:
-    assert [bytes(part) for part in payload_format.unpack(payload_format.pack(parts))] == parts
-
-
-def test_garbage_is_no_parcel() -> None:
-    dice = random.Random(1)
-    for _ in range(2000):
-        data = dice.randbytes(dice.randrange(60))
-        try:
-            parts = payload_format.unpack(data)
-        except payload_format.PayloadFormatError:
-            continue
-        assert sum(map(len, parts)) + 4 + 8 * len(parts) == len(data)
-    for bad in (b"", b"\0\0\0", b"\xff\xff\xff\xff", struct.pack("!IQ", 1, 5) + b"abc", struct.pack("!IQ", 1, 1) + b"abc"):
-        with pytest.raises(payload_format.PayloadFormatError):
-            payload_format.unpack(bad)
 
 
 def test_reports_are_read_up_to_the_first_incomplete_one() -> None:

@@ -32,7 +32,7 @@ class ReportWriter:
         self._words = cell.words
 
     def report(self, numbers: Tuple[int, int, int, int], failure: Optional[Failure], parts: Sequence[Any], raw: bool = False) -> None:
-        """``numbers``: sequence, wall_us, cpu_us, rss_kib. The payload is a parcel of the parts, or, if ``raw``, the parts themselves."""
+        """``numbers``: sequence, wall_us, cpu_us, rss_kib. The payload is the packed parts or, if ``raw``, the parts themselves."""
         text = b"" if failure is None else json.dumps(failure).encode()
         head = b"" if raw else pack_head(parts)
         length = len(head)

@@ -14,7 +14,7 @@ from pilotfish.errors import DamagedPayload
 from pilotfish.model.messages import EndedItem
 from pilotfish.model.states import CANCELLED, DONE, FAILED, TASK_STATES
 from pilotfish.model.task import Failure, Usage
-from pilotfish.store.shared_payloads import is_reference
+from pilotfish.portable.payload_format import is_reference
 
 if TYPE_CHECKING:
     from pilotfish.api.run_futures import RunFutures

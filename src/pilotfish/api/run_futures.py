@@ -22,7 +22,7 @@ from pilotfish.errors import ConnectionFailed, PilotfishError
 from pilotfish.model.messages import EndedItem
 from pilotfish.model.task import RunOptions, TaskSpec
 from pilotfish.portable.payload_format import PackedPayload
-from pilotfish.store.shared_payloads import resolve
+from pilotfish.portable.payload_reference import resolve
 
 FutureType = TypeVar("FutureType", bound=TaskFuture[Any])
 

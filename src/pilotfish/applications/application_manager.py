@@ -19,8 +19,7 @@ from pilotfish.errors import DamagedPayload
 from pilotfish.model.messages import EndedItem
 from pilotfish.model.states import CANCELLED, DONE, TASK_STATES
 from pilotfish.model.task import Failure, Usage
-from pilotfish.portable.payload_format import Buffer, PayloadFormatError, unpack
-from pilotfish.store.shared_payloads import is_reference
+from pilotfish.portable.payload_format import Buffer, PayloadFormatError, is_reference, unpack
 
 if TYPE_CHECKING:
     from pilotfish.applications.task_list import TaskList

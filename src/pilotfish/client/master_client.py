@@ -23,10 +23,13 @@ from pilotfish.client.submission import RunListener, Submission
 from pilotfish.errors import ConnectionFailed, JournalFull, PilotfishError
 from pilotfish.model.message_frames import frame
 from pilotfish.model.messages import Accepted, Answer, Began, Close, Ended, Opened, Problem, RunFinished, Watch
+from pilotfish.model.quantities import show_bytes
 from pilotfish.model.task import RunOptions, TaskSpec
-from pilotfish.portable.payload_format import PackedPayload, join_pieces
+from pilotfish.portable.payload_format import Buffer, PackedPayload, join_pieces
+from pilotfish.portable.payload_reference import SHARE_BYTES, write_payload
+from pilotfish.store.disk import FULL
 from pilotfish.store.pool_directory import PoolDirectory
-from pilotfish.store.shared_payloads import SHARE_BYTES, shared_directory, write_shared
+from pilotfish.store.shared_payloads import shared_directory
 
 PATIENCE_S = 60.0
 """How long a master may be away before the client gives up."""
@@ -111,11 +114,21 @@ class MasterClient:
             self._check()
             return run.spec_number(spec, code)
 
+    def _write_shared(self, parts: list[Buffer]) -> bytes:
+        """Write a large payload to a shared file and return its reference."""
+        try:
+            return write_payload(self.share, parts)
+        except OSError as error:
+            if error.errno not in FULL:
+                raise
+            text = f"no room for a payload of {show_bytes(sum(map(len, parts)))} in {self.share}: {error.strerror}"
+            raise JournalFull(text, "Free some space (or quota) and submit it again.") from error
+
     def submit(self, run: Submission, spec: int, packed: PackedPayload, register: Callable[[int], None], needs: TaskNeeds = NOTHING) -> int:
         """Add one task. ``register`` is told its index before anything can be heard of it."""
-        parts = [packed] if isinstance(packed, bytes) else packed
+        parts: list[Buffer] = [packed] if isinstance(packed, bytes) else packed
         if sum(map(len, parts)) > SHARE_BYTES and self.share.is_dir():
-            payload = write_shared(self.share, parts)
+            payload = self._write_shared(parts)
         else:
             payload = join_pieces(packed)
         with self._lock:

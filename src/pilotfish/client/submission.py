@@ -16,8 +16,9 @@ from pilotfish.model.contents import AwaitedFile, Content
 from pilotfish.model.message_frames import Buffer, frame
 from pilotfish.model.messages import MAX_BODY, EndedItem, Open, Opened, Submit, Taken
 from pilotfish.model.quantities import show_bytes
-from pilotfish.model.task import REFERENCE_BYTES, RunOptions, TaskSpec
-from pilotfish.store.shared_payloads import SHARE_BYTES
+from pilotfish.model.task import RunOptions, TaskSpec
+from pilotfish.portable.payload_format import REFERENCE_BYTES
+from pilotfish.portable.payload_reference import SHARE_BYTES
 
 BATCH_TASKS = 4096
 BATCH_BYTES = 4 * 1024 * 1024

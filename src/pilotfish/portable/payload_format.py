@@ -1,13 +1,14 @@
 """Packs several byte strings into one payload and unpacks them.
 
 The format: ``!I`` the number of parts, ``!Q`` the length of each part, then the parts. Clients and slots use it; the master never unpacks
-a payload.
+a payload. A payload in a shared file travels as a reference of 24 bytes instead: a mark that no packed payload begins with, the number of
+the file and its length.
 """
 
 from __future__ import annotations
 
 import struct
-from typing import List, Sequence, Union
+from typing import List, Sequence, Tuple, Union
 
 Buffer = Union[bytes, bytearray, memoryview]
 PackedPayload = Union[bytes, List[Buffer]]
@@ -18,6 +19,11 @@ MAX_PARTS = 1 << 20
 _COUNT = struct.Struct("!I")
 _ONE = struct.Struct("!IQ")
 _STRUCTS = {count: struct.Struct("!I%dQ" % count) for count in range(9)}
+
+
+REFERENCE_MARK = b"\xff\xff\xff\xfePFS1"
+_REFERENCE = struct.Struct("!8sQQ")
+REFERENCE_BYTES = _REFERENCE.size
 
 
 class PayloadFormatError(ValueError):
@@ -77,3 +83,19 @@ def unpack(payload: Buffer) -> List[memoryview]:
     if offset != len(view):
         raise PayloadFormatError("a payload has %d bytes; its parts need %d" % (len(view), offset))
     return parts
+
+
+def is_reference(payload: Buffer) -> bool:
+    """Whether this is a reference to a shared file."""
+    return len(payload) == REFERENCE_BYTES and payload[:8] == REFERENCE_MARK
+
+
+def pack_reference(number: int, length: int) -> bytes:
+    """Encode the reference to a payload of ``length`` bytes in the shared file ``number``."""
+    return _REFERENCE.pack(REFERENCE_MARK, number, length)
+
+
+def unpack_reference(reference: Buffer) -> Tuple[int, int]:
+    """Return the number of the shared file and the length of the payload."""
+    _, number, length = _REFERENCE.unpack(reference)
+    return number, length

@@ -7,8 +7,9 @@ from pathlib import Path
 
 from pilotfish.errors import ConnectionFailed, JournalError, JournalFull
 from pilotfish.model.task import SHARED_SEGMENT, Payload, StoredPayload
+from pilotfish.portable.payload_format import is_reference
 from pilotfish.store.payload_segments import PayloadSegments
-from pilotfish.store.shared_payloads import SharedPayloads, is_reference, shared_directory
+from pilotfish.store.shared_payloads import SharedPayloads, shared_directory
 
 log = logging.getLogger("pilotfish.payloads")
 

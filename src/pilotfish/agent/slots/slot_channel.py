@@ -9,7 +9,7 @@ from typing import Any, Deque, List, Optional, Sequence, Tuple
 
 from ...portable.failures import Failure
 from ...portable.payload_format import pack_head
-from ...portable.payload_reference import SHARE_BYTES, PayloadDirectory
+from ...portable.payload_reference import SHARE_BYTES, write_payload
 from .output_upload import MARK
 from .shared_page import ORDER, OUTBOX_BYTES, OUTBOX_LENGTH, REPORT, SPEC, TASK, SharedPage
 
@@ -23,7 +23,7 @@ Order = Tuple[Tuple[Any, ...], memoryview]
 class ReportWriter:
     """Reports, collected in shared memory until they are flushed; large ones go straight out."""
 
-    def __init__(self, channel: socket.socket, cell: SharedPage, share: PayloadDirectory) -> None:
+    def __init__(self, channel: socket.socket, cell: SharedPage, share: str) -> None:
         self._share = share
         self.filled = 0
         self.flushed_at = 0.0
@@ -39,8 +39,8 @@ class ReportWriter:
         for part in parts:
             length += len(part)
         record = REPORT.pack(*numbers, len(text), length)
-        if length > SHARE_BYTES and self._share.directory and not raw and parts[0][: len(MARK)] != MARK:
-            parts, head = [self._share.write([head, *parts])], b""
+        if length > SHARE_BYTES and self._share and not raw and parts[0][: len(MARK)] != MARK:
+            parts, head = [write_payload(self._share, [head, *parts])], b""
             length = len(parts[0])
             record = REPORT.pack(*numbers, len(text), length)
         size = len(record) + len(text) + length

@@ -24,8 +24,10 @@ from pilotfish.errors import BadInput, ConnectionFailed
 from pilotfish.model import messages as m
 from pilotfish.model.message_frames import Buffer, FrameSplitter, frame, joined
 from pilotfish.portable.transfer.transfer_server import TransferServer
+from pilotfish.portable.wire.frames import PROTOCOL
+from pilotfish.portable.wire.handshake import AGENT, CLIENT, DIALLER, LISTENER, UNIX, Claim, make_proof, verify_proof
 from pilotfish.portable.wire.tls_stream import TlsSession, TlsStream
-from pilotfish.store.keyring import AGENT, CLIENT, UNIX, Keyring, proof
+from pilotfish.store.keyring import Keyring
 
 PROOF_DEADLINE_S = 10.0
 MAX_UNPROVEN = 128
@@ -255,30 +257,29 @@ class EndpointLink(asyncio.BufferedProtocol):
         porter.take(worker or self.key_id, connection)
 
     def _greet(self) -> None:
-        self.send(m.Banner(m.PROTOCOL, self._nonce))
+        self.send(m.Banner(PROTOCOL, self._nonce))
         self.flush()
 
     def _prove(self, header: memoryview) -> None:
-        claim = m.decode_from_client(header)
-        if not isinstance(claim, m.Prove):
+        said = m.decode_from_client(header)
+        if not isinstance(said, m.Prove):
             raise ConnectionFailed("a stranger spoke before its proof")
-        if claim.protocol != m.PROTOCOL:
-            self._refuse(f"this master speaks protocol {m.PROTOCOL}, you speak {claim.protocol}: use the same version on both sides")
+        if said.protocol != PROTOCOL:
+            self._refuse(f"this master speaks protocol {PROTOCOL}, you speak {said.protocol}: use the same version on both sides")
             return
         doorman = self.doorman
-        key = doorman.keyring.key(claim.key_id)
-        nonces = (self._nonce, claim.nonce)
-        expected = proof(key, "peer", claim.role, claim.key_id, nonces, self._binding)
-        allowed = claim.role in self.rules.roles and _fits(claim.role, claim.key_id) and claim.key_id not in doorman.revoked
-        if not secrets.compare_digest(expected.encode(), claim.mac.encode()) or not allowed:
-            doorman.complain(f"refused {claim.role!r} with key {claim.key_id!r}")
+        key = doorman.keyring.key(said.key_id)
+        claim = Claim(said.role, said.key_id, self._binding)
+        is_proved = verify_proof(said.mac, key, DIALLER, claim, (self._nonce, said.nonce))
+        allowed = said.role in self.rules.roles and _fits(said.role, said.key_id) and said.key_id not in doorman.revoked
+        if not is_proved or not allowed:
+            doorman.complain(f"refused {said.role!r} with key {said.key_id!r}")
             self._refuse("wrong or revoked key")
             return
-        self.role, self.key_id = claim.role, claim.key_id
+        self.role, self.key_id = said.role, said.key_id
         self._inbox.trust()
         doorman.leave(self)
-        answer = proof(key, "master", claim.role, claim.key_id, (claim.nonce, self._nonce), self._binding)
-        self.send(m.Proved(answer, doorman.epoch))
+        self.send(m.Proved(make_proof(key, LISTENER, claim, (said.nonce, self._nonce)), doorman.epoch))
         self.flush()
 
     def _refuse(self, reason: str) -> None:

@@ -38,8 +38,9 @@ from pilotfish.model.messages import split_body
 from pilotfish.model.settings import PoolSettings
 from pilotfish.policies.policy_registry import POLICIES
 from pilotfish.portable.transfer.transfer_server import TransferServer
+from pilotfish.portable.wire.handshake import AGENT, CLIENT
 from pilotfish.store.journal.journal_writer import Journal
-from pilotfish.store.keyring import AGENT, CLIENT, open_keyring, write_private
+from pilotfish.store.keyring import open_keyring, write_private
 from pilotfish.store.payload_store import PayloadStore
 from pilotfish.store.pool_directory import PoolDirectory, note_stop, stop_marker
 from pilotfish.store.pool_lock import PoolLock

@@ -16,7 +16,6 @@ from pilotfish.errors import ConnectionFailed
 from pilotfish.model.contents import AwaitedFile, Content, IntermediateFile, ProducedContent
 from pilotfish.model.task import Failure, RunOptions, TaskSpec
 
-PROTOCOL = 2
 PREFIX_BYTES = 8
 MAX_BEFORE_PROOF = 64 * 1024
 MAX_HEADER = 16 * 1024 * 1024

@@ -10,6 +10,8 @@ import json
 import struct
 from typing import Any, Iterator, List, Optional, Sequence, Tuple
 
+PROTOCOL = 2
+"""Version of the protocol; both sides must speak the same."""
 PREFIX = struct.Struct("!II")
 MAX_BEFORE_PROOF = 64 * 1024
 MAX_HEADER = 16 * 1024 * 1024

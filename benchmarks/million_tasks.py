@@ -32,9 +32,9 @@ class Conversation:
         self.link = dial(pool.directory, 30.0)
 
     def send(self, message: Any, parts: list[bytes] | None = None) -> None:
-        from pilotfish.model.message_frames import frame
+        from pilotfish.model.messages import frame_message
 
-        self.link.put(frame(message, parts or []))
+        self.link.put(frame_message(message, parts or []))
         self.link.flush()
 
     def hear_until(self, satisfied: Callable[[Any], bool]) -> None:

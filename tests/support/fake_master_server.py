@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from pilotfish.model import messages as wire
-from pilotfish.model.message_frames import frame
 from pilotfish.model.states import CANCELLED, DONE, FAILED
 from pilotfish.model.task import Failure, TaskSpec
 from pilotfish.portable.wire.frames import PROTOCOL
@@ -160,7 +159,7 @@ class FakeMaster:
         if self.mute and peer.proven:
             return
         try:
-            peer.sock.sendall(b"".join(frame(message, parts or [])))
+            peer.sock.sendall(b"".join(wire.frame_message(message, parts or [])))
         except OSError:
             pass  # the next read finds it closed
 

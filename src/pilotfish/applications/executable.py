@@ -21,10 +21,10 @@ from pilotfish.applications.safe_paths import check_name
 from pilotfish.applications.task_options import NOTHING_SPECIAL, TaskOptions
 from pilotfish.errors import BadInput, DamagedPayload, PayloadTooLarge, TaskFailed
 from pilotfish.model.contents import DIGEST, Content
-from pilotfish.model.messages import MAX_BODY
 from pilotfish.model.quantities import show_bytes
 from pilotfish.model.task import Failure, TaskSpec
 from pilotfish.portable.payload_format import Buffer, pack
+from pilotfish.portable.wire.frames import MAX_BODY
 
 _LAST_LINES = 20
 

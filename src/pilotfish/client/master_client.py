@@ -21,8 +21,7 @@ from pilotfish.client.master_connection import Interrupt, MasterConnection, Reco
 from pilotfish.client.pending_requests import PendingRequest, PendingRequests, Reply
 from pilotfish.client.submission import RunListener, Submission
 from pilotfish.errors import ConnectionFailed, JournalFull, PilotfishError
-from pilotfish.model.message_frames import frame
-from pilotfish.model.messages import Accepted, Answer, Began, Close, Ended, Opened, Problem, RunFinished, Watch
+from pilotfish.model.messages import Accepted, Answer, Began, Close, Ended, Opened, Problem, RunFinished, Watch, frame_message
 from pilotfish.model.quantities import show_bytes
 from pilotfish.model.task import RunOptions, TaskSpec
 from pilotfish.portable.payload_format import Buffer, PackedPayload, join_pieces
@@ -340,14 +339,14 @@ class MasterClient:
                 link.put(encoded)
             for run in self._runs.values():
                 if run.listener is not None and not run.watching:
-                    link.put(frame(Watch(run.run, run.cursor, run.payloads_wanted)))
+                    link.put(frame_message(Watch(run.run, run.cursor, run.payloads_wanted)))
                     run.watching = True
                 for encoded in run.cut():
                     link.put(encoded)
                 if run.has_taken:
-                    link.put(frame(run.take()))
+                    link.put(frame_message(run.take()))
                 if run.close_wanted and not run.close_sent:
-                    link.put(frame(Close(run.run)))
+                    link.put(frame_message(Close(run.run)))
                     run.close_sent = True
             for encoded in self._errands.cut_questions():
                 link.put(encoded)
@@ -453,7 +452,7 @@ class MasterClient:
         with self._sending, self._lock:
             forgotten = self._errands.runs_to_forget()  # to open one of these might make a new run of it
             for run in [run for run in self._runs.values() if run.run not in forgotten]:
-                link.put(frame(run.opening()))
+                link.put(frame_message(run.opening()))
                 for encoded in run.again():
                     link.put(encoded)
             self._link = link

@@ -20,9 +20,9 @@ import msgspec
 
 from pilotfish.errors import ConnectionFailed
 from pilotfish.model import messages
-from pilotfish.model.message_frames import Buffer, FrameSplitter, frame, joined
-from pilotfish.model.messages import Banner, Message, Prove, Proved, Refused
-from pilotfish.portable.wire.frames import PROTOCOL
+from pilotfish.model.messages import Banner, Message, Prove, Proved, Refused, frame_message
+from pilotfish.portable.payload_format import Buffer
+from pilotfish.portable.wire.frames import PROTOCOL, FrameError, FrameSplitter, join_small
 from pilotfish.portable.wire.handshake import (
     CLIENT,
     DIALLER,
@@ -91,7 +91,7 @@ class MasterConnection:
 
     def put(self, buffers: Sequence[Buffer]) -> None:
         """Have these buffers sent, after what waits already."""
-        self._unsent.extend(map(memoryview, joined(buffers, _JOIN_BELOW)))
+        self._unsent.extend(map(memoryview, join_small(buffers, _JOIN_BELOW)))
 
     @property
     def waiting(self) -> bool:
@@ -123,6 +123,8 @@ class MasterConnection:
             raise ConnectionFailed("the master closed the connection")
         try:
             return [(messages.decode_to_client(header), body) for header, body in self._inbox.feed(data)]
+        except FrameError as error:
+            raise ConnectionFailed(str(error)) from error
         except msgspec.DecodeError as error:
             fix = "use the same version of Pilotfish on both sides"
             raise ConnectionFailed(f"the master sent what cannot be read: {error}", fix) from error
@@ -185,7 +187,7 @@ def _prove(link: MasterConnection, credentials: Credentials, timeout_s: float, i
         )
     claim, nonce = Claim(CLIENT, credentials.key_id, UNIX), secrets.token_hex(32)
     proof = make_proof(credentials.key, DIALLER, claim, (banner.nonce, nonce))
-    link.put(frame(Prove(PROTOCOL, CLIENT, credentials.key_id, nonce, proof)))
+    link.put(frame_message(Prove(PROTOCOL, CLIENT, credentials.key_id, nonce, proof)))
     link.flush()
     answer = link.next_frame(deadline, interrupt)
     if isinstance(answer, Refused):

@@ -22,9 +22,9 @@ import msgspec
 
 from pilotfish.errors import BadInput, ConnectionFailed
 from pilotfish.model import messages as m
-from pilotfish.model.message_frames import Buffer, FrameSplitter, frame, joined
+from pilotfish.portable.payload_format import Buffer
 from pilotfish.portable.transfer.transfer_server import TransferServer
-from pilotfish.portable.wire.frames import PROTOCOL
+from pilotfish.portable.wire.frames import PROTOCOL, FrameError, FrameSplitter, join_small
 from pilotfish.portable.wire.handshake import AGENT, CLIENT, DIALLER, LISTENER, UNIX, Claim, make_proof, verify_proof
 from pilotfish.portable.wire.tls_stream import TlsSession, TlsStream
 from pilotfish.store.keyring import Keyring
@@ -156,7 +156,7 @@ class EndpointLink(asyncio.BufferedProtocol):
                 self._take(bytes(data))
             else:
                 self._decrypt(data)
-        except (ConnectionFailed, ssl.SSLError, msgspec.MsgspecError, UnicodeDecodeError) as problem:
+        except (ConnectionFailed, FrameError, ssl.SSLError, msgspec.MsgspecError, UnicodeDecodeError) as problem:
             self.drop(f"{type(problem).__name__}: {problem}")
         self.doorman.heard_all()
 
@@ -290,7 +290,7 @@ class EndpointLink(asyncio.BufferedProtocol):
 
     def send(self, message: m.Message, parts: Sequence[Buffer] = ()) -> None:
         """Put a message in the outbox; ``flush`` sends all that is there at once."""
-        self._outbox.extend(frame(message, parts))
+        self._outbox.extend(m.frame_message(message, parts))
 
     def seal(self) -> None:
         """Encrypt what is in the outbox; it leaves with ``flush``."""
@@ -298,7 +298,7 @@ class EndpointLink(asyncio.BufferedProtocol):
             return
         outbox, self._outbox = self._outbox, []
         try:
-            for buffer in joined(outbox, JOIN_BELOW_BYTES):
+            for buffer in join_small(outbox, JOIN_BELOW_BYTES):
                 if buffer:
                     self._tls.write(buffer)
         except ssl.SSLError as problem:

@@ -10,7 +10,7 @@ import pytest
 
 from pilotfish.agent.slots import shared_page
 from pilotfish.portable.wire import frames
-from pilotfish.portable.wire.frames import FrameError, FrameReader, frame_buffers
+from pilotfish.portable.wire.frames import FrameError, FrameReader, FrameSplitter, frame_buffers, join_small
 
 
 def feed(reader: FrameReader, data: bytes, step: int) -> list[tuple[list[Any], bytes]]:
@@ -83,6 +83,46 @@ def test_a_header_that_is_no_message_is_refused(text: bytes) -> None:
     reader.proved = True
     with pytest.raises(FrameError):
         feed(reader, struct.pack("!II", len(text), 0) + text, 1 << 20)
+
+
+@pytest.mark.parametrize("step", [1, 7, 1000, 1 << 22])
+def test_a_splitter_finds_frames_however_the_chunks_are_cut(step: int) -> None:
+    bodies = [b"", b"x", os.urandom(5000), b"", os.urandom(300)]
+    data = b"".join(b"".join(frame_buffers(["message", number], [body])) for number, body in enumerate(bodies))
+    splitter = FrameSplitter()
+    splitter.trust()
+    found = [frame for start in range(0, len(data), step) for frame in splitter.feed(data[start : start + step])]
+    assert [(bytes(header), bytes(body)) for header, body in found] == [
+        (b'["message",%d]' % number, body) for number, body in enumerate(bodies)
+    ]
+    assert splitter.missing == frames.PREFIX_BYTES
+
+
+def test_a_splitter_knows_how_much_is_missing_and_gives_back_what_it_was_not_asked_for() -> None:
+    data = b"".join(frame_buffers(["a"], [b"body"])) + b"".join(frame_buffers(["b"], [b"x" * 1000]))
+    splitter = FrameSplitter()
+    found = splitter.feed(data[:-300])
+    assert len(found) == 1 and splitter.missing == 300
+    assert splitter.rest(found) == data[:-300]
+
+
+@pytest.mark.parametrize(
+    ("proved", "lengths"),
+    [(False, (1, frames.MAX_BEFORE_PROOF)), (True, (frames.MAX_HEADER + 1, 0)), (True, (1, frames.MAX_BODY + 1))],
+)
+def test_a_splitter_refuses_a_frame_larger_than_allowed_by_its_prefix(proved: bool, lengths: tuple[int, int]) -> None:
+    splitter = FrameSplitter()
+    if proved:
+        splitter.trust()
+    with pytest.raises(FrameError):
+        splitter.feed(struct.pack("!II", *lengths))
+
+
+def test_small_neighbours_are_joined_and_large_buffers_are_not_copied() -> None:
+    large = bytearray(100)
+    found = list(join_small([b"a", b"", memoryview(b"b"), large, b"c"], 100))
+    assert found == [b"ab", large, b"c"] and found[1] is large
+    assert list(join_small([], 100)) == []
 
 
 def test_too_much_is_not_even_written() -> None:

@@ -10,6 +10,7 @@ from typing import Any, Deque, List, Optional, Sequence, Tuple
 from ...portable.failures import Failure
 from ...portable.payload_format import pack_head
 from ...portable.payload_reference import SHARE_BYTES, write_payload
+from ...portable.wire.frames import join_small
 from .output_upload import MARK
 from .shared_page import ORDER, OUTBOX_BYTES, OUTBOX_LENGTH, REPORT, SPEC, TASK, SharedPage
 
@@ -61,17 +62,8 @@ class ReportWriter:
 
     def _send_parts(self, parts: List[Any]) -> None:
         """Without joining: a large result is copied by the kernel only."""
-        small: List[Any] = []
-        for part in parts:
-            if len(part) < LARGE_BYTES:
-                small.append(part)
-                continue
-            if small:
-                self._channel.sendall(b"".join(small))
-                small = []
+        for part in join_small(parts, LARGE_BYTES):
             self._channel.sendall(part)
-        if small:
-            self._channel.sendall(b"".join(small))
 
 
 class OrderReader:

@@ -10,7 +10,7 @@ import socket
 from collections import deque
 from typing import Any, Deque, Dict, Iterator, List, Sequence
 
-from .frames import PROTOCOL, Frame, FrameError, FrameReader, frame_buffers
+from .frames import PROTOCOL, Frame, FrameError, FrameReader, frame_buffers, join_small
 from .handshake import AGENT, DIALLER, LISTENER, UNIX, Claim, Credentials, make_proof, verify_proof
 from .tls_stream import TlsStream, secure
 
@@ -174,19 +174,13 @@ class FrameLink:
 
     def _take_next(self) -> bool:
         """The next frames to write, cut into pieces: what could not be written at once is wanted again as it was."""
-        small: List[Any] = []
+        buffers: List[Any] = []
         size = 0
         while size < WRITE_AT_ONCE and (self._urgent or self._waiting):
-            for buffer in (self._urgent or self._waiting).popleft():
-                size += len(buffer)
-                if len(buffer) < WRITE_AT_ONCE // 4:
-                    small.append(buffer)
-                    continue
-                if small:
-                    self._current.append(memoryview(b"".join(small)))
-                    small = []
-                view = memoryview(buffer).cast("B")
-                self._current.extend(view[start : start + WRITE_AT_ONCE] for start in range(0, len(view), WRITE_AT_ONCE))
-        if small:
-            self._current.append(memoryview(b"".join(small)))
+            taken = (self._urgent or self._waiting).popleft()
+            size += sum(map(len, taken))
+            buffers += taken
+        for buffer in join_small(buffers, WRITE_AT_ONCE // 4):
+            view = memoryview(buffer).cast("B")
+            self._current.extend(view[start : start + WRITE_AT_ONCE] for start in range(0, len(view), WRITE_AT_ONCE))
         return bool(self._current)

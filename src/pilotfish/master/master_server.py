@@ -17,6 +17,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 from pilotfish.core.explain import queries
@@ -30,6 +31,7 @@ from pilotfish.master.link_meter import LOOK_S, LinkMeter
 from pilotfish.master.master_content_source import MasterContentSource
 from pilotfish.master.sites.local_controller import LocalController
 from pilotfish.master.sites.site_controllers import SiteControllers
+from pilotfish.master.transfer_lookup import LoopCalls
 from pilotfish.model import effects as e
 from pilotfish.model import inputs as i
 from pilotfish.model import messages as m
@@ -79,8 +81,10 @@ class MasterServer:
         self.doorman.complain = self._complain
         self.doorman.revoked = state.revoked
         self.doorman.pilot_of = lambda worker: state.workers[worker].pilot if worker in state.workers else None
-        self.meter = LinkMeter(self._site_of, lambda: self._loop.call_soon_threadsafe(self._read_meter_soon))
-        self.shelf = MasterContentSource(pool, self.machine, self.meter)
+        self.meter = LinkMeter(self._site_of, lambda: self._call_from_thread(self._read_meter_soon))
+        self.shelf = MasterContentSource(
+            pool, self.machine, self.meter, LoopCalls(self._call_from_thread), lambda item: self._call_from_thread(lambda: self._tell(item))
+        )
         self.doorman.porter = self.porter = TransferServer(self.shelf, complain=self._complain_from_thread)
         self.porter.sent, self.porter.left = self.meter.moved, self.meter.left
         self.launcher = LocalController(pool, self.keyring, self._tell, settings.poll_s, settings.cache_size)
@@ -169,6 +173,7 @@ class MasterServer:
             link.hang_up()
         await self.places.end()
         self.applications.end_all()
+        self.shelf.close()
         self.porter.close()
         self._turn()
         # Whoever asks after a pool that was stopped shall not need us for the answer.
@@ -279,9 +284,8 @@ class MasterServer:
             self._complained[text] = now
             log.warning("%s", text)
 
-    def _site_of(self, worker: str) -> str:
-        known = self.machine.state.workers.get(worker)
-        return known.site if known is not None else ""
+    def _site_of(self, asker: str) -> str:
+        return self.shelf.site_of(asker)
 
     def _read_meter_soon(self) -> None:
         self._loop.call_later(LOOK_S, self._read_meter)
@@ -294,7 +298,10 @@ class MasterServer:
             self._read_meter_soon()
 
     def _complain_from_thread(self, text: str) -> None:
-        self._loop.call_soon_threadsafe(self._complain, text)
+        self._call_from_thread(lambda: self._complain(text))
+
+    def _call_from_thread(self, act: Callable[[], None]) -> None:
+        self._loop.call_soon_threadsafe(act)
 
     # --- turns ----------------------------------------------------------------------------------------------------------------------
 

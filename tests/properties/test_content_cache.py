@@ -81,7 +81,7 @@ while True:
                     incoming.write(content[incoming.offset : incoming.offset + (1 << 19)])
                 if incoming.offset == incoming.size:
                     incoming.finish()
-    except (Busy, NoRoom, FileNotFoundError):
+    except (WriterBusy, NoRoom, FileNotFoundError):
         pass
     os.write(1, b".")
 """

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from pilotfish.model import messages as m
+from pilotfish.portable.wire.frames import PROTOCOL
 
 PREFIX = struct.Struct("!II")
 NOTHING = struct.pack("!I4Q", 4, 0, 4, 0, 0) + b"\x80\x05N."
@@ -120,7 +121,7 @@ class LightAgent(asyncio.Protocol):
         if isinstance(message, m.Banner):
             self.master_nonce = message.nonce
             mac = self.mac("peer", (self.master_nonce, self.nonce))
-            self.send(m.Prove(m.PROTOCOL, "agent", self.credentials["key_id"], self.nonce, mac))
+            self.send(m.Prove(PROTOCOL, "agent", self.credentials["key_id"], self.nonce, mac))
         elif isinstance(message, m.Proved):
             if not hmac.compare_digest(message.mac, self.mac("master", (self.nonce, self.master_nonce))):
                 self.give_up("the master could not prove that it holds our key")

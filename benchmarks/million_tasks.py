@@ -32,9 +32,9 @@ class Conversation:
         self.link = dial(pool.directory, 30.0)
 
     def send(self, message: Any, parts: list[bytes] | None = None) -> None:
-        from pilotfish.model.message_frames import frame
+        from pilotfish.model.messages import frame_message
 
-        self.link.put(frame(message, parts or []))
+        self.link.put(frame_message(message, parts or []))
         self.link.flush()
 
     def hear_until(self, satisfied: Callable[[Any], bool]) -> None:
@@ -94,9 +94,9 @@ def usage_of(pid: int) -> Process:
 
 def submit_all(conversation: Conversation, total: int, pid: int) -> tuple[int, Tenths]:
     """Open a run and submit the tasks, a thousand in a frame, some frames ahead of what the master has confirmed."""
-    from pilotfish.applications.parcel import pack_one
     from pilotfish.model import messages as m
     from pilotfish.model.task import RunOptions, TaskSpec
+    from pilotfish.portable.payload_format import pack_one
 
     run = 0
 

@@ -72,6 +72,12 @@ class TaskFailed(PilotfishError):
         self.remote_traceback = remote_traceback
 
 
+class DamagedPayload(PilotfishError):
+    """A stored or received payload is incomplete or has another format."""
+
+    code = "P4200"
+
+
 class PayloadTooLarge(BadInput):
     """A value or file exceeds what one frame may carry."""
 

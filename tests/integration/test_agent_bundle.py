@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import io
 import shutil
 import stat
 import subprocess
 import sys
+import tokenize
 import zipfile
 from pathlib import Path
 
@@ -15,7 +17,7 @@ import pytest
 
 import pilotfish.agent
 import pilotfish.portable
-from pilotfish.master.agent_bundle import MAX_BYTES, build_bundle, bundle_content
+from pilotfish.master.agent_bundle import MAX_BYTES, blank_prose, build_bundle, bundle_content
 from pilotfish.model import messages as wire
 from tests.support.scripted_master import Agent, Client, FakeMaster, running_agent
 
@@ -78,6 +80,69 @@ def test_it_holds_the_agent_and_cloudpickle_and_nothing_compiled(tmp_path: Path)
     names = zipfile.ZipFile(build_bundle(tmp_path)).namelist()
     assert "__main__.py" in names and "pilotfish_agent/agent/node/agent_machine.py" in names and "cloudpickle/__init__.py" in names
     assert all(name.endswith(".py") for name in names)
+
+
+def code_of(source: str) -> list[tuple[str, int, int]]:
+    """Every node of the code with its values, line and column, without docstrings and what stands for them."""
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        for name in ("body", "orelse", "finalbody"):
+            statements = getattr(node, name, None)
+            if isinstance(statements, list):
+                setattr(node, name, [each for each in statements if not is_prose(each)])
+    return [(describe(node), getattr(node, "lineno", 0), getattr(node, "col_offset", 0)) for node in ast.walk(tree)]
+
+
+def describe(node: ast.AST) -> str:
+    plain = {name: value for name, value in ast.iter_fields(node) if not isinstance(value, (ast.AST, list))}
+    return f"{type(node).__name__} {plain}"
+
+
+def is_text(statement: object) -> bool:
+    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant) and isinstance(statement.value.value, str)
+
+
+def is_prose(statement: object) -> bool:
+    return is_text(statement) or isinstance(statement, ast.Pass)
+
+
+def test_without_comments_and_docstrings_the_code_is_the_same_on_the_same_lines(tmp_path: Path) -> None:
+    archive = zipfile.ZipFile(build_bundle(tmp_path))
+    for folder in TRAVELLING:
+        for path in folder.rglob("*.py"):
+            inside = archive.read(f"pilotfish_agent/{folder.name}/{path.relative_to(folder).as_posix()}").decode()
+            assert code_of(inside) == code_of(path.read_text()), path
+            assert inside.count("\n") == path.read_text().count("\n"), path
+            assert not any(is_text(node) for node in ast.walk(ast.parse(inside))), path
+            assert not any(token.type == tokenize.COMMENT for token in tokenize.generate_tokens(io.StringIO(inside).readline)), path
+
+
+def test_a_traceback_from_the_bundle_has_the_line_numbers_of_the_source(tmp_path: Path) -> None:
+    said = []
+    for where, module in ((build_bundle(tmp_path), "pilotfish_agent.portable"), (TRAVELLING[1].parent.parent, "pilotfish.portable")):
+        program = f"import sys; sys.path.insert(0, {str(where)!r}); from {module}.payload_format import unpack; unpack(b'')"
+        ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+        said.append([line.rpartition("line ")[2] for line in ran.stderr.splitlines() if "payload_format" in line and "line " in line])
+    assert said[0] == said[1] != []
+
+
+@pytest.mark.parametrize(
+    ("source", "blanked"),
+    [
+        ("x = 1  # why\n", "x = 1\n"),
+        ("# a\n# b\nx = '#'\n", "\n\nx = '#'\n"),
+        ('"""One."""\nimport os\n', "\nimport os\n"),
+        ('"""One.\n\nTwo.\n"""\nimport os\n', "\n\n\n\nimport os\n"),
+        ('class A:  # note\n    """Doc."""\n', "class A:\n    pass\n"),
+        ('def f():\n    """Doc\n    of "f"."""\n    return 1\n', "def f():\n    pass\n\n    return 1\n"),
+        ('LIMIT = 5\n"""Maximum."""\n', "LIMIT = 5\n\n"),
+        ('text = """kept # here"""  # gone\n', 'text = """kept # here"""\n'),
+        ("f('\\'# no', \"# no\")\n", "f('\\'# no', \"# no\")\n"),
+        ('"""Last."""', ""),
+    ],
+)
+def test_only_comments_and_docstrings_are_left_out(source: str, blanked: str) -> None:
+    assert blank_prose(source) == blanked
 
 
 @pytest.mark.parametrize("python", [sys.executable, *found_pythons(old=False)])

@@ -179,7 +179,7 @@ def test_who_has_reached_us_is_not_dead_because_we_cannot_reach_it(site: Site, m
     friend = site.friend(agent, "friend")
     assert friend.answers(1)
     may_fail.set()
-    eventually(lambda: agent._is_shunned(node_id("friend")))
+    eventually(lambda: agent._backoff.applies(node_id("friend")))
     assert friend.answers(2)
     assert site.dead == []
 
@@ -265,6 +265,15 @@ def test_a_bulk_connection_is_used_for_the_next_content_too_unless_it_has_ended(
         asker.give_back(contact_of(agent), channel)
     assert ends[0] is ends[1] and ends[1] is not ends[2]
     assert [end.fileno() < 0 for end in ends] == [True, True, False], "what is no good any more is closed"
+
+
+def test_others_are_not_sent_to_a_peer_that_has_gone(site: Site, agent: PeerNetwork) -> None:
+    friend, identity = site.friend(agent, "friend"), site.identity("friend")
+    bulk = dial_peer(contact_of(agent), identity, ["bulk", [identity.name, NOBODY]])
+    eventually(lambda: identity.name in agent._shelf._contacts)
+    friend.link.close()
+    eventually(lambda: identity.name not in agent._shelf._contacts)
+    bulk.close()
 
 
 # --- the door -------------------------------------------------------------------------------------------------------------------------

@@ -19,8 +19,9 @@ import pytest
 
 from pilotfish.client.master_client import MasterClient
 from pilotfish.client.pools import PoolHandle
-from pilotfish.model import messages as m
-from pilotfish.store.keyring import AGENT, CLIENT, Keyring, open_keyring, proof
+from pilotfish.portable.wire.frames import PROTOCOL
+from pilotfish.portable.wire.handshake import AGENT, CLIENT, DIALLER, LISTENER, Claim, make_proof
+from pilotfish.store.keyring import Keyring, open_keyring
 from pilotfish.store.pool_directory import PoolDirectory
 
 PATIENCE_S = 30.0
@@ -100,8 +101,8 @@ def prove(sock: socket.socket, keyring: Keyring, role: str, key_id: str, key: by
     banner, _ = receive(sock)
     binding = hashlib.sha256(sock.getpeercert(True) or b"").hexdigest() if isinstance(sock, ssl.SSLSocket) else "unix"
     nonce = secrets.token_hex(32)
-    mac = proof(key or keyring.key(key_id), "peer", role, key_id, (banner[2], nonce), binding)
-    send(sock, ["prove", m.PROTOCOL, role, key_id, nonce, mac, "test"])
+    mac = make_proof(key or keyring.key(key_id), DIALLER, Claim(role, key_id, binding), (banner[2], nonce))
+    send(sock, ["prove", PROTOCOL, role, key_id, nonce, mac, "test"])
     return receive(sock)[0]
 
 
@@ -184,11 +185,11 @@ def test_a_recorded_handshake_cannot_be_replayed(pool: PoolHandle) -> None:
         nonce = secrets.token_hex(32)
         recorded = [
             "prove",
-            m.PROTOCOL,
+            PROTOCOL,
             CLIENT,
             CLIENT,
             nonce,
-            proof(keyring.key(CLIENT), "peer", CLIENT, CLIENT, (banner[2], nonce), "unix"),
+            make_proof(keyring.key(CLIENT), DIALLER, Claim(CLIENT, CLIENT, "unix"), (banner[2], nonce)),
             "t",
         ]
         send(sock, recorded)
@@ -206,8 +207,8 @@ def test_the_masters_own_words_sent_back_prove_nothing(pool: PoolHandle) -> None
     with dial_unix(pool) as sock:
         banner, _ = receive(sock)
         nonce = secrets.token_hex(32)
-        reflected = proof(keyring.key(CLIENT), "master", CLIENT, CLIENT, (banner[2], nonce), "unix")
-        send(sock, ["prove", m.PROTOCOL, CLIENT, CLIENT, nonce, reflected, "t"])
+        reflected = make_proof(keyring.key(CLIENT), LISTENER, Claim(CLIENT, CLIENT, "unix"), (banner[2], nonce))
+        send(sock, ["prove", PROTOCOL, CLIENT, CLIENT, nonce, reflected, "t"])
         assert receive(sock)[0][0] == "refused"
 
 
@@ -217,7 +218,7 @@ def test_another_protocol_version_is_refused_with_both_versions(pool: PoolHandle
         send(sock, ["prove", 99, CLIENT, CLIENT, "0", "0", "t"])
         verdict, _ = receive(sock)
         assert verdict[0] == "refused"
-        assert "99" in verdict[1] and str(m.PROTOCOL) in verdict[1]
+        assert "99" in verdict[1] and str(PROTOCOL) in verdict[1]
 
 
 GARBAGE = [

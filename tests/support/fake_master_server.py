@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from pilotfish.model import messages as wire
-from pilotfish.model.message_frames import frame
 from pilotfish.model.states import CANCELLED, DONE, FAILED
 from pilotfish.model.task import Failure, TaskSpec
-from pilotfish.store.keyring import proof
+from pilotfish.portable.wire.frames import PROTOCOL
+from pilotfish.portable.wire.handshake import DIALLER, LISTENER, Claim, make_proof
 
 _PREFIX = struct.Struct("!II")
 NOTHING = struct.pack("!I4Q", 4, 0, 4, 0, 0) + b"\x80\x05N."
@@ -138,7 +138,7 @@ class FakeMaster:
                     peer = _Peer(self._listener.accept()[0])
                     self._peers[peer.sock.fileno()] = peer
                     poll.register(peer.sock.fileno(), select.POLLIN)
-                    self._send(peer, wire.Banner(wire.PROTOCOL, peer.nonce))
+                    self._send(peer, wire.Banner(PROTOCOL, peer.nonce))
                 elif not self._read(self._peers[ready]):
                     poll.unregister(ready)
                     self._peers.pop(ready).sock.close()
@@ -159,7 +159,7 @@ class FakeMaster:
         if self.mute and peer.proven:
             return
         try:
-            peer.sock.sendall(b"".join(frame(message, parts or [])))
+            peer.sock.sendall(b"".join(wire.frame_message(message, parts or [])))
         except OSError:
             pass  # the next read finds it closed
 
@@ -206,11 +206,11 @@ class FakeMaster:
             self._answer(peer, message)
 
     def _prove(self, peer: _Peer, message: wire.Prove) -> None:
-        right = proof(self._key, "peer", "client", message.key_id, (peer.nonce, message.nonce), "unix")
+        right = make_proof(self._key, DIALLER, Claim("client", message.key_id, "unix"), (peer.nonce, message.nonce))
         if right != message.mac:
             self._send(peer, wire.Refused("wrong key"))
             return
-        mine = proof(self._key, "master", "client", message.key_id, (message.nonce, peer.nonce), "unix")
+        mine = make_proof(self._key, LISTENER, Claim("client", message.key_id, "unix"), (message.nonce, peer.nonce))
         self._send(peer, wire.Proved(mine, self.book.epoch))
         peer.proven = True
 

@@ -10,7 +10,6 @@ from typing import Any, cast
 
 import msgspec
 
-from pilotfish.applications.parcel import Parcel, pack, unpack
 from pilotfish.applications.task_list import NOTHING, TaskNeeds
 from pilotfish.client.session import NoPool, PoolSession, RunNews, RunUpload, RunWatcher
 from pilotfish.client.submission import RunListener
@@ -23,6 +22,7 @@ from pilotfish.model.ids import task_id
 from pilotfish.model.messages import EndedItem
 from pilotfish.model.states import CANCELLED, DONE, FAILED, TASK_STATES
 from pilotfish.model.task import Failure, RunOptions, TaskSpec
+from pilotfish.portable.payload_format import PackedPayload, pack, unpack
 from pilotfish.store.pool_directory import pool_home
 
 MOST_ROWS = 10_000
@@ -72,7 +72,7 @@ class FakeRun(RunUpload):
         self.contents.update(dict.fromkeys(content.digest for content in spec.contents))
         return len(self.specs) - 1
 
-    def add(self, spec: int, payload: Parcel, needs: TaskNeeds = NOTHING, register: Callable[[int], None] | None = None) -> None:
+    def add(self, spec: int, payload: PackedPayload, needs: TaskNeeds = NOTHING, register: Callable[[int], None] | None = None) -> None:
         assert isinstance(payload, bytes)
         self.tasks.append(FakeTask(payload, spec, needs=needs))
         self.contents.update(dict.fromkeys(content.digest for content in needs.contents))

@@ -10,8 +10,8 @@ from typing import Any
 
 import cloudpickle  # type: ignore[import-untyped]
 
-from pilotfish.applications.parcel import pack, unpack
 from pilotfish.model.task import Failure, TaskSpec
+from pilotfish.portable.payload_format import pack, unpack
 
 _instances: dict[bytes, Any] = {}
 

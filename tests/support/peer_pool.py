@@ -22,7 +22,8 @@ from pilotfish.client.master_client import MasterClient
 from pilotfish.client.pools import PoolHandle
 from pilotfish.master.agent_bundle import build_bundle
 from pilotfish.portable.transfer.cache_directory import content_path
-from pilotfish.store.keyring import AGENT, open_keyring
+from pilotfish.portable.wire.handshake import AGENT
+from pilotfish.store.keyring import open_keyring
 from pilotfish.store.pool_directory import PoolDirectory, stop_marker
 from tests.engines import processes
 

@@ -30,6 +30,7 @@ from cryptography.x509.oid import NameOID
 
 from pilotfish.master.agent_bundle import build_bundle
 from pilotfish.model import messages as wire
+from pilotfish.portable.wire.frames import PROTOCOL
 
 PATIENCE_S = 30.0
 KEY = os.urandom(32)
@@ -139,7 +140,7 @@ class FakeMaster:
 
     def _prove(self, peer: Peer) -> bool:
         nonce = os.urandom(32).hex()
-        peer.send(wire.Banner(wire.PROTOCOL, nonce))
+        peer.send(wire.Banner(PROTOCOL, nonce))
         proof = wire.decode_from_agent(peer.receive()[0])
         assert isinstance(proof, wire.Prove)
         binding = "unix" if self.kind == "unix" else self.endpoint["fingerprint"]
@@ -153,9 +154,7 @@ class FakeMaster:
 
     @staticmethod
     def _mac(*fields: str) -> str:
-        return hmac.new(
-            KEY, b"|".join([b"pilotfish-%d" % wire.PROTOCOL, *(field.encode() for field in fields)]), hashlib.sha256
-        ).hexdigest()
+        return hmac.new(KEY, b"|".join([b"pilotfish-%d" % PROTOCOL, *(field.encode() for field in fields)]), hashlib.sha256).hexdigest()
 
     def _listen_to(self, peer: Peer) -> None:
         while True:

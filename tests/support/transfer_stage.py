@@ -22,8 +22,8 @@ from pilotfish.portable.transfer.incoming_content import IncomingContent
 from pilotfish.portable.transfer.transfer_client import dial_bulk
 from pilotfish.portable.transfer.transfer_protocol import ContentAbsent, TransferChannel
 from pilotfish.portable.transfer.transfer_server import TransferServer
-from pilotfish.portable.wire.frame_link import Credentials
-from pilotfish.store.keyring import AGENT, CLIENT, Keyring, open_keyring
+from pilotfish.portable.wire.handshake import AGENT, CLIENT, Credentials, read_credentials
+from pilotfish.store.keyring import Keyring, open_keyring
 
 KEY_ID = "pilot:test"
 MOST_BYTES = 1 << 40
@@ -122,7 +122,7 @@ class Door:
         path.touch(0o600)
         endpoint = {**self.endpoint, **changes}
         path.write_text(json.dumps({"key_id": KEY_ID, "key": self.keyring.key(KEY_ID).hex(), "endpoints": [endpoint]}))
-        return Credentials(str(path))
+        return read_credentials(path)
 
     def dial(self, **changes: Any) -> TransferChannel:
         return dial_bulk(self.credentials(**changes))

@@ -17,7 +17,7 @@ from typing import Any, Dict, List, NoReturn
 
 from ..portable.failures import describe_limit, is_limit
 from ..portable.processes import NOTICES, become_subreaper, kill_descendants
-from ..portable.wire.frame_link import BadCredentials, Credentials
+from ..portable.wire.handshake import BadCredentials, read_credentials
 from . import VERSION
 
 USAGE_ERROR = 2
@@ -73,7 +73,7 @@ def _amount(text: str) -> List[Any]:
 def supervise(options: Dict[str, Any]) -> int:
     options["credentials"] = os.path.abspath(options["credentials"])
     try:
-        options["pilot"] = Credentials(options["credentials"]).pilot
+        options["pilot"] = read_credentials(options["credentials"]).pilot
         workdir = tempfile.mkdtemp(prefix="pilotfish-", dir=options["workdir"])
     except BadCredentials as error:
         complain(str(error))
@@ -148,7 +148,7 @@ def _tell_gone(options: Dict[str, Any], reason: str) -> None:
     from ..portable.wire.frame_link import LinkLost, Rejected, dial
 
     try:
-        link = dial(Credentials(options["credentials"]), GONE_TIMEOUT_S)
+        link = dial(read_credentials(options["credentials"]), GONE_TIMEOUT_S)
         link.connection.settimeout(GONE_TIMEOUT_S)
         link.send(["gone", options["worker"], reason], [])
         link.flush()

@@ -14,7 +14,6 @@ from typing import Any, ParamSpec, TypeVar, Unpack
 from pilotfish.api.futures import TaskFuture
 from pilotfish.api.ordered_map import map_by
 from pilotfish.api.run_futures import FutureType, RunFutures, interpreter_ends, usable_cores
-from pilotfish.applications.parcel import Parcel
 from pilotfish.applications.python_call import CallEncoder
 from pilotfish.applications.task_list import NOTHING, TaskNeeds
 from pilotfish.applications.task_options import TaskKeywords, read_wishes
@@ -22,6 +21,7 @@ from pilotfish.client.pools import ensure_pool, private_pool
 from pilotfish.errors import BadInput, PilotfishError
 from pilotfish.model.messages import EndedItem
 from pilotfish.model.task import RunOptions
+from pilotfish.portable.payload_format import PackedPayload
 
 log = logging.getLogger("concurrent.futures")
 Value = TypeVar("Value")
@@ -70,7 +70,7 @@ class _ExecutorSession(RunFutures):
 
     broken: ExecutorBroken | None = None
 
-    def submit(self, future: FutureType, spec: int, payload: Parcel, needs: TaskNeeds = NOTHING, command: str = "") -> FutureType:
+    def submit(self, future: FutureType, spec: int, payload: PackedPayload, needs: TaskNeeds = NOTHING, command: str = "") -> FutureType:
         future.add_done_callback(self._look)
         return super().submit(future, spec, payload, needs, command)
 

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pilotfish.applications.executable import Completed, FutureFile, decode_completed, decode_executable_failure
 from pilotfish.applications.future_files import promise
-from pilotfish.applications.parcel import DamagedPayload
 from pilotfish.applications.python_result import decode_failure, decode_value, result_gone
+from pilotfish.errors import DamagedPayload
 from pilotfish.model.messages import EndedItem
 from pilotfish.model.states import CANCELLED, DONE, FAILED, TASK_STATES
 from pilotfish.model.task import Failure, Usage
-from pilotfish.store.shared_payloads import is_reference
+from pilotfish.portable.payload_format import is_reference
 
 if TYPE_CHECKING:
     from pilotfish.api.run_futures import RunFutures

@@ -13,7 +13,6 @@ from collections.abc import Iterable, Iterator
 from typing import Any, TypeVar
 
 from pilotfish.api.futures import TaskFuture
-from pilotfish.applications.parcel import Parcel
 from pilotfish.applications.task_list import NOTHING, TaskNeeds
 from pilotfish.client.pools import PoolHandle
 from pilotfish.client.session import PoolSession, all_tasks
@@ -21,7 +20,8 @@ from pilotfish.client.task_descriptions import TaskDescription, TaskRegister, de
 from pilotfish.errors import ConnectionFailed, PilotfishError
 from pilotfish.model.messages import EndedItem
 from pilotfish.model.task import RunOptions, TaskSpec
-from pilotfish.store.shared_payloads import resolve
+from pilotfish.portable.payload_format import PackedPayload
+from pilotfish.portable.payload_reference import resolve
 
 FutureType = TypeVar("FutureType", bound=TaskFuture[Any])
 
@@ -78,7 +78,7 @@ class RunFutures:
     def register(self, spec: TaskSpec, code: bytes) -> int:
         return self.upload.spec(spec, code)
 
-    def submit(self, future: FutureType, spec: int, payload: Parcel, needs: TaskNeeds = NOTHING, command: str = "") -> FutureType:
+    def submit(self, future: FutureType, spec: int, payload: PackedPayload, needs: TaskNeeds = NOTHING, command: str = "") -> FutureType:
         """Submit a task. ``command``: the command line of an executable, which is shown for it."""
 
         def enter(index: int) -> None:

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from pilotfish.applications.executable import decode_completed, decode_executable_failure
-from pilotfish.applications.parcel import Buffer, DamagedPayload, unpack
 from pilotfish.applications.python_result import decode_failure, decode_value, failed, result_gone
+from pilotfish.errors import DamagedPayload
 from pilotfish.model.messages import EndedItem
 from pilotfish.model.states import CANCELLED, DONE, TASK_STATES
 from pilotfish.model.task import Failure, Usage
-from pilotfish.store.shared_payloads import is_reference
+from pilotfish.portable.payload_format import Buffer, PayloadFormatError, is_reference, unpack
 
 if TYPE_CHECKING:
     from pilotfish.applications.task_list import TaskList
@@ -81,7 +81,7 @@ def _is_executable(payload: Buffer) -> bool:
     """Whether a result is that of an executable: its report says how it exited."""
     try:
         return b'"exit"' in bytes(unpack(payload)[0])
-    except (DamagedPayload, IndexError):
+    except (PayloadFormatError, IndexError):
         return False
 
 

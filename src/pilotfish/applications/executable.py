@@ -15,16 +15,16 @@ import msgspec
 from msgspec import Struct
 
 from pilotfish.applications.input_files import Source, TravelFile, pack_files
-from pilotfish.applications.parcel import Buffer, DamagedPayload, pack, unpack
 from pilotfish.applications.python_call import current_directory
-from pilotfish.applications.python_result import failed
+from pilotfish.applications.python_result import failed, unpack_result
 from pilotfish.applications.safe_paths import check_name
 from pilotfish.applications.task_options import NOTHING_SPECIAL, TaskOptions
-from pilotfish.errors import BadInput, PayloadTooLarge, TaskFailed
+from pilotfish.errors import BadInput, DamagedPayload, PayloadTooLarge, TaskFailed
 from pilotfish.model.contents import DIGEST, Content
-from pilotfish.model.messages import MAX_BODY
 from pilotfish.model.quantities import show_bytes
 from pilotfish.model.task import Failure, TaskSpec
+from pilotfish.portable.payload_format import Buffer, pack
+from pilotfish.portable.wire.frames import MAX_BODY
 
 _LAST_LINES = 20
 
@@ -242,7 +242,7 @@ def executable_payload(task: Executable) -> tuple[bytes, tuple[Content, ...]]:
 
 def decode_completed(payload: Buffer, kept: Path | None = None) -> Completed:
     """``kept``: where the pool keeps large outputs."""
-    meta, stdout, stderr, *contents = unpack(payload)
+    meta, stdout, stderr, *contents = unpack_result(payload)
     try:
         said = json.loads(bytes(meta))
         inline = iter(contents)

@@ -23,10 +23,10 @@ from typing import Any
 
 import cloudpickle  # type: ignore[import-untyped]
 
-from pilotfish.applications.parcel import Parcel, joined, pack_apart, pack_one
 from pilotfish.applications.task_options import NOTHING_SPECIAL, TaskOptions
 from pilotfish.errors import BadInput
 from pilotfish.model.task import TaskSpec
+from pilotfish.portable.payload_format import PackedPayload, join_pieces, pack_one, pack_pieces
 
 Register = Callable[[TaskSpec, bytes], int]
 """Gives a spec its number in the run; equal specs get the same."""
@@ -102,15 +102,15 @@ def _apart(value: Any) -> Any:
     return _Apart(value) if type(value) is bytes and len(value) > LARGE_BYTES else value
 
 
-def pack_pickled(value: object) -> Parcel:
+def pack_pickled(value: object) -> PackedPayload:
     """In one piece, or in several if some are large."""
     data, buffers = dump(value)
     if buffers:
-        return pack_apart([data, *(buffer.raw() for buffer in buffers)])
+        return pack_pieces([data, *(buffer.raw() for buffer in buffers)])
     return pack_one(data)
 
 
-def _pack_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Parcel:
+def _pack_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> PackedPayload:
     return pack_pickled((tuple(map(_apart, args)), {name: _apart(value) for name, value in kwargs.items()} if kwargs else kwargs))
 
 
@@ -164,7 +164,7 @@ class CallEncoder:
         self._per_code: dict[int, set[bytes]] = {}
         self._carriers: dict[str, int] = {}
 
-    def encode(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, Parcel]:
+    def encode(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, PackedPayload]:
         known = self._known.get(id(function))
         if known is not None and known[0]() is function:
             return known[1], _pack_call(args, kwargs)
@@ -231,7 +231,7 @@ def worker_spec(worker: object, wanted: TaskOptions, in_process: bool = False) -
 
 
 def worker_payload(parameters: object) -> bytes:
-    return joined(pack_pickled(parameters))
+    return join_pieces(pack_pickled(parameters))
 
 
 def chunked(function: Callable[..., Any]) -> Callable[..., list[Any]]:

@@ -13,9 +13,9 @@ import threading
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from pilotfish.applications.parcel import Buffer, DamagedPayload, unpack
-from pilotfish.errors import TaskFailed
+from pilotfish.errors import DamagedPayload, TaskFailed
 from pilotfish.model.task import MISSING_INPUT, Failure
+from pilotfish.portable.payload_format import Buffer, PayloadFormatError, unpack
 
 _FOUR = struct.Struct("!I4Q")
 _MISSING_MODULE = re.compile(r"No module named '([\w.]+)'")
@@ -144,8 +144,16 @@ def _unreadable_value(reason: BaseException) -> TaskFailed:
     return error
 
 
+def unpack_result(payload: Buffer) -> list[memoryview]:
+    """Unpack what a task left; raise DamagedPayload if that is impossible."""
+    try:
+        return unpack(payload)
+    except PayloadFormatError as error:
+        raise DamagedPayload(str(error)) from error
+
+
 def _parts(payload: Buffer) -> list[memoryview]:
-    parts = unpack(payload)
+    parts = unpack_result(payload)
     if len(parts) < 4:
         raise DamagedPayload(f"the result of a Python task has {len(parts)} parts instead of 4 or more")
     return parts

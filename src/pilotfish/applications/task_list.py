@@ -10,12 +10,12 @@ from typing import Any, NamedTuple, Unpack
 from pilotfish.applications.executable import FutureFile
 from pilotfish.applications.executable_encoder import ExecutableDefaults, ExecutableEncoder, ExecutableKeywords
 from pilotfish.applications.future_files import kept_by, promise, take_promised
-from pilotfish.applications.parcel import joined
 from pilotfish.applications.python_call import CallEncoder, worker_payload, worker_spec
 from pilotfish.applications.task_options import KNOWN, read_wishes
 from pilotfish.errors import BadInput
 from pilotfish.model.contents import AwaitedFile, Content
 from pilotfish.model.task import LEAST_COST, MOST_COST, TaskSpec
+from pilotfish.portable.payload_format import join_pieces
 
 Post = Callable[..., None]
 
@@ -100,8 +100,8 @@ class TaskList:
     def call(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> int:
         """A Python call."""
         with self._lock:
-            number, parcel = self._python().encode(function, args, kwargs)
-            return self._append(number, joined(parcel))
+            number, payload = self._python().encode(function, args, kwargs)
+            return self._append(number, join_pieces(payload))
 
     def work(self, parameters: Any, *, after: Iterable[int] = (), cost: float = 1.0) -> int:
         """One ``do_work(parameters)`` of the application's worker."""

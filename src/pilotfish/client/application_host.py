@@ -27,7 +27,7 @@ from pilotfish.client.task_descriptions import TaskDescription, TaskRegister, co
 from pilotfish.errors import BadInput, ConnectionFailed, PilotfishError
 from pilotfish.model.messages import EndedItem
 from pilotfish.model.task import RunOptions
-from pilotfish.store.shared_payloads import resolve
+from pilotfish.portable.payload_reference import resolve
 
 POST_THREADS = 4
 IDLE_S = 1.0

@@ -16,17 +16,19 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from pilotfish.applications.parcel import Parcel, joined
 from pilotfish.applications.task_list import NOTHING, TaskEntry, TaskList, TaskNeeds
 from pilotfish.client.master_connection import Interrupt, MasterConnection, Reconnect, dial
 from pilotfish.client.pending_requests import PendingRequest, PendingRequests, Reply
 from pilotfish.client.submission import RunListener, Submission
 from pilotfish.errors import BadInput, ConnectionFailed, JournalFull, PilotfishError
-from pilotfish.model.message_frames import frame
-from pilotfish.model.messages import Accepted, Answer, Began, Close, Ended, Opened, Problem, RunFinished, Watch
+from pilotfish.model.messages import Accepted, Answer, Began, Close, Ended, Opened, Problem, RunFinished, Watch, frame_message
+from pilotfish.model.quantities import show_bytes
 from pilotfish.model.task import RunOptions, TaskSpec
+from pilotfish.portable.payload_format import Buffer, PackedPayload, join_pieces
+from pilotfish.portable.payload_reference import SHARE_BYTES, write_payload
+from pilotfish.store.disk import FULL
 from pilotfish.store.pool_directory import PoolDirectory
-from pilotfish.store.shared_payloads import SHARE_BYTES, shared_directory, write_shared
+from pilotfish.store.shared_payloads import shared_directory
 
 PATIENCE_S = 60.0
 """How long a master may be away before the client gives up."""
@@ -111,13 +113,23 @@ class MasterClient:
             self._check()
             return run.spec_number(spec, code)
 
-    def submit(self, run: Submission, spec: int, parcel: Parcel, register: Callable[[int], None], needs: TaskNeeds = NOTHING) -> int:
+    def _write_shared(self, parts: list[Buffer]) -> bytes:
+        """Write a large payload to a shared file and return its reference."""
+        try:
+            return write_payload(self.share, parts)
+        except OSError as error:
+            if error.errno not in FULL:
+                raise
+            text = f"no room for a payload of {show_bytes(sum(map(len, parts)))} in {self.share}: {error.strerror}"
+            raise JournalFull(text, "Free some space (or quota) and submit it again.") from error
+
+    def submit(self, run: Submission, spec: int, packed: PackedPayload, register: Callable[[int], None], needs: TaskNeeds = NOTHING) -> int:
         """Add one task. ``register`` is told its index before anything can be heard of it."""
-        parts = [parcel] if isinstance(parcel, bytes) else parcel
+        parts: list[Buffer] = [packed] if isinstance(packed, bytes) else packed
         if sum(map(len, parts)) > SHARE_BYTES and self.share.is_dir():
-            payload = write_shared(self.share, parts)
+            payload = self._write_shared(parts)
         else:
-            payload = joined(parcel)
+            payload = join_pieces(packed)
         with self._lock:
             if self._failure is not None or self._closing:
                 self._check()
@@ -327,14 +339,14 @@ class MasterClient:
                 link.put(encoded)
             for run in self._runs.values():
                 if run.listener is not None and not run.watching:
-                    link.put(frame(Watch(run.run, run.cursor, run.payloads_wanted)))
+                    link.put(frame_message(Watch(run.run, run.cursor, run.payloads_wanted)))
                     run.watching = True
                 for encoded in run.cut():
                     link.put(encoded)
                 if run.has_taken:
-                    link.put(frame(run.take()))
+                    link.put(frame_message(run.take()))
                 if run.close_wanted and not run.close_sent:
-                    link.put(frame(Close(run.run)))
+                    link.put(frame_message(Close(run.run)))
                     run.close_sent = True
             for encoded in self._errands.cut_questions():
                 link.put(encoded)
@@ -441,7 +453,7 @@ class MasterClient:
         with self._sending, self._lock:
             forgotten = self._errands.runs_to_forget()  # to open one of these might make a new run of it
             for run in [run for run in self._runs.values() if run.run not in forgotten]:
-                link.put(frame(run.opening()))
+                link.put(frame_message(run.opening()))
                 for encoded in run.again():
                     link.put(encoded)
             self._link = link

@@ -6,8 +6,6 @@ broke.
 
 from __future__ import annotations
 
-import hmac
-import json
 import os
 import secrets
 import select
@@ -22,9 +20,22 @@ import msgspec
 
 from pilotfish.errors import ConnectionFailed
 from pilotfish.model import messages
-from pilotfish.model.message_frames import Buffer, FrameSplitter, frame, joined
-from pilotfish.model.messages import PROTOCOL, Banner, Message, Prove, Proved, Refused
-from pilotfish.store.keyring import CLIENT, UNIX, proof
+from pilotfish.model.messages import Banner, Message, Prove, Proved, Refused, frame_message
+from pilotfish.portable.payload_format import Buffer
+from pilotfish.portable.wire.frames import PROTOCOL, FrameError, FrameSplitter, join_small
+from pilotfish.portable.wire.handshake import (
+    CLIENT,
+    DIALLER,
+    LISTENER,
+    UNIX,
+    BadCredentials,
+    Claim,
+    Credentials,
+    make_proof,
+    read_credentials,
+    verify_proof,
+)
+from pilotfish.store.pool_directory import PoolDirectory
 
 Frame = tuple[Any, memoryview]
 
@@ -80,7 +91,7 @@ class MasterConnection:
 
     def put(self, buffers: Sequence[Buffer]) -> None:
         """Have these buffers sent, after what waits already."""
-        self._unsent.extend(map(memoryview, joined(buffers, _JOIN_BELOW)))
+        self._unsent.extend(map(memoryview, join_small(buffers, _JOIN_BELOW)))
 
     @property
     def waiting(self) -> bool:
@@ -112,6 +123,8 @@ class MasterConnection:
             raise ConnectionFailed("the master closed the connection")
         try:
             return [(messages.decode_to_client(header), body) for header, body in self._inbox.feed(data)]
+        except FrameError as error:
+            raise ConnectionFailed(str(error)) from error
         except msgspec.DecodeError as error:
             fix = "use the same version of Pilotfish on both sides"
             raise ConnectionFailed(f"the master sent what cannot be read: {error}", fix) from error
@@ -136,27 +149,16 @@ class MasterConnection:
                 return message
 
 
-def read_credentials(pool_directory: Path) -> dict[str, Any]:
-    path = pool_directory / "client.json"
-    try:
-        with open(path, "rb") as stream:
-            status = os.fstat(stream.fileno())
-            if status.st_uid != os.geteuid() or status.st_mode & 0o077:
-                raise ConnectionFailed(f"{path} can be read by others", f"chmod 600 {path}")
-            credentials = json.load(stream)
-    except FileNotFoundError:
-        raise ConnectionFailed(f"there is no pool in {pool_directory}", "start one with: pilotfish run") from None
-    except ValueError as error:
-        raise ConnectionFailed(f"{path} cannot be read: {error}", "pilotfish doctor") from error
-    if not isinstance(credentials, dict):
-        raise ConnectionFailed(f"{path} holds no credentials", "pilotfish doctor")
-    return credentials
-
-
 def dial(pool_directory: Path, timeout_s: float = HANDSHAKE_S, interrupt: Interrupt | None = None) -> MasterConnection:
     """A proven link to the master of a pool; the credentials are read anew, as the master may have moved."""
-    credentials = read_credentials(pool_directory)
-    paths = [end["path"] for end in credentials.get("endpoints", ()) if end.get("kind") == "unix"]
+    file = PoolDirectory(pool_directory).client_credentials
+    if not file.exists():
+        raise ConnectionFailed(f"there is no pool in {pool_directory}", "start one with: pilotfish run")
+    try:
+        credentials = read_credentials(file)
+    except BadCredentials as error:
+        raise ConnectionFailed(error.problem, error.fix or "pilotfish doctor") from error
+    paths = [end["path"] for end in credentials.endpoints if end.get("kind") == UNIX]
     problem: Exception | None = None
     for path in paths:
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
@@ -168,15 +170,14 @@ def dial(pool_directory: Path, timeout_s: float = HANDSHAKE_S, interrupt: Interr
             sock.close()
             problem = error
     if problem is None:
-        raise ConnectionFailed(f"{pool_directory / 'client.json'} names no Unix socket", "pilotfish doctor")
+        raise ConnectionFailed(f"{file} names no Unix socket", "pilotfish doctor")
     if isinstance(problem, ConnectionFailed):
         raise problem
     raise ConnectionFailed(f"no master answers at {paths[-1]}: {problem}", "start one with: pilotfish run") from problem
 
 
-def _prove(link: MasterConnection, credentials: dict[str, Any], timeout_s: float, interrupt: Interrupt | None) -> MasterConnection:
+def _prove(link: MasterConnection, credentials: Credentials, timeout_s: float, interrupt: Interrupt | None) -> MasterConnection:
     deadline = time.monotonic() + timeout_s
-    key, key_id, role = bytes.fromhex(credentials["key"]), credentials["key_id"], CLIENT
     banner = link.next_frame(deadline, interrupt)
     if not isinstance(banner, Banner):
         raise ConnectionFailed("what answered is no Pilotfish master", "pilotfish doctor")
@@ -184,15 +185,14 @@ def _prove(link: MasterConnection, credentials: dict[str, Any], timeout_s: float
         raise ConnectionFailed(
             f"the master speaks protocol {banner.protocol}, this is {PROTOCOL}", "stop it with its own version: pilotfish stop"
         )
-    nonce = secrets.token_hex(32)
-    mac = proof(key, "peer", role, key_id, (banner.nonce, nonce), UNIX)
-    link.put(frame(Prove(PROTOCOL, role, key_id, nonce, mac)))
+    claim, nonce = Claim(CLIENT, credentials.key_id, UNIX), secrets.token_hex(32)
+    proof = make_proof(credentials.key, DIALLER, claim, (banner.nonce, nonce))
+    link.put(frame_message(Prove(PROTOCOL, CLIENT, credentials.key_id, nonce, proof)))
     link.flush()
     answer = link.next_frame(deadline, interrupt)
     if isinstance(answer, Refused):
         raise ConnectionFailed(f"the master refused us: {answer.reason}", "pilotfish doctor")
-    right = proof(key, "master", role, key_id, (nonce, banner.nonce), UNIX)
-    if not isinstance(answer, Proved) or not hmac.compare_digest(answer.mac, right):
+    if not isinstance(answer, Proved) or not verify_proof(answer.mac, credentials.key, LISTENER, claim, (nonce, banner.nonce)):
         raise ConnectionFailed("the master could not prove that it holds our key", "pilotfish doctor")
     link.trust(answer.epoch)
     return link

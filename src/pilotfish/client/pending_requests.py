@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 from pilotfish.client.submission import Submission
 from pilotfish.errors import ConnectionFailed, PilotfishError
-from pilotfish.model.message_frames import Buffer, frame
-from pilotfish.model.messages import Ask
+from pilotfish.model.messages import Ask, frame_message
+from pilotfish.portable.payload_format import Buffer
 
 MOST_TRIES = 3
 """A question is given up after so many connections that broke before the answer: it may be what the masters die of."""
@@ -94,13 +94,13 @@ class PendingRequests:
 
     def cut_opens(self) -> list[list[Buffer]]:
         """The frames that open runs; they go before everything else."""
-        frames = [frame(self._opening[uid][0].opening()) for uid in self._open_unsent]
+        frames = [frame_message(self._opening[uid][0].opening()) for uid in self._open_unsent]
         self._open_unsent.clear()
         return frames
 
     def cut_questions(self) -> list[list[Buffer]]:
         """The frames that ask; they go last, so that a question about a task comes after the task."""
-        frames = [frame(self._asking(number)) for number in self._unsent]
+        frames = [frame_message(self._asking(number)) for number in self._unsent]
         self._unsent.clear()
         return frames
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pilotfish.applications.parcel import Parcel
 from pilotfish.applications.task_list import NOTHING, TaskNeeds
 from pilotfish.client.master_client import MasterClient
 from pilotfish.client.pools import PoolHandle, ensure_pool, is_served
@@ -18,6 +17,7 @@ from pilotfish.client.submission import RunListener, Submission
 from pilotfish.errors import BadInput, PilotfishError
 from pilotfish.model.messages import EndedItem
 from pilotfish.model.task import RunOptions, TaskSpec
+from pilotfish.portable.payload_format import PackedPayload
 from pilotfish.store.pool_directory import pool_home
 
 PEEK_S = 2.0
@@ -91,7 +91,7 @@ class RunUpload:
         """The number of a spec in the run; equal specs have the same."""
         return self._client.spec_number(self._submission, spec, code)
 
-    def add(self, spec: int, payload: Parcel, needs: TaskNeeds = NOTHING, register: Callable[[int], None] | None = None) -> None:
+    def add(self, spec: int, payload: PackedPayload, needs: TaskNeeds = NOTHING, register: Callable[[int], None] | None = None) -> None:
         """Add a task; waits when the master cannot keep up. ``register`` gets its index before any news of it can come."""
         self._client.submit(self._submission, spec, payload, register or _ignore, needs)
 

@@ -13,11 +13,12 @@ import msgspec
 from pilotfish.applications.task_list import NOTHING, TaskEntry, TaskNeeds
 from pilotfish.errors import BadInput, PayloadTooLarge, PilotfishError
 from pilotfish.model.contents import AwaitedFile, Content
-from pilotfish.model.message_frames import Buffer, frame
-from pilotfish.model.messages import MAX_BODY, EndedItem, Open, Opened, Submit, Taken
+from pilotfish.model.messages import EndedItem, Open, Opened, Submit, Taken, frame_message
 from pilotfish.model.quantities import show_bytes
-from pilotfish.model.task import REFERENCE_BYTES, RunOptions, TaskSpec
-from pilotfish.store.shared_payloads import SHARE_BYTES
+from pilotfish.model.task import RunOptions, TaskSpec
+from pilotfish.portable.payload_format import REFERENCE_BYTES, Buffer
+from pilotfish.portable.payload_reference import SHARE_BYTES
+from pilotfish.portable.wire.frames import MAX_BODY
 
 BATCH_TASKS = 4096
 BATCH_BYTES = 4 * 1024 * 1024
@@ -93,7 +94,7 @@ class SubmitBatch:
         costs = self.costs + [1.0] * (len(self.tasks) - len(self.costs)) if self.costs else []
         words = (self.deps, self.advance, self.contents, costs, self.awaited)
         message = Submit(run, self.first, self.first_spec, self.specs, lengths, self.tasks, *words)
-        return frame(message, [*self.codes, *self.payloads])
+        return frame_message(message, [*self.codes, *self.payloads])
 
 
 class Submission:

@@ -23,13 +23,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pilotfish.applications.parcel import DamagedPayload, unpack
 from pilotfish.applications.sweeps.placeholders import make_template
 from pilotfish.applications.sweeps.sweep import make_sweep
 from pilotfish.applications.sweeps.tables import LINE
 from pilotfish.applications.sweeps.task_list_file import read_task_file
 from pilotfish.client.session import PoolSession, all_tasks, find_run, task_name
 from pilotfish.errors import BadInput, did_you_mean
+from pilotfish.portable.payload_format import unpack
 
 CHUNK = 1000
 LINE_COLUMN = "line"
@@ -111,7 +111,7 @@ def command_in(payload: bytes) -> str:
     """The command line in the input of an executable; empty if there is none."""
     try:
         return shlex.join(json.loads(bytes(unpack(payload)[0]))["argv"]) if payload else ""
-    except (DamagedPayload, ValueError, KeyError):
+    except (ValueError, KeyError):
         return ""
 
 

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pilotfish.applications.executable import Completed, decode_completed
-from pilotfish.applications.parcel import unpack
-from pilotfish.applications.python_result import decode_value
+from pilotfish.applications.python_result import decode_value, unpack_result
 from pilotfish.client.session import PoolSession
 
 ENDED_BY_ITSELF = ("exit", "signal")
@@ -30,7 +29,7 @@ class TaskOutput:
             self.completed = decode_completed(payload, kept)
             self.stdout, self.stderr = self.completed.stdout, self.completed.stderr
             return
-        parts = unpack(payload)
+        parts = unpack_result(payload)
         if len(parts) >= 4:
             self.traceback = _traceback(bytes(parts[0]))
             self.stdout, self.stderr = bytes(parts[2]), bytes(parts[3])

@@ -24,7 +24,7 @@ from pilotfish.model.task import Failure, RunOptions, TaskSpec
 
 LOST = Failure("damaged", "site", "its description was in a damaged part of the journal")
 LOST_PAYLOAD = b"\xff\xff\xff\xfflost"
-"""What stands for an input that nobody knows any more; no parcel begins like this."""
+"""What stands for an input that nobody knows any more; no packed payload begins like this."""
 _ABOUT_HOLDERS = (
     f.TasksAssigned,
     f.TasksDelegated,

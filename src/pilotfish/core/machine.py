@@ -382,6 +382,10 @@ def _space_changed(machine: Machine, item: i.SpaceChanged) -> None:
     machine.stirred = True
 
 
+def _home_room_changed(machine: Machine, item: i.HomeRoomChanged) -> None:
+    machine.no_room_at_home = item.problem
+
+
 def _link_measured(machine: Machine, item: i.TransferMeasured) -> None:
     machine.record(f.LinkMeasured(item.site, item.size, item.seconds))
 
@@ -398,6 +402,7 @@ _HEAR: dict[type, Callable[[Machine, Any], None]] = {
     i.LinkResumed: _link_resumed,
     **site_events.NEWS,
     i.SpaceChanged: _space_changed,
+    i.HomeRoomChanged: _home_room_changed,
     i.TransferMeasured: _link_measured,
     i.WorkWanted: _work_wanted,
 }

@@ -22,10 +22,12 @@ import msgspec
 
 from pilotfish.errors import BadInput, ConnectionFailed
 from pilotfish.model import messages as m
-from pilotfish.model.message_frames import Buffer, FrameSplitter, frame, joined
+from pilotfish.portable.payload_format import Buffer
 from pilotfish.portable.transfer.transfer_server import TransferServer
+from pilotfish.portable.wire.frames import PROTOCOL, FrameError, FrameSplitter, join_small
+from pilotfish.portable.wire.handshake import AGENT, CLIENT, DIALLER, LISTENER, UNIX, Claim, make_proof, verify_proof
 from pilotfish.portable.wire.tls_stream import TlsSession, TlsStream
-from pilotfish.store.keyring import AGENT, CLIENT, UNIX, Keyring, proof
+from pilotfish.store.keyring import Keyring
 
 PROOF_DEADLINE_S = 10.0
 """Seconds until an unauthenticated peer is disconnected."""
@@ -155,7 +157,7 @@ class EndpointLink(asyncio.BufferedProtocol):
                 self._take(bytes(data))
             else:
                 self._decrypt(data)
-        except (ConnectionFailed, ssl.SSLError, msgspec.MsgspecError, UnicodeDecodeError) as problem:
+        except (ConnectionFailed, FrameError, ssl.SSLError, msgspec.MsgspecError, UnicodeDecodeError) as problem:
             self.drop(f"{type(problem).__name__}: {problem}")
         self.admission.received_all()
 
@@ -256,30 +258,29 @@ class EndpointLink(asyncio.BufferedProtocol):
         server.take(worker or self.key_id, connection)
 
     def _greet(self) -> None:
-        self.send(m.Banner(m.PROTOCOL, self._nonce))
+        self.send(m.Banner(PROTOCOL, self._nonce))
         self.flush()
 
     def _prove(self, header: memoryview) -> None:
-        claim = m.decode_from_client(header)
-        if not isinstance(claim, m.Prove):
+        said = m.decode_from_client(header)
+        if not isinstance(said, m.Prove):
             raise ConnectionFailed("a stranger spoke before its proof")
-        if claim.protocol != m.PROTOCOL:
-            self._refuse(f"this master speaks protocol {m.PROTOCOL}, you speak {claim.protocol}: use the same version on both sides")
+        if said.protocol != PROTOCOL:
+            self._refuse(f"this master speaks protocol {PROTOCOL}, you speak {said.protocol}: use the same version on both sides")
             return
         admission = self.admission
-        key = admission.keyring.key(claim.key_id)
-        nonces = (self._nonce, claim.nonce)
-        expected = proof(key, "peer", claim.role, claim.key_id, nonces, self._binding)
-        allowed = claim.role in self.rules.roles and _fits(claim.role, claim.key_id) and claim.key_id not in admission.revoked
-        if not secrets.compare_digest(expected.encode(), claim.mac.encode()) or not allowed:
-            admission.warn(f"refused {claim.role!r} with key {claim.key_id!r}")
+        key = admission.keyring.key(said.key_id)
+        claim = Claim(said.role, said.key_id, self._binding)
+        is_proved = verify_proof(said.mac, key, DIALLER, claim, (self._nonce, said.nonce))
+        allowed = said.role in self.rules.roles and _fits(said.role, said.key_id) and said.key_id not in admission.revoked
+        if not is_proved or not allowed:
+            admission.warn(f"refused {said.role!r} with key {said.key_id!r}")
             self._refuse("wrong or revoked key")
             return
-        self.role, self.key_id = claim.role, claim.key_id
+        self.role, self.key_id = said.role, said.key_id
         self._inbox.trust()
         admission.leave(self)
-        answer = proof(key, "master", claim.role, claim.key_id, (claim.nonce, self._nonce), self._binding)
-        self.send(m.Proved(answer, admission.epoch))
+        self.send(m.Proved(make_proof(key, LISTENER, claim, (said.nonce, self._nonce)), admission.epoch))
         self.flush()
 
     def _refuse(self, reason: str) -> None:
@@ -290,7 +291,7 @@ class EndpointLink(asyncio.BufferedProtocol):
 
     def send(self, message: m.Message, parts: Sequence[Buffer] = ()) -> None:
         """Put a message in the outbox; ``flush`` sends all that is there at once."""
-        self._outbox.extend(frame(message, parts))
+        self._outbox.extend(m.frame_message(message, parts))
 
     def seal(self) -> None:
         """Encrypt what is in the outbox; it leaves with ``flush``."""
@@ -298,7 +299,7 @@ class EndpointLink(asyncio.BufferedProtocol):
             return
         outbox, self._outbox = self._outbox, []
         try:
-            for buffer in joined(outbox, JOIN_BELOW_BYTES):
+            for buffer in join_small(outbox, JOIN_BELOW_BYTES):
                 if buffer:
                     self._tls.write(buffer)
         except ssl.SSLError as problem:

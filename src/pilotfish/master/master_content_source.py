@@ -1,6 +1,7 @@
-"""Where the master takes contents from and puts them: the person's own files, and its store of what tasks have made.
+"""Serves contents from the person's own files and from the master's store of what tasks have made.
 
-Called by the threads that serve bulk connections: it reads the machine's state, and never changes it, but for what people are told.
+Threads that serve transfers call it. They never touch the machine: the event loop looks up what they need, and what they learn is handed
+to the event loop as an input.
 """
 
 from __future__ import annotations
@@ -10,14 +11,12 @@ import os
 import shutil
 import threading
 import time
-from collections import OrderedDict
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable
 
-from pilotfish.core.connections import WorkerConnection
 from pilotfish.core.machine import Machine
-from pilotfish.core.state import ContentRecord, Worker
 from pilotfish.master.link_meter import LinkMeter
+from pilotfish.master.transfer_lookup import LATER_S, AskerPlace, KnownContent, LoopCalls, TransferLookup
+from pilotfish.model import inputs as i
 from pilotfish.model.ids import show_task
 from pilotfish.model.quantities import show_bytes
 from pilotfish.portable.transfer.cache_directory import content_path
@@ -30,10 +29,10 @@ from pilotfish.store.pool_directory import PoolDirectory
 ORPHANED_S = 86400.0
 """What no run knows after so long never became the result of a task."""
 UNBOUNDED = 1 << 62
-MOST_BROADCASTS = 1000
-MOST_TRANSFERS = 16
-"""At once with workers of no site."""
-LATER_S = 1.0
+MAX_ASKED = 1000
+"""Maximum number of askers and contents whose waiting time is known."""
+MAX_ASKERS = 10_000
+"""Maximum number of workers whose site is known."""
 LATE_S = 3600.0
 """A result comes at most so long after the first of its files, as a rule."""
 HOLDER_S = 90.0
@@ -42,59 +41,19 @@ HOLDER_AGAIN_S = 3.0
 RESERVE_BYTES = 256 * 1024 * 1024
 
 
-class BroadcastTree:
-    """Who gets which content of us. Of those of one site that ask for the same, the first gets it from us, and the others, in a binary
-    tree, from those before them, as it comes."""
-
-    def __init__(self, workers: Mapping[str, Worker], presence: Mapping[str, WorkerConnection]) -> None:
-        self._workers = workers
-        self._presence = presence
-        self._lock = threading.Lock()
-        self._getters: OrderedDict[tuple[str, str], list[str]] = OrderedDict()
-
-    def sources(self, asker: str, digest: str) -> list[Any]:
-        """Contacts of those who have it or get it before this one; none: it is for us to send it."""
-        worker = self._workers.get(asker)
-        if worker is None or self._contact(asker) is None:
-            return []
-        with self._lock:
-            getters = [name for name in self._getters.pop((worker.site, digest), ()) if name in self._workers]
-            if asker not in getters:
-                getters.append(asker)
-            self._getters[worker.site, digest] = getters
-            if len(self._getters) > MOST_BROADCASTS:
-                self._getters.popitem(last=False)
-            place = getters.index(asker)
-        above: list[str] = []
-        while place:
-            place = (place - 1) // 2
-            above.append(getters[place])
-        return [contact for contact in map(self._contact, above) if contact is not None]
-
-    def _contact(self, worker: str) -> Any:
-        presence = self._presence.get(worker)
-        return None if presence is None else presence.peer
-
-
 class TransferLimit:
-    """So many contents at once to and from one site, as its description says; the others ask again."""
+    """Limits the transfers at once with one site; other workers ask again later. Any thread may call it."""
 
-    def __init__(self, machine: Machine) -> None:
-        self._machine = machine
+    def __init__(self) -> None:
         self._lock = threading.Lock()
         self._passing: dict[str, int] = {}
 
-    def enter(self, asker: str) -> str:
-        """The site of who asks. AskLater if there are enough of that site."""
-        worker = self._machine.state.workers.get(asker)
-        site = worker.site if worker is not None else ""
-        record = self._machine.state.sites.get(site)
-        most = record.site.transfers if record is not None and record.site is not None else MOST_TRANSFERS
+    def enter(self, place: AskerPlace) -> None:
+        """Count one transfer more. AskLater if the site has enough of them."""
         with self._lock:
-            if self._passing.get(site, 0) >= most:
+            if self._passing.get(place.site, 0) >= place.max_transfers:
                 raise AskLater(LATER_S)
-            self._passing[site] = self._passing.get(site, 0) + 1
-        return site
+            self._passing[place.site] = self._passing.get(place.site, 0) + 1
 
     def leave(self, site: str) -> None:
         with self._lock:
@@ -102,40 +61,63 @@ class TransferLimit:
 
 
 class MasterContentSource:
-    def __init__(self, pool: PoolDirectory, machine: Machine, meter: LinkMeter) -> None:
+    """Serves contents to transfer threads. ``calls`` has the event loop answer; ``tell`` hands it an input. Both are thread-safe."""
+
+    def __init__(
+        self, pool: PoolDirectory, machine: Machine, meter: LinkMeter, calls: LoopCalls, tell: Callable[[i.Input], object]
+    ) -> None:
         self._meter = meter
         self._store = ContentCache(str(pool.contents), UNBOUNDED, lambda digest: True, durable=True)
         self._cache = str(pool.cache)
-        self._known = machine.state.contents.get
         self._machine = machine
+        """For the event loop only."""
+        self._lookup = TransferLookup(machine)
+        self._calls = calls
+        self._tell = tell
         self._released: dict[str, float] = {}
         self._lock = threading.Lock()
         self._asked: dict[tuple[str, str], tuple[float, float]] = {}
         """Who asks us for what a worker holds, since when, and when for the last time."""
-        self._broadcasts = BroadcastTree(machine.state.workers, machine.presence)
-        self._turnstile = TransferLimit(machine)
+        self._sites: dict[str, str] = {}
+        """Sites of the workers that asked for a transfer."""
+        self._room_problem = ""
+        self._turnstile = TransferLimit()
+
+    # --- called by transfer threads -------------------------------------------------------------------------------------------------------
+
+    def site_of(self, asker: str) -> str:
+        """Return the site of a worker that has asked for a transfer; empty if it has none."""
+        return self._sites.get(asker, "")
 
     def reading(self, asker: str, digest: str, size: int, insist: bool) -> ServedContent:
-        record = self._known(digest)
-        if record is None or record.size != size:
+        known = self._calls.call(lambda: self._lookup.content(asker, digest, size, insist))
+        if known is None:
             raise ContentAbsent(f"no run needs a content {digest} of {size} bytes", "site")
-        others = [] if insist else self._broadcasts.sources(asker, digest)
-        if others:
-            raise AskElsewhere(others)
-        site = self._turnstile.enter(asker)
+        if known.sources:
+            raise AskElsewhere(known.sources)
+        site = self._enter(asker, known.asker)
         try:
-            served = ServedContent(self._open(asker, record), lambda: self._sent(site))
+            served = ServedContent(self._open(asker, known), lambda: self._sent(site))
             self._meter.began(site)
             return served
         except BaseException:
             self._turnstile.leave(site)
             raise
 
+    def _enter(self, asker: str, place: AskerPlace) -> str:
+        self._turnstile.enter(place)
+        with self._lock:
+            self._sites.pop(asker, None)
+            self._sites[asker] = place.site
+            if len(self._sites) > MAX_ASKERS:
+                del self._sites[next(iter(self._sites))]
+        return place.site
+
     def _sent(self, site: str) -> None:
         self._turnstile.leave(site)
         self._meter.ended(site)
 
-    def _open(self, asker: str, record: ContentRecord) -> FileReader:
+    def _open(self, asker: str, record: KnownContent) -> FileReader:
         digest, size = record.digest, record.size
         kept = self._store.take(digest, size)
         if kept is not None:
@@ -149,16 +131,16 @@ class MasterContentSource:
             raise AskLater(HOLDER_AGAIN_S)
         raise ContentAbsent(_lost(record), "site")
 
-    def _may_come(self, asker: str, record: ContentRecord) -> bool:
+    def _may_come(self, asker: str, record: KnownContent) -> bool:
         """A worker that is here holds it: if it did not answer this one, it may do so in a moment. But not for ever."""
-        if not any(holder in self._machine.presence for holder in record.holders):
+        if not record.holder_is_here:
             return False
         now = time.monotonic()
         with self._lock:
             since, last = self._asked.pop((asker, record.digest), (now, now))
             since = since if now - last < HOLDER_S else now  # it is another task that asks
             self._asked[asker, record.digest] = since, now
-            if len(self._asked) > MOST_BROADCASTS:
+            if len(self._asked) > MAX_ASKED:
                 del self._asked[next(iter(self._asked))]
         return now - since < HOLDER_S
 
@@ -169,10 +151,11 @@ class MasterContentSource:
         if free < size + RESERVE_BYTES:
             # The journal lies on the same disk, and without it nothing goes on.
             spared = f"{show_bytes(max(0, free))} are free, and {show_bytes(RESERVE_BYTES)} must stay so"
-            self._machine.no_room_at_home = f"{show_bytes(size)} do not fit into {self._store.directory}, where {spared}"
-            raise NoRoom(self._machine.no_room_at_home)
-        self._machine.no_room_at_home = ""
-        site = self._turnstile.enter(asker)
+            problem = f"{show_bytes(size)} do not fit into {self._store.directory}, where {spared}"
+            self._report_room(problem)
+            raise NoRoom(problem)
+        self._report_room("")
+        site = self._enter(asker, self._calls.call(lambda: self._lookup.place(asker)))
         try:
             incoming = self._store.incoming(digest, size)
         except BaseException:
@@ -180,6 +163,19 @@ class MasterContentSource:
             raise
         incoming.closed = lambda: self._turnstile.leave(site)
         return incoming
+
+    def _report_room(self, problem: str) -> None:
+        """Tell the event loop why files cannot come home, or that they can again."""
+        with self._lock:
+            changed, self._room_problem = problem != self._room_problem, problem
+        if changed:
+            self._tell(i.HomeRoomChanged(problem))
+
+    # --- called by the event loop ---------------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """The event loop answers no more: let no thread wait for it."""
+        self._calls.close()
 
     def release(self, digest: str) -> None:
         """No run needs it. But a task that runs may have made it anew, and have been told that it is here: then it stays for a while."""
@@ -189,7 +185,7 @@ class MasterContentSource:
             if self._machine.state.unfinished and at > now - LATE_S:
                 continue
             del self._released[known]
-            if self._known(known) is None:
+            if known not in self._machine.state.contents:
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(content_path(self._store.directory, known))
 
@@ -198,13 +194,13 @@ class MasterContentSource:
         for digest in self._store.contents():
             path = content_path(self._store.directory, digest)
             try:
-                if self._known(digest) is None and time.time() - os.stat(path).st_atime > ORPHANED_S:
+                if digest not in self._machine.state.contents and time.time() - os.stat(path).st_atime > ORPHANED_S:
                     os.unlink(path)
             except FileNotFoundError:
                 continue
 
 
-def _persons_file(record: ContentRecord) -> FileReader:
+def _persons_file(record: KnownContent) -> FileReader:
     """It must still be the file that was submitted; that its bytes are, the receiver finds out."""
     reading = FileReader(record.path, record.size, "user")
     status = os.fstat(reading.fileno())
@@ -216,9 +212,9 @@ def _persons_file(record: ContentRecord) -> FileReader:
     return reading
 
 
-def _lost(record: ContentRecord) -> str:
+def _lost(record: KnownContent) -> str:
     made = f", which task {show_task(record.maker)} made," if record.maker else ""
     what = f"the content {record.digest[:12]}… of {show_bytes(record.size)}{made}"
     if record.holders:
-        return f"{what} was kept at {', '.join(list(record.holders)[:3])}, and could not be had from there"
+        return f"{what} was kept at {', '.join(record.holders)}, and could not be had from there"
     return f"{what} was kept where it was made, and no worker that is here has it: run the task again that made it"

@@ -17,6 +17,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 from pilotfish.core.explain import queries
@@ -29,6 +30,7 @@ from pilotfish.master.endpoints import Admission, EndpointLink, EndpointRules
 from pilotfish.master.link_meter import READ_EVERY_S, LinkMeter
 from pilotfish.master.master_content_source import MasterContentSource
 from pilotfish.master.sites.site_controllers import SiteControllers
+from pilotfish.master.transfer_lookup import LoopCalls
 from pilotfish.model import effects as e
 from pilotfish.model import inputs as i
 from pilotfish.model import messages as m
@@ -37,8 +39,9 @@ from pilotfish.model.messages import split_body
 from pilotfish.model.settings import PoolSettings
 from pilotfish.policies.policy_registry import POLICIES
 from pilotfish.portable.transfer.transfer_server import TransferServer
+from pilotfish.portable.wire.handshake import AGENT, CLIENT
 from pilotfish.store.journal.journal_writer import Journal
-from pilotfish.store.keyring import AGENT, CLIENT, open_keyring, write_private
+from pilotfish.store.keyring import open_keyring, write_private
 from pilotfish.store.payload_store import PayloadStore
 from pilotfish.store.pool_directory import PoolDirectory, note_stop, stop_marker
 from pilotfish.store.pool_lock import PoolLock
@@ -78,8 +81,10 @@ class MasterServer:
         self.admission.warn = self._warn
         self.admission.revoked = state.revoked
         self.admission.pilot_of = lambda worker: state.workers[worker].pilot if worker in state.workers else None
-        self.meter = LinkMeter(self._site_of, lambda: self._loop.call_soon_threadsafe(self._read_meter_soon))
-        self.content_source = MasterContentSource(pool, self.machine, self.meter)
+        self.meter = LinkMeter(self._site_of, lambda: self._call_from_thread(self._read_meter_soon))
+        self.content_source = MasterContentSource(
+            pool, self.machine, self.meter, LoopCalls(self._call_from_thread), lambda item: self._call_from_thread(lambda: self._take(item))
+        )
         self.admission.transfer_server = self.transfer_server = TransferServer(self.content_source, complain=self._warn_from_thread)
         self.transfer_server.sent, self.transfer_server.left = self.meter.moved, self.meter.left
         self.sites = SiteControllers(pool, self.keyring, settings, self._take)
@@ -166,6 +171,7 @@ class MasterServer:
             link.hang_up()
         await self.sites.end()
         self.applications.end_all()
+        self.content_source.close()
         self.transfer_server.close()
         self._turn()
         # Queries about a stopped pool are answered from this file, without a master.
@@ -276,9 +282,8 @@ class MasterServer:
             self._warned_at[text] = now
             log.warning("%s", text)
 
-    def _site_of(self, worker: str) -> str:
-        known = self.machine.state.workers.get(worker)
-        return known.site if known is not None else ""
+    def _site_of(self, asker: str) -> str:
+        return self.content_source.site_of(asker)
 
     def _read_meter_soon(self) -> None:
         self._loop.call_later(READ_EVERY_S, self._read_meter)
@@ -291,7 +296,10 @@ class MasterServer:
             self._read_meter_soon()
 
     def _warn_from_thread(self, text: str) -> None:
-        self._loop.call_soon_threadsafe(self._warn, text)
+        self._call_from_thread(lambda: self._warn(text))
+
+    def _call_from_thread(self, act: Callable[[], None]) -> None:
+        self._loop.call_soon_threadsafe(act)
 
     # --- turns ----------------------------------------------------------------------------------------------------------------------
 

@@ -116,6 +116,12 @@ class SpaceChanged(Struct, frozen=True):
     full: bool
 
 
+class HomeRoomChanged(Struct, frozen=True):
+    """Files that tasks made do not fit on the master's disk, and why; or, with no problem, they do again."""
+
+    problem: str
+
+
 class WorkWanted(Struct, frozen=True):
     """Somebody came to a pool that was stopped, and not only to look."""
 
@@ -133,6 +139,7 @@ Input = (
     | CredentialsSeen
     | SitesRead
     | SpaceChanged
+    | HomeRoomChanged
     | TransferMeasured
     | WorkWanted
 )

@@ -7,6 +7,7 @@ The agent reads and writes the same arrays with the standard library; ``tests/co
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import msgspec
@@ -15,12 +16,8 @@ from msgspec import Meta, Struct
 from pilotfish.errors import ConnectionFailed
 from pilotfish.model.contents import AwaitedFile, Content, IntermediateFile, ProducedContent
 from pilotfish.model.task import Failure, RunOptions, TaskSpec
-
-PROTOCOL = 2
-PREFIX_BYTES = 8
-MAX_BEFORE_PROOF = 64 * 1024
-MAX_HEADER = 16 * 1024 * 1024
-MAX_BODY = 256 * 1024 * 1024
+from pilotfish.portable.payload_format import Buffer
+from pilotfish.portable.wire.frames import PREFIX
 
 
 class Message(Struct, frozen=True, array_like=True):
@@ -477,6 +474,14 @@ ToAgent = (
 ToClient = Banner | Proved | Refused | Opened | Accepted | Ended | Began | RunFinished | Answer | Problem
 
 encode = msgspec.json.Encoder().encode
+
+
+def frame_message(message: Message, parts: Sequence[Buffer] = ()) -> list[Buffer]:
+    """Encode a message and its body as buffers to send one after the other."""
+    header = encode(message)
+    return [PREFIX.pack(len(header), sum(map(len, parts))), header, *parts]
+
+
 decode_from_agent = msgspec.json.Decoder(FromAgent).decode
 decode_from_client = msgspec.json.Decoder(FromClient).decode
 decode_to_client = msgspec.json.Decoder(ToClient).decode

@@ -7,6 +7,7 @@ from typing import Any
 from msgspec import Struct
 
 from pilotfish.model.contents import Content
+from pilotfish.portable.payload_format import REFERENCE_BYTES
 
 MEMORY = "memory"
 CORES = "cores"
@@ -31,7 +32,6 @@ Payload = bytes | StoredPayload
 
 SHARED_SEGMENT = 0
 """The segment of payloads that lie in files of their own, which everybody on this machine reads directly; ``offset`` names the file."""
-REFERENCE_BYTES = 24
 
 
 def sent_bytes(payload: Payload, whole: bool = False) -> int:

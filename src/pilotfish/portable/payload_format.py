@@ -1,46 +1,78 @@
-"""Parcels: several byte strings in one payload: ``!I`` how many, ``!Q`` their lengths, then the parts."""
+"""Packs several byte strings into one payload and unpacks them.
+
+The format: ``!I`` the number of parts, ``!Q`` the length of each part, then the parts. Clients and slots use it; the master never unpacks
+a payload. A payload in a shared file travels as a reference of 24 bytes instead: a mark that no packed payload begins with, the number of
+the file and its length.
+"""
 
 from __future__ import annotations
 
 import struct
-from typing import Any, List, Sequence
+from typing import List, Sequence, Tuple, Union
 
-_COUNT = struct.Struct("!I")
-_STRUCTS = {count: struct.Struct("!I%dQ" % count) for count in range(9)}
+Buffer = Union[bytes, bytearray, memoryview]
+PackedPayload = Union[bytes, List[Buffer]]
+"""One byte string, or pieces that a writer need not copy together first."""
+
 MAX_PARTS = 1 << 20
+"""Maximum number of parts in a payload."""
+_COUNT = struct.Struct("!I")
+_ONE = struct.Struct("!IQ")
+_STRUCTS = {count: struct.Struct("!I%dQ" % count) for count in range(9)}
+
+
+REFERENCE_MARK = b"\xff\xff\xff\xfePFS1"
+_REFERENCE = struct.Struct("!8sQQ")
+REFERENCE_BYTES = _REFERENCE.size
 
 
 class PayloadFormatError(ValueError):
-    """A payload that is no parcel."""
+    """The bytes are not a packed payload, or a part of it is missing."""
 
 
 def _head(count: int) -> struct.Struct:
     return _STRUCTS.get(count) or struct.Struct("!I%dQ" % count)
 
 
-def pack_head(parts: Sequence[Any]) -> bytes:
-    """What goes before the parts."""
+def pack_head(parts: Sequence[Buffer]) -> bytes:
+    """Encode the number of parts and their lengths: what comes before the parts. Each part is a flat buffer of bytes."""
     return _head(len(parts)).pack(len(parts), *map(len, parts))
 
 
-def pack(parts: Sequence[Any]) -> bytes:
+def pack(parts: Sequence[Buffer]) -> bytes:
+    """Pack the parts into one byte string."""
     return b"".join([pack_head(parts), *parts])
 
 
-def begins_with(payload: Any, mark: bytes) -> bool:
-    """Whether the first part of it does, if it is a parcel."""
+def pack_one(part: bytes) -> bytes:
+    """Pack a single part; faster than ``pack``."""
+    return _ONE.pack(1, len(part)) + part
+
+
+def pack_pieces(parts: Sequence[Buffer]) -> List[Buffer]:
+    """Pack the parts without copying them."""
+    return [pack_head(parts), *parts]
+
+
+def join_pieces(payload: PackedPayload) -> bytes:
+    """Turn a packed payload into one byte string."""
+    return payload if isinstance(payload, bytes) else b"".join(payload)
+
+
+def begins_with(payload: Buffer, mark: bytes) -> bool:
+    """Whether the first part of a packed payload begins with ``mark``."""
     start = 4 + 8 * int.from_bytes(bytes(payload[:4]), "big")
     return bytes(payload[start : start + len(mark)]) == mark
 
 
-def unpack(payload: Any) -> List[memoryview]:
-    """The parts, as views of the payload."""
+def unpack(payload: Buffer) -> List[memoryview]:
+    """Return the parts as views into the payload."""
     view = memoryview(payload)
     if len(view) < _COUNT.size:
-        raise PayloadFormatError("a payload of %d bytes is no parcel" % len(view))
+        raise PayloadFormatError("a payload of %d bytes is too short to hold anything" % len(view))
     (count,) = _COUNT.unpack_from(view)
     if count > MAX_PARTS or len(view) < _COUNT.size + 8 * count:
-        raise PayloadFormatError("a parcel of %d parts in %d bytes" % (count, len(view)))
+        raise PayloadFormatError("a payload of %d bytes cannot have %d parts" % (len(view), count))
     head = _head(count)
     lengths = head.unpack_from(view)[1:]
     offset = head.size
@@ -49,5 +81,21 @@ def unpack(payload: Any) -> List[memoryview]:
         parts.append(view[offset : offset + length])
         offset += length
     if offset != len(view):
-        raise PayloadFormatError("a parcel whose parts have %d bytes in %d bytes" % (offset, len(view)))
+        raise PayloadFormatError("a payload has %d bytes; its parts need %d" % (len(view), offset))
     return parts
+
+
+def is_reference(payload: Buffer) -> bool:
+    """Whether this is a reference to a shared file."""
+    return len(payload) == REFERENCE_BYTES and payload[:8] == REFERENCE_MARK
+
+
+def pack_reference(number: int, length: int) -> bytes:
+    """Encode the reference to a payload of ``length`` bytes in the shared file ``number``."""
+    return _REFERENCE.pack(REFERENCE_MARK, number, length)
+
+
+def unpack_reference(reference: Buffer) -> Tuple[int, int]:
+    """Return the number of the shared file and the length of the payload."""
+    _, number, length = _REFERENCE.unpack(reference)
+    return number, length

@@ -1,54 +1,69 @@
-"""Large payloads on the master's own machine travel as references to files; see store/shared_payloads.py for the other side."""
+"""Writes a large payload to a shared file, makes its reference and resolves it.
+
+Client, master and slots of one machine share a directory. A payload in it does not pass through the master: its writer sends a reference
+of 24 bytes instead. The master checks that the file exists, makes it durable, counts references and removes it.
+"""
 
 from __future__ import annotations
 
 import mmap
 import os
-import random
-import struct
-from typing import Any, List, Sequence
+from typing import List, Sequence, Union
 
-MARK = b"\xff\xff\xff\xfePFS1"
-REFERENCE = struct.Struct("!8sQQ")
+from .payload_format import Buffer, is_reference, pack_reference, unpack_reference
+
 SHARE_BYTES = 128 * 1024
+"""Minimum size of a payload that gets a file of its own."""
 PARTS_PER_CALL = 512
 
+Directory = Union[str, "os.PathLike[str]"]
 
-class PayloadDirectory:
-    """The directory that client, master and slots of one machine have in common; empty where there is none."""
 
-    def __init__(self, directory: str) -> None:
-        self.directory = directory
-        self._random = random.SystemRandom()
+def shared_path(directory: Directory, number: int) -> str:
+    """Return the path of the file with this number."""
+    return os.path.join(directory, "%016x" % number)
 
-    def resolve(self, body: memoryview) -> memoryview:
-        """The payload itself, whether it came whole or as a reference. Mapped privately: the task may write to it."""
-        if len(body) != REFERENCE.size or body[:8] != MARK or not self.directory:
-            return body
-        _, number, length = REFERENCE.unpack(body)
-        descriptor = os.open(os.path.join(self.directory, "%016x" % number), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        try:
-            return memoryview(mmap.mmap(descriptor, length, access=mmap.ACCESS_COPY))
-        finally:
-            os.close(descriptor)
 
-    def write(self, parts: Sequence[Any]) -> bytes:
-        """Put a payload in a file and return the reference to it. The master makes it durable."""
-        number = self._random.getrandbits(63)
-        path = os.path.join(self.directory, "%016x" % number)
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        try:
-            views: List[memoryview] = [memoryview(part).cast("B") for part in parts if len(part)]
-            length = sum(map(len, views))
-            while views:
-                written = os.writev(descriptor, views[:PARTS_PER_CALL])
-                while views and written >= len(views[0]):
-                    written -= len(views.pop(0))
-                if written:
-                    views[0] = views[0][written:]
-        except OSError:
-            os.unlink(path)
-            raise
-        finally:
-            os.close(descriptor)
-        return REFERENCE.pack(MARK, number, length)
+def write_payload(directory: Directory, parts: Sequence[Buffer]) -> bytes:
+    """Write a payload to a new file and return its reference. The master makes the file durable."""
+    number = int.from_bytes(os.urandom(8), "big") >> 1
+    path = shared_path(directory, number)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        views: List[memoryview] = [memoryview(part).cast("B") for part in parts if len(part)]
+        length = sum(map(len, views))
+        while views:
+            written = os.writev(descriptor, views[:PARTS_PER_CALL])
+            while views and written >= len(views[0]):
+                written -= len(views.pop(0))
+            if written:
+                views[0] = views[0][written:]
+    except OSError:
+        os.unlink(path)
+        raise
+    finally:
+        os.close(descriptor)
+    return pack_reference(number, length)
+
+
+def read_payload(directory: Directory, payload: memoryview) -> memoryview:
+    """Return the payload itself, whether it came whole or as a reference. Raise OSError if its file is gone.
+
+    The file is mapped privately: the reader may write to the payload. Without a directory a reference stays as it is.
+    """
+    if not is_reference(payload) or not directory:
+        return payload
+    number, length = unpack_reference(payload)
+    descriptor = os.open(shared_path(directory, number), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        return memoryview(mmap.mmap(descriptor, length, access=mmap.ACCESS_COPY)) if length else memoryview(b"")
+    finally:
+        os.close(descriptor)
+
+
+def resolve(directory: Directory, payload: memoryview) -> memoryview:
+    """Return the payload itself, or its reference if the file is gone. A reference never unpacks as a payload."""
+    try:
+        return read_payload(directory, payload)
+    except OSError:
+        return payload

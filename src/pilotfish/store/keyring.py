@@ -14,12 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pilotfish.errors import BadInput
-from pilotfish.model.messages import PROTOCOL
 
-CLIENT = "client"
-AGENT = "agent"
-UNIX = "unix"
-"""What a proof is bound to on a Unix socket; over TLS it is the fingerprint of the master's certificate."""
 CERTIFICATE_YEARS = 20
 
 
@@ -48,12 +43,6 @@ class Keyring:
         context.load_cert_chain(self.certificate, self.private_key)
         context.num_tickets = 0  # sessions are never resumed: a proof is made anew for each connection
         return context
-
-
-def proof(key: bytes, who: str, role: str, key_id: str, nonces: tuple[str, str], binding: str) -> str:
-    """What only a holder of the key can say, bound to its role, to both nonces and to the channel. ``who``: peer or master."""
-    words = (f"pilotfish-{PROTOCOL}", who, role, key_id, *nonces, binding)
-    return hmac.new(key, b"|".join(word.encode("ascii", "replace") for word in words), hashlib.sha256).hexdigest()
 
 
 def pool_digest(keyring: Keyring) -> str:

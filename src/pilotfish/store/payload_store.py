@@ -7,8 +7,9 @@ from pathlib import Path
 
 from pilotfish.errors import ConnectionFailed, JournalError, JournalFull
 from pilotfish.model.task import SHARED_SEGMENT, Payload, StoredPayload
+from pilotfish.portable.payload_format import is_reference
 from pilotfish.store.payload_segments import PayloadSegments
-from pilotfish.store.shared_payloads import SharedPayloads, is_reference, shared_directory
+from pilotfish.store.shared_payloads import SharedPayloads, shared_directory
 
 log = logging.getLogger("pilotfish.payloads")
 
@@ -52,7 +53,7 @@ class PayloadStore:
     def load(self, payload: Payload, *, whole: bool) -> bytes:
         """What to send for a payload. Shared ones as a reference, unless they are wanted ``whole``.
 
-        Zeros, which nobody takes for a parcel, if the disk no longer has it.
+        Zeros, which are no packed payload, if the disk no longer has it.
         """
         if isinstance(payload, bytes):
             return payload

@@ -1,33 +1,25 @@
-"""Payloads that never pass through the master: whoever makes a large one on this machine writes it to a file here and sends a reference.
+"""Keeps count of the payloads in shared files.
 
-A reference is 24 bytes: a mark that no parcel begins with, the number of the file and its length. The master checks that the file is
-there, makes it durable before it writes down that it has it, counts references and removes it when nobody refers to it any more.
+A client or slot on this machine writes a large payload to a file and sends a reference (see portable/payload_reference.py). The master
+checks that the file exists, makes it durable before it acknowledges it, counts references and removes it when there is none.
 """
 
 from __future__ import annotations
 
-import mmap
 import os
 import re
-import secrets
 import stat
-import struct
 import time
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
-from pilotfish.errors import JournalError, JournalFull
-from pilotfish.model.quantities import show_bytes
-from pilotfish.model.task import REFERENCE_BYTES, SHARED_SEGMENT, StoredPayload
-from pilotfish.store.disk import DISK, FULL, write_all
+from pilotfish.errors import JournalError
+from pilotfish.model.task import SHARED_SEGMENT, StoredPayload
+from pilotfish.portable.payload_format import pack_reference, unpack_reference
+from pilotfish.portable.payload_reference import shared_path
+from pilotfish.store.disk import DISK
 
-MARK = b"\xff\xff\xff\xfePFS1"
-_REFERENCE = struct.Struct("!8sQQ")
-assert _REFERENCE.size == REFERENCE_BYTES
-SHARE_BYTES = 128 * 1024
-"""Larger payloads are worth a file."""
 ABANDONED_S = 3600.0
 SYNCS_AT_ONCE = 4
 _NAME = re.compile(r"[0-9a-f]{16}")
@@ -35,50 +27,6 @@ _NAME = re.compile(r"[0-9a-f]{16}")
 
 def shared_directory(payloads: Path) -> Path:
     return payloads / "shared"
-
-
-def write_shared(directory: Path, parts: Sequence[bytes | bytearray | memoryview]) -> bytes:
-    """Put a payload in a file of its own and return the reference to it."""
-    number = secrets.randbits(63)
-    path = directory / f"{number:016x}"
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    try:
-        views = [memoryview(part).cast("B") for part in parts if len(part)]
-        length = sum(map(len, views))
-        write_all(DISK, descriptor, views, 0)
-    except OSError as error:
-        path.unlink()
-        if error.errno in FULL:
-            text = f"no room for a payload of {show_bytes(length)} in {directory}: {error.strerror}"
-            raise JournalFull(text, "Free some space (or quota) and submit it again.") from error
-        raise
-    finally:
-        os.close(descriptor)
-    return _REFERENCE.pack(MARK, number, length)
-
-
-def is_reference(payload: bytes | memoryview) -> bool:
-    return len(payload) == REFERENCE_BYTES and payload[:8] == MARK
-
-
-def read_shared(directory: Path, reference: bytes | memoryview) -> memoryview:
-    """The payload behind a reference, mapped, not copied; it may be written to, and nobody else sees it."""
-    _, number, length = _REFERENCE.unpack(reference)
-    descriptor = os.open(directory / f"{number:016x}", os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        return memoryview(mmap.mmap(descriptor, length, access=mmap.ACCESS_COPY)) if length else memoryview(b"")
-    finally:
-        os.close(descriptor)
-
-
-def resolve(directory: Path, payload: memoryview) -> memoryview:
-    """The payload itself, whether it came whole or as a reference; the reference, which nobody takes for a parcel, if its file is gone."""
-    if not is_reference(payload):
-        return payload
-    try:
-        return read_shared(directory, payload)
-    except OSError:
-        return payload
 
 
 class SharedPayloads:
@@ -93,7 +41,7 @@ class SharedPayloads:
 
     def admit(self, reference: bytes | memoryview) -> StoredPayload:
         """Believe a reference that a peer sent, if the file is there as it says."""
-        _, number, length = _REFERENCE.unpack(reference)
+        number, length = unpack_reference(reference)
         stored = StoredPayload(SHARED_SEGMENT, number, length)
         self.adopt(stored)
         self._unsynced.append(number)
@@ -133,7 +81,7 @@ class SharedPayloads:
         self._references[stored.offset] = self._references.get(stored.offset, 0) + 1
 
     def reference(self, stored: StoredPayload) -> bytes:
-        return _REFERENCE.pack(MARK, stored.offset, stored.length)
+        return pack_reference(stored.offset, stored.length)
 
     def get(self, stored: StoredPayload) -> bytes:
         try:
@@ -164,4 +112,4 @@ class SharedPayloads:
                         path.unlink()
 
     def _path(self, number: int) -> Path:
-        return self._directory / f"{number:016x}"
+        return Path(shared_path(self._directory, number))

@@ -20,7 +20,7 @@ from pilotfish.client.pools import PoolHandle
 from pilotfish.errors import BadInput, TaskFailed
 from pilotfish.model import messages as wire
 from pilotfish.model.task import Failure, TaskSpec
-from pilotfish.store.shared_payloads import MARK
+from pilotfish.portable.payload_format import REFERENCE_MARK
 from tests.support.fake_master_server import Book, FakeMaster, Worked
 from tests.support.fake_slot import do_task, value_parcel
 
@@ -347,7 +347,7 @@ def test_a_callback_may_end_the_thread_that_adds_it_too_late(pool: FakePool) -> 
 
 @pytest.mark.parametrize("failure", [None, Failure("exit", "task", "exit status 1")])
 def test_a_large_result_whose_file_is_gone_is_told_to_be_gone(pool: FakePool, failure: Failure | None) -> None:
-    gone = MARK + bytes(16)
+    gone = REFERENCE_MARK + bytes(16)
     pool.master.work = lambda spec, code, payload: (failure, gone)
     with Executor() as executor:
         with pytest.raises(TaskFailed) as raised:

@@ -8,10 +8,10 @@ import pytest
 from pilotfish.applications.executable import Completed, ExecutableFailed, decode_completed, decode_executable_failure
 from pilotfish.applications.executable_encoder import EXECUTABLE_KNOWN, ExecutableDefaults, ExecutableEncoder
 from pilotfish.applications.input_files import TravelFile, pack_files
-from pilotfish.applications.parcel import DamagedPayload, pack, unpack
 from pilotfish.applications.task_options import KNOWN, OF_EXECUTABLES, read_wishes
-from pilotfish.errors import BadInput
+from pilotfish.errors import BadInput, DamagedPayload
 from pilotfish.model.task import Failure, TaskSpec
+from pilotfish.portable.payload_format import pack, unpack
 from tests.support.fake_slot import completed_parcel
 
 

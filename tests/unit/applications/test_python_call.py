@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from pilotfish.applications import python_call as module
-from pilotfish.applications.parcel import Buffer, joined, unpack
 from pilotfish.applications.python_call import SOURCE, CallEncoder, chunked, import_path, source_of
 from pilotfish.errors import BadInput
 from pilotfish.model.task import TaskSpec
+from pilotfish.portable.payload_format import Buffer, join_pieces, unpack
 
 
 class Register:
@@ -32,7 +32,7 @@ def double(x: int) -> int:
 
 
 def arguments(payload: bytes | list[Buffer]) -> Any:
-    head, *buffers = unpack(joined(payload))
+    head, *buffers = unpack(join_pieces(payload))
     return pickle.loads(head, buffers=buffers)
 
 
@@ -107,7 +107,7 @@ def test_a_large_buffer_is_not_copied_into_the_pickle() -> None:
     (_, _, view) = payload
     assert isinstance(view, memoryview)
     assert view.obj is data
-    head, buffer = unpack(joined(payload))
+    head, buffer = unpack(join_pieces(payload))
     assert len(head) < 1000
     assert len(buffer) == 1_000_000
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from pilotfish.applications.parcel import DamagedPayload, pack
 from pilotfish.applications.python_result import HINTS, RemoteTraceback, decode_failure, decode_value
-from pilotfish.errors import TaskFailed
+from pilotfish.errors import DamagedPayload, TaskFailed
 from pilotfish.model.task import Failure
+from pilotfish.portable.payload_format import pack
 from tests.support.fake_slot import error_parcel, value_parcel
 
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from pilotfish.applications.parcel import pack
 from pilotfish.cli.commands.attach_command import RunFollower
 from pilotfish.cli.terminal.progress import HashingProgress, RunProgress
 from pilotfish.cli.terminal.screen import Screen, under_way
 from pilotfish.model.task import RunOptions
+from pilotfish.portable.payload_format import pack
 from tests.support.fake_session import FakeMaster
 from tests.unit.cli.conftest import CommandLine
 

@@ -107,7 +107,7 @@ def test_output_files_come_back_to_a_directory_of_the_run(pilotfish: CommandLine
 
 
 def test_standard_input_of_tasks_comes_from_a_file(pilotfish: CommandLine, master: FakeMaster) -> None:
-    from pilotfish.applications.parcel import unpack
+    from pilotfish.portable.payload_format import unpack
 
     Path("a.in").write_bytes(b"first")
     Path("b.in").write_bytes(b"second")

@@ -14,8 +14,9 @@ from pilotfish.client.master_client import MasterClient
 from pilotfish.client.submission import BATCH_TASKS, Submission
 from pilotfish.errors import ConnectionFailed, PayloadTooLarge, PilotfishError
 from pilotfish.model import messages as wire
-from pilotfish.model.messages import MAX_BODY, EndedItem
+from pilotfish.model.messages import EndedItem
 from pilotfish.model.task import RunOptions, TaskSpec
+from pilotfish.portable.wire.frames import MAX_BODY
 from tests.support.fake_master_server import Book, FakeMaster
 
 SPEC = TaskSpec("python", "f")

@@ -151,6 +151,11 @@ def test_files_on_their_way_home_are_told_and_a_full_disk_that_keeps_them_waitin
     reason = first_reason(stage, task)
     assert (reason["code"], reason["commands"]) == ("disk-full", ["pilotfish doctor"])
     assert "the master's disk is full" in reason["text"]
+    stage.tell(i.SpaceChanged(False))
+    stage.tell(i.HomeRoomChanged("4 GiB do not fit"))
+    assert first_reason(stage, task)["text"].endswith("and waits for room: 4 GiB do not fit")
+    stage.tell(i.HomeRoomChanged(""))
+    assert first_reason(stage, task)["code"] == "sending"
 
 
 def test_an_input_that_went_with_its_worker_names_the_task_that_made_it() -> None:

@@ -17,6 +17,7 @@ from pilotfish.model import messages as m
 from pilotfish.model.contents import AwaitedFile, IntermediateFile, ProducedContent
 from pilotfish.model.states import CANCELLED, DONE, FAILED, READY, WAITING
 from pilotfish.model.task import Failure, TaskSpec
+from pilotfish.portable.wire.frames import MAX_HEADER
 from tests.support.machine_stage import CLIENT, Stage
 
 MESH, PART, OTHER = "a" * 64, "b" * 64, "c" * 64
@@ -157,7 +158,7 @@ def test_many_files_for_many_tasks_are_sent_in_pieces() -> None:
     finish(stage, link, maker, [ProducedContent(f"{number:064x}", 1, True, True, f"d/{number:0200}", 0o644) for number in range(files)])
     messages = stage.sent(m.Assign)
     assert sum(len(message.tasks) for message in messages) == 20
-    assert max(len(msgspec.json.encode(message)) for message in messages) < m.MAX_HEADER
+    assert max(len(msgspec.json.encode(message)) for message in messages) < MAX_HEADER
 
 
 def test_a_promise_that_was_not_kept_is_told_to_who_waits() -> None:

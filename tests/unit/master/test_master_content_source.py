@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import os
+import queue
 import shutil
+import threading
 from collections import namedtuple
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +18,8 @@ import pytest
 from pilotfish.core.state import ContentRecord
 from pilotfish.master.link_meter import LinkMeter
 from pilotfish.master.master_content_source import RESERVE_BYTES, MasterContentSource
+from pilotfish.master.transfer_lookup import LoopCalls
+from pilotfish.model import inputs as i
 from pilotfish.portable.transfer.incoming_content import NoRoom
 from pilotfish.portable.transfer.transfer_protocol import AskElsewhere, AskLater, ContentAbsent
 from tests.support.transfer_stage import digest_of
@@ -22,10 +28,24 @@ Usage = namedtuple("Usage", "total used free")
 MIB = 1 << 20
 
 
+class Guarded:
+    """A machine that only one thread may touch."""
+
+    def __init__(self, machine: Any) -> None:
+        self.__dict__.update(_machine=machine, _owner=threading.get_ident())
+
+    def __getattr__(self, name: str) -> Any:
+        assert threading.get_ident() == self._owner, f"{name} was read by another thread"
+        return getattr(self._machine, name)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AssertionError(f"{name} was written")
+
+
 class Stage:
     """A shelf, and the little that it looks at: workers w0, w1, ... of one site, each with a contact."""
 
-    def __init__(self, directory: Path, transfers: int = 16, workers: int = 8) -> None:
+    def __init__(self, directory: Path, transfers: int = 16, workers: int = 8, schedule: Any = None) -> None:
         self.directory = directory
         names = [f"w{number}" for number in range(workers)]
         self.contents: dict[str, ContentRecord] = {}
@@ -37,8 +57,11 @@ class Stage:
         )
         presence = {name: SimpleNamespace(peer=[name, ["127.0.0.1", 1]]) for name in names}
         pool: Any = SimpleNamespace(contents=directory / "contents", cache=directory / "cache")
-        machine: Any = SimpleNamespace(state=state, presence=presence)
-        self.shelf = MasterContentSource(pool, machine, LinkMeter(lambda asker: "", lambda: None))
+        machine: Any = Guarded(SimpleNamespace(state=state, presence=presence))
+        self.told: list[i.Input] = []
+        self.calls = LoopCalls(schedule or (lambda act: act()))
+        meter = LinkMeter(lambda asker: "pond", lambda: None)
+        self.shelf = MasterContentSource(pool, machine, meter, self.calls, self.told.append)
 
     def add(self, data: bytes) -> str:
         """A person's file."""
@@ -86,10 +109,13 @@ def test_the_room_that_the_journal_needs_is_not_promised_to_several(tmp_path: Pa
     assert first is not None
     with pytest.raises(NoRoom, match="2 MiB do not fit"):
         stage.shelf.incoming("w1", "cd" * 32, 2 * MIB)
+    (told,) = stage.told
+    assert isinstance(told, i.HomeRoomChanged) and "2 MiB do not fit" in told.problem
     first.close()
     second = stage.shelf.incoming("w1", "cd" * 32, 2 * MIB)
     assert second is not None
     second.close()
+    assert stage.told[1:] == [i.HomeRoomChanged("")], "once, not for every file"
 
 
 def test_a_file_that_was_changed_or_is_gone_is_absent_and_its_person_to_blame(tmp_path: Path) -> None:
@@ -146,3 +172,61 @@ def test_what_a_worker_holds_that_is_here_may_come_in_a_moment_but_is_not_waited
     record.holders["w1000"] = record.holders.pop("w1")
     with pytest.raises(ContentAbsent):
         stage.shelf.reading("w2", record.digest, 1000, True)
+
+
+def in_thread(work: Callable[[], Any], orders: queue.Queue[Any]) -> Any:
+    """Do the work in a thread, and meanwhile what it asks of the thread that owns the machine."""
+    with ThreadPoolExecutor(1) as pool:
+        future = pool.submit(work)
+        future.add_done_callback(lambda _: orders.put(None))
+        while (order := orders.get()) is not None:
+            order()
+        return future.result()
+
+
+def test_threads_that_serve_transfers_never_touch_the_machine(tmp_path: Path) -> None:
+    orders: queue.Queue[Any] = queue.Queue()
+    stage = Stage(tmp_path, transfers=2, schedule=orders.put)
+    digest = stage.add(b"x" * 1000)
+    held = stage.contents["ab" * 32] = ContentRecord("ab" * 32, 1000)
+    held.holders["w1"] = None
+    in_thread(lambda: stage.shelf.reading("w0", digest, 1000, False).close(), orders)
+    with pytest.raises(AskElsewhere):
+        in_thread(lambda: stage.shelf.reading("w1", digest, 1000, False), orders)
+    with pytest.raises(AskLater):
+        in_thread(lambda: stage.shelf.reading("w0", held.digest, 1000, True), orders)
+    incoming = in_thread(lambda: stage.shelf.incoming("w1", "cd" * 32, 1000), orders)
+    incoming.close()
+    assert in_thread(lambda: stage.shelf.site_of("w0"), orders) == "pond" and stage.shelf.site_of("nobody") == ""
+
+
+def test_a_thread_that_waits_for_an_event_loop_that_ends_is_put_off(tmp_path: Path) -> None:
+    scheduled: queue.Queue[Any] = queue.Queue()
+    stage = Stage(tmp_path, schedule=scheduled.put)
+    digest = stage.add(b"x" * 1000)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(stage.shelf.reading, "w0", digest, 1000, True)
+        order = scheduled.get()
+        stage.shelf.close()
+        with pytest.raises(AskLater):
+            waiting.result()
+    order()  # too late: nobody waits for the answer
+    with pytest.raises(AskLater):
+        stage.shelf.reading("w0", digest, 1000, True)
+
+
+def test_what_fails_on_the_event_loop_fails_in_the_thread_that_asked() -> None:
+    def fail() -> None:
+        raise KeyError("x")
+
+    with pytest.raises(KeyError):
+        LoopCalls(lambda act: act()).call(fail)
+
+
+def test_a_thread_does_not_wait_for_a_stuck_event_loop_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pilotfish.master.transfer_lookup.LOOK_UP_S", 0.01)
+    scheduled: list[Any] = []
+    with pytest.raises(AskLater):
+        LoopCalls(scheduled.append).call(lambda: pytest.fail("nobody waits for it"))
+    for act in scheduled:
+        act()

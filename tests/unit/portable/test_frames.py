@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import os
-import random
 import struct
 from typing import Any
 
 import pytest
 
 from pilotfish.agent.slots import shared_page
-from pilotfish.portable import payload_format
 from pilotfish.portable.wire import frames
-from pilotfish.portable.wire.frames import FrameError, FrameReader, frame_buffers
+from pilotfish.portable.wire.frames import FrameError, FrameReader, FrameSplitter, frame_buffers, join_small
 
 
 def feed(reader: FrameReader, data: bytes, step: int) -> list[tuple[list[Any], bytes]]:
@@ -87,6 +85,46 @@ def test_a_header_that_is_no_message_is_refused(text: bytes) -> None:
         feed(reader, struct.pack("!II", len(text), 0) + text, 1 << 20)
 
 
+@pytest.mark.parametrize("step", [1, 7, 1000, 1 << 22])
+def test_a_splitter_finds_frames_however_the_chunks_are_cut(step: int) -> None:
+    bodies = [b"", b"x", os.urandom(5000), b"", os.urandom(300)]
+    data = b"".join(b"".join(frame_buffers(["message", number], [body])) for number, body in enumerate(bodies))
+    splitter = FrameSplitter()
+    splitter.trust()
+    found = [frame for start in range(0, len(data), step) for frame in splitter.feed(data[start : start + step])]
+    assert [(bytes(header), bytes(body)) for header, body in found] == [
+        (b'["message",%d]' % number, body) for number, body in enumerate(bodies)
+    ]
+    assert splitter.missing == frames.PREFIX_BYTES
+
+
+def test_a_splitter_knows_how_much_is_missing_and_gives_back_what_it_was_not_asked_for() -> None:
+    data = b"".join(frame_buffers(["a"], [b"body"])) + b"".join(frame_buffers(["b"], [b"x" * 1000]))
+    splitter = FrameSplitter()
+    found = splitter.feed(data[:-300])
+    assert len(found) == 1 and splitter.missing == 300
+    assert splitter.rest(found) == data[:-300]
+
+
+@pytest.mark.parametrize(
+    ("proved", "lengths"),
+    [(False, (1, frames.MAX_BEFORE_PROOF)), (True, (frames.MAX_HEADER + 1, 0)), (True, (1, frames.MAX_BODY + 1))],
+)
+def test_a_splitter_refuses_a_frame_larger_than_allowed_by_its_prefix(proved: bool, lengths: tuple[int, int]) -> None:
+    splitter = FrameSplitter()
+    if proved:
+        splitter.trust()
+    with pytest.raises(FrameError):
+        splitter.feed(struct.pack("!II", *lengths))
+
+
+def test_small_neighbours_are_joined_and_large_buffers_are_not_copied() -> None:
+    large = bytearray(100)
+    found = list(join_small([b"a", b"", memoryview(b"b"), large, b"c"], 100))
+    assert found == [b"ab", large, b"c"] and found[1] is large
+    assert list(join_small([], 100)) == []
+
+
 def test_too_much_is_not_even_written() -> None:
     class Huge(bytes):
         def __len__(self) -> int:
@@ -94,25 +132,6 @@ def test_too_much_is_not_even_written() -> None:
 
     with pytest.raises(FrameError):
         frame_buffers(["x"], [Huge()])
-
-
-@pytest.mark.parametrize("parts", [[], [b""], [b"a", b"", b"bc"], [b"x"] * 40])
-def test_a_parcel_unpacks_into_its_parts(parts: list[bytes]) -> None:
-    assert [bytes(part) for part in payload_format.unpack(payload_format.pack(parts))] == parts
-
-
-def test_garbage_is_no_parcel() -> None:
-    dice = random.Random(1)
-    for _ in range(2000):
-        data = dice.randbytes(dice.randrange(60))
-        try:
-            parts = payload_format.unpack(data)
-        except payload_format.PayloadFormatError:
-            continue
-        assert sum(map(len, parts)) + 4 + 8 * len(parts) == len(data)
-    for bad in (b"", b"\0\0\0", b"\xff\xff\xff\xff", struct.pack("!IQ", 1, 5) + b"abc", struct.pack("!IQ", 1, 1) + b"abc"):
-        with pytest.raises(payload_format.PayloadFormatError):
-            payload_format.unpack(bad)
 
 
 def test_reports_are_read_up_to_the_first_incomplete_one() -> None:

@@ -17,8 +17,9 @@ from typing import Any, Deque, Dict, List, NoReturn, Optional, Tuple
 from ...portable.processes import NOTICES, become_subreaper, keep_freed_memory, kill_descendants, signal_on_parent_death
 from ...portable.transfer.cache_directory import CacheError
 from ...portable.transfer.content_cache import ContentCache
-from ...portable.wire.frame_link import BadCredentials, Credentials, FrameLink, LinkLost, Rejected, dial
+from ...portable.wire.frame_link import FrameLink, LinkLost, Rejected, dial
 from ...portable.wire.frames import FrameError
+from ...portable.wire.handshake import BadCredentials, read_credentials
 from .agent_machine import AgentMachine, WorkerOffer
 from .fetcher import Fetcher
 from .node_description import describe, gpu_names, readable, usable_cores, usable_memory
@@ -49,7 +50,7 @@ class AgentLoop:
         self.slots = SlotPool(self.machine, self.selector, settings)
         self.slots.answer_peek = self._answer_peek
         staging = self.machine.staging
-        cache = _open_cache(settings, staging.wanted, Credentials(credentials_path).pool)
+        cache = _open_cache(settings, staging.wanted, read_credentials(credentials_path).pool)
         cache.went = self._went
         staging.is_unchanged = cache.is_unchanged
         self.peers = PeerNetwork(offer, cache, settings["workdir"])
@@ -174,7 +175,7 @@ class AgentLoop:
     def _dial_in_thread(self, number: int) -> None:
         answer: Any
         try:
-            answer = dial(Credentials(self._credentials_path))
+            answer = dial(read_credentials(self._credentials_path))
         except (LinkLost, Rejected, BadCredentials, OSError) as error:
             answer = error
         self._answer_dial(number, answer)

@@ -22,7 +22,8 @@ from ...portable.transfer.file_locks import WriterBusy
 from ...portable.transfer.incoming_content import DigestMismatch, IncomingContent, InUse, NoRoom, TooLarge
 from ...portable.transfer.transfer_client import UploadProgress, dial_bulk, fetch, has_ended, push
 from ...portable.transfer.transfer_protocol import AskElsewhere, AskLater, ConnectionCut, ContentAbsent, TransferChannel, is_digest
-from ...portable.wire.frame_link import BadCredentials, Credentials, LinkLost, Rejected
+from ...portable.wire.frame_link import LinkLost, Rejected
+from ...portable.wire.handshake import BadCredentials, read_credentials
 from ..peers.contacts import Contact
 from ..slots.output_upload import OutputReport
 from .peer_network import PeerNetwork, read_all
@@ -451,7 +452,7 @@ class MasterTransferConnection:
                 return self._channel
             self._channel.close()
         try:
-            self._channel = dial_bulk(Credentials(self._credentials_path), self._worker)
+            self._channel = dial_bulk(read_credentials(self._credentials_path), self._worker)
         except (LinkLost, Rejected, BadCredentials, OSError) as error:
             raise ConnectionCut(str(error)) from None
         return self._channel

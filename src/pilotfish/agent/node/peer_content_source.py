@@ -7,6 +7,7 @@ the order in which they come.
 from __future__ import annotations
 
 import threading
+from collections import OrderedDict
 from typing import Any, Dict, List, Optional
 
 from ...portable.transfer.content_cache import ContentCache
@@ -15,20 +16,35 @@ from ...portable.transfer.incoming_content import IncomingContent, NoRoom
 from ...portable.transfer.transfer_protocol import AskElsewhere, ContentAbsent
 
 FAN_OUT = 2
+MAX_CONTACTS = 1000
+"""Maximum number of peers that others may be sent to."""
 
 
 class PeerContentSource:
     def __init__(self, cache: ContentCache) -> None:
-        self.contacts: Dict[str, Any] = {}
-        """How those who ask can be reached, by their ids."""
+        self._contacts: OrderedDict[str, Any] = OrderedDict()
+        """How peers that ask can be reached, by their ids; the latest last."""
         self._cache = cache
         self._lock = threading.Lock()
         self._getting: Dict[str, List[str]] = {}
 
+    def introduce(self, contact: Any) -> None:
+        """Remember how a peer that may ask for contents can be reached: [id, address]."""
+        with self._lock:
+            self._contacts.pop(contact[0], None)
+            self._contacts[contact[0]] = contact
+            if len(self._contacts) > MAX_CONTACTS:
+                self._contacts.popitem(last=False)
+
+    def forget(self, asker: str) -> None:
+        """Send nobody to this peer any more: it has left, or cannot be reached."""
+        with self._lock:
+            self._contacts.pop(asker, None)
+
     def reading(self, asker: str, digest: str, size: int, insist: bool) -> ServedContent:
         with self._lock:
             getting = self._getting.setdefault(digest, [])
-            others = [self.contacts[other] for other in getting if other in self.contacts and other != asker]
+            others = [self._contacts[other] for other in getting if other in self._contacts and other != asker]
             if len(getting) >= FAN_OUT and others:
                 raise AskElsewhere(others)
             getting.append(asker)

@@ -6,13 +6,13 @@ The side that was dialled speaks first. After the proof the dialler says what it
 from __future__ import annotations
 
 import hashlib
-import hmac
 import os
 import socket
 from typing import Any, Sequence, Tuple
 
-from ...portable.wire.frame_link import PROTOCOL, FrameLink, LinkLost, Rejected, keep_alive, mac, prove
-from ...portable.wire.frames import frame_buffers
+from ...portable.wire.frame_link import FrameLink, LinkLost, Rejected, keep_alive, prove
+from ...portable.wire.frames import PROTOCOL, frame_buffers
+from ...portable.wire.handshake import DIALLER, LISTENER, Claim, make_proof, verify_proof
 from ...portable.wire.tls_stream import secure, shake_hands
 from ..peers.contacts import Contact, MalformedMessage, read_id
 
@@ -100,11 +100,11 @@ def _examine(link: FrameLink, identity: PeerIdentity) -> str:
     kind, protocol, role, node, theirs, proof = link.wait_for_frame()
     for text in (node, theirs):
         read_id(text)  # Malformed if it is none: what is signed must mean one thing only
-    expected = mac(identity.key, "peer", ROLE, node, ours, theirs, identity.fingerprint)
-    if (kind, protocol, role) != ("prove", PROTOCOL, ROLE) or not hmac.compare_digest(expected, proof):
+    claim = Claim(ROLE, node, identity.fingerprint)
+    if (kind, protocol, role) != ("prove", PROTOCOL, ROLE) or not verify_proof(proof, identity.key, DIALLER, claim, (ours, theirs)):
         raise LinkLost("whoever called has not got our key")
     link.reader.proved = True
-    _say(link, ["proved", mac(identity.key, "master", ROLE, node, theirs, ours, identity.fingerprint), 0])
+    _say(link, ["proved", make_proof(identity.key, LISTENER, claim, (theirs, ours)), 0])
     return str(node)
 
 

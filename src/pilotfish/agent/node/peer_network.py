@@ -31,9 +31,11 @@ from .peer_content_source import PeerContentSource
 from .peer_handshake import PeerIdentity, dial_peer, node_id, receive_peer
 
 FIND_S = 3.0
-SHUN_S = 5.0
-SHUN_MOST_S = 600.0
-"""A peer that could not be reached is not tried again for so long, and longer each time: there may be a firewall between us."""
+FIRST_BACKOFF_S = 5.0
+MAX_BACKOFF_S = 600.0
+"""Seconds until a peer that could not be reached is tried again; twice as long each time: there may be a firewall between us."""
+MAX_BACKOFFS = 1000
+"""Maximum number of unreachable peers that are known; those that failed the longest ago are forgotten first."""
 MOST_LINKS = 96
 MOST_LINKS_OF_MASTER = 1024
 """A site's master speaks to each of its agents, whenever that has room."""
@@ -69,8 +71,7 @@ class PeerNetwork:
         """Those that we send on. What comes is heard on others too, until the other side has closed them."""
         self._unsent: Dict[int, List[Tuple[Sequence[Any], Sequence[Any]]]] = {}
         self._answers: Dict[int, Callable[[List[Contact]], None]] = {}
-        self._shunned: Dict[int, Tuple[float, float]] = {}
-        """Nodes that could not be reached: until when they are left alone, and for how long that is."""
+        self._backoff = PeerBackoff()
         self._kept: OrderedDict[int, TransferChannel] = OrderedDict()
         self._keeping = threading.Lock()
         self._strangers: OrderedDict[socket.socket, float] = OrderedDict()
@@ -162,14 +163,14 @@ class PeerNetwork:
             if not has_ended(kept):
                 return kept
             kept.close()
-        if self._identity is None or self.me is None or self._is_shunned(contact.node):
+        if self._identity is None or self.me is None or self._backoff.applies(contact.node):
             raise ConnectionCut("it cannot be reached")
         try:
             channel = TransferChannel(dial_peer(contact, self._identity, ["bulk", self.me.wire]).connection)
         except LinkLost as error:
-            self._shun(contact.node)
+            self._backoff.failed(contact.node)
             raise ConnectionCut(str(error)) from None
-        self._shunned.pop(contact.node, None)
+        self._backoff.reached(contact.node)
         return channel
 
     def give_back(self, contact: Contact, channel: TransferChannel) -> None:
@@ -184,14 +185,6 @@ class PeerNetwork:
                 _, spare = self._kept.popitem(last=False)
         if spare is not None:
             spare.close()
-
-    def _is_shunned(self, node: int) -> bool:
-        return self._shunned.get(node, (0.0, 0.0))[0] > time.monotonic()
-
-    def _shun(self, node: int) -> None:
-        _, last_s = self._shunned.get(node, (0.0, SHUN_S / 2))
-        for_s = min(2 * last_s, SHUN_MOST_S)
-        self._shunned[node] = (time.monotonic() + for_s, for_s)
 
     def leave(self) -> None:
         """Say farewell, if that takes no time."""
@@ -293,7 +286,7 @@ class PeerNetwork:
             self._flush(link)
             return
         unsent = self._unsent.get(contact.node)
-        if unsent is None and self._is_shunned(contact.node):
+        if unsent is None and self._backoff.applies(contact.node):
             self._post(self._not_reached, contact.node)
         elif unsent is None:
             self._unsent[contact.node] = [(header, parts)]
@@ -307,16 +300,15 @@ class PeerNetwork:
         try:
             link = dial_peer(contact, self._identity, ["peer", self.me.wire])
         except LinkLost:
-            self._shun(contact.node)
+            self._backoff.failed(contact.node)
             self._post(self._not_reached, contact.node)
             return
         self._post(self._linked, link)
 
     def _not_reached(self, node: int) -> None:
-        assert self._member is not None
         self._unsent.pop(node, None)
         if node not in self._links:  # or it has reached us meanwhile
-            self._member.unreachable(node, time.monotonic())
+            self._forget(node)
 
     def _open_door(self) -> None:
         assert self._listener is not None
@@ -350,7 +342,7 @@ class PeerNetwork:
         in_time = self._strangers.pop(connection, None) is not None
         link, purpose = visit if visit is not None and in_time else (None, "")
         if link is not None and purpose == "bulk":
-            self._shelf.contacts[link.contact.wire[0]] = link.contact.wire
+            self._shelf.introduce(link.contact.wire)
             self._porter.take(link.contact.wire[0], link.connection)
         elif link is not None and purpose == "peer":
             self._linked(link)
@@ -363,7 +355,7 @@ class PeerNetwork:
         old = self._links.get(node)
         link.connection.setblocking(False)
         self._selector.register(link, selectors.EVENT_READ, link)
-        self._shunned.pop(node, None)
+        self._backoff.reached(node)
         if old is not None and old.dialler < link.dialler:
             self._part_with(link)
         else:
@@ -423,10 +415,15 @@ class PeerNetwork:
         except LinkLost:
             self._lose(link)
 
-    def _lose(self, link: FrameLink) -> None:
+    def _forget(self, node: int) -> None:
+        """A peer has left or cannot be reached."""
         assert self._member is not None
+        self._shelf.forget("%064x" % node)
+        self._member.unreachable(node, time.monotonic())
+
+    def _lose(self, link: FrameLink) -> None:
         if self._drop(link):
-            self._member.unreachable(link.contact.node, time.monotonic())
+            self._forget(link.contact.node)
 
     def _drop(self, link: FrameLink) -> bool:
         """Whether it is one that we sent on."""
@@ -436,6 +433,38 @@ class PeerNetwork:
             return False
         del self._links[link.contact.node]
         return True
+
+
+class PeerBackoff:
+    """Peers that could not be reached, and how long they are left alone. Any thread may call it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._until: OrderedDict[int, Tuple[float, float]] = OrderedDict()
+        """node -> (end of the pause, its seconds), the latest failure last"""
+
+    def __len__(self) -> int:
+        return len(self._until)
+
+    def applies(self, node: int) -> bool:
+        """Whether the peer is to be left alone now."""
+        with self._lock:
+            return self._until.get(node, (0.0, 0.0))[0] > time.monotonic()
+
+    def failed(self, node: int) -> None:
+        now = time.monotonic()
+        with self._lock:
+            _, last_s = self._until.pop(node, (0.0, FIRST_BACKOFF_S / 2))
+            pause_s = min(2 * last_s, MAX_BACKOFF_S)
+            self._until[node] = (now + pause_s, pause_s)
+            oldest = next(iter(self._until))
+            while len(self._until) > MAX_BACKOFFS or self._until[oldest][0] < now - MAX_BACKOFF_S:
+                del self._until[oldest]
+                oldest = next(iter(self._until))
+
+    def reached(self, node: int) -> None:
+        with self._lock:
+            self._until.pop(node, None)
 
 
 def _begin(work: Callable[..., None], *arguments: Any) -> bool:

@@ -48,7 +48,7 @@ class TaskDirectories(NamedTuple):
 
 
 class ExecutableSpec:
-    """One spec in this slot: what its tasks share; ``code`` is the parcel of the shared input files."""
+    """One spec in this slot: what its tasks share; ``code`` holds the packed shared input files."""
 
     def __init__(self, number: int, launch: Dict[str, Any], code: bytes) -> None:
         self.number = number

@@ -21,7 +21,7 @@ from time import perf_counter, process_time
 from typing import Any, Dict, List, NoReturn, Optional, Tuple, Union
 
 from ...portable.failures import describe_limit, is_limit
-from ...portable.payload_reference import PayloadDirectory
+from ...portable.payload_reference import read_payload
 from ...portable.processes import ChildCpuClock, become_subreaper, has_children, keep_freed_memory, kill_descendants, signal_on_parent_death
 from .call_runner import CallRunner, CallSpec, Terminated
 from .executable_runner import ExecutableRunner, ExecutableSpec, TaskDirectories
@@ -146,7 +146,8 @@ class SlotLoop:
         cell.words[PID] = getpid()
         channel = socket.socket(fileno=move_high(descriptors["channel"]))
         channel.setblocking(True)
-        self.share = PayloadDirectory(settings.get("share", ""))
+        self.share: str = settings.get("share", "")
+        """The directory of shared payloads; empty where there is none."""
         self.outbox = ReportWriter(channel, cell, self.share)
         self.inbox = OrderReader(channel, self.outbox)
         self.calls = CallRunner(StreamCapture(copy_high(1), copy_high(2)), settings["bundle"])
@@ -207,7 +208,7 @@ class SlotLoop:
     def _keep_spec(self, number: int, body: memoryview) -> None:
         length = int.from_bytes(body[:4], "little")
         kind, time_s, launch = json.loads(bytes(body[4 : 4 + length]))
-        code = bytes(self.share.resolve(body[4 + length :]))
+        code = bytes(read_payload(self.share, body[4 + length :]))
         spec: AnySpec = ExecutableSpec(number, launch, code) if kind == "exec" else CallSpec(number, kind, launch, code)
         self.specs[number] = spec
         self.surroundings.learn(number, kind, time_s, launch)
@@ -244,7 +245,7 @@ class SlotLoop:
         if spec.kind == "exec":
             handed, body = unwrap(body)
         try:
-            body = self.share.resolve(body)
+            body = read_payload(self.share, body)
         except OSError as error:
             if is_limit(error):
                 raise

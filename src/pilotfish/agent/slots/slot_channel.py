@@ -9,7 +9,8 @@ from typing import Any, Deque, List, Optional, Sequence, Tuple
 
 from ...portable.failures import Failure
 from ...portable.payload_format import pack_head
-from ...portable.payload_reference import SHARE_BYTES, PayloadDirectory
+from ...portable.payload_reference import SHARE_BYTES, write_payload
+from ...portable.wire.frames import join_small
 from .output_upload import MARK
 from .shared_page import ORDER, OUTBOX_BYTES, OUTBOX_LENGTH, REPORT, SPEC, TASK, SharedPage
 
@@ -23,7 +24,7 @@ Order = Tuple[Tuple[Any, ...], memoryview]
 class ReportWriter:
     """Reports, collected in shared memory until they are flushed; large ones go straight out."""
 
-    def __init__(self, channel: socket.socket, cell: SharedPage, share: PayloadDirectory) -> None:
+    def __init__(self, channel: socket.socket, cell: SharedPage, share: str) -> None:
         self._share = share
         self.filled = 0
         self.flushed_at = 0.0
@@ -32,15 +33,15 @@ class ReportWriter:
         self._words = cell.words
 
     def report(self, numbers: Tuple[int, int, int, int], failure: Optional[Failure], parts: Sequence[Any], raw: bool = False) -> None:
-        """``numbers``: sequence, wall_us, cpu_us, rss_kib. The payload is a parcel of the parts, or, if ``raw``, the parts themselves."""
+        """``numbers``: sequence, wall_us, cpu_us, rss_kib. The payload is the packed parts or, if ``raw``, the parts themselves."""
         text = b"" if failure is None else json.dumps(failure).encode()
         head = b"" if raw else pack_head(parts)
         length = len(head)
         for part in parts:
             length += len(part)
         record = REPORT.pack(*numbers, len(text), length)
-        if length > SHARE_BYTES and self._share.directory and not raw and parts[0][: len(MARK)] != MARK:
-            parts, head = [self._share.write([head, *parts])], b""
+        if length > SHARE_BYTES and self._share and not raw and parts[0][: len(MARK)] != MARK:
+            parts, head = [write_payload(self._share, [head, *parts])], b""
             length = len(parts[0])
             record = REPORT.pack(*numbers, len(text), length)
         size = len(record) + len(text) + length
@@ -61,17 +62,8 @@ class ReportWriter:
 
     def _send_parts(self, parts: List[Any]) -> None:
         """Without joining: a large result is copied by the kernel only."""
-        small: List[Any] = []
-        for part in parts:
-            if len(part) < LARGE_BYTES:
-                small.append(part)
-                continue
-            if small:
-                self._channel.sendall(b"".join(small))
-                small = []
+        for part in join_small(parts, LARGE_BYTES):
             self._channel.sendall(part)
-        if small:
-            self._channel.sendall(b"".join(small))
 
 
 class OrderReader:

@@ -14,7 +14,7 @@ from pilotfish.cli.shared_options import json_option, pool_option, run_argument
 from pilotfish.cli.site_commands.site_requests import add_workers
 from pilotfish.cli.terminal.screen import Column, Screen, clean, duration, fits, plural, rate, size, under_way
 from pilotfish.client.pools import is_served
-from pilotfish.client.run_handle import IN_HAND, state_of_run
+from pilotfish.client.run_handle import state_of_run
 from pilotfish.client.session import NoPool, all_tasks, connect, find_run, look
 from pilotfish.client.task_descriptions import described_rows, with_commands
 from pilotfish.client.task_output import failure_note
@@ -63,6 +63,7 @@ WHILE_ACTIVE = ("RUNNING", "WAITING", "RATE", "TO GO")
 IF_ANY = ("SHARE", "DEADLINE")
 SHOWN_RUNS = 20
 SHOWN_TASKS = 100
+IN_HAND = ("assigned", "running")
 AHEAD = ("waiting", "ready")
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import select
 from typing import Any, List, Optional
 
-from ..wire.frame_link import DIAL_TIMEOUT_S, Credentials, connect
+from ..wire.frame_link import DIAL_TIMEOUT_S, connect
+from ..wire.handshake import Credentials
 from .content_source import FileReader
 from .incoming_content import DigestMismatch, IncomingContent, NoRoom
 from .transfer_protocol import (

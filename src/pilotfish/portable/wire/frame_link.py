@@ -5,19 +5,15 @@
 
 from __future__ import annotations
 
-import hashlib
-import hmac
-import json
 import os
 import socket
-import stat
 from collections import deque
 from typing import Any, Deque, Dict, Iterator, List, Sequence
 
-from .frames import Frame, FrameError, FrameReader, frame_buffers
+from .frames import PROTOCOL, Frame, FrameError, FrameReader, frame_buffers, join_small
+from .handshake import AGENT, DIALLER, LISTENER, UNIX, Claim, Credentials, make_proof, verify_proof
 from .tls_stream import TlsStream, secure
 
-PROTOCOL = 2
 DIAL_TIMEOUT_S = 10.0
 READ_AT_ONCE = 4 * 1024 * 1024
 WRITE_AT_ONCE = 256 * 1024
@@ -31,37 +27,6 @@ class LinkLost(Exception):
 
 class Rejected(Exception):
     """The master knows us and wants nothing of us; the argument is its reason."""
-
-
-class BadCredentials(Exception):
-    """The credentials file cannot be used."""
-
-
-class Credentials:
-    """Who we are and where the master may be found; read anew at every dial, because a master may move."""
-
-    def __init__(self, path: str) -> None:
-        try:
-            with open(path, "rb") as file:
-                mode = os.fstat(file.fileno())
-                text = file.read(1 << 20)
-        except OSError as error:
-            raise BadCredentials("cannot read the credentials file %s: %s" % (path, error.strerror)) from None
-        if mode.st_uid != os.getuid() or stat.S_IMODE(mode.st_mode) & 0o077:
-            raise BadCredentials("others may read the credentials file %s; correct that with: chmod 600 %s" % (path, path))
-        try:
-            fields = json.loads(text.decode("utf-8"))
-            self.key_id = str(fields["key_id"])
-            self.key = bytes.fromhex(fields["key"])
-            self.pilot = str(fields.get("pilot", ""))
-            self.endpoints: List[Dict[str, Any]] = [dict(endpoint) for endpoint in fields["endpoints"]]
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise BadCredentials("the credentials file %s is not one of ours: %r" % (path, error)) from None
-        prints = [str(endpoint["fingerprint"]).lower() for endpoint in self.endpoints if "fingerprint" in endpoint]
-        self.pool = "-" + prints[0][:16] if prints else ""
-        """Tells the pools of one person apart, wherever their masters are."""
-        if not self.endpoints or not self.key:
-            raise BadCredentials("the credentials file %s names no master, or holds no key" % path)
 
 
 def dial(credentials: Credentials, timeout_s: float = DIAL_TIMEOUT_S) -> FrameLink:
@@ -93,13 +58,13 @@ def _connect(endpoint: Dict[str, Any], credentials: Credentials, timeout_s: floa
         if endpoint["kind"] == "unix":
             sock.connect(endpoint["path"])
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BUFFER)
-            stream, binding = TlsStream(sock, None), "unix"
+            stream, binding = TlsStream(sock, None), UNIX
         else:
             keep_alive(sock)
             binding = str(endpoint["fingerprint"]).lower()
             stream = secure(sock, binding)
         link = FrameLink(stream)
-        link.epoch = prove(link, credentials.key, "agent", credentials.key_id, binding)
+        link.epoch = prove(link, credentials.key, AGENT, credentials.key_id, binding)
         return link
     except BaseException:
         sock.close()
@@ -116,25 +81,18 @@ def keep_alive(connection: socket.socket) -> None:
             connection.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
-def mac(key: bytes, *fields: str) -> str:
-    return hmac.new(key, b"|".join([b"pilotfish-%d" % PROTOCOL, *(field.encode("ascii") for field in fields)]), hashlib.sha256).hexdigest()
-
-
 def prove(link: FrameLink, key: bytes, role: str, key_id: str, binding: str) -> int:
-    """The handshake of whoever dialled; the master's epoch. Each side shows that it has the key, for this very connection."""
+    """Do the handshake of the dialler; return the master's epoch."""
     banner = link.wait_for_frame()
     if banner[0] != "pilotfish" or banner[1] != PROTOCOL:
         raise LinkLost("it speaks %r, we speak pilotfish %d; use the same version on both sides" % (banner[:2], PROTOCOL))
-    theirs = str(banner[2])
-    ours = os.urandom(32).hex()
-    proof = mac(key, "peer", role, key_id, theirs, ours, binding)
-    for buffer in frame_buffers(["prove", PROTOCOL, role, key_id, ours, proof], []):
+    claim, theirs, ours = Claim(role, key_id, binding), str(banner[2]), os.urandom(32).hex()
+    for buffer in frame_buffers(["prove", PROTOCOL, role, key_id, ours, make_proof(key, DIALLER, claim, (theirs, ours))], []):
         link.connection.sendall(buffer)
     answer = link.wait_for_frame()
     if answer[0] == "refused":
         raise Rejected(str(answer[1]))
-    expected = mac(key, "master", role, key_id, ours, theirs, binding)
-    if answer[0] != "proved" or not hmac.compare_digest(expected, str(answer[1])):
+    if answer[0] != "proved" or not verify_proof(answer[1], key, LISTENER, claim, (ours, theirs)):
         raise LinkLost("it does not have our key")
     link.reader.proved = True
     return int(answer[2])
@@ -216,19 +174,13 @@ class FrameLink:
 
     def _take_next(self) -> bool:
         """The next frames to write, cut into pieces: what could not be written at once is wanted again as it was."""
-        small: List[Any] = []
+        buffers: List[Any] = []
         size = 0
         while size < WRITE_AT_ONCE and (self._urgent or self._waiting):
-            for buffer in (self._urgent or self._waiting).popleft():
-                size += len(buffer)
-                if len(buffer) < WRITE_AT_ONCE // 4:
-                    small.append(buffer)
-                    continue
-                if small:
-                    self._current.append(memoryview(b"".join(small)))
-                    small = []
-                view = memoryview(buffer).cast("B")
-                self._current.extend(view[start : start + WRITE_AT_ONCE] for start in range(0, len(view), WRITE_AT_ONCE))
-        if small:
-            self._current.append(memoryview(b"".join(small)))
+            taken = (self._urgent or self._waiting).popleft()
+            size += sum(map(len, taken))
+            buffers += taken
+        for buffer in join_small(buffers, WRITE_AT_ONCE // 4):
+            view = memoryview(buffer).cast("B")
+            self._current.extend(view[start : start + WRITE_AT_ONCE] for start in range(0, len(view), WRITE_AT_ONCE))
         return bool(self._current)

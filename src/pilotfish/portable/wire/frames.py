@@ -1,17 +1,24 @@
-"""Frames: ``!II`` (header length, body length), a JSON array, a body. See the wire contract.
+"""Encodes and decodes length-prefixed frames.
 
-A reader hands out room to receive into, so that a large body is received where it stays. Announced lengths are checked before anything is
-allocated for them, and memory grows only as bytes really come.
+A frame is ``!II`` (header length, body length), a JSON array, and a body. Announced lengths are checked before anything is allocated for
+them, and memory grows only as bytes arrive. ``FrameReader`` hands out room to receive into, so that a large body is received where it
+stays; ``FrameSplitter`` splits chunks that something else has received.
 """
 
 from __future__ import annotations
 
 import json
 import struct
-from typing import Any, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Iterable, Iterator, List, Optional, Sequence, Tuple
 
+from ..payload_format import Buffer
+
+PROTOCOL = 2
+"""Version of the protocol; both sides must speak the same."""
 PREFIX = struct.Struct("!II")
+PREFIX_BYTES = PREFIX.size
 MAX_BEFORE_PROOF = 64 * 1024
+"""Maximum size of a frame before the other side has proved itself."""
 MAX_HEADER = 16 * 1024 * 1024
 MAX_BODY = 256 * 1024 * 1024
 
@@ -30,25 +37,37 @@ class FrameError(ValueError):
     """What came is not a frame, or is larger than allowed."""
 
 
-def frame_buffers(header: Sequence[Any], parts: Sequence[Any]) -> List[Any]:
-    """The frame as buffers to be written one behind the other; small ones are joined."""
+def join_small(buffers: Iterable[Buffer], below_bytes: int) -> Iterator[Buffer]:
+    """Join neighbours smaller than ``below_bytes``; yield larger buffers as they are, without a copy."""
+    small: List[Buffer] = []
+    for buffer in buffers:
+        if len(buffer) < below_bytes:
+            small.append(buffer)
+            continue
+        if small:
+            yield b"".join(small)
+            small = []
+        yield buffer
+    if small:
+        yield b"".join(small)
+
+
+def frame_buffers(header: Sequence[Any], parts: Sequence[Buffer]) -> List[Buffer]:
+    """Encode a frame as buffers to write one after the other; small ones are joined."""
     text = _encode(header).encode("ascii")
     length = sum(map(len, parts))
     if len(text) > MAX_HEADER or length > MAX_BODY:
         raise FrameError("a frame of %d + %d bytes is larger than the protocol allows" % (len(text), length))
-    buffers: List[Any] = []
-    small: List[Any] = [PREFIX.pack(len(text), length), text]
-    for part in parts:
-        if len(part) < JOIN_BELOW:
-            small.append(part)
-            continue
-        if small:
-            buffers.append(b"".join(small))
-            small = []
-        buffers.append(part)
-    if small:
-        buffers.append(b"".join(small))
-    return buffers
+    return list(join_small([PREFIX.pack(len(text), length), text, *parts], JOIN_BELOW))
+
+
+def check_lengths(header_length: int, body_length: int, proved: bool) -> None:
+    """Raise FrameError if a frame may not be that large. ``proved``: the other side has proved itself."""
+    if proved:
+        if header_length > MAX_HEADER or body_length > MAX_BODY:
+            raise FrameError("a frame of %d + %d bytes was announced: that is no Pilotfish peer" % (header_length, body_length))
+    elif header_length + body_length + PREFIX_BYTES > MAX_BEFORE_PROOF:
+        raise FrameError("a frame of %d + %d bytes was announced before any proof" % (header_length, body_length))
 
 
 class FrameReader:
@@ -98,13 +117,13 @@ class FrameReader:
                 return
             large, self._large = self._large, None
             yield self._header(large[: self._header_length]), memoryview(large)[self._header_length :]
-        while self._end - self._start >= PREFIX.size:
+        while self._end - self._start >= PREFIX_BYTES:
             header_length, body_length = PREFIX.unpack_from(self._view, self._start)
-            self._check(header_length, body_length)
-            start = self._start + PREFIX.size
+            check_lengths(header_length, body_length, self.proved)
+            start = self._start + PREFIX_BYTES
             total = header_length + body_length
             if self._end - start < total:
-                if total + PREFIX.size > SMALL_BUFFER:
+                if total + PREFIX_BYTES > SMALL_BUFFER:
                     self._go_large(start, header_length, total)
                 return
             middle = start + header_length
@@ -112,13 +131,6 @@ class FrameReader:
             yield self._header(self._view[start:middle]), bytes(self._view[middle : self._start])
         if self._start == self._end < len(self._view):
             self._start = self._end = 0
-
-    def _check(self, header_length: int, body_length: int) -> None:
-        if self.proved:
-            if header_length > MAX_HEADER or body_length > MAX_BODY:
-                raise FrameError("a frame of %d + %d bytes was announced" % (header_length, body_length))
-        elif header_length + body_length + PREFIX.size > MAX_BEFORE_PROOF:
-            raise FrameError("a frame of %d + %d bytes was announced before any proof" % (header_length, body_length))
 
     def _go_large(self, start: int, header_length: int, total: int) -> None:
         here = self._end - start
@@ -136,3 +148,55 @@ class FrameReader:
         if not isinstance(header, list) or not header or not isinstance(header[0], str):
             raise FrameError("a header that is no message")
         return header
+
+
+class FrameSplitter:
+    """Splits received chunks into frames. Until ``trust`` is called, it accepts small frames only."""
+
+    __slots__ = ("_chunks", "_have", "_need", "_proved")
+
+    def __init__(self) -> None:
+        self._chunks: List[bytes] = []
+        self._have = 0
+        self._need = PREFIX_BYTES
+        self._proved = False
+
+    def trust(self) -> None:
+        """Accept large frames: the other side has proved itself."""
+        self._proved = True
+
+    @property
+    def missing(self) -> int:
+        """Number of bytes known to be still on their way."""
+        return self._need - self._have
+
+    def feed(self, data: bytes) -> List[Tuple[memoryview, memoryview]]:
+        """Take a chunk; return the frames that are complete now, as (header, body)."""
+        if self._chunks:
+            self._chunks.append(data)
+            self._have += len(data)
+            if self._have < self._need:
+                return []
+            data = b"".join(self._chunks)
+            self._chunks.clear()
+        view = memoryview(data)
+        frames = []
+        start, size, self._need = 0, len(data), PREFIX_BYTES
+        while size - start >= PREFIX_BYTES:
+            header_length, body_length = PREFIX.unpack_from(data, start)
+            check_lengths(header_length, body_length, self._proved)
+            body = start + PREFIX_BYTES + header_length
+            if body + body_length > size:
+                self._need = body + body_length - start
+                break
+            frames.append((view[start + PREFIX_BYTES : body], view[body : body + body_length]))
+            start = body + body_length
+        self._have = size - start
+        if start < size:
+            self._chunks.append(data[start:])
+        return frames
+
+    def rest(self, frames: Iterable[Tuple[memoryview, memoryview]]) -> bytes:
+        """Return the bytes of the given last frames and of what followed them."""
+        whole = [part for header, body in frames for part in (PREFIX.pack(len(header), len(body)), header, body)]
+        return b"".join([*whole, *self._chunks])

@@ -1,0 +1,153 @@
+"""Answers what transfer threads need to know of the machine. The event loop looks it up; threads get values that never change.
+
+The machine belongs to the event loop: a thread that reads its tables meets them in the midst of a change.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from concurrent.futures import CancelledError, Future
+from typing import Any, NamedTuple, TypeVar
+
+from pilotfish.core.connections import WorkerConnection
+from pilotfish.core.machine import Machine
+from pilotfish.core.state import Worker
+from pilotfish.portable.transfer.transfer_protocol import AskLater
+
+MAX_BROADCASTS = 1000
+"""Maximum number of contents and sites whose broadcast trees are known."""
+MAX_TRANSFERS = 16
+"""Maximum number of transfers at once with workers of no site."""
+SHOWN_HOLDERS = 3
+"""Number of holders that an error message names."""
+LOOK_UP_S = 30.0
+"""Seconds until a thread gives up waiting for the event loop, which may be waiting for room on the disk."""
+LATER_S = 1.0
+"""Seconds after which a worker that was put off may ask again."""
+
+Answer = TypeVar("Answer")
+
+
+class LoopCalls:
+    """Has functions run by the event loop, for threads that wait for the answer. ``schedule`` is thread-safe."""
+
+    def __init__(self, schedule: Callable[[Callable[[], None]], object]) -> None:
+        self._schedule = schedule
+        self._lock = threading.Lock()
+        self._waiting: set[Future[Any]] = set()
+        self._closed = False
+
+    def call(self, function: Callable[[], Answer]) -> Answer:
+        """Return what the function returns on the event loop. AskLater if the loop does not answer in time or has ended."""
+        future: Future[Answer] = Future()
+        with self._lock:
+            if self._closed:
+                raise AskLater(LATER_S)
+            self._waiting.add(future)
+        try:
+            self._schedule(lambda: _answer(future, function))
+            return future.result(LOOK_UP_S)
+        except (TimeoutError, CancelledError):
+            future.cancel()
+            raise AskLater(LATER_S) from None
+        finally:
+            with self._lock:
+                self._waiting.discard(future)
+
+    def close(self) -> None:
+        """Put off all threads that wait, and those that come later."""
+        with self._lock:
+            self._closed = True
+            for future in self._waiting:
+                future.cancel()
+
+
+def _answer(future: Future[Answer], function: Callable[[], Answer]) -> None:
+    if not future.set_running_or_notify_cancel():
+        return
+    try:
+        future.set_result(function())
+    except Exception as problem:  # noqa: BLE001 - the thread that asked raises it
+        future.set_exception(problem)
+
+
+class AskerPlace(NamedTuple):
+    """The site of a worker and how many transfers at once the site may have."""
+
+    site: str
+    max_transfers: int
+
+
+class KnownContent(NamedTuple):
+    """What the machine knew of a content when it was looked up."""
+
+    digest: str
+    size: int
+    path: str
+    """Where a person has it; it had this time of change when it was submitted."""
+    mtime_ns: int
+    maker: int
+    holders: tuple[str, ...]
+    """The first workers that hold it."""
+    holder_is_here: bool
+    asker: AskerPlace
+    sources: list[Any]
+    """Contacts of workers that the asker is to get it from; none: the master sends it."""
+
+
+class TransferLookup:
+    """Reads the machine for transfer threads. Only the event loop may call it."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self._broadcasts = BroadcastTree(machine.state.workers, machine.presence)
+
+    def content(self, asker: str, digest: str, size: int, insist: bool) -> KnownContent | None:
+        """Look up a content for a worker. None: no run needs a content of that digest and size."""
+        record = self._machine.state.contents.get(digest)
+        if record is None or record.size != size:
+            return None
+        is_here = any(holder in self._machine.presence for holder in record.holders)
+        sources = [] if insist else self._broadcasts.sources(asker, digest)
+        holders = tuple(list(record.holders)[:SHOWN_HOLDERS])
+        return KnownContent(digest, size, record.path, record.mtime_ns, record.maker, holders, is_here, self.place(asker), sources)
+
+    def place(self, asker: str) -> AskerPlace:
+        worker = self._machine.state.workers.get(asker)
+        site = worker.site if worker is not None else ""
+        record = self._machine.state.sites.get(site)
+        return AskerPlace(site, record.site.transfers if record is not None and record.site is not None else MAX_TRANSFERS)
+
+
+class BroadcastTree:
+    """Decides who gets a content from whom. Of the workers of one site that ask for the same content, the first gets it from the master;
+    the others get it from those before them, as it arrives, in a binary tree."""
+
+    def __init__(self, workers: Mapping[str, Worker], presence: Mapping[str, WorkerConnection]) -> None:
+        self._workers = workers
+        self._presence = presence
+        self._getters: OrderedDict[tuple[str, str], list[str]] = OrderedDict()
+
+    def sources(self, asker: str, digest: str) -> list[Any]:
+        """Return contacts of workers that have it or get it before this one; none: the master sends it."""
+        worker = self._workers.get(asker)
+        if worker is None or self._contact(asker) is None:
+            return []
+        getters = [name for name in self._getters.pop((worker.site, digest), ()) if name in self._workers]
+        if asker not in getters:
+            getters.append(asker)
+        self._getters[worker.site, digest] = getters
+        if len(self._getters) > MAX_BROADCASTS:
+            self._getters.popitem(last=False)
+        place = getters.index(asker)
+        above: list[str] = []
+        while place:
+            place = (place - 1) // 2
+            above.append(getters[place])
+        return [contact for contact in map(self._contact, above) if contact is not None]
+
+    def _contact(self, worker: str) -> Any:
+        presence = self._presence.get(worker)
+        return None if presence is None else presence.peer

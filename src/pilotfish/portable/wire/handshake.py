@@ -1,0 +1,88 @@
+"""Proves both sides of a connection with a shared key.
+
+The side that was dialled sends a nonce. The dialler answers with its own nonce and a proof; the other side then proves itself the same way.
+A proof holds for one role, one key, both nonces and one channel, so that it cannot be used again elsewhere.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import os
+import stat
+from typing import Any, Dict, List, NamedTuple, Tuple, Union
+
+from .frames import PROTOCOL
+
+AGENT = "agent"
+CLIENT = "client"
+UNIX = "unix"
+"""What a proof is bound to on a Unix socket; over TLS it is the fingerprint of the certificate."""
+DIALLER, LISTENER = "peer", "master"
+"""The two sides of a connection, as they are named in a proof."""
+
+
+class Claim(NamedTuple):
+    """What a proof is about: the role of the dialler, its key and the channel."""
+
+    role: str
+    key_id: str
+    binding: str
+
+
+def make_proof(key: bytes, side: str, claim: Claim, nonces: Tuple[str, str]) -> str:
+    """Make what only a holder of the key can make. ``side``: who proves itself; ``nonces``: the other side's, then its own."""
+    words = ("pilotfish-%d" % PROTOCOL, side, claim.role, claim.key_id, *nonces, claim.binding)
+    return hmac.new(key, b"|".join(word.encode("ascii", "replace") for word in words), hashlib.sha256).hexdigest()
+
+
+def verify_proof(given: Any, key: bytes, side: str, claim: Claim, nonces: Tuple[str, str]) -> bool:
+    """Whether this is the proof that ``side`` makes with the key. What was received may be anything."""
+    expected = make_proof(key, side, claim, nonces).encode()
+    return isinstance(given, str) and hmac.compare_digest(expected, given.encode("ascii", "replace"))
+
+
+class BadCredentials(Exception):
+    """The credentials file cannot be used. ``fix``: the command that helps, if there is one."""
+
+    def __init__(self, problem: str, fix: str = "") -> None:
+        super().__init__("%s; correct that with: %s" % (problem, fix) if fix else problem)
+        self.problem = problem
+        self.fix = fix
+
+
+class Credentials(NamedTuple):
+    """The key of an agent or client, and where its master may be found."""
+
+    key_id: str
+    key: bytes
+    pilot: str
+    endpoints: List[Dict[str, Any]]
+
+    @property
+    def pool(self) -> str:
+        """A name that tells the pools of one person apart, wherever their masters are; empty without TLS."""
+        prints = [str(endpoint["fingerprint"]).lower() for endpoint in self.endpoints if "fingerprint" in endpoint]
+        return "-" + prints[0][:16] if prints else ""
+
+
+def read_credentials(path: Union[str, "os.PathLike[str]"]) -> Credentials:
+    """Read a credentials file. Read it again before every connection: a master may move."""
+    try:
+        with open(path, "rb") as file:
+            status = os.fstat(file.fileno())
+            text = file.read(1 << 20)
+    except OSError as error:
+        raise BadCredentials("cannot read the credentials file %s: %s" % (path, error.strerror)) from None
+    if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o077:
+        raise BadCredentials("the credentials file %s can be read by others" % path, "chmod 600 %s" % path)
+    try:
+        fields = json.loads(text.decode("utf-8"))
+        endpoints = [dict(endpoint) for endpoint in fields["endpoints"]]
+        credentials = Credentials(str(fields["key_id"]), bytes.fromhex(fields["key"]), str(fields.get("pilot", "")), endpoints)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise BadCredentials("the credentials file %s is not one of ours: %r" % (path, error)) from None
+    if not endpoints or not credentials.key:
+        raise BadCredentials("the credentials file %s names no master, or holds no key" % path)
+    return credentials

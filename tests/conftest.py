@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +13,7 @@ from pilotfish.client.master_client import MasterClient
 from pilotfish.client.pools import PoolHandle
 from pilotfish.store.pool_directory import PoolDirectory
 
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 """Long enough for the slowest machine: it is a limit for hangs, never a measure."""
 
 
@@ -25,6 +27,12 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         for name, figure in getattr(report, "user_properties", ()):
             if name == "figure":
                 terminalreporter.write_line(str(figure))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mixes the tests, in the same way each time: some of those that run at the same moment compute, and the others wait."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        items.sort(key=lambda item: zlib.crc32(item.nodeid.encode()))
 
 
 @pytest.fixture

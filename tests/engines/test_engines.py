@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -214,6 +215,13 @@ def test_what_a_killed_session_left_is_cleared_away_by_the_next(person: Person) 
     assert not processes.is_listening(int(port))
     assert not Path(home).exists() and not Path(place).exists()
     assert subprocess.run(["id", name], capture_output=True).returncode == 1
+
+
+def test_the_tests_of_an_engine_run_in_one_process(request: pytest.FixtureRequest, openssh: OpenSSH) -> None:
+    """Otherwise each process starts each engine. pytest-xdist marks members of a group in their ids."""
+    if request.config.getoption("dist", "no") != "loadgroup" or "PYTEST_XDIST_WORKER" not in os.environ:
+        pytest.skip("tests are not distributed by groups")
+    assert request.node.nodeid.endswith("@openssh")
 
 
 def test_a_missing_engine_is_said_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -59,7 +59,7 @@ from pilotfish.portable.transfer.file_locks import WriterBusy
 from pilotfish.portable.transfer.incoming_content import NoRoom
 directory, seed = sys.argv[1], int(sys.argv[2])
 dice = random.Random(seed)
-cache = Cache(directory, 40 << 20, clock=lambda: os.stat(directory).st_atime + dice.random() * 1e9)
+cache = ContentCache(directory, 40 << 20, clock=lambda: os.stat(directory).st_atime + dice.random() * 1e9)
 while True:
     which = dice.randrange(12)
     content = (b"%d" % which) * ((1 + which % 5) << 20)

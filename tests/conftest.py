@@ -30,9 +30,17 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mixes the tests, in the same way each time: some of those that run at the same moment compute, and the others wait."""
+    """Mixes the tests, in the same way each time: some of those that run at the same moment compute, and the others wait.
+
+    Members of a group stay in their order.
+    """
     if "PYTEST_XDIST_WORKER" in os.environ:
-        items.sort(key=lambda item: zlib.crc32(item.nodeid.encode()))
+        items.sort(key=lambda item: zlib.crc32(group_or_test(item).encode()))
+
+
+def group_or_test(item: pytest.Item) -> str:
+    group = item.get_closest_marker("xdist_group")
+    return str(group.args[0]) if group else item.nodeid
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -219,7 +218,7 @@ def test_what_a_killed_session_left_is_cleared_away_by_the_next(person: Person) 
 
 def test_the_tests_of_an_engine_run_in_one_process(request: pytest.FixtureRequest, openssh: OpenSSH) -> None:
     """Otherwise each process starts each engine. pytest-xdist marks members of a group in their ids."""
-    if request.config.getoption("dist", "no") != "loadgroup" or "PYTEST_XDIST_WORKER" not in os.environ:
+    if not request.config.getoption("loadgroup", False):  # pytest-xdist sets it in its workers
         pytest.skip("tests are not distributed by groups")
     assert request.node.nodeid.endswith("@openssh")
 

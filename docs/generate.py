@@ -108,7 +108,7 @@ SITE_TESTS = {
     "sge": "A real Grid Engine 8.1.9 in `make test`, in the same way; recorded outputs.",
     "htcondor": "A real HTCondor 23.9 pool in `make test`, in the same way; recorded outputs.",
     "ssh": "A real OpenSSH server and an ordinary user in `make test`.",
-    "arc": "Recorded outputs in `make test`; a real ARC 6.17 computing element in `make test-all`.",
+    "arc": "Recorded outputs in `make test`; a real ARC 6.17 computing element in `make campaign`.",
     "pbs": "Recorded outputs of OpenPBS 23.06 only; Torque from its documentation. No test runs against a real system.",
     "kubernetes": "Recorded outputs of Kubernetes 1.34 only. No test runs against a real cluster.",
     "lsf": "Outputs written from its documentation only. No test runs against a real system.",

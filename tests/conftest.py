@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,7 +18,7 @@ from pilotfish.store.pool_directory import PoolDirectory
 settings.register_profile("pilotfish", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("pilotfish")
 
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 """Long enough for the slowest machine: it is a limit for hangs, never a measure."""
 
 
@@ -30,6 +32,20 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         for name, figure in getattr(report, "user_properties", ()):
             if name == "figure":
                 terminalreporter.write_line(str(figure))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mixes the tests, in the same way each time: some of those that run at the same moment compute, and the others wait.
+
+    Members of a group stay in their order.
+    """
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        items.sort(key=lambda item: zlib.crc32(group_or_test(item).encode()))
+
+
+def group_or_test(item: pytest.Item) -> str:
+    group = item.get_closest_marker("xdist_group")
+    return str(group.args[0]) if group else item.nodeid
 
 
 @pytest.fixture

@@ -28,11 +28,11 @@ PATIENCE_S = 120.0
 CLIENT = """
 import sys, time, pilotfish
 from pathlib import Path
-from pilotfish.client.pools import Pool
+from pilotfish.client.pools import PoolHandle
 directory, uid, log, count, seconds = sys.argv[1:]
 who = '$PILOTFISH_TASK $PILOTFISH_ATTEMPT $$'
 script = f'echo "start {who}" >> {log}; sleep {seconds}; echo "end {who}" >> {log}'
-with pilotfish.Run(uid=uid, pool=Pool(Path(directory))) as run:
+with pilotfish.Run(uid=uid, pool=PoolHandle(Path(directory))) as run:
     for number in range(int(count)):
         run.executable(["sh", "-c", script])
         if number % 20 == 0:
@@ -46,7 +46,7 @@ def wait_until(condition: Callable[[], bool], what: str) -> None:
     deadline = time.monotonic() + PATIENCE_S
     while not condition():
         assert time.monotonic() < deadline, f"waited in vain: {what}"
-        time.sleep(0.005)
+        time.sleep(0.02)
 
 
 def children(pid: int) -> list[int]:

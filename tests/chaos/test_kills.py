@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -48,8 +49,17 @@ HELD = {"submitting": 8, "running": 4, "flight": 24}
 """What a worker of two slots may hold, and loses with its life: what runs, what was sent ahead, results that are not yet written down."""
 
 
-@pytest.mark.parametrize("stage", ["submitting", "running", "flight"])
-@pytest.mark.parametrize("victim", ["master", "supervisor", "agent", "keeper", "slot", "task"])
+VICTIMS = ("master", "supervisor", "agent", "keeper", "slot", "task")
+
+
+def each_kill() -> Iterator[Any]:
+    """``make test`` kills everybody while tasks run, and the master and the agent at every stage; ``make campaign`` does the rest."""
+    for victim, stage in itertools.product(VICTIMS, SECONDS):
+        is_sampled = stage == "running" or victim in ("master", "agent")
+        yield pytest.param(victim, stage, id=f"{victim}-{stage}", marks=[] if is_sampled else [pytest.mark.campaign])
+
+
+@pytest.mark.parametrize(("victim", "stage"), list(each_kill()))
 def test_kill_of(scene: Scene, victim: str, stage: str) -> None:
     with scene.start_client(COUNTS[stage], SECONDS[stage]) as client:
         reach(scene, stage)
@@ -149,6 +159,7 @@ def test_a_master_that_is_down_beyond_the_lease_loses_no_running_work(scene: Sce
     _work_without_a_master(scene, SETTINGS["lease_s"] + 2.0)
 
 
+@pytest.mark.campaign
 def test_a_master_that_is_down_for_a_minute_loses_no_running_work(pilotfish_home: Path, tmp_path: Path) -> None:
     """With the settings that everybody has."""
     with a_scene(pilotfish_home, tmp_path / "effects.log", {"workers": 2}) as scene:

@@ -22,7 +22,6 @@ from pilotfish.errors import TaskFailed
 from pilotfish.model import facts as f
 from tests.chaos.scene import wait_until
 from tests.chaos.three_sites import CAN_HIDE, ThreeSites, three_sites
-from tests.engines.requirements import SWITCH
 
 INPUT_BYTES = 500_000
 KEPT_BYTES = 100_000
@@ -274,13 +273,13 @@ def weather(sites: ThreeSites, size: Size, seed: int) -> str:
     )
 
 
+@pytest.mark.campaign
+@pytest.mark.xdist_group("storm")  # one after the other
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("size", [pytest.param(SMALL, id="small"), pytest.param(LARGE, id="large")])
 def test_sites_in_a_storm(
     pilotfish_home: Path, tmp_path: Path, size: Size, record_property: Callable[[str, object], None], request: pytest.FixtureRequest
 ) -> None:
-    if size is LARGE and os.environ.get(SWITCH) != "all":
-        pytest.skip(f"make test-all runs it, or {SWITCH}=all")
     assert CAN_HIDE or os.geteuid() != 0
     seed = request.config.getoption("--seed") or 1
     with three_sites(pilotfish_home, tmp_path / "place", size.pilots) as sites:

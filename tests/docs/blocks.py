@@ -103,6 +103,7 @@ class Scratch:
         self.environment = kept | {
             "PILOTFISH_HOME": str(self.home),
             "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}",
+            "PYTHONPATH": str(ROOT),  # pages about experiments suppose a clone of the repository
             "NO_COLOR": "1",
             "PYTHONUNBUFFERED": "1",
         }

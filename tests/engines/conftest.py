@@ -1,6 +1,7 @@
 """Engines for tests. Each is started when the first test asks for it, and lives as long as the process that runs the tests.
 
-No two processes share an engine. With ``--dist loadgroup`` those tests that want the same one go to the same process: it starts once.
+No two processes share an engine. With ``--dist loadgroup`` tests that want the same engine go to the same process, which starts it once.
+Most tests want Slurm. They make three groups of about the same length, each with a Slurm of its own.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from tests.engines.openssh import OpenSSH
 from tests.engines.people import Person
 from tests.engines.slurm import Slurm
 
+HERE = Path(__file__).parent
 SomeEngine = TypeVar("SomeEngine", bound=Engine)
 GROUPS = {
     "slurm": "slurm",
@@ -32,13 +34,25 @@ GROUPS = {
     "openssh": "openssh",
 }
 
+INTERRUPTING = ("test_nat", "test_restart", "test_preemption", "test_walltime")
+"""Modules in which masters, networks or pilots end early."""
+
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        wanted = [group for fixture, group in GROUPS.items() if fixture in getattr(item, "fixturenames", ())]
-        if wanted:
-            item.add_marker(pytest.mark.xdist_group(wanted[0]))
+        if item.path.parent == HERE and (group := group_of(item)):
+            item.add_marker(pytest.mark.xdist_group(group))
+
+
+def group_of(item: pytest.Item) -> str:
+    """Empty for a test without an engine. Some tests have the name of a fixture as a parameter and request it themselves."""
+    parameters = getattr(getattr(item, "callspec", None), "params", {}).values()
+    named = [*getattr(item, "fixturenames", ()), *(one for one in parameters if isinstance(one, str))]
+    group = next((group for fixture, group in GROUPS.items() if fixture in named), "")
+    if group != "slurm" or "openssh" not in named:
+        return group
+    return "slurm, interrupted" if item.path.stem in INTERRUPTING else "slurm through ssh"
 
 
 def run(engine: SomeEngine) -> Iterator[SomeEngine]:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-PATIENCE_S = 60.0
+PATIENCE_S = 90.0
 """A limit for hangs on a slow machine, never a measure."""
 
 PORTS = range(20000, 32000)

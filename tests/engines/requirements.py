@@ -10,8 +10,8 @@ import pytest
 from tests.engines import htcondor
 
 SWITCH = "PILOTFISH_ENGINES"
-EXTRA = ("arc",)
-"""What only ``make test-all`` asks for, because it takes long."""
+ONLY_FOR_CAMPAIGNS = ("arc",)
+"""Engines that ``make campaign`` installs and ``make test`` does not."""
 INSTEAD = f"or set {SWITCH}=none to leave these tests out"
 PROGRAMS = {
     "slurm": ("munged", "slurmctld", "slurmd", "sbatch", "scontrol"),
@@ -46,7 +46,7 @@ def what_is_missing(what: str) -> str:
     path = os.pathsep.join((os.environ.get("PATH", ""), "/usr/local/sbin", "/usr/sbin", "/sbin"))
     missing = [program for program in PROGRAMS[what] if shutil.which(program, path=path) is None]
     if missing:
-        installer = f".ci/engines {what}" if what in EXTRA else ".ci/engines"
+        installer = f".ci/engines {what}" if what in ONLY_FOR_CAMPAIGNS else ".ci/engines"
         return f"{', '.join(missing)} cannot be found: install {PACKAGES[what]} (as root, {installer} does it), {INSTEAD}"
     if os.geteuid() != 0 and what not in FOR_ANYBODY:
         return f"Jobs run here as somebody else, which only root can arrange: run the tests as root, {INSTEAD}"
@@ -57,7 +57,5 @@ def require(what: str) -> None:
     """Nobody shall believe that something was tested because a program was not there."""
     if are_left_out():
         pytest.skip(f"{SWITCH}=none")
-    if what in EXTRA and os.environ.get(SWITCH) != "all":
-        pytest.skip(f"make test-all runs it, or {SWITCH}=all")
     if missing := what_is_missing(what):
         pytest.fail(missing, pytrace=False)

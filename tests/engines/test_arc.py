@@ -16,6 +16,8 @@ from tests.engines.campus import Campus, campus_at
 from tests.engines.openssh import OpenSSH
 from tests.engines.people import Person
 
+pytestmark = pytest.mark.campaign
+
 SITE = "grid"
 SLEEPS = "exec sleep 100000"
 

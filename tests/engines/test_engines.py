@@ -216,6 +216,13 @@ def test_what_a_killed_session_left_is_cleared_away_by_the_next(person: Person) 
     assert subprocess.run(["id", name], capture_output=True).returncode == 1
 
 
+def test_the_tests_of_an_engine_run_in_one_process(request: pytest.FixtureRequest, openssh: OpenSSH) -> None:
+    """Otherwise each process starts each engine. pytest-xdist marks members of a group in their ids."""
+    if not request.config.getoption("loadgroup", False):  # pytest-xdist sets it in its workers
+        pytest.skip("tests are not distributed by groups")
+    assert request.node.nodeid.endswith("@openssh")
+
+
 def test_a_missing_engine_is_said_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(requirements.PROGRAMS, "slurm", ("slurmctld-of-nowhere",))
     said = requirements.what_is_missing("slurm")

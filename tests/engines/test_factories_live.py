@@ -57,7 +57,9 @@ def check_opinion(factory: str, rows: dict[str, dict[str, Any]]) -> None:
         assert all(row["score"] < min(0.0, rows["pond"]["score"]) for row in asked), rows
 
 
-@pytest.mark.parametrize("factory", ["simple", "heuristic", "hybrid", "swift"])
+@pytest.mark.parametrize(
+    "factory", ["simple", "swift", *(pytest.param(one, marks=pytest.mark.campaign) for one in ("heuristic", "hybrid"))]
+)
 def test_the_work_is_done_where_pilots_live(root: Obedient, factory: str) -> None:
     (root.home / "config.toml").write_text(f'[pool]\nfactory = "{factory}"\npilots = 30\n')
     add_sites(root)

@@ -119,6 +119,7 @@ def test_a_master_that_is_killed_digs_a_new_tunnel_for_the_agents_of_the_old_one
     assert len(workers) == 2 and ended_well(campus, run.id)
 
 
+@pytest.mark.campaign
 def test_a_network_that_is_away_for_a_while_costs_no_task(laptop: Laptop, campus: Campus, slurm: Slurm) -> None:
     """Away for longer than workers may be silent: they are given up, and come back."""
     site = campus.add("far", "slurm", slurm, cores=2, reach="tunnel")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
+
 from tests.engines import processes, scenes
 from tests.engines.campus import Campus
 from tests.engines.gridengine import GridEngine
@@ -22,6 +24,7 @@ def test_slurm_throws_pilots_out_for_urgent_jobs(campus: Campus, slurm: Slurm) -
     scenes.throw_pilots_out(campus, site, throw_out)
 
 
+@pytest.mark.campaign
 def test_grid_engine_reschedules_pilots(campus: Campus, gridengine: GridEngine) -> None:
     """Their jobs go back into the queue, if they may run again. One of which its host has not told yet that it runs would not be ended,
     nor one that is started again before its host was told to end it: so they are waited for, and the queue is closed meanwhile."""
@@ -44,6 +47,7 @@ def test_grid_engine_reschedules_pilots(campus: Campus, gridengine: GridEngine) 
     scenes.throw_pilots_out(campus, site, throw_out, rounds=250)
 
 
+@pytest.mark.campaign
 def test_grid_engine_suspends_pilots_for_urgent_jobs(start_engine: Callable[[GridEngine], GridEngine], campus: Campus) -> None:
     """They hear of it before and go, rather than to sit on tasks that nobody runs."""
     engine = start_engine(GridEngine(has_urgent_queue=True))
@@ -56,6 +60,7 @@ def test_grid_engine_suspends_pilots_for_urgent_jobs(start_engine: Callable[[Gri
     scenes.throw_pilots_out(campus, site, throw_out)
 
 
+@pytest.mark.campaign
 def test_htcondor_evicts_pilots(campus: Campus, htcondor: HTCondor) -> None:
     """Their jobs go back into the queue."""
     site = campus.add("sky", "htcondor", htcondor, cores=4)

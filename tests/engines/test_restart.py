@@ -32,7 +32,10 @@ def since(engine: Engine, person: Person, before: int) -> int:
     return jobs_so_far(engine, person) - before - isinstance(engine, GridEngine)
 
 
-@pytest.mark.parametrize(("backend", "fixture", "cores"), [("slurm", "slurm", 4), ("sge", "gridengine", 3), ("ssh", "", 1)])
+@pytest.mark.parametrize(
+    ("backend", "fixture", "cores"),
+    [("slurm", "slurm", 4), pytest.param("sge", "gridengine", 3, marks=pytest.mark.campaign), ("ssh", "", 1)],
+)
 def test_pilots_that_wait_and_that_run_are_taken_over(
     campus: Campus, backend: str, fixture: str, cores: int, request: pytest.FixtureRequest
 ) -> None:

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.engines import processes
 from tests.engines.campus import Campus
 from tests.engines.slurm import Slurm
@@ -14,6 +16,7 @@ from tests.engines.slurm import Slurm
 PATIENCE_S = 3 * processes.PATIENCE_S
 
 
+@pytest.mark.campaign
 def test_a_task_that_outlives_its_pilot_waits_for_longer_ones_and_says_how_to_get_them(campus: Campus, slurm: Slurm) -> None:
     """A pilot of 40 s leaves itself 20 s to go in order, so that what takes 24 s is cut off."""
     site = campus.add("pond", "slurm", slurm, cores=1, walltime="40s")

@@ -48,7 +48,14 @@ def test_a_pilot_that_somebody_cancels_is_replaced(campus: Campus, slurm: Slurm)
     assert pilot["pilot"] not in [one["pilot"] for one in campus.pilots("pond")]
 
 
-@pytest.mark.parametrize(("backend", "fixture"), [("slurm", "slurm"), ("sge", "gridengine"), ("htcondor", "htcondor")])
+@pytest.mark.parametrize(
+    ("backend", "fixture"),
+    [
+        pytest.param("slurm", "slurm", marks=pytest.mark.campaign),
+        pytest.param("sge", "gridengine", marks=pytest.mark.campaign),
+        ("htcondor", "htcondor"),
+    ],
+)
 def test_the_queue_dies_and_comes_back_under_load(campus: Campus, backend: str, fixture: str, request: pytest.FixtureRequest) -> None:
     engine: Engine = request.getfixturevalue(fixture)
     site = campus.add("here", backend, engine, cores=2)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.engines import scenes
 from tests.engines.campus import Campus
 from tests.engines.gridengine import GridEngine
@@ -9,6 +11,7 @@ from tests.engines.htcondor import HTCondor
 from tests.engines.slurm import Slurm
 
 
+@pytest.mark.campaign
 def test_pilots_on_slurm_end_in_time_and_are_replaced_and_no_task_pays_for_it(campus: Campus, slurm: Slurm) -> None:
     site = campus.add("pond", "slurm", slurm, cores=2, queue="short", walltime="60s")
     scenes.let_time_run_out(campus, site, life_s=40.0)
@@ -16,6 +19,7 @@ def test_pilots_on_slurm_end_in_time_and_are_replaced_and_no_task_pays_for_it(ca
     assert states <= {"COMPLETED", "RUNNING", "CANCELLED", "COMPLETING", "PENDING"}, "no pilot was ended by Slurm for its time"
 
 
+@pytest.mark.campaign
 def test_pilots_on_grid_engine_end_in_time_and_are_replaced_and_no_task_pays_for_it(campus: Campus, gridengine: GridEngine) -> None:
     site = campus.add("reef", "sge", gridengine, cores=2, walltime="44s")
     scenes.let_time_run_out(campus, site, life_s=24.0)
@@ -23,6 +27,7 @@ def test_pilots_on_grid_engine_end_in_time_and_are_replaced_and_no_task_pays_for
     assert not [end for end in ends if "h_rt=44" in end and "enforced h_rt" in end], "no pilot was ended by Grid Engine for its time"
 
 
+@pytest.mark.campaign
 def test_pilots_on_htcondor_end_in_time_and_are_replaced_and_no_task_pays_for_it(campus: Campus, htcondor: HTCondor) -> None:
     site = campus.add("sky", "htcondor", htcondor, cores=2, walltime="44s")
     scenes.let_time_run_out(campus, site, life_s=24.0)

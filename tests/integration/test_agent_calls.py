@@ -12,7 +12,9 @@ import pytest
 
 from pilotfish.agent.slots.output_capture import OUTPUT_CAP
 from pilotfish.model import messages as wire
-from tests.support.scripted_master import Agent, Client, FakeMaster, alive, call_payload, eventually, running_agent, unparcel
+from tests.support.scripted_master import PATIENCE_S, Agent, Client, FakeMaster, alive, call_payload, eventually, running_agent, unparcel
+
+pytestmark = pytest.mark.xdist_group("agent calls")  # one fixture serves all of them
 
 
 @pytest.fixture(scope="module")
@@ -385,7 +387,7 @@ def test_output_of_a_running_call_can_be_looked_at(client: Client, tmp_path: Pat
     def peek() -> bool:
         client.master.peer.send(wire.Peek(1, task, 1, 1, 0))
         while True:
-            message, body = client.master.heard.get(timeout=30)
+            message, body = client.master.heard.get(timeout=PATIENCE_S)
             if isinstance(message, wire.Peeked):
                 return bool(message.known) and body == b"hello\n"
 

@@ -14,7 +14,20 @@ import pytest
 from pilotfish.agent.slots.output_capture import OUTPUT_CAP
 from pilotfish.applications.executable import LaunchSpec, executable_spec
 from pilotfish.model import messages as wire
-from tests.support.scripted_master import Agent, Client, FakeMaster, alive, children, eventually, parcel, running_agent, unparcel
+from tests.support.scripted_master import (
+    PATIENCE_S,
+    Agent,
+    Client,
+    FakeMaster,
+    alive,
+    children,
+    eventually,
+    parcel,
+    running_agent,
+    unparcel,
+)
+
+pytestmark = pytest.mark.xdist_group("agent executables")  # one fixture serves all of them
 
 
 @pytest.fixture(scope="module")
@@ -237,7 +250,7 @@ def test_output_of_a_running_executable_can_be_looked_at(client: Client, tmp_pat
     def peek() -> bool:
         client.master.peer.send(wire.Peek(1, task, 1, 1, 2))
         while True:
-            message, body = client.master.heard.get(timeout=30)
+            message, body = client.master.heard.get(timeout=PATIENCE_S)
             if isinstance(message, wire.Peeked):
                 return bool(message.known) and (message.offset, body) == (2, b"llo\n")
 

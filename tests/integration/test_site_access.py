@@ -25,6 +25,8 @@ from tests.engines import requirements
 from tests.support.scripted_master import alive, eventually
 from tests.support.sshd import Sshd, running_sshd, words_of
 
+pytestmark = pytest.mark.xdist_group("site access")  # one fixture serves all of them
+
 ODD = ("two words", "it's", 'say "!" twice!', "$HOME `id` \\n", "", "tab\tend", "é*?[a]~#;&|<>")
 Story = Callable[[CommandRunner], Coroutine[Any, Any, None]]
 

@@ -23,7 +23,7 @@ from tests.support.scripted_master import eventually
 from tests.support.transfer_stage import KEY_ID, MOST_BYTES, Door, Files, Scissors, digest_of, open_door, random_bytes
 
 MIB = 1024 * 1024
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 
 
 @pytest.fixture

@@ -243,7 +243,7 @@ def running_relay(directory: Path, *options: str) -> Iterator[tuple[subprocess.P
         try:
             yield process, json.loads(line.partition(" ")[2])["port"], listener
         finally:
-            process.communicate(timeout=30)
+            process.communicate(timeout=PATIENCE_S)
             assert process.returncode == 0 and not os.path.exists(path)
 
 

@@ -13,9 +13,11 @@ from tests.network.far_pool import FarPool
 from tests.network.namespaces import Host, Kind
 
 MB = 1_000_000
-SIZE, STEP = 4 * MB, MB // 2
-RATE = 8
+SIZE, STEP = 4 * MB, MB // 4
+RATE = 3
 """Megabits per second. So few that there is something left to cut when a busy machine is slow to cut it."""
+FAST = 100
+MOST_CUTS = 6
 KINDS: tuple[Kind, ...] = ("silent", "down", "reset", "forgotten")
 CUT_S = 0.3
 
@@ -29,18 +31,20 @@ def moved(host: Host) -> int:
 
 
 def cut_again_and_again(host: Host, until: Future[Any]) -> int:
-    """After every so many bytes, in every way, until there is nothing more to cut; how often."""
+    """After every so many bytes, in every way; how often. What is left then goes fast."""
 
     def goes_on(mark: int) -> bool:
         processes.wait_until(lambda: until.done() or moved(host) >= mark, "the next bytes move")
         return not until.done()
 
     cuts = 0
-    while goes_on(moved(host) + STEP):
+    while cuts < MOST_CUTS and goes_on(moved(host) + STEP):
         host.cut(KINDS[cuts % len(KINDS)])
         wait([until], timeout=CUT_S)
         host.heal()
         cuts += 1
+    host.shape(FAST)
+    wait([until], timeout=processes.PATIENCE_S)
     return cuts
 
 

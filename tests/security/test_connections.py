@@ -24,7 +24,7 @@ from pilotfish.portable.wire.handshake import AGENT, CLIENT, DIALLER, LISTENER, 
 from pilotfish.store.keyring import Keyring, open_keyring
 from pilotfish.store.pool_directory import PoolDirectory
 
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 
 
 def receive(sock: socket.socket) -> tuple[list[Any], bytes]:
@@ -53,6 +53,8 @@ def is_closed(sock: socket.socket) -> bool:
     try:
         while sock.recv(65536):
             pass
+    except TimeoutError:
+        return False
     except (ConnectionError, ssl.SSLError):
         pass
     return True
@@ -291,8 +293,18 @@ def test_a_pilots_key_cannot_speak_for_another_pilot(pool: PoolHandle) -> None:
     keyring = open_keyring(pool.directory)
     with dial_tls(pool) as sock:
         assert prove(sock, keyring, AGENT, "pilot:x")[0] == "proved"
-        send(sock, ["hello", "w", "other", "0", {"cores": 1.0}, {}, {}, None, 0.0, []])
-        assert is_closed(sock)
+        send(sock, hello_of("x"))
+        assert receive(sock)[0][0] == "welcome", "for its own pilot it is taken"
+    with dial_tls(pool) as sock:
+        assert prove(sock, keyring, AGENT, "pilot:x")[0] == "proved"
+        send(sock, hello_of("other"))
+        with pytest.raises((EOFError, ConnectionError, ssl.SSLError)):
+            receive(sock)
+    still_serves(pool)
+
+
+def hello_of(pilot: str) -> list[Any]:
+    return ["hello", f"{pilot}.1", pilot, {"cores": 1.0}, {}, {}, None, 0.0, []]
 
 
 def test_a_crowd_of_silent_strangers_does_not_keep_a_worker_out(pool: PoolHandle) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.simulation.campaign import run_campaign
+from tests.simulation.campaign import Campaign, run_campaign
 from tests.simulation.world.data_faults import DATA_FAULTS, TRANSFERS
 from tests.simulation.world.fault_scenario import CLIENT_FAULTS, CONSEQUENCES, MASTER_FAULTS, NODE_FAULTS
 from tests.simulation.world.seed_run import try_seed
@@ -19,6 +19,11 @@ from tests.simulation.world.seed_run import try_seed
 ENOUGH_FAULTS = 100_000
 FIXED_SEEDS = 600
 """The same ones each time, and then fresh ones: what was good stays good, and each run looks where nobody has looked before."""
+SAMPLED_SEEDS = 60
+"""``make test`` runs these, ``make campaign`` all."""
+SEEDS_PER_SAMPLE = 15
+LEAST_SAMPLED_FAULTS = 500
+"""Fifteen seeds inject about 1500."""
 MOST_INNOCENTS_CONVICTED = 1.5 / 100
 """Of all tasks, in worlds where a worker dies every second or so: three real deaths, the last one alone, look like poison.
 Some hundreds of seeds have between 0.6 and 1.1 of a hundred."""
@@ -49,6 +54,16 @@ def test_a_chosen_seed_is_good(request: pytest.FixtureRequest) -> None:
     assert not outcome.failure, outcome.details
 
 
+@pytest.mark.parametrize("first", range(0, SAMPLED_SEEDS, SEEDS_PER_SAMPLE))
+def test_nothing_is_lost_or_done_twice_in_the_first_seeds(first: int) -> None:
+    sample = Campaign()
+    for seed in range(first, first + SEEDS_PER_SAMPLE):
+        sample.add(try_seed(seed))
+    assert not sample.failures, sample.complaint()
+    assert sample.fault_count >= LEAST_SAMPLED_FAULTS
+
+
+@pytest.mark.campaign
 @pytest.mark.timeout(1200)
 def test_nothing_is_lost_or_done_twice_in_a_hundred_thousand_faults(record_property: Callable[[str, object], None]) -> None:
     campaign = run_campaign(draw_seeds(), ENOUGH_FAULTS)

@@ -29,6 +29,7 @@ LATER_AT_MOST_S = 40.0
 """When the first worker is there is no merit of theirs: nobody knows anything yet, and the heuristic one sends fewer pilots at first."""
 
 
+@pytest.mark.campaign
 def test_who_learns_is_ahead_of_who_does_not() -> None:
     results = compare(SEEDS, (*NAIVE, *LEARNING))
     behind = []

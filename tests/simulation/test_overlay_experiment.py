@@ -17,6 +17,8 @@ from experiments.overlay.overlay_settings import (
     OverlaySettings,
 )
 
+pytestmark = pytest.mark.xdist_group("overlay experiment")  # one fixture serves all of them
+
 EXACT = OverlaySettings(message_s=0.0002)
 PILOTS, TASKS = 16, 80
 

@@ -32,7 +32,7 @@ from pilotfish.master.agent_bundle import build_bundle
 from pilotfish.model import messages as wire
 from pilotfish.portable.wire.frames import PROTOCOL
 
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 KEY = os.urandom(32)
 KEY_ID = "pilot:test"
 
@@ -356,15 +356,16 @@ def alive(pid: int) -> bool:
 
 
 def eventually(condition: Callable[[], Any], what: str = "", patience_s: float = PATIENCE_S) -> Any:
-    """Wait for something that no descriptor tells of."""
+    """Wait for something that no descriptor tells of. A condition that takes long to evaluate is evaluated less often."""
     end = time.monotonic() + patience_s
     pause = threading.Event()
     while True:
+        began = time.monotonic()
         found = condition()
         if found:
             return found
         assert time.monotonic() < end, what or "it did not happen in time"
-        pause.wait(0.01)
+        pause.wait(max(0.01, time.monotonic() - began))
 
 
 @contextlib.contextmanager

@@ -27,7 +27,7 @@ from pilotfish.store.keyring import Keyring, open_keyring
 
 KEY_ID = "pilot:test"
 MOST_BYTES = 1 << 40
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 
 
 def digest_of(data: bytes) -> str:

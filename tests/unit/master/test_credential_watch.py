@@ -25,7 +25,7 @@ from tests.support.machine_stage import Stage
 
 FORM = "%m/%d/%y %H:%M:%S"
 SITE = Site(backend="slurm", credentials=("kerberos",), period_s=0.01)
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 
 
 class Desk:

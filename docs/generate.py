@@ -23,12 +23,12 @@ from pilotfish.applications.executable import Completed
 from pilotfish.applications.executable_encoder import EXECUTABLE_KNOWN
 from pilotfish.applications.task_list import TaskList
 from pilotfish.applications.task_options import KNOWN
-from pilotfish.cli.main import SECTIONS
 from pilotfish.cli.main import pilotfish as command_group
 from pilotfish.cli.terminal.error_messages import CAUSES, EXIT_STATUSES, EXPLANATIONS
 from pilotfish.config import QUANTITIES, SITE_KEYS
 from pilotfish.model import settings, site, states
 from pilotfish.model.settings import PoolSettings
+from pilotfish.plugins import SECTIONS
 
 HERE = Path(__file__).parent
 NOTE = "<!-- Written by docs/generate.py; do not edit. -->\n\n"

@@ -13,10 +13,11 @@ from typing import Any, get_origin, get_type_hints
 
 import msgspec
 
-from pilotfish.errors import BadInput
-from pilotfish.model.backend_traits import ANY_OPTIONS, BACKEND_NAMES, KINDS
+from pilotfish import plugins
+from pilotfish.errors import BadInput, PilotfishError
+from pilotfish.model.backend_traits import ANY_OPTIONS
 from pilotfish.model.quantities import DURATION_FIX, SIZE_FIX, parse_bytes, parse_seconds
-from pilotfish.model.settings import FACTORY_NAMES, POLICY_NAMES, PoolSettings
+from pilotfish.model.settings import MATCHING_MODES, PoolSettings
 from pilotfish.model.site import CREDENTIAL_KINDS, LOCAL, Site
 
 
@@ -41,15 +42,20 @@ def read_settings(path: Path, overrides: dict[str, Any] | None = None) -> PoolSe
         settings = msgspec.convert({**table, **(overrides or {})}, PoolSettings)
         for subnet in settings.subnets:
             ip_network(subnet)
-        for name, known in (("factory", FACTORY_NAMES), ("policy", POLICY_NAMES)):
-            if getattr(settings, name) not in known:
-                raise ValueError(f"{name} = {getattr(settings, name)!r}; known are {', '.join(known)}")
     except ValueError as problem:  # msgspec's ValidationError is one
         raise BadInput(f"{path}: {problem}", "docs/reference/settings.md lists the settings and their types") from None
     for name, value in msgspec.structs.asdict(settings).items():
         if isinstance(value, int | float) and value < 0:
             raise BadInput(f"{path}: {name} = {value} is negative", f"set {name} to 0 or more, or leave it out")
+    _refuse_unknown_name(path, "policy", settings.policy, plugins.names("policies"))
+    _refuse_unknown_name(path, "factory", settings.factory, plugins.names("factories"))
+    _refuse_unknown_name(path, "matching", settings.matching, MATCHING_MODES)
     return settings
+
+
+def _refuse_unknown_name(path: Path, key: str, name: str, known: Sequence[str]) -> None:
+    if name not in known:
+        raise BadInput(f"{path}: {key} = {_shown(name)} does not exist", _known(name, known))
 
 
 def _refuse_unknown(path: Path, table: dict[str, Any], known: list[str], what: str = "") -> None:
@@ -110,7 +116,7 @@ class SiteTable(dict[str, Site]):
 
     def __init__(self) -> None:
         super().__init__()
-        self.bad: dict[str, BadInput] = {}
+        self.bad: dict[str, PilotfishError] = {}
 
     def __contains__(self, name: object) -> bool:
         return super().__contains__(name) or name in self.bad
@@ -125,7 +131,7 @@ def read_sites(path: Path) -> SiteTable:
     for name, table in _read(path).items():
         try:
             sites[name] = make_site(name, table, str(path))
-        except BadInput as problem:
+        except PilotfishError as problem:
             sites.bad[name] = problem
     return sites
 
@@ -138,8 +144,8 @@ def make_site(name: str, table: Any, where: str) -> Site:
         raise BadInput(f"{where}: {name} = {_shown(table)} is not a site", f"write a table: [{name}]")
     _refuse_unknown(Path(where), table, SITE_KEYS, f" of site {name}")
     backend = table.get("backend")
-    if backend not in BACKEND_NAMES:
-        raise BadInput(f"{where}: site {name}: there is no backend {_shown(backend)}", _known(backend, BACKEND_NAMES))
+    if not isinstance(backend, str) or backend not in plugins.names("backends"):
+        raise BadInput(f"{where}: site {name}: there is no backend {_shown(backend)}", _known(backend, plugins.names("backends")))
     place = f"{where}: site {name}: "
     values: dict[str, Any] = {key: _read_value(place, key, value) for key, value in table.items()}
     for key, value in values.items():
@@ -292,7 +298,7 @@ IGNORED = {
 
 def _clashes(site: Site) -> Iterator[tuple[str, str]]:
     """What is wrong with keys together."""
-    kind, backend = KINDS[site.backend], site.backend
+    kind, backend = plugins.traits(site.backend), site.backend
     if site.hosts and backend != "ssh":
         yield "hosts are for the backend ssh", f"for {backend}, name its login node: via = {site.hosts[0]!r}"
     for key in kind.ignores:

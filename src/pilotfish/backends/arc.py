@@ -28,6 +28,7 @@ from pilotfish.backends.interface import (
 )
 from pilotfish.backends.pilot_script import pilot_script
 from pilotfish.backends.shell_template import CANNOT, UNDONE, documents, fill
+from pilotfish.model.backend_traits import PATH, BackendTraits, matches
 from pilotfish.model.site import Site
 
 Result = TypeVar("Result")
@@ -98,9 +99,23 @@ all=$(ask "$jobs") || exit
 """
 
 
+TRAITS = BackendTraits(
+    {
+        "endpoint": matches(r"https?://[^\s/\x00-\x1f\x7f][^\s\x00-\x1f\x7f]*", "an address such as https://ce.example.org:443/arex"),
+        **dict.fromkeys(("proxy", "capath", "cacert"), PATH),
+    },
+    needs=("endpoint",),
+    ignores=("nodes",),
+    programs=("curl",),
+    harmless_word="--version",
+    variables=("X509_", "ARC_"),
+)
+
+
 class ArcBackend:
     """Job ids are those of the computing element. Pilot n of a batch is named after the tag and n."""
 
+    traits = TRAITS
     arrays = 50
 
     def submit(self, site: Site, batch: PilotBatch) -> CommandExchange[list[str]]:

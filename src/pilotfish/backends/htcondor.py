@@ -30,6 +30,7 @@ from pilotfish.backends.interface import (
     UnclearAnswer,
 )
 from pilotfish.backends.pilot_script import NOTE_START, agent_options
+from pilotfish.model.backend_traits import BackendTraits
 from pilotfish.model.site import Site
 
 MIB = 1 << 20
@@ -57,7 +58,19 @@ _TROUBLE = re.compile(r"commit|timed out|timeout|communication|connection reset"
 _HARMLESS = re.compile(r"couldn't find/remove all jobs|not found|marked for removal", re.I)
 
 
+TRAITS = BackendTraits(
+    ignores=("nodes", "queue"),
+    multiplies=r"(?i)^\s*queue\b(?!\s*=)",
+    programs=("condor_submit", "condor_q", "condor_rm"),
+    helpers={"condor_history": "how a pilot ended is not known"},
+    harmless_word="-version",
+    variables=("CONDOR_", "_CONDOR_"),
+    cancel="condor_rm",
+)
+
+
 class HtcondorBackend:
+    traits = TRAITS
     arrays = 500
 
     def submit(self, site: Site, batch: PilotBatch) -> CommandExchange[list[str]]:

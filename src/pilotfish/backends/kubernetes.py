@@ -31,6 +31,7 @@ from pilotfish.backends.interface import (
 )
 from pilotfish.backends.pilot_script import pilot_script
 from pilotfish.backends.shell_template import CANNOT, UNDONE, documents, fill
+from pilotfish.model.backend_traits import ONE_WORD, PATH, BackendTraits, matches
 from pilotfish.model.site import Site
 
 Result = TypeVar("Result")
@@ -72,9 +73,35 @@ kube get events --field-selector reason=FailedCreate -o json 2>/dev/null || :
 """
 
 
+def _holds_pod(text: str) -> bool:
+    try:
+        pod = json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(pod, dict) and isinstance(pod.get("volumes", []), list)
+
+
+TRAITS = BackendTraits(
+    {
+        **dict.fromkeys(("image", "namespace", "context", "service_account", "gpu"), ONE_WORD),
+        "kubeconfig": PATH,
+        "pull_policy": matches("Always|IfNotPresent|Never", "Always, IfNotPresent or Never"),
+        "node_selector": matches(r"[^=,\s]+=[^=,\s]*(,\s*[^=,\s]+=[^=,\s]*)*", "name=value,..."),
+        "run_as": matches(r"[0-9]{1,10}", "the number of a user"),
+        "pod": (_holds_pod, "a JSON object, with a list if it has volumes"),
+    },
+    needs=("image",),
+    ignores=("nodes", "account", "directives"),
+    programs=("kubectl",),
+    harmless_word="--help",
+    variables=("KUBE",),
+)
+
+
 class KubernetesBackend:
     """Job ids are the names of Jobs: tag of the batch and number of the pilot."""
 
+    traits = TRAITS
     arrays = 50
 
     def submit(self, site: Site, batch: PilotBatch) -> CommandExchange[list[str]]:

@@ -23,6 +23,7 @@ from pilotfish.backends.interface import (
     UnclearAnswer,
 )
 from pilotfish.backends.pilot_script import pilot_script
+from pilotfish.model.backend_traits import BackendTraits
 from pilotfish.model.site import PilotSize, Site
 
 MIB = 1 << 20
@@ -52,7 +53,19 @@ _EVERYWHERE = (
 )
 
 
+TRAITS = BackendTraits(
+    multiplies=r"(^|\s)-J\b.*\[",
+    programs=("bsub", "bjobs", "bkill"),
+    harmless_word="-V",
+    variables=("LSF_",),
+    hands_on=True,
+    several_queues=True,
+    cancel="bkill",
+)
+
+
 class LsfBackend:
+    traits = TRAITS
     arrays = 1000
     """Default of MAX_JOB_ARRAY_SIZE."""
 

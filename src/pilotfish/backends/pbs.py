@@ -26,6 +26,7 @@ from pilotfish.backends.interface import (
     UnclearAnswer,
 )
 from pilotfish.backends.pilot_script import pilot_script
+from pilotfish.model.backend_traits import BackendTraits, matches
 from pilotfish.model.site import PilotSize, Site
 
 FLAVOUR, OPENPBS, TORQUE = "flavour", "openpbs", "torque"
@@ -62,7 +63,22 @@ qstat -x -t -f $jobs 2>/dev/null || exec qstat -t -f $jobs
 """``-x`` is an error on servers without job history."""
 
 
+TRAITS = BackendTraits(
+    {"flavour": matches("(?i)openpbs|torque", "openpbs or torque")},
+    multiplies=r"(^|\s)-[Jt][\s\d]",
+    programs=("qsub", "qstat", "qdel"),
+    helpers={"qselect": "Torque's way is tried instead"},
+    harmless_word="--version",
+    variables=("PBS_",),
+    hands_on=True,
+    several_queues=True,
+    cancel="qdel",
+    release="qrls",
+)
+
+
 class PbsBackend:
+    traits = TRAITS
     arrays = 500
 
     def submit(self, site: Site, batch: PilotBatch) -> CommandExchange[list[str]]:

@@ -25,6 +25,7 @@ from pilotfish.backends.interface import (
     UnclearAnswer,
 )
 from pilotfish.backends.pilot_script import pilot_script
+from pilotfish.model.backend_traits import ONE_WORD, BackendTraits, matches
 from pilotfish.model.site import PilotSize, Site
 
 MIB = 1 << 20
@@ -48,7 +49,26 @@ _OUT_OF_TIME = 37
 _AFTER_SIGNAL = 100
 
 
+TRAITS = BackendTraits(
+    {
+        **dict.fromkeys(("pe", "memory_resource", "gpu_resource"), ONE_WORD),
+        "account_flag": matches("-[AP]", "-P or -A"),
+    },
+    ignores=("nodes",),
+    multiplies=r"(^|\s)-t[\s\d]",
+    programs=("qsub", "qstat", "qdel"),
+    helpers={"qacct": "how a pilot ended is not known"},
+    harmless_word="-help",
+    variables=("SGE_",),
+    hands_on=True,
+    several_queues=True,
+    cancel="qdel",
+    release="qrls",
+)
+
+
 class SgeBackend:
+    traits = TRAITS
     arrays = 1000
 
     def submit(self, site: Site, batch: PilotBatch) -> CommandExchange[list[str]]:

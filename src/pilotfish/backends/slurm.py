@@ -24,6 +24,7 @@ from pilotfish.backends.interface import (
     UnclearAnswer,
 )
 from pilotfish.backends.pilot_script import pilot_script
+from pilotfish.model.backend_traits import BackendTraits, matches
 from pilotfish.model.site import PilotSize, Site
 
 MIB = 1 << 20
@@ -54,7 +55,22 @@ _HARMLESS = re.compile(r"invalid job id specified|already completing or complete
 _ELEMENTS = re.compile(r"(\d+)(?:_(?:(\d+)|\[([\d,:-]+)(?:%\d+)?\]))?")
 
 
+TRAITS = BackendTraits(
+    {"accounting": matches("yes|no", "yes or no")},
+    multiplies=r"(^|\s)(--array\b|-a[\s\d])",
+    programs=("sbatch", "squeue", "scancel"),
+    helpers={"sacct": "how a pilot ended is known only while squeue lists it"},
+    harmless_word="--version",
+    variables=("SLURM_",),
+    hands_on=True,
+    several_queues=True,
+    cancel="scancel",
+    release="scontrol release",
+)
+
+
 class SlurmBackend:
+    traits = TRAITS
     arrays = 1000
     """Maximum number of an element with Slurm's default MaxArraySize."""
 

@@ -25,6 +25,7 @@ from pilotfish.backends.interface import (
 )
 from pilotfish.backends.pilot_script import pilot_script
 from pilotfish.backends.shell_template import CANNOT, fill, home_path
+from pilotfish.model.backend_traits import BackendTraits
 from pilotfish.model.site import Site
 
 Result = TypeVar("Result")
@@ -104,9 +105,17 @@ done
 """
 
 
+TRAITS = BackendTraits(
+    ignores=("nodes", "queue", "account", "directives"),
+    programs=("sh", "ps", "tar"),
+    harmless_word="-V",
+)
+
+
 class SshBackend:
     """Job ids are ``host:process:start``. The host is empty if the site has no ``hosts``."""
 
+    traits = TRAITS
     arrays = 1
 
     def submit(self, site: Site, batch: PilotBatch) -> CommandExchange[list[str]]:

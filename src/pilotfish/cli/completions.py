@@ -14,6 +14,7 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
+from pilotfish import plugins
 from pilotfish.cli.terminal.pool_hints import DEFAULT_POOL
 from pilotfish.client.session import PoolSession, connect_if_served
 from pilotfish.errors import PilotfishError
@@ -90,10 +91,8 @@ def complete_site(context: click.Context, parameter: click.Parameter, incomplete
 
 def complete_what_if(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """The forms in which something can be asked, with the sites that are written."""
-    from pilotfish.model.settings import POLICY_NAMES
-
     sites = [item.value for item in complete_site(context, parameter, "")]
-    forms = [f"policy={name}" for name in POLICY_NAMES] + ["cores="]
+    forms = [f"policy={name}" for name in plugins.names("policies")] + ["cores="]
     for site in sites:
         forms += [f"+10 workers {site}", f"+site {site}", f"speed {site}=2"]
     return [CompletionItem(form) for form in forms if form.startswith(incomplete)]
@@ -133,9 +132,8 @@ def complete_code(context: click.Context, parameter: click.Parameter, incomplete
 
 
 def complete_command(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    from pilotfish.cli.main import COMMANDS
-
-    return [CompletionItem(name, help=text) for name, (_, text) in COMMANDS.items() if name.startswith(incomplete)]
+    texts = {name: entry.text for section in plugins.SECTIONS.values() for name, entry in section.items()}
+    return [CompletionItem(name, help=texts.get(name, "")) for name in plugins.names("commands") if name.startswith(incomplete)]
 
 
 def _task_or_run_items(rows: Rows, wanted: Callable[[Row], bool], incomplete: str) -> list[CompletionItem]:

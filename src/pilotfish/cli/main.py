@@ -2,95 +2,71 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import sys
 from collections.abc import Sequence
 
 import click
 
+from pilotfish import plugins
 from pilotfish.cli.terminal.error_messages import CANNOT, UsageError, complain, exit_status
-from pilotfish.cli.terminal.pool_hints import mean
+from pilotfish.cli.terminal.pool_hints import mean, note_command_of_pool
 from pilotfish.errors import PilotfishError, did_you_mean
 
-# section -> command -> (module:attribute, what it does); the text is the first line of the command's own help, a test compares them
-SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
-    "Work": {
-        "run": ("commands.run_command:run", "Run a command, a sweep, a task list, a run file or a DAGMan file."),
-        "attach": ("commands.attach_command:attach", "Watch a run again after you left it."),
-        "results": ("commands.results_command:results", "Show what the tasks gave, and save their files."),
-        "rerun": ("commands.control_commands:rerun", "Run the failed tasks of a run again."),
-    },
-    "Look": {
-        "status": ("commands.status_commands:status", "Show runs, workers and warnings on one screen."),
-        "tasks": ("commands.status_commands:tasks", "List the tasks of a run."),
-        "workers": ("commands.status_commands:workers", "List the workers and what they do."),
-        "sites": ("site_commands.sites_command:sites", "Show the sites, their pilots, and how they have done."),
-        "data": ("commands.data_command:data", "Show which files are where, what is under way, and where it came from."),
-        "why": ("commands.why_command:why", "Say why a task, run, worker, pilot or site is in the state it is in."),
-        "logs": ("commands.log_commands:logs", "Print what a task wrote."),
-        "tail": ("commands.log_commands:tail", "Print the end of what a task wrote, also while it runs."),
-    },
-    "Steer": {
-        "cancel": ("commands.control_commands:cancel", "Cancel a run, or some of its tasks."),
-        "pause": ("commands.control_commands:pause", "Start no more tasks of a run; those that run go on."),
-        "resume": ("commands.control_commands:resume", "Go on with a paused run."),
-        "set": ("commands.control_commands:set_options", "Change the priority, share or deadline of a run."),
-        "forget": ("commands.control_commands:forget", "Forget runs that have ended, with all results that the pool keeps."),
-        "stop": ("commands.stop_command:stop", "Stop the master and its workers, and prove that nothing is left."),
-        "site": ("site_commands.site_command:site", "Describe the places where pilots can run, and look after them."),
-    },
-    "Foresee": {
-        "forecasts": (
-            "predictions.forecasts_command:forecasts",
-            "Show what is expected of tasks, links and queues, and how wrong that was of late.",
-        ),
-        "predict": ("predictions.predict_command:predict", "Say when a run will be over, and what the time goes into."),
-        "whatif": ("predictions.whatif_command:whatif", "Say how much sooner a run would be over with other workers, sites or policies."),
-        "replay": ("predictions.replay_command:replay", "Play a run that is over once more, under another policy."),
-        "simulate": ("predictions.simulate_command:simulate", "Compare policies in simulation: work at sites, in a table and in pictures."),
-    },
-    "Care": {
-        "doctor": ("commands.doctor_command:doctor", "Check that everything here works, and say how to cure what does not."),
-        "gc": ("commands.gc_command:gc", "Find and remove what dead masters left behind."),
-        "bench": ("commands.bench_command:bench", "Measure this machine for ten seconds."),
-        "demo": ("commands.demo_command:demo", "A tour of half a minute that breaks things on purpose."),
-        "explain": ("about_commands:explain_code", "Say what an error code, or the cause of a failure, means."),
-        "completion": ("about_commands:completion", "Print the shell's completion script."),
-        "help": ("about_commands:help_of", "Print the help of a command."),
-        "version": ("about_commands:version", "Print the version."),
-    },
-}
+MORE = "More"
+"""The section of commands whose plug-in names none that exists."""
 NUMBERS = {"a valid integer range": "a whole number", "a valid integer": "a whole number", "a valid float range": "a number"}
 """What click calls them, and what people do."""
+SHORT_HELP = 80
+"""Maximum length of what the overview says of a plug-in's command."""
 COMPLETING = "_PILOTFISH_COMPLETE"
 """Set by the shell when it asks for completions."""
-COMMANDS = {name: entry for section in SECTIONS.values() for name, entry in section.items()}
 
 
 class LazyGroup(click.Group):
-    """Knows its commands by name; imports them when they are called."""
+    """Knows its commands by name; imports them when they are called. Commands of plug-ins are imported for the overview as well, because
+    only they know their sections and help."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
+        return list(plugins.names("commands"))
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS:
+        if cmd_name not in plugins.names("commands"):
             return None
-        module, attribute = COMMANDS[cmd_name][0].split(":")
-        command: click.Command = getattr(importlib.import_module(f"pilotfish.cli.{module}"), attribute)
+        command = plugins.load("commands", cmd_name)
+        if not isinstance(command, click.Command):
+            plugin = plugins.find("commands", cmd_name)
+            raise plugins.PluginBroken(
+                f"the command {cmd_name!r} ({plugin}) is no click command", f"remove it: pip uninstall {plugin.distribution}"
+            )
+        if any("--pool" in parameter.opts for parameter in command.params):
+            note_command_of_pool(cmd_name)
         return command
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
-        name = args[0]
-        if name not in COMMANDS and not name.startswith("-"):
-            raise UsageError(f"there is no command {name!r}", did_you_mean(name, COMMANDS) or "See them all: pilotfish --help")
+        name, known = args[0], plugins.names("commands")
+        if name not in known and not name.startswith("-"):
+            raise UsageError(f"there is no command {name!r}", did_you_mean(name, known) or "See them all: pilotfish --help")
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        for section, commands in SECTIONS.items():
+        sections = {section: {name: entry.text for name, entry in commands.items()} for section, commands in plugins.SECTIONS.items()}
+        for name in plugins.names("commands"):
+            if not any(name in commands for commands in plugins.SECTIONS.values()):
+                section, text = self._overview(ctx, name)
+                sections.setdefault(section if section in sections else MORE, {})[name] = text
+        for section, commands in sections.items():
             with formatter.section(section):
-                formatter.write_dl([(name, text) for name, (_, text) in commands.items()], col_max=14)
+                formatter.write_dl(list(commands.items()), col_max=14)
+
+    def _overview(self, ctx: click.Context, name: str) -> tuple[str, str]:
+        """The section of a plug-in's command and what it does; if the plug-in is broken, why."""
+        try:
+            command = self.get_command(ctx, name)
+        except PilotfishError as problem:
+            return MORE, f"(broken: {problem})"
+        assert command is not None
+        return str(getattr(command, "section", MORE)), command.get_short_help_str(limit=SHORT_HELP)
 
 
 def _show_version(context: click.Context, parameter: click.Parameter, wanted: bool) -> None:

@@ -18,6 +18,7 @@ from pilotfish.core.connections import WorkerConnection
 from pilotfish.core.data.worker_reports import ReportedCaches
 from pilotfish.core.pilots import site_events
 from pilotfish.core.pilots.factory_interface import PilotProposal, WithdrawalProposal
+from pilotfish.core.policy_events import events_of
 from pilotfish.core.policy_interface import (
     AssignmentProposal,
     CopyProposal,
@@ -27,15 +28,17 @@ from pilotfish.core.policy_interface import (
     PolicyView,
     Provisioner,
     RecallProposal,
+    RetireProposal,
 )
 from pilotfish.core.state import State, Task
 from pilotfish.core.tasks import assignment
-from pilotfish.core.tasks.proposal_checks import can_take, may_assign, may_copy, may_delegate
+from pilotfish.core.tasks.proposal_checks import can_take, may_assign, may_copy, may_delegate, may_retire
 from pilotfish.core.workers import agent_messages, leases, site_masters
 from pilotfish.model import effects as e
 from pilotfish.model import facts as f
 from pilotfish.model import inputs as i
 from pilotfish.model import messages as m
+from pilotfish.model.backend_traits import BackendTraits, no_traits
 from pilotfish.model.ids import INDEX_MASK
 from pilotfish.model.settings import PoolSettings
 from pilotfish.model.states import ACTIVE, DONE, ENDING, FAILED, JOINED
@@ -76,8 +79,18 @@ class Turn:
 
 
 class Machine:
-    def __init__(self, state: State, policy: Policy, strategy: Provisioner, settings: PoolSettings, limits: MachineLimits = LIMITS) -> None:
+    def __init__(
+        self,
+        state: State,
+        policy: Policy,
+        strategy: Provisioner,
+        settings: PoolSettings,
+        limits: MachineLimits = LIMITS,
+        traits: Callable[[str], BackendTraits] = no_traits,
+    ) -> None:
+        """``traits`` describes a backend, given its name."""
         self.state = state
+        state.traits = traits
         self.policy = policy
         self.strategy = strategy
         self.settings = settings
@@ -176,14 +189,25 @@ class Machine:
         due = due or (
             bool(self.state.ready) and self.now >= self._decided_at + self.settings.beat_s
         )  # time itself may have changed something
+        told = self._tell_policy(0)
         if due or self.stirred or any(map(_matters, self.facts)):
             self._decide()
         subscriptions.tell(self)
         self._consider_finish()
+        self._tell_policy(told)
         self.deadline = self._next_deadline()
         turn = Turn(self.now, self.facts, self.effects)
         self.facts, self.effects = [], []
         return turn
+
+    def _tell_policy(self, first: int) -> int:
+        """Tell a policy that listens the facts of this turn from the given one on; the number of facts so far."""
+        hear = getattr(self.policy, "hear", None)
+        if hear is not None and len(self.facts) > first:
+            events = events_of(self.facts[first:])
+            if events:
+                hear(events)
+        return len(self.facts)
 
     def record(self, fact: f.Fact) -> None:
         apply(self.state, fact, self.now)
@@ -264,6 +288,8 @@ class Machine:
                 site_masters.lend(self, proposal.worker, proposal.tasks)
             elif isinstance(proposal, CopyProposal) and may_copy(self, proposal):
                 assignment.duplicate(self, proposal)
+            elif isinstance(proposal, RetireProposal) and may_retire(self, proposal):
+                leases.drain(self, proposal.worker, proposal.reason)
             elif isinstance(proposal, AssignmentProposal) and may_assign(self, proposal):
                 assignment.assign(self, proposal)
             else:

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Protocol
 
 from pilotfish.core.pilots.factory_interface import PilotProposal, WithdrawalProposal
+from pilotfish.core.policy_events import PolicyEvent
 from pilotfish.core.state import State, Task, Worker
 
 
@@ -46,6 +47,16 @@ class CopyProposal:
     worker: Worker
     tasks: list[Task]
 
+
+@dataclass(slots=True)
+class RetireProposal:
+    """Let this worker finish its tasks and leave. ``reason`` is shown to people and must not be empty."""
+
+    worker: Worker
+    reason: str
+
+
+Proposal = AssignmentProposal | DelegationProposal | RecallProposal | CopyProposal | RetireProposal
 
 Reigns = list[tuple[Worker, list[Worker]]]
 """Site masters, each with the workers that it serves."""
@@ -95,7 +106,9 @@ class PolicyView:
 
 
 class Policy(Protocol):
-    def propose(self, outlook: PolicyView) -> Sequence[AssignmentProposal | DelegationProposal | RecallProposal | CopyProposal]: ...
+    """Decides which task goes to which worker. A policy that also has ``hear`` is a ``ListeningPolicy``."""
+
+    def propose(self, outlook: PolicyView) -> Sequence[Proposal]: ...
 
     def next_look_at(self, outlook: PolicyView) -> float | None:
         """When to ask again even if nothing happens."""
@@ -105,6 +118,12 @@ class Policy(Protocol):
 
     def describe(self) -> str:
         """How the policy decides now, and why, for people; empty if always the same way."""
+
+
+class ListeningPolicy(Policy, Protocol):
+    def hear(self, events: Sequence[PolicyEvent]) -> None:
+        """Take note of what happened. Called before ``propose`` of the same turn, and never during a replay of the journal: after a restart
+        the state tells what there is."""
 
 
 @dataclass(slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
@@ -15,6 +15,7 @@ from pilotfish.core.learning.speedups import Speedup
 from pilotfish.core.pilots.pilot_records import Pilot, SiteRecord
 from pilotfish.core.tasks.fair_share import ShareAccount
 from pilotfish.model import ids
+from pilotfish.model.backend_traits import BackendTraits, no_traits
 from pilotfish.model.contents import AwaitedFile, Content, IntermediateFile
 from pilotfish.model.states import DRAINING, JOINED, READY, TASK_STATES
 from pilotfish.model.task import CORES, MEMORY, UNNAMED, Failure, Payload, RunOptions, TaskSpec
@@ -443,6 +444,8 @@ class State:
     settled_at: float = 0.0
     """Up to then, shares were charged for what they occupied."""
     revoked: dict[str, None] = field(default_factory=dict)
+    traits: Callable[[str], BackendTraits] = field(default=no_traits, compare=False)
+    """Tells the traits of a backend by its name. The host sets it; it is not part of snapshots."""
     answers: dict[str, Any] = field(default_factory=dict)
     """What clients were answered to their latest commands, by request: a command that comes again was carried out already."""
 

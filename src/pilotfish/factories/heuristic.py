@@ -13,7 +13,7 @@ from pilotfish.core.pilots.factory_interface import FactoryView, PilotProposal, 
 from pilotfish.factories.replication import sort_out
 from pilotfish.factories.site_history import SiteHistory, read_record
 from pilotfish.factories.site_limits import ProposalRound
-from pilotfish.factories.upkeep import PERIOD_S, FactoryUpkeep
+from pilotfish.factories.upkeep import DEFAULT_PILOTS, PERIOD_S, FactoryUpkeep
 
 GENERIC_FITNESS = 1.0
 """Of the slot that stands for any site: it never goes away, so that new sites are found and bad ones that were mended."""
@@ -130,3 +130,11 @@ class HybridFactory(HeuristicFactory):
 
     def _rank(self, view: SiteView) -> float:
         return max(0.0, self._ranks.get(view.name, 1.0))
+
+
+def make_heuristic(pilots: int, dice: random.Random) -> HeuristicFactory:
+    return HeuristicFactory(HeuristicSettings(workers=pilots or DEFAULT_PILOTS), dice)
+
+
+def make_hybrid(pilots: int, dice: random.Random) -> HybridFactory:
+    return HybridFactory(HeuristicSettings(workers=pilots or DEFAULT_PILOTS), dice)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -119,3 +120,7 @@ def _cost(record: SiteHistory, usual: float) -> float:
     success = (record.running + record.well + 1) / (record.running + record.well + record.bad + 1)
     crowd = 1 + record.queued / (1 + record.running)
     return (_expected_wait(record, usual) + START_S) / success * crowd * 2.0 ** min(record.setbacks, 20)
+
+
+def make_demand(pilots: int, dice: random.Random) -> DemandFactory:
+    return DemandFactory(DemandSettings(workers=pilots))

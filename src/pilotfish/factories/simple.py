@@ -15,7 +15,7 @@ from pilotfish.core.pilots.factory_interface import (
 )
 from pilotfish.factories.replication import sort_out
 from pilotfish.factories.site_limits import ProposalRound
-from pilotfish.factories.upkeep import PERIOD_S, FactoryUpkeep
+from pilotfish.factories.upkeep import DEFAULT_PILOTS, PERIOD_S, FactoryUpkeep
 
 TURNS, RANDOM = "turns", "random"
 
@@ -82,3 +82,7 @@ class SimpleFactory:
         start = names.index(self._last_site) + 1 if self._last_site in names else 0
         by_turns = sorted(sites, key=lambda view: (names.index(view.name) - start) % len(names))
         return by_turns[0], "its turn"
+
+
+def make_simple(pilots: int, dice: random.Random) -> SimpleFactory:
+    return SimpleFactory(pilots or DEFAULT_PILOTS, dice)

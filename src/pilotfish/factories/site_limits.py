@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pilotfish.core.pilots.factory_interface import FactoryView, PilotProposal, SiteView, WithdrawalProposal
 from pilotfish.core.pilots.pilot_records import Pilot
 from pilotfish.core.pilots.unmet_demand import could_go, nodes_of_pilot
+from pilotfish.model.backend_traits import BackendTraits
 from pilotfish.model.site import PilotSize, Site
 from pilotfish.model.states import ACTIVE, REQUESTED, SUBMITTED
 
@@ -20,13 +21,13 @@ def is_active(pilot: Pilot) -> bool:
     return pilot.state == ACTIVE
 
 
-def fit(least: PilotSize, site: Site) -> PilotSize | None:
+def fit(least: PilotSize, site: Site, traits: BackendTraits) -> PilotSize | None:
     """The pilot that this site would be asked for, for work that needs at least so much; None if none there would do."""
     whole = site.takes_whole_machines
     cores = 0.0 if whole else float(site.cores or max(1, math.ceil(least.cores)))
     alike = int(cores / least.cores) if least.cores else 1
     memory = site.memory or (0 if whole else least.memory * max(1, alike))
-    nodes = nodes_of_pilot(least.nodes, site)
+    nodes = nodes_of_pilot(least.nodes, site, traits)
     size = PilotSize(cores=cores, nodes=nodes, walltime_s=site.walltime_s, memory=memory, gpus=float(site.gpus))
     large = whole or (size.cores >= least.cores and size.memory >= least.memory)
     long = not size.walltime_s or size.walltime_s >= least.walltime_s
@@ -42,6 +43,7 @@ class SiteRoom:
         site = view.site
         most = min(site.max_pilots, len(site.hosts) or 1) if site.takes_whole_machines else site.max_pilots
         self.site = site
+        self._traits = view.traits
         self.pilots = most - len(view.pilots)
         self.queued = site.max_queued - sum(1 for pilot in view.pilots if is_queued(pilot))
         self.cores = site.max_cores - sum(pilot.cores for pilot in view.pilots) if site.max_cores else math.inf
@@ -49,7 +51,7 @@ class SiteRoom:
     def size_for(self, least: PilotSize) -> PilotSize | None:
         if self.pilots <= 0 or self.queued <= 0:
             return None
-        size = fit(least, self.site)
+        size = fit(least, self.site, self._traits)
         return size if size is not None and size.all_cores <= self.cores else None
 
     def take(self, size: PilotSize) -> None:

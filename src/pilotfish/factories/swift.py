@@ -136,3 +136,7 @@ class SwiftFactory:
         limit = max_jobs(self._settings, score)
         how = "best" if self._settings.choice == BEST else f"drawn with weight {t_score(self._settings, score):.2f}"
         return f"score {score:.2f}, {how}; {len(view.pilots) + asked} of at most {limit:.1f} pilots are there"
+
+
+def make_swift(pilots: int, dice: random.Random) -> SwiftFactory:
+    return SwiftFactory(SwiftSettings(workers=pilots), dice)

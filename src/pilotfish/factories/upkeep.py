@@ -19,6 +19,8 @@ SETTLED_S = 5.0
 PERIOD_S = 10.0
 MANY = 10
 """Of pilots that failed: from here on it is asked less often."""
+DEFAULT_PILOTS = 10
+"""The size of the pool for factories that keep it at a number, if nobody set one."""
 
 
 class FactoryUpkeep:
@@ -113,7 +115,7 @@ def _is_full(round_: ProposalRound, view: SiteView, is_fixed: bool) -> bool:
     workers = round_.prospect.state.workers
     if view.site.takes_whole_machines or any(workers[name].state != JOINED for pilot in view.pilots for name in pilot.workers):
         return False
-    would_do = [least for least in round_.needs.kinds(view.name) if fit(least, view.site) is not None]
+    would_do = [least for least in round_.needs.kinds(view.name) if fit(least, view.site, view.traits) is not None]
     return bool(would_do) and (is_fixed or not any(round_.rooms[view.name].size_for(least) for least in would_do))
 
 

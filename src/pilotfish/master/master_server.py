@@ -20,10 +20,12 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from pilotfish import plugins
 from pilotfish.core.explain import queries
 from pilotfish.core.machine import Machine, Turn
+from pilotfish.core.pilots.factory_interface import Factory
+from pilotfish.core.policy_interface import Policy
 from pilotfish.errors import AlreadyRunning, JournalError, JournalFull
-from pilotfish.factories.factory_registry import FACTORIES
 from pilotfish.factories.provisioner import PoolProvisioner
 from pilotfish.master.compaction import Compaction
 from pilotfish.master.endpoints import Admission, EndpointLink, EndpointRules
@@ -37,7 +39,6 @@ from pilotfish.model import messages as m
 from pilotfish.model.facts import TurnRecord, encode_record
 from pilotfish.model.messages import split_body
 from pilotfish.model.settings import PoolSettings
-from pilotfish.policies.policy_registry import POLICIES
 from pilotfish.portable.transfer.transfer_server import TransferServer
 from pilotfish.portable.wire.handshake import AGENT, CLIENT
 from pilotfish.store.journal.journal_writer import Journal
@@ -63,6 +64,8 @@ class MasterServer:
     def __init__(self, pool: PoolDirectory, settings: PoolSettings) -> None:
         self.pool = pool
         self.settings = settings
+        policy: Policy = plugins.load("policies", settings.policy)()
+        factory: Factory = plugins.load("factories", settings.factory)(settings.pilots, random.Random(secrets.randbits(64)))
         self.lock = PoolLock.acquire(pool.directory)
         self.keyring = open_keyring(pool.directory)
         self.journal, recovery = Journal.open(pool.journal)
@@ -71,8 +74,7 @@ class MasterServer:
         for stored in stored_payloads(state):
             self.payloads.refer(stored)
         self._wall_offset = max(time.time(), state.at) - time.monotonic()
-        factory = FACTORIES[settings.factory](settings.pilots, random.Random(secrets.randbits(64)))
-        self.machine = Machine(state, POLICIES[settings.policy](), PoolProvisioner(factory), settings)
+        self.machine = Machine(state, policy, PoolProvisioner(factory), settings, traits=plugins.traits_if_usable)
         self.machine.resting = stop_marker(pool.directory).exists()
         self.machine.about = {"pool": pool.name, "pid": os.getpid()}
         self.admission = Admission(self.keyring, self._received, self._closed)

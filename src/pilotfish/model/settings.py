@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-FACTORY_NAMES = ("demand", "simple", "heuristic", "hybrid", "swift")
-POLICY_NAMES = ("auto", "near", "workqueue", "stealing", "min-min", "max-min", "sufferage", "xsufferage")
+MATCHING_MODES = ("auto", "central", "distributed")
 
 
 class PoolSettings(Struct, frozen=True, forbid_unknown_fields=True):

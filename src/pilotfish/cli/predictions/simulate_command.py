@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem
 
+from pilotfish import plugins
 from pilotfish.applications.sweeps.task_list_file import read_task_file
 from pilotfish.cli.shared_options import json_option
 from pilotfish.cli.terminal.progress import RunProgress
 from pilotfish.cli.terminal.screen import Column, Screen, clean, duration, plural, size
 from pilotfish.config import parse_toml, read_toml
 from pilotfish.errors import BadInput
-from pilotfish.model.settings import POLICY_NAMES
 
 if TYPE_CHECKING:
     from pilotfish.sim.scenarios.policy_comparison import SimulationResult
@@ -38,7 +38,11 @@ def complete_policies(context: click.Context, parameter: click.Parameter, incomp
     """The last of the names, which are separated by commas."""
     before, comma, last = incomplete.rpartition(",")
     chosen = before.split(",")
-    return [CompletionItem(f"{before}{comma}{name}") for name in (*POLICY_NAMES, "all") if name.startswith(last) and name not in chosen]
+    return [
+        CompletionItem(f"{before}{comma}{name}")
+        for name in (*plugins.names("policies"), "all")
+        if name.startswith(last) and name not in chosen
+    ]
 
 
 def complete_work(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from pilotfish import plugins
 from pilotfish.cli import completions
 from pilotfish.cli.predictions.lookahead import RECORD, about, clock, find_unfinished, notes, number, progress_of
 from pilotfish.cli.shared_options import json_option, pool_option
 from pilotfish.cli.terminal.screen import Column, Screen, plural
 from pilotfish.client.offline_pool import OfflinePool
 from pilotfish.errors import BadInput, did_you_mean
-from pilotfish.model.settings import POLICY_NAMES
 from pilotfish.model.site import LOCAL
 from pilotfish.sim.projections.pool_snapshot import Variation
 
@@ -142,9 +142,11 @@ def read_variation(text: str, sites: Iterable[str]) -> Variation:
                 did_you_mean(name, known) or f"It knows {', '.join(known)}; see: pilotfish sites",
             )
     for (policy,) in found.get("policy", ()):
-        if policy not in POLICY_NAMES:
+        known_policies = plugins.names("policies")
+        if policy not in known_policies:
             raise BadInput(
-                f"{text!r}: there is no policy {policy!r}", did_you_mean(policy, POLICY_NAMES) or f"There are {', '.join(POLICY_NAMES)}"
+                f"{text!r}: there is no policy {policy!r}",
+                did_you_mean(policy, known_policies) or f"There are {', '.join(known_policies)}",
             )
     return Variation(
         text,

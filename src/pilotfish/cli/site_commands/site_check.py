@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict
 
-from pilotfish.backends.backend_registry import BACKENDS
-from pilotfish.backends.interface import Command, CommandOutput, CommandRefused, UnclearAnswer
+from pilotfish import plugins
+from pilotfish.backends.interface import Backend, Command, CommandOutput, CommandRefused, UnclearAnswer
 from pilotfish.backends.pilot_script import PYTHONS
 from pilotfish.cli.site_commands.site_dry_run import destinations, runner_of, typed, with_environment
 from pilotfish.cli.site_commands.site_keys import discreet
@@ -36,7 +36,6 @@ from pilotfish.config import make_site
 from pilotfish.errors import BadInput
 from pilotfish.master.sites import site_files
 from pilotfish.master.sites.command_runner import CommandRunner
-from pilotfish.model.backend_traits import kind_of
 from pilotfish.model.quantities import parse_seconds
 from pilotfish.model.site import Site
 
@@ -172,7 +171,7 @@ async def _check_reach(runner: CommandRunner, place: str, note: Note) -> bool:
 async def _check_programs(runner: CommandRunner, note: Note) -> None:
     """Which of the commands are there; each is only asked for its version, or the like."""
     site = runner.site
-    kind = kind_of(site.backend)
+    kind = plugins.traits(site.backend)
     programs = (*kind.programs, *kind.helpers)
     at = site.hosts[0] if site.hosts else ""
     answers = await asyncio.gather(*(_ask(runner, at, program, kind.harmless_word) for program in programs))
@@ -190,7 +189,8 @@ async def _check_programs(runner: CommandRunner, note: Note) -> None:
 
 async def _check_answer(runner: CommandRunner, note: Note) -> None:
     """The real question: is there an order of this name?"""
-    for exchange in BACKENDS[runner.site.backend].find(runner.site, NOBODY):
+    backend: Backend = plugins.load("backends", runner.site.backend)()
+    for exchange in backend.find(runner.site, NOBODY):
         began = time.monotonic()
         try:
             exchange.read(await runner.run(exchange.command))

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from pilotfish import plugins
 from pilotfish.cli.completions import complete_site, complete_site_key
 from pilotfish.cli.shared_options import json_option, pool_option
 from pilotfish.cli.site_commands import site_keys
@@ -17,7 +18,6 @@ from pilotfish.client.site_selection import find_site, unknown_site
 from pilotfish.client.sites_file import Table, editing, read_tables, sites_path, write_site
 from pilotfish.config import SITE_KEYS, make_site, read_sites
 from pilotfish.errors import BadInput, did_you_mean
-from pilotfish.model.backend_traits import BACKEND_NAMES
 from pilotfish.model.quantities import show_seconds
 from pilotfish.model.site import Site
 
@@ -65,7 +65,7 @@ def name_argument(function: Any) -> Any:
 
 @site.command()
 @click.argument("name", metavar="NAME")
-@click.option("--backend", required=True, metavar="KIND", help=f"How it is spoken to: {', '.join(BACKEND_NAMES)}.")
+@click.option("--backend", required=True, metavar="KIND", help=f"How it is spoken to: {', '.join(plugins.names('backends'))}.")
 @click.option("--via", metavar="LOGIN", help="The login node on which its commands are run, as for ssh.  [default: this machine]")
 @click.option("--host", "hosts", multiple=True, metavar="HOST", help="For ssh: a machine, as for ssh. Repeatable.")
 @click.option("--queue", metavar="QUEUE", help="The queue or partition.")

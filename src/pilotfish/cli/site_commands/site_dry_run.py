@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pilotfish.backends.backend_registry import BACKENDS
-from pilotfish.backends.interface import Command, CommandOutput, PilotBatch
+from pilotfish import plugins
+from pilotfish.backends.interface import Backend, Command, CommandOutput, PilotBatch
 from pilotfish.cli.terminal.screen import Screen, clean
 from pilotfish.errors import BadInput, PilotfishError
 from pilotfish.master.agent_bundle import bundle_content
@@ -53,7 +53,7 @@ def make_plan(site: Site, pool: str) -> PilotDryRun:
     tag = f"pf-{digest}-1"
     host = site.hosts[0] if site.hosts else ""
     batch = PilotBatch(tag, 1, site.pilot_size, f"{base}/{digest}/{tag}", f"{base}/agents/agent-{agent}.pyz", host)
-    backend = BACKENDS[site.backend]
+    backend: Backend = plugins.load("backends", site.backend)()
     submission = with_environment(site, backend.submit(site, batch).command)
     return PilotDryRun(batch.folder, batch.bundle, submission, [with_environment(site, one.command) for one in backend.find(site, tag)])
 

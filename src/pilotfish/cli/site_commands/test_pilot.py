@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from pilotfish.backends.backend_registry import BACKENDS
-from pilotfish.backends.interface import QUEUED, CommandRefused, JobStatus, UnclearAnswer
+from pilotfish import plugins
+from pilotfish.backends.interface import QUEUED, Backend, CommandRefused, JobStatus, UnclearAnswer
 from pilotfish.cli.site_commands.site_dry_run import runner_of
 from pilotfish.cli.site_commands.site_requests import site_rows
 from pilotfish.cli.terminal.check_results import BAD, DOUBTFUL, GOOD, CheckResult
@@ -23,7 +23,6 @@ from pilotfish.cli.terminal.screen import duration, plural
 from pilotfish.client.session import PoolSession, connect
 from pilotfish.core.explain.remedies import HELD, LATE_S, for_bad_start, for_cause, for_wait, is_hopeless
 from pilotfish.errors import BadInput, PilotfishError
-from pilotfish.model.backend_traits import kind_of
 from pilotfish.model.environment import without_secrets
 from pilotfish.model.site import EXPIRED, FAILED, REFUSED, SUCCEEDED, Site
 
@@ -135,7 +134,7 @@ class TestPilot:
                 self.look_at = time.monotonic() + LOOK_ONESELF_S
             if self.sighting is not None and self.sighting.phase == QUEUED and self.sighting.reason:
                 said, seen = f"{said}: {self.sighting.reason}", {"runs": False, "reason": self.sighting.reason}
-                commands = for_wait(self.name, self.site, job, self.sighting.reason)
+                commands = for_wait(self.name, plugins.traits(self.site.backend), job, self.sighting.reason)
         if said != self.said:
             self.said, self.since = said, time.monotonic()
         self.commands, self.seen = commands, seen
@@ -212,7 +211,8 @@ def _row(master: PoolSession, name: str) -> dict[str, Any]:
 async def _see(name: str, site: Site, pool: str, job: str) -> JobStatus | None:
     """What the queue says of a job; the connection is the master's, and stays."""
     runner = runner_of(name, site, pool)
-    for exchange in BACKENDS[site.backend].query(site, [job]):
+    backend: Backend = plugins.load("backends", site.backend)()
+    for exchange in backend.query(site, [job]):
         command = replace(exchange.command, patience_s=LOOK_PATIENCE_S)
         with suppress(UnclearAnswer, CommandRefused):
             seen = exchange.read(await runner.run(command))
@@ -235,7 +235,7 @@ def cure_for_other_variables(master: PoolSession, name: str, site: Site, complai
     ours = without_secrets(os.environ)
     names = [] if theirs is None else [one for one in sorted(ours.keys() | theirs.keys()) if ours.get(one) != theirs.get(one)]
     # On another machine only what ssh goes by is taken along.
-    beginnings = FOR_SSH if site.via or site.hosts else kind_of(site.backend).variables
+    beginnings = FOR_SSH if site.via or site.hosts else plugins.traits(site.backend).variables
     found = [one for one in names if one.startswith(beginnings) and one not in site.environment]
     if not found and "PATH" in names and not site.via and MISSING.search(complaint):
         found = ["PATH"]

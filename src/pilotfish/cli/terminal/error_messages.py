@@ -51,6 +51,14 @@ EXPLANATIONS: dict[str, ErrorExplanation] = {
         "A file or value is larger than one message may be. Put it where the workers can read it, and pass its path.",
         ("pilotfish run --here ...",),
     ),
+    "P1200": ErrorExplanation(
+        "A plug-in is installed and cannot be loaded. The message names its distribution and what went wrong.",
+        ("pip list", "pip uninstall DISTRIBUTION"),
+    ),
+    "P1201": ErrorExplanation(
+        "Two installed distributions provide a plug-in of the same kind and name, so that it is not clear which one is meant.",
+        ("pip uninstall DISTRIBUTION",),
+    ),
     "P2100": ErrorExplanation(
         "The journal cannot be written or read, usually because the disk is full. Nothing is acknowledged until it can.",
         ("df -h", "pilotfish doctor"),

@@ -11,35 +11,29 @@ import re
 import shlex
 from typing import Any
 
+from pilotfish.plugins import SECTIONS
+
 DEFAULT_POOL = "default"
 POOL_VARIABLE = "PILOTFISH_POOL"
-OF_A_POOL = (
-    *(
-        "attach",
-        "cancel",
-        "data",
-        "doctor",
-        "forecasts",
-        "forget",
-        "logs",
-        "pause",
-        "predict",
-        "replay",
-        "rerun",
-        "results",
-        "resume",
-        "run",
-        "set",
-        "sites",
-    ),
-    *("site exec", "site log", "site login", "site show", "site test", "status", "stop", "tail", "tasks", "whatif", "why", "workers"),
-)
-"""Commands with an option ``--pool``."""
 TOLD = ("commands", "cure", "hint")
 """What commands are called in JSON."""
 
-_COMMAND = re.compile(rf"\bpilotfish ({'|'.join(OF_A_POOL)})(?![\w-])(?!.* --pool\b)")
 _pool: str | None = None
+_loaded: dict[str, None] = {}
+"""Commands of plug-ins that were loaded and take ``--pool``."""
+
+
+def commands_of_pool() -> list[str]:
+    """Commands with an option ``--pool``."""
+    found: list[str] = []
+    for name, entry in ((name, entry) for section in SECTIONS.values() for name, entry in section.items()):
+        found += [name] if entry.pool is True else [f"{name} {part}" for part in entry.pool or ()]
+    return list(dict.fromkeys([*found, *_loaded]))
+
+
+def note_command_of_pool(name: str) -> None:
+    """Hints may name this command, and it takes ``--pool``."""
+    _loaded[name] = None
 
 
 def mean(pool: str | None) -> None:
@@ -53,7 +47,8 @@ def aimed(text: str) -> str:
     if _pool is None or _pool == DEFAULT_POOL == (os.environ.get(POOL_VARIABLE) or DEFAULT_POOL):
         return text
     option = f"--pool {shlex.quote(_pool)}"
-    return _COMMAND.sub(lambda found: f"{found[0]} {option}", text)
+    command = re.compile(rf"\bpilotfish ({'|'.join(map(re.escape, commands_of_pool()))})(?![\w-])(?!.* --pool\b)")
+    return command.sub(lambda found: f"{found[0]} {option}", text)
 
 
 def aimed_data(data: Any, told: bool = False) -> Any:

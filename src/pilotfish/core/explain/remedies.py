@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import shlex
 
-from pilotfish.model.backend_traits import kind_of
+from pilotfish.model.backend_traits import BackendTraits
 from pilotfish.model.site import BOOTSTRAP, EXPIRED, REFUSED, Site
 
 CHANGES = (
@@ -39,21 +39,24 @@ def is_hopeless(words: str) -> bool:
     return HOPELESS.search(words) is not None
 
 
-def for_wait(name: str, site: Site, job: str, words: str) -> list[str]:
+def for_wait(name: str, traits: BackendTraits, job: str, words: str) -> list[str]:
     """Fixes for a pilot that waits. A submitted pilot keeps its options: after a change of the site, a new one replaces it."""
-    release = kind_of(site.backend).release
-    if HELD.search(words) and HELD_BY_OTHERS not in words and release:
-        return [f"pilotfish site exec {name} -- {release} {shlex.quote(job)}"]
+    if HELD.search(words) and HELD_BY_OTHERS not in words and traits.release:
+        return [f"pilotfish site exec {name} -- {traits.release} {shlex.quote(job)}"]
     change = _change(words)
-    room = _room(name, site) if not change and LIMIT.search(words) else []
-    change = change or _another_queue(site)
+    room = _room(name, traits) if not change and LIMIT.search(words) else []
+    change = change or _another_queue(traits)
     return [*room, *([_set(name, change)] if change else ["pilotfish sites"])]
 
 
-def for_limit(name: str, site: Site, words: str) -> list[str]:
+def for_limit(name: str, traits: BackendTraits, words: str) -> list[str]:
     """Fixes for a site that takes no more pilots. Refused pilots are submitted again with the site's current options."""
-    another = _another_queue(site)
-    return [*(_room(name, site) if LIMIT.search(words) else []), *([_set(name, another)] if another else []), f"pilotfish site log {name}"]
+    another = _another_queue(traits)
+    return [
+        *(_room(name, traits) if LIMIT.search(words) else []),
+        *([_set(name, another)] if another else []),
+        f"pilotfish site log {name}",
+    ]
 
 
 def for_bad_start(name: str, site: Site, words: str) -> list[str]:
@@ -91,11 +94,10 @@ def _change(words: str) -> str:
     return next((change for pattern, change in CHANGES if re.search(pattern, words, re.IGNORECASE)), "")
 
 
-def _another_queue(site: Site) -> str:
-    return "queue=QUEUE" if kind_of(site.backend).several_queues else ""
+def _another_queue(traits: BackendTraits) -> str:
+    return "queue=QUEUE" if traits.several_queues else ""
 
 
-def _room(name: str, site: Site) -> list[str]:
+def _room(name: str, traits: BackendTraits) -> list[str]:
     """A command that cancels another job of the user."""
-    cancel = kind_of(site.backend).cancel
-    return [f"pilotfish site exec {name} -- {cancel} JOB"] if cancel else []
+    return [f"pilotfish site exec {name} -- {traits.cancel} JOB"] if traits.cancel else []

@@ -55,10 +55,11 @@ def _of(machine: Machine, shape: TaskShape, name: str, record: SiteRecord | None
         text = f"site {name} does not have the directory {shape.run.specs[shape.made_from[0]].launch.get('cwd')} of these tasks"
         return make_reason(NO_DIRECTORY, text, "run them anew with --sandbox, and --input for their files")
     lack = _shut(machine, name, record) or _too_short(shape, name, record.site, record.lost_s)
-    lack = lack or _lack(shape, name, record.site) or _small_machines(machine, shape, name, record.site)
+    lack = lack or _lack(machine, shape, name, record.site) or _small_machines(machine, shape, name, record.site)
     if lack is not None:
         return lack
-    found = _of_pilots(machine, name, record) or _limit(machine, name, record, cores_of_pilot(shape, record.site))
+    cores = cores_of_pilot(shape, record.site, machine.state.traits(record.site.backend))
+    found = _of_pilots(machine, name, record) or _limit(machine, name, record, cores)
     return found or make_reason("starting", f"pilots for site {name} are about to be sent", "pilotfish sites")
 
 
@@ -94,9 +95,9 @@ def _shut(machine: Machine, name: str, record: SiteRecord) -> Reason | None:
     return None
 
 
-def _lack(shape: TaskShape, name: str, site: Site) -> Reason | None:
+def _lack(machine: Machine, shape: TaskShape, name: str, site: Site) -> Reason | None:
     """What tasks of this shape need and no pilot of the site has, by its configuration."""
-    needs = dict(shape.needs)
+    needs, traits = dict(shape.needs), machine.state.traits(site.backend)
     limits = ((CORES, site.cores), (MEMORY, site.memory), (GPUS, site.gpus))
     for resource, most in limits:
         amount = needs.get(resource, 0)
@@ -106,14 +107,14 @@ def _lack(shape: TaskShape, name: str, site: Site) -> Reason | None:
             has = show_bytes(most) if resource == MEMORY else f"{most:g}"
             text = f"a task asks for {shown}, a pilot of site {name} has {has}"
             return make_reason("too-big", text, f"pilotfish site set {name} {resource}={wanted}")
-    if shape.nodes > nodes_of_pilot(shape.nodes, site):
+    if shape.nodes > nodes_of_pilot(shape.nodes, site, traits):
         text = f"a task asks for {shape.nodes} nodes of one pilot; pilots of site {name} ({site.backend}) have {site.nodes}"
         return make_reason("too-few-nodes", text, "pilotfish site add NAME --backend slurm")
     for resource in sorted(needs.keys() - {CORES, MEMORY, GPUS}):
         text = f"a task asks for {needs[resource] / UNIT:g} {resource}, which pilots of site {name} do not have"
         return make_reason("too-big", text, "ask for less (--resource)")
-    if site.max_cores and cores_of_pilot(shape, site) > site.max_cores:
-        cores = cores_of_pilot(shape, site)
+    cores = cores_of_pilot(shape, site, traits)
+    if site.max_cores and cores > site.max_cores:
         text = f"a pilot for such a task has {cores} cores, and site {name} may have {site.max_cores} in all"
         return make_reason("too-big", text, f"pilotfish site set {name} max_cores={cores}")
     if missing := [(key, value) for key, value in shape.tags if site.tags.get(key) != value]:
@@ -189,7 +190,7 @@ def _of_pilots(machine: Machine, name: str, record: SiteRecord) -> Reason | None
     found = machine.site_troubles.get(name)
     if found is not None and found.code == BATCH_LIMIT:
         text = f"site {name} takes no more pilots now, and is asked again by itself; it said: {found.trouble}"
-        return make_reason("batch-limit", text, *remedies.for_limit(name, record.site, found.trouble))
+        return make_reason("batch-limit", text, *remedies.for_limit(name, machine.state.traits(record.site.backend), found.trouble))
     if found is not None:
         login = [f"pilotfish site login {name}"] if found.code == LOGIN_NEEDED else []
         return make_reason("site-trouble", f"site {name} does not answer: {found.trouble}", *login, f"pilotfish doctor {name}")
@@ -242,7 +243,7 @@ def _ways_out(machine: Machine, name: str, site: Site, coming: list[Pilot]) -> l
         if sighting is not None and sighting.runs and machine.now - sighting.since > remedies.LATE_S:
             return remedies.for_silence(name, site)
         if sighting is not None and sighting.reason and not sighting.runs:
-            return remedies.for_wait(name, site, pilot.job, sighting.reason)
+            return remedies.for_wait(name, machine.state.traits(site.backend), pilot.job, sighting.reason)
     return ["pilotfish sites"]
 
 

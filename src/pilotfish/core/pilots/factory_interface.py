@@ -8,6 +8,7 @@ from typing import Protocol
 
 from pilotfish.core.pilots.pilot_records import Pilot
 from pilotfish.core.state import State
+from pilotfish.model.backend_traits import UNKNOWN_TRAITS, BackendTraits
 from pilotfish.model.site import EXPIRED, FAILED, JOINED, RELEASED, SUBMITTED, SUCCEEDED, WITHDRAWN, PilotSize, Site, SiteEvent
 
 __all__ = ["EXPIRED", "FAILED", "JOINED", "RELEASED", "SUBMITTED", "SUCCEEDED", "WITHDRAWN", "SiteEvent"]
@@ -31,6 +32,8 @@ class SiteView:
     """So many pilots shall be kept there, because a person said so; -1: as many as pay."""
     lost_s: float = 0.0
     """So much of its time a pilot there cannot use."""
+    traits: BackendTraits = UNKNOWN_TRAITS
+    """What the backend of the site can do."""
 
 
 @dataclass(slots=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pilotfish.core.pilots.factory_interface import Demand, FactoryView, SiteView
 from pilotfish.core.pilots.pilot_records import Pilot
 from pilotfish.core.state import UNIT, State, TaskShape
-from pilotfish.model.backend_traits import kind_of
+from pilotfish.model.backend_traits import BackendTraits
 from pilotfish.model.site import LOCAL, PilotSize, Site
 from pilotfish.model.states import ACTIVE, JOINED
 from pilotfish.model.task import CORES, GPUS, MEMORY
@@ -41,6 +41,7 @@ def usable_sites(state: State) -> list[SiteView]:
             record.history,
             record.wanted,
             record.lost_s,
+            state.traits(record.site.backend),
         )
         for name, record in state.sites.items()
         if name != LOCAL and record.site is not None and record.wanted is not None and not record.site.paused and not record.held
@@ -116,7 +117,7 @@ def _fill_pilot(state: State, pilot: Pilot, work: list[WaitingTasks]) -> Waiting
     record, size = state.sites.get(pilot.site), pilot.size
     if record is None or record.site is None or record.held:
         return None
-    view = SiteView(pilot.site, record.site, [], lost_s=record.lost_s)
+    view = SiteView(pilot.site, record.site, [], lost_s=record.lost_s, traits=state.traits(record.site.backend))
     able = [
         waiting for waiting in work if could_go(waiting.shape, view) and (not size.walltime_s or waiting.shape.lasts_s <= size.walltime_s)
     ]
@@ -176,8 +177,8 @@ def could_go(shape: TaskShape, view: SiteView) -> bool:
         (not wanted or view.name in wanted)
         and view.name not in shape.lacking
         and is_long_enough(shape, site, view.lost_s)
-        and shape.nodes <= nodes_of_pilot(shape.nodes, site)
-        and (not site.max_cores or cores_of_pilot(shape, site) <= site.max_cores)
+        and shape.nodes <= nodes_of_pilot(shape.nodes, site, view.traits)
+        and (not site.max_cores or cores_of_pilot(shape, site, view.traits) <= site.max_cores)
         and (not site.cores or needs.get(CORES, 0) <= site.cores * UNIT)
         and (not site.memory or needs.get(MEMORY, 0) <= site.memory * UNIT)
         and needs.get(GPUS, 0) <= site.gpus * UNIT
@@ -196,16 +197,16 @@ def overhead_s(lost_s: float) -> float:
     return 1.1 * lost_s + 1.0 if lost_s else START_S
 
 
-def cores_of_pilot(shape: TaskShape, site: Site) -> int:
+def cores_of_pilot(shape: TaskShape, site: Site, traits: BackendTraits) -> int:
     """As far as it is known: whole machines count for nothing."""
     if site.takes_whole_machines:
         return 0
-    return (site.cores or math.ceil(size_for(shape).cores)) * nodes_of_pilot(shape.nodes, site)
+    return (site.cores or math.ceil(size_for(shape).cores)) * nodes_of_pilot(shape.nodes, site, traits)
 
 
-def nodes_of_pilot(wanted: int, site: Site) -> int:
+def nodes_of_pilot(wanted: int, site: Site, traits: BackendTraits) -> int:
     """As many as a task wants, where pilots can have several."""
-    return site.nodes if "nodes" in kind_of(site.backend).ignores else max(wanted, site.nodes)
+    return site.nodes if "nodes" in traits.ignores else max(wanted, site.nodes)
 
 
 def size_for(shape: TaskShape) -> PilotSize:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pilotfish.core.policy_interface import AssignmentProposal, CopyProposal, DelegationProposal
+from pilotfish.core.policy_interface import AssignmentProposal, CopyProposal, DelegationProposal, RetireProposal
 from pilotfish.core.state import UNIT, Task, Worker
 from pilotfish.core.tasks import multi_node, speculative_copies
 from pilotfish.model.states import JOINED, READY, RUNNING
@@ -18,6 +18,12 @@ def can_take(machine: Machine, worker: Worker) -> bool:
     """Whether a worker may be given tasks: it is connected, not draining and not in quarantine."""
     presence = machine.presence.get(worker.id)
     return presence is not None and presence.link is not None and worker.state == JOINED and not worker.quarantined_until
+
+
+def may_retire(machine: Machine, proposal: RetireProposal) -> bool:
+    """The worker is here and not draining, and people are told a reason."""
+    worker = proposal.worker
+    return machine.state.workers.get(worker.id) is worker and worker.state == JOINED and bool(proposal.reason)
 
 
 def may_assign(machine: Machine, proposal: AssignmentProposal) -> bool:

@@ -15,11 +15,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from pilotfish import plugins
 from pilotfish.backends.interface import Command, CommandOutput
 from pilotfish.config import HIDDEN
 from pilotfish.master.sites.child_process import FLOODED, environment, run_child
 from pilotfish.master.sites.ssh_connection import MISSING, SshCommand, SshConnection
-from pilotfish.model.backend_traits import kind_of
 from pilotfish.model.site import Site
 
 RECENT_COMMANDS = 200
@@ -114,7 +114,7 @@ class CommandRunner:
         if destination.startswith("-") or not argv:
             return CommandOutput(NOT_PERMITTED, stderr=f"not a command for a machine: {destination} {shlex.join(argv)}")
         if not destination:
-            return await _run_here(argv, stdin, command.patience_s, environment(kind_of(self.site.backend).hands_on, variables))
+            return await _run_here(argv, stdin, command.patience_s, environment(plugins.traits(self.site.backend).hands_on, variables))
         if variables:
             argv, stdin = ("sh", "-c", _WITH_VARIABLES, "sh", *argv), _exports(variables) + stdin
         if destination not in self._connections:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from pilotfish import plugins
 from pilotfish.errors import BadInput, PilotfishError
 from pilotfish.master.sites.local_controller import LocalController
 from pilotfish.model import effects as e
@@ -122,7 +123,6 @@ class SiteControllers:
 
     def _create(self, name: str, site: Site) -> SiteController:
         # Imported here: most pools have no sites, and start faster without these modules.
-        from pilotfish.backends.backend_registry import BACKENDS
         from pilotfish.master.sites.command_runner import CommandRunner
         from pilotfish.master.sites.site_access import RemoteSiteAccess
         from pilotfish.master.sites.site_controller import SiteController
@@ -139,7 +139,7 @@ class SiteControllers:
         runner = CommandRunner(name, site, control_directory(self._pool.directory), self._pool.diary(name))
         access = RemoteSiteAccess(name, site, runner, self._pool, self._keyring)
         access.master_address = self._address
-        controller = SiteController(name, site, BACKENDS[site.backend], access, self._master)
+        controller = SiteController(name, site, plugins.load("backends", site.backend)(), access, self._master)
         access.on_new_endpoints = controller.refresh
         return controller
 

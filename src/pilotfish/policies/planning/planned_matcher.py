@@ -230,3 +230,19 @@ def _representatives(shape: TaskShape, most: int) -> Iterable[Task]:
     for tasks in islice(shape.wanting.values(), most // 2):
         chosen.update(dict.fromkeys(islice(tasks, each)))
     return chosen
+
+
+def min_min() -> PlannedMatcher:
+    return PlannedMatcher("min-min")
+
+
+def max_min() -> PlannedMatcher:
+    return PlannedMatcher("max-min")
+
+
+def sufferage() -> PlannedMatcher:
+    return PlannedMatcher("sufferage")
+
+
+def xsufferage() -> PlannedMatcher:
+    return PlannedMatcher("xsufferage")

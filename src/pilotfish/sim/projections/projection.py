@@ -14,13 +14,13 @@ from math import exp, sqrt
 import msgspec
 import numpy as np
 
+from pilotfish import plugins
 from pilotfish.core.apply import apply
 from pilotfish.core.machine import Machine
 from pilotfish.core.pilots.factory_interface import PilotProposal
 from pilotfish.core.pilots.pilot_records import Pilot
 from pilotfish.core.state import UNIT, State, Task, Worker
 from pilotfish.core.tasks import speculative_copies
-from pilotfish.factories.factory_registry import FACTORIES
 from pilotfish.factories.provisioner import PoolProvisioner
 from pilotfish.model import effects as e
 from pilotfish.model import facts as f
@@ -31,7 +31,6 @@ from pilotfish.model.ids import INDEX_MASK
 from pilotfish.model.site import JOINED, LOCAL, PilotSize
 from pilotfish.model.states import ACTIVE, DONE
 from pilotfish.model.task import CORES
-from pilotfish.policies.policy_registry import POLICIES
 from pilotfish.sim.light_world import FIRST_LINK, LightWorld, TaskInterval
 from pilotfish.sim.projections.duration_samples import DurationSamples
 from pilotfish.sim.projections.pool_snapshot import PoolSnapshot, Variation
@@ -59,11 +58,11 @@ class Projection(LightWorld):
     def __init__(self, moment: PoolSnapshot, variation: Variation, seed: int) -> None:
         state = moment.restore()
         settings = moment.settings
-        policy = POLICIES[variation.policy or settings.policy]()
+        policy = plugins.load("policies", variation.policy or settings.policy)()
         super().__init__([self._place(state, name, moment) for name in _sites(state, variation)], Workload([]), policy, seed, keep=True)
-        factory = FACTORIES[settings.factory](settings.pilots, random.Random(seed))
+        factory = plugins.load("factories", settings.factory)(settings.pilots, random.Random(seed))
         patient = msgspec.structs.replace(settings, beat_s=3600.0, lease_s=1e9, linger_s=1e9, author_s=1e9)
-        self.machine = Machine(state, policy, PoolProvisioner(factory), patient)
+        self.machine = Machine(state, policy, PoolProvisioner(factory), patient, traits=plugins.traits_if_usable)
         self.now = self.forked_at = moment.now
         self.variation = variation
         self.guessed: dict[str, int] = {}

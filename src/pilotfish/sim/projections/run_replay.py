@@ -12,6 +12,7 @@ from itertools import accumulate, cycle
 
 import msgspec
 
+from pilotfish import plugins
 from pilotfish.core.pilots.factory_interface import PilotProposal, WithdrawalProposal
 from pilotfish.core.policy_interface import HoldProposal
 from pilotfish.core.state import UNIT, Run, State, Worker
@@ -24,7 +25,6 @@ from pilotfish.model.ids import INDEX_MASK, run_of
 from pilotfish.model.site import PilotSize
 from pilotfish.model.states import WORKER_STATES
 from pilotfish.model.task import CORES
-from pilotfish.policies.policy_registry import POLICIES
 from pilotfish.sim.light_world import CLIENT_LINK, FIRST_LINK, LightWorld
 from pilotfish.sim.projections.projection import BANDWIDTH
 from pilotfish.sim.simulated_host import SimulatedHost
@@ -127,7 +127,7 @@ class RunReplay(LightWorld):
             by = slowness.get(worker) or (state.forecasts.slowness(worker, site) if worker else 1.0)
             seconds.append(max(LEAST_S, wall_us / 1e6 / by))
         sites = dict.fromkeys(stay.worker.site for stay in present)
-        super().__init__([_place(state, name) for name in sites], Workload(seconds), POLICIES[policy](), keep=True)
+        super().__init__([_place(state, name) for name in sites], Workload(seconds), plugins.load("policies", policy)(), keep=True)
         self.machine.strategy = _Coming(present)
         self._run = run
         self._history = history

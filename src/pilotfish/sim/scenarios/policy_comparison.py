@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
+from pilotfish import plugins
 from pilotfish.errors import BadInput
 from pilotfish.model.ids import INDEX_MASK
-from pilotfish.policies.policy_registry import POLICIES
 from pilotfish.sim.light_world import LightWorld, WorldResult
 from pilotfish.sim.process_map import in_parallel
 from pilotfish.sim.scenarios.scenario_file import Scenario
@@ -61,7 +61,7 @@ class TracedWorld(LightWorld):
     """A rehearsal that is watched: which core was busy for how long, and which file came when."""
 
     def __init__(self, scenario: Scenario, policy: str, seed: int, keep: bool = False) -> None:
-        super().__init__(scenario.places, scenario.work.work(seed), POLICIES[policy](), seed, keep=keep)
+        super().__init__(scenario.places, scenario.work.work(seed), plugins.load("policies", policy)(), seed, keep=keep)
         self.busy_s = 0.0
         self.transfers: list[SimulatedTransfer] = []
         for name, place in self.places.items():

@@ -24,8 +24,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pilotfish import plugins
 from pilotfish.errors import BadInput
-from pilotfish.policies.policy_registry import POLICIES
 from pilotfish.sim.scenarios.apst_sweep import places
 from pilotfish.sim.scenarios.field_reader import FieldReader, nearest, shown
 from pilotfish.sim.scenarios.workload_generator import SHARINGS, WORK_KEYS, FileGroup, Lister, WorkloadPlan, read_work
@@ -101,10 +101,14 @@ def _policies(top: FieldReader, wanted: Sequence[str]) -> tuple[str, ...]:
 
 def read_policies(names: Sequence[Any], label: str) -> tuple[str, ...]:
     """Each once; ``all`` is all there are."""
-    found = list(POLICIES) if list(names) == ["all"] else [name.strip() if isinstance(name, str) else shown(name) for name in names]
+    found = (
+        list(plugins.names("policies"))
+        if list(names) == ["all"]
+        else [name.strip() if isinstance(name, str) else shown(name) for name in names]
+    )
     for name in found:
-        if name not in POLICIES:
-            raise BadInput(f"{label}: there is no policy {shown(name)}", nearest(name, [*POLICIES, "all"]))
+        if name not in plugins.names("policies"):
+            raise BadInput(f"{label}: there is no policy {shown(name)}", nearest(name, [*plugins.names("policies"), "all"]))
     return tuple(dict.fromkeys(found))
 
 

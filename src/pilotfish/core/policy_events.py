@@ -1,0 +1,83 @@
+"""Defines the events that a policy hears, and makes them from facts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from pilotfish.model import facts as f
+from pilotfish.model.ids import INDEX_BITS
+
+WORKER_JOINED, WORKER_DRAINING, WORKER_LEFT, WORKER_LOST = "worker-joined", "worker-draining", "worker-left", "worker-lost"
+WORKER_QUARANTINED, WORKER_RELEASED = "worker-quarantined", "worker-released"
+TASK_ADDED, TASK_ASSIGNED, TASK_STARTED, TASK_RETURNED = "task-added", "task-assigned", "task-started", "task-returned"
+ATTEMPT_FAILED, TASK_DONE, TASK_FAILED, TASK_CANCELLED = "attempt-failed", "task-done", "task-failed", "task-cancelled"
+RUN_CANCELLED = "run-cancelled"
+EVENT_KINDS = (
+    *(WORKER_JOINED, WORKER_DRAINING, WORKER_QUARANTINED, WORKER_RELEASED, WORKER_LEFT, WORKER_LOST),
+    *(TASK_ADDED, TASK_ASSIGNED, TASK_STARTED, TASK_RETURNED, ATTEMPT_FAILED, TASK_DONE, TASK_FAILED, TASK_CANCELLED, RUN_CANCELLED),
+)
+
+
+class PolicyEvent(NamedTuple):
+    """One thing that happened to a worker, a task or a run.
+
+    ``attempt-failed``: the task is tried again; ``task-failed``: it is not, or can never run. ``task-returned``: it is ready again, and
+    nobody is blamed. ``run-cancelled`` stands for all tasks of the run that had not ended."""
+
+    kind: str
+    worker: str = ""
+    """The name of the worker."""
+    task: int = 0
+    """The id of the task, as in ``Task.id``."""
+    run: int = 0
+    reason: str = ""
+    cause: str = ""
+    """One word for why an attempt failed."""
+
+
+_OF_TASKS: dict[type[f.Fact], str] = {
+    f.TasksAssigned: TASK_ASSIGNED,
+    f.TasksDelegated: TASK_ASSIGNED,
+    f.TasksStarted: TASK_STARTED,
+    f.TasksDone: TASK_DONE,
+    f.TasksReturned: TASK_RETURNED,
+    f.TasksCancelled: TASK_CANCELLED,
+    f.TasksSkipped: TASK_FAILED,
+}
+
+
+def events_of(facts: Iterable[f.Fact]) -> list[PolicyEvent]:
+    """The events that these facts tell of, in their order; facts about sites, pilots and files tell of none."""
+    events: list[PolicyEvent] = []
+    for fact in facts:
+        kind = _OF_TASKS.get(type(fact))
+        if kind is not None:
+            worker, reason = getattr(fact, "worker", ""), getattr(fact, "reason", "")
+            cause = fact.failure.cause if isinstance(fact, f.TasksSkipped) else ""
+            tasks: list[int] = getattr(fact, "tasks", [])
+            events += [PolicyEvent(kind, worker, task, task >> INDEX_BITS, reason, cause) for task in tasks]
+        elif isinstance(fact, f.TasksAdded):
+            first = (fact.run << INDEX_BITS) + fact.first
+            events += [PolicyEvent(TASK_ADDED, task=first + place, run=fact.run) for place in range(len(fact.specs))]
+        elif isinstance(fact, f.AttemptFailed):
+            failure = fact.failure
+            kind = TASK_FAILED if fact.final else ATTEMPT_FAILED
+            events.append(PolicyEvent(kind, fact.worker, fact.task, fact.task >> INDEX_BITS, failure.message, failure.cause))
+        elif isinstance(fact, f.RunCancelled):
+            events.append(PolicyEvent(RUN_CANCELLED, run=fact.run, reason=fact.reason))
+        else:
+            events += _of_worker(fact)
+    return events
+
+
+def _of_worker(fact: f.Fact) -> list[PolicyEvent]:
+    if isinstance(fact, f.WorkerJoined):
+        return [PolicyEvent(WORKER_JOINED, fact.worker)]
+    if isinstance(fact, f.WorkerDraining):
+        return [PolicyEvent(WORKER_DRAINING, fact.worker, reason=fact.reason)]
+    if isinstance(fact, f.WorkerQuarantined):
+        return [PolicyEvent(WORKER_QUARANTINED if fact.until else WORKER_RELEASED, fact.worker, reason=fact.reason)]
+    if isinstance(fact, f.WorkerEnded):
+        return [PolicyEvent(WORKER_LOST if fact.lost else WORKER_LEFT, fact.worker, reason=fact.reason)]
+    return []

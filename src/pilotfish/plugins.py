@@ -1,0 +1,341 @@
+"""Loads policies, matchers, factories, backends, applications, sweep sources and commands from entry points.
+
+Each kind is a group of entry points, such as ``pilotfish.policies``. What Pilotfish itself provides is declared here, once, and repeated
+in ``pyproject.toml`` (a test compares the two), so that a source checkout without metadata works and stale metadata does no harm.
+
+The files ``entry_points.txt`` are read here and not by ``importlib.metadata``, whose import alone takes longer than ``pilotfish --help``.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import sys
+from collections.abc import Iterator
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pilotfish.errors import BadInput, PilotfishError, did_you_mean
+
+if TYPE_CHECKING:
+    from pilotfish.model.backend_traits import BackendTraits
+
+OWN = "pilotfish"
+"""The distribution of the plug-ins that are declared here."""
+SINGULAR = {
+    "policies": "policy",
+    "matchers": "matcher",
+    "factories": "factory",
+    "backends": "backend",
+    "applications": "application",
+    "sweeps": "sweep source",
+    "commands": "command",
+}
+"""The kinds of plug-ins, and what one of each is called."""
+
+
+class BuiltInCommand(NamedTuple):
+    """A command of Pilotfish. ``pool``: whether it has the option ``--pool``; of a group of commands, those that have it."""
+
+    target: str
+    text: str
+    """The first line of its help; a test compares them."""
+    pool: bool | tuple[str, ...] = False
+
+
+SECTIONS: dict[str, dict[str, BuiltInCommand]] = {
+    "Work": {
+        "run": BuiltInCommand(
+            "pilotfish.cli.commands.run_command:run", "Run a command, a sweep, a task list, a run file or a DAGMan file.", True
+        ),
+        "attach": BuiltInCommand("pilotfish.cli.commands.attach_command:attach", "Watch a run again after you left it.", True),
+        "results": BuiltInCommand(
+            "pilotfish.cli.commands.results_command:results", "Show what the tasks gave, and save their files.", True
+        ),
+        "rerun": BuiltInCommand("pilotfish.cli.commands.control_commands:rerun", "Run the failed tasks of a run again.", True),
+    },
+    "Look": {
+        "status": BuiltInCommand("pilotfish.cli.commands.status_commands:status", "Show runs, workers and warnings on one screen.", True),
+        "tasks": BuiltInCommand("pilotfish.cli.commands.status_commands:tasks", "List the tasks of a run.", True),
+        "workers": BuiltInCommand("pilotfish.cli.commands.status_commands:workers", "List the workers and what they do.", True),
+        "sites": BuiltInCommand(
+            "pilotfish.cli.site_commands.sites_command:sites", "Show the sites, their pilots, and how they have done.", True
+        ),
+        "data": BuiltInCommand(
+            "pilotfish.cli.commands.data_command:data", "Show which files are where, what is under way, and where it came from.", True
+        ),
+        "why": BuiltInCommand(
+            "pilotfish.cli.commands.why_command:why", "Say why a task, run, worker, pilot or site is in the state it is in.", True
+        ),
+        "logs": BuiltInCommand("pilotfish.cli.commands.log_commands:logs", "Print what a task wrote.", True),
+        "tail": BuiltInCommand("pilotfish.cli.commands.log_commands:tail", "Print the end of what a task wrote, also while it runs.", True),
+    },
+    "Steer": {
+        "cancel": BuiltInCommand("pilotfish.cli.commands.control_commands:cancel", "Cancel a run, or some of its tasks.", True),
+        "pause": BuiltInCommand(
+            "pilotfish.cli.commands.control_commands:pause", "Start no more tasks of a run; those that run go on.", True
+        ),
+        "resume": BuiltInCommand("pilotfish.cli.commands.control_commands:resume", "Go on with a paused run.", True),
+        "set": BuiltInCommand(
+            "pilotfish.cli.commands.control_commands:set_options", "Change the priority, share or deadline of a run.", True
+        ),
+        "forget": BuiltInCommand(
+            "pilotfish.cli.commands.control_commands:forget", "Forget runs that have ended, with all results that the pool keeps.", True
+        ),
+        "stop": BuiltInCommand(
+            "pilotfish.cli.commands.stop_command:stop", "Stop the master and its workers, and prove that nothing is left.", True
+        ),
+        "site": BuiltInCommand(
+            "pilotfish.cli.site_commands.site_command:site",
+            "Describe the places where pilots can run, and look after them.",
+            ("exec", "log", "login", "show", "test"),
+        ),
+    },
+    "Foresee": {
+        "forecasts": BuiltInCommand(
+            "pilotfish.cli.predictions.forecasts_command:forecasts",
+            "Show what is expected of tasks, links and queues, and how wrong that was of late.",
+            True,
+        ),
+        "predict": BuiltInCommand(
+            "pilotfish.cli.predictions.predict_command:predict", "Say when a run will be over, and what the time goes into.", True
+        ),
+        "whatif": BuiltInCommand(
+            "pilotfish.cli.predictions.whatif_command:whatif",
+            "Say how much sooner a run would be over with other workers, sites or policies.",
+            True,
+        ),
+        "replay": BuiltInCommand(
+            "pilotfish.cli.predictions.replay_command:replay", "Play a run that is over once more, under another policy.", True
+        ),
+        "simulate": BuiltInCommand(
+            "pilotfish.cli.predictions.simulate_command:simulate",
+            "Compare policies in simulation: work at sites, in a table and in pictures.",
+        ),
+    },
+    "Care": {
+        "doctor": BuiltInCommand(
+            "pilotfish.cli.commands.doctor_command:doctor", "Check that everything here works, and say how to cure what does not.", True
+        ),
+        "gc": BuiltInCommand("pilotfish.cli.commands.gc_command:gc", "Find and remove what dead masters left behind."),
+        "bench": BuiltInCommand("pilotfish.cli.commands.bench_command:bench", "Measure this machine for ten seconds."),
+        "demo": BuiltInCommand("pilotfish.cli.commands.demo_command:demo", "A tour of half a minute that breaks things on purpose."),
+        "explain": BuiltInCommand("pilotfish.cli.about_commands:explain_code", "Say what an error code, or the cause of a failure, means."),
+        "completion": BuiltInCommand("pilotfish.cli.about_commands:completion", "Print the shell's completion script."),
+        "help": BuiltInCommand("pilotfish.cli.about_commands:help_of", "Print the help of a command."),
+        "version": BuiltInCommand("pilotfish.cli.about_commands:version", "Print the version."),
+    },
+}
+"""The commands of Pilotfish by the sections of its help. Commands of others are shown there too, or under More."""
+_SWEEPS, _PLANNED = "pilotfish.applications.sweeps.tables", "pilotfish.policies.planning.planned_matcher"
+BUILT_IN: dict[str, dict[str, str]] = {
+    "policies": {
+        "workqueue": "pilotfish.policies.built_in_policies:workqueue",
+        "stealing": "pilotfish.policies.built_in_policies:stealing",
+    },
+    "matchers": {
+        "near": "pilotfish.policies.matchers:LocalityMatcher",
+        "min-min": f"{_PLANNED}:min_min",
+        "max-min": f"{_PLANNED}:max_min",
+        "sufferage": f"{_PLANNED}:sufferage",
+        "xsufferage": f"{_PLANNED}:xsufferage",
+        "auto": "pilotfish.policies.planning.automatic_matcher:AutomaticMatcher",
+    },
+    "factories": {
+        "demand": "pilotfish.factories.on_demand:make_demand",
+        "simple": "pilotfish.factories.simple:make_simple",
+        "heuristic": "pilotfish.factories.heuristic:make_heuristic",
+        "hybrid": "pilotfish.factories.heuristic:make_hybrid",
+        "swift": "pilotfish.factories.swift:make_swift",
+    },
+    "backends": {
+        "ssh": "pilotfish.backends.ssh:SshBackend",
+        "slurm": "pilotfish.backends.slurm:SlurmBackend",
+        "sge": "pilotfish.backends.sge:SgeBackend",
+        "pbs": "pilotfish.backends.pbs:PbsBackend",
+        "lsf": "pilotfish.backends.lsf:LsfBackend",
+        "htcondor": "pilotfish.backends.htcondor:HtcondorBackend",
+        "kubernetes": "pilotfish.backends.kubernetes:KubernetesBackend",
+        "arc": "pilotfish.backends.arc:ArcBackend",
+    },
+    "applications": {
+        "py": "pilotfish.applications.run_file:load",
+        "dag": "pilotfish.applications.dagman.node_tasks:load_dag",
+    },
+    "sweeps": {
+        "csv": f"{_SWEEPS}:read_csv",
+        "tsv": f"{_SWEEPS}:read_csv",
+        "json": f"{_SWEEPS}:read_json",
+    },
+    "commands": {name: command.target for section in SECTIONS.values() for name, command in section.items()},
+}
+_DISPATCHER = "pilotfish.policies.dispatcher:Dispatcher"
+
+
+class PluginBroken(PilotfishError):
+    """A plug-in that is installed cannot be imported, or is not what it should be."""
+
+    code = "P1200"
+
+
+class DuplicatePlugin(PilotfishError):
+    """Two distributions provide plug-ins of one kind under one name."""
+
+    code = "P1201"
+
+
+class Plugin(NamedTuple):
+    """One entry point. ``target`` is ``module:attribute``."""
+
+    kind: str
+    name: str
+    target: str
+    distribution: str = OWN
+
+    def __str__(self) -> str:
+        return f"{self.name} = {self.target} of {self.distribution}"
+
+
+def names(kind: str) -> tuple[str, ...]:
+    """All names of a kind: first those of Pilotfish itself, then those of other distributions, sorted."""
+    return tuple(_found(kind))
+
+
+def find(kind: str, name: str) -> Plugin:
+    """The one plug-in of that name. An unknown name is the person's error; two of one name are an error that names both."""
+    plugins = _found(kind).get(check(kind, name), [])
+    if len(plugins) > 1:
+        listed = " and ".join(map(str, plugins))
+        raise DuplicatePlugin(
+            f"{len(plugins)} plug-ins are called {SINGULAR[kind]} {name!r}: {listed}",
+            f"keep one of them: pip uninstall {plugins[-1].distribution}",
+        )
+    return plugins[0]
+
+
+def nearest(kind: str, name: str) -> str:
+    """What to tell a person who gave a name that does not exist."""
+    return did_you_mean(name, names(kind)) or f"known are: {', '.join(names(kind))}"
+
+
+def load(kind: str, name: str) -> Any:
+    """Import what the entry point names. What it is called with depends on its kind: see docs/how-to/plugins.md."""
+    plugin = find(kind, name)
+    try:
+        found = _import(plugin.target)
+    except Exception as error:
+        if plugin.distribution == OWN:
+            raise
+        raise PluginBroken(
+            f"the {SINGULAR[kind]} {name!r} cannot be loaded: {type(error).__name__}: {error}\n"
+            f"entry point {name} = {plugin.target} of the distribution {plugin.distribution}",
+            f"install it anew, or remove it: pip uninstall {plugin.distribution}",
+        ) from error
+    if plugin.kind != kind:  # a matcher
+        dispatcher = _import(_DISPATCHER)
+        return lambda: dispatcher(found())
+    return found
+
+
+def check(kind: str, name: str) -> str:
+    """The name, if such a plug-in exists. Nothing is imported."""
+    if name not in names(kind):
+        raise BadInput(f"there is no {SINGULAR[kind]} {name!r}", nearest(kind, name))
+    return name
+
+
+def traits(backend: str) -> BackendTraits:
+    """What a backend can do. Nothing is known of a backend that is not installed."""
+    from pilotfish.model.backend_traits import UNKNOWN_TRAITS, BackendTraits
+
+    if backend not in _found("backends"):
+        return UNKNOWN_TRAITS
+    found = getattr(load("backends", backend), "traits", None)
+    if not isinstance(found, BackendTraits):
+        plugin = find("backends", backend)
+        raise PluginBroken(f"the backend {backend!r} ({plugin}) has no traits", "give its class an attribute traits = BackendTraits(...)")
+    return found
+
+
+def traits_if_usable(backend: str) -> BackendTraits:
+    """The same for hosts of a machine, which must not end because one backend cannot be loaded: who speaks to the site says so."""
+    from pilotfish.model.backend_traits import UNKNOWN_TRAITS
+
+    try:
+        return traits(backend)
+    except PilotfishError:
+        return UNKNOWN_TRAITS
+
+
+def forget() -> None:
+    """Look again which distributions are installed."""
+    _installed.cache_clear()
+    _found.cache_clear()
+
+
+def _import(target: str) -> Any:
+    module, _, attribute = target.partition(":")
+    found: Any = importlib.import_module(module)
+    for part in attribute.split(".") if attribute else ():
+        found = getattr(found, part)
+    return found
+
+
+# --- entry points -------------------------------------------------------------------------------------------------------------------
+
+METADATA = (".dist-info", ".egg-info")
+_ENTRY = re.compile(r"([^=\s#;][^=]*?)\s*=\s*([\w.]+(?::[\w.]+)?)\s*(?:\[.*\])?")
+
+
+@cache
+def _found(kind: str) -> dict[str, list[Plugin]]:
+    """By name. More than one plug-in of one name is a mistake, which is told to whoever wants it.
+
+    A matcher is a policy too: the dispatcher with this matcher."""
+    kinds = ("policies", "matchers") if kind == "policies" else (kind,)
+    found: dict[str, list[Plugin]] = {}
+    for plugin in (Plugin(each, name, target) for each in kinds for name, target in BUILT_IN[each].items()):
+        found.setdefault(plugin.name, []).append(plugin)
+    for plugin in sorted((plugin for plugin in _installed() if plugin.kind in kinds), key=lambda plugin: (plugin.name, plugin)):
+        found.setdefault(plugin.name, []).append(plugin)
+    return found
+
+
+@cache
+def _installed() -> tuple[Plugin, ...]:
+    """The plug-ins of all other distributions. Of a distribution that is installed twice, the first counts, as for imports."""
+    found: dict[str, list[Plugin]] = {}
+    for folder in dict.fromkeys(sys.path):
+        for distribution, path in _distributions(folder or os.curdir):
+            if distribution != OWN and distribution not in found:
+                found[distribution] = list(_entries(distribution, path))
+    return tuple(plugin for plugins in found.values() for plugin in plugins)
+
+
+def _distributions(folder: str) -> Iterator[tuple[str, str]]:
+    """The name of each distribution in a folder of ``sys.path``, and the folder of its metadata."""
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.name.endswith(METADATA):
+                    name = entry.name.rpartition(".")[0].partition("-")[0]
+                    yield re.sub(r"[-_.]+", "-", name).lower(), entry.path
+    except OSError:  # sys.path may name what is not a folder, or not there
+        return
+
+
+def _entries(distribution: str, path: str) -> Iterator[Plugin]:
+    try:
+        with open(os.path.join(path, "entry_points.txt"), encoding="utf-8", errors="replace") as file:
+            text = file.read()
+    except OSError:  # most distributions have none
+        return
+    if "[pilotfish." not in text:
+        return
+    kind = ""
+    for line in map(str.strip, text.splitlines()):
+        if line.startswith("["):
+            kind = line.strip("[] ").removeprefix("pilotfish.")
+        elif kind in SINGULAR and (entry := _ENTRY.fullmatch(line)):
+            yield Plugin(kind, entry[1], entry[2], distribution)

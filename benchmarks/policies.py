@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.harness import Options, describe_machine, write_json
+from pilotfish import plugins
 from pilotfish.model import inputs as i
 from pilotfish.model import messages as m
-from pilotfish.policies.policy_registry import POLICIES
 from pilotfish.sim.light_world import LightWorld
 from pilotfish.sim.process_map import in_parallel
 from pilotfish.sim.scenarios import apst_sweep
@@ -94,7 +94,7 @@ def play(turn: Turn) -> tuple[Turn, float]:
         places, work = draw_grid(turn.seed)
     dice = random.Random(f"error {turn.seed}")
     work.costs = [cost * wrong(turn.error, dice) for cost in work.costs]
-    world = Misjudged(places, work, POLICIES[turn.policy](), turn.seed)
+    world = Misjudged(places, work, plugins.load("policies", turn.policy)(), turn.seed)
     world.error = turn.error
     return turn, world.run().makespan_s
 

@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import Contestant, Figure, Goal, Options, Question, compare
+from pilotfish import plugins
 from pilotfish.applications.input_files import digests
 from pilotfish.core.learning.forecasts import Forecasts
-from pilotfish.policies.policy_registry import POLICIES
 from pilotfish.portable.transfer.content_cache import ContentCache
 from pilotfish.sim.light_world import LightWorld
 from pilotfish.sim.scenarios.apst_sweep import FAR, FILES, MB, MIDDLE, NEAR, SCENARIOS, places, sweep
@@ -68,7 +68,7 @@ def sites_of(scenario: str) -> list[SimulatedSite]:
 
 
 def rehearse(scenario: str, policy: str, seed: int) -> float:
-    return LightWorld(sites_of(scenario), work_of(seed), POLICIES[policy](), seed).run().makespan_s
+    return LightWorld(sites_of(scenario), work_of(seed), plugins.load("policies", policy)(), seed).run().makespan_s
 
 
 # --- for real -------------------------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import sys
 import time
 
 from benchmarks.harness import Options
-from pilotfish.policies.policy_registry import POLICIES
+from pilotfish import plugins
 from pilotfish.sim.light_world import LightWorld
 from pilotfish.sim.workload import SimulatedSite, Workload
 
@@ -24,7 +24,10 @@ def main(options: Options) -> int:
         dice = random.Random(1)
         work = Workload([dice.uniform(50.0, 150.0) for _ in range(tasks)])
         world = LightWorld(
-            [SimulatedSite("here", workers // 2), SimulatedSite("there", workers // 2)], work, POLICIES["auto"](), turn_s=TURN_S
+            [SimulatedSite("here", workers // 2), SimulatedSite("there", workers // 2)],
+            work,
+            plugins.load("policies", "auto")(),
+            turn_s=TURN_S,
         )
         began = time.process_time()
         played = world.run()

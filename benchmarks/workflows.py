@@ -11,9 +11,9 @@ import argparse
 import sys
 
 from benchmarks.harness import Options, layout, write_json
+from pilotfish import plugins
 from pilotfish.applications.wfcommons import Workflow
 from pilotfish.core.learning.forecasts import Forecasts
-from pilotfish.policies.policy_registry import POLICIES
 from pilotfish.sim.light_world import LightWorld
 from pilotfish.sim.scenarios.workflow_families import FAMILIES, family
 from pilotfish.sim.scenarios.workload_generator import unlawful, work_of
@@ -25,7 +25,7 @@ WAYS = ("list", "ranked", "second run", "hints")
 
 
 def play(workflow: Workflow, work: Workload, policy: str, cores: int, known: Forecasts | None = None) -> tuple[float, Forecasts]:
-    world = LightWorld([SimulatedSite("here", cores)], work, POLICIES[policy](), keep=True)
+    world = LightWorld([SimulatedSite("here", cores)], work, plugins.load("policies", policy)(), keep=True)
     if known is not None:
         world.machine.state.forecasts = known
     played = world.run()

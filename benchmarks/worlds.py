@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, replace
 
+from pilotfish import plugins
 from pilotfish.core.state import State, Worker
 from pilotfish.model.ids import INDEX_MASK
 from pilotfish.model.settings import PoolSettings
-from pilotfish.policies.policy_registry import POLICIES
 from pilotfish.sim.light_world import LightWorld
 from pilotfish.sim.projections.attempt_history import AttemptHistory
 from pilotfish.sim.projections.pool_snapshot import AS_IT_IS, PoolSnapshot, Variation
@@ -95,7 +95,7 @@ class World(LightWorld):
         work, self.laws, traits = draw_work(dice, sum(place.hosts * place.cores for place in places))
         self.policy_name = dice.choice(POLICY_NAMES)
         self.traits = sorted({*traits, *more})
-        super().__init__(places, work, POLICIES[self.policy_name](), seed)
+        super().__init__(places, work, plugins.load("policies", self.policy_name)(), seed)
         if dice.random() < 0.5:
             self._recall(dice)
         self.past = AttemptHistory()

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from pilotfish.policies.policy_registry import POLICIES
+from pilotfish import plugins
 from pilotfish.sim.light_world import LightWorld
 from pilotfish.sim.scenarios.apst_sweep import places, sweep
 from pilotfish.sim.scenarios.workflow_families import family
@@ -69,10 +69,10 @@ def test_a_file_comes_once_however_many_ask_for_it() -> None:
     assert link.measure()[0] == pytest.approx(100)
 
 
-@pytest.mark.parametrize("name", list(POLICIES))
+@pytest.mark.parametrize("name", plugins.names("policies"))
 def test_all_tasks_end_once_and_no_host_runs_more_than_it_has_cores_for(name: str) -> None:
     work = sweep(1, unit_s=1.0, tasks=120)
-    played = LightWorld(places("a", hosts=(6, 2, 3)), work, POLICIES[name](), 1, keep=True).run()
+    played = LightWorld(places("a", hosts=(6, 2, 3)), work, plugins.load("policies", name)(), 1, keep=True).run()
     ended = sorted(stint.task for stint in played.stints)
     assert sorted(set(ended)) == list(range(120))
     assert len(ended) == 120 or name == "stealing"
@@ -87,7 +87,7 @@ def test_all_tasks_end_once_and_no_host_runs_more_than_it_has_cores_for(name: st
 
 def test_the_same_seed_gives_the_same_play() -> None:
     def play() -> float:
-        return LightWorld(places("b", hosts=(4, 2, 2)), sweep(3, 1.0, 60), POLICIES["xsufferage"](), 3).run().makespan_s
+        return LightWorld(places("b", hosts=(4, 2, 2)), sweep(3, 1.0, 60), plugins.load("policies", "xsufferage")(), 3).run().makespan_s
 
     assert play() == play()
 
@@ -97,7 +97,7 @@ def test_a_plan_beats_self_scheduling_where_large_files_are_shared_and_ties_wher
 
     def seconds(scenario: str, policy: str) -> float:
         work = sweep(1, unit_s=1.5, tasks=402)
-        return LightWorld(places(scenario, bandwidth=30e6, hosts=(11, 3, 5)), work, POLICIES[policy](), 1).run().makespan_s
+        return LightWorld(places(scenario, bandwidth=30e6, hosts=(11, 3, 5)), work, plugins.load("policies", policy)(), 1).run().makespan_s
 
     assert seconds("a", "workqueue") > 1.3 * seconds("a", "xsufferage")
     assert seconds("a", "auto") < 1.1 * seconds("a", "xsufferage")
@@ -108,22 +108,22 @@ def test_pilots_that_wait_and_pilots_whose_time_is_over_lose_nothing() -> None:
     work = Workload([7.0] * 60)
     patient = SimulatedSite("batch", 4, wait_s=30.0, wait_spread=0.5)
     short = SimulatedSite("short", 2, walltime_s=20.0)
-    played = LightWorld([patient, short], work, POLICIES["near"](), 2, keep=True).run()
+    played = LightWorld([patient, short], work, plugins.load("policies", "near")(), 2, keep=True).run()
     assert sorted(stint.task for stint in played.stints) == list(range(60))
     assert all(stint.ended <= 20.0 + 1e-6 for stint in played.stints if stint.place == "short")
 
 
-@pytest.mark.parametrize("name", list(POLICIES))
+@pytest.mark.parametrize("name", plugins.names("policies"))
 def test_work_that_nobody_can_run_is_said_to_be_that(name: str) -> None:
     with pytest.raises(RuntimeError, match="1 tasks were left"):
-        LightWorld([SimulatedSite("small", 2)], Workload([1.0, 1.0], cores=[1, 2]), POLICIES[name]()).run()
+        LightWorld([SimulatedSite("small", 2)], Workload([1.0, 1.0], cores=[1, 2]), plugins.load("policies", name)()).run()
 
 
 @pytest.mark.parametrize("name", ["montage", "epigenomics", "cycles", "1000genome", "seismology"])
 @pytest.mark.parametrize("policy", ["workqueue", "near", "xsufferage"])
 def test_every_order_of_a_workflow_is_lawful_and_no_shorter_than_its_bounds(name: str, policy: str) -> None:
     workflow = family(name, 150, 1)
-    played = LightWorld([SimulatedSite("p", 8)], work_of(workflow), POLICIES[policy](), keep=True).run()
+    played = LightWorld([SimulatedSite("p", 8)], work_of(workflow), plugins.load("policies", policy)(), keep=True).run()
     assert not unlawful(workflow, played.stints)
     assert played.makespan_s >= workflow.least_s(8)
 
@@ -132,5 +132,7 @@ def test_the_longest_chain_goes_first_where_it_is_known() -> None:
     workflow = family("cycles", 400, 1)
     work = work_of(workflow)
     work.costs, work.kinds = list(work.seconds), ["task"] * len(work)
-    ranked, listed = (LightWorld([SimulatedSite("p", 32)], work, POLICIES[name]()).run().makespan_s for name in ("near", "workqueue"))
+    ranked, listed = (
+        LightWorld([SimulatedSite("p", 32)], work, plugins.load("policies", name)()).run().makespan_s for name in ("near", "workqueue")
+    )
     assert ranked < listed

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
+from pilotfish import plugins
 from pilotfish.core.pilots.factory_interface import Demand, FactoryView, PilotProposal, SiteEvent, SiteView, WithdrawalProposal
 from pilotfish.core.pilots.pilot_records import Pilot
 from pilotfish.core.state import State
@@ -33,7 +34,7 @@ def view(
     name: str, pilots: Sequence[Pilot] = (), history: Sequence[SiteEvent] = (), wanted: int = -1, site: Site | None = None, **about: Any
 ) -> SiteView:
     described = site or Site(**{"backend": "slurm", "cores": 1, "max_pilots": 1000, "max_queued": 1000, **about})
-    return SiteView(name, described, list(pilots), list(history), wanted)
+    return SiteView(name, described, list(pilots), list(history), wanted, traits=plugins.traits(described.backend))
 
 
 def prospect(

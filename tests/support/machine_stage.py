@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
+from pilotfish import plugins
 from pilotfish.core.apply import apply
 from pilotfish.core.check import check, fingerprint
 from pilotfish.core.machine import LIMITS, Machine, Turn
@@ -45,7 +46,7 @@ class Stage:
     # --- the machine ----------------------------------------------------------------------------------------------------------------
 
     def start(self, state: State) -> None:
-        self.machine = Machine(state, self.policy, self.strategy, self.settings, self.limits)
+        self.machine = Machine(state, self.policy, self.strategy, self.settings, self.limits, plugins.traits)
         self._take(self.machine.start(self.now))
 
     def restart(self) -> None:

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pilotfish import plugins
 from pilotfish.applications.application_manager import ApplicationManager
 from pilotfish.applications.task_list import TaskList
 from pilotfish.errors import BadInput, PilotfishError
@@ -31,6 +32,21 @@ class RunFile(NamedTuple):
     path: Path
     tasks: TaskList | None
     manager: ApplicationManager | None
+
+
+def is_application(path: str) -> bool:
+    """Whether an application plug-in reads files of this suffix."""
+    return Path(path).suffix[1:] in plugins.names("applications")
+
+
+def load_application(path: str | os.PathLike[str], arguments: Sequence[str] = ()) -> RunFile:
+    """Read a file that says what to run, by the application plug-in for its suffix."""
+    read = plugins.load("applications", Path(path).suffix[1:])
+    loaded = read(path, arguments)
+    if not isinstance(loaded, RunFile) or (loaded.tasks is None) == (loaded.manager is None):
+        plugin = plugins.find("applications", Path(path).suffix[1:])
+        raise plugins.PluginBroken(f"{plugin} gave no RunFile with either tasks or a manager", f"pip uninstall {plugin.distribution}")
+    return loaded
 
 
 def load(path: str | os.PathLike[str], arguments: Sequence[str] = ()) -> RunFile:

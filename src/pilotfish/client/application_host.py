@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from pilotfish.applications.application_manager import ApplicationManager, TaskDone, read_ending
-from pilotfish.applications.run_file import SHAPE, load
+from pilotfish.applications.run_file import SHAPE, load_application
 from pilotfish.applications.task_list import TaskEntry, TaskList
 from pilotfish.client.master_client import MasterClient
 from pilotfish.client.submission import Submission
@@ -210,7 +210,7 @@ def _die() -> None:
 def _host(client: MasterClient, uid: str, path: Path) -> int:
     run = client.open_run(uid, RunOptions())
     try:
-        loaded = load(path, _surroundings(client, run))
+        loaded = load_application(path, _surroundings(client, run))
         if loaded.manager is None:
             raise BadInput(f"run file {path.name}: it has no manager", SHAPE)
         ApplicationHost(client, run, loaded.manager).run()

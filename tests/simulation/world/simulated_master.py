@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from pilotfish import plugins
 from pilotfish.core.machine import Machine, MachineLimits, Turn
 from pilotfish.core.state import State
 from pilotfish.model import effects as e
@@ -36,7 +37,7 @@ class SimulatedMaster:
         self.doom = doom
         self.doom_fact = doom_fact
         limits = MachineLimits(ended_per_message=world.scenario.items_per_message)
-        self.machine = Machine(state, world.policy(), world.strategy(), world.scenario.settings, limits)
+        self.machine = Machine(state, world.policy(), world.strategy(), world.scenario.settings, limits, plugins.traits)
         self.links: dict[int, SimulatedLink] = {}
         self.inbox: list[i.Input] = []
         self.backlog: list[tuple[SimulatedLink | None, Any]] = []

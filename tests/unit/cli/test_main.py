@@ -14,8 +14,8 @@ import click
 import pytest
 
 import pilotfish as package
+from pilotfish import plugins
 from pilotfish.applications.python_result import HINTS
-from pilotfish.cli.main import COMMANDS
 from pilotfish.cli.main import pilotfish as group
 from pilotfish.cli.terminal.error_messages import CAUSES, EXPLANATIONS
 from pilotfish.errors import BadInput, ConnectionFailed, PilotfishError
@@ -44,16 +44,16 @@ def test_every_error_class_has_a_code_with_an_explanation_and_a_next_command() -
 
 def test_every_command_has_the_help_that_the_overview_promises() -> None:
     context = click.Context(group)
-    for name, (_, text) in COMMANDS.items():
+    for name, entry in ((name, entry) for section in plugins.SECTIONS.values() for name, entry in section.items()):
         command = group.get_command(context, name)
         assert command is not None
-        assert (command.help or "").splitlines()[0] == text, name
+        assert (command.help or "").splitlines()[0] == entry.text, name
         assert command.name == name
 
 
 def test_every_option_has_help() -> None:
     context = click.Context(group)
-    for name in COMMANDS:
+    for name in plugins.BUILT_IN["commands"]:
         command = group.get_command(context, name)
         assert command is not None
         for parameter in command.params:
@@ -70,11 +70,18 @@ def test_every_listing_has_json() -> None:
 
 
 def test_help_does_not_import_the_commands() -> None:
-    code = "import sys; from pilotfish.cli.main import invoke; invoke(['--help']); print([m for m in sys.modules if 'pilotfish' in m])"
+    code = "import sys; from pilotfish.cli.main import invoke; invoke(['--help']); print(list(sys.modules))"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = said.stdout.splitlines()[-1]
-    for heavy in ("pilotfish.master", "pilotfish.cli.commands.run_command'", "pilotfish.applications", "pilotfish.model.messages"):
+    for heavy in (
+        "pilotfish.master",
+        "pilotfish.cli.commands.run_command'",
+        "pilotfish.applications",
+        "pilotfish.client",
+        "pilotfish.model.messages",
+    ):
         assert heavy not in loaded
+    assert "importlib.metadata" not in loaded, "entry points are read without it: its import takes longer than the help"
     assert "Run a command, a sweep, a task list, a run file or a DAGMan file." in said.stdout
 
 

@@ -8,7 +8,7 @@ import click
 import pytest
 
 from pilotfish.cli.main import pilotfish as command_line
-from pilotfish.cli.terminal.pool_hints import OF_A_POOL, aimed, mean
+from pilotfish.cli.terminal.pool_hints import aimed, commands_of_pool, mean
 from tests.support.fake_session import FakeMaster
 from tests.unit.cli.conftest import CommandLine
 
@@ -26,7 +26,7 @@ def with_pool_option(group: click.Group, before: str = "") -> set[str]:
 
 
 def test_all_commands_of_a_pool_are_known() -> None:
-    assert with_pool_option(command_line) == set(OF_A_POOL)
+    assert with_pool_option(command_line) == set(commands_of_pool())
 
 
 def test_hints_name_a_pool_that_a_bare_command_would_not_mean(pilotfish: CommandLine, master: FakeMaster) -> None:

@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 
+from pilotfish import plugins
 from pilotfish.cli.site_commands.site_keys import changed
 from pilotfish.config import SITE_KEYS, make_site, read_sites
 from pilotfish.errors import BadInput
 from pilotfish.model import effects as e
 from pilotfish.model import facts as f
 from pilotfish.model import inputs as i
-from pilotfish.model.backend_traits import ANY_OPTIONS, BACKEND_NAMES, KINDS
+from pilotfish.model.backend_traits import ANY_OPTIONS
 from tests.support.machine_stage import Stage
 
 VAST = 16**5000
@@ -148,7 +149,7 @@ def test_other_directives_are_left_to_the_batch_system(backend: str, directive: 
     make_site("x", {"backend": backend, "directives": [directive], **NEEDED.get(backend, {})}, "sites.toml")
 
 
-@pytest.mark.parametrize("backend", BACKEND_NAMES)
+@pytest.mark.parametrize("backend", plugins.names("backends"))
 def test_several_nodes_are_for_those_who_have_them(backend: str) -> None:
     table = {"backend": backend, "nodes": 2, **NEEDED.get(backend, {})}
     if backend in ("slurm", "pbs", "lsf"):
@@ -158,11 +159,11 @@ def test_several_nodes_are_for_those_who_have_them(backend: str) -> None:
         assert "nodes = 2" in str(problem) and problem.hint == f"{backend} gives a pilot one node: leave nodes out"
 
 
-@pytest.mark.parametrize("backend", BACKEND_NAMES)
+@pytest.mark.parametrize("backend", plugins.names("backends"))
 def test_what_a_backend_would_not_heed_is_refused(backend: str) -> None:
     for key, value in {"queue": "q", "account": "a", "directives": ["d"]}.items():
         table = {"backend": backend, key: value, **NEEDED.get(backend, {})}
-        if key in KINDS[backend].ignores:
+        if key in plugins.traits(backend).ignores:
             assert f"leave {key} out" in refusal(table).hint
         else:
             make_site("x", table, "sites.toml")
@@ -206,7 +207,9 @@ def test_an_option_is_one_of_its_backend_and_of_its_form(backend: str, name: str
 def test_the_options_that_are_known_are_those_that_are_documented() -> None:
     page = (Path(__file__).parents[3] / "docs/reference/sites.md").read_text()
     documented = re.findall(r"^\| (\w+) \| `(\w+)` \|", page, re.MULTILINE)
-    assert sorted(documented) == sorted((backend, name) for backend, kind in KINDS.items() for name in kind.options)
+    assert sorted(documented) == sorted(
+        (backend, name) for backend in plugins.names("backends") for name in plugins.traits(backend).options
+    )
     assert all(f"`{name}`" in page for name in ANY_OPTIONS)
 
 

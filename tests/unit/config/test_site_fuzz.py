@@ -10,14 +10,14 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pilotfish.backends.backend_registry import BACKENDS
+from pilotfish import plugins
 from pilotfish.backends.interface import PilotBatch
 from pilotfish.cli.site_commands.site_keys import as_data, changed, shown
 from pilotfish.client.sites_file import with_table
 from pilotfish.config import SITE_KEYS, make_site, parse_toml
 from pilotfish.errors import BadInput
 from pilotfish.model import facts as f
-from pilotfish.model.backend_traits import ANY_OPTIONS, BACKEND_NAMES, KINDS
+from pilotfish.model.backend_traits import ANY_OPTIONS
 from pilotfish.model.site import PilotSize, Site
 
 EXAMPLES = (
@@ -39,7 +39,7 @@ EXAMPLES = (
     "no",
     "\n",
 )
-OPTIONS = sorted({*ANY_OPTIONS, *(name for kind in KINDS.values() for name in kind.options)})
+OPTIONS = sorted({*ANY_OPTIONS, *(name for backend in plugins.names("backends") for name in plugins.traits(backend).options)})
 
 texts = st.sampled_from(EXAMPLES) | st.text(max_size=20)
 numbers = st.integers() | st.integers(0, 20) | st.floats() | st.sampled_from([2**63, 10**400])
@@ -65,7 +65,7 @@ def accepted(table: Any, name: str = "x") -> Site | None:
 def use(site: Site) -> None:
     """All that is made of a site later on."""
     size = PilotSize(float(site.cores or 1), site.nodes, site.walltime_s, site.memory, float(site.gpus))
-    backend = BACKENDS[site.backend]
+    backend = plugins.load("backends", site.backend)()
     backend.submit(site, PilotBatch("pf-1", 1, size, "/home/me/pf-1", "/home/me/agent.pyz", site.hosts[0] if site.hosts else ""))
     backend.find(site, "pf-1")
     assert shown(site) and as_data("x", site)
@@ -74,14 +74,14 @@ def use(site: Site) -> None:
 
 
 def test_of_each_kind_of_site_it_is_known_how_it_is_spoken_to() -> None:
-    assert list(BACKENDS) == list(BACKEND_NAMES)
-    assert [name for name, kind in KINDS.items() if not kind.programs or not kind.harmless_word] == []
+    kinds = {name: plugins.traits(name) for name in plugins.names("backends")}
+    assert [name for name, kind in kinds.items() if not kind.programs or not kind.harmless_word] == []
 
 
 @settings(max_examples=500, deadline=None)
-@given(st.sampled_from(BACKEND_NAMES), tables)
+@given(st.sampled_from(plugins.names("backends")), tables)
 def test_any_table_is_accepted_and_can_be_used_or_is_refused_in_words(backend: str, table: dict[str, Any]) -> None:
-    needed = {name: {"image": "i", "endpoint": "https://e"}[name] for name in KINDS[backend].needs}
+    needed = {name: {"image": "i", "endpoint": "https://e"}[name] for name in plugins.traits(backend).needs}
     options = table.get("options", {})
     site = accepted({"backend": backend, **table, "options": {**needed, **options} if isinstance(options, dict) else options})
     if site is not None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from pilotfish import plugins
 from pilotfish.core.explain import remedies, task_reasons
 from pilotfish.factories.heuristic import HeuristicFactory, HeuristicSettings
 from pilotfish.factories.on_demand import DemandFactory
@@ -42,7 +43,7 @@ SLURM, SGE = Site(backend="slurm"), Site(backend="sge")
     ],
 )
 def test_a_pilot_that_waits_has_a_way_out(site: Site, words: str, first: str) -> None:
-    assert remedies.for_wait("x", site, "7", words)[0] == first
+    assert remedies.for_wait("x", plugins.traits(site.backend), "7", words)[0] == first
 
 
 HOPELESS = """PartitionConfig | PartitionNodeLimit | BadConstraints | InvalidAccount | InvalidQOS | QOSMaxCpuPerJobLimit | JobHeldAdmin
@@ -113,7 +114,10 @@ def test_a_limit_of_the_batch_system_is_told_in_its_own_words() -> None:
 
 
 def test_a_site_without_a_limit_that_is_away_for_a_while_has_another_queue_perhaps() -> None:
-    assert remedies.for_limit("x", SLURM, "Required partition not available (inactive or drain)")[0] == "pilotfish site set x queue=QUEUE"
+    assert (
+        remedies.for_limit("x", plugins.traits("slurm"), "Required partition not available (inactive or drain)")[0]
+        == "pilotfish site set x queue=QUEUE"
+    )
 
 
 def test_a_machine_that_turns_out_to_be_too_small_is_taken_once_and_its_size_is_told() -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+from pilotfish import plugins
 from pilotfish.core.pilots.factory_interface import Factory
 from pilotfish.factories.heuristic import HeuristicFactory, HeuristicSettings, HybridFactory
 from pilotfish.factories.on_demand import DemandFactory
@@ -142,24 +143,24 @@ def test_the_same_past_gives_the_same_proposal(make: Callable[[], Factory]) -> N
 
 def test_a_pilot_is_as_large_as_its_site_says_or_as_its_task_needs() -> None:
     free = Site(backend="slurm", walltime_s=60)
-    assert fit(PilotSize(cores=2.5, memory=GIB), free) == PilotSize(cores=3, walltime_s=60, memory=GIB)
+    assert fit(PilotSize(cores=2.5, memory=GIB), free, plugins.traits("slurm")) == PilotSize(cores=3, walltime_s=60, memory=GIB)
     fixed = Site(backend="slurm", cores=16, nodes=2, memory=32 * GIB, gpus=4)
-    assert fit(ONE, fixed) == PilotSize(cores=16, nodes=2, walltime_s=3600, memory=32 * GIB, gpus=4)
+    assert fit(ONE, fixed, plugins.traits("slurm")) == PilotSize(cores=16, nodes=2, walltime_s=3600, memory=32 * GIB, gpus=4)
 
 
 def test_memory_that_nobody_fixed_is_enough_for_all_tasks_that_the_cores_take() -> None:
-    size = fit(PilotSize(cores=2, memory=GIB), Site(backend="slurm", cores=8))
+    size = fit(PilotSize(cores=2, memory=GIB), Site(backend="slurm", cores=8), plugins.traits("slurm"))
     assert size is not None and size.memory == 4 * GIB
 
 
 def test_a_machine_reached_by_ssh_is_taken_whole_and_once() -> None:
     site = Site(backend="ssh", hosts=("one", "two"), max_queued=9)
-    assert fit(PilotSize(cores=64), site) == PilotSize(cores=0, walltime_s=3600)
+    assert fit(PilotSize(cores=64), site, plugins.traits("ssh")) == PilotSize(cores=0, walltime_s=3600)
     assert len(wishes(DemandFactory().propose(prospect([view("a", site=site, pilots=[queued("a")])], 9)))) == 1
 
 
 def test_a_pilot_larger_than_all_that_a_site_gives_is_never_asked_for() -> None:
-    assert fit(PilotSize(cores=8), Site(backend="slurm", max_cores=4)) is None
+    assert fit(PilotSize(cores=8), Site(backend="slurm", max_cores=4), plugins.traits("slurm")) is None
 
 
 def test_needs_of_different_kinds_share_one_pilot_if_they_fit() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pilotfish.backends import backend_registry
+from pilotfish import plugins
 from pilotfish.backends.interface import ENDED, PilotBatch
 from pilotfish.errors import BadInput
 from pilotfish.master.sites import site_access, ssh_connection
@@ -118,6 +118,17 @@ class Harbour:
             await asyncio.sleep(0.002)
 
 
+def use_backend(monkeypatch: pytest.MonkeyPatch, name: str, system: Any) -> None:
+    """Let the sites of this backend be spoken to through ``system``."""
+    load = plugins.load
+
+    def make() -> Any:
+        return system
+
+    make.traits = plugins.traits(name)  # type: ignore[attr-defined]
+    monkeypatch.setattr(plugins, "load", lambda kind, wanted: make if (kind, wanted) == ("backends", name) else load(kind, wanted))
+
+
 @pytest.fixture
 def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Harbour], Coroutine[Any, Any, None]]], Harbour]:
     """Plays a story; at its end nothing may be under way."""
@@ -127,7 +138,7 @@ def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[
     def run(story: Callable[[Harbour], Coroutine[Any, Any, None]]) -> Harbour:
         async def whole() -> Harbour:
             harbour = Harbour(tmp_path)
-            monkeypatch.setitem(backend_registry.BACKENDS, "slurm", harbour.system)
+            use_backend(monkeypatch, "slurm", harbour.system)
             monkeypatch.setattr(site_access, "RemoteSiteAccess", harbour.way)
             await story(harbour)
             harbour.system.faults, harbour.system.down = {}, None
@@ -230,7 +241,7 @@ def test_a_site_that_is_spoken_to_in_another_way_gets_another_courier_and_its_pi
     play: Any, monkeypatch: pytest.MonkeyPatch, field: str
 ) -> None:
     async def story(harbour: Harbour) -> None:
-        monkeypatch.setitem(backend_registry.BACKENDS, "sge", harbour.system)
+        use_backend(monkeypatch, "sge", harbour.system)
         harbour.describe("pond", POND)
         harbour.submit("pond-1")
         await harbour.until(harbour.jobs)

@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from pilotfish import plugins
 from pilotfish.core.data.replicas import needs
 from pilotfish.core.policy_interface import AssignmentProposal
 from pilotfish.core.state import AttemptLosses, Worker
@@ -19,7 +20,6 @@ from pilotfish.policies.planning.automatic_matcher import LOOK_S, AutomaticMatch
 from pilotfish.policies.planning.heuristics import HEURISTICS, Heuristic
 from pilotfish.policies.planning.link_estimates import TRIAL_S, LinkEstimates, is_at
 from pilotfish.policies.planning.planned_matcher import AGAIN_S, PlannedMatcher
-from pilotfish.policies.policy_registry import POLICIES
 from tests.support.machine_stage import Stage
 from tests.support.policy_stage import Idle, digest
 
@@ -159,13 +159,13 @@ def test_it_says_what_it_has_in_mind() -> None:
     assert PlannedMatcher("min-min").why(tasks[0]) == ""
 
 
-@pytest.mark.parametrize("name", list(POLICIES))
+@pytest.mark.parametrize("name", plugins.names("policies"))
 def test_without_any_worker_nothing_is_proposed_and_nothing_breaks(name: str) -> None:
     stage = Idle()
     stage.need({"large": 500 * MB}, {})
-    policy = POLICIES[name]()
+    policy = plugins.load("policies", name)()
     assert list(policy.propose(stage.outlook())) == []
-    assert policy.next_look_at(stage.outlook()) is None or policy.next_look_at(stage.outlook()) > stage.now  # type: ignore[operator]
+    assert policy.next_look_at(stage.outlook()) is None or policy.next_look_at(stage.outlook()) > stage.now
 
 
 def test_a_task_that_failed_at_the_only_worker_goes_there_again() -> None:
@@ -247,12 +247,12 @@ def test_on_bad_forecasts_nothing_is_built() -> None:
     assert not choice(stage, chooser) and "wrong" in chooser.reason
 
 
-@pytest.mark.parametrize("name", list(POLICIES))
+@pytest.mark.parametrize("name", plugins.names("policies"))
 def test_every_policy_gives_work_to_who_is_free(name: str) -> None:
     stage = Idle()
     stage.enter("a")
     stage.need({}, {})
-    (proposal,) = POLICIES[name]().propose(stage.outlook())
+    (proposal,) = plugins.load("policies", name)().propose(stage.outlook())
     assert proposal.worker.id == "a" and len(proposal.tasks) == 1
 
 

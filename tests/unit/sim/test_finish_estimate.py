@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pilotfish import plugins
 from pilotfish.core.apply import apply
 from pilotfish.core.state import State
 from pilotfish.core.state_snapshot import dump
@@ -16,7 +17,6 @@ from pilotfish.model import messages as m
 from pilotfish.model.settings import PoolSettings
 from pilotfish.model.site import LOCAL
 from pilotfish.model.task import RunOptions, TaskSpec
-from pilotfish.policies.policy_registry import POLICIES
 from pilotfish.sim.light_world import CLIENT_LINK, LightWorld
 from pilotfish.sim.projections.attempt_history import AttemptHistory
 from pilotfish.sim.projections.duration_samples import DurationSamples
@@ -33,7 +33,7 @@ class Told(LightWorld):
     beat_s = 5.0
 
     def __init__(self, places: list[SimulatedSite], work: Workload) -> None:
-        super().__init__(places, work, POLICIES["workqueue"]())
+        super().__init__(places, work, plugins.load("policies", "workqueue")())
         self.past = AttemptHistory()
         self.heard = self.past.hear
         self.begin()

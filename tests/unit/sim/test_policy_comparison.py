@@ -7,8 +7,8 @@ import signal
 
 import pytest
 
+from pilotfish import plugins
 from pilotfish.errors import BadInput, PilotfishError
-from pilotfish.policies.policy_registry import POLICIES
 from pilotfish.sim.process_map import in_parallel
 from pilotfish.sim.scenarios.policy_comparison import longest_chain_s, play, play_all, tell
 from pilotfish.sim.scenarios.scenario_file import Scenario, ScenarioOptions
@@ -36,7 +36,7 @@ def test_two_processes_find_what_one_finds() -> None:
         return {(one.policy, one.seed): one.makespan_s for one in play_all(small(), cores)}
 
     alone = found(1)
-    assert len(alone) == 2 * len(POLICIES)
+    assert len(alone) == 2 * len(plugins.names("policies"))
     assert found(2) == alone
 
 

@@ -10,12 +10,14 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from pilotfish.applications.dagman.dag_file import Dag, DagNode, NodeScript
+from pilotfish.applications.dagman.dag_file import Dag, DagNode, NodeScript, read_dag
 from pilotfish.applications.dagman.dag_text import read_lines
 from pilotfish.applications.dagman.submit_file import RETRY, SubmitDescription, read_job
+from pilotfish.applications.run_file import RunFile
 from pilotfish.applications.task_list import TaskList
 from pilotfish.errors import BadInput
 
@@ -78,6 +80,13 @@ def task_list(dag: Dag) -> TaskList:
     if not indices:
         raise BadInput(f"{dag.path}: every node is done", "Take out the DONE words; if a rescue file says so, delete it.")
     return tasks
+
+
+def load_dag(path: str | os.PathLike[str], arguments: Sequence[str] = ()) -> RunFile:
+    """Read a DAGMan file as a run file of tasks."""
+    if arguments:
+        raise BadInput(f"a DAGMan file takes no arguments, and there are some: {shlex.join(arguments)}", "Leave them out.")
+    return RunFile(Path(path).resolve(), task_list(read_dag(os.fspath(path))), None)
 
 
 def _task(dag: Dag, node: DagNode, number: int) -> NodeTask:

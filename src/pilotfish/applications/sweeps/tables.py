@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from pilotfish import plugins
 from pilotfish.applications.sweeps.axes import Axis, FileAxis, ListedValues, Row
 from pilotfish.errors import BadInput, did_you_mean
 
@@ -29,13 +30,19 @@ def read_lines(path: str) -> Axis:
 
 
 def read_table(path: str) -> Axis:
-    """A CSV, TSV or JSON table; each column is a parameter, each row one combination."""
+    """A table, read by the sweep source for its suffix, or as CSV; each column is a parameter, each row one combination."""
     file = existing_file(path, "--params-from")
-    if file.suffix == ".json":
-        names, rows = _json_table(file)
-        return _not_empty(ListedValues(names, rows), f"--params-from {path}")
-    names = _csv_names(file)
-    return _from_file(path, "--params-from", names, _csv_rows)
+    suffix = file.suffix[1:]
+    read: Callable[[str], Axis] = plugins.load("sweeps", suffix if suffix in plugins.names("sweeps") else "csv")
+    return _not_empty(read(path), f"--params-from {path}")
+
+
+def read_csv(path: str) -> Axis:
+    return _from_file(path, "--params-from", _csv_names(Path(path)), _csv_rows)
+
+
+def read_json(path: str) -> Axis:
+    return ListedValues(*_json_table(Path(path)))
 
 
 def read_column(name: str, path: str) -> Axis:
@@ -52,6 +59,10 @@ def read_column(name: str, path: str) -> Axis:
     if file.suffix in (".csv", ".tsv"):
         column = _column(file, _csv_names(file), name)
         return _from_file(path, option, (name,), lambda source: ((row[column],) for row in _csv_rows(source)))
+    if file.suffix[1:] in plugins.names("sweeps"):
+        table: Axis = plugins.load("sweeps", file.suffix[1:])(path)
+        column = _column(file, table.names, name)
+        return _not_empty(ListedValues((name,), [(row[column],) for row in table]), option)
     return _from_file(path, option, (name,), _lines_of)
 
 

@@ -19,7 +19,7 @@ import click
 from pilotfish.applications.dagman.dag_file import read_dag
 from pilotfish.applications.dagman.node_tasks import node_tasks, task_list
 from pilotfish.applications.input_files import digests
-from pilotfish.applications.run_file import RunFile, load
+from pilotfish.applications.run_file import RunFile, is_application, load_application
 from pilotfish.cli.commands.attach_command import RunOutcome, exit_status_of, follow, show_outcome
 from pilotfish.cli.commands.dag_rescue import keep_rescue
 from pilotfish.cli.commands.log_commands import show_single
@@ -157,7 +157,7 @@ def run(context: click.Context, /, **options: Any) -> int:
 def run_request(request: RunRequest) -> int:
     """Do what was asked; the exit status."""
     command = request.command
-    names_file = bool(command) and command[0].endswith((".py", ".dag")) and not request.after_dashes
+    names_file = bool(command) and is_application(command[0]) and not request.after_dashes
     if request.dag is not None or (names_file and not request.is_sweep):
         return run_any_file(request)
     if len(command) == 1 and not request.after_dashes:
@@ -308,7 +308,7 @@ BELONGS_INSIDE = {
 def run_any_file(request: RunRequest) -> int:
     """Run the run file or DAGMan file that was typed."""
     command = request.command
-    if request.dag is None and command[0].endswith(".py"):
+    if request.dag is None and not command[0].endswith(".dag"):
         return run_file(command[0], command[1:], request)
     rest = command if request.dag is not None else command[1:]
     path = str(request.dag or command[0])
@@ -324,7 +324,7 @@ def run_any_file(request: RunRequest) -> int:
 def run_file(path: str, arguments: Sequence[str], request: RunRequest) -> int:
     program = f"If it is a program: pilotfish run ... -- python {path}"
     _refuse_inner(f"a run file ({path})", f"Say it inside, for each task: tasks.add([...], cores=2). {program}", request)
-    loaded = load(path, arguments)
+    loaded = load_application(path, arguments)
     return _run_loaded(loaded, shlex.join([loaded.path.name, *arguments]), request)
 
 

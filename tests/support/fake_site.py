@@ -29,6 +29,7 @@ from pilotfish.master.sites.site_controller import SiteController
 from pilotfish.master.sites.site_pilots import MasterEndpoint
 from pilotfish.master.sites.submitted_batches import BatchRegistry, SubmittedBatch
 from pilotfish.model import inputs as i
+from pilotfish.model.backend_traits import UNKNOWN_TRAITS
 from pilotfish.model.site import PilotSize, Site
 
 PERIOD_S = 0.02
@@ -50,6 +51,8 @@ class Job:
 
 class FakeSite:
     """Backend and access in one. ``faults``: what the next commands of a kind come to, None being nothing; ``down`` holds for all."""
+
+    traits = UNKNOWN_TRAITS
 
     def __init__(self, arrays: int = 1) -> None:
         self.arrays = arrays

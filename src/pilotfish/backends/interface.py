@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
+from pilotfish.model.backend_traits import BackendTraits
 from pilotfish.model.site import PilotSize, Site
 
 Result_co = TypeVar("Result_co", covariant=True)
@@ -104,13 +105,18 @@ class PilotBatch:
 
 
 class Backend(Protocol):
-    """One kind of batch system. ``arrays``: maximum pilots per submission.
+    """One kind of batch system. ``traits``: its options, programs and variables, an attribute of the class. ``arrays``: maximum pilots per
+    submission.
 
     Methods that return a list make one exchange per machine that has to be asked. Their answers are merged; an unclear one does not spoil
     the others. "Not found" counts only if all of them are clear.
     """
 
-    arrays: int
+    @property
+    def traits(self) -> BackendTraits: ...
+
+    @property
+    def arrays(self) -> int: ...
 
     def submit(self, site: Site, batch: PilotBatch) -> CommandExchange[list[str]]:
         """Submit a batch. Answer: one job id per pilot."""

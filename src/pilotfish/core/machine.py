@@ -303,10 +303,20 @@ class Machine:
                 self.record(f.SiteHeld(proposal.site, proposal.reason))
             elif isinstance(proposal, WithdrawalProposal):
                 self._withdraw(proposal)
-            elif proposal.size.cores >= 0 and proposal.size.nodes > 0:
+            elif isinstance(proposal, PilotProposal) and self._may_request(proposal):
                 self.request_pilot(proposal)
             else:
                 self.refused_proposals += 1
+
+    def _may_request(self, proposal: PilotProposal) -> bool:
+        """A site that is paused, held or full gets no pilot, whatever a factory proposes."""
+        record = self.state.sites.get(proposal.site)
+        if proposal.size.cores < 0 or proposal.size.nodes <= 0:
+            return False
+        if record is None or record.site is None:
+            return True
+        there = sum(1 for pilot in self.state.pilots.values() if pilot.site == proposal.site and pilot.state <= ACTIVE)
+        return not record.site.paused and not record.held and there < record.site.max_pilots
 
     def request_pilot(self, wish: PilotProposal, by_hand: bool = False) -> str:
         pilot = f"{wish.site}-{self.state.next_pilot}"

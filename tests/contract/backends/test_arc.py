@@ -14,7 +14,7 @@ import pytest
 from pilotfish.backends.arc import ArcBackend
 from pilotfish.backends.interface import ENDED, QUEUED, RUNNING, CommandOutput, CommandRefused, UnclearAnswer
 from pilotfish.model.site import Site
-from tests.contract.backends.suite import BackendContract, Samples, said
+from pilotfish.testing.backend_suite import BackendContract, Samples, said
 from tests.contract.backends.transcripts import answer
 
 ARC = "arc-6.17"

@@ -9,7 +9,7 @@ import pytest
 from pilotfish.backends.htcondor import HtcondorBackend
 from pilotfish.backends.interface import ENDED, QUEUED, RUNNING, CommandOutput, CommandRefused, JobStatus, PilotBatch, UnclearAnswer
 from pilotfish.model.site import PilotSize, Site
-from tests.contract.backends.suite import BackendContract, Samples, one
+from pilotfish.testing.backend_suite import BackendContract, Samples, one
 from tests.contract.backends.transcripts import answer
 
 FOLDER = "htcondor-23.9.6"

@@ -15,7 +15,7 @@ import pytest
 from pilotfish.backends.interface import ENDED, QUEUED, RUNNING, CommandOutput, JobStatus
 from pilotfish.backends.kubernetes import KubernetesBackend, job_of
 from pilotfish.model.site import Site
-from tests.contract.backends.suite import BackendContract, Samples
+from pilotfish.testing.backend_suite import BackendContract, Samples
 from tests.contract.backends.transcripts import answer
 
 KUBE = "kubernetes-1.34.11"

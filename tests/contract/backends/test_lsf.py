@@ -10,7 +10,7 @@ import pytest
 from pilotfish.backends.interface import ENDED, QUEUED, RUNNING, CommandOutput, JobStatus, PilotBatch, UnclearAnswer
 from pilotfish.backends.lsf import LsfBackend
 from pilotfish.model.site import PilotSize, Site
-from tests.contract.backends.suite import BackendContract, Samples, one
+from pilotfish.testing.backend_suite import BackendContract, Samples, one
 from tests.contract.backends.transcripts import answer
 
 LSF = LsfBackend()

@@ -7,7 +7,7 @@ import pytest
 from pilotfish.backends.interface import ENDED, QUEUED, RUNNING, CommandOutput, CommandRefused, JobStatus, PilotBatch, UnclearAnswer
 from pilotfish.backends.sge import SgeBackend
 from pilotfish.model.site import PilotSize, Site
-from tests.contract.backends.suite import BackendContract, Samples
+from pilotfish.testing.backend_suite import BackendContract, Samples
 from tests.contract.backends.transcripts import answer
 
 FOLDER = "gridengine-8.1.9"

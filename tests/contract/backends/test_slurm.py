@@ -7,7 +7,7 @@ import pytest
 from pilotfish.backends.interface import ENDED, QUEUED, RUNNING, CommandOutput, CommandRefused, JobStatus, PilotBatch, UnclearAnswer
 from pilotfish.backends.slurm import SlurmBackend
 from pilotfish.model.site import PilotSize, Site
-from tests.contract.backends.suite import BackendContract, Samples
+from pilotfish.testing.backend_suite import BackendContract, Samples
 from tests.contract.backends.transcripts import answer
 
 PLAIN, ACCOUNTS = "slurm-22.05.8", "slurm-22.05.8-accounting"

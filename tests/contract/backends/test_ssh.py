@@ -25,7 +25,7 @@ from pilotfish.backends.interface import (
 )
 from pilotfish.backends.ssh import SshBackend
 from pilotfish.model.site import PilotSize, Site
-from tests.contract.backends.suite import BackendContract, Samples
+from pilotfish.testing.backend_suite import BackendContract, Samples
 
 BACKEND = SshBackend()
 DONE = "pilotfish: done\n"

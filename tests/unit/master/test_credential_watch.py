@@ -20,6 +20,7 @@ from pilotfish.master.sites.site_controller import SiteController
 from pilotfish.master.sites.site_pilots import MasterEndpoint
 from pilotfish.master.sites.submitted_batches import BatchRegistry, SubmittedBatch
 from pilotfish.model import inputs as i
+from pilotfish.model.backend_traits import UNKNOWN_TRAITS
 from pilotfish.model.site import CANCELLED, REFUSED, PilotSize, Site
 from tests.support.machine_stage import Stage
 
@@ -76,6 +77,7 @@ class Desk:
 class Queue:
     """A batch system that says no to whoever has no ticket."""
 
+    traits = UNKNOWN_TRAITS
     arrays = 10
 
     def __init__(self, desk: Desk) -> None:

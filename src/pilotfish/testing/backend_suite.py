@@ -1,9 +1,9 @@
-"""What every backend must hold to, whichever system it speaks to. To run it, give it samples of what the system says:
+"""Contract of a backend, as tests. Give them samples of what the batch system says:
 
     class TestMine(BackendContract):
-        samples = Samples(backend=MyBackend(), kind="mine", submitted=Answer(0, "7.1\\n7.2\\n"), jobs=("7.1", "7.2"), ...)
+        samples = Samples(backend=MyBackend(), kind="mine", submitted=CommandOutput(0, "7.1\\n7.2\\n"), jobs=("7.1", "7.2"), ...)
 
-An answer is what the command that the backend itself made would get from a real system, so take it from one.
+A sample is what a real system answers to the command that the backend made, so record it from one.
 """
 
 from __future__ import annotations
@@ -110,6 +110,12 @@ class BackendContract:
         past = backend.past(site, jobs)
         asked: list[Callable[[CommandOutput], Mapping[str, JobStatus] | Mapping[int, str]]] = [one(backend.query(site, jobs)).read]
         return [*asked, one(backend.find(site, "pf-tag-1")).read, *([past.read] if past is not None else [])]
+
+    def test_it_says_what_it_can_do(self) -> None:
+        traits = self.samples.backend.traits
+        assert traits.programs and traits.harmless_word
+        assert set(traits.needs) <= set(traits.options)
+        assert set(self.samples.options) <= set(traits.options)
 
     def test_who_does_not_answer_tells_nothing(self) -> None:
         backend, site, jobs = self.samples.backend, self.samples.site(), self.samples.jobs

@@ -37,9 +37,11 @@ def note_command_of_pool(name: str) -> None:
 
 
 def mean(pool: str | None) -> None:
-    """From now on hints are about this pool; None: about no pool in particular."""
+    """From now on hints are about this pool; None: about no pool in particular, as at the start of every command."""
     global _pool
     _pool = pool
+    if pool is None:
+        _loaded.clear()
 
 
 def aimed(text: str) -> str:

@@ -220,7 +220,7 @@ def nearest(kind: str, name: str) -> str:
 
 
 def load(kind: str, name: str) -> Any:
-    """Import what the entry point names. What it is called with depends on its kind: see docs/how-to/plugins.md."""
+    """Import what the entry point names. What it is called with depends on its kind: see the pages docs/how-to/*-plugin.md."""
     plugin = find(kind, name)
     try:
         found = _import(plugin.target)
@@ -245,6 +245,7 @@ def check(kind: str, name: str) -> str:
     return name
 
 
+@cache
 def traits(backend: str) -> BackendTraits:
     """What a backend can do. Nothing is known of a backend that is not installed."""
     from pilotfish.model.backend_traits import UNKNOWN_TRAITS, BackendTraits
@@ -272,6 +273,7 @@ def forget() -> None:
     """Look again which distributions are installed."""
     _installed.cache_clear()
     _found.cache_clear()
+    traits.cache_clear()
 
 
 def _import(target: str) -> Any:

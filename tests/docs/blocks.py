@@ -1,13 +1,14 @@
 """Code blocks of the documentation: found, checked and run.
 
-    python   a program. A first line ``# name.py`` only saves it under that name, for a command further down.
+    python   a program. A first line ``# name.py`` only saves it under that name, for a command further down, which names it or installs it.
     console  ``$ `` commands with the output they give; ``> `` continues a command; ``...`` in the output stands for anything.
              A command must succeed, unless the output shown for it begins with ``error:``; then it must fail.
     sh       a script that must succeed.
-    toml     settings: saved as config.toml in PILOTFISH_HOME for the commands further down.
+    toml     settings: saved as config.toml in PILOTFISH_HOME for the commands further down. A first line ``# name.toml`` only saves it
+             under that name.
     text     neither a program nor a command: a file format, a picture.
 
-There is no way to have a block skipped.
+``pip install .`` installs into a directory of the page's own, without a network. There is no way to have a block skipped.
 """
 
 from __future__ import annotations
@@ -24,10 +25,11 @@ from pilotfish.model.settings import PoolSettings
 
 ROOT = Path(__file__).parents[2]
 FENCE = re.compile(r"^```([^\n`]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-NAMED = re.compile(r"# ([\w.-]+\.py)\n")
+NAMED = re.compile(r"# ([\w.-]+\.(?:py|toml))\n")
 LOOKS_RUNNABLE = re.compile(r"^(\$ |>>> |import |from \w+ import |pilotfish |make |pip |python)", re.MULTILINE)
 LANGUAGES = ("python", "console", "sh", "toml", "text")
 COMMAND_S = 120
+OFFLINE_PIP = ROOT / "tests" / "support" / "offline_pip.py"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,8 @@ def check(block: Block) -> None:
         assert not LOOKS_RUNNABLE.search(block.text), f"{block}: this looks as if it could be run; make it console, sh or python"
     if block.language == "toml":
         table = tomllib.loads(block.text)
+        if NAMED.match(block.text):
+            return
         assert set(table) == {"pool"}, f"{block}: settings have one table, [pool]"
         assert set(table["pool"]) <= set(PoolSettings.__struct_fields__), f"{block}: a setting that does not exist"
     if block.language == "console":
@@ -96,6 +100,7 @@ class Scratch:
     def __init__(self, directory: Path) -> None:
         self.directory = directory / "work"
         self.home = directory / "home"
+        self.installed = directory / "site-packages"
         self.directory.mkdir()
         self.home.mkdir(mode=0o700)
         tools = Path(sys.executable).parent
@@ -106,7 +111,17 @@ class Scratch:
             "PYTHONPATH": str(ROOT),  # pages about experiments suppose a clone of the repository
             "NO_COLOR": "1",
             "PYTHONUNBUFFERED": "1",
+            "PYTHONPATH": os.pathsep.join(part for part in (str(self.installed), os.environ.get("PYTHONPATH", "")) if part),
         }
+        self._make_pip(directory / "bin")
+
+    def _make_pip(self, folder: Path) -> None:
+        """A command ``pip`` that installs what is described in the directory of the page, and needs no network."""
+        folder.mkdir()
+        script = folder / "pip"
+        script.write_text(f'#!/bin/sh\nword=$1; shift\nexec {sys.executable} {OFFLINE_PIP} "$word" {self.installed} "$@"\n')
+        script.chmod(0o755)
+        self.environment["PATH"] = f"{folder}{os.pathsep}{self.environment['PATH']}"
 
     def run(self, block: Block) -> None:
         if block.language == "python":
@@ -118,7 +133,8 @@ class Scratch:
             status, output = self._shell(f"set -e\n{block.text}")
             assert status == 0, f"{block}: exit status {status}\n{output}"
         elif block.language == "toml":
-            (self.home / "config.toml").write_text(block.text)
+            named = NAMED.match(block.text)
+            (self.directory / named[1] if named else self.home / "config.toml").write_text(block.text)
 
     def _run_python(self, block: Block) -> None:
         named = NAMED.match(block.text)
@@ -127,7 +143,8 @@ class Scratch:
         if named:
             compile(block.text, str(path), "exec")
             later = block.page.read_text().split(block.text, 1)[1]
-            assert re.search(rf"^(\$|>) .*\b{re.escape(named[1])}\b", later, re.MULTILINE), f"{block}: {named[1]} is never used below"
+            used = rf"^(\$|>) .*(\b{re.escape(named[1])}\b|\bpip install \.)"
+            assert re.search(used, later, re.MULTILINE), f"{block}: {named[1]} is never used below"
             return
         status, output = self._shell(f"{sys.executable} {path}")
         assert status == 0, f"{block}: exit status {status}\n{output}"

@@ -33,8 +33,8 @@ def test_the_command_of_a_plug_in_is_shown_in_its_section_and_runs(install: Inst
 
 def test_hints_name_the_pool_for_commands_of_plug_ins_too(install: Install, pilotfish: CommandLine) -> None:
     install("own-hints", COMMAND, commands={"hello": "own_hints:hello", "plain": "own_hints:plain"})
-    pilotfish("hello")
     pilotfish("plain")
+    pilotfish("hello")
     mean("b")
     assert aimed("pilotfish hello, pilotfish plain") == "pilotfish hello --pool b, pilotfish plain"
     mean(None)

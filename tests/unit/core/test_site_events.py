@@ -337,6 +337,21 @@ def test_the_machine_does_not_believe_a_policy_that_sends_a_run_elsewhere() -> N
     assert task.worker is not None and task.worker.id == "p"
 
 
+def test_the_machine_does_not_believe_a_factory_that_ignores_what_a_site_allows() -> None:
+    told = Told()
+    stage = Stage(strategy=told)
+    sites = {"paused": Site(backend="slurm", paused=True), "small": Site(backend="slurm", max_pilots=1), "bad": POND}
+    stage.tell(i.SitesRead(sites))
+    told.proposals = [HoldProposal("bad", "its pilots keep failing")]
+    stage.work()
+    size = PilotSize(cores=1.0)
+    told.proposals = [PilotProposal(name, size, "more") for name in (*sites, "small")]
+    told.proposals += [PilotProposal("small", PilotSize(cores=-1.0), "less"), "nonsense"]  # type: ignore[list-item]
+    stage.work()
+    assert [pilot.site for pilot in stage.machine.state.pilots.values()] == ["small"]
+    assert stage.machine.refused_proposals == 5
+
+
 # --- what is counted --------------------------------------------------------------------------------------------------------------------
 
 

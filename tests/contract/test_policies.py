@@ -69,7 +69,7 @@ class Lazy:
     def why(self, task: Task) -> str:
         return ""
 
-    def mood(self) -> str:
+    def describe(self) -> str:
         return ""
 
 

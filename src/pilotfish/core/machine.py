@@ -86,9 +86,8 @@ class Machine:
         strategy: Provisioner,
         settings: PoolSettings,
         limits: MachineLimits = LIMITS,
-        traits: Callable[[str], BackendTraits] = no_traits,
+        traits: Callable[[str], BackendTraits] = no_traits,  # by the name of the backend
     ) -> None:
-        """``traits`` describes a backend, given its name."""
         self.state = state
         state.traits = traits
         self.policy = policy

@@ -100,7 +100,7 @@ class PolicyContract:
         world.go_on(left=6)
         policy = world.machine.policy
         assert all(isinstance(policy.why(task), str) for run in world.machine.state.runs.values() for task in run.tasks)
-        assert isinstance(policy.mood(), str)
+        assert isinstance(policy.describe(), str)
 
     def test_it_can_begin_in_the_middle(self) -> None:
         """After a restart a new policy sees a state that it did not make."""

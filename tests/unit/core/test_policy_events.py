@@ -14,6 +14,7 @@ from pilotfish.model import messages as m
 from pilotfish.model.states import DONE, DRAINING, JOINED, READY
 from pilotfish.model.task import Failure, TaskSpec
 from pilotfish.policies.dispatcher import Dispatcher
+from pilotfish.policies.matchers import LocalityMatcher
 from tests.support.machine_stage import Stage
 
 
@@ -21,7 +22,7 @@ class Listener(Dispatcher):
     """Writes down what it hears, and when it was asked."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(LocalityMatcher())
         self.heard: list[str] = []
         self.events: list[PolicyEvent] = []
 
@@ -38,7 +39,7 @@ class Retiring(Dispatcher):
     """Proposes to retire whatever ``choose`` gives."""
 
     def __init__(self, choose: Callable[[PolicyView], list[RetireProposal]]) -> None:
-        super().__init__()
+        super().__init__(LocalityMatcher())
         self.choose = choose
 
     def propose(self, outlook: PolicyView) -> list[Proposal]:  # type: ignore[override]

@@ -108,10 +108,10 @@ class Scratch:
         self.environment = kept | {
             "PILOTFISH_HOME": str(self.home),
             "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}",
-            "PYTHONPATH": str(ROOT),  # pages about experiments suppose a clone of the repository
             "NO_COLOR": "1",
             "PYTHONUNBUFFERED": "1",
-            "PYTHONPATH": os.pathsep.join(part for part in (str(self.installed), os.environ.get("PYTHONPATH", "")) if part),
+            # Pages about experiments suppose a clone of the repository.
+            "PYTHONPATH": os.pathsep.join(filter(None, (str(self.installed), os.environ.get("PYTHONPATH"), str(ROOT)))),
         }
         self._make_pip(directory / "bin")
 

@@ -31,7 +31,6 @@ METAPHORS = (
 SHARED_MODULE_NAMES = ("__init__", "__main__")
 SHARED_CLASS_NAMES = {
     "Run": "the public name in the API; in the core, the state of one run",
-    "Reconnect": "the rule by which an agent, and the rule by which a client, calls its master again",
 }
 MAX_SHARED_CLASS_NAMES = 5
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from pilotfish.applications.task_list import NOTHING, TaskEntry, TaskList, TaskNeeds
-from pilotfish.client.master_connection import Interrupt, MasterConnection, Reconnect, dial
+from pilotfish.client.master_connection import Interrupt, MasterConnection, Reconnection, dial
 from pilotfish.client.pending_requests import PendingRequest, PendingRequests, Reply
 from pilotfish.client.submission import RunListener, Submission
 from pilotfish.errors import BadInput, ConnectionFailed, JournalFull, PilotfishError
@@ -71,7 +71,7 @@ class MasterClient:
         self._runs: dict[int, Submission] = {}
         self._errands = PendingRequests()
         self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        self._reconnection = Reconnect(pool_directory, revive, patience_s, Interrupt(self._wake_read, self._is_over))
+        self._reconnection = Reconnection(pool_directory, revive, patience_s, Interrupt(self._wake_read, self._is_over))
         self._poll = select.poll()
         self._poll.register(self._wake_read, select.POLLIN)
         self._thread = threading.Thread(target=self._main, name="pilotfish-client", daemon=True)

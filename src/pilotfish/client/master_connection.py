@@ -1,6 +1,6 @@
 """One proven connection to a master, as a client has it: a Unix socket, frames in, frames out, nothing that waits.
 
-``dial`` does wait: it connects, proves who we are and has the master prove that it is ours. ``Reconnect`` dials again after a connection
+``dial`` does wait: it connects, proves who we are and has the master prove that it is ours. ``Reconnection`` dials again after a connection
 broke.
 """
 
@@ -198,7 +198,7 @@ def _prove(link: MasterConnection, credentials: Credentials, timeout_s: float, i
     return link
 
 
-class Reconnect:
+class Reconnection:
     """Reaches the master again after a connection broke: at once, then after growing pauses, and not for ever.
 
     A master that dies again and again before it says anything is treated like one that is away: the pauses go on growing and its time

@@ -20,7 +20,7 @@ from pilotfish.master.endpoints import Admission, EndpointLink, EndpointRules
 from pilotfish.portable.transfer.content_cache import ContentCache
 from pilotfish.portable.transfer.content_source import FileReader
 from pilotfish.portable.transfer.incoming_content import IncomingContent
-from pilotfish.portable.transfer.transfer_client import dial_bulk, fetch, push
+from pilotfish.portable.transfer.transfer_client import dial_transfer, fetch, push
 from pilotfish.portable.transfer.transfer_server import TransferServer
 from pilotfish.portable.wire.handshake import AGENT, read_credentials
 from pilotfish.store.keyring import open_keyring
@@ -60,7 +60,7 @@ async def serve_as_master(directory: Path, source: str) -> None:
 
 
 def transfer(role: str, directory: Path, source: str, digest: str) -> None:
-    channel = dial_bulk(read_credentials(directory / "credentials.json"))
+    channel = dial_transfer(read_credentials(directory / "credentials.json"))
     size = os.stat(source).st_size
     if role == "put":
         push(channel, digest, size, source)

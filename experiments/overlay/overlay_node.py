@@ -9,7 +9,7 @@ from experiments.overlay.overlay_client import file_of
 from pilotfish.agent.node.agent_machine import AgentMachine, WorkerOffer
 from pilotfish.agent.node.attempts import Attempt
 from pilotfish.agent.node.peer_handshake import node_id
-from pilotfish.agent.node.peer_network import read_all
+from pilotfish.agent.node.peer_network import valid_contacts
 from pilotfish.agent.peers.contacts import Contact
 from pilotfish.agent.peers.site_matching import SiteMatching
 from pilotfish.agent.peers.site_member import SiteMember
@@ -81,11 +81,11 @@ class OverlayNode:
     def heard_master(self, frame: Frame) -> None:
         header, body = read_to_agent(frame)
         if header[0] == "assign":
-            self._given()
-        self.machine.heard(header, body, self.world.now)
+            self._assigned()
+        self.machine.received(header, body, self.world.now)
         self.turn()
 
-    def _given(self) -> None:
+    def _assigned(self) -> None:
         if self._ended is not None:
             self._ended.given_at = self.world.now
 
@@ -100,7 +100,7 @@ class OverlayNode:
         kind = "started" if header[0] == "beat" and header[1] else header[0]
         self.world.after(self.world.around.wan_s, self.world.master.heard_agent, self.link, kind, write_from_agent(header, parts))
 
-    def _hangup(self, reason: str) -> None:
+    def _disconnect(self, reason: str) -> None:
         raise RuntimeError(f"{self.worker} hangs up: {reason}")
 
     def _exit(self, reason: str, code: int) -> None:
@@ -132,14 +132,14 @@ class OverlayNode:
 
     # --- files ------------------------------------------------------------------------------------------------------------------------
 
-    def _stow(self, number: int, payload: Any) -> None:
+    def _upload(self, number: int, payload: Any) -> None:
         size = self.world.around.file_bytes
-        self.world.after(size / self.world.around.disk_rate, self._stowed, number, payload, size)
+        self.world.after(size / self.world.around.disk_rate, self._uploaded, number, payload, size)
 
-    def _stowed(self, number: int, payload: Any, size: int) -> None:
+    def _uploaded(self, number: int, payload: Any, size: int) -> None:
         digest = payload.decode().split()[0]
         self._has(digest, size)
-        self.machine.stowed(number, None, payload, [[digest, size, False, True, "", 0]], self.world.now)
+        self.machine.uploaded(number, None, payload, [[digest, size, False, True, "", 0]], self.world.now)
         self.turn()
 
     def _has(self, digest: str, size: int) -> None:
@@ -159,11 +159,11 @@ class OverlayNode:
         else:
             self._read_storage(digest, size)
 
-    def _unfetch(self, digest: str) -> None:
+    def _cancel_fetch(self, digest: str) -> None:
         """It comes nevertheless, and is in the cache then."""
 
-    def _unstow(self, number: int) -> None:
-        """It is put away nevertheless."""
+    def _cancel_upload(self, number: int) -> None:
+        """It is stored nevertheless."""
 
     def _holders(self, query: int, contacts: list[Contact]) -> None:
         digest, size = self._queries.pop(query)
@@ -196,38 +196,38 @@ class OverlayNode:
         if self.member is None:
             offer = self.machine.offer
             properties = worker_properties(self.worker, header[1], offer.capacity, offer.tags, offer.info)
-            work = SiteMatching(self.me, self.worker, properties, self.machine.staging.holds, offer.capacity)
-            self.member = SiteMember.new(work, self.link, now, self.world.plan.tuning)
+            matching = SiteMatching(self.me, self.worker, properties, self.machine.staging.holds, offer.capacity)
+            self.member = SiteMember.new(matching, self.link, now, self.world.plan.tuning)
         contacts, term, master = header[5:8]
-        self.member.peer.bootstrap(list(read_all(contacts)), now)
-        for contact in read_all([master] if master else []):
+        self.member.peer.bootstrap(list(valid_contacts(contacts)), now)
+        for contact in valid_contacts([master] if master else []):
             self.member.peer.appointed(term, contact, now)
         self.member.connected(now)
         self._member_turn()
 
-    def _lend(self, header: list[Any], body: Any) -> None:
+    def _delegate(self, header: list[Any], body: Any) -> None:
         assert self.member is not None
-        self.member.work.lent(header, bytes(body), self.world.now)
+        self.member.matching.delegated(header, bytes(body), self.world.now)
         self._member_turn()
 
-    def _unlend(self, items: list[list[int]], back: bool) -> None:
+    def _drop_delegated(self, items: list[list[int]], back: bool) -> None:
         if self.member is not None:
-            self.member.work.dropped(items, back, self.world.now)
+            self.member.matching.dropped(items, back, self.world.now)
             self._member_turn()
 
-    def _room(self, free: dict[str, float]) -> None:
+    def _report_free(self, free: dict[str, float]) -> None:
         assert self.member is not None
-        self.member.work.has_room(free, self.world.now)
+        self.member.matching.free_changed(free, self.world.now)
         self._member_turn()
 
     def heard_peer(self, sender: Contact, header: Any, body: bytes) -> None:
         if self.member is None:
             return
         self.peer_messages += 1
-        measured = header[0] in MATCHING and self.member.work.is_master and not self.world.around.message_s
+        measured = header[0] in MATCHING and self.member.matching.is_site_master and not self.world.around.message_s
         if measured:
             self.world.stopwatch.begin()
-        self.member.heard(sender, header, body, self.world.now)
+        self.member.received(sender, header, body, self.world.now)
         self._member_turn(measured)
 
     def _member_turn(self, measured: bool = False) -> None:
@@ -259,12 +259,12 @@ class OverlayNode:
         arrives_at = self._said_at + world.around.lan_s
         for effect in effects:
             kind = effect[0]
-            if kind == "tell":
+            if kind == "send_to_peer":
                 header = json.loads(json.dumps(effect[2])) if world.plan.through_json else effect[2]
                 body = b"".join(effect[3]) if effect[3] else b""
                 world.at(arrives_at, world.nodes[effect[1].node].heard_peer, self.me, header, body)
-            elif kind == "given":
-                world.at(self._said_at, self._take_given, effect[1], effect[2])
+            elif kind == "assigned":
+                world.at(self._said_at, self._take_assigned, effect[1], effect[2])
             elif kind == "send":
                 world.at(self._said_at, self._say, effect[1])
             elif kind == "alive":
@@ -272,11 +272,11 @@ class OverlayNode:
             elif kind == "holders":
                 world.at(self._said_at, self._holders, effect[1], effect[2])
 
-    def _take_given(self, header: Any, body: Any) -> None:
-        self._given()
-        self.machine.given(header, body, self.world.now)
+    def _take_assigned(self, header: Any, body: Any) -> None:
+        self._assigned()
+        self.machine.assigned_by_peer(header, body, self.world.now)
         self.turn()
 
     def _say(self, header: Any) -> None:
-        self.machine.say(header, self.world.now)
+        self.machine.send_to_master(header, self.world.now)
         self.turn()

@@ -138,7 +138,7 @@ def test_everything_the_machine_sends_is_understood_by_the_master() -> None:
         headers.extend(effect[1] for effect in machine.turn(now) if effect[0] == "send")
 
     def tell(message: Any) -> None:
-        machine.heard(json.loads(wire.encode(message)), b"", 0.0)
+        machine.received(json.loads(wire.encode(message)), b"", 0.0)
 
     turn(0.0)
     machine.linked(1, 0.0)

@@ -279,7 +279,7 @@ def test_a_calling_agent_hangs_up_works_and_calls_with_its_results(master: FakeM
 def test_it_leaves_when_its_time_is_over(unix_master: FakeMaster) -> None:
     with running_agent(unix_master, "--ends-in", "8") as agent:
         unix_master.wait_for(wire.Hello)
-        assert "time of this pilot is nearly over" in unix_master.wait_for(wire.Draining).reason
+        assert "walltime of this pilot is nearly over" in unix_master.wait_for(wire.Draining).reason
         unix_master.wait_for(wire.Leave)
         assert agent.wait()[0] == 0
 

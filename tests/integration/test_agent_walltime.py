@@ -54,7 +54,7 @@ def test_a_signal_that_comes_to_the_tasks_of_a_pilot_first_and_then_to_itself_fa
         eventually(lambda: not any(alive(pid) for pid in tasks), "the task is dead")
         os.kill(itself, signal.SIGTERM)
         os.kill(itself, signal.SIGCONT)
-        assert "told to end" in master.wait_for(wire.Leave).reason
+        assert "stopped by a signal" in master.wait_for(wire.Leave).reason
         agent.wait()
     assert not master.results
 
@@ -66,7 +66,7 @@ def test_an_agent_goes_in_order_whatever_notice_its_batch_system_gives(master: F
         master.wait_for(wire.Hello)
         for pid in (agent.process.pid, agent.pid):
             os.kill(pid, notice)
-        assert "told to end" in master.wait_for(wire.Leave).reason
+        assert "stopped by a signal" in master.wait_for(wire.Leave).reason
         assert agent.wait()[0] == 0
 
 

@@ -51,8 +51,8 @@ class Site:
     def end(self) -> None:
         for agent in self._agents:
             agent.leave()
-            assert agent._porter is not None
-            agent._porter.close()
+            assert agent._transfer_server is not None
+            agent._transfer_server.close()
 
     def introduce(self, agent: PeerNetwork, *others: PeerNetwork, term: int = 0, master: PeerNetwork | None = None) -> None:
         contacts = [contact_of(other).wire for other in others]
@@ -185,7 +185,7 @@ def test_who_has_reached_us_is_not_dead_because_we_cannot_reach_it(site: Site, m
 
 
 def test_a_link_that_something_comes_by_is_in_use(site: Site, agent: PeerNetwork, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peers_module, "MOST_LINKS", 2)
+    monkeypatch.setattr(peers_module, "MAX_LINKS", 2)
     first, second = site.friend(agent, "first"), site.friend(agent, "second")
     assert second.answers(1)
     first.say("reign", 0)  # that is not answered
@@ -196,7 +196,7 @@ def test_a_link_that_something_comes_by_is_in_use(site: Site, agent: PeerNetwork
 
 
 def test_a_sites_master_keeps_more_links_than_others(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peers_module, "MOST_LINKS", 2)
+    monkeypatch.setattr(peers_module, "MAX_LINKS", 2)
     agent = site.agent("agent")
     site.introduce(agent, term=1, master=agent)
     friends = [site.friend(agent, f"friend{number}") for number in range(5)]
@@ -204,19 +204,19 @@ def test_a_sites_master_keeps_more_links_than_others(site: Site, monkeypatch: py
     assert len(agent._links) == len(friends)
 
 
-def test_a_peer_that_gives_what_is_no_work_is_hung_up_on_and_gets_no_receipt(site: Site, agent: PeerNetwork) -> None:
-    given: list[Any] = []
-    agent.tell = lambda kind, *what: given.append(what) if kind == "given" else None
+def test_a_peer_that_sends_a_malformed_assignment_is_disconnected_and_gets_no_receipt(site: Site, agent: PeerNetwork) -> None:
+    assigned: list[Any] = []
+    agent.notify = lambda kind, *what: assigned.append(what) if kind == "assigned_by_peer" else None
     task = [1, 1, 5, 4, 0, 0, [], []]
     good = site.friend(agent, "good")
     good.say("assign", [], [task], body=b"code")
-    eventually(lambda: given)
+    eventually(lambda: assigned)
     for rows, body in (([[*task, 1]], b"code"), ([task[:3]], b""), ([["x", *task[1:]]], b"code"), ([task], b"short"), (5, b"")):
         friend = site.friend(agent, "bad")
         friend.say("assign", [], rows, body=body)
         eventually(friend.is_hung_up_on)
         assert not any(header[0] == "got" for header in friend.heard)
-    assert len(given) == 1
+    assert len(assigned) == 1
 
 
 # --- contents -------------------------------------------------------------------------------------------------------------------------
@@ -262,7 +262,7 @@ def test_a_bulk_connection_is_used_for_the_next_content_too_unless_it_has_ended(
         ends.append(channel.connection)
         if number == 1:
             channel.abort()
-        asker.give_back(contact_of(agent), channel)
+        asker.release_channel(contact_of(agent), channel)
     assert ends[0] is ends[1] and ends[1] is not ends[2]
     assert [end.fileno() < 0 for end in ends] == [True, True, False], "what is no good any more is closed"
 
@@ -270,9 +270,9 @@ def test_a_bulk_connection_is_used_for_the_next_content_too_unless_it_has_ended(
 def test_others_are_not_sent_to_a_peer_that_has_gone(site: Site, agent: PeerNetwork) -> None:
     friend, identity = site.friend(agent, "friend"), site.identity("friend")
     bulk = dial_peer(contact_of(agent), identity, ["bulk", [identity.name, NOBODY]])
-    eventually(lambda: identity.name in agent._shelf._contacts)
+    eventually(lambda: identity.name in agent._content_source._contacts)
     friend.link.close()
-    eventually(lambda: identity.name not in agent._shelf._contacts)
+    eventually(lambda: identity.name not in agent._content_source._contacts)
     bulk.close()
 
 
@@ -291,7 +291,7 @@ def stranger_at(agent: PeerNetwork, secured: bool = True) -> socket.socket:
 def test_a_stranger_that_says_a_byte_now_and_then_is_shown_out_in_time(
     site: Site, agent: PeerNetwork, secured: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(peers_module, "DOOR_S", SHORT_S)
+    monkeypatch.setattr(peers_module, "HANDSHAKE_TIMEOUT_S", SHORT_S)
     with stranger_at(agent, secured) as stranger:
         words = iter(b"\0\0\xf0\0\0\0\0\0" if secured else b"\x16\x03\x01\xf0\0\x01\0")
 
@@ -309,8 +309,8 @@ def test_a_stranger_that_says_a_byte_now_and_then_is_shown_out_in_time(
 def test_the_stranger_that_has_stood_longest_in_the_door_makes_room_for_a_friend(
     site: Site, agent: PeerNetwork, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(peers_module, "DOOR_S", LONG_S)
-    monkeypatch.setattr(peers_module, "MOST_STRANGERS", 2)
+    monkeypatch.setattr(peers_module, "HANDSHAKE_TIMEOUT_S", LONG_S)
+    monkeypatch.setattr(peers_module, "MAX_UNAUTHENTICATED", 2)
     strangers = [stranger_at(agent, secured=False) for _ in range(4)]
     assert site.friend(agent, "friend").answers(1)
     assert [stranger.recv(1) for stranger in strangers[:3]] == [b""] * 3
@@ -330,5 +330,5 @@ def test_a_proof_that_is_none_is_no_news(agent: PeerNetwork, proof: list[Any], m
         for buffer in frame_buffers(["prove", 1, "peer", *proof], []):
             stranger.sendall(buffer)
         assert stranger.recv(4096) == b""
-    eventually(lambda: not agent._strangers)
+    eventually(lambda: not agent._unauthenticated)
     assert failures == []

@@ -16,26 +16,26 @@ import pytest
 
 from pilotfish.portable.transfer.content_cache import ContentCache
 from pilotfish.portable.transfer.content_source import FileReader
-from pilotfish.portable.transfer.transfer_client import ask, dial_bulk, fetch, push, take
+from pilotfish.portable.transfer.transfer_client import ask, dial_transfer, fetch, push, take
 from pilotfish.portable.transfer.transfer_protocol import ConnectionCut, TransferChannel
 from pilotfish.portable.wire.frame_link import FrameLink, LinkLost, dial
 from tests.support.scripted_master import eventually
-from tests.support.transfer_stage import KEY_ID, MOST_BYTES, Door, Files, Scissors, digest_of, open_door, random_bytes
+from tests.support.transfer_stage import KEY_ID, MOST_BYTES, Files, Scissors, TransferEndpoint, digest_of, open_endpoint, random_bytes
 
 MIB = 1024 * 1024
 PATIENCE_S = 120.0
 
 
 @pytest.fixture
-def shelf(tmp_path: Path) -> Files:
+def source(tmp_path: Path) -> Files:
     (tmp_path / "shelf").mkdir()
     return Files(tmp_path / "shelf")
 
 
 @pytest.fixture
-def door(tmp_path: Path, shelf: Files) -> Iterator[Door]:
+def endpoint(tmp_path: Path, source: Files) -> Iterator[TransferEndpoint]:
     (tmp_path / "door").mkdir()
-    with open_door(tmp_path / "door", shelf) as opened:
+    with open_endpoint(tmp_path / "door", source) as opened:
         yield opened
 
 
@@ -45,8 +45,8 @@ def cache(tmp_path: Path) -> ContentCache:
 
 
 @pytest.fixture
-def scissors(door: Door) -> Iterator[Scissors]:
-    made = Scissors(door.endpoint["port"])
+def scissors(endpoint: TransferEndpoint) -> Iterator[Scissors]:
+    made = Scissors(endpoint.address["port"])
     yield made
     made.close()
 
@@ -67,11 +67,11 @@ def in_thread(work: Any) -> threading.Thread:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_get_that_is_cut_anywhere_goes_on_until_it_is_intact(
-    door: Door, shelf: Files, cache: ContentCache, scissors: Scissors, seed: int
+    endpoint: TransferEndpoint, source: Files, cache: ContentCache, scissors: Scissors, seed: int
 ) -> None:
     chance = random.Random(seed)
     data = random_bytes(seed, 7 * MIB + 13)
-    digest = shelf.add(data)
+    digest = source.add(data)
     offsets: list[int] = []
     place = ""
     while not place:
@@ -79,7 +79,7 @@ def test_a_get_that_is_cut_anywhere_goes_on_until_it_is_intact(
         with cache.incoming(digest, len(data)) as incoming:
             offsets.append(incoming.offset)
             try:
-                place = fetch(door.dial(port=scissors.port), digest, len(data), incoming)
+                place = fetch(endpoint.dial(port=scissors.port), digest, len(data), incoming)
             except (LinkLost, ConnectionCut):
                 continue
     assert Path(place).read_bytes() == data
@@ -89,25 +89,25 @@ def test_a_get_that_is_cut_anywhere_goes_on_until_it_is_intact(
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_put_that_is_cut_anywhere_goes_on_until_it_is_kept(
-    door: Door, shelf: Files, scissors: Scissors, tmp_path: Path, seed: int
+    endpoint: TransferEndpoint, source: Files, scissors: Scissors, tmp_path: Path, seed: int
 ) -> None:
     chance = random.Random(seed)
     data = random_bytes(seed, 7 * MIB + 13)
     digest = digest_of(data)
     (tmp_path / "made").write_bytes(data)
     tries = 0
-    while not shelf.cache.has(digest, len(data)):
+    while not source.cache.has(digest, len(data)):
         tries += 1
         # What was cut off may still be on its way to the disk: then the next one is told to come again.
-        eventually(lambda: shelf.cache.coming(digest) is None)
+        eventually(lambda: source.cache.arriving(digest) is None)
         scissors.allowance = chance.randrange(1000, 1000 + tries * 100_000)
         try:
-            push(door.dial(port=scissors.port), digest, len(data), str(tmp_path / "made"))
+            push(endpoint.dial(port=scissors.port), digest, len(data), str(tmp_path / "made"))
         except (LinkLost, ConnectionCut):
             continue
     assert tries > 5
-    assert Path(shelf.cache.take(digest, len(data)) or "").read_bytes() == data
-    assert door.porter.by_digest[digest].into == len(data), "nothing was taken twice"
+    assert Path(source.cache.take(digest, len(data)) or "").read_bytes() == data
+    assert endpoint.server.by_digest[digest].into == len(data), "nothing was taken twice"
 
 
 # --- the hand-over -------------------------------------------------------------------------------------------------------------------
@@ -115,39 +115,39 @@ def test_a_put_that_is_cut_anywhere_goes_on_until_it_is_kept(
 
 @pytest.mark.parametrize("tls", [True, False], ids=["tls", "unix"])
 @pytest.mark.parametrize("first", [1, 20, 100, 250])
-def test_nothing_that_was_sent_ahead_is_lost(tmp_path: Path, shelf: Files, cache: ContentCache, tls: bool, first: int) -> None:
+def test_nothing_that_was_sent_ahead_is_lost(tmp_path: Path, source: Files, cache: ContentCache, tls: bool, first: int) -> None:
     contents = [random_bytes(number, 100_000) for number in range(3)]
-    digests = [shelf.add(data) for data in contents]
+    digests = [source.add(data) for data in contents]
     (tmp_path / "door").mkdir()
-    with open_door(tmp_path / "door", shelf, tls=tls) as door:
-        connection = dial(door.credentials()).connection
+    with open_endpoint(tmp_path / "door", source, tls=tls) as endpoint:
+        connection = dial(endpoint.credentials()).connection
         channel = TransferChannel(connection)
         ahead = framed(["bulk"]) + b"".join(framed(["get", digest, 100_000, 0, False]) for digest in digests)
         connection.sendall(ahead[:first])
         connection.sendall(ahead[first:])
         for digest, data in zip(digests, contents, strict=True):
             assert Path(take(channel, len(data), cache.incoming(digest, len(data)))).read_bytes() == data
-        assert door.closed == 0 and not door.doorman.unproven and not door.heard
-        assert door.porter.by_asker[KEY_ID].out == 300_000
+        assert endpoint.closed == 0 and not endpoint.doorman.unproven and not endpoint.heard
+        assert endpoint.server.by_asker[KEY_ID].out == 300_000
         channel.close()
 
 
-def test_a_connection_on_which_nothing_is_asked_takes_no_memory(door: Door, shelf: Files, cache: ContentCache) -> None:
+def test_a_connection_on_which_nothing_is_asked_takes_no_memory(endpoint: TransferEndpoint, source: Files, cache: ContentCache) -> None:
     data = random_bytes(1, MIB)
-    channel = door.dial()
-    ask(channel, shelf.add(data), len(data), 0)
+    channel = endpoint.dial()
+    ask(channel, source.add(data), len(data), 0)
     while channel.receive()[0] != ["end", MIB]:
         pass
-    (visitor,) = eventually(lambda: list(door.porter._idle.values()))
+    (visitor,) = eventually(lambda: list(endpoint.server._idle.values()))
     theirs: Any = visitor.channel
     assert not any(len(buffer) for buffer in (*theirs._pieces, theirs._small, theirs.connection._room))
     channel.close()
 
 
-def test_the_stream_goes_on_without_a_word_of_tls(door: Door, shelf: Files, cache: ContentCache) -> None:
+def test_the_stream_goes_on_without_a_word_of_tls(endpoint: TransferEndpoint, source: Files, cache: ContentCache) -> None:
     data = random_bytes(1, MIB)
-    digest = shelf.add(data)
-    channel = door.dial()
+    digest = source.add(data)
+    channel = endpoint.dial()
     for _ in range(3):
         ask(channel, digest, len(data), MIB - 10)
         assert channel.receive()[0] == ["piece", MIB - 10]
@@ -155,38 +155,40 @@ def test_the_stream_goes_on_without_a_word_of_tls(door: Door, shelf: Files, cach
     channel.close()
 
 
-def test_who_has_said_hello_gets_no_bulk_connection(door: Door) -> None:
-    link = dial(door.credentials())
+def test_who_has_said_hello_gets_no_bulk_connection(endpoint: TransferEndpoint) -> None:
+    link = dial(endpoint.credentials())
     link.connection.settimeout(PATIENCE_S)
     link.connection.sendall(framed(["beat", []]) + framed(["bulk"]))
     assert hangs_up(link)
-    eventually(lambda: door.closed == 1)
-    assert "a connection for contents was not to be expected" in door.complaints[0]
+    eventually(lambda: endpoint.closed == 1)
+    assert "a connection for contents was not to be expected" in endpoint.problems[0]
 
 
-def test_a_master_without_a_porter_gives_no_bulk_connection(door: Door) -> None:
-    door.doorman.transfer_server = None
-    link = dial(door.credentials())
+def test_a_master_without_a_transfer_server_refuses_transfers(endpoint: TransferEndpoint) -> None:
+    endpoint.doorman.transfer_server = None
+    link = dial(endpoint.credentials())
     link.connection.settimeout(PATIENCE_S)
     link.connection.sendall(framed(["bulk"]))
     assert hangs_up(link)
 
 
-def test_a_stranger_gets_no_bulk_connection(door: Door) -> None:
+def test_a_stranger_gets_no_bulk_connection(endpoint: TransferEndpoint) -> None:
     class Stranger:
-        key_id, key, endpoints = KEY_ID, b"wrong", [door.endpoint]
+        key_id, key, endpoints = KEY_ID, b"wrong", [endpoint.address]
 
     with pytest.raises(Exception, match="wrong or revoked key"):
         dial(Stranger())  # type: ignore[arg-type]
-    assert not door.porter.by_asker
+    assert not endpoint.server.by_asker
 
 
-def test_a_pilots_key_asks_for_workers_of_that_pilot_only(door: Door, shelf: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pilots_key_asks_for_workers_of_that_pilot_only(
+    endpoint: TransferEndpoint, source: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
     askers: list[str] = []
-    monkeypatch.setattr(shelf, "incoming", lambda asker, digest, size: askers.append(asker))
-    door.doorman.pilot_of = {"its": "test", "anothers": "other", "by hand": ""}.get
+    monkeypatch.setattr(source, "incoming", lambda asker, digest, size: askers.append(asker))
+    endpoint.doorman.pilot_of = {"its": "test", "anothers": "other", "by hand": ""}.get
     for worker in ("its", "unknown", "", "anothers", "by hand"):
-        channel = dial_bulk(door.credentials(), worker)
+        channel = dial_transfer(endpoint.credentials(), worker)
         channel.send(["put", digest_of(b""), 0])
         if worker in ("anothers", "by hand"):
             with pytest.raises(ConnectionCut):
@@ -195,17 +197,17 @@ def test_a_pilots_key_asks_for_workers_of_that_pilot_only(door: Door, shelf: Fil
             assert channel.receive()[0] == ["from", 0]
         channel.close()
     assert askers == ["its", KEY_ID, KEY_ID]
-    assert any("worker anothers is of pilot other" in text for text in door.complaints)
+    assert any("worker anothers is of pilot other" in text for text in endpoint.problems)
 
 
-@pytest.mark.parametrize("call", [dial, dial_bulk])
-def test_who_finds_no_master_says_where_it_looked(door: Door, call: Any) -> None:
+@pytest.mark.parametrize("call", [dial, dial_transfer])
+def test_who_finds_no_master_says_where_it_looked(endpoint: TransferEndpoint, call: Any) -> None:
     with pytest.raises(LinkLost, match=r"127\.0\.0\.1:1: .*refused"):
-        call(door.credentials(port=1))
+        call(endpoint.credentials(port=1))
     with pytest.raises(LinkLost, match="unknown kind 'pigeon'"):
-        call(door.credentials(kind="pigeon"))
+        call(endpoint.credentials(kind="pigeon"))
     with pytest.raises(LinkLost, match="its certificate is not the one we know"):
-        call(door.credentials(fingerprint="0" * 64))
+        call(endpoint.credentials(fingerprint="0" * 64))
 
 
 def hangs_up(link: FrameLink) -> bool:
@@ -218,17 +220,17 @@ def hangs_up(link: FrameLink) -> bool:
     return True
 
 
-# --- many at once ----------------------------------------------------------------------------------------------------------------------
+# --- many at once --------------------------------------------------------------------------------------------------------------------
 
 
-def test_one_that_reads_slowly_does_not_hold_up_another(door: Door, shelf: Files, cache: ContentCache) -> None:
+def test_one_that_reads_slowly_does_not_hold_up_another(endpoint: TransferEndpoint, source: Files, cache: ContentCache) -> None:
     data = random_bytes(2, 32 * MIB)
-    digest = shelf.add(data)
-    slow, quick = door.dial(), door.dial()
+    digest = source.add(data)
+    slow, quick = endpoint.dial(), endpoint.dial()
     ask(slow, digest, len(data), 0)
     slow.receive()
     assert Path(fetch(quick, digest, len(data), cache.incoming(digest, len(data)))).read_bytes() == data
-    traffic = door.porter.by_digest[digest]
+    traffic = endpoint.server.by_digest[digest]
     assert traffic.out < 2 * len(data), "the slow one has not taken all of it"
     offset = MIB
     while offset < len(data):
@@ -254,37 +256,37 @@ def test_idle_connections_take_no_thread_and_askers_wait_for_their_turn(tmp_path
 
     (tmp_path / "shelf").mkdir()
     (tmp_path / "door").mkdir()
-    shelf = Slow(tmp_path / "shelf")
-    digests = [shelf.add(random_bytes(number, 1000)) for number in range(8)]
-    with open_door(tmp_path / "door", shelf, most_streams=1) as door:
-        channels = [door.dial() for _ in digests]
+    source = Slow(tmp_path / "shelf")
+    digests = [source.add(random_bytes(number, 1000)) for number in range(8)]
+    with open_endpoint(tmp_path / "door", source, max_streams=1) as endpoint:
+        channels = [endpoint.dial() for _ in digests]
         assert streams() == 0
         ask(channels[0], digests[0], 1000, 0)
-        eventually(lambda: shelf.order == digests[:1])
+        eventually(lambda: source.order == digests[:1])
         for number in range(1, 8):
             ask(channels[number], digests[number], 1000, 0)
-            eventually(lambda: len(door.porter._asking) == number)  # noqa: B023
-        assert shelf.order == digests[:1] and streams() == 1
-        shelf.gate.release(8)
+            eventually(lambda: len(endpoint.server._waiting) == number)  # noqa: B023
+        assert source.order == digests[:1] and streams() == 1
+        source.gate.release(8)
         for number, digest in enumerate(digests):
             take(channels[number], 1000, cache.incoming(digest, 1000))
-        assert shelf.order == digests
+        assert source.order == digests
         for channel in channels:
             channel.close()
-        eventually(lambda: not door.porter._visitors, "those who have gone are forgotten")
+        eventually(lambda: not endpoint.server._connections, "those who have gone are forgotten")
 
 
 def streams() -> int:
     names = [thread.name for thread in threading.enumerate()]
-    return sum(name.startswith("bulk-") and name[5:].isdigit() for name in names)
+    return sum(name.startswith("transfer-") and name[9:].isdigit() for name in names)
 
 
-def test_a_porter_that_closes_cuts_everything(tmp_path: Path, shelf: Files, cache: ContentCache) -> None:
+def test_a_transfer_server_that_closes_cuts_everything(tmp_path: Path, source: Files, cache: ContentCache) -> None:
     data = random_bytes(3, 32 * MIB)
-    digest = shelf.add(data)
+    digest = source.add(data)
     (tmp_path / "door").mkdir()
-    with open_door(tmp_path / "door", shelf) as door:
-        busy, idle = door.dial(), door.dial()
+    with open_endpoint(tmp_path / "door", source) as endpoint:
+        busy, idle = endpoint.dial(), endpoint.dial()
         ask(busy, digest, len(data), 0)
         busy.receive()
     with pytest.raises(ConnectionCut):
@@ -302,20 +304,20 @@ def is_cut(channel: TransferChannel) -> bool:
         return True
 
 
-def test_beats_are_answered_beside_four_streams(door: Door, shelf: Files, tmp_path: Path) -> None:
+def test_beats_are_answered_beside_four_streams(endpoint: TransferEndpoint, source: Files, tmp_path: Path) -> None:
     """Each in a small part of the time that a stream takes: they never wait behind data."""
     data = random_bytes(4, 48 * MIB)
-    digest = shelf.add(data)
+    digest = source.add(data)
     took: list[float] = []
 
     def stream(number: int) -> None:
-        channel, began = door.dial(), time.monotonic()
+        channel, began = endpoint.dial(), time.monotonic()
         cache = ContentCache(str(tmp_path / f"node-{number}"), MOST_BYTES)
         fetch(channel, digest, len(data), cache.incoming(digest, len(data)))
         took.append(time.monotonic() - began)
         channel.close()
 
-    link = dial(door.credentials())
+    link = dial(endpoint.credentials())
     link.connection.settimeout(PATIENCE_S)
     threads = [in_thread(lambda number=number: stream(number)) for number in range(4)]
     answered = []
@@ -326,5 +328,5 @@ def test_beats_are_answered_beside_four_streams(door: Door, shelf: Files, tmp_pa
         answered.append(time.monotonic() - began)
     assert len(took) == 4
     assert sorted(answered)[len(answered) // 2] < min(took) / 10
-    assert door.porter.by_asker[KEY_ID].out == 4 * len(data)
+    assert endpoint.server.by_asker[KEY_ID].out == 4 * len(data)
     link.close()

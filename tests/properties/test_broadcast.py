@@ -1,4 +1,4 @@
-"""A broadcast reaches everybody once, nobody sends to more than eight, and one answer comes back that counts everybody once."""
+"""Tests broadcasts: all peers are reached and counted once, and no peer sends to more than eight."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from pilotfish.agent.peers.broadcast import SHARE
+from pilotfish.agent.peers.broadcast import CHILD_SHARE
 from pilotfish.agent.peers.contacts import Contact, Effect, MalformedMessage, OverlayTuning
 from pilotfish.agent.peers.peer import Peer
 from tests.support.simulated_overlay import QUICK, Network, grown
@@ -21,7 +21,7 @@ SECONDS = 60.0
 
 
 class Watched:
-    """A network in which every peer answers with its own id, after a while; and what is seen of the broadcasts in it."""
+    """A network in which every peer answers with its id after a while, and a record of its broadcasts."""
 
     def __init__(self, network: Network, slow_s: float = 0.05) -> None:
         self.network = network
@@ -80,23 +80,23 @@ def assert_everybody_once(network: Network) -> Watched:
 
 @QUIET
 @given(seed=SEEDS, size=st.integers(1, 80), k=st.sampled_from([2, 5, 20]))
-def test_a_broadcast_in_a_settled_network_reaches_and_counts_everybody_once(seed: int, size: int, k: int) -> None:
+def test_a_broadcast_in_a_settled_network_reaches_and_counts_all_peers_once(seed: int, size: int, k: int) -> None:
     watched = assert_everybody_once(grown(seed, size, QUICK._replace(k=k)))
     assert sum(watched.sends.values()) == size - 1
 
 
 @pytest.mark.parametrize(("size", "k"), [(300, 5), (150, 20)])
-def test_of_hundreds_the_tree_is_shallow_and_those_deeper_have_less_time(size: int, k: int) -> None:
+def test_the_tree_of_hundreds_is_shallow_and_deeper_peers_have_less_time(size: int, k: int) -> None:
     watched = assert_everybody_once(grown(k, size, QUICK._replace(k=k)))
     assert max(watched.depth.values()) <= 2 + math.log2(size) / 2
     for depth, times in watched.seconds.items():
-        assert max(times) <= SECONDS * SHARE**depth * 1.001
+        assert max(times) <= SECONDS * CHILD_SHARE**depth * 1.001
 
 
 @QUIET
 @given(seed=SEEDS, size=st.integers(2, 60), deaths=st.lists(st.tuples(st.floats(0, 0.15), st.booleans()), max_size=10))
-def test_those_that_live_are_counted_once_although_others_die_meanwhile(seed: int, size: int, deaths: list[tuple[float, bool]]) -> None:
-    """With or without a word. There is time enough to miss a few dead ones on one way down."""
+def test_live_peers_are_counted_once_although_others_die_meanwhile(seed: int, size: int, deaths: list[tuple[float, bool]]) -> None:
+    """Silently or not. There is time enough for a few dead peers on one path."""
     network = grown(seed, size)
     watched = Watched(network)
     peer = network.any_peer()
@@ -128,7 +128,7 @@ def test_peers_found_dead_are_replaced_at_once_and_not_waited_for(seed: int, siz
 
 @QUIET
 @given(seed=SEEDS, size=st.integers(2, 40), dead=st.floats(0, 1))
-def test_the_answer_is_there_in_time_whoever_dies(seed: int, size: int, dead: float) -> None:
+def test_the_answer_is_in_time_whichever_peers_die(seed: int, size: int, dead: float) -> None:
     network = grown(seed, size)
     watched = Watched(network)
     peer = network.any_peer()
@@ -141,7 +141,7 @@ def test_the_answer_is_there_in_time_whoever_dies(seed: int, size: int, dead: fl
     assert max(watched.delivered.values()) == 1
 
 
-def test_hosts_that_answer_too_late_are_not_counted_and_hold_nobody_up() -> None:
+def test_hosts_that_answer_too_late_are_not_counted_and_delay_no_other() -> None:
     network = grown(3, 30)
     watched = Watched(network, slow_s=0.0)
     lazy = set(list(network.peers)[:5])
@@ -151,10 +151,10 @@ def test_hosts_that_answer_too_late_are_not_counted_and_hold_nobody_up() -> None
     assert set(answers) == set(network.peers) - lazy and count == 25
 
 
-def test_a_broadcast_that_wants_no_answer_says_how_many_were_told() -> None:
+def test_a_broadcast_without_answers_counts_the_peers_reached() -> None:
     network = grown(4, 50)
     peer = network.any_peer()
-    name = peer.spread("stop", network.now, SECONDS, wanted=False)
+    name = peer.spread("stop", network.now, SECONDS, wants_answer=False)
     network.step(peer)
     network.run(5.0)
     assert ("gathered", name, 50, None) in network.reports[peer.me.node]
@@ -163,10 +163,10 @@ def test_a_broadcast_that_wants_no_answer_says_how_many_were_told() -> None:
 
 
 def test_only_the_latest_broadcasts_are_remembered() -> None:
-    network = grown(5, 10, QUICK._replace(most_broadcasts=4))
+    network = grown(5, 10, QUICK._replace(max_broadcasts=4))
     for _ in range(20):
         peer = network.any_peer()
-        peer.spread("x" * 100, network.now, 5.0, wanted=False)
+        peer.spread("x" * 100, network.now, 5.0, wants_answer=False)
         network.step(peer)
         network.run(1.0)
     assert all(len(peer.broadcast._known) <= 4 for peer in network.peers.values())
@@ -192,7 +192,7 @@ MESSAGES = st.one_of(NEARLY.map(list), st.tuples(st.just("gathered"), WORDS, WOR
 
 @settings(deadline=None, max_examples=80)
 @given(messages=st.lists(MESSAGES, max_size=10))
-def test_nonsense_of_a_peer_is_refused_or_ignored_and_the_next_broadcast_works(messages: list[Any]) -> None:
+def test_malformed_messages_are_refused_or_ignored_and_the_next_broadcast_works(messages: list[Any]) -> None:
     network = Network(1, OverlayTuning())
     for _ in range(5):
         network.join()
@@ -200,7 +200,7 @@ def test_nonsense_of_a_peer_is_refused_or_ignored_and_the_next_broadcast_works(m
     victim, other = list(network.peers.values())[:2]
     for message in messages:
         try:
-            victim.heard(other.me, message, network.now)
+            victim.received(other.me, message, network.now)
         except MalformedMessage:
             pass
         network.step(victim)

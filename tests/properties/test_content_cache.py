@@ -1,4 +1,4 @@
-"""The cache of contents, for any way in which bytes come in, and for processes that are killed at any moment."""
+"""Tests the content cache for any order of received bytes, and for processes that are killed at any moment."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from hypothesis import strategies as st
 
 from pilotfish.portable.transfer.cache_directory import content_path
 from pilotfish.portable.transfer.content_cache import ContentCache
-from pilotfish.portable.transfer.file_copy import HOLE
+from pilotfish.portable.transfer.file_copy import HOLE_BYTES
 
 PATIENCE_S = 120.0
 
-stretches = st.lists(st.tuples(st.sampled_from([b"\0", b"x", b"yz"]), st.integers(0, 3 * HOLE)), max_size=6)
+stretches = st.lists(st.tuples(st.sampled_from([b"\0", b"x", b"yz"]), st.integers(0, 3 * HOLE_BYTES)), max_size=6)
 
 
 @settings(max_examples=60, deadline=None)
-@given(stretches, st.lists(st.integers(1, 5 * HOLE), max_size=12), st.randoms(use_true_random=False))
-def test_in_whatever_pieces_it_comes_and_however_often_it_is_interrupted_it_is_the_same(
+@given(stretches, st.lists(st.integers(1, 5 * HOLE_BYTES), max_size=12), st.randoms(use_true_random=False))
+def test_any_pieces_and_interruptions_give_the_same_content(
     parts: list[tuple[bytes, int]], lengths: list[int], dice: random.Random
 ) -> None:
     content = b"".join(letters * count for letters, count in parts)
@@ -56,7 +56,7 @@ import hashlib, os, random, sys
 from pilotfish.portable.transfer.cache_directory import content_path
 from pilotfish.portable.transfer.content_cache import ContentCache
 from pilotfish.portable.transfer.file_locks import WriterBusy
-from pilotfish.portable.transfer.incoming_content import NoRoom
+from pilotfish.portable.transfer.incoming_content import NoSpace
 directory, seed = sys.argv[1], int(sys.argv[2])
 dice = random.Random(seed)
 cache = ContentCache(directory, 40 << 20, clock=lambda: os.stat(directory).st_atime + dice.random() * 1e9)
@@ -81,7 +81,7 @@ while True:
                     incoming.write(content[incoming.offset : incoming.offset + (1 << 19)])
                 if incoming.offset == incoming.size:
                     incoming.finish()
-    except (WriterBusy, NoRoom, FileNotFoundError):
+    except (WriterBusy, NoSpace, FileNotFoundError):
         pass
     os.write(1, b".")
 """

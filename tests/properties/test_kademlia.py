@@ -1,4 +1,4 @@
-"""Whatever joins, leaves and dies: a settled network finds exactly the nearest, and contents are found while a holder lives."""
+"""Tests Kademlia: a settled network finds exactly the nearest nodes, and contents are found while a holder lives."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from tests.support.simulated_overlay import QUICK, Network, grown, nodes_of
 SEEDS = st.integers(0, 2**32)
 CHANGES = st.sampled_from(["join", "join", "leave", "silent death", "death"])
 TUNINGS = st.sampled_from([QUICK, QUICK._replace(k=12)])
-"""With the larger buckets, who publishes looks for fewer than fit into one."""
+"""With larger buckets, a publisher looks for fewer nodes than fit into one."""
 QUIET = settings(deadline=None, max_examples=12, suppress_health_check=list(HealthCheck))
 
 
 def change(network: Network, kind: str, least: int = 2) -> int:
-    """The node it happened to."""
+    """The node that was changed."""
     if kind == "join" or len(network.peers) <= least:
         return network.join().me.node
     node = network.any_peer().me.node
@@ -44,7 +44,7 @@ def assert_lookups_are_exact(network: Network, count: int) -> None:
 
 
 def assert_tables_are_settled(network: Network) -> None:
-    """What exact lookups and broadcasts rest on: a bucket has all that live in its range, or k of them; and nobody dead."""
+    """Check what exact lookups and broadcasts need: a bucket has all live nodes of its range, or k of them, and no dead one."""
     for me, peer in network.peers.items():
         live = Counter(peer.kademlia.table.index_of(node) for node in network.peers if node != me)
         known = {index: len(bucket) for index, bucket in peer.kademlia.table.buckets.items()}
@@ -56,7 +56,7 @@ def assert_tables_are_settled(network: Network) -> None:
 
 
 @given(seed=SEEDS, k=st.integers(1, 6), steps=st.integers(0, 150), bits=st.sampled_from([4, 8, BITS]))
-def test_a_table_equals_a_plain_list_of_who_was_seen_last(seed: int, k: int, steps: int, bits: int) -> None:
+def test_a_table_equals_a_plain_list_of_contacts_seen_last(seed: int, k: int, steps: int, bits: int) -> None:
     random = Random(seed)
     me = random.getrandbits(bits)
     table = RoutingTable(me, k)
@@ -68,7 +68,7 @@ def test_a_table_equals_a_plain_list_of_who_was_seen_last(seed: int, k: int, ste
             table.forget(node)
             plain = [other for other in plain if other != node]
         else:
-            table.saw(Contact(node, step), step)
+            table.seen(Contact(node, step), step)
             plain = [other for other in plain if other != node] + [node] * (node != me)
             same_bucket = [other for other in plain if (other ^ me).bit_length() == (node ^ me).bit_length()]
             if len(same_bucket) > k:
@@ -89,7 +89,7 @@ def test_a_table_knows_which_of_its_contacts_are_in_a_region_and_whether_there_m
     table = RoutingTable(me, k)
     everybody = [me ^ random.getrandbits(BITS - random.randrange(12)) for _ in range(random.randrange(40))]
     for node in everybody:
-        table.saw(Contact(node, None), 0.0)
+        table.seen(Contact(node, None), 0.0)
     shift = BITS - length
     prefix = (me >> shift) ^ random.choice([0, random.getrandbits(length)])
     contacts, more = table.within(prefix, length)
@@ -139,7 +139,7 @@ def test_tables_keep_their_rules_at_every_step(seed: int, size: int, changes: li
 
 @QUIET
 @given(seed=SEEDS, size=st.integers(6, 40))
-def test_two_halves_of_a_site_that_was_cut_find_each_other_again(seed: int, size: int) -> None:
+def test_two_halves_of_a_partitioned_site_find_each_other_again(seed: int, size: int) -> None:
     network = grown(seed, size)
     network.sides = {node: network.random.randrange(2) for node in network.peers}
     network.settle()
@@ -162,7 +162,7 @@ def test_a_content_is_kept_by_the_three_nearest_and_all_its_holders_are_found(
     holding = network.random.sample(list(network.peers.values()), min(holders, size))
     for peer in holding:
         assert network.answer_to(peer, peer.publish(key, network.now), "stored") == 3
-    keepers = [node for node, peer in network.peers.items() if peer.kademlia.holdings.holders(key, network.now)]
+    keepers = [node for node, peer in network.peers.items() if peer.kademlia.content_holders.holders(key, network.now)]
     assert set(keepers) == set(network.nearest(key, 3))
     seeker = network.any_peer()
     found = network.answer_to(seeker, seeker.find(key, network.now, enough=0), "holders")
@@ -178,7 +178,7 @@ def test_a_content_is_kept_by_the_three_nearest_and_all_its_holders_are_found(
 @QUIET
 @given(seed=SEEDS, size=st.integers(10, 30), changes=st.lists(CHANGES, min_size=10, max_size=30), tuning=TUNINGS)
 def test_contents_are_found_during_churn_while_a_holder_lives(seed: int, size: int, changes: list[str], tuning: OverlayTuning) -> None:
-    """At most two of the three that keep a key die between two publications: more is more than three copies can bear."""
+    """At most two of the three keepers of a key die between two publications: three copies cannot survive more."""
     network = grown(seed, size, tuning)
     keys = {network.random.getrandbits(BITS): {peer.me.node: peer} for peer in network.random.sample(list(network.peers.values()), 4)}
     for key, holders in keys.items():
@@ -198,8 +198,8 @@ def test_contents_are_found_during_churn_while_a_holder_lives(seed: int, size: i
 
 @QUIET
 @given(seed=SEEDS, size=st.integers(8, 30), leavers=st.integers(1, 20))
-def test_who_leaves_hands_over_what_it_kept(seed: int, size: int, leavers: int) -> None:
-    """All keepers leave, one after the other, and the holder has not yet published again."""
+def test_a_leaving_node_passes_on_its_records(seed: int, size: int, leavers: int) -> None:
+    """All keepers leave, one after the other, before the holder publishes again."""
     network = grown(seed, size, QUICK._replace(republish_s=1e6, expire_s=3e6))
     holder = network.any_peer()
     key = network.random.getrandbits(BITS)
@@ -214,13 +214,13 @@ def test_who_leaves_hands_over_what_it_kept(seed: int, size: int, leavers: int) 
 
 @QUIET
 @given(seed=SEEDS, size=st.integers(3, 30))
-def test_who_leaves_holds_nothing_any_more(seed: int, size: int) -> None:
+def test_a_node_that_left_is_no_holder_any_more(seed: int, size: int) -> None:
     network = grown(seed, size)
     holder = network.any_peer()
     network.answer_to(holder, holder.publish(7, network.now), "stored")
     network.leave(holder.me.node)
     network.run(1.0)
-    assert not any(peer.kademlia.holdings.holders(7, network.now) for peer in network.peers.values())
+    assert not any(peer.kademlia.content_holders.holders(7, network.now) for peer in network.peers.values())
 
 
 @QUIET
@@ -233,19 +233,19 @@ def test_only_acknowledged_stores_are_counted(seed: int, size: int, dead: int) -
     for node in others[:dead]:
         network.die(node, silently=True)
     kept = network.answer_to(holder, holder.publish(key, network.now), "stored")
-    keepers = [node for node, peer in network.peers.items() if peer.kademlia.holdings.holders(key, network.now)]
+    keepers = [node for node, peer in network.peers.items() if peer.kademlia.content_holders.holders(key, network.now)]
     assert kept == len(keepers) >= 1
     if dead <= 3:
         assert kept == min(3, len(network.peers))
 
 
-def test_a_store_that_everybody_refuses_is_not_called_a_success() -> None:
-    network = grown(1, 10, QUICK._replace(most_keys=0))
+def test_a_record_that_all_nodes_refuse_is_not_counted() -> None:
+    network = grown(1, 10, QUICK._replace(max_keys=0))
     holder = network.any_peer()
     assert network.answer_to(holder, holder.publish(7, network.now), "stored") == 0
 
 
-def test_what_is_not_published_again_is_forgotten() -> None:
+def test_a_record_that_is_not_published_again_expires() -> None:
     network = grown(2, 12)
     holder = network.any_peer()
     network.answer_to(holder, holder.publish(7, network.now), "stored")
@@ -255,36 +255,36 @@ def test_what_is_not_published_again_is_forgotten() -> None:
     network.die(holder.me.node, silently=True)
     network.run(1.1 * network.tuning.expire_s)
     assert network.answer_to(seeker, seeker.find(7, network.now), "holders") == []
-    assert sum(len(peer.kademlia.holdings) for peer in network.peers.values()) == 0
+    assert sum(len(peer.kademlia.content_holders) for peer in network.peers.values()) == 0
 
 
 @given(seed=SEEDS)
-def test_holdings_are_bounded_and_never_drop_who_spoke_last(seed: int) -> None:
+def test_records_are_bounded_and_never_drop_the_latest_holder(seed: int) -> None:
     random = Random(seed)
-    holdings = ContentHolders(5, 3, 10.0)
+    content_holders = ContentHolders(5, 3, 10.0)
     plain: dict[tuple[int, int], float] = {}
     latest: dict[int, int] = {}
     for now in range(80):
         key, node = random.randrange(8), random.randrange(6)
         if random.random() < 0.7:
             seconds = random.choice([0.5, 3.0, 100.0])
-            if holdings.add(key, [(Contact(node, None), seconds)], now):
+            if content_holders.add(key, [(Contact(node, None), seconds)], now):
                 plain[key, node] = max(plain.get((key, node), 0), now + min(seconds, 10.0))
                 latest[key] = node
         elif random.random() < 0.5:
-            holdings.remove(key, node)
+            content_holders.remove(key, node)
             plain.pop((key, node), None)
         else:
-            holdings.sweep(now)
-        assert len(holdings) <= 5
+            content_holders.sweep(now)
+        assert len(content_holders) <= 5
         for key in range(8):
-            found = nodes_of(holdings.holders(key, now))
+            found = nodes_of(content_holders.holders(key, now))
             live = {node for (other, node), until in plain.items() if other == key and until > now}
             assert len(found) <= 3 and set(found) <= live
             assert latest.get(key) not in live - set(found)
 
 
-# --- strangers' words -----------------------------------------------------------------------------------------------------------------
+# --- malformed messages ---------------------------------------------------------------------------------------------------------------
 
 KINDS = st.sampled_from(["reign", "suspect", "find", "keep", "inherit", "withdraw", "ping", "leave", "answer", "no such thing"])
 SCALARS = st.one_of(
@@ -304,7 +304,7 @@ MESSAGES = st.one_of(WORDS, st.lists(WORDS, max_size=5), st.tuples(KINDS, st.int
 
 @settings(deadline=None, max_examples=120)
 @given(words=st.lists(MESSAGES, max_size=10), seed=SEEDS)
-def test_nonsense_of_a_peer_is_refused_or_ignored_and_harms_nothing(words: list[Any], seed: int) -> None:
+def test_malformed_messages_are_refused_or_ignored_and_harm_nothing(words: list[Any], seed: int) -> None:
     network = Network(seed)
     for _ in range(6):
         network.join()
@@ -314,7 +314,7 @@ def test_nonsense_of_a_peer_is_refused_or_ignored_and_harms_nothing(words: list[
     query = victim.nearest(network.random.getrandbits(BITS), network.now)
     for message in words:
         try:
-            victim.heard(stranger, message, network.now)
+            victim.received(stranger, message, network.now)
         except MalformedMessage:
             pass
         network.step(victim)
@@ -323,11 +323,11 @@ def test_nonsense_of_a_peer_is_refused_or_ignored_and_harms_nothing(words: list[
     assert_lookups_are_exact(network, 3)
 
 
-def test_a_lookup_ends_although_a_peer_makes_nodes_up_for_ever() -> None:
+def test_a_lookup_ends_although_a_peer_invents_nodes_for_ever() -> None:
     random = Random(1)
     peer = Peer(Contact(0, None), random, 0.0, OverlayTuning(k=4))
     liar = Contact(1 << 200, None)
-    peer.heard(liar, ["ping", 1], 0.0)
+    peer.received(liar, ["ping", 1], 0.0)
     peer.turn(0.0)
     query = peer.nearest(1 << 250, 0.0)
     asked = 0
@@ -337,7 +337,7 @@ def test_a_lookup_ends_although_a_peer_makes_nodes_up_for_ever() -> None:
         _, contact, message = effects.pop()
         if message[0] == "find":
             nearer = [Contact((1 << 250) ^ random.getrandbits(250 - min(asked, 200)), None).wire for _ in range(4)]
-            peer.heard(contact, ["answer", message[1], nearer, []], 0.0)
+            peer.received(contact, ["answer", message[1], nearer, []], 0.0)
         new = peer.turn(0.0)
         if any(effect[:2] == ("nodes", query) for effect in new):
             return
@@ -345,7 +345,7 @@ def test_a_lookup_ends_although_a_peer_makes_nodes_up_for_ever() -> None:
     pytest.fail("it never ended")
 
 
-def test_who_left_says_nothing_any_more() -> None:
+def test_a_peer_that_left_sends_nothing_any_more() -> None:
     network = grown(3, 5)
     peer = network.any_peer()
     peer.leave(network.now)

@@ -1,7 +1,7 @@
-"""A site that matches tasks by itself, with the real core, agent machines and site work: whatever is lost on the way, all workers get work.
+"""Tests distributed matching with the real core, agent machines and site matching: whatever messages are lost, all workers get tasks.
 
-Connections to the pool's master are cut, it is restarted, gifts are sent twice, agents lose sight of their site's master, and that changes:
-then all is calm. Everybody who is there is given something to do, by the pool's master or by that of its site.
+Connections to the master are cut, it is restarted, assignments are sent twice, agents lose contact with their site master, and that
+changes; then the faults end. Every worker must get tasks, from the master or its site master.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from pilotfish.agent.node.agent_machine import WELCOMED, AgentMachine, WorkerOffer
 from pilotfish.agent.node.attempts import Attempt
-from pilotfish.agent.peers.site_matching import CALL_S
+from pilotfish.agent.peers.site_matching import IDLE_ROUND_S
 from pilotfish.model import effects as e
 from pilotfish.model import inputs as i
 from pilotfish.model import messages as m
@@ -26,13 +26,13 @@ from tests.support.machine_stage import Stage
 from tests.support.site_matching_stage import Agent, Row, Site
 
 LONG_S = 1e6
-"""Nobody is lost for being silent: here it is lost words that matter."""
+"""No worker is lost for silence: these tests are about lost messages."""
 AWAY_S = 60.0
 """Longer than agents wait before they dial again."""
 
 
 class Node:
-    """An agent with one core: its machine, and its part in the site's work. ``link``: on which the pool's master knows it, if it does."""
+    """An agent with one core: its machine and its site matching. ``link``: its connection to the master, if any."""
 
     def __init__(self, pool: Pool, agent: Agent) -> None:
         self.pool = pool
@@ -49,7 +49,7 @@ class Node:
             getattr(self, f"_{effect[0]}", lambda *_: None)(*effect[1:])
 
     def _later(self, act: Callable[[], None]) -> None:
-        """What the machine tells its peers is told to another thread."""
+        """Peer messages of the machine go through another thread."""
         self.pool.site.later(self.agent, self.agent, act)
 
     def _dial(self) -> None:
@@ -69,33 +69,33 @@ class Node:
         del self.running[slot]
         self.machine.slot_died(slot, 1, ["slot-lost", "worker", ""], (0, 0, 0), self.pool.site.now)
 
-    def _take_back(self, slot: int) -> None:
+    def _recall(self, slot: int) -> None:
         self.machine.slot_returned(slot, 0, self.pool.site.now)
 
     _terminate = _kill
 
     def _introduce(self, header: Row, body: Any) -> None:
-        self._later(lambda: self.agent.work.connected(self.agent.work.term, self.pool.site.now))
+        self._later(lambda: self.agent.matching.connected(self.agent.matching.term, self.pool.site.now))
 
-    def _lend(self, header: Row, body: Any) -> None:
-        self._later(lambda: self.agent.work.lent(header, bytes(body), self.pool.site.now))
+    def _delegate(self, header: Row, body: Any) -> None:
+        self._later(lambda: self.agent.matching.delegated(header, bytes(body), self.pool.site.now))
 
-    def _unlend(self, items: list[Row], back: bool) -> None:
-        self._later(lambda: self.agent.work.dropped(items, back, self.pool.site.now))
+    def _drop_delegated(self, items: list[Row], back: bool) -> None:
+        self._later(lambda: self.agent.matching.dropped(items, back, self.pool.site.now))
 
-    def _room(self, free: dict[str, float]) -> None:
-        self._later(lambda: self.agent.work.has_room(free, self.pool.site.now))
+    def _report_free(self, free: dict[str, float]) -> None:
+        self._later(lambda: self.agent.matching.free_changed(free, self.pool.site.now))
 
     def heard(self, link: int, header: Row, body: bytes) -> None:
         if link == self.link:
-            self.machine.heard(header, body, self.pool.site.now)
+            self.machine.received(header, body, self.pool.site.now)
             self.turn()
 
     def cut(self) -> None:
         if self.link is not None:
             self.link = None
             self.machine.unlinked(self.pool.site.now)
-            self._later(self.agent.work.disconnected)
+            self._later(self.agent.matching.disconnected)
 
     def end_all(self) -> None:
         for slot, attempts in list(self.running.items()):
@@ -105,7 +105,7 @@ class Node:
 
 
 class Pool:
-    """Words of the pool's master to an agent are late, in their order; those of agents reach it at once, or never."""
+    """Messages of the master to an agent are late, in order; those of agents arrive at once, or never."""
 
     def __init__(self, agents: int, dice: Random) -> None:
         patient = PoolSettings(matching="distributed", lease_s=LONG_S, beat_s=LONG_S, orphan_s=LONG_S, linger_s=LONG_S)
@@ -113,13 +113,13 @@ class Pool:
         self.site = Site(*[1.0] * agents, random=dice)
         self.site._send = self._say  # type: ignore[method-assign]
         self.site._receive = self._receive  # type: ignore[method-assign]
-        self.gifts: list[tuple[Agent, Agent, Row]] = []
-        """From whom, to whom, what: whose receipt was lost is given again."""
+        self.assignments: list[tuple[Agent, Agent, Row]] = []
+        """(sender, receiver, assignment): one whose receipt was lost is sent again."""
         self.dice = dice
         self.links = 0
         self.nodes = {agent.me.node: Node(self, agent) for agent in self.site.living()}
         for node in self.nodes.values():
-            node.agent.work.linked, node.agent.work.free = False, {}
+            node.agent.matching.linked, node.agent.matching.free = False, {}
 
     def next_link(self) -> int:
         self.links += 1
@@ -127,24 +127,24 @@ class Pool:
 
     def _say(self, agent: Agent, header: Row) -> None:
         node = self.nodes[agent.me.node]
-        node.machine.say(header, self.site.now)
+        node.machine.send_to_master(header, self.site.now)
         node.turn()
 
     def _receive(self, giver: Agent, to: Agent, header: Row) -> None:
         node = self.nodes[to.me.node]
-        self.gifts.append((giver, to, header))
-        to.work.received(giver.me, header, self.site.now)
-        node._later(lambda: self._given(node, header))
+        self.assignments.append((giver, to, header))
+        to.matching.assignment_received(giver.me, header, self.site.now)
+        node._later(lambda: self._assigned(node, header))
 
-    def _given(self, node: Node, header: Row) -> None:
-        node.machine.given(header, b"x" * len(header[2]), self.site.now)
+    def _assigned(self, node: Node, header: Row) -> None:
+        node.machine.assigned_by_peer(header, b"x" * len(header[2]), self.site.now)
         node.turn()
 
     def hear(self, link: int, message: Any, payloads: list[bytes]) -> None:
         self.perform(self.stage.tell(i.AgentMessage(link, message, list(payloads))))
 
     def perform(self, effects: list[e.Effect]) -> None:
-        """As the live one does: what is to be sent first, then all else."""
+        """As the real master does: first what is to be sent, then all else."""
         by_link = {node.link: node for node in self.nodes.values()}
         for effect in sorted(effects, key=lambda effect: not isinstance(effect, e.Send)):
             header: Row = []
@@ -159,7 +159,7 @@ class Pool:
                 arrive = lambda node=node, link=node.link, header=header, body=body: node.heard(link, header, body)  # noqa: E731
                 self.site.later(node.agent, node.agent, arrive)
 
-    # --- what goes wrong --------------------------------------------------------------------------------------------------------------
+    # --- faults -----------------------------------------------------------------------------------------------------------------------
 
     def cut(self, node: Node) -> None:
         link = node.link
@@ -177,19 +177,19 @@ class Pool:
             node.turn()
 
     def lose_sight(self, node: Node, other: Node) -> None:
-        node.agent.work.unreachable(other.agent.me.node, self.site.now)
+        node.agent.matching.unreachable(other.agent.me.node, self.site.now)
         self.site.step(node.agent)
 
     def give_again(self) -> None:
-        if self.gifts:
-            self._receive(*self.dice.choice(self.gifts))
+        if self.assignments:
+            self._receive(*self.dice.choice(self.assignments))
 
     def submit(self, count: int) -> None:
         self.stage.work(count=count)
         self.perform(self.stage.effects)
 
     def settle(self, seconds: float) -> None:
-        """All is said, time passes, and whoever was cut off is back."""
+        """Deliver all messages, let time pass, and reconnect all agents."""
         self.site.settle(seconds)
         self.redial()
         self.site.settle()
@@ -212,7 +212,7 @@ def trouble(pool: Pool, dice: Random) -> None:
     elif act < 0.4:
         node.end_all()
     elif act < 0.5:
-        pool.site.settle(dice.random() * CALL_S / 2)
+        pool.site.settle(dice.random() * IDLE_ROUND_S / 2)
     elif act < 0.6:
         pool.site.now += dice.random() * AWAY_S / 10
         pool.redial()
@@ -222,16 +222,16 @@ def trouble(pool: Pool, dice: Random) -> None:
 
 @settings(deadline=None, max_examples=60)
 @given(st.integers(2, 4), st.integers(0, 2**32))
-def test_in_calm_weather_everybody_gets_work(agents: int, seed: int) -> None:
+def test_without_faults_every_worker_gets_tasks(agents: int, seed: int) -> None:
     dice = Random(seed)
     pool = Pool(agents, dice)
     pool.redial()
     term = 1
-    pool.site.crown(dice.randrange(1, agents + 1), term)
+    pool.site.appoint(dice.randrange(1, agents + 1), term)
     for _ in range(80):
         if dice.random() < 0.05:
             term += 1
-            pool.site.crown(dice.randrange(1, agents + 1), term)
+            pool.site.appoint(dice.randrange(1, agents + 1), term)
         trouble(pool, dice)
     for _ in range(4):
         pool.settle(AWAY_S)
@@ -243,7 +243,7 @@ def test_in_calm_weather_everybody_gets_work(agents: int, seed: int) -> None:
             node.began.clear()
         pool.submit(2 * agents)
         for _ in range(4):
-            pool.settle(CALL_S)
+            pool.settle(IDLE_ROUND_S)
             for node in pool.nodes.values():
                 node.end_all()
         served |= {node.agent.name for node in pool.nodes.values() if node.began}

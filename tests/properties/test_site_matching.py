@@ -1,6 +1,6 @@
-"""Matching among the agents of a site, for any order in which things happen: nothing is given twice, nor more than fits, nor lost.
+"""Tests site matching for any order of events: no task is assigned twice, beyond free resources, or lost.
 
-With the real core as the pool's master, whatever two agents believe who both believe that they reign, each task counts once.
+With the real core as master, each task counts once even if two agents both believe to be the site master.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pilotfish.agent.peers.site_matching import CALL_S, LOST_S
+from pilotfish.agent.peers.site_matching import ACKNOWLEDGE_TIMEOUT_S, IDLE_ROUND_S
 from pilotfish.model import effects as e
 from pilotfish.model import inputs as i
 from pilotfish.model import messages as m
@@ -29,14 +29,14 @@ LARGE = 8
 
 
 def lend_some(site: Site, dice: Random, first: int, contents: bool = True) -> int:
-    """Some tasks of one or two cores, some of them with inputs that somebody has; the number of the next task."""
+    """Some tasks of one or two cores, some with inputs that a worker holds; returns the number of the next task."""
     specs = (spec_row(1), spec_row(2, {"cores": 2.0}), spec_row(3, rank="cores"))
     count = dice.randrange(1, 12)
     rows = []
     for number in range(first, first + count):
         wanted = ((dice.choice("xyz"), dice.randrange(1, 9)),) if contents and dice.random() < 0.4 else ()
         rows.append(task_row(number, spec=dice.randrange(1, 4), contents=wanted))
-    site.lend(1, *rows, specs=specs)
+    site.delegate(1, *rows, specs=specs)
     return first + count
 
 
@@ -55,16 +55,16 @@ def end_one(site: Site, dice: Random) -> None:
 
 
 def assert_it_fits(agent: Agent) -> None:
-    assert agent.room >= 0, f"{agent.name} of {agent.cores} cores was given {agent.has}"
+    assert agent.free >= 0, f"{agent.name} of {agent.cores} cores was given {agent.has}"
 
 
 @UNHURRIED
 @given(sizes, seeds)
-def test_nothing_is_given_twice_or_to_who_has_no_room_and_in_the_end_all_is_done(cores: list[float], seed: int) -> None:
+def test_no_task_is_assigned_twice_or_beyond_free_resources_and_all_end(cores: list[float], seed: int) -> None:
     dice = Random(seed)
     site = make_site(cores, dice)
-    site.on_gift = assert_it_fits
-    site.crown(1)
+    site.on_assignment = assert_it_fits
+    site.appoint(1)
     lent = 0
     for _ in range(200):
         act = dice.random()
@@ -78,26 +78,26 @@ def test_nothing_is_given_twice_or_to_who_has_no_room_and_in_the_end_all_is_done
                 site.step(agent)
         else:
             site.happen()
-    while site.agents[1].work.holding() or any(agent.has for agent in site.living()):
+    while site.agents[1].matching.holding() or any(agent.has for agent in site.living()):
         before = site.now
         site.settle(1.0)
         end_one(site, dice)
         assert before < 3000.0
-    counts = Counter(task for _, task, _ in site.gifts)
+    counts = Counter(task for _, task, _ in site.assignments)
     assert set(counts) == set(range(lent))
     assert all(count == 1 for count in counts.values()), counts.most_common(2)
-    site.settle(CALL_S)
-    assert sorted(site.claimed()) == sorted(site.gifts)
+    site.settle(IDLE_ROUND_S)
+    assert sorted(site.claimed()) == sorted(site.assignments)
 
 
 @UNHURRIED
 @given(sizes, seeds)
-def test_whoever_dies_no_task_is_lost_and_no_worker_has_one_twice(cores: list[float], seed: int) -> None:
-    """What the dead had acknowledged was claimed for them, or is when the site's master next speaks: the pool's master sees to that."""
+def test_deaths_lose_no_task_and_no_worker_has_one_twice(cores: list[float], seed: int) -> None:
+    """Tasks that dead workers had acknowledged are claimed for them: the master handles those."""
     dice = Random(seed)
     site = make_site([*cores, 1.0, 1.0], dice)
-    site.crown(1)
-    site.settle(CALL_S)
+    site.appoint(1)
+    site.settle(IDLE_ROUND_S)
     lent = 0
     for _ in range(150):
         act = dice.random()
@@ -108,12 +108,12 @@ def test_whoever_dies_no_task_is_lost_and_no_worker_has_one_twice(cores: list[fl
         elif act < 0.23 and len(site.living()) > 1:
             site.die(dice.choice([agent.me.node for agent in site.living() if agent.me.node != 1]))
         elif act < 0.26:
-            site.settle(dice.random() * LOST_S)
+            site.settle(dice.random() * ACKNOWLEDGE_TIMEOUT_S)
         else:
             site.happen()
-    site.settle(2 * CALL_S)
-    while site.agents[1].work.holding() or any(agent.has for agent in site.living()):
-        site.settle(2 * CALL_S)
+    site.settle(2 * IDLE_ROUND_S)
+    while site.agents[1].matching.holding() or any(agent.has for agent in site.living()):
+        site.settle(2 * IDLE_ROUND_S)
         end_one(site, dice)
         assert site.now < 3000.0
     assert all(max(Counter(agent.got).values(), default=1) == 1 for agent in site.agents.values())
@@ -125,7 +125,7 @@ def test_whoever_dies_no_task_is_lost_and_no_worker_has_one_twice(cores: list[fl
 
 
 class Pool:
-    """The real core, and a site whose agents it lends to; what either says reaches the other at once, unless the test delays it."""
+    """The real core, and a site to which it delegates; messages arrive at once, unless the test delays them."""
 
     def __init__(self, agents: int, dice: Random) -> None:
         self.stage = Stage(PoolSettings(matching="distributed", linger_s=1e9, lease_s=1e6))
@@ -135,7 +135,7 @@ class Pool:
         self.done: Counter[int] = Counter()
         for agent in self.site.living():
             self.link[agent.name] = self.stage.join(agent.name, info={"peer": agent.me.wire})
-            agent.work.linked = True
+            agent.matching.linked = True
 
     def agent_of(self, link: int) -> Agent:
         name = next(name for name, one in self.link.items() if one == link)
@@ -154,7 +154,7 @@ class Pool:
                 header = msgspec.json.decode(msgspec.json.encode(message))
                 self.site.needs.update({row[0]: row[3] for row in header[1]})
                 body = b"".join(payload for payload in effect.payloads if isinstance(payload, bytes))
-                self.site.later(agent, agent, lambda a=agent, h=header, b=body: a.work.lent(h, b, self.site.now))  # type: ignore[misc]
+                self.site.later(agent, agent, lambda a=agent, h=header, b=body: a.matching.delegated(h, b, self.site.now))  # type: ignore[misc]
             elif isinstance(message, m.Assign):
                 for sent in message.tasks:
                     agent.got.append((sent.task, sent.attempt))
@@ -173,7 +173,7 @@ class Pool:
 
 @settings(deadline=None, max_examples=60)
 @given(st.integers(2, 6), seeds)
-def test_two_who_both_believe_they_reign_make_no_task_count_twice(agents: int, seed: int) -> None:
+def test_with_two_believed_site_masters_each_task_counts_once(agents: int, seed: int) -> None:
     dice = Random(seed)
     pool = Pool(agents, dice)
     site = pool.site
@@ -184,21 +184,21 @@ def test_two_who_both_believe_they_reign_make_no_task_count_twice(agents: int, s
         act = dice.random()
         if act < 0.08:
             term += dice.random() < 0.7
-            king = dice.choice(site.living()).me.node
-            site.crown(king, max(1, term), *[agent.me.node for agent in site.living() if dice.random() < 0.4])
+            master_node = dice.choice(site.living()).me.node
+            site.appoint(master_node, max(1, term), *[agent.me.node for agent in site.living() if dice.random() < 0.4])
         elif act < 0.25:
             busy = [agent for agent in site.living() if agent.has]
             if busy:
                 agent = dice.choice(busy)
                 pool.finish(agent, dice.choice(list(agent.has)))
         elif act < 0.3:
-            site.settle(dice.random() * LOST_S)
+            site.settle(dice.random() * ACKNOWLEDGE_TIMEOUT_S)
         else:
             site.happen()
-    # In the end all believe in the same one.
-    site.crown(1, term + 1)
+    # In the end all believe in the same site master.
+    site.appoint(1, term + 1)
     for _ in range(500):
-        site.settle(2 * CALL_S)
+        site.settle(2 * IDLE_ROUND_S)
         pool.perform(pool.stage.tell())
         if all(task.state == DONE for task in tasks):
             break

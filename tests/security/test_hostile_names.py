@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pilotfish.agent.slots.output_files import INLINE_BYTES
+from pilotfish.agent.slots.output_files import MAX_INLINE_BYTES
 from pilotfish.agent.slots.sandbox_names import SandboxError
 from tests.support.hostile_sandbox import ACTS, SECRET, World
 
@@ -259,7 +259,7 @@ def test_outputs_that_are_no_files_of_the_task_do_not_come_out(world: World, mon
     assert os.listdir(world.outbox) == []
 
 
-@pytest.mark.parametrize("length", [10, INLINE_BYTES + 10])
+@pytest.mark.parametrize("length", [10, MAX_INLINE_BYTES + 10])
 def test_special_bits_and_other_names_of_a_file_stay_behind(world: World, length: int) -> None:
     shared = world.decoy / "shared"
     shared.write_bytes(b"s" * length)

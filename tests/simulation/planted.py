@@ -458,7 +458,7 @@ def the_agent_forgets_results_when_it_reconnects(patch: Patch) -> None:
         self.kept.clear()
         self.unsent.clear()
 
-    patch.setattr(agent_results.PendingResults, "send_all_again", forget)
+    patch.setattr(agent_results.PendingResults, "resend_all", forget)
 
 
 @bug
@@ -487,7 +487,7 @@ def the_agent_does_not_hear_kill(patch: Patch) -> None:
 @bug
 def the_agent_never_gives_up_a_silent_master(patch: Patch) -> None:
     """A connection that is silently gone is waited for until the worker is lost."""
-    patch.setattr(reconnect, "SILENT_BEATS", 1_000_000)
+    patch.setattr(reconnect, "SILENT_HEARTBEATS", 1_000_000)
 
 
 @bug
@@ -496,8 +496,8 @@ def the_agent_spins(patch: Patch) -> None:
     next_deadline = agent_machine.AgentMachine._next_deadline
 
     def impatient(self: agent_machine.AgentMachine) -> float:
-        if self.work.queue and self.work.busy:
-            return min(slot.begun for slot in self.work.busy.values())
+        if self.attempts.queue and self.attempts.busy:
+            return min(slot.started_at for slot in self.attempts.busy.values())
         return next_deadline(self)
 
     patch.setattr(agent_machine.AgentMachine, "_next_deadline", impatient)

@@ -42,14 +42,14 @@ def contents_stay_wanted_for_ever(patch: Patch) -> None:
 @bug
 def contents_are_released_when_their_task_begins(patch: Patch) -> None:
     """The cache may throw out what a running task still reads."""
-    give = AttemptQueue._give
+    assign = AttemptQueue._assign
 
     def careless(self: AttemptQueue, slot: Any, attempt: Attempt) -> None:
-        give(self, slot, attempt)
+        assign(self, slot, attempt)
         if attempt.contents:
             self.released(attempt)
 
-    patch.setattr(AttemptQueue, "_give", careless)
+    patch.setattr(AttemptQueue, "_assign", careless)
 
 
 @bug
@@ -79,15 +79,15 @@ def what_was_evicted_is_believed_to_be_here(patch: Patch) -> None:
 @bug
 def what_was_made_is_not_held(patch: Patch) -> None:
     """A content that a task made is not among those that a reconnected agent says it has."""
-    original = InputStaging.stowed
+    original = InputStaging.finish_upload
 
-    def stowed(self: InputStaging, number: int, failure: Any, payload: Any, made: list[Any]) -> Any:
+    def finish_upload(self: InputStaging, number: int, failure: Any, payload: Any, made: list[Any]) -> Any:
         answer = original(self, number, failure, payload, made)
         for content in made:
             self.holds.pop(content[0])
         return answer
 
-    patch.setattr(InputStaging, "stowed", stowed)
+    patch.setattr(InputStaging, "finish_upload", finish_upload)
 
 
 @bug
@@ -107,7 +107,7 @@ def an_agent_leaves_while_it_puts_files_away(patch: Patch) -> None:
 
     def make_blind(self: InputStaging) -> None:
         make(self)
-        self.stowing = Unnoticed()
+        self.uploads = Unnoticed()
 
     patch.setattr(InputStaging, "__init__", make_blind)
 
@@ -135,7 +135,7 @@ def a_full_disk_gets_the_next_task(patch: Patch) -> None:
             failed(master, worker, item, payload)
 
     failed = agent_messages._failed
-    patch.setattr(agent_machine.AgentMachine, "_keep", keep)
+    patch.setattr(agent_machine.AgentMachine, "_keep_result", keep)
     patch.setattr(agent_messages, "_failed", fail)
 
 
@@ -192,7 +192,7 @@ def contents_outlive_their_runs(patch: Patch) -> None:
     patch.setattr(replicas, "run_gone", keep)
 
 
-# --- files that tasks leave for others ------------------------------------------------------------------------------------------------
+# --- files that tasks leave for others ----------------------------------------------------------------------------------------------
 
 
 @bug

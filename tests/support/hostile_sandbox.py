@@ -1,4 +1,4 @@
-"""A sandbox among files of others, which are looked at one by one before and after."""
+"""A sandbox among files of others, which are checked one by one before and after."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ class World:
     @staticmethod
     def _write(path: Path, content: bytes) -> None:
         path.write_bytes(content)
-        # Read before it was written: so the next one who reads it is noted by the file system.
+        # Read before it was written, so that the file system records the next read.
         os.utime(path, ns=(LONG_AGO_NS, LONG_AGO_NS + 10**9))
 
     def everything(self) -> dict[str, tuple[Any, ...]]:
-        """All that is to be seen of the world, but of the sandbox and the outbox."""
+        """State of all files outside the sandbox and the outbox."""
         found: dict[str, tuple[Any, ...]] = {}
         for directory, names, files in os.walk(self.root):
             if directory == str(self.root):
@@ -72,7 +72,7 @@ class World:
         return self.sandbox
 
     def start_again(self) -> None:
-        """Whatever became of the sandbox."""
+        """Also if the sandbox was replaced."""
         for place in (self.box, self.root / "box.aside"):
             if place.is_symlink():
                 place.unlink()
@@ -81,7 +81,7 @@ class World:
         self.sandbox = Sandbox(str(self.box))
 
     def taken_out(self, *patterns: str) -> list[bytes]:
-        """All bytes that come out, in both ways."""
+        """All collected bytes, inline and moved."""
         read = self.sandbox.collect(patterns, 1 << 30)[1]
         entries, small = self.sandbox.collect(patterns, 1 << 30, str(self.outbox))
         assert all(entry[1] & ~0o777 == 0 for entry in entries)

@@ -1,4 +1,4 @@
-"""A site of peers in memory: a heap, a virtual clock, messages that take a while, peers that join, leave or fall silent, and cuts."""
+"""A site of peers in memory: a virtual clock, delayed messages, peers that join, leave or die silently, and partitions."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from typing import Any
 from pilotfish.agent.peers.contacts import BITS, Contact, Effect, OverlayTuning
 from pilotfish.agent.peers.peer import Peer
 
-QUICK = OverlayTuning(k=5, timeout_s=1.0, refresh_s=20.0, republish_s=60.0, expire_s=180.0, beat_s=5.0, silence_s=18.0)
-"""Small buckets, so that small networks have full ones; and a day that passes quickly."""
+QUICK = OverlayTuning(k=5, timeout_s=1.0, refresh_s=20.0, republish_s=60.0, expire_s=180.0, heartbeat_s=5.0, silence_s=18.0)
+"""Small buckets, so that small networks have full ones; and short intervals."""
 LATENCY_S = 0.01
 
 
 class Network:
-    """Effects of peers are performed; those that answer the host are collected in ``reports``, per node. Messages may overtake each other,
-    which those of real connections do not."""
+    """Performs the effects of peers; answers for the host are collected in ``reports``, per node. Messages may overtake each other, unlike
+    those of real connections."""
 
     def __init__(self, seed: int, tuning: OverlayTuning = QUICK, as_json: bool = False) -> None:
         self.random = Random(seed)
         self.tuning = tuning
         self.now = 0.0
         self.peers: dict[int, Peer] = {}
-        """Those that live."""
+        """Live peers."""
         self.silent: set[int] = set()
-        """Who died without a word: what is sent there is lost, and nobody is told."""
+        """Peers that died silently: messages to them are lost without notice."""
         self.sides: dict[int, int] = {}
-        """While the network is cut: who is on which side; 0 if not said."""
+        """During a partition: the side of each node; 0 by default."""
         self.reports: dict[int, list[Effect]] = {}
         self.sent: Counter[str] = Counter()
         self.on_report: Callable[[Peer, Effect], None] = lambda peer, effect: None
@@ -42,7 +42,7 @@ class Network:
         self._order = itertools.count()
         self._turns: dict[int, float] = {}
 
-    # --- who is there ---------------------------------------------------------------------------------------------------------------
+    # --- membership -----------------------------------------------------------------------------------------------------------------
 
     def join(self, node: int | None = None, knows: int = 3) -> Peer:
         node = self.random.getrandbits(BITS) if node is None else node
@@ -83,13 +83,13 @@ class Network:
             self.now = end
 
     def settle(self) -> None:
-        """So long that every peer has looked over its neighbourhood twice."""
+        """Run until every peer has refreshed its table twice."""
         self.run(3 * self.tuning.refresh_s)
 
     def step(self, peer: Peer) -> None:
         node = peer.me.node
         for effect in peer.turn(self.now):
-            if effect[0] == "tell":
+            if effect[0] == "send_to_peer":
                 self._send(peer.me, effect[1], effect[2])
             else:
                 self.reports[node].append(effect)
@@ -122,14 +122,14 @@ class Network:
         if node in self.silent:
             return
         if peer is not None and self.sides.get(node, 0) == self.sides.get(sender.node, 0):
-            peer.heard(sender, message, self.now)
+            peer.received(sender, message, self.now)
             self.step(peer)
         elif sender.node in self.peers:
             self.peers[sender.node].unreachable(node, self.now)
             self.step(self.peers[sender.node])
 
     def answer_to(self, peer: Peer, query: int, kind: str, within_s: float = 1000.0) -> Any:
-        """Run on until this query is answered."""
+        """Run until this query is answered."""
         seen = self.reports[peer.me.node]
         answers: list[Any] = []
 
@@ -144,7 +144,7 @@ class Network:
 
 
 def grown(seed: int, size: int, tuning: OverlayTuning = QUICK) -> Network:
-    """A settled network of so many."""
+    """A settled network of this size."""
     network = Network(seed, tuning)
     for _ in range(size):
         network.join()

@@ -1,7 +1,7 @@
-"""A site in memory, for tests of ``SiteWork``: its agents, connections that keep their order, and time that passes as the test says.
+"""A site in memory for tests of SiteMatching: agents, ordered connections, and a clock that the test advances.
 
-Each agent runs what it is given as far as it has room, and puts the rest into a queue, as a real one does. What it says to the pool's
-master is kept in ``said``. Broadcasts reach everybody who lives; answers are put together when all of those have answered.
+Each agent runs assigned tasks as far as its resources go and queues the rest, as a real one does. Messages to the master are kept in
+``sent``. Broadcasts reach all live agents; answers are combined when all of those have answered.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ SPEC = 7
 Row = list[Any]
 
 
-def spec_row(number: int = SPEC, needs: dict[str, float] | None = None, **words: Any) -> Row:
-    """As SentSpec goes over the wire, without code."""
-    fields = {"requirement": "", "rank": "", "tags": {}, "time_s": 0.0, **words}
+def spec_row(number: int = SPEC, needs: dict[str, float] | None = None, **messages_of: Any) -> Row:
+    """A SentSpec as on the wire, without code."""
+    fields = {"requirement": "", "rank": "", "tags": {}, "time_s": 0.0, **messages_of}
     return [
         number,
         "python",
@@ -41,21 +41,21 @@ def task_row(task: int, attempt: int = 1, spec: int = SPEC, contents: tuple[tupl
 
 
 class Agent:
-    """One worker. ``has``: tasks it was given and has not ended, oldest first; ``got``: all it was ever given."""
+    """One worker. ``has``: assigned tasks that have not ended, oldest first; ``got``: all tasks ever assigned."""
 
     def __init__(self, site: Site, number: int, cores: float, properties: dict[str, Any], holds: tuple[str, ...]) -> None:
         self.site = site
         self.me = Contact(number, ["127.0.0.1", number])
         self.name = f"w{number}"
         self.cores = cores
-        self.work = SiteMatching(self.me, self.name, properties, dict.fromkeys(holds), {"cores": cores})
+        self.matching = SiteMatching(self.me, self.name, properties, dict.fromkeys(holds), {"cores": cores})
         self.has: dict[int, float] = {}
         self.got: list[tuple[int, int]] = []
         self.alive = True
 
     @property
-    def room(self) -> float:
-        """What would be free if all that waits here had begun."""
+    def free(self) -> float:
+        """Free resources after all queued tasks have started."""
         return self.cores - sum(self.has.values())
 
     def take(self, header: Row) -> None:
@@ -66,26 +66,26 @@ class Agent:
             self.has[task] = self.site.needs[spec].get("cores", 0.0)
 
     def latest(self, task: int) -> int:
-        """The attempt at this task that it was given last; what comes late of an earlier one is no news."""
+        """The latest attempt of this task; earlier ones that arrive late are ignored."""
         return max((attempt for number, attempt in self.got if number == task), default=0)
 
     def end(self, task: int) -> None:
         del self.has[task]
-        self.site.later(self, self, lambda: self.work.has_room({"cores": self.room}, self.site.now))
+        self.site.later(self, self, lambda: self.matching.free_changed({"cores": self.free}, self.site.now))
 
 
 class Site:
-    """``random``: what happens next, of all that could; without it, what was said first."""
+    """``random`` chooses the next event among all possible ones; without it, the oldest."""
 
     def __init__(self, *cores: float, random: Random | None = None) -> None:
         self.now = 0.0
         self.random = random
         self.needs: dict[int, dict[str, float]] = {}
-        self.said: list[tuple[str, Row]] = []
-        self.gifts: list[tuple[str, int, int]] = []
+        self.sent: list[tuple[str, Row]] = []
+        self.assignments: list[tuple[str, int, int]] = []
         """(worker, task, attempt) as they were sent."""
         self.agents: dict[int, Agent] = {}
-        self.on_gift: Callable[[Agent], None] = lambda agent: None
+        self.on_assignment: Callable[[Agent], None] = lambda agent: None
         self._links: dict[tuple[int, int], deque[Callable[[], None]]] = {}
         self._rounds: dict[str, tuple[Agent, set[int], list[Any]]] = {}
         for number, amount in enumerate(cores, 1):
@@ -93,15 +93,15 @@ class Site:
 
     def add(self, number: int, cores: float = 1.0, holds: tuple[str, ...] = (), **properties: Any) -> Agent:
         agent = self.agents[number] = Agent(self, number, cores, {**properties, "worker": f"w{number}", "cores": cores}, holds)
-        agent.work.linked = True
-        agent.work.has_room({"cores": cores}, self.now)
+        agent.matching.linked = True
+        agent.matching.free_changed({"cores": cores}, self.now)
         return agent
 
-    def crown(self, number: int, term: int = 1, *but: int) -> None:
-        """All hear of it, but these."""
+    def appoint(self, number: int, term: int = 1, *but: int) -> None:
+        """Make an agent site master; all others are informed except ``but``."""
         for agent in self.living():
             if agent.me.node not in but:
-                agent.work.reigns(term, self.agents[number].me, self.now)
+                agent.matching.site_master_changed(term, self.agents[number].me, self.now)
                 self.step(agent)
 
     def living(self) -> list[Agent]:
@@ -110,25 +110,25 @@ class Site:
     def die(self, number: int) -> None:
         self.agents[number].alive = False
         for agent in self.living():
-            agent.work.unreachable(number, self.now)
+            agent.matching.unreachable(number, self.now)
             self.step(agent)
 
-    def lend(self, number: int, *rows: Row, specs: tuple[Row, ...] = ()) -> None:
+    def delegate(self, number: int, *rows: Row, specs: tuple[Row, ...] = ()) -> None:
         specs = specs or (spec_row(),)
         self.needs.update({spec[0]: spec[3] for spec in specs})
         agent = self.agents[number]
-        agent.work.lent(["lend", list(specs), list(rows)], b"x" * len(rows), self.now)
+        agent.matching.delegated(["lend", list(specs), list(rows)], b"x" * len(rows), self.now)
         self.step(agent)
 
-    def words(self, number: int, kind: str) -> list[Row]:
-        """What it said of this kind to the pool's master."""
-        return [header for name, header in self.said if name == f"w{number}" and header[0] == kind]
+    def messages_of(self, number: int, kind: str) -> list[Row]:
+        """Messages of this kind that it sent to the master."""
+        return [header for name, header in self.sent if name == f"w{number}" and header[0] == kind]
 
     def claimed(self) -> list[tuple[str, int, int]]:
-        given = [one for _, header in self.said if header[0] == "claims" for one in header[1]]
+        given = [one for _, header in self.sent if header[0] == "claims" for one in header[1]]
         return [(worker, task, attempt) for worker, items in given for task, attempt in items]
 
-    # --- what happens -----------------------------------------------------------------------------------------------------------------
+    # --- events -----------------------------------------------------------------------------------------------------------------------
 
     def later(self, sender: Agent, to: Agent, act: Callable[[], None]) -> None:
         def arrive() -> None:
@@ -139,11 +139,11 @@ class Site:
         self._links.setdefault((sender.me.node, to.me.node), deque()).append(arrive)
 
     def step(self, agent: Agent) -> None:
-        for effect in agent.work.turn(self.now):
+        for effect in agent.matching.turn(self.now):
             getattr(self, f"_{effect[0]}")(agent, *effect[1:])
 
     def happen(self) -> bool:
-        """One thing; False: nothing is under way."""
+        """Deliver one event; False if there is none."""
         waiting = [link for link, acts in self._links.items() if acts]
         if not waiting:
             return False
@@ -151,12 +151,12 @@ class Site:
         return True
 
     def settle(self, seconds: float = 0.0) -> None:
-        """All that is under way arrives, and time passes, with a turn at each deadline."""
+        """Deliver all events, and let time pass with a turn at each deadline."""
         until = self.now + seconds
         while True:
             while self.happen():
                 pass
-            due = min((agent.work.deadline for agent in self.living()), default=until + 1)
+            due = min((agent.matching.deadline for agent in self.living()), default=until + 1)
             if due > until:
                 break
             self.now = max(self.now, due)
@@ -171,7 +171,7 @@ class Site:
         self._rounds[name] = (origin, {agent.me.node for agent in self.living()}, [])
         payload = json.loads(json.dumps(payload))
         for agent in self.living():
-            self.later(origin, agent, lambda to=agent: to.work.delivered(name, payload[1], self.now))  # type: ignore[misc]
+            self.later(origin, agent, lambda to=agent: to.matching.delivered(name, payload[1], self.now))  # type: ignore[misc]
 
     def _answer(self, agent: Agent, name: str, answer: Any) -> None:
         origin = self._rounds[name][0]
@@ -183,27 +183,27 @@ class Site:
         answers.extend(answer)
         missing.discard(node)
         if not missing & {agent.me.node for agent in self.living()}:
-            origin.work.gathered(answers, self.now)
+            origin.matching.gathered(answers, self.now)
 
-    def _tell(self, agent: Agent, contact: Contact, message: Row) -> None:
+    def _send_to_peer(self, agent: Agent, contact: Contact, message: Row) -> None:
         message = json.loads(json.dumps(message))
-        self.later(agent, self.agents[contact.node], lambda: self.agents[contact.node].work.told(agent.me, message, self.now))
+        self.later(agent, self.agents[contact.node], lambda: self.agents[contact.node].matching.received(agent.me, message, self.now))
 
-    def _give(self, agent: Agent, contact: Contact, header: Row, parts: list[bytes]) -> None:
+    def _assign(self, agent: Agent, contact: Contact, header: Row, parts: list[bytes]) -> None:
         to = self.agents[contact.node]
-        self.gifts += [(to.name, row[0], row[1]) for row in header[2]]
+        self.assignments += [(to.name, row[0], row[1]) for row in header[2]]
         assert b"".join(parts) == b"x" * len(header[2])
         self.later(agent, to, lambda: self._receive(agent, to, json.loads(json.dumps(header))))
 
     def _receive(self, giver: Agent, to: Agent, header: Row) -> None:
-        """How much room there is then, it is told a moment later, by another thread."""
-        to.work.received(giver.me, header, self.now)
+        """The free resources are reported a moment later, by another thread."""
+        to.matching.assignment_received(giver.me, header, self.now)
         to.take(header)
-        self.later(to, to, lambda: to.work.has_room({"cores": to.room}, self.now))
-        self.on_gift(to)
+        self.later(to, to, lambda: to.matching.free_changed({"cores": to.free}, self.now))
+        self.on_assignment(to)
 
     def _send(self, agent: Agent, header: Row) -> None:
-        self.said.append((agent.name, header))
+        self.sent.append((agent.name, header))
 
     def _alive(self, agent: Agent) -> None:
-        """The pool's master was heard of."""
+        """The site master has contact with the master."""

@@ -1,4 +1,4 @@
-"""Both ends of bulk connections for tests: a real door of a master with a porter behind it, and a proxy that cuts."""
+"""Both ends of transfer connections for tests: a real endpoint of a master with a transfer server, and a proxy that cuts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pilotfish.model import messages as m
 from pilotfish.portable.transfer.content_cache import ContentCache
 from pilotfish.portable.transfer.content_source import FileReader, PartialFileReader
 from pilotfish.portable.transfer.incoming_content import IncomingContent
-from pilotfish.portable.transfer.transfer_client import dial_bulk
+from pilotfish.portable.transfer.transfer_client import dial_transfer
 from pilotfish.portable.transfer.transfer_protocol import ContentAbsent, TransferChannel
 from pilotfish.portable.transfer.transfer_server import TransferServer
 from pilotfish.portable.wire.handshake import AGENT, CLIENT, Credentials, read_credentials
@@ -35,7 +35,7 @@ def digest_of(data: bytes) -> str:
 
 
 class Files:
-    """A shelf: contents from files by digest, from a cache, or as they come into it; what is put goes there too."""
+    """A content source: files by digest, and a cache with contents that are complete or still arriving; uploads go there too."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -54,9 +54,9 @@ class Files:
         self.insisted.append(insist)
         if self.refusal is not None and not insist:
             raise self.refusal
-        coming = self.cache.coming(digest)
-        if coming is not None:
-            return PartialFileReader(coming)
+        arriving = self.cache.arriving(digest)
+        if arriving is not None:
+            return PartialFileReader(arriving)
         if digest not in self.paths:
             raise ContentAbsent("nobody has it", "site")
         return FileReader(str(self.paths[digest]), size)
@@ -65,17 +65,17 @@ class Files:
         return None if self.cache.has(digest, size) else self.cache.incoming(digest, size)
 
 
-class Door:
-    """A doorman with his porter, on a loop of their own. ``heard`` has what came over links that were not handed over."""
+class TransferEndpoint:
+    """An admission with its transfer server, on an event loop of their own. ``heard``: messages of links that are not for transfers."""
 
-    def __init__(self, directory: Path, shelf: Any, most_streams: int = 8, tls: bool = True) -> None:
+    def __init__(self, directory: Path, source: Any, max_streams: int = 8, tls: bool = True) -> None:
         self.directory = directory
         self.keyring: Keyring = open_keyring(directory)
-        self.porter = TransferServer(shelf, most_streams, self._complain)
-        self.complaints: list[str] = []
+        self.server = TransferServer(source, max_streams, self._log)
+        self.problems: list[str] = []
         self.heard: list[m.Message] = []
         self.closed = 0
-        self.endpoint: dict[str, Any] = {}
+        self.address: dict[str, Any] = {}
         self._tls = tls
         self._ready = threading.Event()
         self._loop = asyncio.new_event_loop()
@@ -83,8 +83,8 @@ class Door:
         self._thread.start()
         assert self._ready.wait(PATIENCE_S)
 
-    def _complain(self, text: str) -> None:
-        self.complaints.append(text)
+    def _log(self, text: str) -> None:
+        self.problems.append(text)
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
@@ -95,18 +95,18 @@ class Door:
 
     async def _listen(self) -> None:
         self.doorman = Admission(self.keyring, self._hear, self._closed)
-        self.doorman.warn = self._complain
-        self.doorman.transfer_server = self.porter
+        self.doorman.warn = self._log
+        self.doorman.transfer_server = self.server
         if not self._tls:
             path = str(self.directory / "door.sock")
             local = EndpointRules((CLIENT, AGENT))
             self._server: asyncio.Server = await self._loop.create_unix_server(lambda: EndpointLink(self.doorman, local), path)
-            self.endpoint = {"kind": "unix", "path": path}
+            self.address = {"kind": "unix", "path": path}
             return
         rules = EndpointRules((AGENT,), ("127.0.0.0/8",), self.keyring.server_context())
         self._server = await self._loop.create_server(lambda: EndpointLink(self.doorman, rules), "127.0.0.1", 0)
         port = self._server.sockets[0].getsockname()[1]
-        self.endpoint = {"kind": "tls", "host": "127.0.0.1", "port": port, "fingerprint": self.keyring.fingerprint}
+        self.address = {"kind": "tls", "host": "127.0.0.1", "port": port, "fingerprint": self.keyring.fingerprint}
 
     def _hear(self, link: EndpointLink, message: m.Message, body: memoryview) -> None:
         self.heard.append(message)
@@ -120,15 +120,15 @@ class Door:
     def credentials(self, **changes: Any) -> Credentials:
         path = self.directory / f"credentials-{random.getrandbits(64):x}.json"
         path.touch(0o600)
-        endpoint = {**self.endpoint, **changes}
+        endpoint = {**self.address, **changes}
         path.write_text(json.dumps({"key_id": KEY_ID, "key": self.keyring.key(KEY_ID).hex(), "endpoints": [endpoint]}))
         return read_credentials(path)
 
     def dial(self, **changes: Any) -> TransferChannel:
-        return dial_bulk(self.credentials(**changes))
+        return dial_transfer(self.credentials(**changes))
 
     def close(self) -> None:
-        self.porter.close()
+        self.server.close()
         self._loop.call_soon_threadsafe(self._stop)
         self._thread.join(PATIENCE_S)
 
@@ -138,16 +138,16 @@ class Door:
 
 
 @contextlib.contextmanager
-def open_door(directory: Path, shelf: Any, most_streams: int = 8, tls: bool = True) -> Iterator[Door]:
-    door = Door(directory, shelf, most_streams, tls)
+def open_endpoint(directory: Path, source: Any, max_streams: int = 8, tls: bool = True) -> Iterator[TransferEndpoint]:
+    endpoint = TransferEndpoint(directory, source, max_streams, tls)
     try:
-        yield door
+        yield endpoint
     finally:
-        door.close()
+        endpoint.close()
 
 
 class Scissors:
-    """A proxy that passes on so many bytes of each connection, both ways together, and then closes both of its ends."""
+    """A proxy that passes on a number of bytes of each connection, both ways together, and then closes it."""
 
     def __init__(self, port: int) -> None:
         self.allowance = 0
@@ -193,7 +193,7 @@ def random_bytes(seed: int, length: int) -> bytes:
 
 
 def sparse_file(path: Path, size: int, islands: dict[int, bytes]) -> bytes:
-    """A file of holes, but for what lies at these offsets; its whole content."""
+    """A file of holes except at these offsets; returns its content."""
     data = bytearray(size)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
     try:

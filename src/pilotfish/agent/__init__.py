@@ -1,3 +1,3 @@
-"""What travels to a node: the standard library of Python 3.8 and later is all it needs. It imports nothing else of Pilotfish."""
+"""The agent: the program that runs tasks on a node. It needs only the standard library of Python 3.8+, and imports only ``portable``."""
 
 VERSION = "0.1.0"

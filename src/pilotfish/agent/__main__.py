@@ -1,5 +1,4 @@
-"""Where the processes of an agent begin: the supervisor (what people start), the agent proper, and its slots; and a relay,
-through which agents reach a master that they cannot see.
+"""Starts the supervisor, the agent, a slot or the relay.
 
 Each imports no more than it needs: a node may start hundreds of slots at once.
 """
@@ -10,25 +9,25 @@ import sys
 
 
 def main() -> None:
-    words = sys.argv[1:]
-    if words[:1] == ["slot"]:
-        # Nothing of ours may shadow a module of the user's.
+    arguments = sys.argv[1:]
+    if arguments[:1] == ["slot"]:
+        # Our modules must not shadow the user's.
         sys.path[:] = [path for path in sys.path if path != sys.argv[0]]
         from .slots.slot import main as run_slot
 
-        run_slot(words[1])
-    elif words[:1] == ["agent"]:
+        run_slot(arguments[1])
+    elif arguments[:1] == ["agent"]:
         from .node.agent_loop import main as run_agent
 
-        run_agent(words[1])
-    elif words[:1] == ["relay"]:
+        run_agent(arguments[1])
+    elif arguments[:1] == ["relay"]:
         from .relay import main as run_relay
 
-        run_relay(words[1:])
+        run_relay(arguments[1:])
     else:
         from .supervisor import main as run_supervisor
 
-        run_supervisor(words)
+        run_supervisor(arguments)
 
 
 if __name__ == "__main__":

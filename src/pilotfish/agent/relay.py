@@ -1,7 +1,7 @@
-"""The far end of a tunnel: passes bytes between agents, which come over the network, and the master, behind a Unix socket made by ssh.
+"""Passes bytes between agents and the ssh tunnel at a login node.
 
-It understands nothing of what it passes: agents and the master have TLS between them. It lives as long as its standard input does, on which
-the other end of the tunnel says now and then that it is there, and says so too.
+Agents connect over the network; the master is behind a Unix socket made by ssh. The relay does not read what it passes: agents and master
+use TLS. It lives as long as its standard input, on which the other end of the tunnel sends a byte now and then; the relay answers each.
 """
 
 from __future__ import annotations
@@ -17,38 +17,38 @@ import sys
 import time
 from typing import Any, Dict, List, Optional
 
-SAYS = "pilotfish-relay "
-"""The line that begins so says where it listens."""
-ENDED = "pilotfish-relay-ended"
-"""Its last words: ssh itself might wait for those who never hang up."""
+LISTENING_PREFIX = "pilotfish-relay "
+"""Prefix of the line that reports the listening address."""
+ENDED_LINE = "pilotfish-relay-ended"
+"""The last line: ssh itself might wait for connections that never close."""
 HIGH_WATER_BYTES = 256 * 1024
-TAKE_OVER_S = 3.0
-MOST_ADDRESSES = 4
+TAKEOVER_TIMEOUT_S = 3.0
+MAX_ADDRESSES = 4
 
 
 class RelaySide(asyncio.Protocol):
-    """One end of a passage. Whoever reads slowly makes the other end wait, so that little is ever kept here."""
+    """One side of a relayed connection. A slow reader pauses the other side, so that little is buffered here."""
 
     def __init__(self, relay: Relay, other: Optional[RelaySide]) -> None:
         self.relay = relay
         self.other = other
         self.transport: Any = None
-        self.early: List[bytes] = []
+        self.buffered: List[bytes] = []
         self.done = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport
         self.transport.set_write_buffer_limits(high=HIGH_WATER_BYTES)
         if self.other is None:
-            self.relay.arrived(self)
+            self.relay.accepted(self)
         else:
-            self.relay.joined(self)
+            self.relay.connected(self)
 
     def data_received(self, data: bytes) -> None:
         if self.other is not None:
             self.other.transport.write(data)
         else:
-            self.early.append(data)
+            self.buffered.append(data)
 
     def eof_received(self) -> bool:
         self.done = True
@@ -56,7 +56,7 @@ class RelaySide(asyncio.Protocol):
             return False
         if not self.other.transport.is_closing():
             self.other.transport.write_eof()
-        return True  # the other direction may have more to say
+        return True  # the other direction may still be in use
 
     def pause_writing(self) -> None:
         if self.other is not None:
@@ -67,7 +67,7 @@ class RelaySide(asyncio.Protocol):
             self.other.transport.resume_reading()
 
     def connection_lost(self, error: Optional[Exception]) -> None:
-        self.relay.left(self)
+        self.relay.closed(self)
         if self.other is not None:
             self.other.transport.close()
 
@@ -75,54 +75,54 @@ class RelaySide(asyncio.Protocol):
 class Relay:
     def __init__(self, options: Any) -> None:
         self.to = options.to
-        self.most = options.most
+        self.max_connections = options.most
         self.silence_s = options.silence
         self.networks = [ipaddress.ip_network(text, strict=False) for text in options.admit]
         self.loop = asyncio.get_event_loop()
         self.ended = self.loop.create_future()
-        self.arrivals: Dict[RelaySide, None] = {}
-        self.heard_at = time.monotonic()
+        self.agents: Dict[RelaySide, None] = {}
+        self.last_input_at = time.monotonic()
 
     def admits(self, address: str) -> bool:
-        place = ipaddress.ip_address(address)
-        return not self.networks or any(place.version == network.version and place in network for network in self.networks)
+        ip = ipaddress.ip_address(address)
+        return not self.networks or any(ip.version == network.version and ip in network for network in self.networks)
 
-    def arrived(self, side: RelaySide) -> None:
-        peer = side.transport.get_extra_info("peername")
-        if len(self.arrivals) >= self.most or not peer or not self.admits(peer[0]):
-            side.transport.abort()
+    def accepted(self, agent_side: RelaySide) -> None:
+        peer = agent_side.transport.get_extra_info("peername")
+        if len(self.agents) >= self.max_connections or not peer or not self.admits(peer[0]):
+            agent_side.transport.abort()
             return
-        _keep_alive(side.transport.get_extra_info("socket"))
-        self.arrivals[side] = None
-        # Not at once: older asyncio begins to read after this call, whatever was said in it.
-        self.loop.call_soon(side.transport.pause_reading)
-        self.loop.create_task(self.connect(side))
+        _keep_alive(agent_side.transport.get_extra_info("socket"))
+        self.agents[agent_side] = None
+        # Not at once: older asyncio starts to read after this call in any case.
+        self.loop.call_soon(agent_side.transport.pause_reading)
+        self.loop.create_task(self.connect(agent_side))
 
-    async def connect(self, side: RelaySide) -> None:
+    async def connect(self, agent_side: RelaySide) -> None:
         try:
-            await self.loop.create_unix_connection(lambda: RelaySide(self, side), self.to)
+            await self.loop.create_unix_connection(lambda: RelaySide(self, agent_side), self.to)
         except OSError as error:
-            print("the master's end is gone: %s" % error, file=sys.stderr, flush=True)
-            side.transport.abort()
+            print("the master cannot be reached through the tunnel: %s" % error, file=sys.stderr, flush=True)
+            agent_side.transport.abort()
 
-    def joined(self, behind: RelaySide) -> None:
-        """The way to the master is open; its agent may be gone by now."""
-        side = behind.other
-        assert side is not None
-        if side.transport.is_closing():
-            behind.transport.abort()
+    def connected(self, master_side: RelaySide) -> None:
+        """The connection to the master is open; the agent may have disconnected by now."""
+        agent_side = master_side.other
+        assert agent_side is not None
+        if agent_side.transport.is_closing():
+            master_side.transport.abort()
         else:
-            side.other = behind
-            behind.transport.writelines(side.early)
-            side.early = []
-            side.transport.resume_reading()
+            agent_side.other = master_side
+            master_side.transport.writelines(agent_side.buffered)
+            agent_side.buffered = []
+            agent_side.transport.resume_reading()
 
-    def left(self, side: RelaySide) -> None:
-        self.arrivals.pop(side, None)
+    def closed(self, agent_side: RelaySide) -> None:
+        self.agents.pop(agent_side, None)
 
-    def hear(self) -> None:
-        """Standard input: what is said does not matter, that something is said does. It is answered likewise."""
-        self.heard_at = time.monotonic()
+    def on_input(self) -> None:
+        """Read standard input: only that something arrives matters. Answer likewise; end at its end."""
+        self.last_input_at = time.monotonic()
         try:
             if os.read(0, 4096):
                 os.write(1, b"\n")
@@ -131,19 +131,19 @@ class Relay:
             pass
         self.end()
 
-    def watch(self) -> None:
-        if time.monotonic() - self.heard_at > self.silence_s:
+    def check_silence(self) -> None:
+        if time.monotonic() - self.last_input_at > self.silence_s:
             self.end()
         else:
-            self.loop.call_later(self.silence_s / 4, self.watch)
+            self.loop.call_later(self.silence_s / 4, self.check_silence)
 
     def end(self) -> None:
         if not self.ended.done():
             self.ended.set_result(None)
 
 
-def main(words: List[str]) -> None:
-    options = _parse(words)
+def main(arguments: List[str]) -> None:
+    options = _parse(arguments)
     _raise_limit()
     _end_predecessors(options.name)
     _remove(options.remove)
@@ -167,38 +167,38 @@ async def _serve(options: Any) -> None:
     host, _, port = options.listen.rpartition(":")
     listener = _listen(host, int(port))
     server = await relay.loop.create_server(lambda: RelaySide(relay, None), sock=listener, backlog=256)
-    relay.loop.add_reader(0, relay.hear)
-    relay.watch()
+    relay.loop.add_reader(0, relay.on_input)
+    relay.check_silence()
     where = {"host": socket.gethostname(), "addresses": own_addresses(), "port": listener.getsockname()[1]}
-    print(SAYS + json.dumps(where), flush=True)
+    print(LISTENING_PREFIX + json.dumps(where), flush=True)
     await relay.ended
     server.close()
-    for side in list(relay.arrivals):
-        side.transport.abort()
+    for agent_side in list(relay.agents):
+        agent_side.transport.abort()
     try:
-        print(ENDED, flush=True)
+        print(ENDED_LINE, flush=True)
     except OSError:
         pass
 
 
-def _parse(words: List[str]) -> Any:
+def _parse(arguments: List[str]) -> Any:
     import argparse
 
-    parser = argparse.ArgumentParser(prog="agent.pyz relay", description="Passes the connections of agents on to their master.")
-    parser.add_argument("--listen", default="0.0.0.0:0", metavar="HOST:PORT", help="where agents come to; another port is taken if need be")
-    parser.add_argument("--to", required=True, metavar="SOCKET", help="the Unix socket behind which the master is; removed at the end")
-    parser.add_argument("--name", default="", metavar="NAME", help="of the tunnel: an older relay of this name is ended")
-    parser.add_argument("--remove", default="", metavar="SOCKET", help="what an older relay may have left")
+    parser = argparse.ArgumentParser(prog="agent.pyz relay", description="Pass connections of agents on to their master.")
     parser.add_argument(
-        "--admit", action="append", default=[], metavar="NETWORK", help="agents may come from there (default: from anywhere)"
+        "--listen", default="0.0.0.0:0", metavar="HOST:PORT", help="address for agents; another port is used if it is taken"
     )
-    parser.add_argument("--most", type=int, default=10000, metavar="N", help="so many connections at a time")
-    parser.add_argument("--silence", type=float, default=60.0, metavar="SECONDS", help="end when nothing was heard for so long")
-    return parser.parse_args(words)
+    parser.add_argument("--to", required=True, metavar="SOCKET", help="Unix socket of the master; removed at the end")
+    parser.add_argument("--name", default="", metavar="NAME", help="name of the tunnel; an older relay of this name is ended")
+    parser.add_argument("--remove", default="", metavar="SOCKET", help="socket of an older relay to remove")
+    parser.add_argument("--admit", action="append", default=[], metavar="NETWORK", help="network to accept agents from (default: any)")
+    parser.add_argument("--most", type=int, default=10000, metavar="N", help="maximum connections")
+    parser.add_argument("--silence", type=float, default=60.0, metavar="SECONDS", help="end after this silence on standard input")
+    return parser.parse_args(arguments)
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """The port that was asked for, so that agents find us where our predecessor was; if somebody else has it, any other."""
+    """Bind the requested port, so that agents find this relay where the previous one was; any other port if it is taken."""
     listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -211,7 +211,7 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def _keep_alive(connection: socket.socket) -> None:
-    """A node may vanish without a word."""
+    """Notice nodes that vanish without closing their connections."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 20), ("TCP_KEEPCNT", 3)):
         if hasattr(socket, name):
@@ -219,7 +219,7 @@ def _keep_alive(connection: socket.socket) -> None:
 
 
 def _raise_limit() -> None:
-    """Each passage takes two descriptors."""
+    """Raise the limit of open files: each connection takes two."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -228,18 +228,19 @@ def _raise_limit() -> None:
 
 
 def _end_predecessors(name: str) -> None:
-    """One whose connection broke may not have noticed yet; it holds the port, and agents would wait in vain behind it."""
-    end = time.monotonic() + TAKE_OVER_S
-    told: List[str] = []
+    """End older relays of this name. One whose ssh connection broke may not have noticed: it holds the port, and agents would wait behind
+    it in vain."""
+    end = time.monotonic() + TAKEOVER_TIMEOUT_S
+    signalled: List[str] = []
     while name:
         older = [pid for pid in os.listdir("/proc") if pid.isdigit() and int(pid) != os.getpid() and _is_relay(pid, name)]
         if not older or time.monotonic() > end:
             return
-        late = end - time.monotonic() < TAKE_OVER_S / 2
+        late = end - time.monotonic() < TAKEOVER_TIMEOUT_S / 2
         for pid in older:
-            # Once: a second signal would meet one that is just tidying up.
-            if late or pid not in told:
-                told.append(pid)
+            # Signal once: a second signal would disturb its clean-up.
+            if late or pid not in signalled:
+                signalled.append(pid)
                 try:
                     os.kill(int(pid), signal.SIGKILL if late else signal.SIGTERM)
                 except OSError:
@@ -252,15 +253,15 @@ def _is_relay(pid: str, name: str) -> bool:
         if os.stat("/proc/" + pid).st_uid != os.getuid():
             return False
         with open("/proc/%s/cmdline" % pid, "rb") as file:
-            words = file.read().split(b"\0")
+            arguments = file.read().split(b"\0")
     except OSError:
         return False
-    wanted = os.fsencode(name)
-    return b"relay" in words and any(words[at : at + 2] == [b"--name", wanted] for at in range(len(words)))
+    name_bytes = os.fsencode(name)
+    return b"relay" in arguments and any(arguments[at : at + 2] == [b"--name", name_bytes] for at in range(len(arguments)))
 
 
 def own_addresses() -> List[str]:
-    """The addresses of this machine, without those that only it can reach: nodes may not know it by its name."""
+    """Addresses of this machine without loopback: nodes may not know its name."""
     found: List[str] = []
     try:
         with open("/proc/net/fib_trie") as file:
@@ -273,4 +274,4 @@ def own_addresses() -> List[str]:
                     found.append(address)
     except OSError:
         pass
-    return found[:MOST_ADDRESSES]
+    return found[:MAX_ADDRESSES]

@@ -22,7 +22,7 @@ from pilotfish.model.quantities import show_bytes
 from pilotfish.portable.transfer.cache_directory import content_path
 from pilotfish.portable.transfer.content_cache import ContentCache
 from pilotfish.portable.transfer.content_source import FileReader, ServedContent
-from pilotfish.portable.transfer.incoming_content import IncomingContent, NoRoom
+from pilotfish.portable.transfer.incoming_content import IncomingContent, NoSpace
 from pilotfish.portable.transfer.transfer_protocol import AskElsewhere, AskLater, ContentAbsent
 from pilotfish.store.pool_directory import PoolDirectory
 
@@ -147,13 +147,13 @@ class MasterContentSource:
     def incoming(self, asker: str, digest: str, size: int) -> IncomingContent | None:
         if self._store.take(digest, size) is not None:
             return None
-        free = shutil.disk_usage(self._store.directory).free - self._store.promised()
+        free = shutil.disk_usage(self._store.directory).free - self._store.incoming_bytes()
         if free < size + RESERVE_BYTES:
             # The journal lies on the same disk, and without it nothing goes on.
             spared = f"{show_bytes(max(0, free))} are free, and {show_bytes(RESERVE_BYTES)} must stay so"
             problem = f"{show_bytes(size)} do not fit into {self._store.directory}, where {spared}"
             self._report_room(problem)
-            raise NoRoom(problem)
+            raise NoSpace(problem)
         self._report_room("")
         site = self._enter(asker, self._calls.call(lambda: self._lookup.place(asker)))
         try:

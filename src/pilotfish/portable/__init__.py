@@ -1,1 +1,1 @@
-"""Says what portable means: standard library only, Python 3.8+."""
+"""Code that runs on nodes and on the master's machine: standard library only, Python 3.8+."""

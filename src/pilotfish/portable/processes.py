@@ -1,4 +1,4 @@
-"""What a process started, and what that started: found in /proc, held together by child subreapers, killed as a whole."""
+"""Finds, holds together and kills a process and its descendants, by /proc and child subreapers. Finds the processes of a pool."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 M_TRIM_THRESHOLD = -1
 M_MMAP_THRESHOLD = -3
-NOTICES = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU)
-"""How batch systems tell a job that it is about to be ended or suspended: each of them means, go now."""
+END_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU)
+"""Signals by which batch systems announce that a job will be ended or suspended: the agent must leave."""
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 _libc: Optional[ctypes.CDLL] = None
@@ -30,7 +30,7 @@ def libc() -> ctypes.CDLL:
 
 
 def keep_freed_memory(kept_bytes: int) -> None:
-    """Have the allocator keep so much for reuse: to fault pages in anew for each large payload costs more than copying."""
+    """Let the allocator keep this much freed memory: faulting pages in again for each large payload costs more than copying."""
     mallopt = getattr(libc(), "mallopt", None)
     if mallopt is not None:
         mallopt(M_TRIM_THRESHOLD, kept_bytes)
@@ -38,19 +38,19 @@ def keep_freed_memory(kept_bytes: int) -> None:
 
 
 def become_subreaper() -> bool:
-    """Orphans among our descendants become our children instead of init's, so that none gets away."""
+    """Adopt orphaned descendants instead of init, so that none escapes."""
     return bool(libc().prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0)
 
 
 def signal_on_parent_death(number: int, parent: int) -> None:
-    """Have the kernel send us this signal when our parent dies; at once if it is dead already."""
+    """Let the kernel send us this signal when our parent dies; at once if it is dead already."""
     libc().prctl(PR_SET_PDEATHSIG, number, 0, 0, 0)
     if number and os.getppid() != parent:
         os.kill(os.getpid(), number)
 
 
 def children_of(pid: int) -> List[int]:
-    """The direct children, of all threads of ``pid``."""
+    """The direct children of all threads of ``pid``."""
     found: List[int] = []
     try:
         threads = os.listdir("/proc/%d/task" % pid)
@@ -91,25 +91,25 @@ def state_of(pid: int) -> str:
     return fields[0].decode("ascii") if fields else ""
 
 
-def descendants_of(pid: int, spare: Iterable[int] = ()) -> List[int]:
-    """All below ``pid``, parents before children, leaving out the trees of ``spare``."""
-    spared = set(spare)
+def descendants_of(pid: int, except_for: Iterable[int] = ()) -> List[int]:
+    """All descendants of ``pid``, parents before children, without the trees of ``except_for``."""
+    excluded = set(except_for)
     found: List[int] = []
     waiting = [pid]
     while waiting:
         for child in children_of(waiting.pop()):
-            if child not in spared:
+            if child not in excluded:
                 found.append(child)
                 waiting.append(child)
     return found
 
 
 def resident_bytes(pid: int) -> int:
-    """Resident memory of the process and all below it."""
+    """Resident memory of the process and its descendants."""
     total = 0
-    for member in [pid, *descendants_of(pid)]:
+    for process in [pid, *descendants_of(pid)]:
         try:
-            with open("/proc/%d/statm" % member, "rb") as file:
+            with open("/proc/%d/statm" % process, "rb") as file:
                 total += int(file.read().split()[1]) * PAGE_BYTES
         except (OSError, IndexError):
             continue
@@ -125,7 +125,7 @@ def signal_all(pids: Iterable[int], number: int) -> None:
 
 
 class ChildCpuClock:
-    """Processor time of children that have ended, from one asking to the next."""
+    """CPU time of ended children, since the last call."""
 
     def __init__(self) -> None:
         self._seen_s = 0.0
@@ -138,7 +138,7 @@ class ChildCpuClock:
 
 
 def has_children() -> bool:
-    """Whether we have any child, running or not yet reaped: one cheap call."""
+    """Whether this process has any child, running or not yet reaped: one cheap call."""
     try:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
@@ -146,18 +146,19 @@ def has_children() -> bool:
     return True
 
 
-def kill_descendants(spare: Iterable[int] = (), patience_s: float = 10.0) -> bool:
-    """Kill and reap everything below ourselves, but the trees of ``spare``. We must be a subreaper. Whether all are gone.
+def kill_descendants(except_for: Iterable[int] = (), timeout_s: float = 10.0) -> bool:
+    """Kill and reap all descendants except the trees of ``except_for``. Return whether all are gone. Requires a subreaper.
 
-    Rounds, because a process may fork while we look; parents are killed before their children. Nothing is stopped first: whoever kills us
-    in that moment would leave it stopped for ever. And nothing waits without end: a process that hangs in the kernel must not hang us.
+    It works in rounds, because a process may fork meanwhile; parents are killed before their children. Nothing is stopped first: if this
+    process were killed at that moment, it would stay stopped. There is a time-out: a process that hangs in the kernel must not hang this
+    one.
     """
-    spared = list(spare)
-    give_up_at = time.monotonic() + patience_s
+    excluded = list(except_for)
+    give_up_at = time.monotonic() + timeout_s
     pause_s = 0.0001
     while True:
-        reap_children(spared)
-        found = descendants_of(os.getpid(), spared)
+        reap_children(excluded)
+        found = descendants_of(os.getpid(), excluded)
         if not found:
             return True
         alive = [pid for pid in found if state_of(pid) not in ("Z", "X", "")]
@@ -168,22 +169,19 @@ def kill_descendants(spare: Iterable[int] = (), patience_s: float = 10.0) -> boo
         pause_s = min(0.02, pause_s * 2)
 
 
-def reap_children(spare: Iterable[int] = ()) -> None:
-    """Collect those of our children that have ended; never waits."""
-    spared = set(spare)
+def reap_children(except_for: Iterable[int] = ()) -> None:
+    """Reap ended children; never waits."""
+    excluded = set(except_for)
     for pid in children_of(os.getpid()):
-        if pid not in spared:
+        if pid not in excluded:
             try:
                 os.waitpid(pid, os.WNOHANG)
             except ChildProcessError:
                 continue
 
 
-# Which processes belong to a pool, and when they began.
-
-
 def processes_of(directory: Path) -> Iterator[tuple[int, str]]:
-    """Processes that belong to a pool: its directory is one of their arguments, or the beginning of one."""
+    """Processes of a pool: its directory is one of their arguments, or the beginning of one."""
     wanted = os.fsencode(directory)
     for entry in os.scandir("/proc"):
         if not entry.name.isdigit() or int(entry.name) == os.getpid():
@@ -202,7 +200,7 @@ def processes_of(directory: Path) -> Iterator[tuple[int, str]]:
 
 
 def started_at(pid: int) -> str:
-    """When a process began, in clock ticks since boot: with the pid, a name that is never used again. Empty if there is none."""
+    """Start time of a process in clock ticks since boot: with the pid, a name that is never reused. Empty if there is no such process."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].split()

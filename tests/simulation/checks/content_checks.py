@@ -34,10 +34,10 @@ class ContentChecks:
 
     def missing(self, node: SimulatedNode, task: int) -> list[str]:
         """What this task needs and what is not on the node's disk."""
-        return [digest for digest in needed(self.world.journal.shadow, task) if digest not in node.carrier.disk.contents]
+        return [digest for digest in needed(self.world.journal.shadow, task) if digest not in node.fetcher.disk.contents]
 
     def check_present(self, node: SimulatedNode, task: int, when: str) -> None:
-        missing = [digest for digest in self.missing(node, task) if digest not in node.carrier.spoiled]
+        missing = [digest for digest in self.missing(node, task) if digest not in node.fetcher.spoiled]
         if missing:
             raise ContentMisplaced(
                 f"task {show_task(task)} {when} at {node.worker}, where {len(missing)} of its contents are not: {missing[0][:6]}"
@@ -57,42 +57,46 @@ class ContentChecks:
         self.world.report.counts["files handed on"] += len(expected)
         if handed != expected:
             raise ContentMisplaced(f"task {show_task(task)} was promised {expected} and given {handed}")
-        here = {**node.carrier.disk.contents, **node.carrier.spoiled}
+        here = {**node.fetcher.disk.contents, **node.fetcher.spoiled}
         absent = [name for name, _, digest, _ in expected if digest not in here]
         if absent:
             raise ContentMisplaced(f"task {show_task(task)} begins at {node.worker}, where {absent} is not")
 
     def told(self, node: SimulatedNode, what: str, arguments: tuple[Any, ...]) -> None:
-        """The agent's machine hears of something; it may be that the disk is full. What was condemned anyway says nothing."""
+        """The agent machine gets an input, which may be that the disk is full. An attempt that is being stopped says nothing."""
         failures: list[Any] = []
-        if what in ("not_fetched", "stowed"):
+        if what in ("not_fetched", "uploaded"):
             failures = [arguments[1]]
-        elif what == "slot_finished" and arguments[0] in node.machine.work.slots and not node.machine.work.slots[arguments[0]].condemned:
+        elif (
+            what == "slot_finished"
+            and arguments[0] in node.machine.attempts.slots
+            and not node.machine.attempts.slots[arguments[0]].stop_stage
+        ):
             failures = [item[0] for item in arguments[1]]
         for failure in failures:
             if failure is not None and failure[0] in ("disk", "missing-input"):
                 self.world.report.counts[f"{failure[0]} failures"] += 1
-                node.carrier.reported_full |= failure[0] == "disk"
+                node.fetcher.reported_full |= failure[0] == "disk"
 
     def given_out(self, node: SimulatedNode) -> None:
         """The agent's machine gives attempts to a slot."""
-        if node.carrier.reported_full:
+        if node.fetcher.reported_full:
             raise ContentMisplaced(f"{node.worker} said that its disk is full, and goes on beginning tasks")
 
     def turned(self, node: SimulatedNode) -> None:
         """What attempts need is wanted, and what they made until the master knows of it; nothing else."""
-        work, staging = node.machine.work, node.machine.staging
-        if staging.wanted and not (work.live or work.busy or node.machine.results.kept or node.machine.exited):
+        attempts, staging = node.machine.attempts, node.machine.staging
+        if staging.wanted and not (attempts.live or attempts.busy or node.machine.results.kept or node.machine.exited):
             raise ContentMisplaced(f"{node.worker} has nothing to do and wants {len(staging.wanted)} contents")
 
     def left(self, node: SimulatedNode, reason: str) -> None:
         """Who goes because it was drained has time to put everything away."""
-        if reason == node.machine.draining and node.carrier.unstowed:
+        if reason == node.machine.draining and node.fetcher.unfinished_uploads:
             raise ContentMisplaced(
-                f"{node.worker} has left ({reason}) before it had put away the files of {len(node.carrier.unstowed)} tasks"
+                f"{node.worker} has left ({reason}) before it had uploaded the files of {len(node.fetcher.unfinished_uploads)} tasks"
             )
 
-    def not_stowed(self, task: int, attempt: int) -> None:
+    def upload_failed(self, task: int, attempt: int) -> None:
         """Its files found no room: this execution has come to nothing."""
         for execution in self.world.oracle.executions[task]:
             if execution.attempt == attempt:
@@ -130,16 +134,16 @@ class ContentChecks:
             if not node.alive or node.hung or presence is None or presence.link is None or not quiet:
                 continue
             staging = node.machine.staging
-            if staging.wanted or staging.stowing:
-                raise ContentMisplaced(f"{node.worker} wants {list(staging.wanted)} and stows {list(staging.stowing)} when all is over")
+            if staging.wanted or staging.uploads:
+                raise ContentMisplaced(f"{node.worker} wants {list(staging.wanted)} and uploads {list(staging.uploads)} when all is over")
             self._check_holds(node, machine.state)
-            needless = [digest for digest in node.carrier.disk.held if digest not in machine.state.contents]
+            needless = [digest for digest in node.fetcher.disk.held if digest not in machine.state.contents]
             if needless:
                 raise ContentMisplaced(f"{node.worker} keeps {needless} for nobody")
 
     def _check_holds(self, node: SimulatedNode, state: State) -> None:
         believed = {record.digest for record in state.workers[node.worker].holds}
-        truth = {digest for digest in (*node.carrier.disk.contents, *node.carrier.spoiled) if digest in state.contents}
+        truth = {digest for digest in (*node.fetcher.disk.contents, *node.fetcher.spoiled) if digest in state.contents}
         if believed - truth:
             raise ContentMisplaced(f"{node.worker} is believed to hold {sorted(believed - truth)}, and does not")
         if truth - believed:

@@ -109,5 +109,5 @@ def _check_nodes(world: FaultWorld, machine: Machine) -> None:
             continue
         if node.linked_at > world.now - JUST_LINKED_S:
             continue  # the answer to its hello may be on its way
-        if node.machine.work.live or node.machine.results.kept:
-            raise WrongEnd(f"{node.worker} still holds {list(node.machine.work.live)} and results {list(node.machine.results.kept)}")
+        if node.machine.attempts.live or node.machine.results.kept:
+            raise WrongEnd(f"{node.worker} still holds {list(node.machine.attempts.live)} and results {list(node.machine.results.kept)}")

@@ -14,18 +14,18 @@ TRANSFERS = ("staging", "stowing", "stowed")
 def moving_at(node: SimulatedNode) -> list[str]:
     """What is under way there: contents to it, files from it, or the word that they have come."""
     machine = node.machine
-    made = any(result.made for result in machine.results.kept.values())
-    return [state for state, holds in zip(TRANSFERS, (machine.work.staged, machine.staging.stowing, made), strict=True) if holds]
+    made = any(result.produced for result in machine.results.kept.values())
+    return [state for state, holds in zip(TRANSFERS, (machine.attempts.staged, machine.staging.uploads, made), strict=True) if holds]
 
 
 def _node_disk_full(node: SimulatedNode) -> bool:
-    node.carrier.full_until = node.world.now + node.world.dice.uniform(2.0, 30.0)
+    node.fetcher.full_until = node.world.now + node.world.dice.uniform(2.0, 30.0)
     return True
 
 
 def _cache_evicted(node: SimulatedNode) -> bool:
     """Somebody else needs the room. A stopped agent notices nothing, and evicts nothing."""
-    if node.hung or not node.carrier.evict(node.world.dice.randint(1, 10)):
+    if node.hung or not node.fetcher.evict(node.world.dice.randint(1, 10)):
         return False
     node.turn()
     return True
@@ -33,10 +33,10 @@ def _cache_evicted(node: SimulatedNode) -> bool:
 
 def _cache_damaged(node: SimulatedNode) -> bool:
     wanted = node.machine.staging.wanted
-    idle = [*node.carrier.idle_contents(), *(digest for digest in node.carrier.disk.held if digest not in wanted)]
+    idle = [*node.fetcher.idle_contents(), *(digest for digest in node.fetcher.disk.held if digest not in wanted)]
     if not idle:
         return False
-    node.carrier.spoil(node.world.dice.choice(idle))
+    node.fetcher.spoil(node.world.dice.choice(idle))
     return True
 
 

@@ -132,7 +132,7 @@ class ContentLibrary:
 
     def why_absent(self, node: SimulatedNode, digest: str) -> Failure | None:
         """None if this node can get it, from a peer or from the master, which is there."""
-        sites = [_network(other.site) for other in self.world.nodes.values() if other.alive and digest in other.carrier.disk.contents]
+        sites = [_network(other.site) for other in self.world.nodes.values() if other.alive and digest in other.fetcher.disk.contents]
         if _network(node.site) in sites or LOCAL in sites:
             return None
         master = self.world.master

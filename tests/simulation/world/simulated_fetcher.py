@@ -1,4 +1,4 @@
-"""What a simulated node does about contents: a cache, transfers that take their time, files that are put away. It dies with its agent."""
+"""Simulates the fetcher of a node: a cache, fetches and uploads that take time. It dies with its agent."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NO_ROOM: Failure = ["disk", "worker", "the disk is full"]
 
 
 class SimulatedFetcher:
-    """``spoiled``: what was there, and has gone without anybody noticing so far."""
+    """``spoiled``: contents that are gone without anything noticing so far."""
 
     def __init__(self, node: SimulatedNode) -> None:
         self.node = node
@@ -27,12 +27,12 @@ class SimulatedFetcher:
         self.spoiled: dict[str, None] = {}
         self.full_until = 0.0
         self.reported_full = False
-        """The machine has heard that something failed for want of room."""
-        self._jobs: dict[str, int] = {}
+        """Whether the machine was told of a full disk."""
+        self._fetches: dict[str, int] = {}
         self._count = 0
-        self._putting_away: dict[str, None] = {}
-        self.unstowed: dict[int, None] = {}
-        """What it was asked to put away, and has not answered yet."""
+        self._storing: dict[str, None] = {}
+        self.unfinished_uploads: dict[int, None] = {}
+        """Uploads without an answer yet."""
         node.machine.staging.changed(list(self.disk.contents), [])
         node.machine.staging.held.update(self.disk.held)
 
@@ -40,79 +40,79 @@ class SimulatedFetcher:
     def full(self) -> bool:
         return self.full_until > self.world.now
 
-    # --- inwards ----------------------------------------------------------------------------------------------------------------------
+    # --- fetching ---------------------------------------------------------------------------------------------------------------------
 
     def fetch(self, content: list[Any]) -> None:
         self._count += 1
-        self._jobs[content[0]] = self._count
+        self._fetches[content[0]] = self._count
         here = content[0] in self.disk.contents
         self._later(0.0 if here else self._duration_s(), self._arrive, content[0], content[1], self._count)
 
-    def unfetch(self, digest: str) -> None:
-        self._jobs.pop(digest, None)
+    def cancel_fetch(self, digest: str) -> None:
+        self._fetches.pop(digest, None)
 
-    def _arrive(self, digest: str, size: int, job: int) -> None:
-        if self._jobs.get(digest) != job:
+    def _arrive(self, digest: str, size: int, number: int) -> None:
+        if self._fetches.get(digest) != number:
             return
         if digest not in self.disk.contents:
             if self._cut_off():
-                self._later(AGAIN_S, self._arrive, digest, size, job)
+                self._later(AGAIN_S, self._arrive, digest, size, number)
                 return
             failure = NO_ROOM if self.full else self.world.library.why_absent(self.node, digest)
             if failure is None and not self.world.calm and self.world.dice.random() < UNLUCKY:
                 failure = ["missing-input", "worker", "it cannot be put into the cache"]
             if failure is not None:
-                del self._jobs[digest]
+                del self._fetches[digest]
                 self.node.tell("not_fetched", digest, failure)
                 return
             self._put(digest, size)
             self.world.report.counts["contents fetched"] += 1
-        del self._jobs[digest]
+        del self._fetches[digest]
         self.node.tell("fetched", digest)
 
-    # --- outwards ---------------------------------------------------------------------------------------------------------------------
+    # --- uploading --------------------------------------------------------------------------------------------------------------------
 
-    def stow(self, number: int, payload: bytes) -> None:
-        self.unstowed[number] = None
-        self._later(self._duration_s() / 2, self._put_away, number, bytes(payload))
+    def upload(self, number: int, payload: bytes) -> None:
+        self.unfinished_uploads[number] = None
+        self._later(self._duration_s() / 2, self._store, number, bytes(payload))
 
-    def _put_away(self, number: int, payload: bytes) -> None:
+    def _store(self, number: int, payload: bytes) -> None:
         task, attempt = (int(part) for part in payload.rsplit(b"|", 3)[1:3])
         if self.full:
-            self.world.oracle.custody.not_stowed(task, attempt)
-            self._stowed(number, NO_ROOM, b"", [])
+            self.world.oracle.custody.upload_failed(task, attempt)
+            self._uploaded(number, NO_ROOM, b"", [])
             return
         made = made_by(self.world.workloads.planned(payload), task, attempt)
         for content, home in made:
             if not home:
                 self.disk.held[content.digest] = None
-            self._putting_away[content.digest] = None
+            self._storing[content.digest] = None
             self._put(content.digest, content.size)
-        self._later(self._duration_s() / 2, self._bring_home, number, payload, made)
+        self._later(self._duration_s() / 2, self._send_to_master, number, payload, made)
 
-    def _bring_home(self, number: int, payload: bytes, made: list[Any]) -> None:
+    def _send_to_master(self, number: int, payload: bytes, made: list[Any]) -> None:
         if any(home for _, home in made) and self._cut_off():
-            self._later(AGAIN_S, self._bring_home, number, payload, made)
+            self._later(AGAIN_S, self._send_to_master, number, payload, made)
             return
         for content, home in made:
-            del self._putting_away[content.digest]
+            del self._storing[content.digest]
             self.world.report.counts["contents made"] += 1
             if home:
                 self.world.library.home[content.digest] = None
         rows = [[content.digest, content.size, home, True, name_of(place), MODE] for place, (content, home) in enumerate(made)]
-        self._stowed(number, None, payload, rows)
+        self._uploaded(number, None, payload, rows)
 
-    def _stowed(self, number: int, failure: Failure | None, payload: bytes, made: list[Any]) -> None:
-        del self.unstowed[number]
-        self.node.tell("stowed", number, failure, payload, made)
+    def _uploaded(self, number: int, failure: Failure | None, payload: bytes, made: list[Any]) -> None:
+        del self.unfinished_uploads[number]
+        self.node.tell("uploaded", number, failure, payload, made)
 
-    def unstow(self, number: int) -> None:
-        """Whoever is late brings it nevertheless."""
+    def cancel_upload(self, number: int) -> None:
+        """Uploads that are late end nevertheless."""
 
     def discard(self, payload: bytes) -> None:
-        """The files go with the directory in which they lie."""
+        """The files are removed with their directory."""
 
-    def let_go(self, header: list[Any], body: bytes) -> None:
+    def release(self, header: list[Any], body: bytes) -> None:
         for digest in header[1]:
             self.disk.held.pop(digest, None)
 
@@ -126,12 +126,12 @@ class SimulatedFetcher:
         self.evict(len(self.disk.contents) - data.room, spared=digest)
 
     def idle_contents(self, spared: str = "") -> list[str]:
-        """What may go: nobody counts on it."""
-        in_use = {**self.node.machine.staging.wanted, **self._putting_away, **self.disk.held, spared: None}
+        """Contents that may be evicted."""
+        in_use = {**self.node.machine.staging.wanted, **self._storing, **self.disk.held, spared: None}
         return [digest for digest in self.disk.contents if digest not in in_use]
 
     def evict(self, count: int, spared: str = "") -> bool:
-        """Remove what is not in use, and tell the machine."""
+        """Evict contents that are not in use, and inform the machine."""
         lost = self.idle_contents(spared)[: max(0, count)]
         for digest in lost:
             del self.disk.contents[digest]
@@ -141,7 +141,7 @@ class SimulatedFetcher:
         return bool(lost)
 
     def spoil(self, digest: str) -> None:
-        """It goes, and nobody notices until somebody needs it."""
+        """Remove a content so that it is noticed only when it is needed."""
         self.disk.held.pop(digest, None)
         del self.disk.contents[digest]
         self.spoiled[digest] = None
@@ -155,7 +155,7 @@ class SimulatedFetcher:
         return duration_s + AGAIN_S * dice.random() if dice.random() < data.cut_share else duration_s
 
     def _cut_off(self) -> bool:
-        """The master cannot be reached. What has come so far is kept: it only takes longer."""
+        """Whether the master cannot be reached. A received part is kept: the transfer only takes longer."""
         blocked_until = max(self.node.blocked_to_master_until, self.node.blocked_to_peer_until)
         return self.world.master is None or blocked_until > self.world.now
 
@@ -163,7 +163,7 @@ class SimulatedFetcher:
         self.world.after(delay_s, self._due, act, *arguments)
 
     def _due(self, act: Callable[..., None], *arguments: Any) -> None:
-        """A stopped agent carries nothing."""
+        """A stopped agent transfers nothing."""
         if not self.node.alive:
             return
         if self.node.hung:

@@ -55,7 +55,7 @@ class SimulatedNode:
             offer.ends_at = world.now + site.walltime_s
         self.capacity = offer.capacity
         self.machine = AgentMachine(offer, world.dice.randrange(1 << 30), world.now)
-        self.carrier = SimulatedFetcher(self)
+        self.fetcher = SimulatedFetcher(self)
         self._pending: deque[tuple[SimulatedLink | None, str, tuple[Any, ...]]] = deque()
         self._catching_up = False
         self._wake_at = NEVER
@@ -116,17 +116,17 @@ class SimulatedNode:
 
     def link_heard(self, link: SimulatedLink, item: Frame) -> None:
         header, body = read_to_agent(item)
-        self.tell("heard", header, body, link=link)
+        self.tell("received", header, body, link=link)
 
     def link_closed(self, link: SimulatedLink) -> None:
         self.tell("unlinked", link=link)
 
-    # --- effects of the agent's machine -----------------------------------------------------------------------------------------------
+    # --- effects of the agent's machine ---------------------------------------------------------------------------------------------
 
     def _dial(self) -> None:
         self.link = self.world.network.dial(self, "agent")
 
-    def _hangup(self, reason: str) -> None:
+    def _disconnect(self, reason: str) -> None:
         if self.link is not None:
             self.world.network.hang_up_peer(self.link)
             self.link = None
@@ -143,13 +143,13 @@ class SimulatedNode:
             self.slots[slot] = SimulatedSlot(self, slot)
         self.slots[slot].give(attempts)
 
-    def _take_back(self, slot: int) -> None:
-        self.world.after(0.001 * self.world.dice.random(), self._taken_back, slot)
+    def _recall(self, slot: int) -> None:
+        self.world.after(0.001 * self.world.dice.random(), self._recalled, slot)
 
-    def _taken_back(self, slot: int) -> None:
+    def _recalled(self, slot: int) -> None:
         held = self.slots.get(slot)
         if self.alive and held is not None:
-            self.tell("slot_returned", slot, held.take_back())
+            self.tell("slot_returned", slot, held.recall())
 
     def _terminate(self, slot: int) -> None:
         if slot in self.slots:
@@ -159,7 +159,7 @@ class SimulatedNode:
         """Over a limit, which will be reported; or not wanted any more, which will not."""
         if slot in self.dead_slots:
             return
-        over_limit = self.machine.work.slots[slot].verdict is not None
+        over_limit = self.machine.attempts.slots[slot].stop_failure is not None
         self.slots[slot].die(["killed", "worker", "stopped with force"], "failed" if over_limit else "killed")
 
     def _peek(self, query: int, slot: int, stream: int, offset: int) -> None:
@@ -174,7 +174,7 @@ class SimulatedNode:
         self._end("left")
         self.world.sites.node_ended(self, well=code == 0, reason=reason)
 
-    # --- ends -------------------------------------------------------------------------------------------------------------------------
+    # --- ends -----------------------------------------------------------------------------------------------------------------------
 
     def _end(self, outcome: str, noticed: bool = True) -> None:
         self.alive = False
@@ -182,7 +182,7 @@ class SimulatedNode:
         for slot in self.slots.values():
             slot.vanish(outcome)
         self.slots.clear()
-        self.world.library.leave_disk(self.site, self.carrier.disk)
+        self.world.library.leave_disk(self.site, self.fetcher.disk)
         self.world.node_gone(self, noticed)
 
     def kill_agent(self, reason: str) -> None:
@@ -296,20 +296,20 @@ class DeathNotice:
         self.node.world.sites.node_ended(self.node, well=False, reason=self.reason)
 
 
-def _carry(kind: str) -> Callable[..., None]:
-    return lambda node, *arguments: getattr(node.carrier, kind)(*arguments)
+def _fetcher_effect(kind: str) -> Callable[..., None]:
+    return lambda node, *arguments: getattr(node.fetcher, kind)(*arguments)
 
 
 _PERFORM: dict[str, Any] = {
     "dial": SimulatedNode._dial,
-    "hangup": SimulatedNode._hangup,
+    "disconnect": SimulatedNode._disconnect,
     "send": SimulatedNode._send,
     "start": SimulatedNode._start,
-    "take_back": SimulatedNode._take_back,
+    "recall": SimulatedNode._recall,
     "terminate": SimulatedNode._terminate,
     "kill": SimulatedNode._kill_slot,
     "peek": SimulatedNode._peek,
     "exit": SimulatedNode._exit,
-    **{kind: _carry(kind) for kind in ("fetch", "unfetch", "stow", "unstow", "discard", "let_go")},
-    **dict.fromkeys(("introduce", "lend", "unlend", "room"), lambda *_: None),
+    **{kind: _fetcher_effect(kind) for kind in ("fetch", "cancel_fetch", "upload", "cancel_upload", "discard", "release")},
+    **dict.fromkeys(("introduce", "delegate", "drop_delegated", "report_free"), lambda *_: None),
 }

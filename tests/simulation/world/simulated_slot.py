@@ -60,7 +60,7 @@ class SimulatedSlot:
         if self.execution is None:
             self._begin()
 
-    def take_back(self) -> int:
+    def recall(self) -> int:
         count = len(self.waiting)
         self.waiting.clear()
         return count
@@ -91,7 +91,7 @@ class SimulatedSlot:
         if self.execution is not None:
             self._ended(outcome)
 
-    # --- running ----------------------------------------------------------------------------------------------------------------------
+    # --- running --------------------------------------------------------------------------------------------------------------------
 
     def _begin(self) -> None:
         if not self.waiting or self.gone:

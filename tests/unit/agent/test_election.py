@@ -1,4 +1,4 @@
-"""There is one master of a site, whoever dies and however the network is cut, once it had time to settle."""
+"""Tests the election: a site has one site master after any deaths and partitions, once it had time to settle."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ QUIET = settings(deadline=None, max_examples=8, suppress_health_check=list(Healt
 
 
 def with_master(seed: int, size: int) -> Network:
-    """The first that came was appointed, and all were told so when they came."""
+    """The first peer was appointed, and all were told so when they joined."""
     network = grown(seed, size)
     appoint(network, network.peers[next(iter(network.peers))].me)
     network.settle()
@@ -27,7 +27,7 @@ def appoint(network: Network, contact: Contact) -> None:
 
 
 def believed(network: Network) -> set[tuple[int, int]]:
-    """All claims that anybody believes in: (term, node)."""
+    """All believed claims: (term, node)."""
     return {(peer.election.term, peer.election.master.node) for peer in network.peers.values() if peer.election.master is not None}
 
 
@@ -37,13 +37,13 @@ def only_master(network: Network) -> int:
     return node
 
 
-def test_nothing_happens_before_anybody_is_appointed() -> None:
+def test_nothing_happens_before_the_first_appointment() -> None:
     network = grown(1, 10)
     network.run(1000.0)
     assert believed(network) == set()
 
 
-def test_the_first_registered_stays_master_although_it_has_not_the_lowest_id() -> None:
+def test_the_first_appointed_stays_site_master_although_it_has_not_the_lowest_id() -> None:
     network = with_master(2, 12)
     first = next(iter(network.peers))
     network.run(100.0)
@@ -56,7 +56,7 @@ def test_the_first_registered_stays_master_although_it_has_not_the_lowest_id() -
 
 @QUIET
 @given(seed=SEEDS, size=st.integers(2, 40), how=st.sampled_from(["leave", "silent death", "death"]), deaths=st.integers(1, 4))
-def test_when_the_master_dies_the_lowest_id_that_lives_takes_over(seed: int, size: int, how: str, deaths: int) -> None:
+def test_when_the_site_master_dies_the_live_peer_with_the_lowest_id_takes_over(seed: int, size: int, how: str, deaths: int) -> None:
     network = with_master(seed, size)
     for _ in range(min(deaths, size - 1)):
         master = only_master(network)
@@ -76,10 +76,10 @@ def test_when_the_master_dies_the_lowest_id_that_lives_takes_over(seed: int, siz
         st.tuples(st.sampled_from(["join", "leave", "death", "silent death", "master dies", "cut", "heal"]), st.floats(0, 60)), max_size=15
     ),
 )
-def test_after_any_deaths_and_cuts_that_heal_all_believe_in_one_that_lives(seed: int, size: int, events: list[tuple[str, float]]) -> None:
+def test_after_any_deaths_and_healed_partitions_all_believe_one_live_peer(seed: int, size: int, events: list[tuple[str, float]]) -> None:
     network = with_master(seed, size)
     known = [(1, network.peers[only_master(network)].me)]
-    """What the pool's master knows: the claims that masters told it."""
+    """What the master knows: the claims that site masters reported."""
     network.on_report = lambda peer, effect: known.append(effect[1:]) if effect[0] == "master" and effect[2] is peer.me else None
     for event, wait_s in events:
         masters = [peer.me.node for peer in network.peers.values() if peer.election.is_mine]
@@ -106,7 +106,7 @@ def test_after_any_deaths_and_cuts_that_heal_all_believe_in_one_that_lives(seed:
 
 @QUIET
 @given(seed=SEEDS, size=st.integers(4, 30))
-def test_of_two_masters_of_a_cut_site_the_better_claim_wins(seed: int, size: int) -> None:
+def test_of_two_site_masters_of_a_partitioned_site_the_better_claim_wins(seed: int, size: int) -> None:
     network = with_master(seed, size)
     first = only_master(network)
     network.sides = {node: int(node != first and network.random.random() < 0.5) for node in network.peers}
@@ -118,7 +118,7 @@ def test_of_two_masters_of_a_cut_site_the_better_claim_wins(seed: int, size: int
     network.settle()
     winner = only_master(network)
     if other_side:
-        # Somebody may have taken the old master for dead meanwhile, and then claims as well.
+        # A peer may have taken the old site master for dead meanwhile, and then claims as well.
         assert (-network.peers[winner].election.term, winner) <= (-2, min(other_side))
     else:
         assert winner == first
@@ -137,7 +137,7 @@ def test_of_two_claims_of_one_term_the_lower_id_wins_and_the_other_steps_down() 
     assert [effect[2].node for effect in network.reports[high] if effect[0] == "master"] == [high, low]
 
 
-def test_one_that_cannot_reach_the_master_does_not_overthrow_it() -> None:
+def test_a_peer_that_cannot_reach_the_site_master_does_not_replace_it() -> None:
     network = with_master(8, 12)
     first = only_master(network)
     lonely = network.peers[max(node for node in network.peers if node != first)]
@@ -148,7 +148,7 @@ def test_one_that_cannot_reach_the_master_does_not_overthrow_it() -> None:
     assert only_master(network) == first
 
 
-def test_a_master_that_slept_steps_down_when_it_wakes() -> None:
+def test_a_suspended_site_master_steps_down_when_it_resumes() -> None:
     network = with_master(9, 12)
     first = only_master(network)
     sleeper = network.peers.pop(first)
@@ -163,12 +163,12 @@ def test_a_master_that_slept_steps_down_when_it_wakes() -> None:
     assert only_master(network) == successor == min(set(network.peers) - {first})
 
 
-def test_hosts_hear_nothing_of_the_broadcasts_of_the_election() -> None:
+def test_broadcasts_of_the_election_are_not_delivered_to_hosts() -> None:
     network = with_master(11, 8)
     assert {effect[0] for reports in network.reports.values() for effect in reports} == {"master"}
 
 
-def test_a_peer_alone_becomes_master_of_itself() -> None:
+def test_a_single_peer_becomes_site_master() -> None:
     network = grown(10, 2)
     one, other = network.peers.values()
     appoint(network, other.me)

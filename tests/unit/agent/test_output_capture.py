@@ -1,4 +1,4 @@
-"""Head and tail of output, and what the machine tells of itself."""
+"""Tests head and tail of output, and the description of the node."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_head_and_tail_keep_the_ends_and_count_what_is_dropped(seed: int) -> Non
     assert len(text) + dropped == len(whole) and whole.startswith(text[: cap // 2])
 
 
-def test_peeking_continues_where_it_left_off_and_jumps_over_what_is_gone() -> None:
+def test_peeking_continues_at_the_offset_and_skips_dropped_bytes() -> None:
     kept = HeadAndTail(8)
     kept.add(b"abcdefgh")
     assert kept.since(0, 100) == (0, b"abcd")

@@ -1,4 +1,4 @@
-"""The sandbox: what is put in, what is taken out, and names that want to lead out of it."""
+"""Tests the sandbox: inputs, outputs, and names that lead out of it."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_patterns_find_files_at_their_depth_and_each_once(sandbox: Sandbox) -> N
     assert names("*.none") == []
 
 
-def test_a_file_that_may_not_be_read_is_told_to_be_there(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreadable_output_is_reported_as_unreadable(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     sandbox.put("closed", 0o000, b"x")
     real = os.open
 
@@ -177,7 +177,7 @@ def test_what_is_opened_up_to_be_removed_is_never_reached_through_a_link(sandbox
 
 
 def test_it_is_removed_however_deep_it_is(sandbox: Sandbox) -> None:
-    """Deeper than a path can be long, and than a function can call itself."""
+    """Deeper than the longest path, and than the recursion limit."""
     directory = os.open(sandbox.path, os.O_RDONLY)
     for _ in range(1100):
         os.mkdir("directory", dir_fd=directory)

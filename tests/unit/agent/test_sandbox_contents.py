@@ -1,4 +1,4 @@
-"""Contents that are put into a sandbox, trees of them, and outputs that are moved out of it."""
+"""Tests contents and trees that are put into a sandbox, and outputs that are moved out of it."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import pytest
 
 from pilotfish.agent.slots import output_files
 from pilotfish.agent.slots import sandbox as sandbox_module
-from pilotfish.agent.slots.output_files import INLINE_BYTES, INLINE_BYTES_IN_ALL
+from pilotfish.agent.slots.output_files import MAX_INLINE_BYTES, MAX_INLINE_TOTAL_BYTES
 from pilotfish.agent.slots.sandbox import Sandbox
 from pilotfish.agent.slots.sandbox_names import SandboxError
-from pilotfish.portable.transfer.file_copy import HOLE
+from pilotfish.portable.transfer.file_copy import HOLE_BYTES
 
 MIB = 1 << 20
 
@@ -70,7 +70,7 @@ def test_holes_stay_holes(stage: Stage) -> None:
     stage.write(bytes(3 * MIB) + b"x" + bytes(3 * MIB))
     placed = stage.place("sparse")
     assert placed.read_bytes() == stage.content.read_bytes()
-    assert placed.stat().st_blocks * 512 <= 2 * HOLE
+    assert placed.stat().st_blocks * 512 <= 2 * HOLE_BYTES
 
 
 def test_a_large_content_is_a_read_only_link(stage: Stage, links: None) -> None:
@@ -97,8 +97,8 @@ def test_where_a_link_is_not_possible_a_copy_is_made(stage: Stage, links: None, 
     assert placed.read_bytes() == b"large content" and mode_of(placed) == 0o600
 
 
-def test_who_may_write_to_everything_gets_no_link(stage: Stage, links: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """For root, read-only means nothing: a task would change what others use."""
+def test_root_gets_no_link(stage: Stage, links: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For root, nothing is read-only: a task would change what others use."""
     monkeypatch.setattr(os, "access", lambda path, how: True)
     stage.write(b"large content")
     assert stage.place("input").stat().st_ino != stage.content.stat().st_ino
@@ -123,7 +123,7 @@ def test_a_tree_has_empty_directories_and_links_that_stay_inside(stage: Stage) -
 
 
 @pytest.mark.parametrize("make", ["put", "place", "make_link", "make_directory"])
-def test_nothing_is_made_where_something_is(stage: Stage, make: str) -> None:
+def test_an_existing_entry_is_not_replaced(stage: Stage, make: str) -> None:
     stage.sandbox.put("taken", 0o600, b"first")
     arguments: tuple[Any, ...] = {
         "put": (0o600, b"x"),
@@ -141,22 +141,22 @@ def test_nothing_is_made_where_something_is(stage: Stage, make: str) -> None:
 
 
 def test_small_outputs_are_read_and_large_ones_are_moved(stage: Stage) -> None:
-    stage.sandbox.put("small", 0o600, b"s" * INLINE_BYTES)
-    stage.sandbox.put("large", 0o755, b"l" * (INLINE_BYTES + 1))
+    stage.sandbox.put("small", 0o600, b"s" * MAX_INLINE_BYTES)
+    stage.sandbox.put("large", 0o755, b"l" * (MAX_INLINE_BYTES + 1))
     os.chmod(stage.box / "large", 0o6755)
     inode = (stage.box / "large").stat().st_ino
     entries, contents = stage.collect("*")
     [[*large, path], small] = entries
-    assert large == ["large", 0o755, INLINE_BYTES + 1] and small == ["small", 0o600] and contents == [b"s" * INLINE_BYTES]
+    assert large == ["large", 0o755, MAX_INLINE_BYTES + 1] and small == ["small", 0o600] and contents == [b"s" * MAX_INLINE_BYTES]
     assert os.path.dirname(path) == str(stage.outbox) and os.stat(path).st_ino == inode
     assert mode_of(Path(path)) == 0o600 and not (stage.box / "large").exists()
 
 
-def test_many_small_outputs_are_moved_when_they_are_much_together(stage: Stage) -> None:
+def test_many_small_outputs_are_moved_when_their_total_is_large(stage: Stage) -> None:
     for number in range(20):
-        stage.sandbox.put(f"{number:02}", 0o600, b"x" * INLINE_BYTES)
+        stage.sandbox.put(f"{number:02}", 0o600, b"x" * MAX_INLINE_BYTES)
     entries, contents = stage.collect("*")
-    assert len(contents) == INLINE_BYTES_IN_ALL // INLINE_BYTES and len(entries) == 20
+    assert len(contents) == MAX_INLINE_TOTAL_BYTES // MAX_INLINE_BYTES and len(entries) == 20
     assert len(os.listdir(stage.outbox)) == 20 - len(contents)
 
 
@@ -167,7 +167,7 @@ def test_if_nothing_may_be_read_all_is_moved(stage: Stage) -> None:
     assert [entry[:3] for entry in entries] == [["empty", 0o600, 0], ["small", 0o600, 1]] and contents == []
 
 
-def test_what_others_need_is_moved_out_however_small(stage: Stage) -> None:
+def test_a_kept_output_is_moved_out_however_small(stage: Stage) -> None:
     for name in ("a", "d/b", "c"):
         stage.sandbox.put(name, 0o600, name.encode())
     apart = stage.sandbox.names(["a", "d"])
@@ -189,7 +189,7 @@ def test_a_directory_as_an_output_means_all_files_below_it(stage: Stage) -> None
 
 
 def test_an_output_with_another_name_elsewhere_is_copied(stage: Stage, tmp_path: Path) -> None:
-    content = b"x" * (INLINE_BYTES + 1)
+    content = b"x" * (MAX_INLINE_BYTES + 1)
     (tmp_path / "elsewhere").write_bytes(content)
     os.link(tmp_path / "elsewhere", stage.box / "large")
     [[_, _, _, path]], _ = stage.collect("large")
@@ -204,14 +204,14 @@ def test_an_output_on_another_file_system_than_the_outbox_is_copied(stage: Stage
     content = bytes(MIB) + b"x" + bytes(MIB)
     stage.sandbox.put("large", 0o600, content)
     [[_, _, size, path]], _ = stage.collect("large")
-    assert size == len(content) and Path(path).read_bytes() == content and os.stat(path).st_blocks * 512 <= 2 * HOLE
+    assert size == len(content) and Path(path).read_bytes() == content and os.stat(path).st_blocks * 512 <= 2 * HOLE_BYTES
 
 
 @pytest.mark.parametrize("instead", ["link", "file", "directory"])
-def test_what_the_task_puts_in_its_place_at_the_last_moment_is_not_taken(
+def test_a_file_that_the_task_swaps_at_the_last_moment_is_not_taken(
     stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, instead: str
 ) -> None:
-    content = b"x" * (INLINE_BYTES + 1)
+    content = b"x" * (MAX_INLINE_BYTES + 1)
     stage.sandbox.put("large", 0o600, content)
     (tmp_path / "secret").write_text("secret")
     real = output_files._rename
@@ -233,7 +233,7 @@ def test_what_the_task_puts_in_its_place_at_the_last_moment_is_not_taken(
 
 
 def test_if_an_output_is_missing_nothing_is_left_in_the_outbox(stage: Stage) -> None:
-    stage.sandbox.put("large", 0o600, b"x" * (INLINE_BYTES + 1))
+    stage.sandbox.put("large", 0o600, b"x" * (MAX_INLINE_BYTES + 1))
     with pytest.raises(SandboxError) as caught:
         stage.collect("large", "missing")
     assert caught.value.failure[:2] == ["missing-output", "task"] and os.listdir(stage.outbox) == []
@@ -243,7 +243,7 @@ def test_a_full_disk_is_the_workers_fault(stage: Stage, monkeypatch: pytest.Monk
     def full(*arguments: Any) -> int:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    stage.sandbox.put("large", 0o600, b"x" * (INLINE_BYTES + 1))
+    stage.sandbox.put("large", 0o600, b"x" * (MAX_INLINE_BYTES + 1))
     os.link(stage.box / "large", stage.box / "twice")
     monkeypatch.setattr(os, "pwrite", full)
     for act in (lambda: stage.place("input"), lambda: stage.collect("large")):

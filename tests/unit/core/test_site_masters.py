@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pilotfish.agent.peers.site_matching import ANSWER_S, CALL_S
+from pilotfish.agent.peers.site_matching import ANSWER_S, IDLE_ROUND_S
 from pilotfish.core.machine import MachineLimits
 from pilotfish.core.state import Task
 from pilotfish.model import effects as e
@@ -213,7 +213,7 @@ def test_a_short_lease_does_not_end_those_who_are_vouched_for_at_the_pace_of_a_s
     stage.machine.settings = PoolSettings(matching="distributed", linger_s=1e6, lease_s=3.0)
     stage.crown("a", "a", "b")
     for _ in range(10):
-        stage.wait(CALL_S + ANSWER_S)
+        stage.wait(IDLE_ROUND_S + ANSWER_S)
         stage.say("a", m.DelegatedWorkers([], []))
     assert set(stage.machine.state.workers) == {"a", "b"}
 

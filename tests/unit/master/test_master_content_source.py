@@ -20,7 +20,7 @@ from pilotfish.master.link_meter import LinkMeter
 from pilotfish.master.master_content_source import RESERVE_BYTES, MasterContentSource
 from pilotfish.master.transfer_lookup import LoopCalls
 from pilotfish.model import inputs as i
-from pilotfish.portable.transfer.incoming_content import NoRoom
+from pilotfish.portable.transfer.incoming_content import NoSpace
 from pilotfish.portable.transfer.transfer_protocol import AskElsewhere, AskLater, ContentAbsent
 from tests.support.transfer_stage import digest_of
 
@@ -107,7 +107,7 @@ def test_the_room_that_the_journal_needs_is_not_promised_to_several(tmp_path: Pa
     monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(0, 0, RESERVE_BYTES + 3 * MIB))
     first = stage.shelf.incoming("w0", "ab" * 32, 2 * MIB)
     assert first is not None
-    with pytest.raises(NoRoom, match="2 MiB do not fit"):
+    with pytest.raises(NoSpace, match="2 MiB do not fit"):
         stage.shelf.incoming("w1", "cd" * 32, 2 * MIB)
     (told,) = stage.told
     assert isinstance(told, i.HomeRoomChanged) and "2 MiB do not fit" in told.problem

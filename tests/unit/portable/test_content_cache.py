@@ -1,4 +1,4 @@
-"""The cache of contents: what goes in, what is found again, what is never served, and what has to go."""
+"""Tests the content cache: writing, reading, damage, and files that are moved in."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def fill(cache: ContentCache, content: bytes) -> str:
 
 
 def flip_a_byte(path: str) -> None:
-    """As a disk does: nothing else is to be seen of it."""
+    """As a disk does: nothing else shows it."""
     status = os.stat(path)
     os.chmod(path, 0o644)
     with open(path, "r+b") as file:
@@ -79,7 +79,7 @@ def cache(directory: str) -> ContentCache:
 @pytest.mark.parametrize(
     "digest", ["", "..", "a" * 63, "a" * 65, "A" * 64, "g" * 64, "../" + "a" * 61, "a" * 64 + "\n", "a" * 63 + "/", None, 7]
 )
-def test_what_is_no_digest_has_no_path(cache: ContentCache, digest: Any) -> None:
+def test_an_invalid_digest_has_no_path(cache: ContentCache, digest: Any) -> None:
     for ask in (
         lambda: content_path("/c", digest),
         lambda: cache.has(digest, 1),
@@ -108,14 +108,14 @@ def test_the_directory_is_ours_alone(tmp_path: Path) -> None:
         ContentCache(str(tmp_path / "file"), 1)
 
 
-def test_a_directory_that_somebody_else_made_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_directory_of_another_user_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     somebody = os.geteuid() + 1
     monkeypatch.setattr(os, "geteuid", lambda: somebody)
     with pytest.raises(CacheError, match=f"belongs to user {somebody - 1}"):
         ContentCache(str(tmp_path), 1)
 
 
-def test_a_directory_that_was_tidied_away_is_made_again(cache: ContentCache, directory: str) -> None:
+def test_a_removed_directory_is_made_again(cache: ContentCache, directory: str) -> None:
     shutil.rmtree(directory)
     digest = fill(cache, b"content")
     assert cache.take(digest, 7)
@@ -124,7 +124,7 @@ def test_a_directory_that_was_tidied_away_is_made_again(cache: ContentCache, dir
 # --- in and out -------------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("length", [0, 1, file_copy.HOLE, MIB - 1, MIB, 9 * MIB + 7])
+@pytest.mark.parametrize("length", [0, 1, file_copy.HOLE_BYTES, MIB - 1, MIB, 9 * MIB + 7])
 def test_a_content_goes_in_and_is_found(cache: ContentCache, directory: str, length: int) -> None:
     content = some_bytes(length)
     digest = digest_of(content)
@@ -140,13 +140,13 @@ def test_a_content_goes_in_and_is_found(cache: ContentCache, directory: str, len
     assert os.listdir(directory + "/incoming") == []
 
 
-def test_what_came_is_kept_and_resumed(cache: ContentCache, directory: str) -> None:
+def test_a_received_part_is_kept_and_resumed(cache: ContentCache, directory: str) -> None:
     content = some_bytes(7 * MIB)
     incoming = cache.incoming(digest_of(content), len(content))
-    assert cache.coming(incoming.digest) is incoming
+    assert cache.arriving(incoming.digest) is incoming
     incoming.write(content[: 5 * MIB])
     incoming.close()
-    assert incoming.state == ABANDONED and cache.coming(incoming.digest) is None
+    assert incoming.state == ABANDONED and cache.arriving(incoming.digest) is None
     with ContentCache(directory, 1 << 40).incoming(incoming.digest, len(content)) as resumed:
         assert resumed.offset == resumed.available() == 5 * MIB
         resumed.write(content[5 * MIB :])
@@ -164,7 +164,7 @@ sys.stdin.read()
 """
 
 
-def test_one_process_writes_at_a_time_and_one_that_was_killed_stands_in_nobodys_way(cache: ContentCache, directory: str) -> None:
+def test_one_process_writes_at_a_time_and_a_killed_writer_blocks_no_other(cache: ContentCache, directory: str) -> None:
     content = b"x" * 3000
     digest = digest_of(content)
     arguments = [sys.executable, "-c", WRITER, directory, digest, "3000"]
@@ -186,9 +186,7 @@ def test_one_process_writes_at_a_time_and_one_that_was_killed_stands_in_nobodys_
     assert os.listdir(directory + "/incoming") == []
 
 
-def test_where_locks_do_not_work_everybody_writes_a_file_of_his_own(
-    cache: ContentCache, directory: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_locks_every_process_writes_its_own_file(cache: ContentCache, directory: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(descriptor: int, how: int) -> None:
         raise OSError(errno.ENOLCK, "no locks")
 
@@ -211,9 +209,7 @@ def test_where_locks_do_not_work_everybody_writes_a_file_of_his_own(
         lambda incoming, content: incoming.skip(len(content)),
     ],
 )
-def test_what_is_wrong_is_thrown_away_at_the_end(
-    cache: ContentCache, directory: str, spoil: Callable[[IncomingContent, bytes], None]
-) -> None:
+def test_wrong_bytes_are_discarded_at_the_end(cache: ContentCache, directory: str, spoil: Callable[[IncomingContent, bytes], None]) -> None:
     content = some_bytes(6 * MIB)
     incoming = cache.incoming(digest_of(content), len(content))
     spoil(incoming, content)
@@ -224,7 +220,7 @@ def test_what_is_wrong_is_thrown_away_at_the_end(
         incoming.write(b"x")
 
 
-def test_more_than_was_announced_is_wrong_at_once(cache: ContentCache, directory: str) -> None:
+def test_more_bytes_than_announced_are_wrong_at_once(cache: ContentCache, directory: str) -> None:
     steps: list[Callable[[IncomingContent], None]] = [lambda incoming: incoming.write(b"x" * 7), lambda incoming: incoming.skip(7)]
     for exceed in steps:
         incoming = cache.incoming(digest_of(b"content"), 10)
@@ -234,7 +230,7 @@ def test_more_than_was_announced_is_wrong_at_once(cache: ContentCache, directory
         assert os.listdir(directory + "/incoming") == []
 
 
-def test_a_file_that_somebody_shortens_or_lengthens_meanwhile_is_damaged(cache: ContentCache) -> None:
+def test_a_file_whose_length_changes_meanwhile_is_damaged(cache: ContentCache) -> None:
     content = some_bytes(6 * MIB)
     for length in (MIB, 7 * MIB):
         incoming = cache.incoming(digest_of(content), len(content))
@@ -244,7 +240,7 @@ def test_a_file_that_somebody_shortens_or_lengthens_meanwhile_is_damaged(cache: 
             incoming.finish()
 
 
-def test_zeros_take_no_room(cache: ContentCache) -> None:
+def test_zeros_take_no_space(cache: ContentCache) -> None:
     content = bytes(3 * MIB) + b"end" + bytes(5 * MIB - 3) + bytes(4 * MIB)
     with cache.incoming(digest_of(content), len(content)) as incoming:
         incoming.skip(MIB)
@@ -253,10 +249,10 @@ def test_zeros_take_no_room(cache: ContentCache) -> None:
         incoming.skip(4 * MIB)
         path = incoming.finish()
     assert Path(path).read_bytes() == content
-    assert os.stat(path).st_blocks * 512 <= 2 * file_copy.HOLE
+    assert os.stat(path).st_blocks * 512 <= 2 * file_copy.HOLE_BYTES
 
 
-def test_others_follow_while_it_grows(cache: ContentCache) -> None:
+def test_readers_follow_a_growing_content(cache: ContentCache) -> None:
     content = some_bytes(8 * MIB)
     incoming = cache.incoming(digest_of(content), len(content))
     assert incoming.wait(0, 0.0) == 0
@@ -280,7 +276,7 @@ def test_others_follow_while_it_grows(cache: ContentCache) -> None:
     assert incoming.open_to_read() is None and incoming.wait(len(content), PATIENCE_S) == len(content)
 
 
-def test_who_follows_one_that_is_given_up_is_told(cache: ContentCache) -> None:
+def test_a_reader_of_an_abandoned_content_is_woken(cache: ContentCache) -> None:
     incoming = cache.incoming(digest_of(b"content"), 7)
     ended = threading.Thread(target=incoming.close)
     ended.start()
@@ -291,7 +287,9 @@ def test_who_follows_one_that_is_given_up_is_told(cache: ContentCache) -> None:
 # --- bit rot ----------------------------------------------------------------------------------------------------------------------
 
 
-def test_a_byte_that_flipped_between_two_lives_is_never_served_and_the_content_is_got_again(cache: ContentCache, directory: str) -> None:
+def test_a_byte_that_flipped_between_two_processes_is_never_served_and_the_content_is_fetched_again(
+    cache: ContentCache, directory: str
+) -> None:
     content = some_bytes(5 * MIB)
     digest = fill(cache, content)
     flip_a_byte(content_path(directory, digest))
@@ -303,7 +301,7 @@ def test_a_byte_that_flipped_between_two_lives_is_never_served_and_the_content_i
     assert again.take(digest, len(content)) and again.damaged == 1
 
 
-def test_a_byte_that_flips_during_a_life_is_found_when_the_next_check_is_due(directory: str) -> None:
+def test_a_byte_that_flips_while_in_use_is_found_by_the_next_check(directory: str) -> None:
     clock = Clock()
     cache = ContentCache(directory, 1 << 40, clock=clock, verify_s=600.0)
     digest = fill(cache, b"some content")
@@ -314,7 +312,7 @@ def test_a_byte_that_flips_during_a_life_is_found_when_the_next_check_is_due(dir
     assert cache.take(digest, 12)
 
 
-def test_what_was_checked_is_not_read_again_before_it_is_due(cache: ContentCache, directory: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_checked_content_is_not_read_again_before_it_is_due(cache: ContentCache, directory: str, monkeypatch: pytest.MonkeyPatch) -> None:
     digest = fill(cache, b"some content")
     fresh = ContentCache(directory, 1 << 40)
     assert fresh.take(digest, 12)
@@ -322,9 +320,7 @@ def test_what_was_checked_is_not_read_again_before_it_is_due(cache: ContentCache
     assert cache.take(digest, 12) and fresh.take(digest, 12)
 
 
-def test_many_who_want_the_same_content_at_once_have_it_read_once(
-    cache: ContentCache, directory: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_concurrent_requests_for_a_content_read_it_once(cache: ContentCache, directory: str, monkeypatch: pytest.MonkeyPatch) -> None:
     content = some_bytes(5 * MIB)
     digest = fill(cache, content)
     again = ContentCache(directory, 1 << 40)
@@ -367,10 +363,10 @@ def test_a_content_that_cannot_be_read_is_not_served(cache: ContentCache, direct
     assert again.take(digest, 12) is None and again.damaged == 1
 
 
-# --- files that are taken over ----------------------------------------------------------------------------------------------------
+# --- files that are moved in ------------------------------------------------------------------------------------------------------
 
 
-def test_a_finished_file_is_taken_over_without_a_copy(cache: ContentCache, tmp_path: Path) -> None:
+def test_a_finished_file_is_moved_in_without_a_copy(cache: ContentCache, tmp_path: Path) -> None:
     file = tmp_path / "output"
     file.write_bytes(b"result")
     file.chmod(0o600)
@@ -381,7 +377,7 @@ def test_a_finished_file_is_taken_over_without_a_copy(cache: ContentCache, tmp_p
     assert not file.exists()
 
 
-def test_a_file_that_somebody_may_still_write_to_is_copied(cache: ContentCache, tmp_path: Path) -> None:
+def test_a_file_with_an_open_writer_or_another_link_is_copied(cache: ContentCache, tmp_path: Path) -> None:
     file = tmp_path / "output"
     digest = digest_of(b"result")
     with file.open("wb") as writer:
@@ -415,7 +411,7 @@ def test_a_file_that_changes_while_it_is_hashed_is_copied(cache: ContentCache, t
     assert digest_of(Path(path).read_bytes()) == digest == digest_of(b"after!") and size == 6
 
 
-def test_what_is_no_file_is_not_taken_over(cache: ContentCache, tmp_path: Path) -> None:
+def test_only_regular_files_are_moved_in(cache: ContentCache, tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("x")
     (tmp_path / "link").symlink_to(tmp_path / "secret")
     os.mkfifo(tmp_path / "pipe")
@@ -426,9 +422,7 @@ def test_what_is_no_file_is_not_taken_over(cache: ContentCache, tmp_path: Path) 
     assert cache.contents() == {} and (tmp_path / "folder").is_dir()
 
 
-def test_a_file_of_another_file_system_is_taken_over_by_a_copy(
-    cache: ContentCache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_of_another_file_system_is_copied(cache: ContentCache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(source: str, target: str, **options: Any) -> None:
         if source.endswith("output"):
             raise OSError(errno.EXDEV, "another file system")
@@ -440,11 +434,11 @@ def test_a_file_of_another_file_system_is_taken_over_by_a_copy(
     (tmp_path / "output").write_bytes(content)
     digest, size = cache.adopt(str(tmp_path / "output"))
     path = cache.take(digest, size)
-    assert path and Path(path).read_bytes() == content and os.stat(path).st_blocks * 512 <= 2 * file_copy.HOLE
+    assert path and Path(path).read_bytes() == content and os.stat(path).st_blocks * 512 <= 2 * file_copy.HOLE_BYTES
     assert not (tmp_path / "output").exists()
 
 
-def test_somebodys_own_file_is_copied_if_it_has_the_bytes(cache: ContentCache, tmp_path: Path) -> None:
+def test_a_users_file_is_copied_if_it_has_the_bytes(cache: ContentCache, tmp_path: Path) -> None:
     content = some_bytes(6 * MIB)
     (tmp_path / "own").write_bytes(content)
     (tmp_path / "link").symlink_to("own")
@@ -471,10 +465,10 @@ def test_a_file_that_has_other_bytes_is_read_once(
     assert cache.adopt_copy(digest, 12, str(tmp_path / "own"))
 
 
-def test_whether_somebody_writes_is_told_by_the_file_itself(tmp_path: Path) -> None:
+def test_an_open_writer_is_detected(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"x")
     descriptor = os.open(tmp_path / "file", os.O_RDONLY)
-    assert file_locks.nobody_writes(descriptor)
+    assert file_locks.has_no_writer(descriptor)
     with (tmp_path / "file").open("ab"):
-        assert not file_locks.nobody_writes(descriptor)
+        assert not file_locks.has_no_writer(descriptor)
     os.close(descriptor)

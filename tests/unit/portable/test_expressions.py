@@ -1,4 +1,4 @@
-"""Requirements and ranks: what they mean, and what is said when they mean nothing."""
+"""Tests requirements and ranks: their values, and the messages for mistakes."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_undefined_is_neither_met_nor_not_met_and_ranks_0(text: str) -> None:
         ("U or false or true", True),
     ],
 )
-def test_what_is_undefined_decides_only_where_it_matters(text: str, value: bool | None) -> None:
+def test_an_undefined_part_decides_only_where_it_matters(text: str, value: bool | None) -> None:
     expression, opposite = parse(text.replace("U", "unknown")), parse(f"not ({text.replace('U', 'unknown')})")
     assert (expression.holds({}), opposite.holds({})) == (value is True, value is False)
 
@@ -176,7 +176,7 @@ def test_the_units_are_those_of_the_rest_of_the_product() -> None:
         assert parse(f"2.3{unit}").rank({}) == quantities.parse_seconds(f"2.3{unit}", "time"), unit
 
 
-def test_an_expression_knows_the_properties_it_asks_for() -> None:
+def test_an_expression_lists_the_properties_it_uses() -> None:
     assert parse("b + a.b * b > max(c, 8G) and defined(d) or x in ('y')").names == ("b", "a.b", "c", "d", "x")
 
 
@@ -256,7 +256,7 @@ def test_the_same_text_is_parsed_once() -> None:
         ("1+" * 900 + "1", 2000, "well spaced"),
     ],
 )
-def test_a_mistake_is_named_with_its_place_and_what_may_have_been_meant(text: str, position: int, said: str) -> None:
+def test_a_mistake_is_reported_with_its_position_and_a_suggestion(text: str, position: int, said: str) -> None:
     with pytest.raises(BadExpression) as caught:
         parse(text)
     assert said in str(caught.value)
@@ -277,7 +277,7 @@ def test_of_a_long_line_only_a_piece_is_shown() -> None:
 
 
 @pytest.mark.parametrize("thing", [None, 5, ["a"], b"a"])
-def test_what_is_not_a_text_is_no_expression(thing: Any) -> None:
+def test_only_a_text_is_an_expression(thing: Any) -> None:
     with pytest.raises(BadExpression, match="a text, not"):
         parse(thing)
 

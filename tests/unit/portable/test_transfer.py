@@ -1,4 +1,4 @@
-"""The bulk protocol alone: two threads and a pair of sockets."""
+"""Tests the transfer protocol with two threads and a pair of sockets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 from pilotfish.portable.transfer import content_source, transfer_client, transfer_protocol
 from pilotfish.portable.transfer.content_cache import ContentCache
 from pilotfish.portable.transfer.content_source import serve
-from pilotfish.portable.transfer.incoming_content import DigestMismatch, NoRoom
+from pilotfish.portable.transfer.incoming_content import DigestMismatch, NoSpace
 from pilotfish.portable.transfer.transfer_client import UploadProgress, ask, fetch, push, take
 from pilotfish.portable.transfer.transfer_protocol import (
     AskElsewhere,
@@ -34,11 +34,11 @@ DIGEST = "ab" * 32
 
 
 class Scene:
-    """A server in a thread, and the asking end of a connection to it."""
+    """A server in a thread, and the client end of a connection to it."""
 
     def __init__(self, directory: Path) -> None:
-        (directory / "shelf").mkdir()
-        self.shelf = Files(directory / "shelf")
+        (directory / "source").mkdir()
+        self.source = Files(directory / "source")
         self.cache = ContentCache(str(directory / "node"), MOST_BYTES)
         self.moved: list[tuple[str, str, int, int]] = []
         self.ended: list[BaseException | None] = []
@@ -53,7 +53,7 @@ class Scene:
 
     def _serve(self, channel: TransferChannel) -> None:
         try:
-            serve(channel, self.shelf, "me", lambda *moved: self.moved.append(moved))
+            serve(channel, self.source, "me", lambda *moved: self.moved.append(moved))
             self.ended.append(None)
         except ProtocolViolation as problem:
             self.ended.append(problem)
@@ -73,29 +73,29 @@ def scene(tmp_path: Path) -> Iterator[Scene]:
 
 
 @pytest.mark.parametrize("length", [0, 1, 65535, MIB, MIB + 1, 9 * MIB + 17])
-def test_what_is_got_is_what_was_there(scene: Scene, length: int) -> None:
+def test_a_fetched_content_is_identical(scene: Scene, length: int) -> None:
     data = random_bytes(length, length)
-    digest = scene.shelf.add(data)
+    digest = scene.source.add(data)
     assert scene.get(digest, length) == data
     assert sum(out for _, _, out, _ in scene.moved) == length
 
 
 @pytest.mark.parametrize("length", [0, 1, 65535, MIB, MIB + 1, 9 * MIB + 17])
-def test_what_is_put_is_what_is_kept(scene: Scene, tmp_path: Path, length: int) -> None:
+def test_an_uploaded_content_is_identical(scene: Scene, tmp_path: Path, length: int) -> None:
     data = random_bytes(length, length)
     (tmp_path / "made").write_bytes(data)
     progress = UploadProgress()
     push(scene.channel, digest_of(data), length, str(tmp_path / "made"), progress)
-    assert Path(scene.shelf.cache.take(digest_of(data), length) or "").read_bytes() == data
+    assert Path(scene.source.cache.take(digest_of(data), length) or "").read_bytes() == data
     assert progress.offset == length
     scene.moved.clear()
     push(scene.channel, digest_of(data), length, str(tmp_path / "made"), progress)
     assert not scene.moved, "it was there already"
 
 
-def test_a_transfer_goes_on_where_the_last_one_stopped(scene: Scene) -> None:
+def test_a_transfer_resumes_where_the_last_one_stopped(scene: Scene) -> None:
     data = random_bytes(1, 5 * MIB)
-    digest = scene.shelf.add(data)
+    digest = scene.source.add(data)
     with scene.cache.incoming(digest, len(data)) as incoming:
         incoming.write(data[: 2 * MIB + 5])
     assert scene.get(digest, len(data)) == data
@@ -106,7 +106,7 @@ def test_holes_are_not_sent_and_stay_holes(scene: Scene, tmp_path: Path) -> None
     size = 64 * MIB
     data = sparse_file(tmp_path / "sparse", size, {3 * MIB: b"island", 40 * MIB + 4096: random_bytes(2, 2 * MIB)})
     digest = digest_of(data)
-    scene.shelf.paths[digest] = tmp_path / "sparse"
+    scene.source.paths[digest] = tmp_path / "sparse"
     sent: list[int] = []
     taken = scene.channel.connection.recv_into
 
@@ -126,12 +126,12 @@ def test_holes_are_not_sent_and_stay_holes(scene: Scene, tmp_path: Path) -> None
     assert sum(sent) < 4 * MIB
 
 
-def test_two_hundred_small_ones_are_asked_for_ahead(scene: Scene) -> None:
+def test_two_hundred_small_requests_are_pipelined(scene: Scene) -> None:
     contents = [random_bytes(number, 1000 + number) for number in range(200)]
-    wanted = deque((scene.shelf.add(data), data) for data in contents)
+    wanted = deque((scene.source.add(data), data) for data in contents)
     asked: deque[tuple[Any, bytes]] = deque()
     while wanted or asked:
-        while wanted and len(asked) < transfer_client.MOST_AHEAD:
+        while wanted and len(asked) < transfer_client.MAX_PIPELINED:
             digest, data = wanted.popleft()
             incoming = scene.cache.incoming(digest, len(data))
             ask(scene.channel, digest, len(data), incoming.offset)
@@ -140,55 +140,55 @@ def test_two_hundred_small_ones_are_asked_for_ahead(scene: Scene) -> None:
         assert Path(take(scene.channel, len(data), incoming)).read_bytes() == data
 
 
-def test_what_grows_is_streamed_on(scene: Scene) -> None:
+def test_a_growing_content_is_streamed(scene: Scene) -> None:
     data = random_bytes(3, 6 * MIB)
     digest = digest_of(data)
-    coming = scene.shelf.cache.incoming(digest, len(data))
+    arriving = scene.source.cache.incoming(digest, len(data))
     incoming = scene.cache.incoming(digest, len(data))
     got: list[str] = []
     taker = threading.Thread(target=lambda: got.append(fetch(scene.channel, digest, len(data), incoming)))
     taker.start()
     for start in range(0, len(data), MIB):
-        coming.write(data[start : start + MIB])
+        arriving.write(data[start : start + MIB])
         end = start + MIB
         eventually(lambda: incoming.offset == end, "it does not follow")  # noqa: B023
-    coming.finish()
+    arriving.finish()
     taker.join(30)
     assert Path(got[0]).read_bytes() == data
 
 
-def test_what_stops_growing_is_to_be_asked_for_later(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_content_that_stops_growing_is_requested_later(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transfer_protocol, "FOLLOW_S", 0.01)
     data = random_bytes(4, 3 * MIB)
     digest = digest_of(data)
-    coming = scene.shelf.cache.incoming(digest, len(data))
-    coming.write(data[:MIB])
+    arriving = scene.source.cache.incoming(digest, len(data))
+    arriving.write(data[:MIB])
     incoming = scene.cache.incoming(digest, len(data))
     with pytest.raises(AskLater):
         fetch(scene.channel, digest, len(data), incoming)
     assert incoming.offset == MIB
-    coming.write(data[MIB:])
+    arriving.write(data[MIB:])
     assert Path(fetch(scene.channel, digest, len(data), incoming)).read_bytes() == data, "the connection is as good as before"
 
 
-def test_refusals_are_told_and_leave_the_connection_as_it_was(scene: Scene) -> None:
+def test_refusals_leave_the_connection_usable(scene: Scene) -> None:
     data = random_bytes(5, 100)
-    digest = scene.shelf.add(data)
+    digest = scene.source.add(data)
     for refusal in (AskElsewhere([["10.0.0.1", 7]]), AskLater(2.5), ContentAbsent("it was removed", "user")):
-        scene.shelf.refusal = refusal
+        scene.source.refusal = refusal
         with scene.cache.incoming(digest, 100) as incoming, pytest.raises(type(refusal)) as told:
             fetch(scene.channel, digest, 100, incoming)
         assert vars(told.value) == vars(refusal)
     assert scene.get(digest, 100, insist=True) == data
 
 
-def test_what_nobody_has_is_absent(scene: Scene) -> None:
+def test_an_unknown_content_is_absent(scene: Scene) -> None:
     with pytest.raises(ContentAbsent, match="nobody has it"):
         scene.get(DIGEST, 5)
 
 
 def test_a_file_of_another_size_is_absent(scene: Scene) -> None:
-    digest = scene.shelf.add(b"12345")
+    digest = scene.source.add(b"12345")
     with pytest.raises(ContentAbsent, match="5 bytes, not 6") as told:
         scene.get(digest, 6)
     assert told.value.blame == "user"
@@ -196,11 +196,11 @@ def test_a_file_of_another_size_is_absent(scene: Scene) -> None:
 
 def test_a_file_that_changes_while_it_is_read_is_absent(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     data = random_bytes(6, 3 * MIB)
-    digest = scene.shelf.add(data)
+    digest = scene.source.add(data)
 
     class Changing(content_source.FileReader):
         def check(self) -> None:
-            scene.shelf.paths[digest].write_bytes(b"other")
+            scene.source.paths[digest].write_bytes(b"other")
             super().check()
 
     monkeypatch.setattr("tests.support.transfer_stage.FileReader", Changing)
@@ -208,8 +208,8 @@ def test_a_file_that_changes_while_it_is_read_is_absent(scene: Scene, monkeypatc
         scene.get(digest, len(data))
 
 
-def test_wrong_bytes_are_thrown_away(scene: Scene, tmp_path: Path) -> None:
-    scene.shelf.paths[DIGEST] = tmp_path / "wrong"
+def test_wrong_bytes_are_discarded(scene: Scene, tmp_path: Path) -> None:
+    scene.source.paths[DIGEST] = tmp_path / "wrong"
     (tmp_path / "wrong").write_bytes(b"wrong")
     for _ in range(2):
         incoming = scene.cache.incoming(DIGEST, 5)
@@ -218,41 +218,41 @@ def test_wrong_bytes_are_thrown_away(scene: Scene, tmp_path: Path) -> None:
             fetch(scene.channel, DIGEST, 5, incoming)
     with pytest.raises(DigestMismatch):
         push(scene.channel, DIGEST, 5, str(tmp_path / "wrong"))
-    assert not scene.shelf.cache.has(DIGEST, 5)
+    assert not scene.source.cache.has(DIGEST, 5)
     data = random_bytes(7, 10)
-    assert scene.get(scene.shelf.add(data), 10) == data, "the connection is as good as before"
+    assert scene.get(scene.source.add(data), 10) == data, "the connection is as good as before"
 
 
-def test_a_full_disk_there_is_told_in_the_midst_of_a_push(scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_at_the_other_side_is_reported_during_a_push(scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(self: Any, buffer: Any) -> None:
-        raise NoRoom("the disk is full")
+        raise NoSpace("the disk is full")
 
     monkeypatch.setattr("pilotfish.portable.transfer.incoming_content.IncomingContent.write", full)
     (tmp_path / "made").write_bytes(bytes(range(256)) * 4 * 4096 * 8)
-    with pytest.raises(NoRoom, match="the disk is full"):
+    with pytest.raises(NoSpace, match="the disk is full"):
         push(scene.channel, DIGEST, 32 * MIB, str(tmp_path / "made"))
 
 
-def test_a_full_disk_here_keeps_what_came(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_local_disk_keeps_the_received_part(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     data = random_bytes(8, 9 * MIB)
-    digest = scene.shelf.add(data)
+    digest = scene.source.add(data)
     incoming = scene.cache.incoming(digest, len(data))
     write = incoming.write
 
     def full(buffer: Any) -> None:
         if incoming.offset == 5 * MIB:
-            raise NoRoom("the disk is full")
+            raise NoSpace("the disk is full")
         write(buffer)
 
     incoming.write = full  # type: ignore[method-assign]
-    with pytest.raises(NoRoom):
+    with pytest.raises(NoSpace):
         fetch(scene.channel, digest, len(data), incoming)
     incoming.close()
     scene.channel = scene.connect()
     assert scene.cache.incoming(digest, len(data)).offset == 5 * MIB
 
 
-# --- those who do not keep to the rules ----------------------------------------------------------------------------------------------
+# --- protocol violations -------------------------------------------------------------------------------------------------------------
 
 
 def framed(header: Any, body: bytes = b"") -> bytes:
@@ -291,7 +291,7 @@ LIES = [
 
 
 @pytest.mark.parametrize("lie", LIES, ids=lambda lie: repr(lie[8:40]))
-def test_a_server_that_lies_loses_the_connection(tmp_path: Path, lie: bytes) -> None:
+def test_a_server_that_violates_the_protocol_loses_the_connection(tmp_path: Path, lie: bytes) -> None:
     ours, theirs = socket.socketpair()
     theirs.sendall(lie)
     channel = TransferChannel(ours)
@@ -305,7 +305,7 @@ def test_a_server_that_lies_loses_the_connection(tmp_path: Path, lie: bytes) -> 
 @pytest.mark.parametrize(
     "lie", [framed(["from", 11]), framed(["from", -1]), framed(["from"]), framed(["kept"]), framed(["from", 10]) + framed(["end", 1])]
 )
-def test_a_keeper_that_lies_loses_the_connection(tmp_path: Path, lie: bytes) -> None:
+def test_an_upload_server_that_violates_the_protocol_loses_the_connection(tmp_path: Path, lie: bytes) -> None:
     ours, theirs = socket.socketpair()
     theirs.sendall(lie)
     (tmp_path / "made").write_bytes(b"x" * 10)
@@ -332,7 +332,7 @@ def test_a_keeper_that_lies_loses_the_connection(tmp_path: Path, lie: bytes) -> 
     ],
     ids=repr,
 )
-def test_an_asker_that_asks_nonsense_loses_the_connection(scene: Scene, request_: list[Any]) -> None:
+def test_a_client_with_a_malformed_request_loses_the_connection(scene: Scene, request_: list[Any]) -> None:
     scene.channel.send(request_)
     with pytest.raises(ConnectionCut):
         scene.channel.receive()
@@ -340,7 +340,7 @@ def test_an_asker_that_asks_nonsense_loses_the_connection(scene: Scene, request_
     assert isinstance(scene.ended[0], ProtocolViolation)
 
 
-def test_one_that_puts_more_than_it_said_loses_the_connection(scene: Scene) -> None:
+def test_a_client_that_uploads_more_than_announced_loses_the_connection(scene: Scene) -> None:
     scene.channel.send(["put", DIGEST, 10])
     assert scene.channel.receive()[0] == ["from", 0]
     scene.channel.send(["piece", 0], [b"x" * 11])
@@ -350,9 +350,9 @@ def test_one_that_puts_more_than_it_said_loses_the_connection(scene: Scene) -> N
     assert isinstance(scene.ended[0], ProtocolViolation)
 
 
-def test_one_that_takes_nothing_is_given_up_and_others_are_served(scene: Scene) -> None:
+def test_a_client_that_reads_nothing_is_dropped_and_others_are_served(scene: Scene) -> None:
     data = random_bytes(9, 8 * MIB)
-    digest = scene.shelf.add(data)
+    digest = scene.source.add(data)
     lazy = scene.connect(silence_s=0.2)
     ask(lazy, digest, len(data), 0)
     assert scene.get(digest, len(data)) == data
@@ -383,11 +383,11 @@ def test_a_transfer_can_be_ended_from_another_thread(tmp_path: Path) -> None:
     theirs.close()
 
 
-def test_stretches_cover_a_file_once(tmp_path: Path) -> None:
+def test_extents_cover_a_file_once(tmp_path: Path) -> None:
     size = 3 * MIB
     sparse_file(tmp_path / "sparse", size, {MIB: b"x" * 5000, 2 * MIB: b"y" * MIB})
     with open(tmp_path / "sparse", "rb") as file:
-        found = list(transfer_protocol.stretches(file.fileno(), 100, size))
+        found = list(transfer_protocol.extents(file.fileno(), 100, size))
     end = 100
     for start, length, _ in found:
         assert start == end and length > 0

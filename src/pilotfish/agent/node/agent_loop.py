@@ -1,4 +1,7 @@
-"""The agent process: an event loop around the machine. One thread; only dialling happens in another, because it may take long."""
+"""Drives the agent machine with sockets and slots.
+
+One thread; only dialling happens in another, because it may block for long.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ import time
 from collections import deque
 from typing import Any, Deque, Dict, List, NoReturn, Optional, Tuple
 
-from ...portable.processes import NOTICES, become_subreaper, keep_freed_memory, kill_descendants, signal_on_parent_death
+from ...portable.processes import END_SIGNALS, become_subreaper, keep_freed_memory, kill_descendants, signal_on_parent_death
 from ...portable.transfer.cache_directory import CacheError
 from ...portable.transfer.content_cache import ContentCache
 from ...portable.wire.frame_link import FrameLink, LinkLost, Rejected, dial
@@ -27,21 +30,21 @@ from .peer_network import PeerNetwork
 from .slot_pool import SlotPool
 from .slot_process import SlotProcess
 
-GOODBYE_S = 2.0
+FAREWELL_TIMEOUT_S = 2.0
 WARM_SLOTS = 2
-KEPT_MEMORY = 32 * 1024 * 1024
+KEPT_MEMORY_BYTES = 32 * 1024 * 1024
 CACHE_SHARE = 0.5
-"""So much of what is free on its disk the cache may take, unless somebody says otherwise."""
+"""Share of the free disk space that the cache may use, unless a size is set."""
 TOUCH_S = 30.0
-"""What is in use is marked so often; other agents of this node may remove what was not for a minute."""
+"""Seconds between marks on contents in use; other agents of this node may remove contents without a mark of the last minute."""
 SETTINGS = ("workdir", "bundle", "worker", "life", "share", "cache", "cache_bytes", "storage", "home", "no_peers")
-_CARRIED = ("fetch", "unfetch", "stow", "unstow", "discard", "let_go")
-_SHARED = ("lend", "unlend", "room")
-"""Effects that the carrier performs, and those that are for our peers."""
+_FETCHER_EFFECTS = ("fetch", "cancel_fetch", "upload", "cancel_upload", "discard", "release")
+_PEER_EFFECTS = ("delegate", "drop_delegated", "report_free")
+"""Effects that the fetcher performs, and those for the peers."""
 
 
 class AgentLoop:
-    """Drives one AgentMachine until it says exit."""
+    """Drives one AgentMachine until it exits."""
 
     def __init__(self, offer: WorkerOffer, credentials_path: str, settings: Dict[str, Any]) -> None:
         now = time.monotonic()
@@ -51,48 +54,48 @@ class AgentLoop:
         self.slots.answer_peek = self._answer_peek
         staging = self.machine.staging
         cache = _open_cache(settings, staging.wanted, read_credentials(credentials_path).pool)
-        cache.went = self._went
+        cache.evicted = self._evicted
         staging.is_unchanged = cache.is_unchanged
         self.peers = PeerNetwork(offer, cache, settings["workdir"])
-        self.peers.tell, self.peers.holds = self._tell, staging.holds
-        self.carrier = Fetcher(cache, credentials_path, settings, self.peers, self._tell)
-        self.machine.moving = self.carrier.moving
-        self.machine.got = self.carrier.got
+        self.peers.notify, self.peers.holds = self._notify, staging.holds
+        self.fetcher = Fetcher(cache, credentials_path, settings, self.peers, self._notify)
+        self.machine.transfers = self.fetcher.transfers
+        self.machine.fetch_totals = self.fetcher.fetch_totals
         staging.changed(list(cache.contents()), [])
         staging.held.update(dict.fromkeys(cache.held()))
         self.exit: Optional[Tuple[str, int]] = None
         self._credentials_path = credentials_path
-        self._life = settings.get("life")
+        self._supervisor_pipe = settings.get("life")
         self._has_peers = not (settings.get("home") or settings.get("no_peers"))
         self._link: Optional[FrameLink] = None
         self._link_events = 0
         self._dials = 0
         self._dialled: Deque[Tuple[int, Any]] = deque()
         self._touch_at = 0.0
-        self._told: Deque[Tuple[Any, ...]] = deque()
+        self._notices: Deque[Tuple[Any, ...]] = deque()
         self._signals: Deque[int] = deque()
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_read, False)
         os.set_blocking(self._wake_write, False)
 
     def run(self) -> Tuple[str, int]:
-        """Until the end: why, and with which exit status."""
+        """Run until the machine exits; return the reason and the exit status."""
         become_subreaper()
-        keep_freed_memory(KEPT_MEMORY)
-        for number in (*NOTICES, signal.SIGINT, signal.SIGCHLD):
+        keep_freed_memory(KEPT_MEMORY_BYTES)
+        for number in (*END_SIGNALS, signal.SIGINT, signal.SIGCHLD):
             signal.signal(number, self._on_signal)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
         self.selector.register(self._wake_read, selectors.EVENT_READ, "wake")
-        if self._life is not None:
-            self.selector.register(self._life, selectors.EVENT_READ, "life")
+        if self._supervisor_pipe is not None:
+            self.selector.register(self._supervisor_pipe, selectors.EVENT_READ, "life")
         self._perform(self.machine.turn(time.monotonic()))
-        self.slots.warm_up(min(WARM_SLOTS, int(self.machine.work.capacity.get("cores", 1))))
+        self.slots.warm_up(min(WARM_SLOTS, int(self.machine.attempts.capacity.get("cores", 1))))
         try:
             while self.exit is None:
                 self._turn()
         finally:
-            self._say_goodbye()
+            self._shut_down()
         return self.exit
 
     def _turn(self) -> None:
@@ -102,39 +105,39 @@ class AgentLoop:
             wait_s = max(0.0, min(machine.deadline, slots.deadline) - time.monotonic())
         ready = self.selector.select(min(wait_s, 3600.0))
         now = time.monotonic()
-        heard = self._link is not None and self._link.has_more
+        readable = self._link is not None and self._link.has_more
         for key, events in ready:
             if isinstance(key.data, SlotProcess):
                 slots.ready(key.data, events, now)
             elif key.data == "link":
-                heard = heard or bool(events & selectors.EVENT_READ)
+                readable = readable or bool(events & selectors.EVENT_READ)
             elif key.data == "wake":
                 self._woken(now)
             elif key.data == "life":
                 self.selector.unregister(key.fd)
-                machine.stop("its supervisor is gone", now)
-        if heard:
-            self._hear(now)
+                machine.stop("its supervisor is dead", now)
+        if readable:
+            self._receive(now)
         if now >= slots.deadline:
-            slots.passed(now)
+            slots.check_timers(now)
         if machine.staging.is_needed and now >= self._touch_at:
             self._touch_at = now + TOUCH_S
-            self.carrier.cache.touch(list(machine.staging.wanted))
+            self.fetcher.cache.touch(list(machine.staging.wanted))
         self._perform(machine.turn(now))
-        while slots.news:
-            slots.news = False
+        while slots.machine_changed:
+            slots.machine_changed = False
             self._perform(machine.turn(now))
         self._flush_link(now)
 
-    # --- the link -------------------------------------------------------------------------------------------------------------------
+    # --- connection -----------------------------------------------------------------------------------------------------------------
 
-    def _hear(self, now: float) -> None:
+    def _receive(self, now: float) -> None:
         link = self._link
         if link is None:
             return
         try:
             for header, body in link.receive():
-                self.machine.heard(header, body, now)
+                self.machine.received(header, body, now)
                 if self._link is not link:
                     return
             self.machine.link_active(now)
@@ -170,7 +173,7 @@ class AgentLoop:
         try:
             threading.Thread(target=self._dial_in_thread, args=(self._dials,), daemon=True).start()
         except RuntimeError as error:
-            self._answer_dial(self._dials, LinkLost("cannot dial, for a limit of this machine: %s" % error))
+            self._answer_dial(self._dials, LinkLost("cannot dial because of a limit of this machine: %s" % error))
 
     def _dial_in_thread(self, number: int) -> None:
         answer: Any
@@ -184,20 +187,20 @@ class AgentLoop:
         self._dialled.append((number, answer))
         self._wake()
 
-    def _tell(self, *what: Any) -> None:
-        """An input of the machine, by its name, from any thread."""
-        self._told.append(what)
+    def _notify(self, *what: Any) -> None:
+        """Call a method of the machine by name, from any thread."""
+        self._notices.append(what)
         self._wake()
 
-    def _went(self, digest: str) -> None:
+    def _evicted(self, digest: str) -> None:
         self.peers.withdraw([digest])
-        self._tell("went", digest)
+        self._notify("evicted", digest)
 
     def _wake(self) -> None:
         try:
             os.write(self._wake_write, b"w")
         except BlockingIOError:
-            pass  # it is full of wake-ups
+            pass  # the loop is woken already
 
     def _woken(self, now: float) -> None:
         try:
@@ -206,9 +209,9 @@ class AgentLoop:
             pass
         while self._dialled:
             self._take_dialled(*self._dialled.popleft(), now)
-        while self._told:
-            what, *arguments = self._told.popleft()
-            if what == "went":
+        while self._notices:
+            what, *arguments = self._notices.popleft()
+            if what == "evicted":
                 self.machine.staging.changed([], arguments)
             else:
                 getattr(self.machine, what)(*arguments, now)
@@ -218,7 +221,7 @@ class AgentLoop:
             if number == signal.SIGCHLD:
                 children = True
             else:
-                self.machine.stop("it was told to end (%s)" % signal.Signals(number).name, now)
+                self.machine.stop("it was stopped by a signal (%s)" % signal.Signals(number).name, now)
         if children:
             self.slots.reap(now)
 
@@ -230,9 +233,9 @@ class AgentLoop:
             self._link = answer
             self._link_events = selectors.EVENT_READ
             self.selector.register(answer, selectors.EVENT_READ, "link")
-            self._open_door(answer)
+            self._listen_for_peers(answer)
             self.machine.linked(answer.epoch, now)
-            # What came together with the proof is already in the reader, where no selector sees it.
+            # Bytes that arrived with the handshake are already in the reader, where no selector sees them.
             answer.has_more = True
         elif isinstance(answer, Rejected):
             self.machine.refused(str(answer), now)
@@ -240,8 +243,8 @@ class AgentLoop:
             print("pilotfish agent: %s" % answer, file=sys.stderr, flush=True)
             self.machine.unlinked(now)
 
-    def _open_door(self, link: FrameLink) -> None:
-        """For peers, at the address under which we reach the master: those of our site may know it."""
+    def _listen_for_peers(self, link: FrameLink) -> None:
+        """Listen for peers at the address of the connection to the master: peers of the site may reach it."""
         if self._has_peers and link.connection.sock.family != socket.AF_UNIX:
             contact = self.peers.listen(link.connection.sock.getsockname()[0])
             if contact is not None:
@@ -262,8 +265,8 @@ class AgentLoop:
                     self._link.send(effect[1], effect[2])
             elif kind == "start":
                 slots.start(effect[1], effect[2], now)
-            elif kind == "take_back":
-                slots.take_back(effect[1], now)
+            elif kind == "recall":
+                slots.recall(effect[1], now)
             elif kind == "terminate":
                 slots.terminate(effect[1], now)
             elif kind == "warn":
@@ -272,17 +275,17 @@ class AgentLoop:
                 slots.kill(effect[1], now)
             elif kind == "peek":
                 slots.peek(effect[1], effect[2], effect[3], effect[4], now)
-            elif kind in _CARRIED:
-                getattr(self.carrier, kind)(*effect[1:])
+            elif kind in _FETCHER_EFFECTS:
+                getattr(self.fetcher, kind)(*effect[1:])
             elif kind == "introduce":
                 self.peers.introduce(effect[1])
-            elif kind in _SHARED:
+            elif kind in _PEER_EFFECTS:
                 getattr(self.peers, kind)(*effect[1:])
             elif kind == "dial":
                 self._dial()
-            elif kind == "hangup":
+            elif kind == "disconnect":
                 if not self.machine.offer.poll_s:
-                    print("pilotfish agent: hung up: %s" % effect[1], file=sys.stderr, flush=True)
+                    print("pilotfish agent: disconnected: %s" % effect[1], file=sys.stderr, flush=True)
                 self._drop_link()
             elif kind == "exit":
                 self.exit = (effect[1], effect[2])
@@ -291,14 +294,14 @@ class AgentLoop:
         if self._link is not None:
             self._link.send(["peeked", query, known, offset], [data])
 
-    def _say_goodbye(self) -> None:
-        """First nothing runs any more, then the master is told so, then the slots may clean up."""
+    def _shut_down(self) -> None:
+        """Kill running attempts, report to the master, then let idle slots clean up."""
         self.slots.kill_busy()
         self.peers.leave()
         link = self._link
         if link is not None:
             try:
-                link.connection.settimeout(GOODBYE_S)
+                link.connection.settimeout(FAREWELL_TIMEOUT_S)
                 link.flush()
                 link.close()
             except (LinkLost, OSError):
@@ -308,16 +311,16 @@ class AgentLoop:
 
 
 def _open_cache(settings: Dict[str, Any], wanted: Dict[str, int], pool: str) -> ContentCache:
-    """The cache of this node; one of our own, which ends with us, where that cannot be used."""
+    """Open the cache of this node, or a private one that ends with this agent."""
     for directory in (settings["cache"], os.path.join(settings["workdir"], "cache")):
         settings["cache"] = directory
         try:
-            most = settings.get("cache_bytes") or 0
-            cache = ContentCache(directory, most or (1 << 62), wanted.__contains__)
+            limit = settings.get("cache_bytes") or 0
+            cache = ContentCache(directory, limit or (1 << 62), wanted.__contains__)
             cache.serve(pool)
-            cache.strict = bool(most)
-            if not most:
-                cache.most_bytes = int(CACHE_SHARE * (shutil.disk_usage(directory).free + cache.used_bytes))
+            cache.strict = bool(limit)
+            if not limit:
+                cache.max_bytes = int(CACHE_SHARE * (shutil.disk_usage(directory).free + cache.used_bytes))
             return cache
         except (CacheError, OSError) as error:
             print("pilotfish agent: the cache in %s cannot be used: %s" % (directory, error), file=sys.stderr, flush=True)
@@ -326,7 +329,7 @@ def _open_cache(settings: Dict[str, Any], wanted: Dict[str, int], pool: str) -> 
 
 
 def main(options_text: str) -> NoReturn:
-    """Runs in the process that the supervisor spawned."""
+    """Run the agent, in the process that the supervisor started."""
     options = json.loads(options_text)
     signal_on_parent_death(signal.SIGTERM, options["supervisor"])
     os.set_inheritable(options["life"], False)
@@ -345,7 +348,7 @@ def main(options_text: str) -> NoReturn:
     os.environ.pop("PILOTFISH_ENDS_AT", None)
     if options["ends_in"] is not None:
         offer.ends_at = options["started"] + options["ends_in"]
-        # For the tasks: slots have the environment from here.
+        # Slots inherit the environment from here.
         os.environ["PILOTFISH_ENDS_AT"] = "%.3f" % (time.time() + offer.ends_at - time.monotonic())
     settings = {name: options[name] for name in SETTINGS}
     settings["storage"] = [os.path.expanduser(directory) for directory in options["storage"]]

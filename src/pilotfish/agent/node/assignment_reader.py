@@ -1,4 +1,4 @@
-"""An Assign, read: the attempts that are new to this agent, each with why it cannot be made here, if it cannot. Pure."""
+"""Reads an Assign message and finds attempts that cannot run here. Pure."""
 
 from __future__ import annotations
 
@@ -13,46 +13,47 @@ _NUMBER = (int, float)
 _CONTENT = (str, int, str, int, int)
 _SPEC = (int, str, _NUMBER, dict, dict, int, list, str, str, dict)
 _TASK = (int, int, int, int, _NUMBER, int, list, list)
-_HANDED = (str, int, str, int)
+_FILE = (str, int, str, int)
 
 
-def read_assignment(header: Sequence[Any], body: Any, work: AttemptQueue) -> List[Tuple[Attempt, str]]:
-    """Its specs are kept in ``work``. Raises ValueError or the like if it cannot be read."""
+def read_assignment(header: Sequence[Any], body: Any, attempts: AttemptQueue) -> List[Tuple[Attempt, str]]:
+    """Return the new attempts, each with the reason why it cannot run here, or "". Specs are kept in ``attempts``. Raises ValueError and
+    the like on a malformed message."""
     view = memoryview(body)
     offset = 0
     for number, kind, time_s, needs, launch, length, contents, _, _, _ in header[1]:
         new = AttemptSpec(number, kind, time_s, needs, launch, bytes(view[offset : offset + length]))
         new.contents = contents
-        work.keep_spec(new)
+        attempts.keep_spec(new)
         offset += length
     found: List[Tuple[Attempt, str]] = []
-    for task, number, spec_number, length, cores, memory, contents, handed in header[2]:
+    for task, number, spec_number, length, cores, memory, contents, files in header[2]:
         payload = view[offset : offset + length]
         offset += length
-        if not work.is_news(task, number):
+        if not attempts.is_new(task, number):
             continue
-        spec = work.specs.get(spec_number)
+        spec = attempts.specs.get(spec_number)
         if spec is None:
-            found.append((Attempt(task, number, UNKNOWN, payload, ()), "its spec never came"))
+            found.append((Attempt(task, number, UNKNOWN, payload, ()), "its spec is missing"))
             continue
-        attempt = Attempt(task, number, spec, wrap(payload, handed) if handed else payload, work.needs_of(spec, cores, memory))
+        attempt = Attempt(task, number, spec, wrap(payload, files) if files else payload, attempts.needs_of(spec, cores, memory))
         if contents or spec.contents:
             attempt.contents = list({content[0]: content for content in (*spec.contents, *contents)}.values())
-        found.append((attempt, work.too_big(attempt.needs)))
+        found.append((attempt, attempts.why_too_big(attempt.needs)))
     if offset != len(view):
         raise ValueError("the body does not have the announced length")
     return found
 
 
 def check_assignment(header: Sequence[Any], body: Any) -> None:
-    """Malformed unless it has the form of an Assign: of the pool's master that is taken for granted, of a peer it is not."""
+    """Raise MalformedMessage unless it is a well-formed Assign. The master is trusted to send such; a peer is not."""
     if len(header) != 3:
         raise MalformedMessage("an Assign of %d fields" % len(header))
     length = sum(row[5] for row in _rows(header[1], _SPEC)) + sum(row[3] for row in _rows(header[2], _TASK))
     for row in (*header[1], *header[2]):
         _rows(row[6], _CONTENT)
     for row in header[2]:
-        _rows(row[7], _HANDED)
+        _rows(row[7], _FILE)
     if length != len(body):
         raise MalformedMessage("the body does not have the announced length")
 

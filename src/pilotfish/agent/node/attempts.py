@@ -1,8 +1,8 @@
-"""The work an agent holds: queued attempts, the slots they run in, and the room that is left. Pure: no I/O, no clock.
+"""Queues attempts, fills slots and accounts for free resources.
 
-``machine.py`` is the only user. Attempts start in the order received; one that does not fit holds back those behind it. A slot runs one
-attempt at a time, but short ones are sent to it ahead (about 20 ms of measured work at most), because a message per attempt costs more
-than such an attempt itself. What was sent ahead and is held up by a neighbour that turned out long is taken back.
+Pure: no I/O, no clock. Attempts start in the order received; one that does not fit blocks those behind it. A slot runs one attempt at a
+time, but short attempts are prefetched to it (about 20 ms of measured run time at most), because a message per attempt costs more than such
+an attempt. Prefetched attempts behind one that turns out long are recalled.
 """
 
 from __future__ import annotations
@@ -13,22 +13,27 @@ from typing import Any, Callable, Deque, Dict, Iterable, List, Optional, Sequenc
 from ...portable.failures import Failure
 
 Needs = Tuple[Tuple[str, float], ...]
-
+Effect = Tuple[Any, ...]
 QUEUED, STARTED, FINISHED = range(3)
 
-AHEAD_S = 0.020
-AHEAD_ATTEMPTS = 128
-AHEAD_EXECUTABLE_S = 0.005
-HELD_UP_S = 0.025
+PREFETCH_S = 0.020
+"""Maximum run time of the attempts in a slot, for prefetching."""
+MAX_PREFETCHED = 128
+PREFETCH_EXECUTABLE_S = 0.005
+"""Maximum run time of an executable that is prefetched."""
+RECALL_AFTER_S = 0.025
+"""Seconds until the attempts behind a running one are recalled."""
 REPORT_START_S = 0.050
+"""Seconds until the start of an attempt is reported; most end earlier."""
 TERMINATE_GRACE_S = 2.0
-REMEMBERED_TASKS = 1 << 16
+"""Seconds from TERM to KILL."""
+MAX_REMEMBERED_TASKS = 1 << 16
 NEVER = float("inf")
 _ROUNDING = 1e-6
 
 
 class AttemptSpec:
-    """What the attempts of one spec share, with the run time measured so far (negative: none yet)."""
+    """What the attempts of one spec share. ``estimate_s``: measured run time; negative: none yet."""
 
     __slots__ = ("number", "kind", "time_s", "needs", "launch", "code", "contents", "estimate_s")
 
@@ -53,7 +58,7 @@ class AttemptSpec:
         )
 
     def measured(self, wall_s: float) -> None:
-        """A running mean; it falls fast, because the first attempt in a slot pays for imports that the later ones do not."""
+        """Update the running mean. It falls fast, because the first attempt in a slot pays for imports that later ones do not."""
         old = self.estimate_s
         if old < 0:
             self.estimate_s = wall_s
@@ -62,16 +67,16 @@ class AttemptSpec:
         else:
             self.estimate_s = old + 0.2 * (wall_s - old)
 
-    def ahead_s(self) -> float:
-        """How much of a slot's time ahead one attempt takes; negative when it must not be sent ahead."""
-        limit = AHEAD_EXECUTABLE_S if self.kind == "exec" else AHEAD_S
+    def prefetch_s(self) -> float:
+        """Run time that one prefetched attempt adds to a slot; negative if it must not be prefetched."""
+        limit = PREFETCH_EXECUTABLE_S if self.kind == "exec" else PREFETCH_S
         return self.estimate_s + 1e-5 if 0 <= self.estimate_s < limit else -1.0
 
 
 class Attempt:
-    """One try of a task. ``forgotten``: the master does not want to hear of it any more. ``missing``: so many contents are yet to come."""
+    """One attempt of a task. ``forgotten``: the master does not want its result any more. ``missing``: number of contents to be fetched."""
 
-    __slots__ = ("task", "attempt", "spec", "payload", "needs", "contents", "missing", "queued", "forgotten", "ahead_s")
+    __slots__ = ("task", "attempt", "spec", "payload", "needs", "contents", "missing", "queued", "forgotten", "prefetch_s")
 
     def __init__(self, task: int, attempt: int, spec: AttemptSpec, payload: Any, needs: Needs) -> None:
         self.task = task
@@ -83,7 +88,7 @@ class Attempt:
         self.missing = 0
         self.queued = True
         self.forgotten = False
-        self.ahead_s = 0.0
+        self.prefetch_s = 0.0
 
     def amount(self, name: str) -> float:
         for need, amount in self.needs:
@@ -93,102 +98,102 @@ class Attempt:
 
 
 class SlotView:
-    """One slot process as the machine sees it: what it was given, in order; the first of them is the one that runs.
+    """One slot process as the machine sees it: its attempts in order, the first of which runs.
 
-    ``slow``: its running attempt takes longer than measured before, so nothing is sent ahead. ``asked_back``: the host was asked to take
-    back what was sent ahead. ``condemned``: when the running attempt is to be stopped: 0 not, 1 wanted, 2 terminated, 3 killed.
+    ``slow``: the running attempt takes longer than measured before, so nothing is prefetched. ``recalling``: the host was asked to recall
+    prefetched attempts. ``stop_stage`` of the running attempt: 0 runs, 1 stop requested, 2 terminated, 3 killed.
     """
 
     __slots__ = (
         "number",
         "attempts",
         "needs",
-        "begun",
-        "ahead_s",
+        "started_at",
+        "prefetch_s",
         "reported",
         "slow",
-        "asked_back",
-        "condemned",
-        "verdict",
-        "gently",
+        "recalling",
+        "stop_stage",
+        "stop_failure",
+        "graceful",
         "kill_at",
-        "warned",
+        "signalled",
     )
 
     def __init__(self, number: int) -> None:
         self.number = number
         self.attempts: Deque[Attempt] = deque()
         self.needs: Needs = ()
-        self.ahead_s = 0.0
-        self.asked_back = False
-        self.turn_page(0.0)
+        self.prefetch_s = 0.0
+        self.recalling = False
+        self.begin_next(0.0)
 
-    def turn_page(self, now: float) -> None:
-        """A new attempt is first."""
-        self.begun = now
+    def begin_next(self, now: float) -> None:
+        """The next attempt is the first now: reset what is known of the running one."""
+        self.started_at = now
         self.reported = False
         self.slow = False
-        self.condemned = 0
-        self.verdict: Optional[Failure] = None
-        self.gently = False
+        self.stop_stage = 0
+        self.stop_failure: Optional[Failure] = None
+        self.graceful = False
         self.kill_at = NEVER
-        self.warned = False
+        self.signalled = False
 
-    def condemn(self, verdict: Optional[Failure], gently: bool = False) -> None:
-        """``gently``: it is asked to end, and has a while to do so."""
-        if not self.condemned:
-            self.condemned = 1
-            self.verdict = verdict
-            self.gently = gently
+    def request_stop(self, stop_failure: Optional[Failure], graceful: bool = False) -> None:
+        """Stop the running attempt with this failure. ``graceful``: terminate it before it is killed."""
+        if not self.stop_stage:
+            self.stop_stage = 1
+            self.stop_failure = stop_failure
+            self.graceful = graceful
 
-    def take_warning(self) -> int:
-        """The signal of which the running attempt is to hear before its pilot ends, given once; 0: it did not ask for one."""
-        if self.warned or self.condemned or len(self.attempts) > 1:
+    def take_signal(self) -> int:
+        """The signal that the running attempt asked for before the walltime ends, once; 0: none."""
+        if self.signalled or self.stop_stage or len(self.attempts) > 1:
             return 0
-        self.warned = True
+        self.signalled = True
         return int(self.attempts[0].spec.launch.get("warn_signal") or 0)
 
-    def next_look(self) -> float:
-        """When there will be something to do about the running attempt."""
-        if self.condemned:
-            return self.kill_at if self.condemned == 2 else NEVER
-        due = NEVER if self.reported else self.begun + REPORT_START_S
+    def next_check(self) -> float:
+        """When the running attempt must be checked next."""
+        if self.stop_stage:
+            return self.kill_at if self.stop_stage == 2 else NEVER
+        due = NEVER if self.reported else self.started_at + REPORT_START_S
         if len(self.attempts) > 1 and not self.slow:
-            due = min(due, self.begun + HELD_UP_S)
+            due = min(due, self.started_at + RECALL_AFTER_S)
         limit = self.attempts[0].spec.time_s
-        return min(due, self.begun + limit) if limit > 0 else due
+        return min(due, self.started_at + limit) if limit > 0 else due
 
 
 class AttemptQueue:
-    """Everything this agent has to do, and does."""
+    """All unfinished attempts of this agent, and the resources they leave free."""
 
     def __init__(self, capacity: Dict[str, float]) -> None:
         self.capacity = {name: float(amount) for name, amount in capacity.items()}
         self.free = dict(self.capacity)
         self.wanted_slots = max(16, 4 * int(self.capacity.get("cores", 1)))
         self.max_slots = self.wanted_slots
-        """Fewer than wanted where the machine does not let so many processes live."""
+        """Fewer than ``wanted_slots`` while the machine limits the number of processes."""
         self.specs: Dict[int, AttemptSpec] = {}
         self.live: Dict[int, Attempt] = {}
         self.queue: Deque[Attempt] = deque()
         self.staged: Dict[int, Attempt] = {}
-        """What waits for contents before it can be queued."""
-        self.released: Callable[[Attempt], None] = _nobody
-        """Told of every attempt that no longer needs its contents."""
+        """Attempts that wait for contents."""
+        self.released: Callable[[Attempt], None] = _ignore
+        """Called with each attempt that no longer needs its contents."""
         self.slots: Dict[int, SlotView] = {}
         self.busy: Dict[int, SlotView] = {}
         self.idle: List[SlotView] = []
-        self.begun: Dict[int, List[Attempt]] = {}
-        self.next_look = NEVER
+        self.to_start: Dict[int, List[Attempt]] = {}
+        self.next_check = NEVER
         self._next_slot = 0
         self._highest: OrderedDict[int, int] = OrderedDict()
         self._needs: Dict[Needs, Needs] = {}
         self._granted: Dict[Tuple[int, float, int], Needs] = {}
 
-    # --- taking work in -------------------------------------------------------------------------------------------------------
+    # --- adding attempts ------------------------------------------------------------------------------------------------------
 
     def keep_spec(self, spec: AttemptSpec) -> None:
-        """A spec sent again replaces the old one, unless it is the same: warm slots know that one."""
+        """Keep a spec. One sent again replaces the old, unless they are equal: warm slots know the old object."""
         old = self.specs.get(spec.number)
         if old is None or not old.same(spec):
             self.specs[spec.number] = spec
@@ -196,7 +201,7 @@ class AttemptQueue:
             self._granted = {key: needs for key, needs in self._granted.items() if key[0] != spec.number}
 
     def needs_of(self, spec: AttemptSpec, cores: float, memory: int) -> Needs:
-        """The needs of an attempt, as one shared tuple, so that equal shapes are the same object."""
+        """The needs of an attempt, as one shared tuple, so that equal needs are the same object."""
         key = (spec.number, cores, memory)
         needs = self._granted.get(key)
         if needs is None:
@@ -205,29 +210,29 @@ class AttemptQueue:
                 amounts["cores"] = float(cores)
             if memory > 0:
                 amounts["memory"] = float(memory)
-            made = tuple((name, amount) for name, amount in sorted(amounts.items()) if amount > 0)
-            needs = self._granted[key] = self._needs.setdefault(made, made)
+            shape = tuple((name, amount) for name, amount in sorted(amounts.items()) if amount > 0)
+            needs = self._granted[key] = self._needs.setdefault(shape, shape)
         return needs
 
-    def too_big(self, needs: Needs) -> str:
+    def why_too_big(self, needs: Needs) -> str:
         """Why these needs can never be met here; empty if they can."""
         for name, amount in needs:
             if amount > self.capacity.get(name, 0.0) + _ROUNDING:
                 return f"it needs {amount:g} {name}, this worker has {self.capacity.get(name, 0.0):g}"
         return ""
 
-    def is_news(self, task: int, number: int) -> bool:
-        """Whether this attempt was never taken before: an attempt runs at most once, whatever the wire repeats."""
+    def is_new(self, task: int, number: int) -> bool:
+        """Whether this attempt was never added before: an attempt runs at most once, even if messages are repeated."""
         highest = self._highest.get(task, 0)
         if number <= highest:
             return False
-        if not highest and len(self._highest) >= REMEMBERED_TASKS:
+        if not highest and len(self._highest) >= MAX_REMEMBERED_TASKS:
             self._highest.popitem(last=False)
         self._highest[task] = number
         return True
 
     def enqueue(self, attempt: Attempt) -> None:
-        """Take it, after its older attempt, if there is one, was dropped."""
+        """Add an attempt; an older attempt of the task is dropped."""
         self.drop(attempt.task)
         self.live[attempt.task] = attempt
         if attempt.missing:
@@ -236,34 +241,34 @@ class AttemptQueue:
             self.queue.append(attempt)
 
     def unstage(self, attempt: Attempt) -> None:
-        """All its contents are here."""
+        """Queue an attempt whose contents are all in the cache."""
         if self.staged.get(attempt.task) is attempt:
             del self.staged[attempt.task]
             self.queue.append(attempt)
 
-    # --- giving work away -----------------------------------------------------------------------------------------------------
+    # --- filling slots --------------------------------------------------------------------------------------------------------
 
     def fill(self, now: float) -> None:
-        """Start what fits, then send ahead what is short. ``begun`` collects what each slot is to be given."""
+        """Start attempts that fit, then prefetch short ones. ``to_start`` collects the new attempts of each slot."""
         queue = self.queue
         while queue:
             head = queue[0]
             if head.forgotten:
                 queue.popleft()
                 continue
-            slot = self._room(head.needs)
+            slot = self._reserve_slot(head.needs)
             if slot is None:
-                self._send_ahead()
+                self._prefetch()
                 return
             slot.needs = head.needs
-            slot.turn_page(now)
-            head.ahead_s = max(0.0, head.spec.ahead_s())
+            slot.begin_next(now)
+            head.prefetch_s = max(0.0, head.spec.prefetch_s())
             self.busy[slot.number] = slot
-            self._give(slot, head)
-            self.next_look = min(self.next_look, slot.next_look())
+            self._assign(slot, head)
+            self.next_check = min(self.next_check, slot.next_check())
 
-    def _room(self, needs: Needs) -> Optional[SlotView]:
-        """A slot for these needs, with its room taken; None if they do not fit now."""
+    def _reserve_slot(self, needs: Needs) -> Optional[SlotView]:
+        """A slot with these needs reserved; None if they do not fit now."""
         free = self.free
         for name, amount in needs:
             if free.get(name, 0.0) < amount - _ROUNDING:
@@ -279,66 +284,66 @@ class AttemptQueue:
             free[name] -= amount
         return slot
 
-    def _give(self, slot: SlotView, attempt: Attempt) -> None:
+    def _assign(self, slot: SlotView, attempt: Attempt) -> None:
         self.queue.popleft()
         attempt.queued = False
         slot.attempts.append(attempt)
-        slot.ahead_s += attempt.ahead_s
-        self.begun.setdefault(slot.number, []).append(attempt)
+        slot.prefetch_s += attempt.prefetch_s
+        self.to_start.setdefault(slot.number, []).append(attempt)
 
-    def _send_ahead(self) -> None:
-        """Fair shares of the queue's head for every busy slot of the same shape that is more than half through what it has."""
+    def _prefetch(self) -> None:
+        """Give every busy slot of the same needs that is more than half done an equal share of the queue's head."""
         queue = self.queue
-        if queue[0].spec.ahead_s() < 0:
+        if queue[0].spec.prefetch_s() < 0:
             return
         for slot in self.busy.values():
-            if slot.ahead_s > AHEAD_S / 2 or len(slot.attempts) > AHEAD_ATTEMPTS // 2 or not self._takes_more(slot):
+            if slot.prefetch_s > PREFETCH_S / 2 or len(slot.attempts) > MAX_PREFETCHED // 2 or not self._can_prefetch(slot):
                 continue
             share = len(queue) // len(self.busy) + 1
-            while queue and share > 0 and len(slot.attempts) < AHEAD_ATTEMPTS:
+            while queue and share > 0 and len(slot.attempts) < MAX_PREFETCHED:
                 head = queue[0]
                 if head.forgotten:
                     queue.popleft()
                     continue
-                ahead_s = head.spec.ahead_s()
-                if ahead_s < 0 or head.needs is not slot.needs or slot.ahead_s + ahead_s > AHEAD_S:
+                prefetch_s = head.spec.prefetch_s()
+                if prefetch_s < 0 or head.needs is not slot.needs or slot.prefetch_s + prefetch_s > PREFETCH_S:
                     break
-                head.ahead_s = ahead_s
-                self._give(slot, head)
+                head.prefetch_s = prefetch_s
+                self._assign(slot, head)
                 share -= 1
             if len(slot.attempts) > 1:
-                self.next_look = min(self.next_look, slot.begun + HELD_UP_S)
+                self.next_check = min(self.next_check, slot.started_at + RECALL_AFTER_S)
             if not queue:
                 return
 
     @staticmethod
-    def _takes_more(slot: SlotView) -> bool:
-        return not (slot.slow or slot.asked_back or slot.condemned) and slot.attempts[0].spec.ahead_s() >= 0
+    def _can_prefetch(slot: SlotView) -> bool:
+        return not (slot.slow or slot.recalling or slot.stop_stage) and slot.attempts[0].spec.prefetch_s() >= 0
 
-    # --- what becomes of it -----------------------------------------------------------------------------------------------------
+    # --- attempts end ---------------------------------------------------------------------------------------------------------
 
     def finished(self, slot: SlotView, now: float) -> Attempt:
         """The first attempt of this slot ended; the next one, if any, runs."""
         attempt = slot.attempts.popleft()
-        self.settle(attempt)
-        slot.turn_page(now)
+        self.end_attempt(attempt)
+        slot.begin_next(now)
         if slot.attempts:
-            slot.ahead_s -= attempt.ahead_s
+            slot.prefetch_s -= attempt.prefetch_s
             if slot.attempts[0].forgotten:
-                slot.condemn(None)
-                self.next_look = 0.0
+                slot.request_stop(None)
+                self.next_check = 0.0
             else:
-                self.next_look = min(self.next_look, slot.next_look())
+                self.next_check = min(self.next_check, slot.next_check())
         else:
-            self._rest(slot)
+            self._make_idle(slot)
         return attempt
 
-    def _rest(self, slot: SlotView) -> None:
-        slot.ahead_s = 0.0
+    def _make_idle(self, slot: SlotView) -> None:
+        slot.prefetch_s = 0.0
         self._release(slot)
         self.idle.append(slot)
 
-    def settle(self, attempt: Attempt) -> None:
+    def end_attempt(self, attempt: Attempt) -> None:
         if self.live.get(attempt.task) is attempt:
             del self.live[attempt.task]
         self._release_contents(attempt)
@@ -349,12 +354,12 @@ class AttemptQueue:
         if attempt.contents:
             self.released(attempt)
 
-    def lost(self, slot: SlotView, begun: int) -> List[Attempt]:
-        """The slot is gone: those it had begun, in order. The others are first in the queue again."""
-        gone = [slot.attempts.popleft() for _ in range(min(begun, len(slot.attempts)))]
+    def slot_lost(self, slot: SlotView, started: int) -> List[Attempt]:
+        """The slot is dead: return the attempts it had started, in order. The others become first in the queue."""
+        gone = [slot.attempts.popleft() for _ in range(min(started, len(slot.attempts)))]
         for attempt in gone:
-            self.settle(attempt)
-        self._put_back(slot.attempts)
+            self.end_attempt(attempt)
+        self._requeue(slot.attempts)
         slot.attempts.clear()
         if slot.number in self.busy:
             self._release(slot)
@@ -363,26 +368,26 @@ class AttemptQueue:
         del self.slots[slot.number]
         return gone
 
-    def taken_back(self, slot: SlotView, count: int) -> None:
-        """The last ``count`` attempts given to this slot will not be run by it."""
-        slot.asked_back = False
+    def recalled(self, slot: SlotView, count: int) -> None:
+        """The slot will not run its last ``count`` attempts."""
+        slot.recalling = False
         back = [slot.attempts.pop() for _ in range(min(count, len(slot.attempts)))]
         back.reverse()
         for attempt in back:
-            slot.ahead_s -= attempt.ahead_s
-        self._put_back(back)
+            slot.prefetch_s -= attempt.prefetch_s
+        self._requeue(back)
         if not slot.attempts and slot.number in self.busy:
-            self._rest(slot)
+            self._make_idle(slot)
 
-    def _put_back(self, attempts: Iterable[Attempt]) -> None:
-        """Those that somebody still wants are first in the queue again."""
+    def _requeue(self, attempts: Iterable[Attempt]) -> None:
+        """Put attempts that are still wanted at the head of the queue."""
         wanted = []
         for attempt in attempts:
             if attempt.forgotten:
                 self._release_contents(attempt)
                 continue
             attempt.queued = True
-            attempt.ahead_s = 0.0
+            attempt.prefetch_s = 0.0
             wanted.append(attempt)
         self.queue.extendleft(reversed(wanted))
 
@@ -394,10 +399,10 @@ class AttemptQueue:
         for name, amount in slot.needs:
             self.free[name] += amount
 
-    # --- changes of mind --------------------------------------------------------------------------------------------------------
+    # --- dropping and queries -------------------------------------------------------------------------------------------------
 
     def drop(self, task: int, number: int = 0) -> None:
-        """Forget the live attempt of this task (if it is that number) and have it stopped if it runs."""
+        """Forget the live attempt of this task (if it has this number), and stop it if it runs."""
         attempt = self.live.get(task)
         if attempt is None or (number and attempt.attempt != number):
             return
@@ -408,12 +413,12 @@ class AttemptQueue:
             return
         for slot in self.busy.values():
             if slot.attempts[0] is attempt:
-                slot.condemn(None)
-                self.next_look = 0.0
+                slot.request_stop(None)
+                self.next_check = 0.0
                 return
 
-    def hand_back(self, task: int, number: int) -> bool:
-        """Give up a queued attempt; False if it is not queued here."""
+    def return_queued(self, task: int, number: int) -> bool:
+        """Remove a queued attempt to return it to the master; False if it is not queued here."""
         attempt = self.live.get(task)
         if attempt is None or attempt.attempt != number or not attempt.queued:
             return False
@@ -424,15 +429,15 @@ class AttemptQueue:
             del self._highest[task]
         return True
 
-    def hand_back_all(self) -> List[List[int]]:
+    def return_all_queued(self) -> List[List[int]]:
         waiting = [[attempt.task, attempt.attempt] for attempt in (*self.queue, *self.staged.values()) if not attempt.forgotten]
         for task, number in waiting:
-            self.hand_back(task, number)
+            self.return_queued(task, number)
         self.queue.clear()
         return waiting
 
     def running(self, task: int, number: int) -> Optional[SlotView]:
-        """The slot in which this attempt is the one that runs."""
+        """The slot that runs this attempt."""
         for slot in self.busy.values():
             head = slot.attempts[0]
             if head.task == task and head.attempt == number and not head.forgotten:
@@ -440,18 +445,18 @@ class AttemptQueue:
         return None
 
     def cut_off(self, now: float) -> List[List[Any]]:
-        """What runs and must end now because the time is over, and for how long it ran. Who asked to be warned was prepared for it."""
-        heads = [(slot.attempts[0], now - slot.begun) for slot in self.busy.values() if not slot.condemned]
+        """[task, attempt, seconds] of running attempts that the end of the walltime cuts off, except those that asked for a signal."""
+        heads = [(slot.attempts[0], now - slot.started_at) for slot in self.busy.values() if not slot.stop_stage]
         return [[head.task, head.attempt, ran_s] for head, ran_s in heads if not head.spec.launch.get("warn_signal")]
 
     def holding(self) -> List[List[int]]:
-        """[task, attempt, QUEUED|STARTED] of everything not finished; what was sent ahead counts as started."""
+        """[task, attempt, QUEUED|STARTED] of all unfinished attempts; prefetched ones count as started."""
         held = [[a.task, a.attempt, STARTED] for slot in self.busy.values() for a in slot.attempts if not a.forgotten]
         held.extend([a.task, a.attempt, QUEUED] for a in (*self.queue, *self.staged.values()) if not a.forgotten)
         return held
 
-    def room(self) -> Dict[str, float]:
-        """What would be free if all that waits here had begun."""
+    def free_after_queue(self) -> Dict[str, float]:
+        """Free resources after all queued and staged attempts have started."""
         free = dict(self.free)
         for attempt in (*self.queue, *self.staged.values()):
             if not attempt.forgotten:
@@ -459,60 +464,55 @@ class AttemptQueue:
                     free[name] = free.get(name, 0.0) - amount
         return free
 
-    def has_idle_room(self) -> bool:
-        """Whether a task of one core would start at once."""
+    def has_idle_core(self) -> bool:
+        """Whether a task with one core would start at once."""
         return not self.queue and self.free.get("cores", 1.0) >= min(1.0, self.capacity.get("cores", 1.0)) - _ROUNDING
 
 
-def _nobody(attempt: Attempt) -> None:
-    """Nobody is told."""
+def _ignore(attempt: Attempt) -> None:
+    """Called before staging is connected."""
 
 
-# What is to be done about attempts that run for long. Pure; ``machine.py`` is the only user.
-
-Effect = Tuple[Any, ...]
-
-
-def look_at_slots(work: AttemptQueue, now: float, ending: bool, started: List[List[int]]) -> List[Effect]:
-    """Tell of long runners (in ``started``), free those behind them, stop those over their time, press on with those condemned."""
+def check_slots(attempts: AttemptQueue, now: float, ending: bool, started: List[List[int]]) -> List[Effect]:
+    """Report long-running attempts (in ``started``), recall those behind them, and stop those over their time limit."""
     effects: List[Effect] = []
     due = NEVER
-    for slot in work.busy.values():
-        begun = slot.begun
+    for slot in attempts.busy.values():
+        started_at = slot.started_at
         head = slot.attempts[0]
         limit = head.spec.time_s
-        if limit > 0 and now >= begun + limit and not slot.condemned:
-            slot.condemn(["time", "task", "it ran longer than its time limit of %g s" % limit], gently=True)
-        if slot.condemned:
-            _press(slot, now, effects)
-        elif now >= begun + REPORT_START_S and not slot.reported:
+        if limit > 0 and now >= started_at + limit and not slot.stop_stage:
+            slot.request_stop(["time", "task", "it ran longer than its time limit of %g s" % limit], graceful=True)
+        if slot.stop_stage:
+            _stop_in_steps(slot, now, effects)
+        elif now >= started_at + REPORT_START_S and not slot.reported:
             slot.reported = True
             started.append([head.task, head.attempt])
-        warning = slot.take_warning() if ending else 0
+        warning = slot.take_signal() if ending else 0
         if warning:
             effects.append(("warn", slot.number, warning))
-        if not slot.condemned and len(slot.attempts) > 1 and not slot.slow and now >= begun + HELD_UP_S:
+        if not slot.stop_stage and len(slot.attempts) > 1 and not slot.slow and now >= started_at + RECALL_AFTER_S:
             slot.slow = True
-            _ask_back(slot, effects)
-        due = min(due, slot.next_look())
-    work.next_look = due
+            _ask_recall(slot, effects)
+        due = min(due, slot.next_check())
+    attempts.next_check = due
     return effects
 
 
-def _ask_back(slot: SlotView, effects: List[Effect]) -> None:
-    if not slot.asked_back:
-        slot.asked_back = True
-        effects.append(("take_back", slot.number))
+def _ask_recall(slot: SlotView, effects: List[Effect]) -> None:
+    if not slot.recalling:
+        slot.recalling = True
+        effects.append(("recall", slot.number))
 
 
-def _press(slot: SlotView, now: float, effects: List[Effect]) -> None:
-    """Stop what runs in this slot, by steps; those sent ahead are brought to safety first."""
-    if slot.condemned == 1 and (len(slot.attempts) > 1 or slot.asked_back):
-        _ask_back(slot, effects)
-    elif slot.condemned == 1 and slot.gently:
-        slot.condemned = 2
+def _stop_in_steps(slot: SlotView, now: float, effects: List[Effect]) -> None:
+    """Stop the running attempt step by step; prefetched attempts are recalled first."""
+    if slot.stop_stage == 1 and (len(slot.attempts) > 1 or slot.recalling):
+        _ask_recall(slot, effects)
+    elif slot.stop_stage == 1 and slot.graceful:
+        slot.stop_stage = 2
         slot.kill_at = now + TERMINATE_GRACE_S
         effects.append(("terminate", slot.number))
-    elif slot.condemned == 1 or (slot.condemned == 2 and now >= slot.kill_at):
-        slot.condemned = 3
+    elif slot.stop_stage == 1 or (slot.stop_stage == 2 and now >= slot.kill_at):
+        slot.stop_stage = 3
         effects.append(("kill", slot.number))

@@ -1,7 +1,7 @@
-"""Brings contents to this node and away from it, in threads of its own: the event loop must never wait for a disk or for bulk data.
+"""Fetches inputs and uploads outputs in threads: the event loop must never wait for a disk or a transfer.
 
-Where a content is looked for, in order: the cache, peers, the site's storage and files that are there already, the master. A cut costs
-nothing but time: what has come is kept, and asked for from there on.
+Sources of a content, in order: the cache, peers, the site's storage and local files, the master. A lost connection costs only time: a
+transfer is resumed where it stopped.
 """
 
 from __future__ import annotations
@@ -19,38 +19,38 @@ from ...portable.failures import Failure, describe_limit, is_limit
 from ...portable.transfer.cache_directory import CacheError, content_path, remove
 from ...portable.transfer.content_cache import ContentCache
 from ...portable.transfer.file_locks import WriterBusy
-from ...portable.transfer.incoming_content import DigestMismatch, IncomingContent, InUse, NoRoom, TooLarge
-from ...portable.transfer.transfer_client import UploadProgress, dial_bulk, fetch, has_ended, push
+from ...portable.transfer.incoming_content import DigestMismatch, IncomingContent, InUse, NoSpace, TooLarge
+from ...portable.transfer.transfer_client import UploadProgress, dial_transfer, fetch, has_ended, push
 from ...portable.transfer.transfer_protocol import AskElsewhere, AskLater, ConnectionCut, ContentAbsent, TransferChannel, is_digest
 from ...portable.wire.frame_link import LinkLost, Rejected
 from ...portable.wire.handshake import BadCredentials, read_credentials
 from ..peers.contacts import Contact
 from ..slots.output_upload import OutputReport
-from .peer_network import PeerNetwork, read_all
+from .peer_network import PeerNetwork, valid_contacts
 
-FETCHES = 4
-STOWS = 2
-AGAIN_S = 0.2
-AGAIN_MOST_S = 5.0
-BUSY_S = 0.2
-SEARCH_S = 5.0
-ROOM_S = 120.0
-"""So long one waits for others to be done with what fills the cache; then this worker counts as full."""
-ROOM_AGAIN_S = 0.5
-DAMAGED_TIMES = 3
-MOST_SOURCES = 16
+FETCH_THREADS = 4
+UPLOAD_THREADS = 2
+RETRY_S = 0.2
+MAX_RETRY_S = 5.0
+WRITER_BUSY_RETRY_S = 0.2
+PEER_SEARCH_APART_S = 5.0
+CACHE_FULL_TIMEOUT_S = 120.0
+"""Seconds until a cache that is full of contents in use counts as a full disk."""
+CACHE_FULL_RETRY_S = 0.5
+MAX_DAMAGED = 3
+MAX_SOURCES = 16
 HERE, PEERS, STORAGE, MASTER = range(4)
-"""Where contents are found."""
+"""Sources of contents."""
 
-Answer = Callable[..., None]
+Notify = Callable[..., None]
 
 
-class Stopped(Exception):
-    """Nobody needs it any more."""
+class TransferCancelled(Exception):
+    """The transfer is not needed any more."""
 
 
 class Fetch:
-    """One content that is wanted here."""
+    """One content that is being fetched."""
 
     def __init__(self, content: Sequence[Any]) -> None:
         self.digest, self.size, self.path = str(content[0]), int(content[1]), str(content[2])
@@ -61,11 +61,11 @@ class Fetch:
         self.search_at = 0.0
         self.began = time.monotonic()
         self.reached = 0
-        """So much had come when the last connection ended."""
+        """Bytes received when the last connection ended."""
         self.copied = 0
-        """So much of it was copied from a disk of this machine."""
+        """Bytes copied from a local disk."""
 
-    def noted(self, offset: int) -> None:
+    def on_progress(self, offset: int) -> None:
         self.copied = offset
 
     @property
@@ -75,7 +75,7 @@ class Fetch:
 
 
 class Upload:
-    """One content that is on its way to the master."""
+    """One content that is being sent to the master."""
 
     def __init__(self, digest: str, size: int) -> None:
         self.digest, self.size = digest, size
@@ -83,363 +83,8 @@ class Upload:
         self.channel: Optional[TransferChannel] = None
 
 
-class Fetcher:
-    """``tell(what, *arguments)`` is called from any thread with an input of the machine: fetched, not_fetched or stowed."""
-
-    def __init__(self, cache: ContentCache, credentials_path: str, settings: Dict[str, Any], peers: PeerNetwork, tell: Answer) -> None:
-        self.cache = cache
-        self.peers = peers
-        self._worker: str = settings["worker"]
-        self._credentials_path = credentials_path
-        self._outbox: str = settings["outbox"]
-        self._home: str = settings.get("home", "")
-        """Where the master keeps contents, if that is on this machine."""
-        self._store = _open_store(self._home)
-        self._storage: Sequence[str] = settings.get("storage", ())
-        self._tell = tell
-        self._jobs: Dict[str, Fetch] = {}
-        self._pushes: Dict[int, Upload] = {}
-        self._unwanted: Dict[int, None] = {}
-        """Stows that nobody needs any more."""
-        self._fetches: queue.SimpleQueue[Fetch] = queue.SimpleQueue()
-        self._stows: queue.SimpleQueue[Tuple[int, Any]] = queue.SimpleQueue()
-        self._threads = [0, 0]
-        self._got = [0] * 8
-        self._counting = threading.Lock()
-
-    # --- called by the agent's own thread -----------------------------------------------------------------------------------------------
-
-    def fetch(self, content: Sequence[Any]) -> None:
-        job = self._jobs[content[0]] = Fetch(content)
-        self._fetches.put(job)
-        self._start(0, min(FETCHES, len(self._jobs)), self._fetch_all)
-
-    def unfetch(self, digest: str) -> None:
-        job = self._jobs.pop(digest, None)
-        if job is not None:
-            job.stopped.set()
-            channel = job.channel
-            if channel is not None:
-                channel.abort()
-
-    def stow(self, number: int, payload: Any) -> None:
-        self._stows.put((number, payload))
-        self._start(1, STOWS, self._stow_all)
-
-    def unstow(self, number: int) -> None:
-        self._unwanted[number] = None
-        pushing = self._pushes.get(number)
-        if pushing is not None and pushing.channel is not None:
-            pushing.channel.abort()
-
-    def discard(self, payload: Any) -> None:
-        """Nobody wants these files."""
-        try:
-            for _, _, path, _ in OutputReport(payload, self._outbox).files():
-                remove(path)
-        except (ValueError, LookupError, TypeError):
-            pass  # a slot can be made to say anything; then nothing is known of any files
-
-    def let_go(self, header: Sequence[Any], body: Any) -> None:
-        """No run needs these contents any more."""
-        self.cache.let_go([digest for digest in header[1] if is_digest(digest)])
-
-    def moving(self) -> List[List[Any]]:
-        """[digest, bytes so far, bytes in all] of what is under way."""
-        moving: List[List[Any]] = [[job.digest, job.done, job.size] for job in list(self._jobs.values())]
-        moving.extend([pushing.digest, pushing.progress.offset, pushing.size] for pushing in list(self._pushes.values()))
-        return moving
-
-    def got(self) -> List[int]:
-        return list(self._got)
-
-    def _count(self, source: int, size: int) -> None:
-        with self._counting:
-            self._got[2 * source] += 1
-            self._got[2 * source + 1] += size
-
-    def _start(self, which: int, wanted: int, work: Callable[[], None]) -> None:
-        while self._threads[which] < wanted:
-            try:
-                threading.Thread(target=work, daemon=True).start()
-            except RuntimeError:
-                if not self._threads[which]:
-                    raise
-                return  # this machine allows no more: those that there are must do
-            self._threads[which] += 1
-
-    # --- inwards ------------------------------------------------------------------------------------------------------------------------
-
-    def _fetch_all(self) -> None:
-        master = MasterTransferConnection(self._credentials_path, self._worker)
-        while True:
-            job = self._fetches.get()
-            failure: Optional[Failure] = None
-            try:
-                self._fetch(job, master)
-            except Stopped:
-                pass
-            except TooLarge as error:
-                failure = ["missing-input", "site", str(error)]
-            except NoRoom as error:
-                failure = ["disk", "worker", str(error)]
-            except ContentAbsent as error:
-                failure = ["missing-input", error.blame, error.reason]
-            except DigestMismatch as error:
-                failure = ["missing-input", "site", "its input came damaged %d times: %s" % (DAMAGED_TIMES, error)]
-            except OSError as error:
-                what = describe_limit(error) if is_limit(error) else error.strerror
-                failure = ["missing-input", "worker", "an input cannot be put into the cache: %s" % what]
-            except Exception as error:  # noqa: BLE001 - the edge of a thread: somebody waits for its answer
-                failure = ["missing-input", "worker", "an input cannot be put into the cache: %r" % error]
-            self._fetched(job, failure)
-
-    def _fetched(self, job: Fetch, failure: Optional[Failure]) -> None:
-        stopped = job.stopped.is_set()
-        if (stopped or failure is not None) and job.published and not self.cache.has(job.digest, job.size):
-            self.peers.withdraw([job.digest])
-        if stopped:
-            return
-        if self._jobs.get(job.digest) is job:
-            self._jobs.pop(job.digest, None)
-        if failure is None:
-            self._tell("fetched", job.digest)
-        else:
-            self._tell("not_fetched", job.digest, failure)
-
-    def _fetch(self, job: Fetch, master: MasterTransferConnection) -> None:
-        """What peers had damaged is got from the master."""
-        damaged = 0
-        wait_s = AGAIN_S
-        reached = 0
-        sources: Sequence[Contact] = ()
-        insist = False
-        while True:
-            self._pause(job, 0.0)
-            try:
-                source = self._look_around(job, sources, bool(damaged))
-                if source is None:
-                    self._fetch_from(job, master.channel(), insist)
-                    source = MASTER
-                self._count(source, job.size)
-                return
-            except WriterBusy:
-                self._pause(job, BUSY_S)
-            except InUse:
-                if time.monotonic() > job.began + ROOM_S:
-                    raise
-                self._pause(job, ROOM_AGAIN_S)
-            except DigestMismatch:
-                damaged += 1
-                if damaged >= DAMAGED_TIMES:
-                    raise
-            except AskLater as answer:
-                self._pause(job, answer.seconds)
-            except AskElsewhere as answer:
-                sources, insist = list(read_all(answer.contacts)), True
-            except ConnectionCut:
-                sources = ()
-                wait_s = AGAIN_S if job.reached > reached else min(2 * wait_s, AGAIN_MOST_S)
-                reached = job.reached
-                self._pause(job, wait_s)
-
-    def _look_around(self, job: Fetch, sources: Sequence[Contact], peers_fail: bool) -> Optional[int]:
-        """Where it was: in the cache, with peers, in the site's storage, or on a disk that we share with whoever has it."""
-        if self.cache.take(job.digest, job.size) is not None:
-            return HERE
-        if not peers_fail and self._came_from_peers(job, sources):
-            return PEERS
-        if any(self.cache.adopt_copy(job.digest, job.size, path, job.noted) for path in self._elsewhere_here(job)):
-            self.peers.publish([job.digest])
-            return STORAGE
-        return None
-
-    def _fetch_from(self, job: Fetch, channel: TransferChannel, insist: bool) -> None:
-        with self._writing(job) as incoming:
-            self._go_on(job, incoming, channel, insist)
-
-    @contextlib.contextmanager
-    def _writing(self, job: Fetch) -> Iterator[IncomingContent]:
-        """WriterBusy if another agent of this node brings it."""
-        try:
-            with self.cache.incoming(job.digest, job.size) as job.incoming:
-                yield job.incoming
-        finally:
-            job.reached = max(job.reached, job.done)
-            job.incoming = None
-
-    def _go_on(self, job: Fetch, incoming: IncomingContent, channel: TransferChannel, insist: bool) -> None:
-        def noted(length: int) -> None:
-            if not job.published:  # whoever asks us for it from now on gets what has come, and the rest as it comes
-                job.published = True
-                self.peers.publish([job.digest])
-
-        job.channel = channel
-        try:
-            self._pause(job, 0.0)
-            fetch(channel, job.digest, job.size, incoming, insist, noted)
-            noted(0)
-        finally:
-            job.channel = None
-
-    def _came_from_peers(self, job: Fetch, sources: Sequence[Contact]) -> bool:
-        """Try those that should have it, and those that they name instead."""
-        with self._writing(job) as incoming:
-            sources = sources or self._holders(job)
-            asked = {contact.node: contact for contact in random.sample(sources, len(sources))}
-            waiting = deque(asked.values())
-            while waiting:
-                peer = waiting.popleft()
-                try:
-                    channel = self.peers.channel(peer)
-                except ConnectionCut:
-                    continue
-                try:
-                    self._go_on(job, incoming, channel, False)
-                    return True
-                except AskElsewhere as answer:
-                    for contact in read_all(answer.contacts):
-                        if contact.node not in asked and len(asked) < MOST_SOURCES:
-                            asked[contact.node] = contact
-                            waiting.appendleft(contact)
-                except (ConnectionCut, ContentAbsent, AskLater):
-                    continue
-                finally:
-                    self.peers.give_back(peer, channel)
-        return False
-
-    def _holders(self, job: Fetch) -> Sequence[Contact]:
-        """Those are searched for that have it now; but not for every second that we wait for our turn."""
-        now = time.monotonic()
-        if now < job.search_at:
-            return ()
-        job.search_at = now + SEARCH_S
-        return self.peers.find(job.digest)
-
-    @staticmethod
-    def _pause(job: Fetch, seconds: float) -> None:
-        if job.stopped.wait(seconds):
-            raise Stopped
-
-    def _elsewhere_here(self, job: Fetch) -> List[str]:
-        paths = [job.path] if job.path else []
-        for directory in (*self._storage, *([self._home] if self._home else [])):
-            paths.append(content_path(directory, job.digest))
-            if job.path:
-                paths.append(os.path.join(directory, os.path.basename(job.path)))
-        return paths
-
-    # --- outwards -----------------------------------------------------------------------------------------------------------------------
-
-    def _stow_all(self) -> None:
-        master = MasterTransferConnection(self._credentials_path, self._worker)
-        while True:
-            number, payload = self._stows.get()
-            pinned: List[str] = []
-            failure: Optional[Failure] = None
-            made: List[List[Any]] = []
-            body = b""
-            try:
-                report = OutputReport(payload, self._outbox)
-                body = report.without_files()
-                contents, made = self._stow(number, report, master, pinned)
-                body = report.stowed(contents)
-            except Stopped:
-                failure = ["result", "worker", "nobody wanted its files"]
-            except TooLarge as error:
-                failure = ["result", "site", str(error)]
-            except NoRoom as error:
-                failure, body = ["disk", "worker", str(error)], b""
-            except (ContentAbsent, OSError) as error:
-                failure = ["result", "worker", "the output files cannot be kept: %s" % error]
-            except Exception as error:  # noqa: BLE001 - the edge of a thread: somebody waits for its answer
-                failure = ["result", "worker", "the output files cannot be kept: %r" % error]
-            self._unwanted.pop(number, None)
-            self._tell("stowed", number, failure, body, made)
-            for digest in pinned:
-                self.cache.unpin(digest)
-            self.discard(payload)
-
-    def _stow(
-        self, number: int, report: OutputReport, master: MasterTransferConnection, pinned: List[str]
-    ) -> Tuple[List[Tuple[str, int]], List[List[Any]]]:
-        contents: List[Tuple[str, int]] = []
-        made: List[List[Any]] = []
-        for name, mode, path, stays in report.files():
-            at_home = None if stays else self._move_home(path)
-            if at_home is not None:
-                contents.append(at_home)
-                made.append([*at_home, True, False, name, mode])
-                continue
-            digest, size = self._adopt(path)
-            self.cache.pin(digest)
-            pinned.append(digest)
-            contents.append((digest, size))
-            self.peers.publish([digest])
-            made.append([digest, size, not stays, True, name, mode])
-            if stays:
-                self.cache.hold(digest)
-            else:
-                self._push(number, digest, size, master)
-        return contents, made
-
-    def _adopt(self, path: str) -> Tuple[str, int]:
-        """Take it into the cache. What is in the way may be needed no more in a moment."""
-        deadline = time.monotonic() + ROOM_S
-        while True:
-            try:
-                return self.cache.adopt(path)
-            except InUse:
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(ROOM_AGAIN_S)
-
-    def _move_home(self, path: str) -> Optional[Tuple[str, int]]:
-        """On the master's own machine it is put into the master's store at once: digest and size. It must not be the same file as one in
-        the cache, to which tasks have links. None if that is another disk: the master must see to the room there."""
-        try:
-            if self._store is None or os.stat(self._home).st_dev != os.stat(path).st_dev:
-                return None
-            return self._store.adopt(path)
-        except (OSError, ValueError, NoRoom):
-            return None
-
-    def _push(self, number: int, digest: str, size: int, master: MasterTransferConnection) -> None:
-        """Until the master has it, for without that the task has no result; or until nobody wants it."""
-        pushing = self._pushes[number] = Upload(digest, size)
-        wait_s = AGAIN_S
-        reached = 0
-        try:
-            while number not in self._unwanted:
-                try:
-                    pushing.channel = master.channel()
-                    push(pushing.channel, digest, size, content_path(self.cache.directory, digest), pushing.progress)
-                    return
-                except AskLater as answer:
-                    time.sleep(answer.seconds)
-                except (ConnectionCut, DigestMismatch, NoRoom) as error:  # a full disk at the master is waited for
-                    if isinstance(error, DigestMismatch) and self.cache.take(digest, size) is None:
-                        raise ContentAbsent("%s was damaged on this disk" % digest, "worker") from None
-                    wait_s = AGAIN_S if pushing.progress.offset > reached else min(2 * wait_s, AGAIN_MOST_S)
-                    reached = pushing.progress.offset
-                    time.sleep(wait_s)
-            raise Stopped
-        finally:
-            del self._pushes[number]
-
-
-def _open_store(home: str) -> Optional[ContentCache]:
-    try:
-        return ContentCache(home, 1 << 62, lambda digest: True, durable=True) if home else None
-    except (CacheError, OSError):
-        return None  # then the master keeps what it is sent
-
-
-# A thread's own bulk connection to the master.
-
-
 class MasterTransferConnection:
-    """Dialled when it is needed, and again after a cut."""
+    """The transfer connection of one thread to the master; dialled when needed, and again after a cut."""
 
     def __init__(self, credentials_path: str, worker: str) -> None:
         self._credentials_path = credentials_path
@@ -452,7 +97,360 @@ class MasterTransferConnection:
                 return self._channel
             self._channel.close()
         try:
-            self._channel = dial_bulk(read_credentials(self._credentials_path), self._worker)
+            self._channel = dial_transfer(read_credentials(self._credentials_path), self._worker)
         except (LinkLost, Rejected, BadCredentials, OSError) as error:
             raise ConnectionCut(str(error)) from None
         return self._channel
+
+
+class Fetcher:
+    """Fetches inputs and uploads outputs. ``notify(method, *arguments)`` is called from any thread with an input of the machine: fetched,
+    not_fetched or uploaded."""
+
+    def __init__(self, cache: ContentCache, credentials_path: str, settings: Dict[str, Any], peers: PeerNetwork, notify: Notify) -> None:
+        self.cache = cache
+        self.peers = peers
+        self._worker: str = settings["worker"]
+        self._credentials_path = credentials_path
+        self._outbox: str = settings["outbox"]
+        self._master_store: str = settings.get("home", "")
+        """The master's content store, if it is on this machine."""
+        self._store = _open_store(self._master_store)
+        self._storage: Sequence[str] = settings.get("storage", ())
+        self._notify = notify
+        self._active: Dict[str, Fetch] = {}
+        self._uploads: Dict[int, Upload] = {}
+        self._cancelled: Dict[int, None] = {}
+        """Numbers of cancelled uploads."""
+        self._fetch_queue: queue.SimpleQueue[Fetch] = queue.SimpleQueue()
+        self._upload_queue: queue.SimpleQueue[Tuple[int, Any]] = queue.SimpleQueue()
+        self._threads = [0, 0]
+        self._fetch_totals = [0] * 8
+        self._counting = threading.Lock()
+
+    # --- called by the agent's thread ---------------------------------------------------------------------------------------------------
+
+    def fetch(self, content: Sequence[Any]) -> None:
+        fetching = self._active[content[0]] = Fetch(content)
+        self._fetch_queue.put(fetching)
+        self._start(0, min(FETCH_THREADS, len(self._active)), self._fetch_loop)
+
+    def cancel_fetch(self, digest: str) -> None:
+        fetching = self._active.pop(digest, None)
+        if fetching is not None:
+            fetching.stopped.set()
+            channel = fetching.channel
+            if channel is not None:
+                channel.abort()
+
+    def upload(self, number: int, payload: Any) -> None:
+        self._upload_queue.put((number, payload))
+        self._start(1, UPLOAD_THREADS, self._upload_loop)
+
+    def cancel_upload(self, number: int) -> None:
+        self._cancelled[number] = None
+        uploading = self._uploads.get(number)
+        if uploading is not None and uploading.channel is not None:
+            uploading.channel.abort()
+
+    def discard(self, payload: Any) -> None:
+        """Delete the files of a report."""
+        try:
+            for _, _, path, _ in OutputReport(payload, self._outbox).files():
+                remove(path)
+        except (ValueError, LookupError, TypeError):
+            pass  # user code can make a slot report anything; then no files are known
+
+    def release(self, header: Sequence[Any], body: Any) -> None:
+        """Allow the cache to evict contents that no run needs any more."""
+        self.cache.release([digest for digest in header[1] if is_digest(digest)])
+
+    def transfers(self) -> List[List[Any]]:
+        """[digest, bytes so far, total bytes] of running transfers."""
+        transfers: List[List[Any]] = [[fetching.digest, fetching.done, fetching.size] for fetching in list(self._active.values())]
+        transfers.extend([uploading.digest, uploading.progress.offset, uploading.size] for uploading in list(self._uploads.values()))
+        return transfers
+
+    def fetch_totals(self) -> List[int]:
+        return list(self._fetch_totals)
+
+    def _count(self, source: int, size: int) -> None:
+        with self._counting:
+            self._fetch_totals[2 * source] += 1
+            self._fetch_totals[2 * source + 1] += size
+
+    def _start(self, group: int, wanted: int, loop: Callable[[], None]) -> None:
+        while self._threads[group] < wanted:
+            try:
+                threading.Thread(target=loop, daemon=True).start()
+            except RuntimeError:
+                if not self._threads[group]:
+                    raise
+                return  # this machine allows no more threads
+            self._threads[group] += 1
+
+    # --- fetching -----------------------------------------------------------------------------------------------------------------------
+
+    def _fetch_loop(self) -> None:
+        master = MasterTransferConnection(self._credentials_path, self._worker)
+        while True:
+            fetching = self._fetch_queue.get()
+            failure: Optional[Failure] = None
+            try:
+                self._fetch(fetching, master)
+            except TransferCancelled:
+                pass
+            except TooLarge as error:
+                failure = ["missing-input", "site", str(error)]
+            except NoSpace as error:
+                failure = ["disk", "worker", str(error)]
+            except ContentAbsent as error:
+                failure = ["missing-input", error.blame, error.reason]
+            except DigestMismatch as error:
+                failure = ["missing-input", "site", "its input came damaged %d times: %s" % (MAX_DAMAGED, error)]
+            except OSError as error:
+                what = describe_limit(error) if is_limit(error) else error.strerror
+                failure = ["missing-input", "worker", "an input cannot be put into the cache: %s" % what]
+            except Exception as error:  # noqa: BLE001 - edge of a thread: the machine waits for an answer
+                failure = ["missing-input", "worker", "an input cannot be put into the cache: %r" % error]
+            self._fetched(fetching, failure)
+
+    def _fetched(self, fetching: Fetch, failure: Optional[Failure]) -> None:
+        stopped = fetching.stopped.is_set()
+        if (stopped or failure is not None) and fetching.published and not self.cache.has(fetching.digest, fetching.size):
+            self.peers.withdraw([fetching.digest])
+        if stopped:
+            return
+        if self._active.get(fetching.digest) is fetching:
+            self._active.pop(fetching.digest, None)
+        if failure is None:
+            self._notify("fetched", fetching.digest)
+        else:
+            self._notify("not_fetched", fetching.digest, failure)
+
+    def _fetch(self, fetching: Fetch, master: MasterTransferConnection) -> None:
+        """Fetch from the best source and retry. After damaged bytes from peers only the master is asked."""
+        damaged = 0
+        wait_s = RETRY_S
+        reached = 0
+        sources: Sequence[Contact] = ()
+        insist = False
+        while True:
+            self._pause(fetching, 0.0)
+            try:
+                source = self._fetch_nearby(fetching, sources, bool(damaged))
+                if source is None:
+                    self._fetch_from(fetching, master.channel(), insist)
+                    source = MASTER
+                self._count(source, fetching.size)
+                return
+            except WriterBusy:
+                self._pause(fetching, WRITER_BUSY_RETRY_S)
+            except InUse:
+                if time.monotonic() > fetching.began + CACHE_FULL_TIMEOUT_S:
+                    raise
+                self._pause(fetching, CACHE_FULL_RETRY_S)
+            except DigestMismatch:
+                damaged += 1
+                if damaged >= MAX_DAMAGED:
+                    raise
+            except AskLater as answer:
+                self._pause(fetching, answer.seconds)
+            except AskElsewhere as answer:
+                sources, insist = list(valid_contacts(answer.contacts)), True
+            except ConnectionCut:
+                sources = ()
+                wait_s = RETRY_S if fetching.reached > reached else min(2 * wait_s, MAX_RETRY_S)
+                reached = fetching.reached
+                self._pause(fetching, wait_s)
+
+    def _fetch_nearby(self, fetching: Fetch, sources: Sequence[Contact], peers_fail: bool) -> Optional[int]:
+        """Take the content from the cache, peers, or local files; return its source, or None."""
+        if self.cache.take(fetching.digest, fetching.size) is not None:
+            return HERE
+        if not peers_fail and self._fetch_from_peers(fetching, sources):
+            return PEERS
+        if any(self.cache.adopt_copy(fetching.digest, fetching.size, path, fetching.on_progress) for path in self._local_paths(fetching)):
+            self.peers.publish([fetching.digest])
+            return STORAGE
+        return None
+
+    def _fetch_from(self, fetching: Fetch, channel: TransferChannel, insist: bool) -> None:
+        with self._writing(fetching) as incoming:
+            self._receive(fetching, incoming, channel, insist)
+
+    @contextlib.contextmanager
+    def _writing(self, fetching: Fetch) -> Iterator[IncomingContent]:
+        """Raises WriterBusy while another agent of this node fetches the content."""
+        try:
+            with self.cache.incoming(fetching.digest, fetching.size) as fetching.incoming:
+                yield fetching.incoming
+        finally:
+            fetching.reached = max(fetching.reached, fetching.done)
+            fetching.incoming = None
+
+    def _receive(self, fetching: Fetch, incoming: IncomingContent, channel: TransferChannel, insist: bool) -> None:
+        def on_progress(length: int) -> None:
+            if not fetching.published:  # from now on peers get the received part from here, and the rest as it arrives
+                fetching.published = True
+                self.peers.publish([fetching.digest])
+
+        fetching.channel = channel
+        try:
+            self._pause(fetching, 0.0)
+            fetch(channel, fetching.digest, fetching.size, incoming, insist, on_progress)
+            on_progress(0)
+        finally:
+            fetching.channel = None
+
+    def _fetch_from_peers(self, fetching: Fetch, sources: Sequence[Contact]) -> bool:
+        """Try the holders, and the peers that they name instead."""
+        with self._writing(fetching) as incoming:
+            sources = sources or self._holders(fetching)
+            asked = {contact.node: contact for contact in random.sample(sources, len(sources))}
+            waiting = deque(asked.values())
+            while waiting:
+                peer = waiting.popleft()
+                try:
+                    channel = self.peers.channel(peer)
+                except ConnectionCut:
+                    continue
+                try:
+                    self._receive(fetching, incoming, channel, False)
+                    return True
+                except AskElsewhere as answer:
+                    for contact in valid_contacts(answer.contacts):
+                        if contact.node not in asked and len(asked) < MAX_SOURCES:
+                            asked[contact.node] = contact
+                            waiting.appendleft(contact)
+                except (ConnectionCut, ContentAbsent, AskLater):
+                    continue
+                finally:
+                    self.peers.release_channel(peer, channel)
+        return False
+
+    def _holders(self, fetching: Fetch) -> Sequence[Contact]:
+        """Search for holders, but not every second while waiting."""
+        now = time.monotonic()
+        if now < fetching.search_at:
+            return ()
+        fetching.search_at = now + PEER_SEARCH_APART_S
+        return self.peers.find(fetching.digest)
+
+    @staticmethod
+    def _pause(fetching: Fetch, seconds: float) -> None:
+        if fetching.stopped.wait(seconds):
+            raise TransferCancelled
+
+    def _local_paths(self, fetching: Fetch) -> List[str]:
+        paths = [fetching.path] if fetching.path else []
+        for directory in (*self._storage, *([self._master_store] if self._master_store else [])):
+            paths.append(content_path(directory, fetching.digest))
+            if fetching.path:
+                paths.append(os.path.join(directory, os.path.basename(fetching.path)))
+        return paths
+
+    # --- uploading ----------------------------------------------------------------------------------------------------------------------
+
+    def _upload_loop(self) -> None:
+        master = MasterTransferConnection(self._credentials_path, self._worker)
+        while True:
+            number, payload = self._upload_queue.get()
+            pinned: List[str] = []
+            failure: Optional[Failure] = None
+            produced: List[List[Any]] = []
+            body = b""
+            try:
+                report = OutputReport(payload, self._outbox)
+                body = report.without_files()
+                contents, produced = self._upload_outputs(number, report, master, pinned)
+                body = report.with_contents(contents)
+            except TransferCancelled:
+                failure = ["result", "worker", "its output files are not needed any more"]
+            except TooLarge as error:
+                failure = ["result", "site", str(error)]
+            except NoSpace as error:
+                failure, body = ["disk", "worker", str(error)], b""
+            except (ContentAbsent, OSError) as error:
+                failure = ["result", "worker", "the output files cannot be kept: %s" % error]
+            except Exception as error:  # noqa: BLE001 - edge of a thread: the machine waits for an answer
+                failure = ["result", "worker", "the output files cannot be kept: %r" % error]
+            self._cancelled.pop(number, None)
+            self._notify("uploaded", number, failure, body, produced)
+            for digest in pinned:
+                self.cache.unpin(digest)
+            self.discard(payload)
+
+    def _upload_outputs(
+        self, number: int, report: OutputReport, master: MasterTransferConnection, pinned: List[str]
+    ) -> Tuple[List[Tuple[str, int]], List[List[Any]]]:
+        contents: List[Tuple[str, int]] = []
+        produced: List[List[Any]] = []
+        for name, mode, path, stays in report.files():
+            at_home = None if stays else self._store_at_master(path)
+            if at_home is not None:
+                contents.append(at_home)
+                produced.append([*at_home, True, False, name, mode])
+                continue
+            digest, size = self._adopt(path)
+            self.cache.pin(digest)
+            pinned.append(digest)
+            contents.append((digest, size))
+            self.peers.publish([digest])
+            produced.append([digest, size, not stays, True, name, mode])
+            if stays:
+                self.cache.hold(digest)
+            else:
+                self._upload_content(number, digest, size, master)
+        return contents, produced
+
+    def _adopt(self, path: str) -> Tuple[str, int]:
+        """Move the file into the cache. Wait while the cache is full: contents in use may be released soon."""
+        deadline = time.monotonic() + CACHE_FULL_TIMEOUT_S
+        while True:
+            try:
+                return self.cache.adopt(path)
+            except InUse:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(CACHE_FULL_RETRY_S)
+
+    def _store_at_master(self, path: str) -> Optional[Tuple[str, int]]:
+        """On the master's machine, move the file into its store; return digest and size. It must not be the same file as one in the cache,
+        to which tasks have links. None if the store is on another disk: then the master itself must check for free space."""
+        try:
+            if self._store is None or os.stat(self._master_store).st_dev != os.stat(path).st_dev:
+                return None
+            return self._store.adopt(path)
+        except (OSError, ValueError, NoSpace):
+            return None
+
+    def _upload_content(self, number: int, digest: str, size: int, master: MasterTransferConnection) -> None:
+        """Retry until the master has the content, for without it the task has no result, or until the upload is cancelled."""
+        uploading = self._uploads[number] = Upload(digest, size)
+        wait_s = RETRY_S
+        reached = 0
+        try:
+            while number not in self._cancelled:
+                try:
+                    uploading.channel = master.channel()
+                    push(uploading.channel, digest, size, content_path(self.cache.directory, digest), uploading.progress)
+                    return
+                except AskLater as answer:
+                    time.sleep(answer.seconds)
+                except (ConnectionCut, DigestMismatch, NoSpace) as error:  # wait while the master's disk is full
+                    if isinstance(error, DigestMismatch) and self.cache.take(digest, size) is None:
+                        raise ContentAbsent("%s was damaged on this disk" % digest, "worker") from None
+                    wait_s = RETRY_S if uploading.progress.offset > reached else min(2 * wait_s, MAX_RETRY_S)
+                    reached = uploading.progress.offset
+                    time.sleep(wait_s)
+            raise TransferCancelled
+        finally:
+            del self._uploads[number]
+
+
+def _open_store(home: str) -> Optional[ContentCache]:
+    try:
+        return ContentCache(home, 1 << 62, lambda digest: True, durable=True) if home else None
+    except (CacheError, OSError):
+        return None  # then the content is sent to the master

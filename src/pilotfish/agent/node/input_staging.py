@@ -1,7 +1,7 @@
-"""Contents that attempts need or have made: what is here, what is on its way, who waits for it. Pure; ``machine.py`` is the only user.
+"""Tracks which inputs are here, arriving or missing, and which outputs are being uploaded. Pure.
 
-A content is asked of the host (``fetch``) when an attempt needs it and it was not seen here lately: the host looks into the cache first,
-so that one that was evicted or spoiled in the meantime is noticed and got again.
+A content is requested from the host (``fetch``) when an attempt needs it and it was not seen here recently. The host checks the cache
+first, so that an evicted or damaged content is fetched again.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from .attempts import STARTED, Attempt
 from .pending_results import Item
 
 SEEN_S = 300.0
-"""A content that was seen in the cache so long ago is looked for again."""
+"""Seconds until a content seen in the cache is checked again."""
 
 Content = Sequence[Any]
 """[digest, size, path, mtime_ns, inode], as the master sends it"""
@@ -23,39 +23,39 @@ class InputStaging:
     def __init__(self) -> None:
         self.effects: List[Tuple[Any, ...]] = []
         self.wanted: Dict[str, int] = {}
-        """How many attempts need it now: the cache must keep it."""
-        self.stowing: Dict[int, Tuple[Attempt, Item]] = {}
-        """Attempts that have ended, whose files are on their way to the cache or to the master."""
+        """Number of attempts that need each content: the cache must keep it."""
+        self.uploads: Dict[int, Tuple[Attempt, Item]] = {}
+        """Ended attempts whose files are being stored in the cache or sent to the master."""
         self.holds: Dict[str, None] = {}
-        """All that is in the cache."""
-        self.told = False
-        """The master of this connection knows what is here."""
+        """All contents in the cache."""
+        self.reported = False
+        """Whether the master was sent all of ``holds`` on this connection."""
         self.held: Dict[str, None] = {}
-        """What is kept here because a run counts on it."""
+        """Contents kept here because a run depends on them."""
         self._gained: Dict[str, None] = {}
         self._lost: Dict[str, None] = {}
         self._unclaimed: Dict[str, None] = {}
-        """What is kept here for an attempt that nobody wants any more. The master knows whether a run counts on it nevertheless."""
+        """Contents kept for an attempt that was dropped. The master decides whether a run depends on them."""
         self.seen = self.seen_bytes = 0
-        """How many contents were needed that had been seen lately, and of how many bytes."""
+        """Number and bytes of needed contents that had been seen recently."""
         self._seen: Dict[str, float] = {}
         self.is_unchanged: Callable[[str], bool] = lambda digest: True
-        """What was seen lately may have been removed or spoilt since: a quick look of the host's."""
+        """A cheap check by the host: a content seen recently may have been removed or damaged since."""
         self._waiting: Dict[str, Dict[Attempt, None]] = {}
-        self._stowed = 0
+        self._last_upload = 0
 
     @property
     def is_busy(self) -> bool:
-        """Something is under way."""
-        return bool(self._waiting or self.stowing)
+        """Whether contents are being fetched or uploaded."""
+        return bool(self._waiting or self.uploads)
 
     @property
     def is_needed(self) -> bool:
-        """Something in the cache must not go."""
-        return bool(self.wanted or self.stowing)
+        """Whether the cache must keep some content."""
+        return bool(self.wanted or self.uploads)
 
-    def need(self, attempt: Attempt, now: float) -> bool:
-        """The attempt needs its contents from now on; whether they are all here."""
+    def require(self, attempt: Attempt, now: float) -> bool:
+        """Register the needs of an attempt and fetch what is missing. Return whether all contents are here."""
         attempt.missing = 0
         for content in attempt.contents:
             digest = content[0]
@@ -73,22 +73,22 @@ class InputStaging:
         return not attempt.missing
 
     def add_seen(self, got: List[int]) -> List[int]:
-        """What the host has got from where, with what was here anyway."""
+        """Add the contents seen here to the fetch totals of the host."""
         return [got[0] + self.seen, got[1] + self.seen_bytes, *got[2:]] if got else got
 
     def release(self, attempt: Attempt) -> None:
-        """The attempt has ended, or goes elsewhere. What nobody else waits for need not come any more."""
+        """The attempt ended or was dropped: cancel fetches that no other attempt needs."""
         for content in attempt.contents:
             digest = content[0]
             self.unpin(digest)
             waiting = self._waiting.get(digest)
             if waiting is not None and waiting.pop(attempt, self) is None and not waiting:
                 del self._waiting[digest]
-                self.effects.append(("unfetch", digest))
+                self.effects.append(("cancel_fetch", digest))
         attempt.contents = ()
 
     def arrived(self, digest: str, now: float) -> List[Attempt]:
-        """Those that need nothing else any more."""
+        """Return the attempts whose last missing content this is."""
         self._seen[digest] = now
         ready = []
         for attempt in self._waiting.pop(digest, ()):
@@ -97,12 +97,12 @@ class InputStaging:
                 ready.append(attempt)
         return ready
 
-    def missed(self, digest: str) -> List[Attempt]:
-        """It cannot be got: those that cannot begin."""
+    def waiting_for(self, digest: str) -> List[Attempt]:
+        """Attempts that wait for this content."""
         return list(self._waiting.get(digest, ()))
 
     def changed(self, gained: Sequence[str], lost: Sequence[str]) -> None:
-        """Contents came to the cache, or went from it."""
+        """Contents entered or left the cache."""
         for digest in gained:
             if digest not in self.holds:
                 self.holds[digest] = self._gained[digest] = None
@@ -119,34 +119,34 @@ class InputStaging:
             del self.wanted[digest]
 
     def changes(self) -> List[List[str]]:
-        """What came and what went since this was last asked."""
+        """Return and clear the changes since the last call."""
         gained, lost = list(self._gained), list(self._lost)
         self._gained, self._lost = {}, {}
         return [gained, lost]
 
-    def news(self) -> List[List[Any]]:
-        """What the master is to be told: all that is here once per connection, then what changes. That there is nothing, the hello says."""
-        told, self.told = self.told, True
+    def report(self) -> List[List[Any]]:
+        """Messages for the master: all contents once per connection, then changes. An empty cache is reported by the hello."""
+        reported, self.reported = self.reported, True
         gained, lost = self.changes()
         unclaimed, self._unclaimed = list(self._unclaimed), {}
-        if not told:
+        if not reported:
             return [["holds", list(self.holds), [], True, list(self.held)]] if self.holds else []
         if unclaimed:
             return [["holds", gained, lost, False, unclaimed]]
         return [["holds", gained, lost, False]] if gained or lost else []
 
-    def stow(self, attempt: Attempt, item: Item) -> None:
-        """The attempt has ended and left files that are too large to go with its result."""
+    def begin_upload(self, attempt: Attempt, item: Item) -> None:
+        """Upload files of an ended attempt that are too large for its result."""
         if attempt.forgotten:
             self.effects.append(("discard", item[4]))
             return
-        self._stowed += 1
-        self.stowing[self._stowed] = (attempt, item)
-        self.effects.append(("stow", self._stowed, item[4]))
+        self._last_upload += 1
+        self.uploads[self._last_upload] = (attempt, item)
+        self.effects.append(("upload", self._last_upload, item[4]))
 
-    def stowed(self, number: int, failure: Any, payload: Any, made: List[Any]) -> Tuple[Attempt, Item]:
-        attempt, item = self.stowing.pop(number)
-        for digest, _, home, here, *_ in made:
+    def finish_upload(self, number: int, failure: Any, payload: Any, produced: List[Any]) -> Tuple[Attempt, Item]:
+        attempt, item = self.uploads.pop(number)
+        for digest, _, home, here, *_ in produced:
             if not here:
                 continue
             self.holds[digest] = None
@@ -155,21 +155,21 @@ class InputStaging:
                 if not home:
                     self.held[digest] = self._unclaimed[digest] = None
                 continue
-            self.wanted[digest] = self.wanted.get(digest, 0) + 1  # until the master knows of it, it must not go
+            self.wanted[digest] = self.wanted.get(digest, 0) + 1  # the cache must keep it until the master knows of it
             if not home:
                 self.held[digest] = None
-        return attempt, (failure or item[0], item[1], item[2], item[3], payload, made)
+        return attempt, (failure or item[0], item[1], item[2], item[3], payload, produced)
 
     def drop(self, task: int) -> None:
-        for number, (attempt, _) in self.stowing.items():
+        for number, (attempt, _) in self.uploads.items():
             if attempt.task == task:
                 attempt.forgotten = True
-                self.effects.append(("unstow", number))
+                self.effects.append(("cancel_upload", number))
 
     def holding(self) -> List[List[int]]:
-        return [[attempt.task, attempt.attempt, STARTED] for attempt, _ in self.stowing.values() if not attempt.forgotten]
+        return [[attempt.task, attempt.attempt, STARTED] for attempt, _ in self.uploads.values() if not attempt.forgotten]
 
 
-def no_room(failure: Failure) -> bool:
-    """Whether it is for this worker's disk that something failed."""
+def is_disk_full(failure: Failure) -> bool:
+    """Whether a failure is due to a full or broken disk of this worker."""
     return failure[0] == "disk" and failure[1] == "worker"

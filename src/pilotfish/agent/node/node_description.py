@@ -1,4 +1,4 @@
-"""What kind of machine this is: told to the master when the agent joins."""
+"""Describes the node: CPU, memory, GPUs, benchmark. The master gets this when the agent joins."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _read(path: str) -> str:
 
 
 def usable_cores() -> int:
-    """Those this process may run on, and no more than its control group grants."""
+    """Cores that this process may use: its affinity, limited by its control group."""
     try:
         cores = len(os.sched_getaffinity(0))
     except (AttributeError, OSError):
@@ -37,7 +37,7 @@ def usable_cores() -> int:
 
 
 def usable_memory() -> int:
-    """Bytes: of the machine, or of the control group if that is less."""
+    """Memory in bytes: that of the machine, or of the control group if that is less."""
     memory = 0
     for line in _read("/proc/meminfo").splitlines():
         if line.startswith("MemTotal:"):
@@ -50,7 +50,7 @@ def usable_memory() -> int:
 
 
 def _control_groups() -> List[str]:
-    """Our control group and those above it (version 2)."""
+    """The control group of this process and its parents (version 2)."""
     found = []
     for line in _read("/proc/self/cgroup").splitlines():
         number, _, name = line.split(":", 2)
@@ -62,7 +62,7 @@ def _control_groups() -> List[str]:
 
 
 def gpu_names() -> List[str]:
-    """By nvidia-smi; it is slow, so it is asked only where there is a driver."""
+    """Names of GPUs by nvidia-smi, which is slow: it runs only where there is a driver."""
     program = shutil.which("nvidia-smi")
     if program is None or not os.path.exists("/dev/nvidiactl"):
         return []
@@ -88,7 +88,7 @@ def cpu_model() -> str:
 
 
 def benchmark(duration_s: float = BENCHMARK_S) -> float:
-    """Thousands of rounds of plain Python in a second: a rough measure, to compare nodes with each other."""
+    """Thousands of loop rounds of plain Python per second: a rough measure to compare nodes."""
     rounds = 0
     begun = time.perf_counter()
     while True:
@@ -102,7 +102,7 @@ def benchmark(duration_s: float = BENCHMARK_S) -> float:
 
 
 def readable(text: str) -> str:
-    """Names from the system may hold bytes that are no text; the master must be able to read them."""
+    """Replace bytes that are no text: the master must be able to read names of the system."""
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
@@ -112,7 +112,7 @@ def describe(workdir: str, gpus: Optional[List[str]] = None) -> Dict[str, Any]:
     except OSError:
         disk_free = None
     system = os.uname()
-    node = os.environ.get("SLURMD_NODENAME", "")  # what srun calls it, if that is another name
+    node = os.environ.get("SLURMD_NODENAME", "")  # the name that srun uses, if it is another
     return {
         "hostname": readable(socket.gethostname()),
         "pid": os.getpid(),

@@ -1,7 +1,7 @@
-"""What other agents may have of our cache: all that is in it, and all that is coming.
+"""Serves the cache of this agent to its peers, contents that are still arriving included.
 
-Whoever asks for what two others are just getting from us is sent on to those: so a file that all want at once makes its own tree, whatever
-the order in which they come.
+When two peers already fetch a content from here, others are sent on to those two. So a file that all need at once is spread through a tree,
+in whatever order they ask.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import Any, Dict, List, Optional
 
 from ...portable.transfer.content_cache import ContentCache
 from ...portable.transfer.content_source import FileReader, PartialFileReader, ReadableContent, ServedContent
-from ...portable.transfer.incoming_content import IncomingContent, NoRoom
+from ...portable.transfer.incoming_content import IncomingContent, NoSpace
 from ...portable.transfer.transfer_protocol import AskElsewhere, ContentAbsent
 
-FAN_OUT = 2
+MAX_READERS = 2
 MAX_CONTACTS = 1000
 """Maximum number of peers that others may be sent to."""
 
@@ -26,7 +26,7 @@ class PeerContentSource:
         """How peers that ask can be reached, by their ids; the latest last."""
         self._cache = cache
         self._lock = threading.Lock()
-        self._getting: Dict[str, List[str]] = {}
+        self._readers: Dict[str, List[str]] = {}
 
     def introduce(self, contact: Any) -> None:
         """Remember how a peer that may ask for contents can be reached: [id, address]."""
@@ -43,11 +43,11 @@ class PeerContentSource:
 
     def reading(self, asker: str, digest: str, size: int, insist: bool) -> ServedContent:
         with self._lock:
-            getting = self._getting.setdefault(digest, [])
-            others = [self._contacts[other] for other in getting if other in self._contacts and other != asker]
-            if len(getting) >= FAN_OUT and others:
+            readers = self._readers.setdefault(digest, [])
+            others = [self._contacts[other] for other in readers if other in self._contacts and other != asker]
+            if len(readers) >= MAX_READERS and others:
                 raise AskElsewhere(others)
-            getting.append(asker)
+            readers.append(asker)
         try:
             return ServedContent(self._open(digest, size), lambda: self._done(digest, asker))
         except BaseException:
@@ -58,17 +58,17 @@ class PeerContentSource:
         path = self._cache.take(digest, size)
         if path is not None:
             return FileReader(path, size, "worker")
-        coming = self._cache.coming(digest)
-        if coming is not None:
-            return PartialFileReader(coming)
+        arriving = self._cache.arriving(digest)
+        if arriving is not None:
+            return PartialFileReader(arriving)
         raise ContentAbsent("it is not here", "worker")
 
     def _done(self, digest: str, asker: str) -> None:
         with self._lock:
-            getting = self._getting[digest]
-            getting.remove(asker)
-            if not getting:
-                del self._getting[digest]
+            readers = self._readers[digest]
+            readers.remove(asker)
+            if not readers:
+                del self._readers[digest]
 
     def incoming(self, asker: str, digest: str, size: int) -> Optional[IncomingContent]:
-        raise NoRoom("peers fetch, and put nothing")
+        raise NoSpace("peers may fetch, not upload")

@@ -1,6 +1,7 @@
-"""How two agents of a site meet: TLS with the certificate that the master gave to all of them, and a proof by each that it has their key.
+"""Authenticates two agents of a site to each other: TLS with the certificate that the master gave all of them, and a proof by each side
+that it has their key.
 
-The side that was dialled speaks first. After the proof the dialler says what it came for, and goes on when it is told to proceed.
+The dialled side sends first. After the proof the dialler sends its purpose and waits for "proceed".
 """
 
 from __future__ import annotations
@@ -17,17 +18,17 @@ from ...portable.wire.tls_stream import secure, shake_hands
 from ..peers.contacts import Contact, MalformedMessage, read_id
 
 ROLE = "peer"
-PATIENCE_S = 2.0
-"""They are of the same site."""
+DIAL_TIMEOUT_S = 2.0
+"""Seconds until a dial fails. Short, because peers are at the same site."""
 
 
 def node_id(worker: str) -> int:
-    """Where a worker is in the id space of its site."""
+    """The id of a worker in the id space of its site."""
     return int.from_bytes(hashlib.sha256(worker.encode()).digest(), "big")
 
 
 class PeerIdentity:
-    """What makes us a peer of a site: given by the master over our own link, never written where it stays."""
+    """Key and certificate of a peer, sent by the master over the agent's own connection and never left on disk."""
 
     def __init__(self, worker: str, key: bytes, certificate: str, private_key: str, workdir: str) -> None:
         import ssl
@@ -51,10 +52,10 @@ class PeerIdentity:
 
 
 def dial_peer(contact: Contact, identity: PeerIdentity, greeting: Sequence[Any]) -> FrameLink:
-    """A proved connection, which blocks. LinkLost, whatever is in the way."""
+    """Connect to a peer; return an authenticated, blocking link. Raises LinkLost for every problem."""
     try:
         host, port = contact.address
-        sock = socket.create_connection((str(host), int(port)), PATIENCE_S)
+        sock = socket.create_connection((str(host), int(port)), DIAL_TIMEOUT_S)
     except (OSError, ValueError, TypeError, OverflowError) as error:
         raise LinkLost(str(error)) from None
     try:
@@ -62,9 +63,9 @@ def dial_peer(contact: Contact, identity: PeerIdentity, greeting: Sequence[Any])
         link = FrameLink(secure(sock, identity.fingerprint))
         link.contact, link.dialler = contact, identity.node
         prove(link, identity.key, ROLE, identity.name, identity.fingerprint)
-        _say(link, greeting)
+        _send(link, greeting)
         if link.wait_for_frame()[0] != "proceed":
-            raise LinkLost("the peer does not want us")
+            raise LinkLost("the peer refused the connection")
         return link
     except (OSError, ValueError, IndexError, TypeError, Rejected) as error:
         sock.close()
@@ -75,39 +76,40 @@ def dial_peer(contact: Contact, identity: PeerIdentity, greeting: Sequence[Any])
 
 
 def receive_peer(sock: socket.socket, identity: PeerIdentity) -> Tuple[FrameLink, str]:
-    """Whoever dialled us, if it is a peer: the link, which blocks, and what it came for. LinkLost if it is not; it is not closed then.
+    """Authenticate a dialler; return the blocking link and its purpose. Raises LinkLost, without closing the socket, if it is no peer.
 
-    There is no time limit, because whoever can send a byte now and then would never meet it: shut the socket down when it took too long.
+    There is no time limit here, because a dialler that sends a byte now and then would never meet it: the caller shuts the socket down when
+    it takes too long.
     """
     try:
         keep_alive(sock)
         link = FrameLink(shake_hands(sock, identity.context, server_side=True)[0])
-        node = _examine(link, identity)
+        node = _verify(link, identity)
         purpose, wire = link.wait_for_frame()
         link.contact = Contact.read(wire)
         link.dialler = link.contact.node
         if link.contact.wire[0] != node:
-            raise MalformedMessage("a peer with the id of another one")
-        _say(link, ["proceed"])
+            raise MalformedMessage("a peer used the id of another peer")
+        _send(link, ["proceed"])
         return link, purpose
     except (OSError, ValueError, TypeError) as error:
         raise LinkLost(str(error)) from None
 
 
-def _examine(link: FrameLink, identity: PeerIdentity) -> str:
+def _verify(link: FrameLink, identity: PeerIdentity) -> str:
     ours = os.urandom(32).hex()
-    _say(link, ["pilotfish", PROTOCOL, ours])
+    _send(link, ["pilotfish", PROTOCOL, ours])
     kind, protocol, role, node, theirs, proof = link.wait_for_frame()
     for text in (node, theirs):
-        read_id(text)  # Malformed if it is none: what is signed must mean one thing only
+        read_id(text)  # MalformedMessage if it is none: what is signed must have one meaning only
     claim = Claim(ROLE, node, identity.fingerprint)
     if (kind, protocol, role) != ("prove", PROTOCOL, ROLE) or not verify_proof(proof, identity.key, DIALLER, claim, (ours, theirs)):
-        raise LinkLost("whoever called has not got our key")
+        raise LinkLost("the dialler does not have the key of the site")
     link.reader.proved = True
-    _say(link, ["proved", make_proof(identity.key, LISTENER, claim, (theirs, ours)), 0])
+    _send(link, ["proved", make_proof(identity.key, LISTENER, claim, (theirs, ours)), 0])
     return str(node)
 
 
-def _say(link: FrameLink, header: Sequence[Any]) -> None:
+def _send(link: FrameLink, header: Sequence[Any]) -> None:
     for buffer in frame_buffers(header, []):
         link.connection.sendall(buffer)

@@ -1,6 +1,6 @@
-"""This agent among its peers: an event loop around the overlay's machine, in a thread of its own, so that peers never disturb the slots.
+"""Connects this agent to the peers of its site in a thread, so that peers never disturb the slots.
 
-Peers that cannot be reached are no failure: whoever asks finds fewer of them, and goes on to the site's storage or to the master.
+Unreachable peers are no failure: searches find fewer of them, and the fetcher goes on to the site's storage or the master.
 """
 
 from __future__ import annotations
@@ -30,61 +30,61 @@ from .assignment_reader import check_assignment
 from .peer_content_source import PeerContentSource
 from .peer_handshake import PeerIdentity, dial_peer, node_id, receive_peer
 
-FIND_S = 3.0
+FIND_TIMEOUT_S = 3.0
 FIRST_BACKOFF_S = 5.0
 MAX_BACKOFF_S = 600.0
 """Seconds until a peer that could not be reached is tried again; twice as long each time: there may be a firewall between us."""
 MAX_BACKOFFS = 1000
 """Maximum number of unreachable peers that are known; those that failed the longest ago are forgotten first."""
-MOST_LINKS = 96
-MOST_LINKS_OF_MASTER = 1024
-"""A site's master speaks to each of its agents, whenever that has room."""
-MOST_STRANGERS = 32
-DOOR_S = 5.0
-"""So long may it take a stranger to show that it is none."""
-MOST_KEPT = 8
-"""Bulk connections that nobody uses just now, each to another peer."""
-MOST_UNSENT = 1000
+MAX_LINKS = 96
+MAX_LINKS_OF_SITE_MASTER = 1024
+"""The site master talks to each worker of the site whenever that has free resources."""
+MAX_UNAUTHENTICATED = 32
+HANDSHAKE_TIMEOUT_S = 5.0
+"""Seconds until an unauthenticated peer is disconnected."""
+MAX_SPARE_CHANNELS = 8
+"""Maximum idle transfer connections, each to another peer."""
+MAX_UNSENT = 1000
 NEVER = float("inf")
 GOODBYE = ["goodbye"]
 
 
 class PeerNetwork:
-    """Any thread may call the public methods. Before ``introduce`` there are no peers."""
+    """The peers of this agent. Public methods may be called from any thread. There are no peers before ``introduce``."""
 
     def __init__(self, offer: WorkerOffer, cache: ContentCache, workdir: str) -> None:
         self.worker = offer.worker
-        self.tell: Callable[..., None] = _nobody
-        """Called from our thread with an input of the agent's machine."""
+        self.notify: Callable[..., None] = _ignore
+        """Called from the peer thread with an input of the agent machine."""
         self.holds: Mapping[str, Any] = {}
         self._offer = offer
         self.me: Optional[Contact] = None
         self._workdir = workdir
         self._listener: Optional[socket.socket] = None
         self._identity: Optional[PeerIdentity] = None
-        self._porter: Optional[TransferServer] = None
-        self._shelf = PeerContentSource(cache)
+        self._transfer_server: Optional[TransferServer] = None
+        self._content_source = PeerContentSource(cache)
         self._member: Optional[SiteMember] = None
         self._selector = selectors.DefaultSelector()
         self._inbox: Deque[Tuple[Callable[..., None], Tuple[Any, ...]]] = deque()
         self._links: OrderedDict[int, FrameLink] = OrderedDict()
-        """Those that we send on. What comes is heard on others too, until the other side has closed them."""
+        """Links used for sending. Others are read too until the other side has closed them."""
         self._unsent: Dict[int, List[Tuple[Sequence[Any], Sequence[Any]]]] = {}
         self._answers: Dict[int, Callable[[List[Contact]], None]] = {}
         self._backoff = PeerBackoff()
-        self._kept: OrderedDict[int, TransferChannel] = OrderedDict()
-        self._keeping = threading.Lock()
-        self._strangers: OrderedDict[socket.socket, float] = OrderedDict()
-        """Who stands in the door, and until when it may. They are closed by our own thread only: it must not shut down what was closed."""
+        self._spare_channels: OrderedDict[int, TransferChannel] = OrderedDict()
+        self._spare_lock = threading.Lock()
+        self._unauthenticated: OrderedDict[socket.socket, float] = OrderedDict()
+        """Deadlines of connections in their handshake. Only the peer thread closes them: it must not shut down a closed socket."""
         self._left = False
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_read, False)
         os.set_blocking(self._wake_write, False)
 
-    # --- called from outside --------------------------------------------------------------------------------------------------------------
+    # --- for other threads ----------------------------------------------------------------------------------------------------------------
 
     def listen(self, host: str) -> Optional[List[Any]]:
-        """Have a door at this address of ours; our contact, for the master to tell others. None if that is not possible."""
+        """Listen at this local address; return our contact for the master, or None if that is not possible."""
         if self.me is None:
             try:
                 family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -98,41 +98,41 @@ class PeerNetwork:
         return self.me.wire
 
     def introduce(self, header: Sequence[Any]) -> None:
-        """The master told us who we are to our peers, and whom to call first. It does so on every connection."""
+        """Take identity, contacts and site master from the master, which sends them on every connection."""
         if self.me is None or self._left:
             return
         _, site, key, certificate, private_key, contacts, term, master = header[:8]
         if self._identity is None:
             self._identity = PeerIdentity(self.worker, bytes.fromhex(key), certificate, private_key, self._workdir)
-            self._porter = TransferServer(self._shelf)
+            self._transfer_server = TransferServer(self._content_source)
             offer = self._offer
             properties = worker_properties(offer.worker, site, offer.capacity, offer.tags, offer.info)
-            work = SiteMatching(self.me, offer.worker, properties, self.holds, offer.capacity)
-            work.ends_at = NEVER if offer.ends_at is None else offer.ends_at
-            self._member = SiteMember.new(work, int.from_bytes(os.urandom(8), "big"), time.monotonic())
+            matching = SiteMatching(self.me, offer.worker, properties, self.holds, offer.capacity)
+            matching.ends_at = NEVER if offer.ends_at is None else offer.ends_at
+            self._member = SiteMember.new(matching, int.from_bytes(os.urandom(8), "big"), time.monotonic())
             threading.Thread(target=self._run, name="peers", daemon=True).start()
-        self._post(self._introduced, list(read_all(contacts)), term, list(read_all([master])) if master else [])
+        self._post(self._introduced, list(valid_contacts(contacts)), term, list(valid_contacts([master])) if master else [])
 
-    def lend(self, header: Sequence[Any], body: Any) -> None:
-        """Tasks for our site."""
+    def delegate(self, header: Sequence[Any], body: Any) -> None:
+        """Take tasks that were delegated to this site master."""
         if self._member is not None:
-            self._post(self._member.work.lent, header, bytes(body), time.monotonic())
+            self._post(self._member.matching.delegated, header, bytes(body), time.monotonic())
 
-    def unlend(self, items: Sequence[Sequence[int]], back: bool) -> None:
+    def drop_delegated(self, items: Sequence[Sequence[int]], back: bool) -> None:
         if self._member is not None:
-            self._post(self._member.work.dropped, items, back, time.monotonic())
+            self._post(self._member.matching.dropped, items, back, time.monotonic())
 
-    def room(self, free: Dict[str, float]) -> None:
+    def report_free(self, free: Dict[str, float]) -> None:
         if self._member is not None:
-            self._post(self._member.work.has_room, free, time.monotonic())
+            self._post(self._member.matching.free_changed, free, time.monotonic())
 
     def disconnected(self) -> None:
-        """The master cannot be spoken to."""
+        """The connection to the master is lost."""
         if self._member is not None:
-            self._post(self._member.work.disconnected)
+            self._post(self._member.matching.disconnected)
 
     def find(self, digest: str) -> List[Contact]:
-        """Peers that have it, or are getting it. Waits for the answer, but not for long."""
+        """Peers that have the content or are fetching it. Waits a few seconds for the answer."""
         if self._member is None or not self._links:
             return []
         found: List[Contact] = []
@@ -143,11 +143,11 @@ class PeerNetwork:
             answered.set()
 
         self._post(self._find, digest, take)
-        answered.wait(FIND_S)
+        answered.wait(FIND_TIMEOUT_S)
         return found
 
     def publish(self, digests: Sequence[str]) -> None:
-        """These contents can be had here."""
+        """Announce contents that peers can fetch here."""
         if self._member is not None:
             self._post(self._publish, list(digests))
 
@@ -156,9 +156,9 @@ class PeerNetwork:
             self._post(self._withdraw, list(digests))
 
     def channel(self, contact: Contact) -> TransferChannel:
-        """A bulk connection to a peer. Cut if it cannot be reached."""
-        with self._keeping:
-            kept = self._kept.pop(contact.node, None)
+        """A transfer connection to a peer. Raises ConnectionCut if it cannot be reached."""
+        with self._spare_lock:
+            kept = self._spare_channels.pop(contact.node, None)
         if kept is not None:
             if not has_ended(kept):
                 return kept
@@ -173,25 +173,25 @@ class PeerNetwork:
         self._backoff.reached(contact.node)
         return channel
 
-    def give_back(self, contact: Contact, channel: TransferChannel) -> None:
-        """For whoever wants something of this peer next, if it is still good."""
+    def release_channel(self, contact: Contact, channel: TransferChannel) -> None:
+        """Keep a connection that still works for the next transfer."""
         if channel.fileno() < 0:
             return
         channel.rest()
-        with self._keeping:
-            spare = self._kept.pop(contact.node, None)
-            self._kept[contact.node] = channel
-            if len(self._kept) > MOST_KEPT:
-                _, spare = self._kept.popitem(last=False)
+        with self._spare_lock:
+            spare = self._spare_channels.pop(contact.node, None)
+            self._spare_channels[contact.node] = channel
+            if len(self._spare_channels) > MAX_SPARE_CHANNELS:
+                _, spare = self._spare_channels.popitem(last=False)
         if spare is not None:
             spare.close()
 
     def leave(self) -> None:
-        """Say farewell, if that takes no time."""
+        """Leave the overlay, if that takes less than a second."""
         self._left = True
         if self._member is not None:
             done = threading.Event()
-            self._post(self._farewell, done)
+            self._post(self._leave_overlay, done)
             done.wait(1.0)
 
     def _post(self, act: Callable[..., None], *arguments: Any) -> None:
@@ -201,31 +201,31 @@ class PeerNetwork:
         except BlockingIOError:
             pass
 
-    # --- the loop -------------------------------------------------------------------------------------------------------------------------
+    # --- event loop -----------------------------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
         assert self._member is not None and self._listener is not None
         self._selector.register(self._wake_read, selectors.EVENT_READ, "wake")
-        self._selector.register(self._listener, selectors.EVENT_READ, "door")
+        self._selector.register(self._listener, selectors.EVENT_READ, "listener")
         while True:
             try:
                 self._turn()
-            except Exception:  # noqa: BLE001 - the edge of this host: whatever a peer said, the others go on
+            except Exception:  # noqa: BLE001 - edge of a thread: no message of one peer may stop the others
                 traceback.print_exc()
 
     def _turn(self) -> None:
         assert self._member is not None
         now = time.monotonic()
-        while self._strangers and next(iter(self._strangers.values())) <= now:
-            self._show_out()
-        wait_s = max(0.0, min([self._member.deadline, *self._strangers.values()]) - now)
+        while self._unauthenticated and next(iter(self._unauthenticated.values())) <= now:
+            self._reject_oldest()
+        wait_s = max(0.0, min([self._member.deadline, *self._unauthenticated.values()]) - now)
         for key, events in self._selector.select(min(wait_s, 3600.0)):
             if key.data == "wake":
                 os.read(self._wake_read, 4096)
-            elif key.data == "door":
-                self._open_door()
+            elif key.data == "listener":
+                self._accept()
             else:
-                self._ready(key.data, events)
+                self._link_ready(key.data, events)
         while self._inbox:
             act, arguments = self._inbox.popleft()
             act(*arguments)
@@ -234,18 +234,18 @@ class PeerNetwork:
     def _perform(self) -> None:
         assert self._member is not None
         for effect in self._member.turn(time.monotonic()):
-            if effect[0] == "tell":
+            if effect[0] == "send_to_peer":
                 self._send(effect[1], effect[2], effect[3])
             elif effect[0] == "holders":
                 answer = self._answers.pop(effect[1], None)
                 if answer is not None:
                     answer(effect[2])
-            elif effect[0] == "given":
-                self.tell("given", effect[1], effect[2])
+            elif effect[0] == "assigned":
+                self.notify("assigned_by_peer", effect[1], effect[2])
             elif effect[0] == "send":
-                self.tell("say", effect[1])
+                self.notify("send_to_master", effect[1])
             elif effect[0] == "alive":
-                self.tell("link_active")
+                self.notify("link_active")
 
     def _introduced(self, contacts: List[Contact], term: int, master: List[Contact]) -> None:
         assert self._member is not None
@@ -270,7 +270,7 @@ class PeerNetwork:
         for digest in digests:
             self._member.peer.withdraw(int(digest, 16), time.monotonic())
 
-    def _farewell(self, done: threading.Event) -> None:
+    def _leave_overlay(self, done: threading.Event) -> None:
         assert self._member is not None
         self._member.peer.leave(time.monotonic())
         self._perform()
@@ -287,12 +287,12 @@ class PeerNetwork:
             return
         unsent = self._unsent.get(contact.node)
         if unsent is None and self._backoff.applies(contact.node):
-            self._post(self._not_reached, contact.node)
+            self._post(self._unreachable, contact.node)
         elif unsent is None:
             self._unsent[contact.node] = [(header, parts)]
-            if not _begin(self._dial, contact):
-                self._post(self._not_reached, contact.node)
-        elif len(unsent) < MOST_UNSENT:
+            if not _start_thread(self._dial, contact):
+                self._post(self._unreachable, contact.node)
+        elif len(unsent) < MAX_UNSENT:
             unsent.append((header, parts))
 
     def _dial(self, contact: Contact) -> None:
@@ -301,88 +301,88 @@ class PeerNetwork:
             link = dial_peer(contact, self._identity, ["peer", self.me.wire])
         except LinkLost:
             self._backoff.failed(contact.node)
-            self._post(self._not_reached, contact.node)
+            self._post(self._unreachable, contact.node)
             return
         self._post(self._linked, link)
 
-    def _not_reached(self, node: int) -> None:
+    def _unreachable(self, node: int) -> None:
         self._unsent.pop(node, None)
         if node not in self._links:  # or it has reached us meanwhile
             self._forget(node)
 
-    def _open_door(self) -> None:
+    def _accept(self) -> None:
         assert self._listener is not None
         try:
             connection, _ = self._listener.accept()
         except OSError:
             return
-        if len(self._strangers) >= MOST_STRANGERS:
-            self._show_out()
-        self._strangers[connection] = time.monotonic() + DOOR_S
-        if not _begin(self._receive, connection):
-            self._received(connection, None)
+        if len(self._unauthenticated) >= MAX_UNAUTHENTICATED:
+            self._reject_oldest()
+        self._unauthenticated[connection] = time.monotonic() + HANDSHAKE_TIMEOUT_S
+        if not _start_thread(self._authenticate, connection):
+            self._authenticated(connection, None)
 
-    def _show_out(self) -> None:
-        """The stranger that has stood longest in the door. Its thread is woken by this."""
-        connection, _ = self._strangers.popitem(last=False)
+    def _reject_oldest(self) -> None:
+        """Disconnect the oldest unauthenticated peer. This wakes its thread."""
+        connection, _ = self._unauthenticated.popitem(last=False)
         try:
             connection.shutdown(socket.SHUT_RDWR)
         except OSError:
-            pass  # it went by itself
+            pass  # already disconnected
 
-    def _receive(self, connection: socket.socket) -> None:
+    def _authenticate(self, connection: socket.socket) -> None:
         assert self._identity is not None
         try:
-            self._post(self._received, connection, receive_peer(connection, self._identity))
+            self._post(self._authenticated, connection, receive_peer(connection, self._identity))
         except LinkLost:
-            self._post(self._received, connection, None)
+            self._post(self._authenticated, connection, None)
 
-    def _received(self, connection: socket.socket, visit: Optional[Tuple[FrameLink, str]]) -> None:
-        assert self._porter is not None
-        in_time = self._strangers.pop(connection, None) is not None
-        link, purpose = visit if visit is not None and in_time else (None, "")
+    def _authenticated(self, connection: socket.socket, result: Optional[Tuple[FrameLink, str]]) -> None:
+        assert self._transfer_server is not None
+        in_time = self._unauthenticated.pop(connection, None) is not None
+        link, purpose = result if result is not None and in_time else (None, "")
         if link is not None and purpose == "bulk":
-            self._shelf.introduce(link.contact.wire)
-            self._porter.take(link.contact.wire[0], link.connection)
+            self._content_source.introduce(link.contact.wire)
+            self._transfer_server.take(link.contact.wire[0], link.connection)
         elif link is not None and purpose == "peer":
             self._linked(link)
         else:
             connection.close()
 
     def _linked(self, link: FrameLink) -> None:
-        """Two that dial each other at once have two links: both keep the one that the lower id dialled."""
+        """Add a link. When two peers dial each other at once, both keep the link that the lower id dialled."""
         node = link.contact.node
         old = self._links.get(node)
         link.connection.setblocking(False)
         self._selector.register(link, selectors.EVENT_READ, link)
         self._backoff.reached(node)
         if old is not None and old.dialler < link.dialler:
-            self._part_with(link)
+            self._retire(link)
         else:
             self._links[node] = link
             if old is not None:
-                self._part_with(old)
+                self._retire(old)
         for header, parts in self._unsent.pop(node, ()):
             self._links[node].send(header, parts)
         self._flush(self._links[node])
-        while len(self._links) > self._most_links():
-            self._part_with(next(iter(self._links.values())))
-        self._ready(link, selectors.EVENT_READ)  # something may have come with the handshake
+        while len(self._links) > self._max_links():
+            self._retire(next(iter(self._links.values())))
+        self._link_ready(link, selectors.EVENT_READ)  # bytes may have arrived with the handshake
 
-    def _most_links(self) -> int:
+    def _max_links(self) -> int:
         assert self._member is not None
-        if not self._member.work.is_master:
-            return MOST_LINKS
+        if not self._member.matching.is_site_master:
+            return MAX_LINKS
         files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        return MOST_LINKS_OF_MASTER if files < 0 else max(MOST_LINKS, min(MOST_LINKS_OF_MASTER, files // 2))
+        return MAX_LINKS_OF_SITE_MASTER if files < 0 else max(MAX_LINKS, min(MAX_LINKS_OF_SITE_MASTER, files // 2))
 
-    def _ready(self, link: FrameLink, events: int) -> None:
+    def _link_ready(self, link: FrameLink, events: int) -> None:
         if events & selectors.EVENT_WRITE and link.fileno() >= 0:
             self._flush(link)
         if events & selectors.EVENT_READ and link.fileno() >= 0:
-            self._hear(link)
+            self._receive(link)
 
-    def _hear(self, link: FrameLink) -> None:
+    def _receive(self, link: FrameLink) -> None:
         assert self._member is not None
         try:
             link.has_more = True
@@ -393,15 +393,15 @@ class PeerNetwork:
                         return
                     if header[0] == "assign":
                         check_assignment(header, body)
-                    self._member.heard(link.contact, header, body, time.monotonic())
+                    self._member.received(link.contact, header, body, time.monotonic())
             if self._links.get(link.contact.node) is link:
                 self._links.move_to_end(link.contact.node)
         except (LinkLost, FrameError, MalformedMessage):
             self._lose(link)
 
-    def _part_with(self, link: FrameLink) -> None:
-        """There is a better one, or there are too many and this one was used the longest ago. It is no sign of death, and what the other
-        side has sent before it knows of this is heard."""
+    def _retire(self, link: FrameLink) -> None:
+        """Stop sending on a link: there is a better one, or there are too many and this was used longest ago. The peer is not dead, and
+        messages that it sent before the goodbye are still read."""
         if self._links.get(link.contact.node) is link:
             del self._links[link.contact.node]
         link.send(GOODBYE, [])
@@ -418,7 +418,7 @@ class PeerNetwork:
     def _forget(self, node: int) -> None:
         """A peer has left or cannot be reached."""
         assert self._member is not None
-        self._shelf.forget("%064x" % node)
+        self._content_source.forget("%064x" % node)
         self._member.unreachable(node, time.monotonic())
 
     def _lose(self, link: FrameLink) -> None:
@@ -426,7 +426,7 @@ class PeerNetwork:
             self._forget(link.contact.node)
 
     def _drop(self, link: FrameLink) -> bool:
-        """Whether it is one that we sent on."""
+        """Close a link; return whether it was used for sending."""
         self._selector.unregister(link)
         link.close()
         if self._links.get(link.contact.node) is not link:
@@ -467,16 +467,16 @@ class PeerBackoff:
             self._until.pop(node, None)
 
 
-def _begin(work: Callable[..., None], *arguments: Any) -> bool:
-    """In a thread, if this machine allows us one more."""
+def _start_thread(target: Callable[..., None], *arguments: Any) -> bool:
+    """Start a thread; False if this machine allows no more."""
     try:
-        threading.Thread(target=work, args=arguments, daemon=True).start()
+        threading.Thread(target=target, args=arguments, daemon=True).start()
         return True
     except RuntimeError:
         return False
 
 
-def read_all(contacts: Sequence[Any]) -> Iterator[Contact]:
+def valid_contacts(contacts: Sequence[Any]) -> Iterator[Contact]:
     for contact in contacts:
         try:
             yield Contact.read(contact)
@@ -484,5 +484,5 @@ def read_all(contacts: Sequence[Any]) -> Iterator[Contact]:
             continue
 
 
-def _nobody(*what: Any) -> None:
-    """Whoever asked does not wait any more."""
+def _ignore(*what: Any) -> None:
+    """Called before ``notify`` is set."""

@@ -1,5 +1,7 @@
-"""When an agent dials its master: at once after a connection that held for a while; later and later, and never in step with others, after
-failures. Pure; ``machine.py`` is the only user.
+"""Decides when to dial the master again, and holds the time-outs of the agent.
+
+After a connection that lasted a while the agent dials at once. After failures it waits longer each time, with a random part so that agents
+do not dial in step. Pure.
 """
 
 from __future__ import annotations
@@ -7,6 +9,29 @@ from __future__ import annotations
 import random
 
 from .attempts import NEVER
+
+DIAL_TIMEOUT_S = 20.0
+REDIAL_FIRST_S = 0.1
+MAX_REDIAL_S = 5.0
+REDIAL_APART_S = 1.0
+"""Minimum seconds between two dials without a wait."""
+MAX_REFUSALS = 3
+"""Maximum refusals in a row until the agent exits."""
+SILENT_HEARTBEATS = 3
+"""Heartbeat intervals of silence until the agent disconnects."""
+STALL_S = 1.0
+"""A turn later than this means that the agent itself was suspended."""
+LINGER_S = 0.05
+"""Seconds of silence until a polling agent disconnects."""
+RESULTS_APART_S = 0.02
+"""Seconds between two frames of results while more attempts are queued."""
+WARN_S = 60.0
+"""Seconds before the end of the walltime at which the agent drains and sends signals, but not before the last ``WARN_SHARE`` of it."""
+WARN_SHARE = 0.2
+TRANSFER_HEARTBEAT_S = 1.0
+"""Seconds between heartbeats during transfers: users may be watching the progress."""
+MAX_UNREADABLE = 5
+"""Maximum unreadable messages in a row until the agent exits."""
 
 
 class Reconnect:
@@ -18,30 +43,10 @@ class Reconnect:
         self._random = random.Random(seed)
 
     def plan(self, now: float) -> None:
-        """A connection is gone, or a dial led to nothing."""
+        """Plan the next dial after a lost connection or failed dial."""
         self.failures += 1
         if self.failures == 1 and now - self.last >= REDIAL_APART_S:
             self.at = now
             return
-        wait = min(REDIAL_MOST_S, REDIAL_FIRST_S * 2.0 ** min(self.failures, 10))
+        wait = min(MAX_REDIAL_S, REDIAL_FIRST_S * 2.0 ** min(self.failures, 10))
         self.at = now + wait * (0.5 + 0.5 * self._random.random())
-
-
-# How long an agent waits, and for what.
-
-DIAL_TIMEOUT_S = 20.0
-REDIAL_FIRST_S = 0.1
-REDIAL_MOST_S = 5.0
-REDIAL_APART_S = 1.0
-REFUSALS = 3
-SILENT_BEATS = 3
-STALL_S = 1.0
-LINGER_S = 0.05
-RESULTS_APART_S = 0.02
-WARN_S = 60.0
-"""So long before its end an agent takes no more work, and warns what runs; but not before the last part of its time."""
-WARN_SHARE = 0.2
-MOVING_BEAT_S = 1.0
-"""Somebody may be watching while contents are under way."""
-UNREADABLE = 5
-"""After so many frames in a row that make no sense an agent gives up."""

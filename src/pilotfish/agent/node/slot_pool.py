@@ -1,4 +1,4 @@
-"""All slots of an agent: who lives, who is watched, who is being killed. Tells the machine; the host drives it."""
+"""Starts, watches and kills all slots of an agent. The agent loop drives it; it reports to the machine."""
 
 from __future__ import annotations
 
@@ -19,24 +19,32 @@ from .attempts import NEVER, Attempt
 from .pending_results import Item
 from .slot_process import SlotBroken, SlotProcess
 
-TAKE_BACK_WAIT_S = 0.001
+RECALL_WAIT_S = 0.001
+"""Seconds from a recall until the started attempts are read: the slot may be about to start one."""
 SAMPLE_S = 0.2
+"""Seconds between memory samples of attempts with a limit."""
 SAMPLE_UNLIMITED_S = 1.0
 SAMPLE_FLOODED_S = 0.02
+"""Seconds between samples while output grows fast."""
 STATE_S = 1.0
-KILL_PATIENCE_S = 1.0
-QUIT_PATIENCE_S = 2.0
-FALSE_STARTS = 3
-PAUSE_S = 1.0
-WIDEN_S = 10.0
-PEEK_PATIENCE_S = 1.0
-FRUITLESS_DEATHS = 5
+"""Seconds between checks for stopped processes."""
+KILL_TIMEOUT_S = 1.0
+QUIT_TIMEOUT_S = 2.0
+MAX_FAILED_STARTS = 3
+"""Failed starts in a row, with no other slot alive, until an attempt or the agent fails."""
+START_PAUSE_S = 1.0
+RAISE_LIMIT_S = 10.0
+"""Seconds until more slots are tried after a limit was met."""
+PEEK_TIMEOUT_S = 1.0
+MAX_EARLY_DEATHS = 5
+"""Slots in a row that die before they start an attempt until that attempt is blamed."""
 PUNCH_ABOVE = 2 * OUTPUT_CAP
+"""Minimum bytes in the middle of an output that are freed."""
 FALLOC_KEEP_SIZE_PUNCH_HOLE = 3
 
 
 class SlotPool:
-    """``deadline``: when ``passed`` must be called next."""
+    """The slot processes of one agent. ``deadline``: when ``check_timers`` must be called next."""
 
     def __init__(self, machine: AgentMachine, selector: selectors.BaseSelector, settings: Dict[str, Any]) -> None:
         self.machine = machine
@@ -44,22 +52,22 @@ class SlotPool:
         self.settings = settings
         self.stopped_s = float(settings.get("stopped_s", 10.0))
         self.processes: Dict[int, SlotProcess] = {}
-        self.news = False
-        """Performing an effect told the machine something: it wants another turn."""
-        self.answer_peek: Callable[[int, bool, int, bytes], None] = _nobody
+        self.machine_changed = False
+        """Whether an effect changed the machine, which needs another turn."""
+        self.answer_peek: Callable[[int, bool, int, bytes], None] = _ignore
         self._spare: List[SlotProcess] = []
         self._next_spare = 0
         self._timers: List[Tuple[float, int, str]] = []
         self._next_sample = NEVER
-        self._next_state_look = NEVER
+        self._next_state_check = NEVER
         self._unlimited_sampled_at = 0.0
-        self._false_starts = 0
-        self._fruitless_deaths = 0
-        self._widen_at = NEVER
+        self._failed_starts = 0
+        self._early_deaths = 0
+        self._raise_at = NEVER
 
     @property
     def deadline(self) -> float:
-        due = min(self._next_sample, self._next_state_look, self._widen_at)
+        due = min(self._next_sample, self._next_state_check, self._raise_at)
         for at, _, _ in self._timers:
             due = min(due, at)
         return due
@@ -67,7 +75,7 @@ class SlotPool:
     # --- effects of the machine ---------------------------------------------------------------------------------------------------
 
     def warm_up(self, count: int) -> None:
-        """Processes in stock, for the first tasks. If none can be started now, those tasks will tell."""
+        """Start spare processes for the first tasks. Failures are ignored here: those tasks will meet them."""
         try:
             for _ in range(count):
                 self._spare.append(self._spawn())
@@ -88,29 +96,29 @@ class SlotPool:
             except OSError as error:
                 limited = is_limit(error)
                 text = "cannot start a process: %s" % (describe_limit(error) if limited else error)
-                charged = self._false_start(text, limited, now)
+                charged = self._start_failed(text, limited, now)
                 self.machine.slot_died(slot, charged, ["spawn", "worker", text], (0, 0, 0), now)
-                self.news = True
+                self.machine_changed = True
                 return
             process.number = slot
             self.processes[slot] = process
-        process.give(attempts, now)
+        process.assign(attempts, now)
         self._watch_writing(process)
         self._next_sample = min(self._next_sample, now + SAMPLE_S)
-        self._next_state_look = min(self._next_state_look, now + STATE_S)
+        self._next_state_check = min(self._next_state_check, now + STATE_S)
 
-    def take_back(self, slot: int, now: float) -> None:
+    def recall(self, slot: int, now: float) -> None:
         process = self.processes.get(slot)
         if process is not None:
-            process.take_back_begin()
-            self._timers.append((now + TAKE_BACK_WAIT_S, slot, "take_back"))
+            process.begin_recall()
+            self._timers.append((now + RECALL_WAIT_S, slot, "recall"))
 
     def terminate(self, slot: int, now: float) -> None:
         process = self.processes.get(slot)
         if process is not None and not process.running():
-            # A slot may take longer to start than a short limit allows; that is not the attempt's time.
-            self.machine.not_begun(slot, now)
-            self.news = True
+            # A slot may take longer to start than a short time limit; that is not the attempt's time.
+            self.machine.not_started(slot, now)
+            self.machine_changed = True
         elif process is not None:
             process.terminate()
             self._watch_writing(process)
@@ -125,8 +133,8 @@ class SlotPool:
         if process is not None:
             process.kill_task()
             self._watch_writing(process)
-            sequence = process.held[0][0] if process.held else 0
-            self._timers.append((now + KILL_PATIENCE_S, slot, "kill %d" % sequence))
+            sequence = process.assigned[0][0] if process.assigned else 0
+            self._timers.append((now + KILL_TIMEOUT_S, slot, "kill %d" % sequence))
 
     def peek(self, query: int, slot: int, stream: int, offset: int, now: float) -> None:
         process = self.processes.get(slot)
@@ -138,19 +146,19 @@ class SlotPool:
             self.answer_peek(query, True, answer[0], answer[1])
         else:
             self._watch_writing(process)
-            self._timers.append((now + PEEK_PATIENCE_S, slot, "peek %d" % query))
+            self._timers.append((now + PEEK_TIMEOUT_S, slot, "peek %d" % query))
 
     def _answer_unanswered(self, process: SlotProcess) -> None:
-        """The slot has ended what was asked about; it may be long before it finds the question."""
+        """Answer open peeks of an ended attempt; the slot may read them much later."""
         for query, offset in process.peeks.items():
             self.answer_peek(query, False, offset, b"")
         process.peeks.clear()
 
-    # --- what comes from the slots ------------------------------------------------------------------------------------------------
+    # --- reports of slots ---------------------------------------------------------------------------------------------------------
 
     def ready(self, process: SlotProcess, events: int, now: float) -> None:
         if not process.is_open():
-            # Its end was noticed in this very turn.
+            # Its death was noticed in this same turn.
             return
         if events & selectors.EVENT_WRITE and process.flush():
             self.selector.modify(process.channel, selectors.EVENT_READ, process)
@@ -158,7 +166,7 @@ class SlotPool:
             self._receive(process, now)
 
     def _receive(self, process: SlotProcess, now: float) -> bool:
-        """Take in what the slot says; whether there may be more."""
+        """Read reports of a slot; return whether there may be more."""
         if not process.is_open():
             return False
         try:
@@ -172,10 +180,10 @@ class SlotPool:
             if process.peeks.pop(query, None) is not None:
                 self.answer_peek(query, bool(known), offset, bytes(data))
         if items:
-            self._false_starts = self._fruitless_deaths = 0
+            self._failed_starts = self._early_deaths = 0
             self._finished(process, items, now)
         if not process.is_open():
-            # It is dead, or user code closed it; then the slot will notice when it wants to report, and end.
+            # It is dead, or user code closed the channel; then the slot notices at its next report and ends.
             self.selector.unregister(process.channel)
         return process.is_open()
 
@@ -190,7 +198,7 @@ class SlotPool:
     # --- deaths -------------------------------------------------------------------------------------------------------------------
 
     def reap(self, now: float) -> None:
-        """A child has ended: which? Whoever else became our child is what a dead slot left behind."""
+        """Reap ended children. Unknown children were left by a dead slot and are killed."""
         for process in [*self.processes.values(), *self._spare]:
             try:
                 pid, status = os.waitpid(process.process.pid, os.WNOHANG)
@@ -199,12 +207,12 @@ class SlotPool:
             if pid:
                 process.process.returncode = status
                 self._died(process, status, now)
-        self._kill_strays()
+        self._kill_orphans()
 
-    def _kill_strays(self) -> None:
-        keepers = {process.process.pid for process in [*self.processes.values(), *self._spare]}
+    def _kill_orphans(self) -> None:
+        monitors = {process.process.pid for process in [*self.processes.values(), *self._spare]}
         for pid in children_of(os.getpid()):
-            if pid not in keepers:
+            if pid not in monitors:
                 signal_all([*descendants_of(pid), pid], signal.SIGKILL)
                 try:
                     os.waitpid(pid, os.WNOHANG)
@@ -214,7 +222,7 @@ class SlotPool:
     def _died(self, process: SlotProcess, status: int, now: float) -> None:
         if process in self._spare:
             self._spare.remove(process)
-            self._false_start(process.complaint(), process.gave_up() == LIMITED, now)
+            self._start_failed(process.last_error_line(), process.gave_up() == LIMITED, now)
         elif self.processes.get(process.number) is process:
             while self._receive(process, now):
                 pass
@@ -226,61 +234,61 @@ class SlotPool:
                 self._finished(process, items, now)
             self._answer_unanswered(process)
             del self.processes[process.number]
-            self._tell_death(process, status, now)
+            self._report_death(process, status, now)
         if process.is_open():
             self.selector.unregister(process.channel)
         process.close()
         shutil.rmtree(process.scratch, ignore_errors=True)
 
-    def _tell_death(self, process: SlotProcess, status: int, now: float) -> None:
-        begun = process.begun()
+    def _report_death(self, process: SlotProcess, status: int, now: float) -> None:
+        begun = process.started()
         gave_up = process.gave_up()
         if gave_up == LIMITED or not process.pid():
-            begun = self._false_start(process.complaint(), gave_up == LIMITED, now) or begun
-        elif process.held and not begun and not process.killing:
-            self._fruitless_deaths += 1
-            if self._fruitless_deaths >= FRUITLESS_DEATHS:
+            begun = self._start_failed(process.last_error_line(), gave_up == LIMITED, now) or begun
+        elif process.assigned and not begun and not process.killing:
+            self._early_deaths += 1
+            if self._early_deaths >= MAX_EARLY_DEATHS:
                 begun = 1
         executable = process.runs_executable()
-        wall_us = int((now - process.begun_at) * 1e6) if begun else 0
-        payload = b"" if executable or not begun else process.last_words()
+        wall_us = int((now - process.started_at) * 1e6) if begun else 0
+        payload = b"" if executable or not begun else process.output_payload()
         usage = (wall_us, 0, process.peak_bytes >> 10, payload)
-        failure = _why_it_gave_up(process) if gave_up else _cause_of_death(status, executable, process.stopped_since)
+        failure = _give_up_failure(process) if gave_up else _death_failure(status, executable, process.stopped_since)
         self.machine.slot_died(process.number, begun, failure, usage, now)
 
-    def _false_start(self, complaint: str, limited: bool, now: float) -> int:
-        """A slot never came up, or met a limit of the machine: how many of its attempts shall pay for that.
+    def _start_failed(self, last_error_line: str, limited: bool, now: float) -> int:
+        """A slot did not start, or met a limit of the machine. Return how many of its attempts must fail for that.
 
-        As long as other slots live, they do the work. Some false starts one after the other with nobody else alive mean that none will
-        come up; if it is for a limit, that may pass, or another worker may do better, so that one attempt is sent away now and then.
+        While other slots are alive, they do the work. Several failed starts in a row with no other slot mean that none will start. A limit
+        may be temporary, or another worker may do better, so one attempt fails now and then.
         """
         others = len(self.processes) + len(self._spare)
         if others:
-            self._narrow(others, now + WIDEN_S)
+            self._limit_slots(others, now + RAISE_LIMIT_S)
             return 0
-        self._false_starts += 1
+        self._failed_starts += 1
         if limited:
-            self._narrow(0, now + PAUSE_S)
-        if self._false_starts < FALSE_STARTS:
+            self._limit_slots(0, now + START_PAUSE_S)
+        if self._failed_starts < MAX_FAILED_STARTS:
             return 0
-        self._false_starts = 0
+        self._failed_starts = 0
         if not limited:
-            self.machine.stop("no slot can be started here: " + complaint, now)
+            self.machine.stop("no slot can be started here: " + last_error_line, now)
         return int(limited)
 
-    def _narrow(self, count: int, until: float) -> None:
-        self.machine.work.max_slots = count
-        self._widen_at = until
+    def _limit_slots(self, count: int, until: float) -> None:
+        self.machine.attempts.max_slots = count
+        self._raise_at = until
 
-    def _widen(self, now: float) -> None:
-        """Try with more slots again, until there are as many as were meant at first."""
-        work = self.machine.work
-        work.max_slots = min(work.wanted_slots, 2 * work.max_slots + 1)
-        self._widen_at = NEVER if work.max_slots == work.wanted_slots else now + WIDEN_S
+    def _raise_slot_limit(self, now: float) -> None:
+        """Allow more slots again, until there are as many as wanted."""
+        attempts = self.machine.attempts
+        attempts.max_slots = min(attempts.wanted_slots, 2 * attempts.max_slots + 1)
+        self._raise_at = NEVER if attempts.max_slots == attempts.wanted_slots else now + RAISE_LIMIT_S
 
     # --- time ---------------------------------------------------------------------------------------------------------------------
 
-    def passed(self, now: float) -> None:
+    def check_timers(self, now: float) -> None:
         due = [timer for timer in self._timers if timer[0] <= now]
         if due:
             self._timers = [timer for timer in self._timers if timer[0] > now]
@@ -288,24 +296,24 @@ class SlotPool:
                 process = self.processes.get(slot)
                 if process is not None:
                     self._timer(process, what, now)
-        if now >= self._widen_at:
-            self._widen(now)
+        if now >= self._raise_at:
+            self._raise_slot_limit(now)
         if now >= self._next_sample:
             self._sample(now)
-        if now >= self._next_state_look:
-            self._look_for_stopped(now)
+        if now >= self._next_state_check:
+            self._replace_stopped(now)
 
     def _timer(self, process: SlotProcess, what: str, now: float) -> None:
-        if what == "take_back":
-            self._take_back_end(process, now)
+        if what == "recall":
+            self._finish_recall(process, now)
         elif what.startswith("peek"):
             query = int(what[5:])
             if query in process.peeks:
                 self.answer_peek(query, True, process.peeks.pop(query), b"")
-        elif what == "kill %d" % (process.held[0][0] if process.held else 0):
+        elif what == "kill %d" % (process.assigned[0][0] if process.assigned else 0):
             process.kill_all()
 
-    def _take_back_end(self, process: SlotProcess, now: float) -> None:
+    def _finish_recall(self, process: SlotProcess, now: float) -> None:
         self._receive(process, now)
         try:
             items = process.unflushed(now)
@@ -314,36 +322,36 @@ class SlotPool:
             return
         if items:
             self._finished(process, items, now)
-        count = process.take_back_end()
+        count = process.finish_recall()
         if count < 0:
-            self._timers.append((now + TAKE_BACK_WAIT_S, process.number, "take_back"))
+            self._timers.append((now + RECALL_WAIT_S, process.number, "recall"))
         else:
             self.machine.slot_returned(process.number, count, now)
 
     def _sample(self, now: float) -> None:
-        """Memory of what has run for a while, and output that grows without bound."""
-        all_of_them = now >= self._unlimited_sampled_at + SAMPLE_UNLIMITED_S
-        if all_of_them:
+        """Check memory of running attempts, and output that grows without bound."""
+        check_all = now >= self._unlimited_sampled_at + SAMPLE_UNLIMITED_S
+        if check_all:
             self._unlimited_sampled_at = now
         busy = flooded = False
         for process in list(self.processes.values()):
-            if not process.held:
+            if not process.assigned:
                 continue
             busy = True
-            if now - process.begun_at < SAMPLE_S / 2 or not process.pid():
+            if now - process.started_at < SAMPLE_S / 2 or not process.pid():
                 continue
             flooded = self._bound_output(process) or flooded
-            limit = process.held[0][1].amount("memory")
-            if limit > 0 or (all_of_them and process.runs_executable()):
+            limit = process.assigned[0][1].amount("memory")
+            if limit > 0 or (check_all and process.runs_executable()):
                 used = resident_bytes(process.pid())
                 process.peak_bytes = max(process.peak_bytes, used)
                 if 0 < limit < used:
-                    self.machine.over_limit(process.number, _too_much_memory(used, limit, process.kept_bytes), now)
+                    self.machine.over_limit(process.number, _memory_failure(used, limit, process.inherited_bytes), now)
         self._next_sample = now + (SAMPLE_FLOODED_S if flooded else SAMPLE_S) if busy else NEVER
 
     @staticmethod
     def _bound_output(process: SlotProcess) -> bool:
-        """Output of calls goes to files in memory: give back the middle, which would be dropped anyway. Whether there was any."""
+        """Free the middle of large outputs, which would be dropped anyway: calls write to files in memory. Return whether there was any."""
         flooded = False
         for stream, output in enumerate(process.outputs):
             size = os.fstat(output).st_size
@@ -355,12 +363,12 @@ class SlotPool:
                 flooded = True
         return flooded
 
-    def _look_for_stopped(self, now: float) -> None:
-        """A slot that somebody stopped (SIGSTOP) does nothing and says nothing: after a while it is replaced."""
+    def _replace_stopped(self, now: float) -> None:
+        """Kill slots that were stopped (SIGSTOP) for a while: they do nothing and report nothing."""
         busy = False
         for process in list(self.processes.values()):
-            busy = busy or bool(process.held)
-            if not process.held or process.killing:
+            busy = busy or bool(process.assigned)
+            if not process.assigned or process.killing:
                 continue
             if "T" not in (state_of(process.pid()) if process.pid() else "", state_of(process.process.pid)):
                 process.stopped_since = None
@@ -368,22 +376,22 @@ class SlotPool:
                 process.stopped_since = now
             elif now - process.stopped_since >= self.stopped_s:
                 process.kill_all()
-        self._next_state_look = now + min(STATE_S, self.stopped_s / 2) if busy else NEVER
+        self._next_state_check = now + min(STATE_S, self.stopped_s / 2) if busy else NEVER
 
-    # --- the end ------------------------------------------------------------------------------------------------------------------
+    # --- shutdown -----------------------------------------------------------------------------------------------------------------
 
     def kill_busy(self) -> None:
         for process in self.processes.values():
-            if process.held:
+            if process.assigned:
                 process.kill_all()
 
     def end(self) -> None:
-        """Idle slots may clean up; what is not gone after a while is killed."""
+        """Let idle slots clean up; kill those that are not gone in time."""
         waiting = [*self.processes.values(), *self._spare]
         for process in waiting:
-            if not process.held:
+            if not process.assigned:
                 process.order(QUIT)
-        give_up_at = time.monotonic() + QUIT_PATIENCE_S
+        give_up_at = time.monotonic() + QUIT_TIMEOUT_S
         pause_s = 0.001
         while waiting and time.monotonic() < give_up_at:
             waiting = [process for process in waiting if not _has_ended(process)]
@@ -403,11 +411,11 @@ def _has_ended(process: SlotProcess) -> bool:
     return bool(pid)
 
 
-def _nobody(query: int, known: bool, offset: int, data: bytes) -> None:
-    """Until the host says who answers."""
+def _ignore(query: int, known: bool, offset: int, data: bytes) -> None:
+    """Called before the agent loop is connected."""
 
 
-def _too_much_memory(used: int, limit: float, kept: int) -> Failure:
+def _memory_failure(used: int, limit: float, kept: int) -> Failure:
     if kept > limit / 2:
         message = "the process it ran in had kept %s from earlier calls; with it that became more than its %s"
         return ["slot-lost", "worker", message % (_megabytes(kept), _megabytes(limit))]
@@ -418,13 +426,17 @@ def _megabytes(size: float) -> str:
     return "%.0f MiB" % (size / (1 << 20))
 
 
-def _why_it_gave_up(process: SlotProcess) -> Failure:
+def _give_up_failure(process: SlotProcess) -> Failure:
     if process.gave_up() == BROKEN:
-        return ["slot-lost", "worker", "a call broke the Python process it ran in, so that it could not go on (%s)" % process.complaint()]
-    return ["spawn", "worker", "this worker could not start it: %s" % process.complaint()]
+        return [
+            "slot-lost",
+            "worker",
+            "a call broke the Python process it ran in, so that it could not go on (%s)" % process.last_error_line(),
+        ]
+    return ["spawn", "worker", "this worker could not start it: %s" % process.last_error_line()]
 
 
-def _cause_of_death(status: int, executable: bool, stopped_since: Any) -> Failure:
+def _death_failure(status: int, executable: bool, stopped_since: Any) -> Failure:
     if stopped_since is not None:
         return ["slot-lost", "worker", "the process it ran in was stopped (SIGSTOP) and was replaced"]
     if os.WIFSIGNALED(status):

@@ -1,4 +1,4 @@
-"""The agent's side of one slot process: start it, feed it, read its reports, end it. Nothing here blocks."""
+"""Runs one slot process from the agent's side: starts it, assigns attempts, reads its reports, ends it. Nothing here blocks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from ...portable.wire.frames import MAX_BODY
 from ..slots.output_capture import OUTPUT_CAP, read_head_and_tail
 from ..slots.output_upload import MARK
 from ..slots.shared_page import (
-    CONDEMNED,
     GAVE_UP,
     INTENT,
     KILL,
@@ -31,6 +30,7 @@ from ..slots.shared_page import (
     REPORT,
     SPEC,
     STARTED,
+    STOP_ATTEMPT,
     TASK,
     TERMINATE,
     TIME_IS_UP,
@@ -50,11 +50,11 @@ COMPLAINT_BYTES = 4000
 
 
 class SlotBroken(Exception):
-    """The slot sends what no slot sends: user code has got hold of its channel."""
+    """The slot violated the protocol: user code has accessed its channel."""
 
 
 class SlotReportReader:
-    """Reports as they come in; a large payload is received where it stays."""
+    """Splits received bytes into reports; a large payload is received into its own buffer."""
 
     def __init__(self) -> None:
         self._buffer = bytearray(BUFFER_BYTES)
@@ -65,7 +65,7 @@ class SlotReportReader:
         self._filled = 0
 
     def receive(self, channel: socket.socket) -> Tuple[List[Report], bool]:
-        """What one reading brought, and whether the channel is still open. BlockingIOError: there is nothing now."""
+        """Return the reports of one read, and whether the channel is still open. BlockingIOError: nothing to read now."""
         if self._large is not None:
             count = channel.recv_into(memoryview(self._large)[self._filled :])
             self._filled += count
@@ -104,19 +104,19 @@ class SlotReportReader:
 
 
 class SlotProcess:
-    """One slot and its keeper. ``held``: what it was given and has not reported, with sequence numbers, in order."""
+    """One slot and its monitor process. ``assigned``: attempts without a report, with sequence numbers, in order."""
 
     def __init__(self, number: int, settings: Dict[str, Any]) -> None:
         self.number = number
-        self.held: Deque[Tuple[int, Attempt]] = deque()
-        self.begun_at = 0.0
+        self.assigned: Deque[Tuple[int, Attempt]] = deque()
+        self.started_at = 0.0
         self.peak_bytes = 0
-        self.kept_bytes = 0
-        """What earlier calls had left in memory when the present ones were given."""
+        self.inherited_bytes = 0
+        """Memory that earlier calls had left when the present attempts were assigned."""
         self.killing = False
         self._open = True
         self.peeks: Dict[int, int] = {}
-        """Queries that the slot shall answer, with the offset asked for."""
+        """Open peeks that the slot answers, with their offsets."""
         self.stopped_since: Optional[float] = None
         self.punched_to = [0, 0]
         self.reader = SlotReportReader()
@@ -129,22 +129,22 @@ class SlotProcess:
             os.mkdir(self.scratch, 0o700)
             ours.callback(os.rmdir, self.scratch)
             self.outputs = (_append_file("stdout", ours), _append_file("stderr", ours))
-            cell = memory_file("cell")
-            theirs.callback(os.close, cell)
-            self.cell = SharedPage(cell)
-            ours.callback(self.cell.close)
+            page = memory_file("cell")
+            theirs.callback(os.close, page)
+            self.page = SharedPage(page)
+            ours.callback(self.page.close)
             self.channel, channel = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
             ours.callback(self.channel.close)
             theirs.callback(channel.close)
             for end in (self.channel, channel):
                 end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BUFFER)
             self.channel.setblocking(False)
-            self.process = self._spawn(settings, channel.fileno(), cell)
+            self.process = self._spawn(settings, channel.fileno(), page)
             ours.pop_all()
 
-    def _spawn(self, settings: Dict[str, Any], channel: int, cell: int) -> subprocess.Popen[bytes]:
-        told = {
-            "descriptors": {"channel": channel, "cell": cell},
+    def _spawn(self, settings: Dict[str, Any], channel: int, page: int) -> subprocess.Popen[bytes]:
+        slot_settings = {
+            "descriptors": {"channel": channel, "cell": page},
             "agent": os.getpid(),
             "worker": settings["worker"],
             "bundle": settings["bundle"],
@@ -155,21 +155,21 @@ class SlotProcess:
             "outbox": settings.get("outbox", ""),
         }
         return subprocess.Popen(
-            [sys.executable, settings["bundle"], "slot", json.dumps(told)],
+            [sys.executable, settings["bundle"], "slot", json.dumps(slot_settings)],
             stdin=subprocess.DEVNULL,
             stdout=self.outputs[0],
             stderr=self.outputs[1],
-            pass_fds=(channel, cell),
+            pass_fds=(channel, page),
             start_new_session=True,
             cwd=self.scratch,
         )
 
-    # --- feeding ------------------------------------------------------------------------------------------------------------------
+    # --- orders -------------------------------------------------------------------------------------------------------------------
 
-    def give(self, attempts: Sequence[Attempt], now: float) -> None:
-        if not self.held:
-            self.begun_at = now
-            self.kept_bytes = resident_bytes(self.pid()) if attempts[0].amount("memory") > 0 and self.pid() else 0
+    def assign(self, attempts: Sequence[Attempt], now: float) -> None:
+        if not self.assigned:
+            self.started_at = now
+            self.inherited_bytes = resident_bytes(self.pid()) if attempts[0].amount("memory") > 0 and self.pid() else 0
         pieces: List[Any] = []
         size = 0
         for attempt in attempts:
@@ -185,7 +185,7 @@ class SlotProcess:
                 )
                 size += len(text) + len(spec.code)
             self._sequence += 1
-            self.held.append((self._sequence, attempt))
+            self.assigned.append((self._sequence, attempt))
             payload = attempt.payload
             length = len(payload)
             pieces.append(ORDER.pack(TASK, self._sequence, spec.number, attempt.attempt, attempt.task, attempt.amount("cores"), length))
@@ -204,13 +204,13 @@ class SlotProcess:
         self.flush()
 
     def order(self, what: int, body: bytes = b"") -> None:
-        """About the attempt that runs now."""
-        sequence = self.held[0][0] if self.held else 0
+        """Send an order about the running attempt."""
+        sequence = self.assigned[0][0] if self.assigned else 0
         self.outgoing.append(memoryview(ORDER.pack(what, sequence, 0, 0, 0, 0.0, len(body)) + body))
         self.flush()
 
     def flush(self) -> bool:
-        """Write what can be written now; whether all is written."""
+        """Write without blocking; return whether everything is written."""
         outgoing = self.outgoing
         while outgoing:
             try:
@@ -218,7 +218,7 @@ class SlotProcess:
             except BlockingIOError:
                 return False
             except OSError:
-                # It is dying; what it has not started goes back to the queue when its death is noticed.
+                # It is dying; attempts it has not started return to the queue when its death is noticed.
                 outgoing.clear()
                 return True
             if count == len(outgoing[0]):
@@ -230,7 +230,7 @@ class SlotProcess:
     # --- reports ------------------------------------------------------------------------------------------------------------------
 
     def receive(self, now: float) -> Tuple[List[Item], List[Report]]:
-        """Items for the machine, and answers to peeks. BlockingIOError: nothing now. ``is_open``: whether more may come."""
+        """Return results for the machine, and answers to peeks. BlockingIOError: nothing now. ``is_open``: whether more may come."""
         try:
             reports, self._open = self.reader.receive(self.channel)
         except BlockingIOError:
@@ -243,7 +243,7 @@ class SlotProcess:
     def _sort(self, reports: Sequence[Report], now: float) -> Tuple[List[Item], List[Report]]:
         items: List[Item] = []
         peeked: List[Report] = []
-        held = self.held
+        assigned = self.assigned
         for report in reports:
             sequence, wall_us, cpu_us, rss_kib, failure, payload = report
             if sequence == PEEKED:
@@ -251,80 +251,80 @@ class SlotProcess:
                 continue
             if sequence <= self._delivered:
                 continue
-            if not held or held[0][0] != sequence or (wall_us | cpu_us) >> 53:
+            if not assigned or assigned[0][0] != sequence or (wall_us | cpu_us) >> 53:
                 raise SlotBroken("a report about %d was not expected" % sequence)
-            _, attempt = held.popleft()
+            _, attempt = assigned.popleft()
             self._delivered = sequence
             peak_kib = max(rss_kib, self.peak_bytes >> 10)
             self.peak_bytes = 0
             item: Item = (_read_failure(failure), wall_us, cpu_us, peak_kib, payload)
             items.append((*item, []) if attempt.spec.kind == "exec" and begins_with(payload, MARK) else item)
         if items:
-            self.begun_at = now
+            self.started_at = now
             self.punched_to = [0, 0]
         return items, peeked
 
     def unflushed(self, now: float) -> List[Item]:
-        """Items that the slot has finished and not flushed; nothing if it moves while we look."""
-        words = self.cell.words
+        """Results that the slot has not flushed yet; none if it is active while we read."""
+        words = self.page.words
         before = (words[OUTBOX_LENGTH], words[STARTED])
-        reports = self.cell.left_in_outbox()
+        reports = self.page.unflushed_reports()
         if before != (words[OUTBOX_LENGTH], words[STARTED]):
             return []
         return self._sort(reports, now)[0]
 
-    def take_back_begin(self) -> None:
-        self.cell.skip(int(self.cell.words[STARTED]) + 1, self._sequence)
+    def begin_recall(self) -> None:
+        self.page.skip(int(self.page.words[STARTED]) + 1, self._sequence)
 
-    def take_back_end(self) -> int:
-        """How many of the last given it will not start; -1: not known yet."""
-        words = self.cell.words
+    def finish_recall(self) -> int:
+        """Number of attempts at the end that it will not start; -1: not known yet."""
+        words = self.page.words
         started = words[STARTED]
         if words[INTENT] != started:
             return -1
         count = 0
-        while self.held and self.held[-1][0] > started:
-            self.held.pop()
+        while self.assigned and self.assigned[-1][0] > started:
+            self.assigned.pop()
             count += 1
         return count
 
-    def begun(self) -> int:
-        """How many of those it holds it has started."""
-        started = self.cell.words[STARTED]
-        return sum(1 for sequence, _ in self.held if sequence <= started)
+    def started(self) -> int:
+        """Number of assigned attempts that it has started."""
+        started = self.page.words[STARTED]
+        return sum(1 for sequence, _ in self.assigned if sequence <= started)
 
     def running(self) -> bool:
-        """Whether the first of those it holds has started."""
-        return bool(self.held) and self.held[0][0] <= self.cell.words[STARTED]
+        """Whether the first assigned attempt has started."""
+        return bool(self.assigned) and self.assigned[0][0] <= self.page.words[STARTED]
 
     def pid(self) -> int:
-        """Of the slot proper; 0 until it is up."""
-        return int(self.cell.words[PID])
+        """The pid of the slot itself; 0 until it is up."""
+        return int(self.page.words[PID])
 
     def gave_up(self) -> int:
         """LIMITED, BROKEN, or 0 if it ended for another reason."""
-        return int(self.cell.words[GAVE_UP])
+        return int(self.page.words[GAVE_UP])
 
     # --- ending -------------------------------------------------------------------------------------------------------------------
 
     def runs_executable(self) -> bool:
-        return bool(self.held) and self.held[0][1].spec.kind == "exec"
+        return bool(self.assigned) and self.assigned[0][1].spec.kind == "exec"
 
     def terminate(self) -> None:
         if self.runs_executable():
             self.order(TERMINATE)
-        elif self.held and self.pid():
-            self.cell.words[CONDEMNED] = self.held[0][0]
+        elif self.assigned and self.pid():
+            self.page.words[STOP_ATTEMPT] = self.assigned[0][0]
             signal_all([self.pid()], TIME_IS_UP)
             signal_all(descendants_of(self.pid()), signal.SIGTERM)
 
     def warn(self, number: int) -> None:
-        """The program that was started gets it, and nobody below it: it knows whom to tell."""
+        """Send a signal to the started program only; it knows which of its children to inform."""
         if self.runs_executable() and self.running():
             signal_all(children_of(self.pid()), number)
 
     def kill_task(self) -> None:
-        """With force. An executable dies alone; a call takes its slot with it, which the keeper sees to."""
+        """Kill the running attempt. An executable dies alone; a call takes its slot with it, which the monitor process handles."""
         if self.runs_executable():
             self.order(KILL)
         else:
@@ -332,18 +332,18 @@ class SlotProcess:
             signal_all([self.process.pid], signal.SIGTERM)
 
     def kill_all(self) -> None:
-        """With more force: when the keeper does not do it."""
+        """Kill everything, for when the monitor process does not."""
         self.killing = True
         signal_all([self.process.pid, *descendants_of(self.process.pid)], signal.SIGKILL)
 
-    def complaint(self) -> str:
-        """The last line it wrote to its standard error."""
+    def last_error_line(self) -> str:
+        """The last line of its standard error."""
         first = max(0, os.fstat(self.outputs[1]).st_size - COMPLAINT_BYTES)
-        said = os.pread(self.outputs[1], COMPLAINT_BYTES, first).decode("utf-8", "replace").strip().splitlines()
-        return said[-1] if said else "no reason was given"
+        lines = os.pread(self.outputs[1], COMPLAINT_BYTES, first).decode("utf-8", "replace").strip().splitlines()
+        return lines[-1] if lines else "no reason was given"
 
     def peek(self, query: int, stream: int, offset: int) -> Optional[Tuple[int, bytes]]:
-        """Offset and bytes; None if the slot itself will answer."""
+        """Offset and bytes of output; None if the slot itself will answer."""
         if self.runs_executable() and not self.running():
             return offset, b""
         if self.runs_executable():
@@ -352,8 +352,8 @@ class SlotProcess:
             return None
         return offset, os.pread(self.outputs[0 if stream == 1 else 1], 1 << 20, offset)
 
-    def last_words(self) -> bytes:
-        """The payload for a call that took its slot with it: what it had written."""
+    def output_payload(self) -> bytes:
+        """The payload of a call that took its slot with it: its output."""
         texts = [read_head_and_tail(output, os.fstat(output).st_size, OUTPUT_CAP) for output in self.outputs]
         (out, out_dropped), (error, error_dropped) = texts
         meta = {"type": "", "message": "", "traceback": "", "stdout_dropped": out_dropped, "stderr_dropped": error_dropped}
@@ -365,7 +365,7 @@ class SlotProcess:
     def close(self) -> None:
         self._open = False
         self.channel.close()
-        self.cell.close()
+        self.page.close()
         for output in self.outputs:
             os.close(output)
 
@@ -386,5 +386,5 @@ def _read_failure(text: bytes) -> Optional[Failure]:
         cause, blame, message = json.loads(text)
     except (ValueError, TypeError):
         raise SlotBroken("a report that cannot be read") from None
-    # Half a surrogate pair, from some file name perhaps, would make the frame unreadable for the master.
+    # Half a surrogate pair, perhaps from a file name, would make the frame unreadable for the master.
     return [str(part).encode("utf-8", "replace").decode("utf-8") for part in (cause, blame, message)]

@@ -1,4 +1,4 @@
-"""The overlay: the agents of a site as peers that find contents, reach all of them at once, and choose one that speaks for the site.
+"""Names the parts of the pure peer overlay: agents of a site find contents, send broadcasts and elect a site master.
 
-Pure. ``peer.py`` is the machine that a host drives; all else here are parts of it.
+A host drives ``SiteMember``; the other modules are its parts.
 """

@@ -1,20 +1,19 @@
-"""One message to all peers of a site, and one answer out of all of theirs, through a tree that is made as the message goes.
+"""Sends one message to all peers of a site through a tree and combines the answers.
 
-Who has to tell a region of the id space (all ids that begin as its own id does, for so many bits) divides it into eight by the next three
-bits, and gives each part that is not empty to one peer in it. So nobody sends to more than eight, however large the site is. The part that
-the sender itself is in goes to another peer there, with the names of those above who need not be told: they told it.
+A region is all ids that share a prefix. A peer responsible for a region divides it into eight by the next three bits and delegates each
+non-empty part to one peer in it. So no peer sends to more than eight, however large the site is. The part that contains the sender goes to
+another peer there, with the ids of those above that need not be reached, because they sent the message.
 
-Whoever takes a part says so at once, and answers when all of its own parts have, or when its time is over; it gives its parts less time
-than it has itself. A peer that does not take a part, dies, or does not answer in its time is replaced by another one of that part, which is
-answered at once by all that have been told already. Of a part only the answer of the last peer that was given it counts: so nobody is
-counted twice.
+A peer acknowledges a part at once, and answers when all of its own parts have answered, or when its time is over; it gives its parts less
+time than it has itself. A peer that refuses a part, dies, or does not answer in time is replaced by another peer of that part, which gets
+an immediate answer from all that were reached already. Only the answer of the last peer of a part counts, so no peer is counted twice.
 
-What holds: in a settled network every peer is told once and counted once. If some die meanwhile, all that live are told and counted, if
-those that died are missed (no answer within ``timeout_s``, or a lost connection) while there is time left; in any case the answer is there
-in time.
+Guarantees: in a settled network every peer is reached once and counted once. If some die meanwhile, all live peers are reached and counted,
+provided the deaths are noticed (no answer within ``timeout_s``, or a lost connection) while there is time left. The answer is always in
+time.
 
 A part of ``peer.py``, which lists inputs and effects. Messages
-    ["spread", number, name, origin, length, above, seconds, wanted, payload]   answer: whether it was taken
+    ["spread", number, name, origin, length, above, seconds, wanted, payload]   answer: whether it was accepted
     ["gathered", name, length, above, count, result]
 """
 
@@ -27,7 +26,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
 
 from .contacts import (
     BITS,
-    MOST_NUMBER,
+    MAX_NUMBER,
     NEVER,
     Contact,
     Effect,
@@ -41,28 +40,28 @@ from .contacts import (
 from .kademlia import Kademlia
 
 Combine = Callable[[Any, List[Any]], Any]
-"""(payload, [answer, …]) -> one answer. Answers are those of peers, or what this made of some."""
+"""(payload, [answer, …]) -> one answer. Each answer is that of a peer, or already a combination."""
 Part = Tuple[int, Tuple[int, ...]]
-"""(how many bits of our own id begin all ids of the region, who above is in it)"""
+"""(length of the prefix, which is that of our own id; peers above that are in the region)"""
 
 SPLIT_BITS = 3
-SHARE = 0.7
-"""So much of the time one has is given to those below."""
-PATIENCE = 0.8
-"""So much of it one waits for them; what is left is for a second try with another peer."""
-REMEMBER = 10.0
-"""So many times its time a broadcast is remembered with all that was answered, for those above who have more time."""
+CHILD_SHARE = 0.7
+"""Share of the remaining time that is given to the peers below."""
+WAIT_SHARE = 0.8
+"""Share of the remaining time spent waiting for them; the rest is for a second try with another peer."""
+REMEMBER_FACTOR = 10.0
+"""A broadcast is remembered with its answers for this multiple of its time, for those above that have more time."""
 FORGET: Part = (-1, ())
-MOST_DUTIES = 64
-MOST_ABOVE = 64
-MOST_SECONDS = 3600.0
-MOST_NAME = 64
+MAX_DUTIES = 64
+MAX_ABOVE = 64
+MAX_SECONDS = 3600.0
+MAX_NAME = 64
 
 
 class BroadcastRegion:
-    """An eighth of what a peer has to tell, and who was given it."""
+    """One eighth of a region, and the peer it was delegated to."""
 
-    __slots__ = ("prefix", "length", "part", "delegate", "due", "tried", "looked", "closed", "count", "result")
+    __slots__ = ("prefix", "length", "part", "delegate", "due", "asked", "searched", "closed", "count", "result")
 
     def __init__(self, prefix: int, length: int) -> None:
         self.prefix = prefix
@@ -70,8 +69,8 @@ class BroadcastRegion:
         self.part: Part = (length, ())
         self.delegate: Optional[Contact] = None
         self.due = NEVER
-        self.tried: Set[int] = set()
-        self.looked = False
+        self.asked: Set[int] = set()
+        self.searched = False
         self.closed = False
         self.count = 0
         self.result: Any = None
@@ -81,7 +80,7 @@ class BroadcastRegion:
 
 
 class RelayDuty:
-    """A region this peer was given: whom to answer, and what is expected from whom."""
+    """A region this peer is responsible for: whom to answer, and which parts are open."""
 
     def __init__(self, part: Part) -> None:
         self.part = part
@@ -92,28 +91,28 @@ class RelayDuty:
 
 
 class BroadcastState:
-    """A broadcast as one peer knows it."""
+    """One broadcast, as this peer knows it."""
 
-    def __init__(self, name: str, origin: Contact, wanted: bool, payload: Any) -> None:
+    def __init__(self, name: str, origin: Contact, wants_answer: bool, payload: Any) -> None:
         self.name = name
         self.origin = origin
-        self.wanted = wanted
-        """Whether the host is to answer."""
+        self.wants_answer = wants_answer
+        """Whether the host must answer."""
         self.payload = payload
-        self.answered = not wanted
+        self.answered = not wants_answer
         self.answer: Any = None
         self.duties: Dict[Part, RelayDuty] = {}
         self.over = False
-        """Only its name is remembered."""
+        """Whether only its name is remembered."""
 
 
 class Broadcast:
-    """See the head of this file. ``deliver(told, now)`` is called once for each broadcast, that of this peer itself too, and
-    ``gathered(told, count, result)`` at the end of those of this peer."""
+    """Broadcasts of this peer and of others. ``deliver(state, now)`` is called once for each broadcast, also for our own, and
+    ``gathered(state, count, result)`` at the end of our own."""
 
     def __init__(self, kademlia: Kademlia, combine: Combine, random: Random, effects: List[Effect]) -> None:
-        self.deliver: Callable[[BroadcastState, float], None] = lambda told, now: None
-        self.gathered: Callable[[BroadcastState, int, Any], None] = lambda told, count, result: None
+        self.deliver: Callable[[BroadcastState, float], None] = lambda state, now: None
+        self.gathered: Callable[[BroadcastState, int, Any], None] = lambda state, count, result: None
         self._kademlia = kademlia
         self._me = kademlia.me
         self._combine = combine
@@ -126,139 +125,139 @@ class Broadcast:
     def deadline(self) -> float:
         return self._agenda[0][0] if self._agenda else NEVER
 
-    # --- the message goes down ------------------------------------------------------------------------------------------------------
+    # --- sending down the tree ------------------------------------------------------------------------------------------------------
 
-    def spread(self, payload: Any, seconds: float, wanted: bool, now: float) -> str:
-        told = BroadcastState("%016x" % self._random.getrandbits(64), self._me, wanted, payload)
-        self._remember(told, seconds, now)
-        self._take(told, (0, ()), seconds, None, now)
-        return told.name
+    def spread(self, payload: Any, seconds: float, wants_answer: bool, now: float) -> str:
+        state = BroadcastState("%016x" % self._random.getrandbits(64), self._me, wants_answer, payload)
+        self._remember(state, seconds, now)
+        self._take(state, (0, ()), seconds, None, now)
+        return state.name
 
     def on_spread(self, sender: Contact, message: Sequence[Any], now: float) -> None:
         number = read_number(message)
-        _, name, origin, length, above, seconds, wanted, payload = read_fields(message, 8)
-        if type(name) is not str or len(name) > MOST_NAME or type(wanted) is not bool:
+        _, name, origin, length, above, seconds, wants_answer, payload = read_fields(message, 8)
+        if type(name) is not str or len(name) > MAX_NAME or type(wants_answer) is not bool:
             raise MalformedMessage("not a broadcast: %.80r" % (message,))
         part = read_part(length, above)
-        told = self._known.get(name)
-        new = BroadcastState(name, Contact.read(origin), wanted, payload) if told is None else told
-        seconds = min(read_seconds(seconds), MOST_SECONDS)
-        taken = not new.over and (part in new.duties or len(new.duties) < MOST_DUTIES)
+        state = self._known.get(name)
+        new = BroadcastState(name, Contact.read(origin), wants_answer, payload) if state is None else state
+        seconds = min(read_seconds(seconds), MAX_SECONDS)
+        taken = not new.over and (part in new.duties or len(new.duties) < MAX_DUTIES)
         self._kademlia.requests.answer(sender, number, [taken])
-        if told is None:
+        if state is None:
             self._remember(new, seconds, now)
         if taken:
             self._take(new, part, seconds, sender, now)
 
-    def _remember(self, told: BroadcastState, seconds: float, now: float) -> None:
-        self._known[told.name] = told
-        heappush(self._agenda, (now + REMEMBER * seconds, told.name, FORGET))
-        if len(self._known) > self._kademlia.tuning.most_broadcasts:
+    def _remember(self, state: BroadcastState, seconds: float, now: float) -> None:
+        self._known[state.name] = state
+        heappush(self._agenda, (now + REMEMBER_FACTOR * seconds, state.name, FORGET))
+        if len(self._known) > self._kademlia.tuning.max_broadcasts:
             self._known.popitem(last=False)
-        self.deliver(told, now)
+        self.deliver(state, now)
 
-    def _take(self, told: BroadcastState, part: Part, seconds: float, parent: Optional[Contact], now: float) -> None:
-        duty = told.duties.get(part)
+    def _take(self, state: BroadcastState, part: Part, seconds: float, parent: Optional[Contact], now: float) -> None:
+        duty = state.duties.get(part)
         new = duty is None
         if duty is None:
-            duty = told.duties[part] = RelayDuty(part)
+            duty = state.duties[part] = RelayDuty(part)
             duty.regions = self._divide(part[0])
         if parent is not None:
             duty.parents[parent.node] = parent
         if duty.result is not None:
-            self._answer(told, duty, duty.result)
+            self._answer(state, duty, duty.result)
             return
         if now + seconds < duty.deadline:
             duty.deadline = now + seconds
-            heappush(self._agenda, (duty.deadline, told.name, part))
+            heappush(self._agenda, (duty.deadline, state.name, part))
         for region in duty.regions if new else []:
-            self._delegate(told, duty, region, [], now)
-        self._conclude(told, duty, now)
+            self._delegate(state, duty, region, [], now)
+        self._conclude(state, duty, now)
 
     def _divide(self, length: int) -> List[BroadcastRegion]:
         deeper = min(length + SPLIT_BITS, BITS)
         mine = self._me.node >> (BITS - length) << (deeper - length)
         return [BroadcastRegion(mine | eighth, deeper) for eighth in range(1 << (deeper - length))]
 
-    def _delegate(self, told: BroadcastState, duty: RelayDuty, region: BroadcastRegion, found: List[Contact], now: float) -> None:
-        """Give the region to one in it. If none is known although there may be some, because a bucket is full or because those known are
-        gone, they are looked for, once each time."""
+    def _delegate(self, state: BroadcastState, duty: RelayDuty, region: BroadcastRegion, found: List[Contact], now: float) -> None:
+        """Delegate a part to a peer in it. If none is known although there may be some, because a bucket is full or known ones are gone,
+        search once."""
         contacts, more = self._kademlia.table.within(region.prefix, region.length)
-        spared = region.tried.union(duty.part[1], [self._me.node])
+        spared = region.asked.union(duty.part[1], [self._me.node])
         candidates = [contact for contact in [*contacts, *found] if contact.node not in spared and region.holds(contact.node)]
         left = duty.deadline - now
         if candidates and left > 0:
-            self._hand(told, duty, region, self._random.choice(candidates), now)
-        elif (more or region.tried) and not region.looked and left > 0:
-            region.looked, region.delegate, region.due = True, None, NEVER
+            self._assign(state, duty, region, self._random.choice(candidates), now)
+        elif (more or region.asked) and not region.searched and left > 0:
+            region.searched, region.delegate, region.due = True, None, NEVER
             middle = region.prefix << (BITS - region.length) | self._random.getrandbits(BITS - region.length)
-            self._kademlia.look_up(middle, lambda nodes, at: self._found(told, duty, region, nodes, at), now)
+            self._kademlia.look_up(middle, lambda nodes, at: self._found(state, duty, region, nodes, at), now)
         else:
             region.closed, region.delegate = True, None
 
-    def _found(self, told: BroadcastState, duty: RelayDuty, region: BroadcastRegion, nodes: List[Contact], now: float) -> None:
+    def _found(self, state: BroadcastState, duty: RelayDuty, region: BroadcastRegion, nodes: List[Contact], now: float) -> None:
         if not region.closed and region.delegate is None:
-            self._delegate(told, duty, region, nodes, now)
-            self._conclude(told, duty, now)
+            self._delegate(state, duty, region, nodes, now)
+            self._conclude(state, duty, now)
 
-    def _hand(self, told: BroadcastState, duty: RelayDuty, region: BroadcastRegion, contact: Contact, now: float) -> None:
+    def _assign(self, state: BroadcastState, duty: RelayDuty, region: BroadcastRegion, contact: Contact, now: float) -> None:
         left = duty.deadline - now
-        region.delegate, region.looked = contact, False
-        region.due = now + left * PATIENCE
-        region.tried.add(contact.node)
-        heappush(self._agenda, (region.due, told.name, duty.part))
+        region.delegate, region.searched = contact, False
+        region.due = now + left * WAIT_SHARE
+        region.asked.add(contact.node)
+        heappush(self._agenda, (region.due, state.name, duty.part))
         region.part = (region.length, tuple(node for node in (*duty.part[1], self._me.node) if region.holds(node)))
-        message = [told.name, told.origin.wire, *write_part(region.part), left * SHARE, told.wanted, told.payload]
+        message = [state.name, state.origin.wire, *write_part(region.part), left * CHILD_SHARE, state.wants_answer, state.payload]
 
         def then(answer: Optional[Sequence[Any]], now: float) -> None:
             if (not answer or answer[0] is not True) and region.delegate is contact and not region.closed:
-                self._delegate(told, duty, region, [], now)
-                self._conclude(told, duty, now)
+                self._delegate(state, duty, region, [], now)
+                self._conclude(state, duty, now)
 
         self._kademlia.requests.ask(contact, "spread", message, then, now)
 
-    # --- answers come up ------------------------------------------------------------------------------------------------------------
+    # --- answering up the tree ------------------------------------------------------------------------------------------------------
 
     def answer(self, name: str, answer: Any, now: float) -> None:
-        told = self._known.get(name)
-        if told is None or told.answered or told.over:
+        state = self._known.get(name)
+        if state is None or state.answered or state.over:
             return
-        told.answered, told.answer = True, answer
-        for duty in list(told.duties.values()):
-            self._conclude(told, duty, now)
+        state.answered, state.answer = True, answer
+        for duty in list(state.duties.values()):
+            self._conclude(state, duty, now)
 
     def on_gathered(self, sender: Contact, message: Sequence[Any], now: float) -> None:
         name, length, above, count, result = read_fields(message, 5)
         part = read_part(length, above)
-        read_count(count, MOST_NUMBER)
-        told = self._known.get(name) if type(name) is str else None
-        if told is None:
+        read_count(count, MAX_NUMBER)
+        state = self._known.get(name) if type(name) is str else None
+        if state is None:
             return
-        for duty in list(told.duties.values()):
+        for duty in list(state.duties.values()):
             for region in duty.regions:
                 if region.part == part and region.delegate is not None and region.delegate.node == sender.node and not region.closed:
                     region.closed, region.count, region.result = True, count, result
-            self._conclude(told, duty, now)
+            self._conclude(state, duty, now)
 
-    def _conclude(self, told: BroadcastState, duty: RelayDuty, now: float, late: bool = False) -> None:
-        """Answer those above, if all below have answered, and the host."""
-        if duty.result is not None or not late and not (told.answered and all(region.closed for region in duty.regions)):
+    def _conclude(self, state: BroadcastState, duty: RelayDuty, now: float, late: bool = False) -> None:
+        """Answer the peers above if the host and all parts have answered."""
+        if duty.result is not None or not late and not (state.answered and all(region.closed for region in duty.regions)):
             return
-        own = told.answered
+        own = state.answered
         count = own + sum(region.count for region in duty.regions)
         result = None
-        if told.wanted:
-            results = [told.answer] * own + [region.result for region in duty.regions if region.count]
-            result = self._combine(told.payload, results)
+        if state.wants_answer:
+            results = [state.answer] * own + [region.result for region in duty.regions if region.count]
+            result = self._combine(state.payload, results)
         duty.result = (count, result)
         duty.regions = []
-        self._answer(told, duty, duty.result)
-        if told.origin.node == self._me.node and duty.part == (0, ()):
-            self.gathered(told, count, result)
+        self._answer(state, duty, duty.result)
+        if state.origin.node == self._me.node and duty.part == (0, ()):
+            self.gathered(state, count, result)
 
-    def _answer(self, told: BroadcastState, duty: RelayDuty, result: Tuple[int, Any]) -> None:
-        message = ["gathered", told.name, *write_part(duty.part), *result]
-        self._effects.extend(("tell", parent, message) for parent in duty.parents.values())
+    def _answer(self, state: BroadcastState, duty: RelayDuty, result: Tuple[int, Any]) -> None:
+        message = ["gathered", state.name, *write_part(duty.part), *result]
+        self._effects.extend(("send_to_peer", parent, message) for parent in duty.parents.values())
         duty.parents = {}
 
     # --- time and deaths ------------------------------------------------------------------------------------------------------------
@@ -266,30 +265,30 @@ class Broadcast:
     def turn(self, now: float) -> None:
         while self._agenda and self._agenda[0][0] <= now:
             _, name, part = heappop(self._agenda)
-            told = self._known.get(name)
-            if told is None:
+            state = self._known.get(name)
+            if state is None:
                 continue
             if part == FORGET:
-                told.over, told.payload, told.answer, told.duties = True, None, None, {}
-            elif part in told.duties and told.duties[part].result is None:
-                self._press(told, told.duties[part], now)
+                state.over, state.payload, state.answer, state.duties = True, None, None, {}
+            elif part in state.duties and state.duties[part].result is None:
+                self._check_duty(state, state.duties[part], now)
 
-    def _press(self, told: BroadcastState, duty: RelayDuty, now: float) -> None:
+    def _check_duty(self, state: BroadcastState, duty: RelayDuty, now: float) -> None:
         if now >= duty.deadline:
-            self._conclude(told, duty, now, late=True)
+            self._conclude(state, duty, now, late=True)
             return
         for region in duty.regions:
             if not region.closed and region.due <= now:
-                self._delegate(told, duty, region, [], now)
-        self._conclude(told, duty, now)
+                self._delegate(state, duty, region, [], now)
+        self._conclude(state, duty, now)
 
     def unreachable(self, node: int, now: float) -> None:
-        for told in list(self._known.values()):
-            for duty in list(told.duties.values()):
+        for state in list(self._known.values()):
+            for duty in list(state.duties.values()):
                 for region in duty.regions:
                     if region.delegate is not None and region.delegate.node == node and not region.closed:
-                        self._delegate(told, duty, region, [], now)
-                self._conclude(told, duty, now)
+                        self._delegate(state, duty, region, [], now)
+                self._conclude(state, duty, now)
 
 
 def write_part(part: Part) -> List[Any]:
@@ -297,6 +296,6 @@ def write_part(part: Part) -> List[Any]:
 
 
 def read_part(length: Any, above: Any) -> Part:
-    if type(above) is not list or len(above) > MOST_ABOVE:
-        raise MalformedMessage("not a list of at most %d ids: %.80r" % (MOST_ABOVE, above))
+    if type(above) is not list or len(above) > MAX_ABOVE:
+        raise MalformedMessage("not a list of at most %d ids: %.80r" % (MAX_ABOVE, above))
     return read_count(length, BITS), tuple(read_id(text) for text in above)

@@ -1,4 +1,4 @@
-"""What a node keeps for others: who holds which content. Storing adds a holder to those that are known; each is forgotten in its time."""
+"""Keeps who holds which content, for other peers. Storing adds a holder; each record expires."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from typing import Any, Dict, Iterator, List, Sequence, Tuple
 from .contacts import NEVER, Contact, MalformedMessage, read_id, read_seconds
 
 SWEEPS_PER_LIFE = 20
-MOST_ROWS = 256
-"""Keys in one message."""
+MAX_ROWS = 256
+"""Maximum keys in one message."""
 
 Row = Tuple[int, List[Tuple[Contact, float]]]
-"""A key, and its holders with the seconds they are to be remembered."""
+"""A key, and its holders with their remaining seconds."""
 
 
 def write_row(key: int, holders: Sequence[Tuple[Contact, float]]) -> List[Any]:
     return ["%064x" % key, [[contact.wire, seconds] for contact, seconds in holders]]
 
 
-def read_rows(wires: Any, most_holders: int) -> List[Row]:
-    if type(wires) is not list or len(wires) > MOST_ROWS:
-        raise MalformedMessage("not a list of at most %d keys: %.80r" % (MOST_ROWS, wires))
-    return [_read_row(wire, most_holders) for wire in wires]
+def read_rows(wires: Any, max_holders: int) -> List[Row]:
+    if type(wires) is not list or len(wires) > MAX_ROWS:
+        raise MalformedMessage("not a list of at most %d keys: %.80r" % (MAX_ROWS, wires))
+    return [_read_row(wire, max_holders) for wire in wires]
 
 
-def _read_row(wire: Any, most_holders: int) -> Row:
-    if type(wire) is not list or len(wire) != 2 or type(wire[1]) is not list or len(wire[1]) > most_holders:
+def _read_row(wire: Any, max_holders: int) -> Row:
+    if type(wire) is not list or len(wire) != 2 or type(wire[1]) is not list or len(wire[1]) > max_holders:
         raise MalformedMessage("not a key with its holders: %.80r" % (wire,))
     holders = []
     for pair in wire[1]:
@@ -37,64 +37,64 @@ def _read_row(wire: Any, most_holders: int) -> Row:
 
 
 class ContentHolders:
-    """Bounded in keys and in holders of a key."""
+    """Records of holders, bounded in keys and in holders per key."""
 
-    def __init__(self, most_keys: int, most_holders: int, expire_s: float) -> None:
-        self._most_keys = most_keys
-        self._most_holders = most_holders
+    def __init__(self, max_keys: int, max_holders: int, expire_s: float) -> None:
+        self._max_keys = max_keys
+        self._max_holders = max_holders
         self._expire_s = expire_s
-        self._kept: Dict[int, OrderedDict[int, Tuple[Contact, float]]] = {}
-        """key -> node -> (contact, when it is forgotten), the latest said last"""
+        self._records: Dict[int, OrderedDict[int, Tuple[Contact, float]]] = {}
+        """key -> node -> (contact, expiry time), latest last"""
         self.sweep_at = NEVER
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self._records)
 
     def add(self, key: int, holders: Sequence[Tuple[Contact, float]], now: float) -> bool:
-        """False: no room for another key. A holder said by hearsay (of one that leaves) never shortens what itself said."""
+        """Add holders; False if there are too many keys. A record passed on by a leaving node never shortens the holder's own."""
         if not holders:
             return True
-        kept = self._kept.get(key)
-        if kept is None:
-            if len(self._kept) >= self._most_keys:
+        records = self._records.get(key)
+        if records is None:
+            if len(self._records) >= self._max_keys:
                 return False
-            kept = self._kept[key] = OrderedDict()
+            records = self._records[key] = OrderedDict()
         for contact, seconds in holders:
             until = now + min(seconds, self._expire_s)
-            before = kept.get(contact.node)
+            before = records.get(contact.node)
             if before is None or before[1] < until:
-                kept[contact.node] = (contact, until)
-                kept.move_to_end(contact.node)
-        while len(kept) > self._most_holders:
-            kept.popitem(last=False)
+                records[contact.node] = (contact, until)
+                records.move_to_end(contact.node)
+        while len(records) > self._max_holders:
+            records.popitem(last=False)
         self.sweep_at = min(self.sweep_at, now + self._expire_s / SWEEPS_PER_LIFE)
         return True
 
     def remove(self, key: int, node: int) -> None:
-        kept = self._kept.get(key)
-        if kept is not None and kept.pop(node, None) is not None and not kept:
-            del self._kept[key]
+        records = self._records.get(key)
+        if records is not None and records.pop(node, None) is not None and not records:
+            del self._records[key]
 
     def forget(self, node: int) -> None:
-        for key in [key for key, kept in self._kept.items() if node in kept]:
+        for key in [key for key, records in self._records.items() if node in records]:
             self.remove(key, node)
 
     def holders(self, key: int, now: float) -> List[Contact]:
-        """The latest first."""
-        kept = self._kept.get(key)
-        return [] if kept is None else [contact for contact, until in reversed(kept.values()) if until > now]
+        """Holders of a key, latest first."""
+        records = self._records.get(key)
+        return [] if records is None else [contact for contact, until in reversed(records.values()) if until > now]
 
     def sweep(self, now: float) -> None:
         if now < self.sweep_at:
             return
-        for key in list(self._kept):
-            kept = self._kept[key]
-            for node in [node for node, (_, until) in kept.items() if until <= now]:
-                del kept[node]
-            if not kept:
-                del self._kept[key]
-        self.sweep_at = now + self._expire_s / SWEEPS_PER_LIFE if self._kept else NEVER
+        for key in list(self._records):
+            records = self._records[key]
+            for node in [node for node, (_, until) in records.items() if until <= now]:
+                del records[node]
+            if not records:
+                del self._records[key]
+        self.sweep_at = now + self._expire_s / SWEEPS_PER_LIFE if self._records else NEVER
 
     def rows(self, now: float) -> Iterator[Row]:
-        for key, kept in self._kept.items():
-            yield key, [(contact, until - now) for contact, until in kept.values() if until > now]
+        for key, records in self._records.items():
+            yield key, [(contact, until - now) for contact, until in records.values() if until > now]

@@ -1,19 +1,21 @@
-"""Who speaks for the site: the peer that was appointed first, and when it dies, the one with the lowest id that lives.
+"""Elects the site master: the peer that was appointed first, and after its death the live peer with the lowest id.
 
-A claim is (term, node): the higher term is better, and of equal terms the lower id. A peer believes the best claim it has heard of; the one
-that believes in itself is the site's master, says so again and again to all, and stops as soon as it hears of a better claim.
+A claim is (term, node): a higher term is better, and of equal terms the lower id. A peer believes the best claim it knows. The peer that
+believes its own claim is the site master; it sends heartbeats to all and stops as soon as it learns of a better claim.
 
-When the master was silent for too long, or its connection is lost, a peer asks it once more. If there is no answer, it looks for the lowest
-id that lives: that is the node nearest to 0. If it is that itself, it claims the next term; else it tells that one, which does the same.
+When the site master was silent for too long, or its connection is lost, a peer asks it once more. Without an answer it looks up the live
+node with the lowest id, the one nearest to 0. If that is itself, it claims the next term; otherwise it informs that node, which does the
+same.
 
-What holds: in a network that had time to settle, after whatever deaths and cuts, all peers believe in the same live master, and nobody else
-believes in itself. If the last master died in a settled, uncut network, it is the lowest id that lived then; after a cut has healed, the
-best of the claims of both sides. Before anybody was appointed, nothing happens.
+Guarantees: in a network that had time to settle, after any deaths and partitions, all peers believe the same live site master, and no other
+peer believes itself. If the last site master died in a settled network without partition, the new one is the lowest id that lived then;
+after a partition has healed, it is the best claim of both sides. Nothing happens before the first appointment.
 
 A part of ``peer.py``, which lists inputs and effects. Messages
-    ["reign", number]                   answer: whether the one asked believes in itself
-    ["suspect", number, term, contact]  the master of this claim seems dead; answer: the claim that the one asked believes in: term, contact
-and the broadcast ["claim", term] of a master.
+    ["reign", number]                   answer: whether the receiver believes its own claim
+    ["suspect", number, term, contact]  the site master of this claim seems dead; answer: the claim that the receiver believes: term,
+    contact
+and the broadcast ["claim", term] of a site master.
 """
 
 from __future__ import annotations
@@ -22,20 +24,20 @@ from random import Random
 from typing import Any, List, Optional, Sequence, Tuple
 
 from .broadcast import Broadcast
-from .contacts import MOST_NUMBER, NEVER, Contact, Effect, read_count, read_fields, read_number
+from .contacts import MAX_NUMBER, NEVER, Contact, Effect, read_count, read_fields, read_number
 from .kademlia import Kademlia
 
 Claim = Tuple[int, Contact]
 
 
 class Election:
-    """See the head of this file."""
+    """What this peer believes about the site master."""
 
     def __init__(self, kademlia: Kademlia, broadcast: Broadcast, random: Random, effects: List[Effect]) -> None:
         self.term = 0
         self.master: Optional[Contact] = None
         self.deadline = NEVER
-        """When the master is to be heard again; or, if it is us, when we are to be heard."""
+        """When the site master must have been heard again; or, if it is us, when the next heartbeat is due."""
         self._kademlia = kademlia
         self._broadcast = broadcast
         self._me = kademlia.me
@@ -51,58 +53,58 @@ class Election:
     # --- claims ---------------------------------------------------------------------------------------------------------------------
 
     def claimed(self, term: int, contact: Contact, now: float, directly: bool) -> None:
-        """A claim was heard of; ``directly``: of the claimant."""
+        """Compare a claim with the believed one; ``directly``: it came from the claimant."""
         ours = (self.term, 0 if self.master is None else -self.master.node)
         if self.master is None or (term, -contact.node) > ours:
             self.term, self.master = term, contact
             self._effects.append(("master", term, contact))
-            self._heard(now)
+            self._master_alive(now)
             if self.is_mine:
-                self._beat(now)
+                self._send_heartbeat(now)
         elif directly and (term, -contact.node) == ours:
-            self._heard(now)
+            self._master_alive(now)
 
-    def _heard(self, now: float) -> None:
+    def _master_alive(self, now: float) -> None:
         if not self.is_mine:
-            self.deadline = now + self._tuning.silence_s + self._hesitation()
+            self.deadline = now + self._tuning.silence_s + self._succession_delay()
 
-    def _hesitation(self) -> float:
-        """Those that know of a lower id wait a little: most likely that one claims, and they need not do anything."""
+    def _succession_delay(self) -> float:
+        """Seconds to wait before suspecting the site master. Peers that know a lower id wait, because that peer most likely claims."""
         lowest = self._kademlia.table.nearest(0, 1)
         if lowest and lowest[0].node < self._me.node:
-            return self._tuning.beat_s * (0.5 + 0.5 * self._random.random())
+            return self._tuning.heartbeat_s * (0.5 + 0.5 * self._random.random())
         return 0.0
 
-    def _beat(self, now: float) -> None:
-        self.deadline = now + self._tuning.beat_s
-        self._broadcast.spread(["claim", self.term], self._tuning.beat_s, False, now)
+    def _send_heartbeat(self, now: float) -> None:
+        self.deadline = now + self._tuning.heartbeat_s
+        self._broadcast.spread(["claim", self.term], self._tuning.heartbeat_s, False, now)
 
-    def spoke(self, now: float) -> None:
-        """We told something to all: that shows as well that we live."""
+    def broadcast_sent(self, now: float) -> None:
+        """We sent a broadcast, which counts as a heartbeat."""
         if self.is_mine:
-            self.deadline = now + self._tuning.beat_s
+            self.deadline = now + self._tuning.heartbeat_s
 
-    def heard_of(self, origin: Contact, now: float) -> None:
-        """All were told something by this peer."""
+    def broadcast_received(self, origin: Contact, now: float) -> None:
+        """A broadcast of this peer arrived, which counts as its heartbeat."""
         if self.master is not None and origin.node == self.master.node:
-            self._heard(now)
+            self._master_alive(now)
 
     def turn(self, now: float) -> None:
         if now < self.deadline:
             return
         if self.is_mine:
-            self._beat(now)
+            self._send_heartbeat(now)
         else:
             self._suspect(now)
 
-    # --- when the master seems dead -------------------------------------------------------------------------------------------------
+    # --- suspicion and succession ---------------------------------------------------------------------------------------------------
 
     def unreachable(self, node: int, now: float) -> None:
         if self.master is not None and node == self.master.node and not self._checking:
-            self.deadline = min(self.deadline, now + self._hesitation())
+            self.deadline = min(self.deadline, now + self._succession_delay())
 
     def _suspect(self, now: float) -> None:
-        """Until this leads to something, it is tried again and again."""
+        """Ask the site master, and if it is silent, find a successor. Repeated until the claim changes."""
         self.deadline = now + self._tuning.silence_s * (0.5 + 0.5 * self._random.random())
         if self.master is None or self._checking:
             return
@@ -113,7 +115,7 @@ class Election:
             self._checking = False
             if self._believes(claim):
                 if answer and answer[0] is True:
-                    self._heard(now)
+                    self._master_alive(now)
                 else:
                     self._kademlia.look_up(0, lambda found, at: self._succeed(claim, found, at), now)
 
@@ -134,18 +136,18 @@ class Election:
                 return
             term, wire = read_fields(["answer", *answer], 2)
             if wire is not None:
-                self.claimed(read_count(term, MOST_NUMBER), Contact.read(wire), now, directly=False)
+                self.claimed(read_count(term, MAX_NUMBER), Contact.read(wire), now, directly=False)
 
         self._kademlia.requests.ask(found[0], "suspect", [claim[0], claim[1].wire], then, now)
 
     def on_suspect(self, sender: Contact, message: Sequence[Any], now: float) -> None:
         number = read_number(message)
         _, term, wire = read_fields(message, 3)
-        claim = (read_count(term, MOST_NUMBER), Contact.read(wire))
-        self.claimed(*claim, now, directly=False)  # who came after it died has never heard of it
+        claim = (read_count(term, MAX_NUMBER), Contact.read(wire))
+        self.claimed(*claim, now, directly=False)  # a peer that joined after its death does not know the claim
         self._kademlia.requests.answer(sender, number, [self.term, None if self.master is None else self.master.wire])
         if self._believes(claim) and not self.is_mine:
             self._suspect(now)
 
-    def on_reign(self, sender: Contact, message: Sequence[Any], now: float) -> None:
+    def on_master_query(self, sender: Contact, message: Sequence[Any], now: float) -> None:
         self._kademlia.requests.answer(sender, read_number(message), [self.is_mine])

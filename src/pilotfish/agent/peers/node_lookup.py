@@ -1,4 +1,4 @@
-"""One iterative lookup: who of all is nearest to a target, or who holds what is kept there."""
+"""Runs one iterative Kademlia lookup: the nodes nearest to a target, or the holders of a key."""
 
 from __future__ import annotations
 
@@ -8,19 +8,21 @@ from typing import Callable, Iterable, List, Optional, Sequence, Set, Tuple
 
 from .contacts import Contact
 
-MOST_ASKED_PER_K = 10
-"""A lookup that has asked so many times k peers is over, whatever it has: somebody is making nodes up."""
+MAX_ASKED_PER_K = 10
+"""Maximum peers asked, as a multiple of k: beyond it, a peer is inventing nodes."""
 
 
 class NodeLookup:
-    """Ask the nearest known who is nearer, until the k nearest of those that answer have all answered. Then nobody nearer is left out, if
-    every node knows all in those of its buckets that are not full, and somebody alive in the others."""
+    """Asks the nearest known nodes for nearer ones until the k nearest that answer have all answered. This finds the true nearest if every
+    node knows all nodes of its non-full buckets and some live node of the full ones."""
 
-    def __init__(self, target: int, k: int, seek: bool, enough: Tuple[int, int], then: Callable[[NodeLookup, float], None]) -> None:
+    def __init__(
+        self, target: int, k: int, wants_holders: bool, enough: Tuple[int, int], then: Callable[[NodeLookup, float], None]
+    ) -> None:
         self.target = target
-        self.seek = seek
-        """It asks for holders of a key; it is over when so many are known, or so many that keep the key answered, as ``enough`` says
-        (0, 0: it goes on to the end)."""
+        self.wants_holders = wants_holders
+        """Whether it asks for holders of a key. It ends when this many holders are known, or this many keepers of the key have answered, as
+        ``enough`` says (0, 0: it runs to the end)."""
         self.then = then
         self.holders: OrderedDict[int, Contact] = OrderedDict()
         self.over = False
@@ -29,7 +31,7 @@ class NodeLookup:
         self._ranked: List[Tuple[int, Contact]] = []
         """Candidates by distance, without those that did not answer."""
         self.known: Set[str] = set()
-        """All candidates that ever were, as they are written."""
+        """Ids of all candidates ever offered, as text."""
         self._asked: Set[int] = set()
         self._answered: Set[int] = set()
         self._keepers = 0
@@ -48,10 +50,10 @@ class NodeLookup:
                 self.holders[contact.node] = contact
 
     def next_to_ask(self, alpha: int) -> Optional[Contact]:
-        """Whom to ask now, of the k nearest; None if enough are being asked. Sets ``over`` when nothing is left to ask or wait for."""
+        """The next node to ask, of the k nearest; None if enough questions are open. Sets ``over`` when nothing is left to do."""
         holders, keepers = self._enough
         plenty = holders and (len(self.holders) >= holders or self._keepers >= keepers)
-        if plenty or len(self._asked) >= MOST_ASKED_PER_K * self._k:
+        if plenty or len(self._asked) >= MAX_ASKED_PER_K * self._k:
             self.over = True
             return None
         missing = False

@@ -1,39 +1,39 @@
-"""An agent as a peer of the others of its site: what the host tells it goes in, what is to be done comes out. No I/O, no clock, no threads.
+"""Combines Kademlia, broadcast and election into one peer: inputs in, effects out, no I/O.
 
-A host tells news with the methods below, any number of them, and then calls ``turn(now)``, which returns the effects, in order; it must
-also call ``turn`` when ``deadline`` is reached. ``now`` is any clock that never goes back, in seconds. Keys and ids are numbers of 256
-bits; on the wire they are 64 lower-case hexadecimal digits, and a contact is [id, address].
+No clock and no threads. A host calls any number of input methods, then ``turn(now)``, which returns the effects in order; it also calls
+``turn`` when ``deadline`` is reached. ``now`` is any monotonic clock in seconds. Keys and ids are 256-bit numbers; in messages they are 64
+lower-case hexadecimal digits, and a contact is [id, address].
 
 Inputs
-    bootstrap(contacts, now)        some peers of the site; may come again at any time
-    heard(sender, message, now)     one message of an authenticated peer; raises Malformed if it is not of the protocol: hang up
-    unreachable(node, now)          what was to be told to this peer, or its connection, is lost
-    find(key, now, enough)          -> query, which is answered with "holders": who holds this content? (Some may be gone.) The answer is
-                                    there when ``enough`` are known, or the three that should know them all have answered. 0: look
-                                    farther, for all that are to be found; do that if those found before are no good.
-    nearest(target, now)            -> query, which is answered with "nodes": the k nodes nearest to an id
-    publish(key, now)               -> query, which is answered with "stored": this node holds the content, until withdraw(key, now)
-    spread(payload, now, seconds, wanted)
-                                    -> name: tell this to all peers of the site, this one included; "gathered" follows within these seconds.
-                                    ``wanted``: every host is to answer
-    answer(name, answer, now)       what this host has to say to a broadcast that wants an answer; None counts as one too
-    appointed(term, contact, now)   the pool's master made this peer (maybe ourselves) the master of the site; the first has term 1. Not
-                                    heeded if a better claim is known: a higher term, or the same and a lower id
-    leave(now)                      say farewell; nothing follows, and later inputs are ignored
+    bootstrap(contacts, now)        some peers of the site; may be called again at any time
+    received(sender, message, now)  one message of an authenticated peer; raises MalformedMessage: then disconnect
+    unreachable(node, now)          a message to this peer, or its connection, is lost
+    find(key, now, enough)          -> query, answered with "holders" of this content (some may be gone). The answer comes when ``enough``
+                                    are known, or when the three nodes that should know them have answered. 0: search farther, for all
+                                    holders; use it if those found before were useless.
+    nearest(target, now)            -> query, answered with "nodes": the k nodes nearest to an id
+    publish(key, now)               -> query, answered with "stored": this node holds the content, until withdraw(key, now)
+    spread(payload, now, seconds, wants_answer)
+                                    -> name: send a broadcast to all peers of the site, this one included; "gathered" follows within these
+                                    seconds. ``wants_answer``: every host must answer
+    answer(name, answer, now)       the answer of this host to a broadcast; None counts as one too
+    appointed(term, contact, now)   the master appointed this peer (maybe ourselves) site master; the first has term 1. Ignored if a better
+                                    claim is known: a higher term, or the same and a lower id
+    leave(now)                      leave the overlay; later inputs are ignored
 
 Effects (tuples)
-    ("tell", contact, message)      send this JSON array to this peer; if that fails, say unreachable
+    ("send_to_peer", contact, message)   send this JSON array to this peer; if that fails, call unreachable
     ("holders", query, [contact, …])
     ("nodes", query, [contact, …])  nearest first
-    ("stored", query, count)        so many nodes acknowledged that they keep it in mind; 0: nobody will find it (it is tried again)
-    ("deliver", name, origin, payload, wanted)   a broadcast, once; if ``wanted``, answer it
-    ("gathered", name, count, result)   the end of a broadcast of ours: so many peers were told (and answered, if wanted), and what
-                                    ``combine`` made of their answers
-    ("master", term, contact)       this peer (maybe ourselves) is the master of the site from now on
+    ("stored", query, count)        number of nodes that keep the record; 0: no peer will find it (it is tried again)
+    ("deliver", name, origin, payload, wants_answer)   a broadcast, once
+    ("gathered", name, count, result)   the end of our broadcast: number of peers reached (and answers, if wanted), and their combined
+                                    answer
+    ("master", term, contact)       this peer (maybe ourselves) is the site master from now on
 
-``combine(payload, answers)`` makes one answer of several, on the way; it must not care for their order, must bear any
-JSON, and should bound what it makes.
-``deadline`` is the time of the next turn if nothing happens before; it is over already if there are effects to fetch.
+``combine(payload, answers)`` makes one answer of several on the way; it must not depend on their order, must accept any JSON, and should
+bound the size of its result.
+``deadline`` is the time of the next turn if no input comes before; it is in the past if there are effects.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ Handler = Callable[[Contact, Sequence[Any], float], None]
 
 
 def concatenate(payload: Any, answers: List[Any]) -> List[Any]:
-    """The plainest combination: answers are lists."""
+    """The default combination: concatenate answers that are lists."""
     return [each for answer in answers if isinstance(answer, list) for each in answer]
 
 
@@ -62,7 +62,7 @@ def topic_of(payload: Any) -> Tuple[str, Any]:
 
 
 class Peer:
-    """See the head of this file."""
+    """One peer; inputs and effects are listed in the module docstring."""
 
     def __init__(self, me: Contact, random: Random, now: float, tuning: OverlayTuning = SHIPPED, combine: Combine = concatenate) -> None:
         self.me = me
@@ -86,7 +86,7 @@ class Peer:
             "leave": lambda sender, message, now: self.unreachable(sender.node, now),
             "spread": self.broadcast.on_spread,
             "gathered": self.broadcast.on_gathered,
-            "reign": self.election.on_reign,
+            "reign": self.election.on_master_query,
             "suspect": self.election.on_suspect,
         }
 
@@ -106,22 +106,22 @@ class Peer:
         self._effects.clear()
         return effects
 
-    # --- the network ----------------------------------------------------------------------------------------------------------------
+    # --- network --------------------------------------------------------------------------------------------------------------------
 
     def bootstrap(self, contacts: Sequence[Contact], now: float) -> None:
         if not self.left:
             self.kademlia.bootstrap(contacts, now)
 
-    def heard(self, sender: Contact, message: Any, now: float) -> None:
+    def received(self, sender: Contact, message: Any, now: float) -> None:
         if self.left or sender.node == self.me.node:
             return
         if type(message) is not list or not message or type(message[0]) is not str:
             raise MalformedMessage("not a message: %.80r" % (message,))
         handler = self._handlers.get(message[0])
         if handler is None:
-            return  # of a later version, maybe
+            return  # maybe of a later version
         if message[0] != "leave":
-            self.kademlia.table.saw(sender, now)
+            self.kademlia.table.seen(sender, now)
         handler(sender, message, now)
 
     def unreachable(self, node: int, now: float) -> None:
@@ -158,11 +158,11 @@ class Peer:
     def withdraw(self, key: int, now: float) -> None:
         self.kademlia.withdraw(key, now)
 
-    # --- all of them at once --------------------------------------------------------------------------------------------------------
+    # --- broadcasts and election ----------------------------------------------------------------------------------------------------
 
-    def spread(self, payload: Any, now: float, seconds: float = 20.0, wanted: bool = True) -> str:
-        self.election.spoke(now)
-        return self.broadcast.spread(["host", payload], seconds, wanted, now)
+    def spread(self, payload: Any, now: float, seconds: float = 20.0, wants_answer: bool = True) -> str:
+        self.election.broadcast_sent(now)
+        return self.broadcast.spread(["host", payload], seconds, wants_answer, now)
 
     def answer(self, name: str, answer: Any, now: float) -> None:
         self.broadcast.answer(name, answer, now)
@@ -170,18 +170,18 @@ class Peer:
     def appointed(self, term: int, contact: Contact, now: float) -> None:
         self.election.claimed(term, contact, now, directly=False)
 
-    def _deliver(self, told: BroadcastState, now: float) -> None:
-        """Of the host's broadcasts the host is told; those of the election are ours. What is neither is of nobody."""
-        topic, content = topic_of(told.payload)
+    def _deliver(self, state: BroadcastState, now: float) -> None:
+        """Deliver broadcasts of hosts to the host and claims to the election; ignore others."""
+        topic, content = topic_of(state.payload)
         if topic == "host":
-            self.election.heard_of(told.origin, now)
-            self._effects.append(("deliver", told.name, told.origin, content, told.wanted))
-        elif topic == "claim" and type(content) is int and told.origin.node != self.me.node:
-            self.election.claimed(content, told.origin, now, directly=True)
+            self.election.broadcast_received(state.origin, now)
+            self._effects.append(("deliver", state.name, state.origin, content, state.wants_answer))
+        elif topic == "claim" and type(content) is int and state.origin.node != self.me.node:
+            self.election.claimed(content, state.origin, now, directly=True)
 
-    def _gathered(self, told: BroadcastState, count: int, result: Any) -> None:
-        if topic_of(told.payload)[0] == "host":
-            self._effects.append(("gathered", told.name, count, result))
+    def _gathered(self, state: BroadcastState, count: int, result: Any) -> None:
+        if topic_of(state.payload)[0] == "host":
+            self._effects.append(("gathered", state.name, count, result))
 
     def _combine_answers(self, payload: Any, answers: List[Any]) -> Any:
         topic, content = topic_of(payload)

@@ -1,7 +1,7 @@
-"""Questions to peers, each with a number, and what is done with the answer: or with none, if it does not come in time.
+"""Numbers questions to peers and expires them.
 
-``then(answer, now)`` is called once for each question, with the rest of the answer, or with None (also if it raises Malformed because of
-the answer). All have the same patience, so the first asked is the first to be given up, and no heap is needed.
+``then(answer, now)`` is called once for each question, with the fields of the answer, or with None (also after it raised MalformedMessage
+because of the answer). All questions have the same time-out, so they expire in the order asked and no heap is needed.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ Then = Callable[[Optional[Sequence[Any]], float], None]
 
 
 class PeerRequests:
-    """``lost(node, now)`` is told who did not answer. Numbers begin after ``first``, which differs from life to life, so that no answer to
-    an earlier one with the same id is taken."""
+    """Questions without an answer. ``lost(node, now)`` is called for a node that did not answer. Numbers begin after ``first``, which
+    differs between processes, so that no answer to an earlier process with the same id is taken."""
 
     def __init__(self, timeout_s: float, first: int, effects: List[Effect], lost: Callable[[int, float], None]) -> None:
         self._timeout_s = timeout_s
@@ -37,17 +37,17 @@ class PeerRequests:
     def ask(self, contact: Contact, kind: str, arguments: List[Any], then: Then, now: float) -> None:
         self._last += 1
         self._pending[self._last] = (now + self._timeout_s, contact.node, then)
-        self._effects.append(("tell", contact, [kind, self._last, *arguments]))
+        self._effects.append(("send_to_peer", contact, [kind, self._last, *arguments]))
 
     def answer(self, sender: Contact, question: int, arguments: List[Any]) -> None:
         if question:
-            self._effects.append(("tell", sender, ["answer", question, *arguments]))
+            self._effects.append(("send_to_peer", sender, ["answer", question, *arguments]))
 
     def on_answer(self, sender: Contact, message: Sequence[Any], now: float) -> None:
         (question,) = read_fields(message, 1)
         pending = self._pending.get(question) if type(question) is int else None
         if pending is None or pending[1] != sender.node:
-            return  # it came too late
+            return  # too late
         del self._pending[question]
         try:
             pending[2](message[2:], now)

@@ -1,7 +1,7 @@
-"""Whom a node knows: one bucket for each power of two of distance, in each at most k contacts, least recently seen first.
+"""Keeps known peers in k-buckets: one for each power of two of distance, with at most k contacts, least recently seen first.
 
-A contact gets in only by what it said itself, never by hearsay. A full bucket drops the one that was seen the longest ago, not the newest:
-pilots live about equally long, so the one seen last will be there the longest.
+A contact is added only after a message of its own, never because others name it. A full bucket drops the contact seen longest ago, not the
+newest: pilots live about equally long, so the one seen last will live longest.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from .contacts import BITS, Contact
 
 
 class RoutingTable:
-    """Distance is the exclusive or of two ids. Bucket i holds those whose distance has bit i as its highest."""
+    """Known contacts. Distance is the exclusive or of two ids; bucket i holds distances whose highest bit is i."""
 
     def __init__(self, node: int, k: int) -> None:
         self.node = node
@@ -22,7 +22,7 @@ class RoutingTable:
         self.buckets: Dict[int, OrderedDict[int, Tuple[Contact, float]]] = {}
         """index -> node -> (contact, last seen)"""
         self._indices: List[int] = []
-        """Of buckets with somebody in them, ascending: a dozen."""
+        """Indices of non-empty buckets, ascending: about a dozen."""
 
     def __len__(self) -> int:
         return sum(len(bucket) for bucket in self.buckets.values())
@@ -42,7 +42,7 @@ class RoutingTable:
     def is_full(self, index: int) -> bool:
         return len(self.buckets.get(index, ())) >= self.k
 
-    def saw(self, contact: Contact, now: float) -> None:
+    def seen(self, contact: Contact, now: float) -> None:
         index = self.index_of(contact.node)
         if index < 0:
             return
@@ -63,8 +63,8 @@ class RoutingTable:
             self._indices.remove(index)
 
     def nearest(self, target: int, count: int, but: int = -1) -> List[Contact]:
-        """The nearest to ``target``, nearest first, without ``but``. All in one bucket are nearer to it than all in the next one of this
-        walk: so only the buckets that are needed are looked at, and each is sorted by itself."""
+        """The contacts nearest to ``target``, nearest first, without ``but``. All contacts of one bucket are nearer than those of the next
+        in this walk, so only the buckets needed are read, and each is sorted by itself."""
         distance = self.node ^ target
         found: List[Contact] = []
         for index in self._by_distance(distance):
@@ -76,15 +76,15 @@ class RoutingTable:
         return found
 
     def _by_distance(self, distance: int) -> List[int]:
-        """Buckets in the order of their distance to a target that is so far from us. Going to bucket i turns bit i of the distance: where
-        it is set we come nearer, the higher the bit the more; where it is not, we go away."""
+        """Buckets by their distance to a target at this distance from us. Moving to bucket i flips bit i of the distance: where it is set
+        we come nearer, the higher the bit the more; where it is not, we move away."""
         nearer = [index for index in self._indices if distance >> index & 1]
         farther = [index for index in self._indices if not distance >> index & 1]
         nearer.reverse()
         return nearer + farther
 
     def within(self, prefix: int, length: int) -> Tuple[List[Contact], bool]:
-        """Known nodes whose ids begin with these ``length`` bits, and whether there may be others: if a bucket is full."""
+        """Known nodes whose ids begin with these ``length`` bits, and whether there may be more because a bucket is full."""
         shift = BITS - length
         index = (self.node >> shift ^ prefix).bit_length() - 1
         if index < 0:
@@ -95,11 +95,11 @@ class RoutingTable:
         contacts = [contact for bucket in buckets for contact, _ in bucket.values() if contact.node >> shift == prefix]
         return contacts, any(len(bucket) >= self.k for bucket in buckets)
 
-    def silent_since(self, moment: float) -> List[Contact]:
+    def silent_since(self, time: float) -> List[Contact]:
         silent: List[Contact] = []
         for index in self._indices:
             for contact, seen in self.buckets[index].values():
-                if seen > moment:
+                if seen > time:
                     break
                 silent.append(contact)
         return silent

@@ -1,30 +1,31 @@
-"""Matching among the agents of a site: its master is lent tasks in bulk, asks all how they like them, and gives each what suits best.
+"""Matches delegated tasks to the workers of a site.
 
-What is asked of all goes through the broadcast, with one answer that is put together on the way; only what is given goes straight to
-whom it is given. An agent says by itself when it has room again, and gets the best of what is left by what it said before, so that nobody
-waits for the next round. A gift is under way until it is acknowledged, and then it is claimed from the pool's master; one that is not
-acknowledged is given again. What was lent and is not claimed is the pool's master's own again when this site gets another master.
+The master delegates tasks in bulk to the site master. The site master announces them in a broadcast, whose combined answer says how each
+worker ranks them, and assigns each worker the best ones directly. A worker reports free resources by itself and gets the best remaining
+task by its earlier ranks, without waiting for the next round. An assignment is unacknowledged until the worker confirms it; then the site
+master claims it from the master. Without confirmation the task is assigned again. Delegated tasks that were not claimed return to the
+master when the site gets another site master.
 
-Pure, like ``peer.py``; the host of an agent drives both. Inputs
-    reigns(term, contact, now)      this peer (maybe ourselves) is the master of the site
-    lent(header, body, now)         the pool's master lends tasks: ["lend", specs, tasks] and the body of an Assign
-    dropped(items, back, now)       it wants these attempts, [task, attempt] each, back, or (not ``back``) nobody wants them any more
-    delivered(name, payload, now)   a broadcast that wants an answer came
-    gathered(result, now)           what all answered to a broadcast of ours
-    told(sender, message, now)      a message for us alone
-    has_room(free, now)             so much of everything is free here now, and nothing waits for it
-    received(sender, header, now)   these tasks were given to us
-    connected(term, now)            the pool's master can be spoken to (again); disconnected(): it cannot
+Pure, like ``peer.py``. Inputs
+    site_master_changed(term, contact, now)   this peer (maybe ourselves) is the site master
+    delegated(header, body, now)    the master delegates tasks: ["lend", specs, tasks] and the body of an Assign
+    dropped(items, back, now)       the master wants these attempts, [task, attempt] each, back, or (not ``back``) they are cancelled
+    delivered(name, payload, now)   a broadcast that wants an answer
+    gathered(result, now)           the combined answer to our broadcast
+    received(sender, message, now)  a message of one peer
+    free_changed(free, now)         free resources of this worker, after all its queued attempts
+    assignment_received(sender, header, now)   tasks were assigned to this worker
+    connected(term, now)            the master can be reached (again); disconnected(): it cannot
     unreachable(node, now)
 
 Effects (tuples)
-    ("spread", payload, seconds)    to all peers, with answers
-    ("answer", name, answer)        to a broadcast
-    ("tell", contact, message)      to one peer
-    ("give", contact, header, parts)   tasks for a peer (maybe ourselves): an Assign as it would come from the pool's master; it is to say
-                                    ``received`` to its own SiteWork
-    ("send", header)                to the pool's master
-    ("alive",)                      the pool's master was heard of, through our site's
+    ("spread", payload, seconds)    broadcast to all peers, with answers
+    ("answer", name, answer)        answer a broadcast
+    ("send_to_peer", contact, message)   send to one peer
+    ("assign", contact, header, parts)   assign tasks to a peer (maybe ourselves): an Assign as the master would send it. The receiver calls
+                                    ``assignment_received`` of its own SiteMatching.
+    ("send", header)                send to the master
+    ("alive",)                      the site master has contact with the master
 """
 
 from __future__ import annotations
@@ -37,65 +38,66 @@ from .contacts import NEVER, Contact, Effect, MalformedMessage
 from .task_backlog import BacklogTask, TaskBacklog
 
 ROUND_S = 1.0
-"""Rounds are at least so far apart."""
-NEWS_S = 3.0
-"""The same while nobody has room: they shall know what there is when they have."""
-CALL_S = 10.0
-"""If there is nothing to ask, all are called so often, to see who is there."""
+"""Minimum seconds between rounds."""
+BUSY_ROUND_S = 3.0
+"""The same while no worker has free resources: they should know the tasks before they have."""
+IDLE_ROUND_S = 10.0
+"""Seconds between rounds without new tasks, which find out who is alive."""
 ANSWER_S = 5.0
-PATIENCE_S = 20.0
-"""If nothing was gathered by then, nothing will be: all are asked again."""
-MISSED_CALLS = 2
-MOST_ANNOUNCED = 500
+ROUND_TIMEOUT_S = 20.0
+"""Seconds until a round without an answer is repeated."""
+MAX_MISSED_ROUNDS = 2
+MAX_ANNOUNCED = 500
 CLAIM_S = 1.0
-"""Claims wait so long for others to go with: nobody waits for them."""
-LOST_S = 5.0
-"""A gift that is not acknowledged for so long is given again, to anybody."""
+"""Seconds that claims are collected before they are sent: nothing waits for them."""
+ACKNOWLEDGE_TIMEOUT_S = 5.0
+"""Seconds until an unacknowledged task is assigned again, to any worker."""
 _ROUNDING = 1e-6
 
 Amounts = Dict[str, float]
 
 
 class SiteWorker:
-    """Another agent of the site, or ourselves, as its master knows it."""
+    """A worker of the site, as the site master knows it."""
 
-    __slots__ = ("contact", "worker", "free", "bases", "ranks", "specs", "missed", "under_way", "version")
+    __slots__ = ("contact", "worker", "free", "base_ranks", "ranks", "specs", "missed", "unacknowledged", "version")
 
     def __init__(self, contact: Contact, worker: str) -> None:
         self.contact = contact
         self.worker = worker
         self.free: Amounts = {}
-        self.bases: Dict[int, float] = {}
-        """Specs whose tasks it can run, and how much it likes them as such."""
+        self.base_ranks: Dict[int, float] = {}
+        """Specs whose tasks it can run, with their rank."""
         self.ranks: Dict[int, float] = {}
-        """Tasks that it likes more or less than others of their spec."""
+        """Tasks that it ranks above or below others of their spec."""
         self.specs: Dict[int, None] = {}
-        """Those that it was given."""
+        """Specs that were sent to it."""
         self.missed = 0
-        self.under_way: Dict[int, Tuple[BacklogTask, Amounts, float]] = {}
-        """What it was given and has not acknowledged, and when."""
+        self.unacknowledged: Dict[int, Tuple[BacklogTask, Amounts, float]] = {}
+        """Assigned tasks without acknowledgement: task, needs and time."""
         self.version = 0
-        """How many gifts it had received when we last heard how much room it has."""
+        """Number of tasks it had received when it last reported free resources."""
 
-    def says(self, free: Mapping[str, Any], version: int) -> None:
-        """It has so much room, not counting what is under way to it. An answer may come later than what was said after it."""
+    def update_free(self, free: Mapping[str, Any], version: int) -> None:
+        """Update free resources, less the needs of unacknowledged tasks. Reports may arrive out of order."""
         if version >= self.version:
             self.version = version
             self.free = {str(name): float(amount) for name, amount in free.items()}
-            for _, needs, _ in self.under_way.values():
-                self.take(needs)
+            for _, needs, _ in self.unacknowledged.values():
+                self.reserve(needs)
 
     @property
-    def has_room(self) -> bool:
+    def has_free(self) -> bool:
         return any(amount > _ROUNDING for amount in self.free.values())
 
-    def take(self, needs: Amounts) -> None:
+    def reserve(self, needs: Amounts) -> None:
         for name, amount in needs.items():
             self.free[name] = self.free.get(name, 0.0) - amount
 
 
 class SiteMatching:
-    """``properties`` and ``holds`` are those of this worker, for what others ask; ``ends_at``: when its time is over."""
+    """Matching at one worker, and at the site master for all. ``properties`` and ``holds`` are those of this worker; ``ends_at``: when its
+    walltime ends."""
 
     def __init__(self, me: Contact, worker: str, properties: Mapping[str, Any], holds: Mapping[str, Any], capacity: Amounts) -> None:
         self.me = me
@@ -105,327 +107,330 @@ class SiteMatching:
         self.capacity = capacity
         self.ends_at = NEVER
         self.free: Amounts = {}
-        self.gifts = 0
-        """So many tasks we were given, by whomever."""
+        self.assigned_count = 0
+        """Number of tasks assigned to this worker, by all site masters."""
         self.linked = False
-        """The pool's master can be spoken to."""
+        """Whether the master can be reached."""
         self.term = 0
-        self.master: Optional[Contact] = None
-        self.drawer = TaskBacklog()
-        self.subjects: Dict[int, SiteWorker] = {}
+        self.site_master: Optional[Contact] = None
+        self.backlog = TaskBacklog()
+        self.site_workers: Dict[int, SiteWorker] = {}
         self.effects: List[Effect] = []
         self._specs: Dict[int, Tuple[List[Any], bytes]] = {}
-        self._asking = False
+        self._round_open = False
         self._last_round = -NEVER
-        self._vouched_at = -NEVER
-        self._roomy: Dict[int, None] = {}
-        """Subjects that have something free, by their nodes."""
+        self._workers_reported_at = -NEVER
+        self._with_free: Dict[int, None] = {}
+        """Workers with free resources, by node."""
         self._needs_of: Dict[int, Amounts] = {}
-        """Of the specs that we were given tasks of."""
+        """Needs of the specs of tasks that were assigned to this worker."""
         self._claims: Dict[str, List[List[int]]] = {}
         self._claims_at = NEVER
         self._joined: Dict[str, None] = {}
         self._gone: Dict[str, None] = {}
-        self._handlers: Dict[str, Callable[[Contact, Sequence[Any], float], None]] = {"room": self._on_room, "got": self._on_got}
+        self._handlers: Dict[str, Callable[[Contact, Sequence[Any], float], None]] = {"room": self._on_free, "got": self._on_got}
 
     @property
-    def is_master(self) -> bool:
-        return self.master is not None and self.master.node == self.me.node
+    def is_site_master(self) -> bool:
+        return self.site_master is not None and self.site_master.node == self.me.node
 
     @property
     def deadline(self) -> float:
-        if not self.is_master:
+        if not self.is_site_master:
             return NEVER
         claims_at = self._claims_at if self._claims and self.linked else NEVER
-        if self._asking:
-            return min(claims_at, self._last_round + PATIENCE_S)
-        apart_s = CALL_S
-        if self.drawer.untold:
-            apart_s = ROUND_S if self._roomy or not self.subjects else NEWS_S
+        if self._round_open:
+            return min(claims_at, self._last_round + ROUND_TIMEOUT_S)
+        apart_s = IDLE_ROUND_S
+        if self.backlog.unannounced:
+            apart_s = ROUND_S if self._with_free or not self.site_workers else BUSY_ROUND_S
         return min(claims_at, self._last_round + apart_s)
 
     def turn(self, now: float) -> List[Effect]:
-        if self.is_master and self._claims and self.linked and now >= self._claims_at:
-            self._tell_claims()
+        if self.is_site_master and self._claims and self.linked and now >= self._claims_at:
+            self._send_claims()
         if now >= self.deadline:
             self._begin_round(now)
         effects, self.effects = self.effects, []
         return effects
 
     def holding(self) -> List[List[int]]:
-        """[task, attempt] of what was lent to us and is not claimed for anybody."""
-        under_way = [loan for subject in self.subjects.values() for loan, _, _ in subject.under_way.values()]
-        return [loan.row[:2] for loan in (*self.drawer.loans.values(), *under_way)]
+        """[task, attempt] of delegated tasks that are not claimed."""
+        unacknowledged = [entry for site_worker in self.site_workers.values() for entry, _, _ in site_worker.unacknowledged.values()]
+        return [entry.row[:2] for entry in (*self.backlog.tasks.values(), *unacknowledged)]
 
-    # --- who is master ----------------------------------------------------------------------------------------------------------------
+    # --- site master changes ---------------------------------------------------------------------------------------------------------
 
-    def reigns(self, term: int, contact: Contact, now: float) -> None:
-        was_master = self.is_master
-        self.master, self.term = contact, term
-        if self.is_master:
+    def site_master_changed(self, term: int, contact: Contact, now: float) -> None:
+        was_master = self.is_site_master
+        self.site_master, self.term = contact, term
+        if self.is_site_master:
             self._last_round = -NEVER
             if not was_master:
                 self._introduce(term)
         elif was_master:
             if self._claims and self.linked:
-                self._tell_claims()
-            self.drawer = TaskBacklog()
-            self.subjects.clear()
-            self._roomy.clear()
-            self._say(["reigns", 0])
-        if not self.is_master and self.free:
-            self._tell_room()
+                self._send_claims()
+            self.backlog = TaskBacklog()
+            self.site_workers.clear()
+            self._with_free.clear()
+            self._send(["reigns", 0])
+        if not self.is_site_master and self.free:
+            self._send_free()
 
     def connected(self, term: int, now: float) -> None:
-        """The pool's master may be another one than before, and knows nothing of what we did without it."""
+        """Report everything again: the master may be a new process that knows nothing of what happened without it."""
         self.linked, self.term = True, term
-        if self.is_master:
+        if self.is_site_master:
             self._introduce(term)
         else:
             if self._claims:
-                self._tell_claims()
-            if self.master is not None:
-                self._say(["reigns", 0])  # we may have been deposed while nobody could hear us
-            self._say(["loans", self.holding()])  # none, for the same reason
+                self._send_claims()
+            if self.site_master is not None:
+                self._send(["reigns", 0])  # another site master may have been elected while the master was unreachable
+            self._send(["loans", self.holding()])  # none, for the same reason
 
     def disconnected(self) -> None:
         self.linked = False
 
     def _introduce(self, term: int) -> None:
-        """All that we would have said before: some of it may have been lost, or was not believed."""
-        self._joined, self._gone = {subject.worker: None for subject in self.subjects.values()}, {}
-        self._say(["reigns", term])
+        """Report everything again: earlier messages may have been lost or rejected."""
+        self._joined, self._gone = {site_worker.worker: None for site_worker in self.site_workers.values()}, {}
+        self._send(["reigns", term])
         if self._claims:
-            self._tell_claims()
-        self._say(["loans", self.holding()])
-        self._tell_vouch()
+            self._send_claims()
+        self._send(["loans", self.holding()])
+        self._report_workers()
 
-    def _tell_claims(self) -> None:
-        self._say(["claims", [[worker, items] for worker, items in self._claims.items()]])
+    def _send_claims(self) -> None:
+        self._send(["claims", [[worker, items] for worker, items in self._claims.items()]])
         self._claims = {}
 
-    def _say(self, header: List[Any]) -> None:
+    def _send(self, header: List[Any]) -> None:
         if self.linked:
             self.effects.append(("send", header))
 
-    # --- what the master of the site does ---------------------------------------------------------------------------------------------
+    # --- duties of the site master ---------------------------------------------------------------------------------------------------
 
-    def lent(self, header: Sequence[Any], body: Any, now: float) -> None:
+    def delegated(self, header: Sequence[Any], body: Any, now: float) -> None:
         view = memoryview(body)
         offset = 0
         for spec in header[1]:
             self._specs[spec[0]] = (spec, bytes(view[offset : offset + spec[5]]))
             offset += spec[5]
-        unwanted = []
+        rejected = []
         for row in header[2]:
-            if self.is_master and row[2] in self._specs:
-                self.drawer.put(BacklogTask(list(row), bytes(view[offset : offset + row[3]]), now))
+            if self.is_site_master and row[2] in self._specs:
+                self.backlog.put(BacklogTask(list(row), bytes(view[offset : offset + row[3]]), now))
             else:
-                unwanted.append(row[:2])
+                rejected.append(row[:2])
             offset += row[3]
-        if unwanted:
-            self._say(["returned", unwanted])
-            if not self.is_master:
-                self._say(["reigns", 0])  # or the same tasks would be lent to us again at once
+        if rejected:
+            self._send(["returned", rejected])
+            if not self.is_site_master:
+                self._send(["reigns", 0])  # or the same tasks would be delegated here again at once
 
     def dropped(self, items: Sequence[Sequence[int]], back: bool, now: float) -> None:
-        """``back``: those that we still have are to be returned."""
-        loans = self.drawer.loans
-        found = [task for task, attempt in items if task in loans and loans[task].row[1] == attempt]
-        self._part_with(found, back)
+        """Forget these tasks. ``back``: return those that are still here."""
+        tasks = self.backlog.tasks
+        found = [task for task, attempt in items if task in tasks and tasks[task].row[1] == attempt]
+        self._remove(found, back)
 
-    def _part_with(self, tasks: Sequence[int], back: bool) -> None:
-        gone = [self.drawer.pop(task).row[:2] for task in tasks]
+    def _remove(self, tasks: Sequence[int], back: bool) -> None:
+        gone = [self.backlog.pop(task).row[:2] for task in tasks]
         if gone and back:
-            self._say(["returned", gone])
+            self._send(["returned", gone])
 
     def _begin_round(self, now: float) -> None:
-        """Tell all of tasks they have not heard of, and hear from all how they are."""
-        new = self.drawer.tell(MOST_ANNOUNCED)
-        specs = [self._specs[number][0] for number in self.drawer.specs]
+        """Announce new tasks to all workers and collect their ranks and free resources."""
+        new = self.backlog.announce(MAX_ANNOUNCED)
+        specs = [self._specs[number][0] for number in self.backlog.specs]
         described = [[spec[0], spec[3], spec[7], spec[8], spec[9], spec[2]] for spec in specs]
-        self._asking = True
+        self._round_open = True
         self._last_round = now
-        tasks = [[loan.row[0], loan.row[2], loan.contents] for loan in new]
+        tasks = [[entry.row[0], entry.row[2], entry.contents] for entry in new]
         self.effects.append(("spread", ["tasks", [described, tasks, self.linked]], ANSWER_S))
 
     def gathered(self, result: Any, now: float) -> None:
-        self._asking = False
-        if not self.is_master:
+        self._round_open = False
+        if not self.is_site_master:
             return
-        heard: Dict[int, None] = {}
+        answered: Dict[int, None] = {}
         newcomers = False
         for row in result if isinstance(result, list) else []:
             try:
-                contact, worker, bases, ranks = Contact.read(row[0]), str(row[1]), row[4], row[5]
-                subject = self.subjects.get(contact.node)
-                if subject is None:
-                    subject = self.subjects[contact.node] = SiteWorker(contact, worker)
+                contact, worker, base_ranks, ranks = Contact.read(row[0]), str(row[1]), row[4], row[5]
+                site_worker = self.site_workers.get(contact.node)
+                if site_worker is None:
+                    site_worker = self.site_workers[contact.node] = SiteWorker(contact, worker)
                     self._joined[worker] = None
                     self._gone.pop(worker, None)
                     newcomers = True
-                subject.bases.update((int(spec), float(base)) for spec, base in bases)
-                self._hear_ranks(subject, ranks)
-                self._hear(subject, row[2], int(row[3]))
-                subject.missed = 0
-                heard[contact.node] = None
+                site_worker.base_ranks.update((int(spec), float(base)) for spec, base in base_ranks)
+                self._update_ranks(site_worker, ranks)
+                self._update_free(site_worker, row[2], int(row[3]))
+                site_worker.missed = 0
+                answered[contact.node] = None
             except (MalformedMessage, LookupError, TypeError, ValueError, AttributeError, OverflowError):
-                continue  # of another version, or mad: it gets nothing
+                continue  # of another version, or faulty: it gets no tasks
         if newcomers:
-            self.drawer.tell_again()
-        for node in [node for node in self.subjects if node not in heard]:
-            self.subjects[node].missed += 1
-            if self.subjects[node].missed >= MISSED_CALLS:
+            self.backlog.announce_all_again()
+        for node in [node for node in self.site_workers if node not in answered]:
+            self.site_workers[node].missed += 1
+            if self.site_workers[node].missed >= MAX_MISSED_ROUNDS:
                 self.unreachable(node, now)
-        for subject in list(self.subjects.values()):
-            self._take_back(subject, now - LOST_S)
-        if self._joined or self._gone or now >= self._vouched_at + CALL_S / 2:
-            self._vouched_at = now
-            self._tell_vouch()
-        needy = all(self._specs[spec][0][3] for spec in self.drawer.specs)
-        self._match([self.subjects[node] for node in (self._roomy if needy else self.subjects)], now)
-        liked = {spec for subject in self.subjects.values() for spec in subject.bases}
-        self._part_with([task for spec in self.drawer.specs if spec not in liked for task in self.drawer.told(spec)], True)
+        for site_worker in list(self.site_workers.values()):
+            self._requeue_lost(site_worker, now - ACKNOWLEDGE_TIMEOUT_S)
+        if self._joined or self._gone or now >= self._workers_reported_at + IDLE_ROUND_S / 2:
+            self._workers_reported_at = now
+            self._report_workers()
+        needy = all(self._specs[spec][0][3] for spec in self.backlog.specs)
+        self._match([self.site_workers[node] for node in (self._with_free if needy else self.site_workers)], now)
+        liked = {spec for site_worker in self.site_workers.values() for spec in site_worker.base_ranks}
+        self._remove([task for spec in self.backlog.specs if spec not in liked for task in self.backlog.announced(spec)], True)
 
-    def _hear_ranks(self, subject: SiteWorker, ranks: Sequence[Sequence[Any]]) -> None:
+    def _update_ranks(self, site_worker: SiteWorker, ranks: Sequence[Sequence[Any]]) -> None:
         for task, rank in ranks:
-            loan = self.drawer.loans.get(task)
-            if loan is not None:
-                subject.ranks[task] = float(rank)
-                if subject.ranks[task] > subject.bases.get(loan.row[2], 0.0):
-                    self.drawer.like(task)
+            entry = self.backlog.tasks.get(task)
+            if entry is not None:
+                site_worker.ranks[task] = float(rank)
+                if site_worker.ranks[task] > site_worker.base_ranks.get(entry.row[2], 0.0):
+                    self.backlog.prefer(task)
 
-    def _hear(self, subject: SiteWorker, free: Mapping[str, Any], version: int) -> None:
-        subject.says(free, version)
-        self._look_at(subject)
+    def _update_free(self, site_worker: SiteWorker, free: Mapping[str, Any], version: int) -> None:
+        site_worker.update_free(free, version)
+        self._index_free(site_worker)
 
-    def _look_at(self, subject: SiteWorker) -> None:
-        if subject.has_room:
-            self._roomy[subject.contact.node] = None
+    def _index_free(self, site_worker: SiteWorker) -> None:
+        if site_worker.has_free:
+            self._with_free[site_worker.contact.node] = None
         else:
-            self._roomy.pop(subject.contact.node, None)
+            self._with_free.pop(site_worker.contact.node, None)
 
-    def _tell_vouch(self) -> None:
+    def _report_workers(self) -> None:
         if self.linked:
-            self._say(["vouch", list(self._joined), list(self._gone), self.term])
+            self._send(["vouch", list(self._joined), list(self._gone), self.term])
             self._joined, self._gone = {}, {}
 
     def unreachable(self, node: int, now: float) -> None:
-        subject = self.subjects.pop(node, None) if node != self.me.node else None
-        if subject is not None:
-            self._roomy.pop(node, None)
-            self._gone[subject.worker] = None
-            self._joined.pop(subject.worker, None)
-            self._take_back(subject, NEVER)
+        site_worker = self.site_workers.pop(node, None) if node != self.me.node else None
+        if site_worker is not None:
+            self._with_free.pop(node, None)
+            self._gone[site_worker.worker] = None
+            self._joined.pop(site_worker.worker, None)
+            self._requeue_lost(site_worker, NEVER)
 
-    def _take_back(self, subject: SiteWorker, before: float) -> None:
-        """What it has not acknowledged, and was given before then. If it has it after all, whoever claims it first has it."""
-        lost = [task for task, (_, _, at) in subject.under_way.items() if at <= before]
+    def _requeue_lost(self, site_worker: SiteWorker, before: float) -> None:
+        """Queue the tasks again that it was assigned before this time and has not acknowledged. If it has one after all, the first claim
+        counts."""
+        lost = [task for task, (_, _, at) in site_worker.unacknowledged.items() if at <= before]
         for task in lost:
-            self.drawer.put_back(subject.under_way.pop(task)[0])
+            self.backlog.put_back(site_worker.unacknowledged.pop(task)[0])
         if lost:
-            subject.specs.clear()  # the spec that went with it may have been lost, too
+            site_worker.specs.clear()  # the spec sent with the task may be lost, too
 
     def _on_got(self, sender: Contact, message: Sequence[Any], now: float) -> None:
-        subject = self.subjects.get(sender.node)
-        if subject is None:
+        site_worker = self.site_workers.get(sender.node)
+        if site_worker is None:
             return
-        subject.version = max(subject.version, int(message[1]))
+        site_worker.version = max(site_worker.version, int(message[1]))
         for task, attempt in message[2]:
-            given = subject.under_way.get(task)
-            if given is not None and given[0].row[1] == attempt:
-                del subject.under_way[task]
+            selected = site_worker.unacknowledged.get(task)
+            if selected is not None and selected[0].row[1] == attempt:
+                del site_worker.unacknowledged[task]
                 if not self._claims:
                     self._claims_at = now + CLAIM_S
-                self._claims.setdefault(subject.worker, []).append([task, attempt])
+                self._claims.setdefault(site_worker.worker, []).append([task, attempt])
 
-    def _on_room(self, sender: Contact, message: Sequence[Any], now: float) -> None:
-        subject = self.subjects.get(sender.node)
-        if subject is not None:
-            self._hear(subject, message[1], int(message[2]))
-            self._match([subject], now)
+    def _on_free(self, sender: Contact, message: Sequence[Any], now: float) -> None:
+        site_worker = self.site_workers.get(sender.node)
+        if site_worker is not None:
+            self._update_free(site_worker, message[1], int(message[2]))
+            self._match([site_worker], now)
 
-    def _match(self, subjects: List[SiteWorker], now: float) -> None:
-        """First the tasks that somebody likes in particular, the best pair first; then the others, in order, to whoever has room."""
-        loans = self.drawer.loans
-        if not loans:
+    def _match(self, site_workers: List[SiteWorker], now: float) -> None:
+        """Assign preferred tasks first, the best pair first; then the others in order, to any worker with free resources."""
+        tasks = self.backlog.tasks
+        if not tasks:
             return
-        by_node = {subject.contact.node: subject for subject in subjects}
+        by_node = {site_worker.contact.node: site_worker for site_worker in site_workers}
         pairs: List[Tuple[float, int, int]] = []
-        for node, subject in by_node.items():
-            subject.ranks = {task: rank for task, rank in subject.ranks.items() if task in loans}
-            pairs.extend((rank, task, node) for task, rank in subject.ranks.items() if self._fits(subject, loans[task]))
-        given: Dict[int, List[BacklogTask]] = {}
-        room = {node: len(loans) for node in by_node}
-        for task, node in greedy(pairs, room).items():
-            if self._fits(by_node[node], loans[task]):
-                self._take(by_node[node], task, given, now)
-        for subject in sorted(subjects, key=self._liking, reverse=True):
-            self._fill(subject, given, now)
-        self._give(by_node, given)
+        for node, site_worker in by_node.items():
+            site_worker.ranks = {task: rank for task, rank in site_worker.ranks.items() if task in tasks}
+            pairs.extend((rank, task, node) for task, rank in site_worker.ranks.items() if self._fits(site_worker, tasks[task]))
+        selected: Dict[int, List[BacklogTask]] = {}
+        limits = {node: len(tasks) for node in by_node}
+        for task, node in greedy(pairs, limits).items():
+            if self._fits(by_node[node], tasks[task]):
+                self._select(by_node[node], task, selected, now)
+        for site_worker in sorted(site_workers, key=self._best_rank, reverse=True):
+            self._fill(site_worker, selected, now)
+        self._assign(by_node, selected)
 
-    def _liking(self, subject: SiteWorker) -> float:
-        """The best rank of any task here as such: of several with room, the one that likes its tasks most is served first."""
-        return max((subject.bases[spec] for spec in self.drawer.specs if spec in subject.bases), default=0.0)
+    def _best_rank(self, site_worker: SiteWorker) -> float:
+        """The best rank of any spec: of several free workers, the one that ranks its tasks highest is served first."""
+        return max((site_worker.base_ranks[spec] for spec in self.backlog.specs if spec in site_worker.base_ranks), default=0.0)
 
-    def _fits(self, subject: SiteWorker, loan: BacklogTask) -> bool:
-        if loan.row[2] not in subject.bases:
+    def _fits(self, site_worker: SiteWorker, entry: BacklogTask) -> bool:
+        if entry.row[2] not in site_worker.base_ranks:
             return False
-        return all(subject.free.get(name, 0.0) >= amount - _ROUNDING for name, amount in self._needs(loan).items())
+        return all(site_worker.free.get(name, 0.0) >= amount - _ROUNDING for name, amount in self._needs(entry).items())
 
-    def _needs(self, loan: BacklogTask) -> Amounts:
-        needs: Amounts = dict(self._specs[loan.row[2]][0][3])
-        if loan.row[4] > 0:
-            needs["cores"] = loan.row[4]
-        if loan.row[5] > 0:
-            needs["memory"] = loan.row[5]
+    def _needs(self, entry: BacklogTask) -> Amounts:
+        needs: Amounts = dict(self._specs[entry.row[2]][0][3])
+        if entry.row[4] > 0:
+            needs["cores"] = entry.row[4]
+        if entry.row[5] > 0:
+            needs["memory"] = entry.row[5]
         return needs
 
-    def _fill(self, subject: SiteWorker, given: Dict[int, List[BacklogTask]], now: float) -> None:
-        """Of specs that it likes equally, that of the oldest task first."""
-        firsts = [self.drawer.next_of(spec, now) for spec in self.drawer.specs if spec in subject.bases]
-        order = sorted((-subject.bases[loan.row[2]], loan.row[0], loan.row[2]) for loan in firsts if loan is not None)
+    def _fill(self, site_worker: SiteWorker, selected: Dict[int, List[BacklogTask]], now: float) -> None:
+        """Fill a worker. Of specs with equal rank, that of the oldest task comes first."""
+        firsts = [self.backlog.next_task(spec, now) for spec in self.backlog.specs if spec in site_worker.base_ranks]
+        order = sorted((-site_worker.base_ranks[entry.row[2]], entry.row[0], entry.row[2]) for entry in firsts if entry is not None)
         for _, _, spec in order:
-            loan = self.drawer.next_of(spec, now)
-            while loan is not None and self._fits(subject, loan):
-                self._take(subject, loan.row[0], given, now)
-                loan = self.drawer.next_of(spec, now)
+            entry = self.backlog.next_task(spec, now)
+            while entry is not None and self._fits(site_worker, entry):
+                self._select(site_worker, entry.row[0], selected, now)
+                entry = self.backlog.next_task(spec, now)
 
-    def _take(self, subject: SiteWorker, task: int, given: Dict[int, List[BacklogTask]], now: float) -> None:
-        loan = self.drawer.pop(task)
-        needs = self._needs(loan)
-        subject.take(needs)
-        self._look_at(subject)
-        subject.under_way[loan.row[0]] = (loan, needs, now)
-        given.setdefault(subject.contact.node, []).append(loan)
+    def _select(self, site_worker: SiteWorker, task: int, selected: Dict[int, List[BacklogTask]], now: float) -> None:
+        entry = self.backlog.pop(task)
+        needs = self._needs(entry)
+        site_worker.reserve(needs)
+        self._index_free(site_worker)
+        site_worker.unacknowledged[entry.row[0]] = (entry, needs, now)
+        selected.setdefault(site_worker.contact.node, []).append(entry)
 
-    def _give(self, by_node: Dict[int, SiteWorker], given: Dict[int, List[BacklogTask]]) -> None:
-        for node, loans in given.items():
-            subject = by_node[node]
-            new = dict.fromkeys(loan.row[2] for loan in loans if loan.row[2] not in subject.specs)
-            subject.specs.update(new)
-            header = ["assign", [self._specs[spec][0] for spec in new], [loan.row for loan in loans]]
-            parts = [*(self._specs[spec][1] for spec in new), *(loan.payload for loan in loans)]
-            self.effects.append(("give", subject.contact, header, parts))
+    def _assign(self, by_node: Dict[int, SiteWorker], selected: Dict[int, List[BacklogTask]]) -> None:
+        for node, tasks in selected.items():
+            site_worker = by_node[node]
+            new = dict.fromkeys(entry.row[2] for entry in tasks if entry.row[2] not in site_worker.specs)
+            site_worker.specs.update(new)
+            header = ["assign", [self._specs[spec][0] for spec in new], [entry.row for entry in tasks]]
+            parts = [*(self._specs[spec][1] for spec in new), *(entry.payload for entry in tasks)]
+            self.effects.append(("assign", site_worker.contact, header, parts))
 
-    # --- what everybody does ------------------------------------------------------------------------------------------------------------
+    # --- duties of every worker ------------------------------------------------------------------------------------------------------
 
-    def told(self, sender: Contact, message: Sequence[Any], now: float) -> None:
-        """Raises Malformed if that is no message of ours."""
+    def received(self, sender: Contact, message: Sequence[Any], now: float) -> None:
+        """Raises MalformedMessage if it is no message of this protocol."""
         try:
             self._handlers[message[0]](sender, message, now)
         except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise MalformedMessage("%r: %.80r" % (error, message)) from None
 
     def delivered(self, name: Any, payload: Any, now: float) -> None:
-        """How we like these tasks: specs that we can run, with what they are worth to us, and tasks that are worth more or less to us."""
+        """Answer with the specs that this worker can run and their rank, and the tasks that it ranks differently."""
         specs: Dict[int, Tuple[float, Any]] = {}
         ranks = []
         try:
             if payload[2]:
                 self.effects.append(("alive",))
             for number, needs, requirement, rank, tags, time_s in payload[0]:
-                if self._could(needs, tags, self.ends_at - now - time_s) and (not requirement or parse(requirement).holds(self.properties)):
+                if self._can_run(needs, tags, self.ends_at - now - time_s) and (
+                    not requirement or parse(requirement).holds(self.properties)
+                ):
                     expression = parse(rank) if rank else None
                     plain = expression.rank({**self.properties, "held": 0, "wanted": 0}) if expression is not None else 0.0
                     specs[number] = (plain, expression)
@@ -436,10 +441,10 @@ class SiteMatching:
                         ranks.append([task, value])
         except (LookupError, TypeError, ValueError, AttributeError, BadExpression):
             specs, ranks = {}, []
-        row = [self.me.wire, self.worker, self.free, self.gifts, [[number, plain] for number, (plain, _) in specs.items()], ranks]
+        row = [self.me.wire, self.worker, self.free, self.assigned_count, [[number, plain] for number, (plain, _) in specs.items()], ranks]
         self.effects.append(("answer", name, [row]))
 
-    def _could(self, needs: Mapping[str, float], tags: Mapping[str, str], left_s: float) -> bool:
+    def _can_run(self, needs: Mapping[str, float], tags: Mapping[str, str], left_s: float) -> bool:
         if left_s < 0 or any(self.properties.get("tags." + name) != value for name, value in tags.items()):
             return False
         return all(self.capacity.get(name, 0.0) >= amount - _ROUNDING for name, amount in needs.items())
@@ -450,30 +455,30 @@ class SiteMatching:
             return float(held)
         return float(expression.rank({**self.properties, "held": held, "wanted": sum(size for _, size in contents)}))
 
-    def received(self, sender: Contact, header: Sequence[Any], now: float) -> None:
-        """Its room is taken from now on, whatever the agent knows yet."""
+    def assignment_received(self, sender: Contact, header: Sequence[Any], now: float) -> None:
+        """Reserve the resources at once, even if the agent machine does not know the tasks yet."""
         self._needs_of.update((spec[0], dict(spec[3])) for spec in header[1])
         rows = header[2]
-        self.gifts += len(rows)
+        self.assigned_count += len(rows)
         for row in rows:
             for name, amount in self._needs_of.get(row[2], {}).items():
                 self.free[name] = self.free.get(name, 0.0) - amount
-        got = ["got", self.gifts, [list(row[:2]) for row in rows]]
+        got = ["got", self.assigned_count, [list(row[:2]) for row in rows]]
         if sender.node == self.me.node:
             self._on_got(sender, got, now)
         else:
-            self.effects.append(("tell", sender, got))
+            self.effects.append(("send_to_peer", sender, got))
 
-    def has_room(self, free: Amounts, now: float) -> None:
+    def free_changed(self, free: Amounts, now: float) -> None:
         self.free = dict(free)
-        if self.is_master:
-            own = self.subjects.get(self.me.node)
+        if self.is_site_master:
+            own = self.site_workers.get(self.me.node)
             if own is not None:
-                self._hear(own, free, self.gifts)
+                self._update_free(own, free, self.assigned_count)
                 self._match([own], now)
-        elif self.master is not None:
-            self._tell_room()
+        elif self.site_master is not None:
+            self._send_free()
 
-    def _tell_room(self) -> None:
-        if self.master is not None:
-            self.effects.append(("tell", self.master, ["room", self.free, self.gifts]))
+    def _send_free(self) -> None:
+        if self.site_master is not None:
+            self.effects.append(("send_to_peer", self.site_master, ["room", self.free, self.assigned_count]))

@@ -1,10 +1,10 @@
-"""An agent as a member of its site: the peer that it is to others, and the work that they share out. Both hosts drive this one object.
+"""Combines a peer with site matching for one agent.
 
-Inputs are those of ``peer.py`` and ``site_work.py``. Effects (tuples)
-    ("tell", contact, header, parts)   send this to a peer; if that fails, say unreachable
-    ("given", header, body)            work for this agent: an Assign as it would come from the pool's master
-    ("send", header)                   to the pool's master
-    ("alive",)                         the pool's master was heard of, through our site's
+Inputs are those of ``peer.py`` and ``site_matching.py``. Effects (tuples)
+    ("send_to_peer", contact, header, parts)   send to a peer; if that fails, call unreachable
+    ("assigned", header, body)         tasks for this agent: an Assign as the master would send it
+    ("send", header)                   send to the master
+    ("alive",)                         the site master has contact with the master
     ("holders", query, contacts), ("stored", query, count), ("nodes", query, contacts)   answers, see ``peer.py``
 """
 
@@ -17,89 +17,89 @@ from .contacts import Contact, Effect, OverlayTuning
 from .peer import SHIPPED, Peer
 from .site_matching import SiteMatching
 
-FOR_SITE_WORK = ("room", "got")
+MATCHING_MESSAGES = ("room", "got")
 
 
 class SiteMember:
-    """See the head of this file."""
+    """One agent in the overlay of its site."""
 
-    def __init__(self, peer: Peer, work: SiteMatching) -> None:
+    def __init__(self, peer: Peer, matching: SiteMatching) -> None:
         self.peer = peer
-        self.work = work
+        self.matching = matching
         self._rounds: Dict[str, None] = {}
-        self._given: List[Effect] = []
+        self._assigned: List[Effect] = []
 
     @classmethod
-    def new(cls, work: SiteMatching, seed: int, now: float, tuning: OverlayTuning = SHIPPED) -> SiteMember:
-        return cls(Peer(work.me, Random(seed), now, tuning), work)
+    def new(cls, matching: SiteMatching, seed: int, now: float, tuning: OverlayTuning = SHIPPED) -> SiteMember:
+        return cls(Peer(matching.me, Random(seed), now, tuning), matching)
 
     @property
     def deadline(self) -> float:
-        return min(self.peer.deadline, self.work.deadline)
+        return min(self.peer.deadline, self.matching.deadline)
 
     def turn(self, now: float) -> List[Effect]:
-        effects = self._given
-        self._given = []
+        effects = self._assigned
+        self._assigned = []
         while True:
-            # What one part does is news for the other, until neither has any.
-            of_peer, of_work = self.peer.turn(now), self.work.turn(now)
-            if not of_peer and not of_work:
+            # Effects of one part are inputs of the other; repeat until there are none.
+            of_peer, of_matching = self.peer.turn(now), self.matching.turn(now)
+            if not of_peer and not of_matching:
                 return effects
             for effect in of_peer:
                 self._perform_peer(effect, effects, now)
-            for effect in of_work:
-                self._perform_work(effect, effects, now)
+            for effect in of_matching:
+                self._perform_matching(effect, effects, now)
 
     def _perform_peer(self, effect: Effect, effects: List[Effect], now: float) -> None:
         kind = effect[0]
-        if kind == "tell":
-            effects.append(("tell", effect[1], effect[2], ()))
+        if kind == "send_to_peer":
+            effects.append(("send_to_peer", effect[1], effect[2], ()))
         elif kind == "deliver":
-            _, name, _, payload, wanted = effect
-            if wanted and isinstance(payload, list) and len(payload) == 2 and payload[0] == "tasks":
-                self.work.delivered(name, payload[1], now)
-            elif wanted:
+            _, name, _, payload, wants_answer = effect
+            if wants_answer and isinstance(payload, list) and len(payload) == 2 and payload[0] == "tasks":
+                self.matching.delivered(name, payload[1], now)
+            elif wants_answer:
                 self.peer.answer(name, None, now)
         elif kind == "gathered":
             if self._rounds.pop(effect[1], self) is None:
-                self.work.gathered(effect[3], now)
+                self.matching.gathered(effect[3], now)
         elif kind == "master":
-            self.work.reigns(effect[1], effect[2], now)
+            self.matching.site_master_changed(effect[1], effect[2], now)
         else:
             effects.append(effect)
 
-    def _perform_work(self, effect: Effect, effects: List[Effect], now: float) -> None:
+    def _perform_matching(self, effect: Effect, effects: List[Effect], now: float) -> None:
         kind = effect[0]
         if kind == "spread":
             self._rounds[self.peer.spread(effect[1], now, effect[2])] = None
         elif kind == "answer":
             self.peer.answer(effect[1], effect[2], now)
-        elif kind == "tell":
+        elif kind == "send_to_peer":
             effects.append((*effect, ()))
-        elif kind == "give" and effect[1].node == self.work.me.node:
-            self._receive(self.work.me, effect[2], b"".join(effect[3]), effects, now)
-        elif kind == "give":
-            effects.append(("tell", *effect[1:]))
+        elif kind == "assign" and effect[1].node == self.matching.me.node:
+            self._receive(self.matching.me, effect[2], b"".join(effect[3]), effects, now)
+        elif kind == "assign":
+            effects.append(("send_to_peer", *effect[1:]))
         else:
             effects.append(effect)
 
     def _receive(self, sender: Contact, header: Sequence[Any], body: Any, effects: List[Effect], now: float) -> None:
-        self.work.received(sender, header, now)
-        effects.append(("given", header, body))
+        self.matching.assignment_received(sender, header, now)
+        effects.append(("assigned", header, body))
 
-    def heard(self, sender: Contact, header: Sequence[Any], body: Any, now: float) -> None:
-        """Raises Malformed if it is not of the protocol."""
-        if header and header[0] in FOR_SITE_WORK:
-            self.work.told(sender, header, now)
+    def received(self, sender: Contact, header: Sequence[Any], body: Any, now: float) -> None:
+        """Raises MalformedMessage if it is no message of the protocol."""
+        if header and header[0] in MATCHING_MESSAGES:
+            self.matching.received(sender, header, now)
         elif header and header[0] == "assign":
-            self._receive(sender, header, body, self._given, now)
+            self._receive(sender, header, body, self._assigned, now)
         else:
-            self.peer.heard(sender, header, now)
+            self.peer.received(sender, header, now)
 
     def unreachable(self, node: int, now: float) -> None:
         self.peer.unreachable(node, now)
-        self.work.unreachable(node, now)
+        self.matching.unreachable(node, now)
 
     def connected(self, now: float) -> None:
-        """The pool's master can be spoken to."""
-        self.work.connected(self.peer.election.term, now)
+        """The master can be reached."""
+        self.matching.connected(self.peer.election.term, now)

@@ -1,7 +1,8 @@
-"""What a site's master was lent and has not given to anybody, by spec, so that it need not look through all of it for one agent.
+"""Keeps delegated tasks that no worker has yet, by spec, so that finding one for a worker is fast.
 
-An agent with room whom none of them suits in particular leaves those alone that suit another one, as long as there are others. If it has to
-take one of them, it takes the latest: whom that suits has most likely just begun something else, and whom the oldest suits has room next.
+Some tasks are preferred by a worker, for example because it holds their inputs. Other workers take such tasks last. If one must, it takes
+the latest: the worker that prefers it has probably just started something else, while the worker that prefers the oldest will have free
+resources next.
 """
 
 from __future__ import annotations
@@ -10,15 +11,15 @@ from collections import OrderedDict
 from itertools import chain
 from typing import Any, Dict, Iterator, List, Optional
 
-HOLD_OFF_S = 600.0
-"""So long a task waits for the agent that it suits, if others have room for it; then it is the next, whoever comes."""
+PREFERENCE_S = 600.0
+"""Seconds until a task no longer waits for the worker that prefers it."""
 
-Piles = Dict[int, "OrderedDict[int, BacklogTask]"]
-"""By spec and task."""
+TasksBySpec = Dict[int, "OrderedDict[int, BacklogTask]"]
+"""spec -> task number -> task"""
 
 
 class BacklogTask:
-    """A task that was lent to us. ``row`` and ``payload`` as they came; ``at``: when."""
+    """A delegated task. ``row`` and ``payload`` as received; ``at``: when it was received."""
 
     __slots__ = ("row", "payload", "contents", "at")
 
@@ -30,81 +31,81 @@ class BacklogTask:
 
 
 class TaskBacklog:
-    """``loans``: all of them; ``untold``: those that are to be told to the others. Those that were told are given."""
+    """``tasks``: all delegated tasks. ``unannounced``: those that workers have not ranked yet; only announced tasks are assigned."""
 
     def __init__(self) -> None:
-        self.loans: Dict[int, BacklogTask] = {}
-        self.untold: Dict[int, BacklogTask] = {}
-        self._plain: Piles = {}
-        self._liked: Piles = {}
-        """Those that suit somebody more than others of their spec do."""
+        self.tasks: Dict[int, BacklogTask] = {}
+        self.unannounced: Dict[int, BacklogTask] = {}
+        self._plain: TasksBySpec = {}
+        self._preferred: TasksBySpec = {}
+        """Tasks that some worker ranks above others of their spec."""
 
     @property
     def specs(self) -> Dict[int, None]:
-        """Of those that were told."""
-        return dict.fromkeys(chain(self._plain, self._liked))
+        """Specs of announced tasks."""
+        return dict.fromkeys(chain(self._plain, self._preferred))
 
-    def told(self, spec: int) -> Iterator[int]:
-        return chain(self._plain.get(spec, ()), self._liked.get(spec, ()))
+    def announced(self, spec: int) -> Iterator[int]:
+        return chain(self._plain.get(spec, ()), self._preferred.get(spec, ()))
 
-    def put(self, loan: BacklogTask) -> None:
-        task = loan.row[0]
-        if task in self.loans:
+    def put(self, entry: BacklogTask) -> None:
+        task = entry.row[0]
+        if task in self.tasks:
             self.pop(task)  # an earlier attempt
-        self.loans[task] = self.untold[task] = loan
+        self.tasks[task] = self.unannounced[task] = entry
 
-    def put_back(self, loan: BacklogTask) -> None:
-        """It was given and not taken: the first in turn, unless it was lent to us anew meanwhile."""
-        task = loan.row[0]
-        if task not in self.loans:
-            self.loans[task] = loan
-            _add(self._plain, loan)
-            self._plain[loan.row[2]].move_to_end(task, last=False)
+    def put_back(self, entry: BacklogTask) -> None:
+        """Put a task that was assigned but not acknowledged first in the queue, unless it was delegated anew meanwhile."""
+        task = entry.row[0]
+        if task not in self.tasks:
+            self.tasks[task] = entry
+            _add(self._plain, entry)
+            self._plain[entry.row[2]].move_to_end(task, last=False)
 
     def pop(self, task: int) -> BacklogTask:
-        loan = self.loans.pop(task)
-        self.untold.pop(task, None)
-        _remove(self._plain, loan)
-        _remove(self._liked, loan)
-        return loan
+        entry = self.tasks.pop(task)
+        self.unannounced.pop(task, None)
+        _remove(self._plain, entry)
+        _remove(self._preferred, entry)
+        return entry
 
-    def tell(self, most: int) -> List[BacklogTask]:
-        """Some that the others are told of now."""
-        telling = [self.untold.pop(task) for task in list(self.untold)[:most]]
-        for loan in telling:
-            if loan.row[0] not in self._liked.get(loan.row[2], ()):
-                _add(self._plain, loan)
-        return telling
+    def announce(self, limit: int) -> List[BacklogTask]:
+        """Take some unannounced tasks to announce them now."""
+        announcing = [self.unannounced.pop(task) for task in list(self.unannounced)[:limit]]
+        for entry in announcing:
+            if entry.row[0] not in self._preferred.get(entry.row[2], ()):
+                _add(self._plain, entry)
+        return announcing
 
-    def tell_again(self) -> None:
-        """Somebody came who has heard of nothing."""
-        self.untold = dict(self.loans)
+    def announce_all_again(self) -> None:
+        """Announce all tasks again, for a new worker."""
+        self.unannounced = dict(self.tasks)
 
-    def like(self, task: int) -> None:
-        loan = self.loans[task]
-        if _remove(self._plain, loan):
-            _add(self._liked, loan)
+    def prefer(self, task: int) -> None:
+        entry = self.tasks[task]
+        if _remove(self._plain, entry):
+            _add(self._preferred, entry)
 
-    def next_of(self, spec: int, now: float) -> Optional[BacklogTask]:
-        """For somebody whom none of them suits in particular."""
-        plain, liked = self._plain.get(spec), self._liked.get(spec)
-        if liked:
-            oldest = next(iter(liked.values()))
-            if oldest.at + HOLD_OFF_S <= now:
+    def next_task(self, spec: int, now: float) -> Optional[BacklogTask]:
+        """The next task of a spec, for a worker that prefers none."""
+        plain, preferred = self._plain.get(spec), self._preferred.get(spec)
+        if preferred:
+            oldest = next(iter(preferred.values()))
+            if oldest.at + PREFERENCE_S <= now:
                 return oldest
         if plain:
             return next(iter(plain.values()))
-        return next(reversed(liked.values())) if liked else None
+        return next(reversed(preferred.values())) if preferred else None
 
 
-def _add(piles: Piles, loan: BacklogTask) -> None:
-    piles.setdefault(loan.row[2], OrderedDict())[loan.row[0]] = loan
+def _add(table: TasksBySpec, entry: BacklogTask) -> None:
+    table.setdefault(entry.row[2], OrderedDict())[entry.row[0]] = entry
 
 
-def _remove(piles: Piles, loan: BacklogTask) -> bool:
-    pile = piles.get(loan.row[2], OrderedDict())
-    if pile.pop(loan.row[0], None) is None:
+def _remove(table: TasksBySpec, entry: BacklogTask) -> bool:
+    tasks_of_spec = table.get(entry.row[2], OrderedDict())
+    if tasks_of_spec.pop(entry.row[0], None) is None:
         return False
-    if not pile:
-        del piles[loan.row[2]]
+    if not tasks_of_spec:
+        del table[entry.row[2]]
     return True

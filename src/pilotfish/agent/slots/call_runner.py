@@ -1,4 +1,4 @@
-"""Python calls and application workers, run in the slot's own process: one of the edges, where whatever user code raises is caught."""
+"""Runs Python calls and application workers in the slot's own process. Exceptions of user code are caught here."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from .output_capture import OUTPUT_CAP, StreamCapture
 
 QUICK_S = 0.0005
 FLUSH_S = 0.001
-MESSAGE_CHARACTERS = 2000
-TRACEBACK_CHARACTERS = 20_000
+MAX_MESSAGE_CHARACTERS = 2000
+MAX_TRACEBACK_CHARACTERS = 20_000
 ONE_PART = b"\0\0\0\1"
-ONE_PART_HEAD = 12
+ONE_PART_HEADER_BYTES = 12
 LARGE_BYTES = 64 * 1024
-LARGEST_RESULT = MAX_BODY - 2 * OUTPUT_CAP - (1 << 20)
+MAX_RESULT_BYTES = MAX_BODY - 2 * OUTPUT_CAP - (1 << 20)
 
 
 class Terminated(BaseException):
-    """Raised in user code whose time is up."""
+    """Raised in user code that exceeded its time limit."""
 
 
 class CallSpec:
-    """One spec in this slot: its function, made once, and the surroundings it wants."""
+    """One spec in this slot, with its function, loaded once."""
 
     def __init__(self, number: int, kind: str, launch: Dict[str, Any], code: bytes) -> None:
         self.number = number
@@ -43,12 +43,12 @@ class CallSpec:
         self.recent_s = 1.0
 
     def flush_after_s(self) -> float:
-        """How long reports of earlier attempts may wait when this one starts: while a call runs none can go out."""
+        """Seconds that reports of earlier attempts may wait when this call starts: none can be sent while it runs."""
         return FLUSH_S if self.recent_s <= QUICK_S else 0.0
 
 
 class CallFailed(Exception):
-    """The call cannot be made, or its result cannot be sent: cause, blame and message."""
+    """The call cannot start, or its result cannot be sent: cause, blame and message."""
 
     def __init__(self, cause: str, blame: str, message: str) -> None:
         super().__init__(message)
@@ -56,7 +56,7 @@ class CallFailed(Exception):
 
 
 class OutOfBandBytes:
-    """Large bytes that shall not be copied into the pickle; they arrive as bytes."""
+    """Large bytes that are not copied into the pickle; they arrive as bytes."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -66,7 +66,7 @@ class OutOfBandBytes:
 
 
 class CallRunner:
-    """Runs calls. ``in_user_code`` tells signal handlers whom they interrupt."""
+    """Runs calls. ``in_user_code`` tells signal handlers whether they interrupt user code."""
 
     def __init__(self, capture: StreamCapture, bundle: str) -> None:
         self.in_user_code = False
@@ -76,7 +76,7 @@ class CallRunner:
         self._specs_with_instances: List[CallSpec] = []
 
     def run(self, spec: CallSpec, body: memoryview) -> Tuple[Optional[Failure], List[Any]]:
-        """(failure or None, parts of the result payload)."""
+        """Run one call; return (failure or None, parts of the result payload)."""
         buffers: List[Any] = []
         try:
             try:
@@ -95,8 +95,8 @@ class CallRunner:
                 raise
             except CallFailed as error:
                 return self._failed(error, error.failure)
-            except BaseException as error:  # noqa: BLE001  the edge: user code may raise anything
-                return self._failed(error, ["exception", "task", _say(error)])
+            except BaseException as error:  # noqa: BLE001  user code may raise anything
+                return self._failed(error, ["exception", "task", _describe(error)])
             out, error_output, out_dropped, error_dropped = self._capture.collect()
             meta = b""
             if out_dropped or error_dropped:
@@ -109,14 +109,14 @@ class CallRunner:
     def _arguments(body: memoryview) -> Any:
         try:
             if body[:4] == ONE_PART:
-                return from_pickle(body[ONE_PART_HEAD:])
-            # The buffers stay with the arguments, so they must not lie in the receive buffer. They are writable; pickle makes those
-            # read-only that were so at the sender.
+                return from_pickle(body[ONE_PART_HEADER_BYTES:])
+            # The arguments keep the buffers, so these must not be in the receive buffer. They are writable; pickle makes those read-only
+            # that were so at the sender.
             owned = body.obj.__class__ in (bytearray, mmap.mmap) and body.nbytes == len(body.obj)
             parts = unpack(body if owned else bytearray(body))
             return from_pickle(parts[0], buffers=parts[1:])
         except (PayloadFormatError, UnpicklingError, AttributeError, ImportError, EOFError, IndexError, TypeError, ValueError) as error:
-            raise CallFailed("unpickle", "user", "the arguments cannot be loaded here: %s" % _say(error)) from error
+            raise CallFailed("unpickle", "user", "the arguments cannot be loaded here: %s" % _describe(error)) from error
 
     def _pickle(self, value: Any, buffers: List[Any]) -> bytes:
         if value is None:
@@ -126,18 +126,18 @@ class CallRunner:
             value = OutOfBandBytes(value)
         try:
             pickled = to_pickle(value, 5, buffer_callback=views.append)
-        except Exception:  # noqa: BLE001  the edge: user classes may raise anything while they are pickled
+        except Exception:  # noqa: BLE001  user classes may raise anything while they are pickled
             views.clear()
             try:
                 pickled = self._cloudpickle().dumps(value, protocol=5, buffer_callback=views.append)
             except Exception as error:  # noqa: BLE001  the same
-                message = "the result, of type %s, cannot be pickled: %s" % (type(value).__name__, _say(error))
+                message = "the result, of type %s, cannot be pickled: %s" % (type(value).__name__, _describe(error))
                 raise CallFailed("result", "user", message) from error
         buffers.extend(view.raw() for view in views)
         size = len(pickled) + sum(map(len, buffers))
-        if size > LARGEST_RESULT:
+        if size > MAX_RESULT_BYTES:
             buffers.clear()
-            raise CallFailed("result", "user", "the result has %d bytes; one result may have %d at most" % (size, LARGEST_RESULT))
+            raise CallFailed("result", "user", "the result has %d bytes; one result may have %d at most" % (size, MAX_RESULT_BYTES))
         return pickled
 
     def _failed(self, error: BaseException, failure: Failure) -> Tuple[Failure, List[Any]]:
@@ -147,8 +147,8 @@ class CallRunner:
         shown: BaseException = error
         if isinstance(error, CallFailed) and error.__cause__ is not None:
             shown = error.__cause__
-        lines = traceback.format_exception(type(shown), shown, _own_frames_left_out(shown))
-        meta: Dict[str, Any] = {"type": type(shown).__name__, "message": _clip(_quietly(shown), MESSAGE_CHARACTERS)}
+        lines = traceback.format_exception(type(shown), shown, _user_traceback(shown))
+        meta: Dict[str, Any] = {"type": type(shown).__name__, "message": _clip(_safe_str(shown), MAX_MESSAGE_CHARACTERS)}
         meta["traceback"] = _clip("".join(lines))
         if out_dropped or error_dropped:
             meta.update(stdout_dropped=out_dropped, stderr_dropped=error_dropped)
@@ -156,12 +156,12 @@ class CallRunner:
         return failure, [json.dumps(meta).encode(), pickled, out, error_output]
 
     def _pickle_exception(self, error: BaseException) -> bytes:
-        """Empty when it cannot be done, or cannot be undone: then the text must do."""
+        """Pickle an exception; empty if it cannot be pickled or loaded again. Then the text must do."""
         try:
             pickled = to_pickle(error, 5)
             from_pickle(pickled)
             return pickled
-        except Exception:  # noqa: BLE001  the edge: exceptions of users often cannot be pickled
+        except Exception:  # noqa: BLE001  exceptions of users often cannot be pickled
             pass
         try:
             pickled = bytes(self._cloudpickle().dumps(error, protocol=5))
@@ -199,11 +199,11 @@ class CallRunner:
             self._cloudpickle()
             function: Callable[..., Any] = from_pickle(code)
             return function
-        except Exception as error:  # noqa: BLE001  the edge: loading runs code of the user's modules
-            raise CallFailed("unpickle", "user", "the function cannot be loaded here: %s" % _say(error)) from error
+        except Exception as error:  # noqa: BLE001  loading runs code of the user's modules
+            raise CallFailed("unpickle", "user", "the function cannot be loaded here: %s" % _describe(error)) from error
 
     def _make_instance(self, spec: CallSpec, factory: Callable[..., Any]) -> Callable[..., Any]:
-        """An application worker is made once per slot, and may keep processes of its own from one task to the next."""
+        """Create the application worker of this slot. It may keep child processes from one task to the next."""
         from ...portable.processes import children_of
 
         self.in_user_code = True
@@ -221,17 +221,17 @@ class CallRunner:
         return do_work
 
     def finalize(self) -> None:
-        """The slot ends in peace: let the application workers clean up."""
+        """Let application workers clean up before the slot ends."""
         for spec in self._specs_with_instances:
             finalize = getattr(spec.instance, "finalize", None)
             if finalize is not None:
                 try:
                     finalize()
-                except BaseException:  # noqa: BLE001  the edge: there is nobody left to tell
+                except BaseException:  # noqa: BLE001  the slot ends: nothing can be reported any more
                     continue
 
     def _cloudpickle(self) -> Any:
-        """The one that came with us: it is the one that pickled the function."""
+        """The bundled cloudpickle: the version that pickled the function."""
         module = sys.modules.get("cloudpickle")
         if module is None:
             sys.path.insert(0, self._bundle)
@@ -248,30 +248,30 @@ def _load_source(name: str, code: bytes) -> Callable[..., Any]:
         exec(compile(code.decode("utf-8"), "<source of %s>" % name, "exec"), namespace)
         function: Callable[..., Any] = namespace[name]
         return function
-    except Exception as error:  # noqa: BLE001  the edge: the source is the user's
-        raise CallFailed("unpickle", "user", "the source of the function %r cannot be used: %s" % (name, _say(error))) from error
+    except Exception as error:  # noqa: BLE001  the source is the user's
+        raise CallFailed("unpickle", "user", "the source of the function %r cannot be used: %s" % (name, _describe(error))) from error
 
 
-def _quietly(error: BaseException) -> str:
+def _safe_str(error: BaseException) -> str:
     try:
         return str(error)
-    except Exception:  # noqa: BLE001  the edge: __str__ of a user's exception
+    except Exception:  # noqa: BLE001  __str__ of a user's exception may raise
         return "(its text cannot be shown)"
 
 
-def _say(error: BaseException) -> str:
-    text = _quietly(error)
-    return _clip("%s: %s" % (type(error).__name__, text) if text else type(error).__name__, MESSAGE_CHARACTERS)
+def _describe(error: BaseException) -> str:
+    text = _safe_str(error)
+    return _clip("%s: %s" % (type(error).__name__, text) if text else type(error).__name__, MAX_MESSAGE_CHARACTERS)
 
 
-def _clip(text: str, most: int = TRACEBACK_CHARACTERS) -> str:
-    """Not too long, and without half surrogate pairs, which not every JSON reader takes."""
+def _clip(text: str, limit: int = MAX_TRACEBACK_CHARACTERS) -> str:
+    """Shorten a text, and replace half surrogate pairs, which not every JSON reader accepts."""
     text = text.encode("utf-8", "replace").decode("utf-8")
-    return text if len(text) <= most else text[: most // 2] + " … " + text[-most // 2 :]
+    return text if len(text) <= limit else text[: limit // 2] + " … " + text[-limit // 2 :]
 
 
-def _own_frames_left_out(error: BaseException) -> Any:
-    """The traceback from user code on."""
+def _user_traceback(error: BaseException) -> Any:
+    """The traceback without the frames of this module."""
     frames = error.__traceback__
     while frames is not None and frames.tb_frame.f_code.co_filename == __file__ and frames.tb_next is not None:
         frames = frames.tb_next

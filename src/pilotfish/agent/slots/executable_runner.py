@@ -1,4 +1,4 @@
-"""Executables, spawned by the slot: surroundings, standard streams, what they leave behind."""
+"""Runs executables and collects what they leave: standard streams, output files, exit status."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from .sandbox_names import SandboxError, missing_output
 from .shared_page import memory_file, move_high
 from .slot_channel import ReportWriter
 
-LARGEST_OUTPUT_CAP = 32 * 1024 * 1024
-ROOM_FOR_FILES = MAX_BODY - 2 * LARGEST_OUTPUT_CAP - (1 << 20)
+MAX_OUTPUT_CAP = 32 * 1024 * 1024
+MAX_INLINE_FILES_BYTES = MAX_BODY - 2 * MAX_OUTPUT_CAP - (1 << 20)
 MISLEADING_PEAK_KIB = 64 * 1024
 REAP_MS = 5000
 OTHER_DIRECTORIES = (
@@ -31,8 +31,8 @@ OTHER_DIRECTORIES = (
     "or run it in one that the nodes share (cwd=...)"
 )
 FLUSH_MS = 5
-PIPE_READ = 256 * 1024
-# Python ignores these two; what we spawn must not inherit that.
+PIPE_READ_BYTES = 256 * 1024
+# Python ignores these two signals; spawned programs must not inherit that.
 RESTORED_SIGNALS = [signal.SIGPIPE, signal.SIGXFSZ]
 
 Outcome = Tuple[Optional[Failure], List[Any], int, int]
@@ -40,7 +40,7 @@ Outcome = Tuple[Optional[Failure], List[Any], int, int]
 
 
 class TaskDirectories(NamedTuple):
-    """Directories: of the sandboxes, of the cache of contents, and for files that a task leaves and that are too large for its result."""
+    """Directories of the sandboxes, of the content cache, and of output files that are too large for a result."""
 
     sandboxes: str
     cache: str
@@ -48,7 +48,7 @@ class TaskDirectories(NamedTuple):
 
 
 class ExecutableSpec:
-    """One spec in this slot: what its tasks share; ``code`` holds the packed shared input files."""
+    """One spec in this slot. ``code`` is the payload of the shared input files."""
 
     def __init__(self, number: int, launch: Dict[str, Any], code: bytes) -> None:
         self.number = number
@@ -56,16 +56,16 @@ class ExecutableSpec:
         self.launch = launch
         self.sandbox = bool(launch.get("sandbox"))
         self.code = code
-        self.output_cap = min(int(launch.get("output_cap") or OUTPUT_CAP), LARGEST_OUTPUT_CAP)
+        self.output_cap = min(int(launch.get("output_cap") or OUTPUT_CAP), MAX_OUTPUT_CAP)
 
     @staticmethod
     def flush_after_s() -> float:
-        """Reports of earlier attempts need not go out before it starts: they can do so while it runs."""
+        """Seconds that reports of earlier attempts may wait: they can also be sent while an executable runs."""
         return FLUSH_MS / 1000
 
 
 class ChildWaiter:
-    """A descriptor that becomes readable when a child ends: a pidfd, or a pipe written by SIGCHLD where the kernel is older than 5.3."""
+    """Waits for a child through a descriptor: a pidfd, or a pipe written on SIGCHLD where the kernel is older than 5.3."""
 
     def __init__(self) -> None:
         self._open: Optional[Callable[[int], int]] = getattr(os, "pidfd_open", None)
@@ -82,8 +82,8 @@ class ChildWaiter:
     def watch(self, pid: int) -> int:
         if self._open is not None:
             return self._open(pid)
-        # Only while we wait: calls in this process may have plans of their own for signals.
-        signal.signal(signal.SIGCHLD, _nothing)
+        # Only while waiting: calls in this process may use signals in their own way.
+        signal.signal(signal.SIGCHLD, _ignore_signal)
         signal.set_wakeup_fd(self._write_end, warn_on_full_buffer=False)
         signal.raise_signal(signal.SIGCHLD)
         return self._read_end
@@ -104,9 +104,9 @@ class ChildWaiter:
                 pass
 
 
-WELL: Dict[str, Any] = {"exit": 0}
-WELL_TEXT = b'{"exit": 0, "signal": null, "files": [], "stdout_dropped": 0, "stderr_dropped": 0}'
-"""What is said of most executables; written once."""
+SUCCESS: Dict[str, Any] = {"exit": 0}
+SUCCESS_TEXT = b'{"exit": 0, "signal": null, "files": [], "stdout_dropped": 0, "stderr_dropped": 0}'
+"""The summary of most executables, encoded once."""
 
 
 def _high_pipe() -> Tuple[int, int]:
@@ -114,25 +114,25 @@ def _high_pipe() -> Tuple[int, int]:
     return move_high(read_end), move_high(write_end)
 
 
-def _nothing(number: int, frame: Any) -> None:
-    """A handler must be there for the wake-up to be written."""
+def _ignore_signal(number: int, frame: Any) -> None:
+    """A handler must exist for the wake-up to be written."""
 
 
 class ExecutableRunner:
-    """Runs executables, one at a time. ``control`` is told when the agent has something to say meanwhile."""
+    """Runs executables, one at a time. ``control`` is called when the agent sends an order meanwhile."""
 
     def __init__(
-        self, channel: int, control: Callable[[bool], None], outbox: ReportWriter, places: TaskDirectories, clock: ChildCpuClock
+        self, channel: int, control: Callable[[bool], None], outbox: ReportWriter, directories: TaskDirectories, clock: ChildCpuClock
     ) -> None:
         self._control = control
         self._outbox = outbox
         self._channel = channel
-        self._places = places
-        self._sandboxes = places.sandboxes
+        self._directories = directories
+        self._sandboxes = directories.sandboxes
         self._null = move_high(os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC))
         self._pipes = (_high_pipe(), _high_pipe())
         self._outputs: List[HeadAndTail] = []
-        self._watch = ChildWaiter()
+        self._waiter = ChildWaiter()
         self._clock = clock
         self._programs: Dict[Tuple[str, str], str] = {}
         self._poll = select.poll()
@@ -141,16 +141,18 @@ class ExecutableRunner:
             self._poll.register(read_end, select.POLLIN)
         self._poll.register(channel, select.POLLIN)
 
-    def run(self, spec: ExecutableSpec, body: memoryview, environment: Dict[str, str], label: str, handed: Sequence[Any] = ()) -> Outcome:
-        """``handed``: inputs that other tasks left for it."""
+    def run(
+        self, spec: ExecutableSpec, body: memoryview, environment: Dict[str, str], label: str, input_files: Sequence[Any] = ()
+    ) -> Outcome:
+        """Run one executable. ``input_files``: files that other tasks left for it."""
         sandbox: Optional[Sandbox] = None
         self._outputs = [HeadAndTail(spec.output_cap), HeadAndTail(spec.output_cap)]
         try:
             try:
                 parts = unpack(body)
                 task = json.loads(bytes(parts[0]))
-                if handed:
-                    task["inputs"] = [*(task.get("inputs") or []), *handed]
+                if input_files:
+                    task["inputs"] = [*(task.get("inputs") or []), *input_files]
                 if spec.sandbox:
                     sandbox = self._make_sandbox(spec, task, parts, label)
                 return self._run(spec, task, parts[1], environment, sandbox)
@@ -172,14 +174,14 @@ class ExecutableRunner:
             raise ValueError("%d input files are named and %d were sent" % (named, len(inline)))
         sandbox = Sandbox(os.path.join(self._sandboxes, label))
         try:
-            self._furnish(sandbox, wanted, inline)
+            self._add_inputs(sandbox, wanted, inline)
         except BaseException:
             sandbox.remove()
             raise
         return sandbox
 
-    def _furnish(self, sandbox: Sandbox, entries: Sequence[Any], inline: List[memoryview]) -> None:
-        """[name, mode] comes with the task, [name, mode, digest, size] lies in the cache; the others are no files."""
+    def _add_inputs(self, sandbox: Sandbox, entries: Sequence[Any], inline: List[memoryview]) -> None:
+        """Add inputs: [name, mode] is sent with the task, [name, mode, digest, size] is in the cache; others are directories and links."""
         inline.reverse()
         for entry in entries:
             if entry[1] == "directory":
@@ -187,9 +189,9 @@ class ExecutableRunner:
             elif entry[1] == "link":
                 sandbox.make_link(entry[0], entry[2])
             elif len(entry) > 2 and not entry[2]:
-                raise SandboxError("missing-input", "user", "the task that was to leave %r for it did not" % (entry[0],))
+                raise SandboxError("missing-input", "user", "the task that should leave %r for it did not" % (entry[0],))
             elif len(entry) > 2:
-                sandbox.place(entry[0], entry[1], content_path(self._places.cache, entry[2]))
+                sandbox.place(entry[0], entry[1], content_path(self._directories.cache, entry[2]))
             else:
                 sandbox.put(entry[0], entry[1], inline.pop())
 
@@ -197,13 +199,13 @@ class ExecutableRunner:
         self, spec: ExecutableSpec, task: Dict[str, Any], stdin: Any, environment: Dict[str, str], sandbox: Optional[Sandbox]
     ) -> Outcome:
         launch = spec.launch
-        asked_for = "" if sandbox else str(launch.get("cwd") or "")
+        requested = "" if sandbox else str(launch.get("cwd") or "")
         try:
-            self._enter(asked_for or (sandbox.path if sandbox else self._sandboxes))
+            self._enter(requested or (sandbox.path if sandbox else self._sandboxes))
         except OSError as error:
             if is_limit(error):
                 raise
-            return _not_entered(asked_for, error), self._payload({}, ()), 0, 0
+            return _directory_failure(requested, error), self._payload({}, ()), 0, 0
         if task.get("env"):
             environment = {**environment, **task["env"]}
         argv = [str(word) for word in task["argv"]]
@@ -214,10 +216,10 @@ class ExecutableRunner:
         except OSError as error:
             if is_limit(error):
                 raise
-            return self._not_spawned(argv[0], error), self._payload({}, ()), 0, 0
+            return self._spawn_failure(argv[0], error), self._payload({}, ()), 0, 0
         status, usage = self._wait(pid)
         cpu_us = int(self._clock.lap_s() * 1e6)
-        failure, facts = _judge(status)
+        failure, facts = _exit_failure(status)
         files: List[bytes] = []
         wanted = [[*(launch.get(which) or []), *(task.get(which) or [])] for which in ("outputs", "keep")]
         if any(wanted) and failure is None:
@@ -233,19 +235,20 @@ class ExecutableRunner:
         except FileNotFoundError:
             if directory != self._sandboxes:
                 raise
-            # Some task may have removed it.
+            # A task may have removed it.
             os.makedirs(directory, 0o700, exist_ok=True)
             os.chdir(directory)
 
     def _collect(self, sandbox: Optional[Sandbox], wanted: Sequence[str], kept: Sequence[str]) -> Tuple[List[List[Any]], List[bytes]]:
-        """What goes with the result, or to the outbox; what goes home need not be kept besides, but becomes a content that others can be
-        given, however small. Without a sandbox the outputs stay where they are; those named plainly must be there."""
+        """Collect output files for the result or the outbox. A file that is an output and also kept is sent to the master as a content,
+        however small, so that other tasks can get it. Without a sandbox the outputs stay in place; those named without a pattern must
+        exist."""
         if sandbox is not None:
-            apart = sandbox.names(kept) if kept else {}
-            files, contents = sandbox.collect(wanted, ROOM_FOR_FILES, self._places.outbox, apart)
+            separate = sandbox.names(kept) if kept else {}
+            files, contents = sandbox.collect(wanted, MAX_INLINE_FILES_BYTES, self._directories.outbox, separate)
             for entry in files:
-                apart.pop(entry[0], None)
-            stays, _ = sandbox.collect([glob.escape(name) for name in apart], 0, self._places.outbox) if apart else ([], [])
+                separate.pop(entry[0], None)
+            stays, _ = sandbox.collect([glob.escape(name) for name in separate], 0, self._directories.outbox) if separate else ([], [])
             return [*files, *([*entry, True] for entry in stays)], contents
         for name in (*wanted, *kept):
             if not any(sign in name for sign in "*?[") and not os.path.exists(name):
@@ -265,7 +268,7 @@ class ExecutableRunner:
             (os.POSIX_SPAWN_DUP2, self._pipes[1][1], 2),
         ]
         try:
-            # A process group of its own: a task that kills its group must not hit the slot.
+            # Its own process group: a task that kills its group must not hit the slot.
             return os.posix_spawn(program, argv, environment, file_actions=actions, setpgroup=0, setsigmask=(), setsigdef=RESTORED_SIGNALS)
         finally:
             if source != self._null:
@@ -283,7 +286,7 @@ class ExecutableRunner:
                 self._programs[key] = found
         return found
 
-    def _not_spawned(self, name: str, error: OSError) -> Failure:
+    def _spawn_failure(self, name: str, error: OSError) -> Failure:
         self._programs.clear()
         if error.errno == errno.ENOENT:
             return ["spawn", "task", "there is no program %r on this worker" % name]
@@ -291,9 +294,9 @@ class ExecutableRunner:
         return ["spawn", blame, "cannot start %r: %s" % (name, error.strerror)]
 
     def _wait(self, pid: int) -> Tuple[int, Any]:
-        """Read its output until it ends; then end what it left behind, and read the rest."""
+        """Read its output until it ends; then kill its descendants, and read the rest."""
         self._control(False)
-        ends = self._watch.watch(pid)
+        ends = self._waiter.watch(pid)
         self._poll.register(ends, select.POLLIN)
         status, usage = 0, None
         try:
@@ -304,7 +307,7 @@ class ExecutableRunner:
                     reap_children([pid])
                 for descriptor, _ in ready:
                     if descriptor == ends:
-                        self._watch.drain()
+                        self._waiter.drain()
                         found, status, found_usage = os.wait4(pid, os.WNOHANG)
                         usage = found_usage if found else None
                     elif descriptor == self._channel:
@@ -313,7 +316,7 @@ class ExecutableRunner:
                         self._read(descriptor)
         finally:
             self._poll.unregister(ends)
-            self._watch.done(ends)
+            self._waiter.done(ends)
         if has_children():
             kill_descendants()
         for read_end, _ in self._pipes:
@@ -323,27 +326,28 @@ class ExecutableRunner:
 
     def _read(self, descriptor: int) -> bool:
         try:
-            data = os.read(descriptor, PIPE_READ)
+            data = os.read(descriptor, PIPE_READ_BYTES)
         except BlockingIOError:
             return False
         self._outputs[0 if descriptor == self._pipes[0][0] else 1].add(data)
         return len(data) > 0
 
     def stop(self, force: bool) -> None:
-        """End what runs now: ask, or force. What gets away at this moment is met when the task has ended."""
+        """Stop the running executable: TERM, or KILL with ``force``. Processes that escape at this moment are killed when the task has
+        ended."""
         signal_all(descendants_of(os.getpid()), signal.SIGKILL if force else signal.SIGTERM)
 
-    def peek(self, stream: int, offset: int, most: int = 1 << 20) -> Tuple[int, bytes]:
-        return self._outputs[0 if stream == 1 else 1].since(offset, most)
+    def peek(self, stream: int, offset: int, limit: int = 1 << 20) -> Tuple[int, bytes]:
+        return self._outputs[0 if stream == 1 else 1].since(offset, limit)
 
     def _payload(self, facts: Dict[str, Any], files: Sequence[bytes]) -> List[Any]:
         (out, out_dropped), (error, error_dropped) = (output.result() for output in self._outputs)
-        if facts == WELL and not (out_dropped or error_dropped):
-            return [WELL_TEXT, out, error, *files]
-        said: Dict[str, Any] = {"stow": True} if any(len(entry) > 2 for entry in facts.get("files", ())) else {}
-        said.update({"exit": None, "signal": None, "files": [], "stdout_dropped": out_dropped, "stderr_dropped": error_dropped})
-        said.update(facts)
-        return [json.dumps(said).encode(), out, error, *files]
+        if facts == SUCCESS and not (out_dropped or error_dropped):
+            return [SUCCESS_TEXT, out, error, *files]
+        summary: Dict[str, Any] = {"stow": True} if any(len(entry) > 2 for entry in facts.get("files", ())) else {}
+        summary.update({"exit": None, "signal": None, "files": [], "stdout_dropped": out_dropped, "stderr_dropped": error_dropped})
+        summary.update(facts)
+        return [json.dumps(summary).encode(), out, error, *files]
 
 
 def _which(name: str, path: str) -> str:
@@ -354,26 +358,27 @@ def _which(name: str, path: str) -> str:
     raise OSError(errno.ENOENT, os.strerror(errno.ENOENT))
 
 
-def _not_entered(asked_for: str, error: OSError) -> Failure:
-    """What to do about a directory that the person has, and this node has not, or not for us. Trouble with our own is the worker's."""
-    if not asked_for:
+def _directory_failure(requested: str, error: OSError) -> Failure:
+    """A directory that the user has and this node lacks is the site's fault; trouble with our own is the worker's."""
+    if not requested:
         return ["spawn", "worker", "cannot enter its directory %r: %s" % (error.filename, error.strerror)]
     node = os.uname().nodename
     if error.errno == errno.ENOENT:
-        what = "there is no directory %r on node %s" % (asked_for, node)
+        what = "there is no directory %r on node %s" % (requested, node)
     else:
-        what = "the directory %r cannot be entered on node %s (%s)" % (asked_for, node, error.strerror)
+        what = "the directory %r cannot be entered on node %s (%s)" % (requested, node, error.strerror)
     return ["no-directory", "site", what + ": " + OTHER_DIRECTORIES]
 
 
 def _own_peak_kib(reported_kib: int) -> int:
-    """Linux counts the memory of the spawning process as used by the spawned one: a peak not above ours says nothing if ours is large."""
+    """Peak memory of the executable. Linux counts the memory of the spawning process too, so a peak not above ours says nothing if ours is
+    large."""
     if reported_kib > MISLEADING_PEAK_KIB and reported_kib <= resource.getrusage(resource.RUSAGE_SELF).ru_maxrss:
         return 0
     return int(reported_kib)
 
 
-def _judge(status: int) -> Tuple[Optional[Failure], Dict[str, Any]]:
+def _exit_failure(status: int) -> Tuple[Optional[Failure], Dict[str, Any]]:
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
         try:
@@ -381,7 +386,7 @@ def _judge(status: int) -> Tuple[Optional[Failure], Dict[str, Any]]:
         except ValueError:
             name = "signal %d" % number
         if number == signal.SIGKILL:
-            return ["killed", "worker", "it was killed (SIGKILL) by somebody else, perhaps for lack of memory"], {"signal": number}
+            return ["killed", "worker", "it was killed (SIGKILL) by another process, perhaps for lack of memory"], {"signal": number}
         return ["signal", "task", "it was ended by %s" % name], {"signal": number}
     code = os.WEXITSTATUS(status)
     return (["exit", "task", "it ended with exit status %d" % code] if code else None), {"exit": code}

@@ -1,4 +1,4 @@
-"""Output of user code, kept by its head and its tail: what a terminal would show, at a price that has a bound."""
+"""Keeps the head and tail of standard output and error, so that memory is bounded."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from os import dup2, ftruncate, lseek, pread
 from typing import Any, List, Tuple
 
 OUTPUT_CAP = 16 * 1024 * 1024
-"""How much is kept of each stream of a task, unless it says otherwise."""
+"""Maximum bytes kept of each stream of a task, unless the task sets another value."""
 
 
 class HeadAndTail:
-    """Bytes that come one after the other; the middle is dropped when there are more than ``cap``."""
+    """The head and tail of a stream; the middle is dropped when there are more than ``cap`` bytes."""
 
     def __init__(self, cap: int) -> None:
         self.total = 0
@@ -21,31 +21,31 @@ class HeadAndTail:
 
     def add(self, data: bytes) -> None:
         self.total += len(data)
-        room = self._half - len(self._head)
-        if room > 0:
-            self._head += data[:room]
-            data = data[room:]
+        free = self._half - len(self._head)
+        if free > 0:
+            self._head += data[:free]
+            data = data[free:]
         if data:
             self._tail += data
             if len(self._tail) > 2 * self._half:
                 del self._tail[: len(self._tail) - self._half]
 
     def result(self) -> Tuple[bytes, int]:
-        """What is kept, and how many bytes were dropped between head and tail."""
+        """The kept bytes, and the number of bytes dropped between head and tail."""
         tail = self._tail[-self._half :]
         return bytes(self._head + tail), self.total - len(self._head) - len(tail)
 
-    def since(self, offset: int, most: int) -> Tuple[int, bytes]:
-        """Bytes from ``offset`` of the whole stream on, or from the nearest later place that is still kept."""
+    def since(self, offset: int, limit: int) -> Tuple[int, bytes]:
+        """Bytes of the stream from ``offset`` on, or from the next offset that is still kept."""
         if offset < len(self._head):
-            return offset, bytes(self._head[offset : offset + most])
+            return offset, bytes(self._head[offset : offset + limit])
         first = self.total - len(self._tail)
         offset = max(offset, first)
-        return offset, bytes(self._tail[offset - first : offset - first + most])
+        return offset, bytes(self._tail[offset - first : offset - first + limit])
 
 
 def read_head_and_tail(descriptor: int, size: int, cap: int) -> Tuple[bytes, int]:
-    """The same of a file."""
+    """Head and tail of a file, and the number of bytes dropped."""
     if size <= cap:
         return _read(descriptor, 0, size), 0
     half = max(1, cap // 2)
@@ -65,9 +65,9 @@ def _read(descriptor: int, offset: int, length: int) -> bytes:
 
 
 class StreamCapture:
-    """Standard output and error of calls that run in this very process: two files at descriptors 1 and 2, looked at after each call.
+    """Captures standard output and error of calls in this process: two files at descriptors 1 and 2, read after each call.
 
-    Spare descriptors of the files are kept out of the way, for user code that closes or replaces 1 and 2.
+    Duplicates of the descriptors are kept out of the way, for user code that closes or replaces 1 and 2.
     """
 
     def __init__(self, spare_out: int, spare_error: int) -> None:
@@ -75,7 +75,7 @@ class StreamCapture:
         self._streams: Tuple[Any, Any] = (sys.stdout, sys.stderr)
 
     def collect(self) -> Tuple[bytes, bytes, int, int]:
-        """What was written since the last time: stdout, stderr, and how many bytes of each were dropped."""
+        """Output since the last call: stdout, stderr, and the bytes dropped of each."""
         streams = self._streams
         try:
             streams[0].flush()
@@ -101,7 +101,7 @@ class StreamCapture:
         return taken
 
     def _restore(self) -> None:
-        """User code closed a stream or its descriptor: begin again."""
+        """Open the streams again after user code closed one or its descriptor."""
         for stream, spare in self._spares.items():
             dup2(spare, stream)
             ftruncate(spare, 0)

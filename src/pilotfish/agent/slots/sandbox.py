@@ -1,6 +1,7 @@
-"""A fresh directory for one attempt. Names come from outside: no path of theirs leads out of it, whatever the task does in the meantime.
+"""Makes and removes the private directory of an attempt. Names come from outside: no path may lead out of it, whatever the task does
+meanwhile.
 
-Every component is opened by itself, relative to its parent and without following links, so that swapping a directory for a link between
+Every component is opened by itself, relative to its parent and without following links, so that replacing a directory with a link between
 two steps gains nothing.
 """
 
@@ -12,18 +13,18 @@ from typing import Any, Container, Dict, Iterator, List, Optional, Sequence, Tup
 
 from ...portable.failures import is_limit
 from ...portable.transfer.file_copy import clone, copy
-from .output_files import DIRECTORY, outputs_in, take_out
+from .output_files import DIRECTORY, collect_outputs, outputs_in
 from .sandbox_names import SandboxError, check_target, disk_error, name_parts
 
 LINK_BYTES = 64 * 1024 * 1024
-"""From here on an input is rather linked to than copied."""
-MOST_LEVELS = 50
-"""Deeper directories are removed in several goes: each level takes a descriptor."""
+"""Minimum size of an input that is linked rather than copied."""
+MAX_LEVELS = 50
+"""Deeper directories are removed in several passes: each level takes a descriptor."""
 _NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Sandbox:
-    """Made at once; ``remove`` takes it away, unreadable corners included."""
+    """One private directory, created by the constructor; ``remove`` deletes it, unreadable parts included."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -35,7 +36,7 @@ class Sandbox:
             raise SandboxError("disk", "worker", "cannot make a directory for the task: %s" % error.strerror) from None
 
     def put(self, name: str, mode: int, content: Any) -> None:
-        """A file with these bytes."""
+        """Write a file with these bytes."""
         with self._entry(name) as (directory, last):
             file = os.open(last, _NEW, 0o600, dir_fd=directory)
             try:
@@ -45,7 +46,7 @@ class Sandbox:
                 os.close(file)
 
     def place(self, name: str, mode: int, content: str) -> None:
-        """A file with the bytes of that one, which is not to be changed: one of its own, or a read-only link if it is large."""
+        """Add a file from the cache, which must not be changed: a copy, or a read-only link if it is large."""
         try:
             source = os.open(content, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         except OSError as error:
@@ -65,7 +66,7 @@ class Sandbox:
         file = os.open(last, _NEW, 0o600, dir_fd=directory)
         try:
             if not clone(source, file):
-                # A link shares its mode, and nobody else's copy shall become a program.
+                # A link shares its mode, and other tasks' copies must not become executable.
                 if size >= LINK_BYTES and not mode & 0o111 and _replace_by_link(directory, last, content):
                     return
                 copy(source, file, size)
@@ -74,7 +75,7 @@ class Sandbox:
             os.close(file)
 
     def make_directory(self, name: str, mode: int) -> None:
-        """It may be there already. We can always put something into it."""
+        """Make a directory, which may exist. We can always write to it."""
         with self._entry(name) as (directory, last):
             below = _enter(directory, last, 0o700)
             try:
@@ -83,14 +84,14 @@ class Sandbox:
                 os.close(below)
 
     def make_link(self, name: str, target: str) -> None:
-        """A symbolic link that leads to nothing outside, as long as nothing but these methods made what is on its way."""
+        """Make a symbolic link that stays inside, as long as only these methods made the directories on its way."""
         check_target(len(name_parts(name)) - 1, target)
         with self._entry(name) as (directory, last):
             os.symlink(target, last, dir_fd=directory)
 
     @contextmanager
     def _entry(self, name: str) -> Iterator[Tuple[int, str]]:
-        """The directory where it is to be, which is made if it is not there, and its name in that."""
+        """Open the parent directory of a name, made if needed, and yield it with the last component."""
         parts = name_parts(name)
         directory = -1
         try:
@@ -109,23 +110,23 @@ class Sandbox:
                 os.close(directory)
 
     def collect(
-        self, patterns: Sequence[str], most_bytes: int, outbox: str = "", apart: Container[str] = ()
+        self, patterns: Sequence[str], max_bytes: int, outbox: str = "", separate: Container[str] = ()
     ) -> Tuple[List[List[Any]], List[bytes]]:
-        """[name, mode] and content of the regular files that the patterns name; a plain name that is not there is a failure.
+        """[name, mode] and content of the regular files that the patterns match; a name without a pattern must exist.
 
-        If there is an outbox, files that are not small, or whose names are in ``apart``, are moved into it: [name, mode, size, path],
-        and no content.
+        If there is an outbox, files that are not small, or whose names are in ``separate``, are moved to it: [name, mode, size, path],
+        without content.
         """
-        return take_out(self.path, patterns, most_bytes, outbox, apart)
+        return collect_outputs(self.path, patterns, max_bytes, outbox, separate)
 
     def names(self, patterns: Sequence[str]) -> Dict[str, None]:
-        """Of the regular files that the patterns name; a plain name that is not there is a failure."""
+        """Names of the regular files that the patterns match; a name without a pattern must exist."""
         return {output.name: None for output in outputs_in(self.path, patterns)}
 
     def remove(self) -> None:
-        """However deep it is, and whatever the task forbade."""
+        """Delete the directory, however deep it is and whatever its modes are."""
         try:
-            os.unlink(self.path)  # the task put something else in its place, such as a link
+            os.unlink(self.path)  # the task replaced it, for example by a link
         except FileNotFoundError:
             pass
         except OSError:
@@ -147,7 +148,7 @@ def _enter(directory: int, name: str, mode: int) -> int:
 
 
 def _replace_by_link(directory: int, name: str, content: str) -> bool:
-    """False if that is not possible, or would not keep a task from changing what others use: for root, nothing is read-only."""
+    """Replace the file by a link; False if that fails, or if a task could change the target: for root, nothing is read-only."""
     if os.access(content, os.W_OK):
         return False
     beside = ".link-" + os.urandom(8).hex()
@@ -160,16 +161,16 @@ def _replace_by_link(directory: int, name: str, content: str) -> bool:
 
 
 def _remove_tree(path: str) -> None:
-    """A link is never followed: it would lead elsewhere."""
+    """Delete a tree. Links are never followed: they would lead elsewhere."""
     try:
-        root = _open_in_any_case(path)
+        root = _open_unreadable(path)
     except OSError:
         return
     try:
         left: List[str] = []
         while left != (left := sorted(os.listdir(root))):
             for name in left:
-                _remove_below(root, name, root, MOST_LEVELS)
+                _remove_below(root, name, root, MAX_LEVELS)
         os.rmdir(path)
     except OSError:
         pass
@@ -178,14 +179,14 @@ def _remove_tree(path: str) -> None:
 
 
 def _remove_below(directory: int, name: str, root: int, levels: int) -> None:
-    """What lies too deep is moved up to the root, and met there again. What cannot be removed stays."""
+    """Delete one entry. Directories too deep are moved up to the root, where the next pass finds them. What cannot be deleted stays."""
     try:
         os.unlink(name, dir_fd=directory)
         return
     except OSError:
         pass  # it is a directory
     try:
-        below = _open_in_any_case(name, directory)
+        below = _open_unreadable(name, directory)
         try:
             if not levels:
                 os.rename(name, os.urandom(16).hex(), src_dir_fd=directory, dst_dir_fd=root)
@@ -199,12 +200,13 @@ def _remove_below(directory: int, name: str, root: int, levels: int) -> None:
         pass
 
 
-def _open_in_any_case(name: str, above: Optional[int] = None) -> int:
-    """Without reading it, because that is what may be forbidden; what is changed is what was opened, whatever has its name by then."""
-    place = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=above)
+def _open_unreadable(name: str, above: Optional[int] = None) -> int:
+    """Open a directory without reading it, because that may be forbidden; the mode is changed on the opened directory, whatever has its
+    name by then."""
+    handle = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=above)
     try:
-        if os.fstat(place).st_mode & 0o700 != 0o700:
-            os.chmod("/proc/self/fd/%d" % place, 0o700)
-        return os.open(".", DIRECTORY, dir_fd=place)
+        if os.fstat(handle).st_mode & 0o700 != 0o700:
+            os.chmod("/proc/self/fd/%d" % handle, 0o700)
+        return os.open(".", DIRECTORY, dir_fd=handle)
     finally:
-        os.close(place)
+        os.close(handle)

@@ -1,9 +1,9 @@
-"""A page of memory that the agent shares with one slot, and the records that travel between them.
+"""Shares one page of memory between agent and slot, and defines the records they exchange.
 
-The slot writes down what it starts before it starts it, so that after its death the guilty attempt is known exactly, without a message per
-attempt. The agent may take back what the slot has not started: it writes the numbers to skip, waits a moment, then looks what was started
-(each side writes before it reads, so both cannot miss the other). Results that the slot has not flushed yet lie in the outbox, where the
-agent finds them also when user code keeps the slot busy, or has killed it.
+The slot writes down what it starts before it starts it, so that after its death the attempt to blame is known exactly, without a message
+per attempt. The agent may recall what the slot has not started: it writes the numbers to skip, waits a moment, then reads what was started
+(each side writes before it reads, so both cannot miss the other). Results that the slot has not flushed are in the outbox, where the agent
+finds them even when user code keeps the slot busy or has killed it.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ import signal
 import struct
 from typing import Any, List, Tuple
 
-# Numbers of the 32-bit words.
-INTENT, STARTED, CONDEMNED, PID, OUTBOX_LENGTH, GAVE_UP = 0, 1, 2, 3, 4, 5
-# Why a slot gave up: it met a limit of the machine, or something of its own does not work any more.
+# Indices of the 32-bit words.
+INTENT, STARTED, STOP_ATTEMPT, PID, OUTBOX_LENGTH, GAVE_UP = 0, 1, 2, 3, 4, 5
+# Why a slot gave up: it met a limit of the machine, or user code broke it.
 LIMITED, BROKEN = 1, 2
-# Number of the 64-bit word: first << 32 | last of the sequence numbers to skip.
+# Index of the 64-bit word: first << 32 | last of the sequence numbers to skip.
 SKIP = 4
 
 HIGH_DESCRIPTOR = 200
-"""From here on descriptors are ours, in slots that may have so many."""
+"""Lowest descriptor for our own use, in slots that may have that many."""
 TIME_IS_UP = signal.SIGRTMIN + 10
-"""Agent to slot: the attempt that is condemned shall end."""
+"""Signal from agent to slot: stop the attempt whose number is in STOP_ATTEMPT."""
 
 OUTBOX_AT = 4096
 OUTBOX_BYTES = 64 * 1024
-CELL_BYTES = OUTBOX_AT + OUTBOX_BYTES
+PAGE_BYTES = OUTBOX_AT + OUTBOX_BYTES
 
-# Agent to slot: what, sequence, spec, attempt, task, cores, length of what follows.
+# Agent to slot: kind, sequence, spec, attempt, task, cores, length of what follows.
 ORDER = struct.Struct("<BIQIQfQ")
 SPEC, TASK, TERMINATE, KILL, PEEK, QUIT = range(6)
 
@@ -46,7 +46,7 @@ Report = Tuple[int, int, int, int, bytes, Any]
 
 
 def memory_file(name: str) -> int:
-    """A nameless file in memory, or in the directory for temporary files where the system has no such thing."""
+    """An anonymous file in memory, or in the temporary directory where the system has no such thing."""
     create = getattr(os, "memfd_create", None)
     if create is not None:
         try:
@@ -61,7 +61,8 @@ def memory_file(name: str) -> int:
 
 
 def _keep_size(descriptor: int) -> None:
-    """Whoever touches memory beyond the end of its file is killed: user code that truncates descriptors must not reach the agent."""
+    """Forbid shrinking: access beyond the end of a mapped file kills a process, and user code that truncates descriptors must not kill the
+    agent."""
     try:
         fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
     except (AttributeError, OSError):
@@ -75,20 +76,20 @@ def move_high(descriptor: int) -> int:
 
 
 def copy_high(descriptor: int) -> int:
-    """Out of the way of user code that closes or counts descriptors, and never inherited."""
-    most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    lowest = HIGH_DESCRIPTOR if most == resource.RLIM_INFINITY else min(HIGH_DESCRIPTOR, most // 2)
+    """Duplicate a descriptor out of the way of user code that closes or counts descriptors; it is never inherited."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    lowest = HIGH_DESCRIPTOR if limit == resource.RLIM_INFINITY else min(HIGH_DESCRIPTOR, limit // 2)
     return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, lowest)
 
 
 class SharedPage:
-    """The shared page; ``descriptor`` names it."""
+    """The shared page; ``descriptor`` is its file."""
 
     def __init__(self, descriptor: int) -> None:
-        if os.fstat(descriptor).st_size < CELL_BYTES:
-            os.ftruncate(descriptor, CELL_BYTES)
+        if os.fstat(descriptor).st_size < PAGE_BYTES:
+            os.ftruncate(descriptor, PAGE_BYTES)
             _keep_size(descriptor)
-        self.memory = mmap.mmap(descriptor, CELL_BYTES)
+        self.memory = mmap.mmap(descriptor, PAGE_BYTES)
         view = memoryview(self.memory)
         self.words = view[:OUTBOX_AT].cast("I")
         self.long_words = view[:OUTBOX_AT].cast("Q")
@@ -101,20 +102,20 @@ class SharedPage:
         try:
             self.memory.close()
         except BufferError:
-            # Somebody still reads a view of it; the memory goes with the last one.
+            # A view of it is still in use; the memory is freed with the last one.
             pass
 
     def skip(self, first: int, last: int) -> None:
         self.long_words[SKIP] = first << 32 | last
 
-    def left_in_outbox(self) -> List[Report]:
-        """Complete reports in the outbox. Only to be asked of a slot that is dead or was quiet for a while."""
+    def unflushed_reports(self) -> List[Report]:
+        """Complete reports in the outbox. Call this only for a slot that is dead or was idle for a while."""
         length = min(int(self.words[OUTBOX_LENGTH]), OUTBOX_BYTES)
         return list(parse_reports(bytes(self.outbox[:length]))[0])
 
 
 def parse_reports(data: bytes) -> Tuple[List[Report], int]:
-    """All complete reports at the head of these bytes, and where the rest begins."""
+    """All complete reports at the start of these bytes, and the offset of the rest."""
     reports = []
     offset = 0
     end = len(data)

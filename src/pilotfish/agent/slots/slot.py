@@ -1,8 +1,8 @@
-"""A slot: the process that runs user code, one attempt at a time.
+"""Runs user code, one attempt at a time, in a process of its own.
 
-There are two processes. The keeper is the child of the agent; it forked the slot proper and does nothing but wait for it, so that user code
-which kills its parent hits nobody who matters. Both are child subreapers. The keeper ends everything below it when the slot is gone, when
-the agent asks (SIGTERM) and when the agent is gone, and it dies of what the slot died of, so that the agent learns the true cause.
+There are two processes. The monitor is the child of the agent; it forks the slot itself and only waits for it, so that user code which
+kills its parent hits nothing important. Both are child subreapers. The monitor kills everything below it when the slot is dead, when the
+agent asks (SIGTERM) and when the agent is dead. It exits with the status of the slot, so that the agent learns the true cause.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ from .executable_runner import ExecutableRunner, ExecutableSpec, TaskDirectories
 from .output_capture import StreamCapture
 from .shared_page import (
     BROKEN,
-    CONDEMNED,
     GAVE_UP,
     INTENT,
     KILL,
@@ -40,6 +39,7 @@ from .shared_page import (
     SKIP,
     SPEC,
     STARTED,
+    STOP_ATTEMPT,
     TASK,
     TERMINATE,
     TIME_IS_UP,
@@ -51,8 +51,8 @@ from .slot_channel import OrderReader, ReportWriter
 from .task_environment import TaskEnvironment
 from .task_files import unwrap
 
-KEPT_MEMORY = 32 * 1024 * 1024
-# Nothing can be forked, run and waited for in less.
+KEPT_MEMORY_BYTES = 32 * 1024 * 1024
+# No child can be forked, run and waited for in less time.
 SHORTEST_CHILD_S = 0.0001
 
 AnySpec = Union[CallSpec, ExecutableSpec]
@@ -61,54 +61,54 @@ KEPT_SIGNALS = {signal.SIGTERM, signal.SIGCHLD}
 
 
 class SlotUnusable(Exception):
-    """An earlier call broke what every call needs."""
+    """An earlier call broke something that every call needs."""
 
 
 def main(settings_text: str) -> NoReturn:
-    """Runs in the process that the agent spawned."""
+    """Run the slot, in the process that the agent started."""
     settings = json.loads(settings_text)
     descriptors = settings["descriptors"]
-    cell = SharedPage(descriptors["cell"])
+    page = SharedPage(descriptors["cell"])
     become_subreaper()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # Waited for, not handled: a handler in Python can miss a signal that comes just before a call that blocks.
+    # Waited for, not handled: a Python handler can miss a signal that comes just before a blocking call.
     signal.pthread_sigmask(signal.SIG_BLOCK, KEPT_SIGNALS)
     signal_on_parent_death(signal.SIGTERM, settings["agent"])
-    keeper = getpid()
+    monitor = getpid()
     try:
         child = os.fork()
     except OSError as error:
-        _give_up(cell, error)
+        _give_up(page, error)
         _exit(1)
     if child:
-        _keep(child, max(descriptors.values()))
+        _monitor(child, max(descriptors.values()))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, KEPT_SIGNALS)
     become_subreaper()
-    signal_on_parent_death(signal.SIGKILL, keeper)
-    _volunteer_for_oom()
-    keep_freed_memory(KEPT_MEMORY)
+    signal_on_parent_death(signal.SIGKILL, monitor)
+    _prefer_for_oom_kill()
+    keep_freed_memory(KEPT_MEMORY_BYTES)
     code = 1
     try:
-        code = SlotLoop(settings, cell).run()
-    except Exception as error:  # noqa: BLE001  the edge: user code may have broken any module that we use
-        _give_up(cell, error)
+        code = SlotLoop(settings, page).run()
+    except Exception as error:  # noqa: BLE001  user code may have broken any module
+        _give_up(page, error)
     finally:
         _exit(code)
 
 
-def _give_up(cell: SharedPage, error: Exception) -> None:
-    """Say why; what was broken may be what is needed to say it."""
-    cell.words[GAVE_UP] = BROKEN
+def _give_up(page: SharedPage, error: Exception) -> None:
+    """Report why the slot ends, with as little code as possible: user code may have broken any module."""
+    page.words[GAVE_UP] = BROKEN
     if isinstance(error, OSError) and is_limit(error):
-        cell.words[GAVE_UP] = LIMITED
+        page.words[GAVE_UP] = LIMITED
         text = describe_limit(error)
     else:
         text = "%s: %s" % (type(error).__name__, error)
     os.write(2, b"\n%s\n" % text.encode("utf-8", "replace"))
 
 
-def _keep(child: int, last_descriptor: int) -> NoReturn:
-    """Wait for the slot, end what it left, then die as it died; or end it all when told to, or when the agent is gone."""
+def _monitor(child: int, last_descriptor: int) -> NoReturn:
+    """Wait for the slot, kill its descendants, then exit as it did; or kill everything on SIGTERM."""
     os.closerange(0, last_descriptor + 1)
     pid = 0
     while pid != child:
@@ -127,8 +127,8 @@ def _keep(child: int, last_descriptor: int) -> NoReturn:
     os._exit(os.WEXITSTATUS(status))
 
 
-def _volunteer_for_oom() -> None:
-    """When memory runs out, the kernel shall take what tasks run, not who watches them."""
+def _prefer_for_oom_kill() -> None:
+    """When memory runs out, let the kernel kill tasks, not the processes that watch them."""
     try:
         with open("/proc/self/oom_score_adj", "w") as file:
             file.write("500")
@@ -137,28 +137,28 @@ def _volunteer_for_oom() -> None:
 
 
 class SlotLoop:
-    """Takes orders from the agent, runs them, reports."""
+    """Reads orders of the agent, runs them, reports."""
 
-    def __init__(self, settings: Dict[str, Any], cell: SharedPage) -> None:
+    def __init__(self, settings: Dict[str, Any], page: SharedPage) -> None:
         descriptors = settings["descriptors"]
-        self.cell = cell
+        self.page = page
         os.close(descriptors["cell"])
-        cell.words[PID] = getpid()
+        page.words[PID] = getpid()
         channel = socket.socket(fileno=move_high(descriptors["channel"]))
         channel.setblocking(True)
         self.share: str = settings.get("share", "")
         """The directory of shared payloads; empty where there is none."""
-        self.outbox = ReportWriter(channel, cell, self.share)
+        self.outbox = ReportWriter(channel, page, self.share)
         self.inbox = OrderReader(channel, self.outbox)
         self.calls = CallRunner(StreamCapture(copy_high(1), copy_high(2)), settings["bundle"])
         self.executables: Optional[ExecutableRunner] = None
-        self.surroundings = TaskEnvironment(settings["worker"], settings["scratch"])
+        self.environment_setup = TaskEnvironment(settings["worker"], settings["scratch"])
         self.specs: Dict[int, AnySpec] = {}
         self.current = 0
-        self._touched = True
-        """Something of the current attempt has run: it must not be run again as if nothing had happened."""
+        self._has_run = True
+        """Whether any code of the current attempt has run: then it must not run again."""
         self._called = False
-        self._places = TaskDirectories(settings["sandboxes"], settings["cache"], settings["outbox"])
+        self._directories = TaskDirectories(settings["sandboxes"], settings["cache"], settings["outbox"])
         self._channel = channel
         self._pid = getpid()
         self._cpu_s = process_time()
@@ -166,11 +166,11 @@ class SlotLoop:
         self._children_clock = ChildCpuClock()
 
     def run(self) -> int:
-        """Until told to quit, or until the agent is gone."""
-        # Not SIGTERM: what user code forks would inherit a handler of ours, and a Python handler can lose a signal that comes too early.
+        """Run until the agent says quit or is dead."""
+        # Not SIGTERM: processes forked by user code would inherit our handler, and a Python handler can lose an early signal.
         signal.signal(TIME_IS_UP, self._on_time_up)
         signal.signal(signal.SIGINT, self._on_interrupt)
-        # User code must find an empty __main__: what it pickles by reference to __main__ is not there for others.
+        # User code must find an empty __main__: objects pickled by reference to __main__ do not exist elsewhere.
         sys.modules["__main__"] = types.ModuleType("__main__")
         sys.argv = [""]
         gc.freeze()
@@ -186,7 +186,7 @@ class SlotLoop:
                     self._keep_spec(order[0][2], order[1])
                 elif order[0][0] == PEEK:
                     self._peek(0, order[1])
-                # Anything else speaks of an attempt that has ended in the meantime.
+                # Other orders are about an attempt that has ended meanwhile.
         except Terminated:
             return 128 + signal.SIGTERM
         except (BrokenPipeError, ConnectionResetError):
@@ -195,8 +195,8 @@ class SlotLoop:
     # --- signals ------------------------------------------------------------------------------------------------------------------
 
     def _on_time_up(self, number: int, frame: Any) -> None:
-        """The agent condemned an attempt in the cell and sends a signal to make it end; by now it may be another one that runs."""
-        if self.calls.in_user_code and self.cell.words[CONDEMNED] == self.current and getpid() == self._pid:
+        """Raise Terminated in the attempt that the agent wants to stop; another one may be running by now."""
+        if self.calls.in_user_code and self.page.words[STOP_ATTEMPT] == self.current and getpid() == self._pid:
             raise Terminated
 
     def _on_interrupt(self, number: int, frame: Any) -> None:
@@ -211,39 +211,39 @@ class SlotLoop:
         code = bytes(read_payload(self.share, body[4 + length :]))
         spec: AnySpec = ExecutableSpec(number, launch, code) if kind == "exec" else CallSpec(number, kind, launch, code)
         self.specs[number] = spec
-        self.surroundings.learn(number, kind, time_s, launch)
+        self.environment_setup.add_spec(number, kind, time_s, launch)
 
     def _run_task(self, order: Tuple[Any, ...], body: memoryview) -> None:
         sequence = order[1]
-        cell = self.cell
-        words = cell.words
+        page = self.page
+        words = page.words
         before = words[STARTED]
         words[INTENT] = sequence
-        skip = cell.long_words[SKIP]
+        skip = page.long_words[SKIP]
         if skip >> 32 <= sequence <= skip & 0xFFFFFFFF:
             words[INTENT] = before
             return
-        self._touched = False
+        self._has_run = False
         try:
             self._run_started(order, body)
         except BaseException:
-            if not self._touched:
+            if not self._has_run:
                 words[STARTED] = words[INTENT] = before
             raise
 
     def _run_started(self, order: Tuple[Any, ...], body: memoryview) -> None:
         _, sequence, number, attempt, task, cores, _ = order
         spec = self.specs[number]
-        begun = perf_counter()
+        started_at = perf_counter()
         outbox = self.outbox
-        if outbox.filled and begun - outbox.flushed_at > spec.flush_after_s():
+        if outbox.filled and started_at - outbox.flushed_at > spec.flush_after_s():
             outbox.flush()
-            outbox.flushed_at = begun
-        self.cell.words[STARTED] = sequence
+            outbox.flushed_at = started_at
+        self.page.words[STARTED] = sequence
         self.current = sequence
-        handed: List[Any] = []
+        input_files: List[Any] = []
         if spec.kind == "exec":
-            handed, body = unwrap(body)
+            input_files, body = unwrap(body)
         try:
             body = read_payload(self.share, body)
         except OSError as error:
@@ -253,33 +253,33 @@ class SlotLoop:
             outbox.report((sequence, 0, 0, self._rss_kib), failure, [b"", b"", b"", b""])
             return
         if spec.kind == "exec":
-            self._run_executable(begun, order, body, handed)
+            self._run_executable(started_at, order, body, input_files)
             return
         assert isinstance(spec, CallSpec)
-        problem = self.surroundings.enter(number, task, attempt, cores)
+        problem = self.environment_setup.enter(number, task, attempt, cores)
         failure, parts = (["spawn", "worker", problem], [b"", b"", b"", b""]) if problem else self._call(spec, body)
-        wall_s = perf_counter() - begun
+        wall_s = perf_counter() - started_at
         spec.recent_s = max(wall_s, 0.8 * spec.recent_s)
         cpu_us = self._cpu_used(wall_s)
         outbox.report((sequence, int(wall_s * 1e6), cpu_us, self._rss_kib), failure, parts)
 
     def _call(self, spec: CallSpec, body: memoryview) -> Tuple[Any, List[Any]]:
-        begun = perf_counter()
-        self._touched = True
+        started_at = perf_counter()
+        self._has_run = True
         failure, parts = self.calls.run(spec, body)
         if getpid() != self._pid:
-            # User code forked and its child came back here: it must not pose as the slot.
+            # User code forked, and its child came back here: it must not act as the slot.
             _exit(0)
         if failure is not None and self._called:
-            _insist_on_built_ins()
+            _check_built_ins()
         self._called = True
-        if perf_counter() - begun > SHORTEST_CHILD_S and has_children():
+        if perf_counter() - started_at > SHORTEST_CHILD_S and has_children():
             kill_descendants(self.calls.keep_children)
             _forget_resource_tracker()
         return failure, parts
 
     def _cpu_used(self, wall_s: float) -> int:
-        """Processor time since the last attempt; what costs more to ask is asked of attempts long enough to have changed it."""
+        """CPU time since the last attempt. Expensive values are read only after attempts long enough to have changed them."""
         cpu_s = process_time()
         used = cpu_s - self._cpu_s
         self._cpu_s = cpu_s
@@ -288,21 +288,21 @@ class SlotLoop:
             used += self._children_clock.lap_s()
         return int(used * 1e6)
 
-    def _run_executable(self, begun: float, order: Tuple[Any, ...], body: memoryview, handed: List[Any]) -> None:
+    def _run_executable(self, started_at: float, order: Tuple[Any, ...], body: memoryview, input_files: List[Any]) -> None:
         _, sequence, number, attempt, task, cores, _ = order
         if self.executables is None:
-            self.executables = ExecutableRunner(self._channel.fileno(), self._control, self.outbox, self._places, self._children_clock)
+            self.executables = ExecutableRunner(self._channel.fileno(), self._control, self.outbox, self._directories, self._children_clock)
         spec = self.specs[number]
         assert isinstance(spec, ExecutableSpec)
-        environment = self.surroundings.environment(number, task, attempt, cores)
-        failure, parts, cpu_us, rss_kib = self.executables.run(spec, body, environment, "%d-%d" % (task, attempt), handed)
-        wall_s = perf_counter() - begun
+        environment = self.environment_setup.environment(number, task, attempt, cores)
+        failure, parts, cpu_us, rss_kib = self.executables.run(spec, body, environment, "%d-%d" % (task, attempt), input_files)
+        wall_s = perf_counter() - started_at
         self.outbox.report((sequence, int(wall_s * 1e6), cpu_us, rss_kib), failure, parts)
 
-    def _control(self, news: bool) -> None:
-        """The agent speaks while an executable runs, or (no news) one has begun and it may have spoken before."""
-        self._touched = True
-        if not (self.inbox.look() if news else self.inbox.sift()):
+    def _control(self, readable: bool) -> None:
+        """Read orders while an executable runs. ``readable``: new bytes arrived; otherwise parse orders that arrived before it started."""
+        self._has_run = True
+        if not (self.inbox.receive() if readable else self.inbox.sort_orders()):
             _exit(0)
         for order, body in self.inbox.take_urgent():
             if order[0] == PEEK:
@@ -320,15 +320,15 @@ class SlotLoop:
         self.outbox.flush()
 
 
-def _insist_on_built_ins() -> None:
-    """A call that fails where ``len`` is no function any more is not to blame."""
+def _check_built_ins() -> None:
+    """Blame the slot, not a call, if a built-in such as ``len`` is no function any more."""
     for name, value in BUILT_IN.items():
         if callable(value) and not callable(getattr(builtins, name, None)):
             raise SlotUnusable("the built-in %s is gone" % name)
 
 
 def _forget_resource_tracker() -> None:
-    """multiprocessing keeps a process of its own; it was ended with the rest, so let the next task start a new one without complaint."""
+    """Forget the resource tracker process of multiprocessing, which was killed with the rest, so that the next task starts a new one."""
     module: Any = sys.modules.get("multiprocessing.resource_tracker")
     tracker = getattr(module, "_resource_tracker", None)
     if tracker is not None and getattr(tracker, "_fd", None) is not None:

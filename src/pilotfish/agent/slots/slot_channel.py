@@ -1,4 +1,4 @@
-"""The slot's ends of its channel to the agent: orders in, reports out."""
+"""Sends orders to a slot and reports back: the slot's side."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from .shared_page import ORDER, OUTBOX_BYTES, OUTBOX_LENGTH, REPORT, SPEC, TASK,
 
 BUFFER_BYTES = 256 * 1024
 LARGE_BYTES = 64 * 1024
-SMALL_REPORT = 16 * 1024
+MAX_SMALL_REPORT_BYTES = 16 * 1024
 
 Order = Tuple[Tuple[Any, ...], memoryview]
 
 
 class ReportWriter:
-    """Reports, collected in shared memory until they are flushed; large ones go straight out."""
+    """Collects reports in shared memory until they are flushed; large ones are sent at once."""
 
-    def __init__(self, channel: socket.socket, cell: SharedPage, share: str) -> None:
+    def __init__(self, channel: socket.socket, page: SharedPage, share: str) -> None:
         self._share = share
         self.filled = 0
         self.flushed_at = 0.0
         self._channel = channel
-        self._memory = cell.outbox
-        self._words = cell.words
+        self._memory = page.outbox
+        self._words = page.words
 
     def report(self, numbers: Tuple[int, int, int, int], failure: Optional[Failure], parts: Sequence[Any], raw: bool = False) -> None:
-        """``numbers``: sequence, wall_us, cpu_us, rss_kib. The payload is the packed parts or, if ``raw``, the parts themselves."""
+        """Report one attempt. ``numbers``: sequence, wall_us, cpu_us, rss_kib. The payload packs the parts, or with ``raw`` joins them."""
         text = b"" if failure is None else json.dumps(failure).encode()
         head = b"" if raw else pack_head(parts)
         length = len(head)
@@ -45,7 +45,7 @@ class ReportWriter:
             length = len(parts[0])
             record = REPORT.pack(*numbers, len(text), length)
         size = len(record) + len(text) + length
-        if size > SMALL_REPORT:
+        if size > MAX_SMALL_REPORT_BYTES:
             self.flush()
             self._send_parts([record, text, head, *parts])
             return
@@ -61,13 +61,13 @@ class ReportWriter:
             self._words[OUTBOX_LENGTH] = self.filled = 0
 
     def _send_parts(self, parts: List[Any]) -> None:
-        """Without joining: a large result is copied by the kernel only."""
+        """Send without joining: only the kernel copies a large result."""
         for part in join_small(parts, LARGE_BYTES):
             self._channel.sendall(part)
 
 
 class OrderReader:
-    """Orders, one by one. A body is valid until the next one is asked for; large bodies are received where they stay."""
+    """Reads orders one by one. A body is valid until the next order is requested; large bodies get their own buffer."""
 
     def __init__(self, channel: socket.socket, outbox: ReportWriter) -> None:
         self._channel = channel
@@ -76,13 +76,13 @@ class OrderReader:
         self._view = memoryview(self._buffer)
         self._start = 0
         self._end = 0
-        self._parked: Deque[Order] = deque()
+        self._waiting: Deque[Order] = deque()
         self._urgent: List[Order] = []
 
     def next(self) -> Optional[Order]:
-        """The next order; None when the agent is gone."""
-        if self._parked:
-            return self._parked.popleft()
+        """The next order; None when the agent is dead."""
+        if self._waiting:
+            return self._waiting.popleft()
         while True:
             start = self._start
             if self._end - start >= ORDER.size:
@@ -121,12 +121,12 @@ class OrderReader:
             here += count
         return fields, view
 
-    def look(self) -> bool:
-        """Take in what has come while a task runs; tasks and specs wait for their turn. False when the agent is gone."""
-        return self._fill() and self.sift()
+    def receive(self) -> bool:
+        """Receive orders while a task runs; tasks and specs wait. False when the agent is dead."""
+        return self._fill() and self.sort_orders()
 
-    def sift(self) -> bool:
-        """Tell apart what was taken in. False when the agent is gone."""
+    def sort_orders(self) -> bool:
+        """Separate urgent orders from tasks and specs. False when the agent is dead."""
         while self._end - self._start >= ORDER.size:
             fields = ORDER.unpack_from(self._buffer, self._start)
             body = self._start + ORDER.size
@@ -141,7 +141,7 @@ class OrderReader:
                 order = large
             else:
                 break
-            (self._parked if fields[0] in (SPEC, TASK) else self._urgent).append(order)
+            (self._waiting if fields[0] in (SPEC, TASK) else self._urgent).append(order)
         return True
 
     def take_urgent(self) -> List[Order]:

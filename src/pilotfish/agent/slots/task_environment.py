@@ -1,4 +1,4 @@
-"""Environment variables and working directory as each spec wants them, put right again after whatever a call did to them."""
+"""Sets variables and working directory for each task, and undoes what calls did to them."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from typing import Any, Dict, List
 from ...portable.failures import is_limit
 from ...portable.processes import libc
 
-VARIABLE_BYTES = 128
+MAX_VARIABLE_BYTES = 128
 
-# Of the agent's own start, of no use to tasks.
-_LEFT_OUT = ("PILOTFISH_TASK", "PILOTFISH_ATTEMPT", "PILOTFISH_DEADLINE", "PILOTFISH_NODES", "PILOTFISH_HOSTFILE")
+# Variables of the agent's own start, of no use to tasks.
+_REMOVED = ("PILOTFISH_TASK", "PILOTFISH_ATTEMPT", "PILOTFISH_DEADLINE", "PILOTFISH_NODES", "PILOTFISH_HOSTFILE")
 
 
 class EnvironmentVariable:
-    """An environment variable that changes with every call. The C library never frees what setenv replaces; here it is overwritten."""
+    """An environment variable that changes with every call. The C library never frees what setenv replaces, so it is overwritten here."""
 
     def __init__(self, name: bytes) -> None:
         self.name = name
-        self._buffer = ctypes.create_string_buffer(name + b"=", VARIABLE_BYTES)
+        self._buffer = ctypes.create_string_buffer(name + b"=", MAX_VARIABLE_BYTES)
         self._address = ctypes.addressof(self._buffer) + len(name) + 1
 
     def attach(self) -> None:
-        """After the environment was changed by other means."""
+        """Use the buffer again after the environment was changed by other means."""
         libc().putenv(self._buffer)
 
     def set(self, value: bytes) -> None:
@@ -35,11 +35,11 @@ class EnvironmentVariable:
 
 
 class TaskEnvironment:
-    """Of one slot. Calls share one process, so theirs are changed in place; executables get a dictionary."""
+    """The environments of one slot. Calls share one process, which is changed in place; executables get a dictionary."""
 
     def __init__(self, worker: str, scratch: str) -> None:
         self._scratch = scratch
-        self._original = {name: value for name, value in os.environ.items() if name not in _LEFT_OUT}
+        self._original = {name: value for name, value in os.environ.items() if name not in _REMOVED}
         self._original["PILOTFISH_WORKER"] = worker
         self._environments: Dict[int, Dict[str, str]] = {}
         self._time_limits: Dict[int, float] = {}
@@ -49,7 +49,7 @@ class TaskEnvironment:
         self._added_paths: List[str] = []
         self._entered = -1
         self._cores = -1.0
-        # The table behind os.environ: comparing it finds every change a call made, at the price of one comparison.
+        # The table behind os.environ: one comparison finds every change that a call made.
         self._table: Any = getattr(os.environ, "_data", None)
         self._expected: Any = None
         self._directory = ""
@@ -57,19 +57,19 @@ class TaskEnvironment:
         self._attempt = EnvironmentVariable(b"PILOTFISH_ATTEMPT")
         self._deadline = EnvironmentVariable(b"PILOTFISH_DEADLINE")
 
-    def learn(self, number: int, kind: str, time_s: float, launch: Dict[str, Any]) -> None:
+    def add_spec(self, number: int, kind: str, time_s: float, launch: Dict[str, Any]) -> None:
         given = {str(name): str(value) for name, value in (launch.get("env") or {}).items()}
         self._environments[number] = {**self._original, **given}
         self._time_limits[number] = time_s
         self._directories[number] = str(launch.get("cwd") or self._scratch)
         self._paths[number] = [str(path) for path in launch.get("path") or []]
-        # Who asked for nodes and is not told any has one: this.
+        # A task that asked for nodes and got no list has one: this.
         own = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
         self._hosts[number] = [str(host) for host in launch["hosts"] or [own]] if "hosts" in launch else []
         self._entered = -1
 
     def _steady(self, number: int, cores: float) -> Dict[str, str]:
-        """What does not change from one task of a spec to the next."""
+        """The part that does not change between tasks of a spec."""
         environment = dict(self._environments[number])
         environment["PILOTFISH_CORES"] = "%g" % cores
         environment.setdefault("OMP_NUM_THREADS", str(max(1, int(cores))))
@@ -79,7 +79,7 @@ class TaskEnvironment:
         return environment
 
     def _write_hosts(self, hosts: List[str], slots: int) -> str:
-        """For a task that asked for nodes: as mpirun wants to read it."""
+        """Write the host file of a multi-node task, in the format of mpirun."""
         os.makedirs(self._scratch, 0o700, exist_ok=True)
         path = os.path.join(self._scratch, "hostfile")
         with open(path, "w") as file:
@@ -87,7 +87,7 @@ class TaskEnvironment:
         return path
 
     def environment(self, number: int, task: int, attempt: int, cores: float) -> Dict[str, str]:
-        """For an executable."""
+        """The environment of an executable."""
         environment = self._steady(number, cores)
         environment["PILOTFISH_TASK"] = "%d.%d" % (task >> 32, task & 0xFFFFFFFF)
         environment["PILOTFISH_ATTEMPT"] = str(attempt)
@@ -97,7 +97,7 @@ class TaskEnvironment:
         return environment
 
     def enter(self, number: int, task: int, attempt: int, cores: float) -> str:
-        """For a call in this process. Empty, or why it cannot be."""
+        """Prepare this process for a call. Return "", or why it cannot be done."""
         table = self._table
         if number != self._entered or cores != self._cores or table is None or table != self._expected or not self._still_there():
             problem = self._enter(number, cores)
@@ -121,7 +121,7 @@ class TaskEnvironment:
             return False
 
     def _go_to(self, directory: str) -> None:
-        """Where the caller is; in our own scratch directory if this node has not got that, or not for us: most calls do not care."""
+        """Enter the directory of the caller, or our scratch directory if this node lacks it or denies access: most calls do not care."""
         try:
             if directory != self._scratch:
                 os.chdir(directory)
@@ -129,7 +129,7 @@ class TaskEnvironment:
         except OSError as error:
             if is_limit(error):
                 raise
-        # Some task may have removed it.
+        # A task may have removed it.
         os.makedirs(self._scratch, 0o700, exist_ok=True)
         os.chdir(self._scratch)
 

@@ -1,4 +1,4 @@
-"""Files that other tasks left for an executable: the agent puts their entries before its payload, and the slot takes them off again."""
+"""Adds the files that other tasks left to a payload and takes them off. The agent adds them, the slot takes them off."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any, List, Sequence, Tuple
 from ...portable.payload_format import begins_with, pack, unpack
 
 MARK = b'{"handed"'
-"""A payload that has some begins like this."""
+"""Prefix of a payload with such files."""
 
 
 def wrap(payload: Any, entries: Sequence[Any]) -> bytes:
-    """``entries``: [name, mode, digest, size], as in the inputs of a task."""
+    """Add ``entries``, [name, mode, digest, size] each, as in the inputs of a task."""
     return pack([json.dumps({"handed": entries}).encode(), payload])
 
 
@@ -23,4 +23,4 @@ def unwrap(payload: memoryview) -> Tuple[List[Any], memoryview]:
         head, rest = unpack(payload)
         return list(json.loads(bytes(head))["handed"]), rest
     except (ValueError, KeyError, TypeError):
-        return [], payload  # which is no task then, and will be told so
+        return [], payload  # not a valid task then, which is reported later

@@ -1,1 +1,1 @@
-"""Names the language of requirements and ranks."""
+"""The language of requirements and ranks: syntax, evaluation, worker properties, matching by rank."""

@@ -1,14 +1,15 @@
-"""Requirements and ranks: a small language over the properties of a worker and a task, read here and never given to Python.
+"""Compiles an expression and evaluates it over worker and task properties. The text is never given to Python's eval.
 
-    memory >= 8G and site in ("lyon", "cern")        a requirement: holds or not
-    cores + 10 * held / wanted                       a rank: the larger, the better
+    memory >= 8G and site in ("lyon", "cern")        a requirement: true or not
+    cores + 10 * held / wanted                       a rank: larger is better
 
-A property that is unknown, or neither number nor text nor truth, is undefined (None, here), and so is what is made of it as far as it
-matters: ``undefined and false`` is false. Undefined is also a division by zero, and a text where a number is wanted or compared with it.
-An evaluation never raises, and takes time linear in the text: length and depth are bounded, and numbers do not grow.
+A property that is unknown, or is no number, text or truth value, is undefined (None here). An operation on it is undefined unless the
+result does not depend on it: ``undefined and false`` is false. Division by zero is undefined, and so is a text where a number is needed or
+compared. An evaluation never raises, and takes time linear in the length of the text: length and depth are bounded, and numbers do not
+grow.
 
-A tree becomes a closure of closures: that is half as much again as fast as walking the tree. What stands where only a number makes
-sense is made to give a number or None, so that nothing above it needs to look.
+A tree is compiled to nested closures, which is 1.5 times as fast as walking the tree. A part that must be a number is compiled to give a
+number or None, so that its parent needs no check.
 """
 
 from __future__ import annotations
@@ -25,15 +26,15 @@ __all__ = ["BadExpression", "Expression", "parse"]
 Properties = Mapping[str, Any]
 Evaluate = Callable[[Properties], Any]
 
-KEPT = 512
-"""So many expressions are kept parsed."""
+MAX_PARSED = 512
+"""Maximum expressions kept parsed."""
 _INFINITY = float("inf")
 _WHOLE = 2**63
-"""Larger whole numbers count as floats do."""
+"""Larger integers are treated as floats."""
 
 
 class Expression:
-    """Made by ``parse``. ``names`` are the properties it asks for; its text parses to the same again."""
+    """A parsed expression. ``names``: the properties it uses. Its text parses to the same expression."""
 
     __slots__ = ("_evaluate", "_text", "names")
 
@@ -43,17 +44,17 @@ class Expression:
         self.names = names
 
     def holds(self, properties: Properties) -> bool:
-        """Whether a requirement is met; if undefined, it is not."""
+        """Whether a requirement is met; False if undefined."""
         return bool(self._evaluate(properties))
 
     def rank(self, properties: Properties) -> float:
-        """How good it is; 0 if that is undefined or not finite."""
+        """The value of a rank; 0 if undefined or not finite."""
         value = self._evaluate(properties)
         return float(value) if value is not None and -_INFINITY < value < _INFINITY else 0.0
 
     @property
     def clauses(self) -> Tuple[Expression, ...]:
-        """What must all hold for a requirement to hold: the parts of an ``and``; itself, if it is none."""
+        """The parts of an ``and``, which must all be true; otherwise the expression itself."""
         tree, _ = read(self._text)
         parts = [tree[1], *(part for _, part in tree[2])] if tree[0] == "and" else [tree]
         return tuple(parse(show(part)) for part in parts)
@@ -66,13 +67,13 @@ class Expression:
 
 
 def parse(text: str) -> Expression:
-    """Raises BadExpression, and nothing else."""
+    """Parse a text. Raises only BadExpression."""
     if not isinstance(text, str):
         raise BadExpression("an expression is a text, not %s" % type(text).__name__, 0)
     return _parse(text)
 
 
-@lru_cache(KEPT)
+@lru_cache(MAX_PARSED)
 def _parse(text: str) -> Expression:
     tree, names = read(text)
     shown = show(tree)
@@ -84,7 +85,7 @@ def _parse(text: str) -> Expression:
 # --- from trees to closures -----------------------------------------------------------------------------------------------------------
 
 _EITHER, _NUMBER, _TEXT = range(3)
-"""What is wanted of a part. Numbers include truth, as 1 and 0."""
+"""Kind of value that a part must give. Numbers include truth values, as 1 and 0."""
 _PLAIN = frozenset((int, float, bool))
 _OPERATORS = {
     "==": operator.eq,
@@ -104,10 +105,10 @@ _DIGITS = re.compile("([0-9]+)")
 
 
 def _order(text: str) -> Tuple[List[Any], str]:
-    """By which texts are sorted: runs of digits count as numbers, so that 3.9 comes before 3.11. Only equal texts have an equal place."""
+    """Sort key of a text: runs of digits count as numbers, so that 3.9 comes before 3.11. Different texts have different keys."""
     parts: List[Any] = _DIGITS.split(text)
     for place in range(1, len(parts), 2):
-        # As a number would be, but however long it is.
+        # Compare as a number of any length.
         digits = parts[place].lstrip("0")
         parts[place] = (len(digits), digits)
     return parts, text
@@ -126,11 +127,11 @@ def _compile(node: Node, wanted: int) -> Evaluate:
         return _choice(*(_compile(part, want) for part, want in zip(node[2], (_NUMBER, wanted, wanted))))
     if wanted not in (_EITHER, _kind(node)):
         return lambda _: None
-    return _MAKERS[kind](node)
+    return _COMPILERS[kind](node)
 
 
 def _kind(node: Node) -> int:
-    """What a part gives, if it gives anything."""
+    """The kind of value that a part gives."""
     if node[0] == "value":
         return _TEXT if isinstance(node[1], str) else _NUMBER
     return _EITHER if node[0] == "name" or node[:2] == ("call", "if") else _NUMBER
@@ -143,7 +144,7 @@ def _load(name: str, wanted: int) -> Evaluate:
 
     def number(properties: Properties) -> Any:
         value: Any = properties.get(name)
-        # Nearly all are such, and this saves a call.
+        # The common case, without a call.
         return value if type(value) in _PLAIN and -_WHOLE <= value <= _WHOLE else _as_number(value)
 
     def text(properties: Properties) -> Any:
@@ -154,7 +155,7 @@ def _load(name: str, wanted: int) -> Evaluate:
 
 
 def _as_number(value: Any) -> Any:
-    """Infinity is a number, for what never ends. NaN is not, and whole numbers must not be long, or all takes long."""
+    """Infinity is a number, for a time that never ends. NaN is not, and long integers become floats, to bound the time."""
     if not isinstance(value, (int, float)):
         return None
     try:
@@ -207,7 +208,7 @@ def _negation(node: Node) -> Evaluate:
 
 
 def _junction(node: Node) -> Evaluate:
-    """``and`` and ``or``: one part that is false, or true, decides whatever the others are."""
+    """``and`` and ``or``: one part that is false, or true, decides even if others are undefined."""
     parts = tuple(_compile(part, _NUMBER) for part in (node[1], *(part for _, part in node[2])))
 
     def every(properties: Properties) -> Any:
@@ -236,7 +237,7 @@ def _junction(node: Node) -> Evaluate:
 def _arithmetic(node: Node) -> Evaluate:
     first = _compile(node[1], _NUMBER)
     rest = tuple((_OPERATORS[sign], _compile(part, _NUMBER)) for sign, part in node[2])
-    # Products of whole numbers would grow with every factor; those of floats do not.
+    # Products of integers would grow with every factor; those of floats do not.
     one = 1.0 if node[0] == "product" else 1
 
     def arithmetic(properties: Properties) -> Any:
@@ -245,7 +246,7 @@ def _arithmetic(node: Node) -> Evaluate:
             for apply, part in rest:
                 value = apply(value, part(properties))
         except (TypeError, ArithmeticError):
-            # There was a None, a division by zero or an overflow.
+            # A None, a division by zero or an overflow.
             return None
         return value if value == value else None
 
@@ -307,7 +308,7 @@ def _membership(node: Node) -> Evaluate:
     return member
 
 
-_MAKERS = {
+_COMPILERS = {
     "value": _constant,
     "call": _call,
     "not": _negation,

@@ -1,4 +1,4 @@
-"""Expressions as text: words and signs, the tree they make, and the tree as text again. What a tree means is in ``expressions.py``.
+"""Parses the text of an expression into a tree and prints it again.
 
 A tree is made of tuples. Operators of one level make one flat node, so that a long sum is not deep:
 
@@ -17,11 +17,11 @@ MAX_DEPTH = 20
 
 Node = Tuple[Any, ...]
 Token = Tuple[str, Any, int]
-"""Its kind (``value``, ``name``, ``end``, or the sign or word itself), what it says, and where."""
+"""Kind (``value``, ``name``, ``end``, or the sign or word itself), value, and position."""
 
 
 class BadExpression(ValueError):
-    """A text that is no expression: the message says what is wrong, shows where, and what may have been meant."""
+    """A text that is no expression: the message says what is wrong, where, and what may have been meant."""
 
     def __init__(self, message: str, position: int) -> None:
         super().__init__(message)
@@ -57,7 +57,7 @@ def show(node: Node, least: int = 0) -> str:
 
 
 def _fail(text: str, position: int, message: str) -> NoReturn:
-    """Show the place: the line, or a piece of it, with a caret below."""
+    """Raise with the position shown: the line, or a part of it, with a caret below."""
     start = max(text.rfind("\n", 0, position) + 1, position - 60)
     shown = text[start : position + 40].partition("\n")[0]
     readable = "".join(character if character.isprintable() else "?" for character in shown)
@@ -71,7 +71,7 @@ def _nearest(word: str, known: Sequence[str]) -> str:
     return "did you mean %s?" % near[0] if near else "there are " + ", ".join(known)
 
 
-# --- words and signs ------------------------------------------------------------------------------------------------------------------
+# --- tokens ---------------------------------------------------------------------------------------------------------------------------
 
 _INFINITY = float("inf")
 _EXACT = 2.0**53
@@ -88,7 +88,7 @@ _DURATIONS = {
 }
 _WORDS = ("and", "or", "not", "in", "true", "false")
 _FUNCTIONS: Dict[str, int] = {"min": 0, "max": 0, "abs": 1, "defined": 1, "if": 3}
-"""How many arguments; 0: one or more."""
+"""Number of arguments; 0: one or more."""
 _ARGUMENTS = {0: "one argument or more", 1: "one argument", 3: "three arguments"}
 _SIGNS = ("<=", ">=", "==", "!=", "//", "<", ">", "+", "-", "*", "/", "%", "(", ")", ",")
 _MEANT = {
@@ -103,7 +103,7 @@ _MEANT = {
     **dict.fromkeys("[]{}", "lists stand in ( )"),
     **dict.fromkeys("\u2018\u2019\u201c\u201d`", "texts stand in straight quotes"),
 }
-"""What people write who come from another language, and pasted typography."""
+"""Operators of other languages, and pasted typography."""
 _BLANKS = re.compile(r"[ \t\r\n]*")
 _NUMBER = re.compile(r"[0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?")
 _UNIT = re.compile(r"[ \t]*([A-Za-z_]+)")
@@ -127,7 +127,7 @@ def _tokens(text: str) -> List[Token]:
             value, end = _quantity(text, position)
             found.append(("value", (value, "".join(text[position:end].split())), position))
         elif kind == "text":
-            # It cannot have both sorts of quotes in it, so one of them always does.
+            # A text cannot contain both kinds of quotes, so one of them always fits.
             found.append(("value", (word[1:-1], word if '"' in word[1:-1] else '"%s"' % word[1:-1]), position))
         elif kind == "name":
             found.append(_word(text, word, position))
@@ -160,7 +160,7 @@ def _word(text: str, word: str, position: int) -> Token:
 
 
 def _quantity(text: str, begin: int) -> Tuple[float, int]:
-    """A number with a unit or without, and where it ends: 8, 2.5, 1e-3, 8G, 500 MB, 90s, 1h30m."""
+    """Parse a number with or without a unit: 8, 2.5, 1e-3, 8G, 500 MB, 90s, 1h30m. Return it and its end."""
     total, end = 0.0, begin
     number = _NUMBER.match(text, begin)
     while number:
@@ -181,7 +181,7 @@ def _quantity(text: str, begin: int) -> Tuple[float, int]:
             _fail(text, unit.start(1), "%s is no unit: sizes are like 8G or 500MB, durations like 90s, 10m or 2h" % word)
         else:
             total, end = amount, number.end()
-        # As the rest of the product: no part of a byte.
+        # Whole bytes only, as everywhere in Pilotfish.
         total = round(total) if total < _EXACT and (size or total.is_integer()) else total
         break
     if total == _INFINITY:
@@ -189,7 +189,7 @@ def _quantity(text: str, begin: int) -> Tuple[float, int]:
     return total, end
 
 
-# --- the tree -------------------------------------------------------------------------------------------------------------------------
+# --- parser ---------------------------------------------------------------------------------------------------------------------------
 
 _OR, _AND, _NOT, _COMPARE, _SUM, _PRODUCT, _NEGATIVE, _ATOM = range(8)
 _KINDS = ("or", "and", "not", "compare", "sum", "product", "negative")
@@ -203,7 +203,7 @@ _LEVELS = {
 
 
 class _Parser:
-    """By precedence: an operator takes what stands to its right and binds more tightly than it does."""
+    """Precedence climbing: an operator takes the operands to its right that bind more tightly."""
 
     def __init__(self, text: str, tokens: List[Token]) -> None:
         self.names: Dict[str, None] = {}
@@ -249,7 +249,7 @@ class _Parser:
         return node
 
     def _level(self) -> int:
-        """Of the operator that comes now; -1 if none does."""
+        """The level of the next operator; -1 if there is none."""
         kind = self._kind()
         return _COMPARE if kind == "not" and self._tokens[self._at + 1][0] == "in" else _LEVELS.get(kind, -1)
 

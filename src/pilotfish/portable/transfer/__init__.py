@@ -1,1 +1,1 @@
-"""Names the parts of file transfer: protocol, client, server, cache."""
+"""File transfer: protocol, client, server, content cache."""

@@ -1,9 +1,9 @@
-"""The directory of a cache: whose it is, what lies in it, and how something is taken away that another process may want.
+"""Lays out the cache directory and removes files that nobody uses.
 
 ab/abcdef...       a complete content, named by its digest; read-only
-incoming/abcdef... one that is on its way; private-... are copies that are being made
-users              an empty file: who uses the directory has a lock on it
-held/abcdef...POOL an empty file: this content must not be evicted, because that pool counts on it
+incoming/abcdef... a content that is arriving; private-... are copies being made
+users              an empty file, locked by the processes that use the directory
+held/abcdef...POOL an empty file: this content must not be evicted, because that pool depends on it
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ import re
 import stat
 from typing import Iterator, List, NamedTuple, Tuple
 
-from .file_locks import WriterBusy, lock, names
+from .file_locks import WriterBusy, is_named, lock
 
 PRIVATE = "private-"
 _DIGEST = re.compile("[0-9a-f]{64}")
 
 
 class CacheError(Exception):
-    """The directory cannot be used; the message is for a person."""
+    """The directory cannot be used; the message is for users."""
 
 
 class CachedFile(NamedTuple):
-    """One file of the directory; ``digest`` is empty if it is not complete."""
+    """One file of the directory; ``digest`` is empty if it is incomplete."""
 
     used_at: float
     size: int
@@ -39,7 +39,7 @@ class CachedFile(NamedTuple):
 
 
 class DirectoryUsers:
-    """All processes that use a directory share a lock there; whoever can have it alone for a moment is alone."""
+    """A shared lock held by all processes that use a directory; one that can get it exclusively is the only user."""
 
     def __init__(self, directory: str) -> None:
         self._descriptor = -1
@@ -51,7 +51,7 @@ class DirectoryUsers:
             os.close(self._descriptor)
 
     def is_alone(self) -> bool:
-        """False if that cannot be told."""
+        """Whether no other process uses the directory; False if unknown."""
         try:
             return lock(self._descriptor)
         except WriterBusy:
@@ -63,11 +63,11 @@ class DirectoryUsers:
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except OSError:
-            pass  # there are no locks, and nobody is ever alone; or somebody is just looking, and we are seen the next time
+            pass  # without locks no process ever counts as alone; or another process is just checking, and sees us the next time
 
 
 def content_path(directory: str, digest: str) -> str:
-    """Digests come from outside: what is none has no path."""
+    """Path of a content. Digests come from outside: raises ValueError if it is none."""
     if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
         raise ValueError("%.80r is no digest: 64 lower-case hexadecimal digits" % (digest,))
     return os.path.join(directory, digest[:2], digest)
@@ -77,8 +77,8 @@ def held_path(directory: str, digest: str, pool: str) -> str:
     return os.path.join(directory, "held", os.path.basename(content_path(directory, digest)) + pool)
 
 
-def held_marks(directory: str, since: float = 0.0) -> List[Tuple[str, str]]:
-    """(digest, pool) of contents that somebody counts on. Older ones are removed."""
+def hold_marks(directory: str, since: float = 0.0) -> List[Tuple[str, str]]:
+    """(digest, pool) of held contents. Older marks are removed."""
     marks = []
     for entry in _entries(os.path.join(directory, "held")):
         try:
@@ -96,7 +96,7 @@ def incoming_directory(directory: str) -> str:
 
 
 def make_private(directory: str) -> None:
-    """Have it, for us alone. Its name may be one that anybody can guess and take first, such as one in /tmp."""
+    """Create or check a directory that only this user can write. Others may have taken its name first, for example in /tmp."""
     try:
         os.makedirs(directory, 0o700, exist_ok=True)
         descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -117,8 +117,8 @@ def make_private(directory: str) -> None:
     os.makedirs(incoming_directory(directory), 0o700, exist_ok=True)
 
 
-def look_through(directory: str) -> List[CachedFile]:
-    """All files of it, those first that were used longest ago. Other processes may change it meanwhile."""
+def list_files(directory: str) -> List[CachedFile]:
+    """All files of the cache, least recently used first. Other processes may change it meanwhile."""
     found = []
     for entry in _entries(directory):
         if entry.name != "incoming" and len(entry.name) != 2:
@@ -145,14 +145,15 @@ def _entries(directory: str) -> Iterator[os.DirEntry[str]]:
         return
 
 
-def remove_unused(found: CachedFile, stale: bool = False) -> bool:
-    """Unless somebody used it since we looked, or is writing it (if that can be told, or it is stale). Links in sandboxes remain."""
+def remove_unused(file: CachedFile, stale: bool = False) -> bool:
+    """Remove a file, unless it was used since it was listed, or is being written (if that can be told, or it is stale). Links in sandboxes
+    remain."""
     try:
-        if not found.digest:
-            return _remove_unlocked(found.path, stale)
-        if os.lstat(found.path).st_atime != found.used_at:
+        if not file.digest:
+            return _remove_unlocked(file.path, stale)
+        if os.lstat(file.path).st_atime != file.used_at:
             return False
-        os.unlink(found.path)
+        os.unlink(file.path)
     except OSError:
         return False
     return True
@@ -161,7 +162,7 @@ def remove_unused(found: CachedFile, stale: bool = False) -> bool:
 def _remove_unlocked(path: str, stale: bool) -> bool:
     descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        if not (lock(descriptor) or stale) or not names(path, descriptor):
+        if not (lock(descriptor) or stale) or not is_named(path, descriptor):
             return False
         os.unlink(path)
     except WriterBusy:

@@ -1,7 +1,7 @@
-"""Contents on this node, by digest: they outlive us, and other agents use them at the same time.
+"""Keeps contents on a node by digest, shared by all agents there; they outlive this process.
 
-What is complete got its name by a rename after its bytes were hashed, and is hashed again now and then, because disks forget and tasks
-may have links to it. The directory is the truth: what we remember of it only saves looking.
+A complete content got its name by a rename after its bytes were hashed. It is hashed again now and then, because disks fail and tasks may
+have links to it. The directory is authoritative: what is remembered here only saves reading it.
 """
 
 from __future__ import annotations
@@ -19,51 +19,56 @@ from .cache_directory import (
     CachedFile,
     DirectoryUsers,
     content_path,
-    held_marks,
     held_path,
+    hold_marks,
     incoming_directory,
-    look_through,
+    list_files,
     make_private,
     remove,
     remove_unused,
 )
 from .content_digest import StreamingDigest, digest_of
 from .file_copy import clone, copy
-from .file_locks import READ, Stamp, WriterBusy, is_regular, lock, names, nobody_writes, stamp, stamp_of, sync_directory
-from .incoming_content import COMPLETE, IncomingContent, InUse, NoRoom, TooLarge, with_room
+from .file_locks import READ, Stamp, WriterBusy, has_no_writer, is_named, is_regular, lock, stamp, stamp_of, sync_directory
+from .incoming_content import COMPLETE, IncomingContent, InUse, NoSpace, TooLarge, with_space
 
 VERIFY_S = 600.0
+"""Seconds until a content is hashed again."""
 JUST_USED_S = 60.0
+"""Seconds after its last use during which a content is not evicted."""
 ABANDONED_S = 3600.0
+"""Seconds until an incomplete content may be evicted."""
 STUCK_S = 60.0
+"""Seconds without progress until another writer counts as stuck."""
 STALE_S = 86400.0
+"""Seconds until an incomplete content is removed even if its lock cannot be checked."""
 FORGOTTEN_S = 30 * 86400.0
-"""What nobody of a pool has come for in so long is not held for it any more."""
-LOOK_AGAIN_S = 300.0
-MOST_FOREIGN = 10000
+"""Seconds until a hold expires that its pool has not renewed."""
+RESCAN_S = 300.0
+MAX_FOREIGN = 10000
 _CREATE = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 _TOO_LARGE = (
-    "the cache of contents in %r may hold %d bytes, of which %d can be had now, and %d are needed: "
-    "let it be larger, or wait until tasks that use it have ended"
+    "the content cache in %r is limited to %d bytes; %d are available now, and %d are needed: "
+    "raise its size, or wait until tasks that use it have ended"
 )
 
-_NEVER_FITS = "a file of %d bytes does not fit into the cache in %r, which may hold %d: raise the site's cache_size"
+_NEVER_FITS = "a file of %d bytes does not fit into the content cache in %r, which is limited to %d: raise the site's cache_size"
 
 
 class _Checked(NamedTuple):
-    """What a content was like when it was hashed."""
+    """State of a content when it was hashed."""
 
     stamp: Stamp
     at: float
 
 
 class ContentCache:
-    """``wanted`` says what this process may not lose; it must not call back. Any thread may call any method."""
+    """The cache of one directory. ``wanted``: contents that this process needs; it must not call back. All methods are thread-safe."""
 
     def __init__(
         self,
         directory: str,
-        most_bytes: int,
+        max_bytes: int,
         wanted: Callable[[str], bool] = lambda digest: False,
         clock: Callable[[], float] = time.time,
         *,
@@ -71,36 +76,36 @@ class ContentCache:
         durable: bool = False,
     ) -> None:
         self.directory = directory
-        self.most_bytes = most_bytes
+        self.max_bytes = max_bytes
         self.strict = True
-        """It may not be larger, even if a task needs more and the disk has room."""
+        """Whether ``max_bytes`` holds even if a task needs more and the disk has space."""
         self.verify_s = verify_s
         self.damaged = 0
-        """How many contents were found to be damaged."""
+        """Number of contents found damaged."""
         self.used_bytes = 0
-        """As far as is known without looking."""
-        self.went: Callable[[str], None] = lambda digest: None
-        """Told of contents that we removed, in whatever thread that happened."""
+        """As far as known without reading the directory."""
+        self.evicted: Callable[[str], None] = lambda digest: None
+        """Called with the digest of each removed content, in any thread."""
         self._wanted = wanted
         self._clock = clock
         self._durable = durable
         self._pool = ""
-        self._looked_at = 0.0
+        self._scanned_at = 0.0
         self._changed = threading.Condition()
-        self._room = threading.RLock()
+        self._space_lock = threading.RLock()
         self._checked: Dict[str, _Checked] = {}
         self._checking: Set[str] = set()
-        self._coming: Dict[str, IncomingContent] = {}
+        self._arriving: Dict[str, IncomingContent] = {}
         self._stuck: Dict[str, Tuple[int, float]] = {}
-        """What others are bringing: how far it was, and since when."""
+        """Progress of other writers: bytes, and since when."""
         self._pinned: Dict[str, int] = {}
-        self._foreign: Dict[Tuple[str, Stamp], str] = {}
+        self._foreign_digests: Dict[Tuple[str, Stamp], str] = {}
         make_private(directory)
         self._users = DirectoryUsers(directory)
-        self._look()
+        self._scan()
 
     def has(self, digest: str, size: int) -> bool:
-        """Complete and of this size, as far as can be told without reading it."""
+        """Whether the content is complete and has this size, without reading it."""
         try:
             status = os.lstat(content_path(self.directory, digest))
         except OSError:
@@ -108,7 +113,7 @@ class ContentCache:
         return stat.S_ISREG(status.st_mode) and status.st_size == size
 
     def is_unchanged(self, digest: str) -> bool:
-        """It is as it was when it was hashed, as far as can be told without reading it."""
+        """Whether the content is unchanged since it was hashed, without reading it."""
         known = self._checked.get(digest)
         try:
             return known is not None and known.stamp == stamp_of(os.lstat(content_path(self.directory, digest)))
@@ -116,16 +121,16 @@ class ContentCache:
             return False
 
     def contents(self) -> Dict[str, int]:
-        """Digest and size of all that is complete."""
-        return {found.digest: found.size for found in look_through(self.directory) if found.digest}
+        """Digest and size of all complete contents."""
+        return {found.digest: found.size for found in list_files(self.directory) if found.digest}
 
-    def coming(self, digest: str) -> Optional[IncomingContent]:
-        """What this process is writing just now."""
+    def arriving(self, digest: str) -> Optional[IncomingContent]:
+        """The content that this process is writing now."""
         with self._changed:
-            return self._coming.get(digest)
+            return self._arriving.get(digest)
 
     def touch(self, digests: Iterable[str]) -> None:
-        """These are in use, as are those that are pinned: no other process shall remove them for the next minute."""
+        """Mark these and the pinned contents as used: no other process removes them for the next minute."""
         with self._changed:
             used = [*digests, *self._pinned]
         for digest in used:
@@ -138,43 +143,44 @@ class ContentCache:
         os.utime(file, ns=(int(self._clock() * 1e9), os.stat(file).st_mtime_ns))
 
     def pin(self, digest: str) -> None:
-        """This process needs it until ``unpin``, which must be said as often."""
+        """Keep the content until ``unpin``, which must be called as often."""
         with self._changed:
             self._pinned[digest] = self._pinned.get(digest, 0) + 1
 
     def unpin(self, digest: str) -> None:
-        self.touch(())  # whoever is to pin it next has some time
+        self.touch(())  # gives the next user time to pin it
         with self._changed:
             self._pinned[digest] -= 1
             if not self._pinned[digest]:
                 del self._pinned[digest]
 
     def serve(self, pool: str) -> None:
-        """What is held from now on is held for this pool, and what was held for it before still is."""
+        """Hold contents for this pool from now on, and renew those it held before."""
         self._pool = pool
         for digest in self.held():
             self.hold(digest)
 
     def hold(self, digest: str) -> None:
-        """Somebody counts on this one: a mark keeps it from being evicted, whoever looks, until ``let_go``."""
+        """Mark the content so that no process evicts it until ``release``."""
         place = held_path(self.directory, digest, self._pool)
         os.makedirs(os.path.dirname(place), 0o700, exist_ok=True)
         os.close(os.open(place, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
         os.utime(place)
 
     def held(self) -> List[str]:
-        """Those that somebody of our pool counts on."""
-        return [digest for digest, pool in held_marks(self.directory) if pool == self._pool]
+        """Contents that our pool holds."""
+        return [digest for digest, pool in hold_marks(self.directory) if pool == self._pool]
 
-    def let_go(self, digests: Iterable[str]) -> None:
-        """Nobody of our pool counts on these any more."""
+    def release(self, digests: Iterable[str]) -> None:
+        """Remove the marks of our pool."""
         for digest in digests:
             remove(held_path(self.directory, digest, self._pool))
 
-    # --- what is taken out ------------------------------------------------------------------------------------------------------------
+    # --- reading --------------------------------------------------------------------------------------------------------------------
 
     def take(self, digest: str, size: int) -> Optional[str]:
-        """The path of a content that is sound, and counts as used now. If not ``wanted`` here, others may remove it after a minute."""
+        """Path of an undamaged content, marked as used now; None if there is none. If it is not ``wanted`` here, others may remove it after
+        a minute."""
         path = content_path(self.directory, digest)
         try:
             descriptor = os.open(path, READ)
@@ -192,7 +198,7 @@ class ContentCache:
             os.close(descriptor)
 
     def _is_sound(self, digest: str, descriptor: int) -> bool:
-        """Hash it if that is due. Others who ask for the same one meanwhile wait for the answer."""
+        """Hash the content if that is due. Other threads that ask for the same one wait for the result."""
         with self._changed:
             while digest in self._checking:
                 self._changed.wait()
@@ -221,15 +227,15 @@ class ContentCache:
     def _discard(self, path: str, descriptor: int) -> None:
         with self._changed:
             self.damaged += 1
-        if names(path, descriptor):  # somebody may have put a sound one there
+        if is_named(path, descriptor):  # another process may have replaced it by a good one
             remove(path)
-            self.let_go([os.path.basename(path)])
-            self.went(os.path.basename(path))
+            self.release([os.path.basename(path)])
+            self.evicted(os.path.basename(path))
 
-    # --- what comes in ----------------------------------------------------------------------------------------------------------------
+    # --- writing --------------------------------------------------------------------------------------------------------------------
 
     def incoming(self, digest: str, size: int) -> IncomingContent:
-        """Write it, from where the last one stopped. WriterBusy if somebody else does, or if it is complete by now."""
+        """Begin or resume writing a content. Raises WriterBusy if another writer is active, or if it is complete by now."""
         content_path(self.directory, digest)
         descriptor, path = self._open_incoming(digest, size)
         try:
@@ -246,16 +252,16 @@ class ContentCache:
             os.close(descriptor)
             raise
         with self._changed:
-            self._coming[digest] = incoming
+            self._arriving[digest] = incoming
         return incoming
 
     def _open_incoming(self, digest: str, size: int) -> Tuple[int, str]:
         path = os.path.join(incoming_directory(self.directory), digest)
         while True:
-            descriptor = with_room(self, size, lambda: self._create(path, 0))
+            descriptor = with_space(self, size, lambda: self._create(path, 0))
             try:
                 locked = lock(descriptor)
-                if locked and names(path, descriptor):
+                if locked and is_named(path, descriptor):
                     self._stuck.pop(digest, None)
                     return descriptor, path
             except WriterBusy as busy:
@@ -268,11 +274,11 @@ class ContentCache:
                 raise
             os.close(descriptor)
             if not locked:
-                return self._private_file()  # nobody can be kept from writing to the one that all know
-            # It was completed or removed before we had the lock.
+                return self._private_file()  # without locks, others could write to the shared file
+            # Completed or removed before we had the lock.
 
     def _is_stuck(self, digest: str, available: int) -> bool:
-        """Whoever writes it has got no further for a while: it may hang, and its lock with it."""
+        """Whether the other writer made no progress for a while: it may hang, and its lock with it."""
         now = self._clock()
         before, since = self._stuck.get(digest, (-1, now))
         if before != available:
@@ -280,16 +286,16 @@ class ContentCache:
             return False
         return now - since > STUCK_S
 
-    def left(self, incoming: IncomingContent) -> None:
+    def writer_closed(self, incoming: IncomingContent) -> None:
         with self._changed:
-            if self._coming.get(incoming.digest) is incoming:
-                del self._coming[incoming.digest]
+            if self._arriving.get(incoming.digest) is incoming:
+                del self._arriving[incoming.digest]
         if incoming.state != COMPLETE:
-            with self._room:
+            with self._space_lock:
                 self.used_bytes -= incoming.size - incoming.offset
 
     def adopt(self, path: str) -> Tuple[str, int]:
-        """Take over a finished file: its digest and size. Whoever may still write to it, what is kept is what was hashed."""
+        """Move a finished file into the cache; return digest and size. Even if it is still written to, the kept bytes are those hashed."""
         source = os.open(path, READ)
         try:
             if not is_regular(source):
@@ -304,8 +310,8 @@ class ContentCache:
         finally:
             os.close(source)
 
-    def adopt_copy(self, digest: str, size: int, path: str, noted: Callable[[int], None] = lambda offset: None) -> bool:
-        """If the file there, which is somebody's own, has these bytes, have a copy of them."""
+    def adopt_copy(self, digest: str, size: int, path: str, on_progress: Callable[[int], None] = lambda offset: None) -> bool:
+        """Copy a user's file into the cache if it has this content; return whether it does."""
         content_path(self.directory, digest)
         try:
             source = os.open(path, READ & ~os.O_NOFOLLOW)
@@ -315,14 +321,14 @@ class ContentCache:
             return False
         try:
             before = stamp(source)
-            if not is_regular(source) or os.fstat(source).st_size != size or self._foreign.get((path, before), digest) != digest:
+            if not is_regular(source) or os.fstat(source).st_size != size or self._foreign_digests.get((path, before), digest) != digest:
                 return False
             self._reserve(size)
-            found, _ = self._copy_in(source, size, digest, noted)
+            found, _ = self._copy_in(source, size, digest, on_progress)
             if stamp(source) == before:
-                if len(self._foreign) >= MOST_FOREIGN:
-                    self._foreign.clear()
-                self._foreign[path, before] = found
+                if len(self._foreign_digests) >= MAX_FOREIGN:
+                    self._foreign_digests.clear()
+                self._foreign_digests[path, before] = found
             return found == digest
         except OSError as error:
             if is_limit(error):
@@ -332,16 +338,16 @@ class ContentCache:
             os.close(source)
 
     def _move_in(self, source: int, path: str) -> Optional[Tuple[str, int]]:
-        """None if that is not possible, or if somebody else has a hand on the file: a link to it, or an open descriptor."""
+        """Rename the file into the cache; None if that fails, or if there is another link to it or an open writer."""
         private = self._private_name()
         try:
             os.rename(path, private)
         except OSError:
             return None
         try:
-            os.utime(source)  # so that it is not taken for one that was left behind
+            os.utime(source)  # so that it does not look abandoned
             before = stamp(source)
-            if os.fstat(source).st_nlink == 1 and nobody_writes(source) and names(private, source):
+            if os.fstat(source).st_nlink == 1 and has_no_writer(source) and is_named(private, source):
                 found = digest_of(source)
                 if stamp(source) == before:
                     self.keep(source, private, found)
@@ -352,18 +358,18 @@ class ContentCache:
                 os.rename(private, path)
 
     def _copy_in(
-        self, source: int, size: int, digest: Optional[str] = None, noted: Callable[[int], None] = lambda offset: None
+        self, source: int, size: int, digest: Optional[str] = None, on_progress: Callable[[int], None] = lambda offset: None
     ) -> Tuple[str, int]:
-        """Keep a copy, but only if it is what is expected; digest and size of what it is. ``noted`` is told how far it is."""
-        return with_room(self, size, lambda: self._try_to_copy_in(source, size, digest, noted))
+        """Copy a file; keep the copy only if it has the expected digest. Return its digest and size. ``on_progress`` gets the offset."""
+        return with_space(self, size, lambda: self._try_to_copy_in(source, size, digest, on_progress))
 
-    def _try_to_copy_in(self, source: int, size: int, digest: Optional[str], noted: Callable[[int], None]) -> Tuple[str, int]:
+    def _try_to_copy_in(self, source: int, size: int, digest: Optional[str], on_progress: Callable[[int], None]) -> Tuple[str, int]:
         target, path = self._private_file()
         following = StreamingDigest(target)
 
         def grown(offset: int) -> None:
             following.grow(offset)
-            noted(offset)
+            on_progress(offset)
 
         try:
             if not clone(source, target):
@@ -375,7 +381,7 @@ class ContentCache:
             return found, size
         finally:
             following.stop()
-            remove(path)  # unless it has its place
+            remove(path)  # unless it was kept
             os.close(target)
 
     def _private_name(self) -> str:
@@ -384,18 +390,18 @@ class ContentCache:
     def _private_file(self) -> Tuple[int, str]:
         path = self._private_name()
         descriptor = self._create(path, os.O_EXCL)
-        lock(descriptor)  # so that it is seen to be in use
+        lock(descriptor)  # shows that it is in use
         return descriptor, path
 
     def _create(self, path: str, flags: int) -> int:
         try:
             return os.open(path, _CREATE | flags, 0o600)
         except FileNotFoundError:
-            make_private(self.directory)  # those who tidy up took it away
+            make_private(self.directory)  # a clean-up removed it
             return os.open(path, _CREATE | flags, 0o600)
 
     def keep(self, descriptor: int, path: str, digest: str) -> str:
-        """Give a file of ours, whose bytes were just hashed, its place."""
+        """Move a file whose bytes were just hashed to its final path."""
         place = content_path(self.directory, digest)
         os.makedirs(os.path.dirname(place), 0o700, exist_ok=True)
         os.fchmod(descriptor, 0o444)
@@ -409,57 +415,57 @@ class ContentCache:
             self._checked[digest] = _Checked(stamp(descriptor), self._clock())
         return place
 
-    # --- room -------------------------------------------------------------------------------------------------------------------------
+    # --- space ----------------------------------------------------------------------------------------------------------------------
 
-    def promised(self) -> int:
-        """So many bytes are still to come of what this process is writing."""
+    def incoming_bytes(self) -> int:
+        """Bytes that are still to arrive of contents being written."""
         with self._changed:
-            return sum(incoming.size - incoming.offset for incoming in self._coming.values())
+            return sum(incoming.size - incoming.offset for incoming in self._arriving.values())
 
-    def give_way(self, length: int) -> bool:
-        """The disk is full, whatever we may hold. What has other names is of no use for that: its bytes stay where they are."""
-        with self._room:
-            return self._evict([found for found in self._look() if found.links == 1], max(length, 1)) > 0
+    def free_space(self, length: int) -> bool:
+        """Evict because the disk is full. Files with other links do not help: their bytes stay."""
+        with self._space_lock:
+            return self._evict([found for found in self._scan() if found.links == 1], max(length, 1)) > 0
 
     def _reserve(self, length: int) -> None:
-        with self._room:
-            if self.used_bytes + length > self.most_bytes or abs(self._clock() - self._looked_at) > LOOK_AGAIN_S:
-                self.make_room(length)
+        with self._space_lock:
+            if self.used_bytes + length > self.max_bytes or abs(self._clock() - self._scanned_at) > RESCAN_S:
+                self.make_space(length)
             self.used_bytes += length
 
-    def make_room(self, length: int) -> None:
-        """Remove what was used longest ago until so much more may come. NoRoom if what is in use leaves too little."""
-        with self._room:
-            evictable = self._look()
-            excess = self.used_bytes + length - self.most_bytes
+    def make_space(self, length: int) -> None:
+        """Evict the least recently used contents until this many bytes fit. Raises NoSpace if contents in use leave too little."""
+        with self._space_lock:
+            evictable = self._scan()
+            excess = self.used_bytes + length - self.max_bytes
             most = sum(found.size for found in evictable)
-            if self.strict and length > self.most_bytes:
-                raise TooLarge(_NEVER_FITS % (length, self.directory, self.most_bytes))
+            if self.strict and length > self.max_bytes:
+                raise TooLarge(_NEVER_FITS % (length, self.directory, self.max_bytes))
             if not self.strict and excess > most:
                 free = shutil.disk_usage(self.directory).free
                 if length > free + self.used_bytes:
-                    raise NoRoom(_TOO_LARGE % (self.directory, free + self.used_bytes, free, length))
+                    raise NoSpace(_TOO_LARGE % (self.directory, free + self.used_bytes, free, length))
                 excess = most if length <= free + most else excess
             if excess > most or self._evict(evictable, excess) < excess:
-                raise InUse(_TOO_LARGE % (self.directory, self.most_bytes, max(0, most + length - excess), length))
+                raise InUse(_TOO_LARGE % (self.directory, self.max_bytes, max(0, most + length - excess), length))
 
-    def _look(self) -> List[CachedFile]:
-        """What may be removed, and how much there is in all."""
-        self._looked_at = now = self._clock()
+    def _scan(self) -> List[CachedFile]:
+        """List evictable files and update ``used_bytes``."""
+        self._scanned_at = now = self._clock()
         with self._changed:
-            coming = {incoming.path: incoming.size for incoming in self._coming.values()}
+            arriving = {incoming.path: incoming.size for incoming in self._arriving.values()}
             pinned = list(self._pinned)
-        kept = {*pinned, *(digest for digest, _ in held_marks(self.directory, now - FORGOTTEN_S))}
+        kept = {*pinned, *(digest for digest, _ in hold_marks(self.directory, now - FORGOTTEN_S))}
         self.used_bytes = 0
-        just_used_s = 0.0 if self._users.is_alone() else JUST_USED_S  # what we need ourselves is pinned or wanted
+        just_used_s = 0.0 if self._users.is_alone() else JUST_USED_S  # our own needs are pinned or wanted
         evictable = []
-        for found in look_through(self.directory):
+        for found in list_files(self.directory):
             unused_s = now - found.used_at
             if not found.digest and unused_s > STALE_S and remove_unused(found, stale=True):
                 continue
             if found.is_private and unused_s > JUST_USED_S and remove_unused(found):
-                continue  # whoever made that copy is gone, and nobody can go on with it
-            self.used_bytes += coming.get(found.path, found.size)
+                continue  # its writer is dead, and no other can continue it
+            self.used_bytes += arriving.get(found.path, found.size)
             if found.digest:
                 spared = unused_s < just_used_s or found.digest in kept or self._wanted(found.digest)
             else:
@@ -479,5 +485,5 @@ class ContentCache:
                 with self._changed:
                     self._checked.pop(found.digest, None)
                 if found.digest:
-                    self.went(found.digest)
+                    self.evicted(found.digest)
         return freed

@@ -1,4 +1,4 @@
-"""The digest of a file, also of one that is still being written."""
+"""Computes the SHA-256 of a file, also while it grows."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import os
 import threading
 from typing import Optional
 
-from .file_copy import BLOCK
+from .file_copy import BLOCK_BYTES
 
-WORTH_A_THREAD = 4 * BLOCK
+MIN_THREAD_BYTES = 4 * BLOCK_BYTES
 
 
 def digest_of(descriptor: int) -> str:
@@ -18,7 +18,7 @@ def digest_of(descriptor: int) -> str:
 
 
 class StreamingDigest:
-    """SHA-256 of a file that grows, read behind the writer; in a thread of its own if it is long, for hashing is the slower part."""
+    """SHA-256 of a growing file, read behind the writer; in its own thread if it is long, because hashing is slower than writing."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -27,30 +27,30 @@ class StreamingDigest:
         self._length = 0
         self._hashed = 0
         self._ends = False
-        self._seen: Optional[memoryview] = None
-        """The end of the file, if it is still in memory: it need not be read."""
+        self._unread_end: Optional[memoryview] = None
+        """The end of the file if it is still in memory, to save reading it."""
         self._error: Optional[OSError] = None
         self._thread: Optional[threading.Thread] = None
 
     def grow(self, length: int, end: Optional[memoryview] = None) -> None:
-        """So much of the file is there now. ``end``: what was added to it, in memory that stays as it is until this is called again."""
+        """The file has this length now. ``end``: the bytes just added, in memory that stays unchanged until the next call."""
         with self._changed:
-            while self._seen is not None and self._error is None:
+            while self._unread_end is not None and self._error is None:
                 self._changed.wait()
             if end and self._thread is not None and self._hashed == self._length:
-                self._seen = end
+                self._unread_end = end
             self._length = length
             self._changed.notify_all()
-        if self._thread is None and length - self._hashed >= WORTH_A_THREAD:
+        if self._thread is None and length - self._hashed >= MIN_THREAD_BYTES:
             thread = threading.Thread(target=self._follow, name="hash", daemon=True)
             try:
                 thread.start()
             except RuntimeError:
-                return  # there are too many in this machine: all is hashed at the end
+                return  # no more threads allowed: hash everything at the end
             self._thread = thread
 
     def result(self, length: int) -> str:
-        """The digest of the whole; the file has this length."""
+        """The digest of the whole file, which has this length."""
         with self._changed:
             self._length = length
             self._ends = True
@@ -64,7 +64,7 @@ class StreamingDigest:
         return self._hash.hexdigest()
 
     def stop(self) -> None:
-        """After this the file may be closed."""
+        """Stop hashing; then the file may be closed."""
         with self._changed:
             self._length = self._hashed
             self._ends = True
@@ -73,24 +73,24 @@ class StreamingDigest:
             self._thread.join()
 
     def _follow(self) -> None:
-        block = memoryview(bytearray(min(BLOCK, max(self._length, 1))))
+        block = memoryview(bytearray(min(BLOCK_BYTES, max(self._length, 1))))
         while True:
             with self._changed:
                 while self._hashed >= self._length and not self._ends:
                     self._changed.wait()
-                room = min(len(block), self._length - self._hashed)
-                seen = self._seen
+                length = min(len(block), self._length - self._hashed)
+                seen = self._unread_end
             if seen is not None:
                 self._hash.update(seen)
                 with self._changed:
                     self._hashed += len(seen)
-                    self._seen = None
+                    self._unread_end = None
                     self._changed.notify_all()
                 continue
-            if room <= 0:
+            if length <= 0:
                 return
             try:
-                count = os.preadv(self._descriptor, [block[:room]], self._hashed)
+                count = os.preadv(self._descriptor, [block[:length]], self._hashed)
                 if not count:
                     raise OSError(errno.EIO, "the file became shorter")
             except OSError as error:

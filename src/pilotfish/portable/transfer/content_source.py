@@ -1,4 +1,4 @@
-"""The serving end of a bulk connection: what is asked for comes from a shelf, what is sent goes there."""
+"""Answers one request from a content source: a file, or a content still arriving."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 from typing import Any, Callable, List, Optional, Protocol, Tuple
 
 from .file_locks import WriterBusy
-from .incoming_content import DigestMismatch, IncomingContent, NoRoom
+from .incoming_content import DigestMismatch, IncomingContent, NoSpace
 from .transfer_protocol import (
     AskElsewhere,
     AskLater,
@@ -25,18 +25,18 @@ from .transfer_protocol import (
 IDLE_S = 60.0
 BUSY_S = 1.0
 
-Tally = Callable[[str, str, int, int], None]
-"""Told of every stretch that was moved: asker, digest, bytes out, bytes in."""
+CountBytes = Callable[[str, str, int, int], None]
+"""Called for every extent moved: asker, digest, bytes out, bytes in."""
 
 
 class ContentSource(Protocol):
-    """Where contents are taken from and put. Called by many threads at once. ``asker`` is who asks, as it has proved."""
+    """Where a transfer server reads and stores contents. Called by many threads. ``asker``: the authenticated name of the other side."""
 
     def reading(self, asker: str, digest: str, size: int, insist: bool) -> ReadableContent:
-        """Or Elsewhere, AskLater, Absent."""
+        """Open a content. Raises AskElsewhere, AskLater or ContentAbsent."""
 
     def incoming(self, asker: str, digest: str, size: int) -> Optional[IncomingContent]:
-        """None: it is here, whole. Or NoRoom, WriterBusy, AskLater."""
+        """Begin to store a content; None if it is complete already. Raises NoSpace, WriterBusy or AskLater."""
 
 
 class ReadableContent(ContentReader, Protocol):
@@ -44,10 +44,10 @@ class ReadableContent(ContentReader, Protocol):
 
 
 class FileReader:
-    """A whole file, as it was when it was opened."""
+    """Reads a complete file."""
 
     def __init__(self, path: str, size: int, blame: str = "user") -> None:
-        """Absent, and whom to blame for it, if there is no such file of that size."""
+        """Raises ContentAbsent with this blame if there is no such file of this size."""
         self.size = size
         self._path = path
         self._blame = blame
@@ -82,10 +82,10 @@ class FileReader:
 
 
 class PartialFileReader:
-    """A content that somebody else brings at this moment."""
+    """Reads a content that is still being received."""
 
     def __init__(self, incoming: IncomingContent) -> None:
-        """AskLater if nobody does any more: it is complete by now, or was given up."""
+        """Raises AskLater if it is complete by now, or was given up."""
         descriptor = incoming.open_to_read()
         if descriptor is None:
             raise AskLater(BUSY_S)
@@ -99,98 +99,14 @@ class PartialFileReader:
         return self._descriptor
 
     def check(self) -> None:
-        """Whoever gets it verifies it."""
+        """The receiver verifies it."""
 
     def close(self) -> None:
         os.close(self._descriptor)
 
 
-def serve(channel: TransferChannel, shelf: ContentSource, asker: str = "", tally: Optional[Tally] = None) -> None:
-    """Answer requests until the connection ends, or nothing is asked for a while. Raises Misbehaved if it had to be ended."""
-    try:
-        while True:
-            answer(channel, shelf, asker, tally)
-    except ProtocolViolation:
-        raise
-    except ConnectionCut:
-        pass
-    finally:
-        channel.close()
-
-
-def answer(channel: TransferChannel, shelf: ContentSource, asker: str, tally: Optional[Tally] = None) -> None:
-    """Wait for one request and answer it. Cut or Misbehaved: the connection is to be closed."""
-    request, body = channel.receive(IDLE_S)
-    if body or not 3 <= len(request) <= 5 or not is_digest(request[1]) or not is_count(request[2]):
-        raise ProtocolViolation("it asked %.200r" % (request,))
-    kind, digest, size = request[:3]
-
-    def moved(length: int) -> None:
-        if tally is not None:
-            tally(asker, digest, *((length, 0) if kind == "get" else (0, length)))
-
-    if kind == "get" and len(request) == 5 and is_count(request[3], size) and isinstance(request[4], bool):
-        try:
-            _give(channel, shelf.reading(asker, digest, size, request[4]), request[3], moved)
-        except TransferRefused as refusal:
-            channel.send(_said(refusal))
-        except OSError as error:
-            channel.send(["absent", "it cannot be read: %s" % error, "site"])
-    elif kind == "put" and len(request) == 3:
-        _keep(channel, shelf, asker, (digest, size), moved)
-    else:
-        raise ProtocolViolation("it asked %.200r" % (request,))
-
-
-def _give(channel: TransferChannel, reading: ReadableContent, offset: int, moved: Callable[[int], None]) -> None:
-    try:
-        send_content(channel, reading, offset, moved)
-    finally:
-        reading.close()
-
-
-def _keep(channel: TransferChannel, shelf: ContentSource, asker: str, content: Tuple[str, int], moved: Callable[[int], None]) -> None:
-    size = content[1]
-    begun = False
-    try:
-        incoming = shelf.incoming(asker, *content)
-        if incoming is None:
-            channel.send(["from", size])
-            channel.send(["kept"])
-            return
-        with incoming:
-            begun = incoming.offset < size
-            channel.send(["from", incoming.offset])
-            if begun:
-                said = receive_content(channel, size, incoming, moved)
-                if said is not None:
-                    raise ProtocolViolation("%.200r in the midst of a content" % (said,))
-                begun = False
-            incoming.finish()
-        channel.send(["kept"])
-    except DigestMismatch:
-        channel.send(["damaged"])
-    except (NoRoom, OSError) as error:
-        channel.send(["full", str(error)])
-        if begun:
-            raise ConnectionCut("no room for what it sends: %s" % error) from None
-    except WriterBusy:
-        channel.send(["busy", BUSY_S])
-    except AskLater as later:
-        channel.send(_said(later))
-
-
-def _said(refusal: TransferRefused) -> List[Any]:
-    if isinstance(refusal, AskElsewhere):
-        return ["elsewhere", refusal.contacts]
-    if isinstance(refusal, AskLater):
-        return ["busy", refusal.seconds]
-    assert isinstance(refusal, ContentAbsent)
-    return ["absent", refusal.reason, refusal.blame]
-
-
 class ServedContent:
-    """A content while somebody gets it from us."""
+    """A content that is being sent; ``done`` is called when it is closed."""
 
     def __init__(self, reading: ReadableContent, done: Callable[[], None]) -> None:
         self.size = reading.size
@@ -204,3 +120,87 @@ class ServedContent:
     def close(self) -> None:
         self._reading.close()
         self._done()
+
+
+def serve(channel: TransferChannel, source: ContentSource, asker: str = "", count: Optional[CountBytes] = None) -> None:
+    """Answer requests until the connection ends or is idle for long. Raises ProtocolViolation if it had to be ended."""
+    try:
+        while True:
+            answer(channel, source, asker, count)
+    except ProtocolViolation:
+        raise
+    except ConnectionCut:
+        pass
+    finally:
+        channel.close()
+
+
+def answer(channel: TransferChannel, source: ContentSource, asker: str, count: Optional[CountBytes] = None) -> None:
+    """Wait for one request and answer it. On ConnectionCut or ProtocolViolation close the connection."""
+    request, body = channel.receive(IDLE_S)
+    if body or not 3 <= len(request) <= 5 or not is_digest(request[1]) or not is_count(request[2]):
+        raise ProtocolViolation("it requested %.200r" % (request,))
+    kind, digest, size = request[:3]
+
+    def moved(length: int) -> None:
+        if count is not None:
+            count(asker, digest, *((length, 0) if kind == "get" else (0, length)))
+
+    if kind == "get" and len(request) == 5 and is_count(request[3], size) and isinstance(request[4], bool):
+        try:
+            _serve_get(channel, source.reading(asker, digest, size, request[4]), request[3], moved)
+        except TransferRefused as refusal:
+            channel.send(_refusal_message(refusal))
+        except OSError as error:
+            channel.send(["absent", "it cannot be read: %s" % error, "site"])
+    elif kind == "put" and len(request) == 3:
+        _serve_put(channel, source, asker, (digest, size), moved)
+    else:
+        raise ProtocolViolation("it requested %.200r" % (request,))
+
+
+def _serve_get(channel: TransferChannel, reading: ReadableContent, offset: int, moved: Callable[[int], None]) -> None:
+    try:
+        send_content(channel, reading, offset, moved)
+    finally:
+        reading.close()
+
+
+def _serve_put(channel: TransferChannel, source: ContentSource, asker: str, content: Tuple[str, int], moved: Callable[[int], None]) -> None:
+    size = content[1]
+    expects_bytes = False
+    try:
+        incoming = source.incoming(asker, *content)
+        if incoming is None:
+            channel.send(["from", size])
+            channel.send(["kept"])
+            return
+        with incoming:
+            expects_bytes = incoming.offset < size
+            channel.send(["from", incoming.offset])
+            if expects_bytes:
+                message = receive_content(channel, size, incoming, moved)
+                if message is not None:
+                    raise ProtocolViolation("%.200r in the midst of a content" % (message,))
+                expects_bytes = False
+            incoming.finish()
+        channel.send(["kept"])
+    except DigestMismatch:
+        channel.send(["damaged"])
+    except (NoSpace, OSError) as error:
+        channel.send(["full", str(error)])
+        if expects_bytes:
+            raise ConnectionCut("no space for the content it sends: %s" % error) from None
+    except WriterBusy:
+        channel.send(["busy", BUSY_S])
+    except AskLater as later:
+        channel.send(_refusal_message(later))
+
+
+def _refusal_message(refusal: TransferRefused) -> List[Any]:
+    if isinstance(refusal, AskElsewhere):
+        return ["elsewhere", refusal.contacts]
+    if isinstance(refusal, AskLater):
+        return ["busy", refusal.seconds]
+    assert isinstance(refusal, ContentAbsent)
+    return ["absent", refusal.reason, refusal.blame]

@@ -1,4 +1,4 @@
-"""Copies of files: blocks are shared where the file system can, holes stay holes."""
+"""Copies files, sharing blocks and keeping holes where the file system can."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import fcntl
 import os
 from typing import Callable, Iterator, List, Optional, Tuple
 
-BLOCK = 1 << 20
-HOLE = 64 * 1024
-"""Zeros of this length, at a multiple of it within what is written, are left out."""
-_ZEROS = bytes(HOLE)
+BLOCK_BYTES = 1 << 20
+HOLE_BYTES = 64 * 1024
+"""Blocks of zeros of this length, aligned to it, become holes."""
+_ZEROS = bytes(HOLE_BYTES)
 _FICLONE = 0x40049409
 
 
 def clone(source: int, target: int) -> bool:
-    """Let an empty file share the blocks of another one until one of them is written to: quick, and takes no room."""
+    """Share the blocks of a file with an empty one, copy-on-write: fast, and takes no space. False if not supported."""
     try:
         fcntl.ioctl(target, _FICLONE, source)
     except OSError:
@@ -24,12 +24,12 @@ def clone(source: int, target: int) -> bool:
 
 
 def copy(source: int, target: int, size: int, grown: Optional[Callable[[int], None]] = None) -> None:
-    """Copy so many bytes into an empty file. ``grown`` is told how far it is. The copy is shorter if the source is."""
-    block = memoryview(bytearray(BLOCK))
-    for start, end in _data(source, size):
+    """Copy this many bytes into an empty file. ``grown`` gets the offset. The copy is shorter if the source is."""
+    block = memoryview(bytearray(BLOCK_BYTES))
+    for start, end in _data_extents(source, size):
         offset = start
         while offset < end:
-            length = os.preadv(source, [block[: min(BLOCK, end - offset)]], offset)
+            length = os.preadv(source, [block[: min(BLOCK_BYTES, end - offset)]], offset)
             if not length:
                 return
             write_sparsely(target, block[:length], offset)
@@ -40,15 +40,15 @@ def copy(source: int, target: int, size: int, grown: Optional[Callable[[int], No
         os.ftruncate(target, size)
 
 
-def _data(descriptor: int, size: int) -> Iterator[Tuple[int, int]]:
-    """The stretches of a file that are no holes."""
+def _data_extents(descriptor: int, size: int) -> Iterator[Tuple[int, int]]:
+    """Extents of a file without its holes."""
     end = 0
     while end < size:
         try:
             start = os.lseek(descriptor, end, os.SEEK_DATA)
             end = min(size, os.lseek(descriptor, start, os.SEEK_HOLE))
         except OSError as error:
-            if error.errno != errno.ENXIO:  # holes are not known here
+            if error.errno != errno.ENXIO:  # the file system does not report holes
                 yield end, size
             return
         if start < end:
@@ -56,9 +56,9 @@ def _data(descriptor: int, size: int) -> Iterator[Tuple[int, int]]:
 
 
 def write_sparsely(descriptor: int, view: memoryview, offset: int) -> None:
-    """Append to a file that ends at the offset, or before it; zeros become holes."""
+    """Append to a file that ends at the offset or before it; zeros become holes."""
     at = 0
-    for start, end in _solid(view):
+    for start, end in _nonzero_extents(view):
         at = start
         while at < end:
             at += os.pwrite(descriptor, view[at:end], offset + at)
@@ -66,11 +66,11 @@ def write_sparsely(descriptor: int, view: memoryview, offset: int) -> None:
         os.ftruncate(descriptor, offset + len(view))
 
 
-def _solid(view: memoryview) -> List[Tuple[int, int]]:
-    """The stretches that are to be written."""
+def _nonzero_extents(view: memoryview) -> List[Tuple[int, int]]:
+    """The extents to write."""
     found: List[Tuple[int, int]] = []
-    for start in range(0, len(view), HOLE):
-        end = min(start + HOLE, len(view))
+    for start in range(0, len(view), HOLE_BYTES):
+        end = min(start + HOLE_BYTES, len(view))
         if _is_zero(view[start:end]):
             continue
         if found and found[-1][1] == start:
@@ -81,5 +81,5 @@ def _solid(view: memoryview) -> List[Tuple[int, int]]:
 
 
 def _is_zero(view: memoryview) -> bool:
-    # Most blocks are told by one look; only the others are worth a comparison, which needs a copy.
+    # Three bytes decide for most blocks; only the rest needs a comparison, which copies.
     return not (view[0] or view[-1] or view[len(view) // 2]) and bytes(view) == _ZEROS[: len(view)]

@@ -1,4 +1,4 @@
-"""What can be told and held of a file by its descriptor, whatever becomes of its name."""
+"""Locks and identifies files by descriptor, independent of their names."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ _UNLOCKABLE = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL)
 
 
 class WriterBusy(Exception):
-    """Somebody else writes this content just now, or has just completed it (then ``available`` is its size)."""
+    """Another writer is active, or has just completed the content (then ``available`` is its size)."""
 
     def __init__(self, available: int) -> None:
-        super().__init__("somebody else writes it, %d bytes are there" % available)
+        super().__init__("another process is writing it, %d bytes are there" % available)
         self.available = available
 
 
 def stamp(descriptor: int) -> Stamp:
-    """Another one if the file is another one, or was written to in the ordinary way."""
+    """Identity and state of a file: it changes if the file is replaced or written in the ordinary way."""
     return stamp_of(os.fstat(descriptor))
 
 
@@ -35,8 +35,8 @@ def is_regular(descriptor: int) -> bool:
     return stat.S_ISREG(os.fstat(descriptor).st_mode)
 
 
-def names(path: str, descriptor: int) -> bool:
-    """Whether this is still the name of the file."""
+def is_named(path: str, descriptor: int) -> bool:
+    """Whether the path still names this file."""
     try:
         return os.path.samestat(os.lstat(path), os.fstat(descriptor))
     except OSError:
@@ -44,7 +44,7 @@ def names(path: str, descriptor: int) -> bool:
 
 
 def lock(descriptor: int) -> bool:
-    """Be the only writer; the lock goes with the process. False if the file system cannot say who is."""
+    """Lock the file for this process. Raises WriterBusy; False if the file system has no locks."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -57,17 +57,17 @@ def lock(descriptor: int) -> bool:
 
 
 def unlock(descriptor: int) -> None:
-    """Closing it is not enough if there are duplicates of the descriptor."""
+    """Unlock. Closing is not enough if there are duplicates of the descriptor."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_UN)
     except OSError:
         pass
 
 
-def nobody_writes(descriptor: int) -> bool:
-    """Whether nobody has it open to write. Where that cannot be asked it is assumed: its times must tell."""
+def has_no_writer(descriptor: int) -> bool:
+    """Whether no process has the file open for writing. Assumed where that cannot be checked: then its times must tell."""
     try:
-        fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal.SIGURG)  # one that does not end us, should somebody open it meanwhile
+        fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal.SIGURG)  # a harmless signal, should another process open it meanwhile
         fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_RDLCK)
         fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_UNLCK)
     except OSError as error:

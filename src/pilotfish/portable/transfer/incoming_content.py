@@ -1,6 +1,7 @@
-"""A content on its way into the cache: what has come so far survives us, and is resumed by whoever comes next.
+"""Receives one content into the cache and resumes it after a cut.
 
-One process writes at a time, because it holds a lock on the file, which goes with the process. Others may read what is there already.
+The received part survives this process and is resumed by the next writer. One process writes at a time: it holds a lock on the file, which
+ends with the process. Others may read the received part.
 """
 
 from __future__ import annotations
@@ -17,43 +18,43 @@ from .file_locks import unlock
 
 GROWING, COMPLETE, ABANDONED = "growing", "complete", "abandoned"
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_OUT_OF_ROOM = "the cache of contents in %r cannot take another %d bytes (%s): make room there, or let the cache lie elsewhere"
-Made = TypeVar("Made")
+_OUT_OF_SPACE = "the content cache in %r cannot take another %d bytes (%s): free space there, or move the cache elsewhere"
+Written = TypeVar("Written")
 
 
 class DigestMismatch(Exception):
-    """The bytes are not those of the content."""
+    """The bytes do not match the digest."""
 
 
-class NoRoom(Exception):
-    """The disk or the quota is full, or the cache may not be so large; the message is for a person."""
+class NoSpace(Exception):
+    """The disk or quota is full, or the cache would become too large; the message is for users."""
 
 
-class TooLarge(NoRoom):
-    """It would not fit if the cache were empty."""
+class TooLarge(NoSpace):
+    """It does not fit even into an empty cache."""
 
 
-class InUse(NoRoom):
-    """Not now: what is there is needed."""
+class InUse(NoSpace):
+    """The contents in the cache are in use; try later."""
 
 
 class CacheOwner(Protocol):
-    """What an incoming content asks of its cache."""
+    """What an incoming content needs from its cache."""
 
     directory: str
 
-    def give_way(self, length: int) -> bool:
-        """The disk is full: make room for so many bytes. False if nothing could be removed."""
+    def free_space(self, length: int) -> bool:
+        """Free this many bytes on a full disk. False if nothing could be removed."""
 
     def keep(self, descriptor: int, path: str, digest: str) -> str:
-        """Put a verified file in its place, which is returned."""
+        """Move a verified file to its final path, which is returned."""
 
-    def left(self, incoming: IncomingContent) -> None:
-        """It is written no more, complete or not."""
+    def writer_closed(self, incoming: IncomingContent) -> None:
+        """The content is not written any more, complete or not."""
 
 
 class IncomingContent:
-    """Written by one thread, front to back; any thread may follow it. Made by the cache, with the lock on its file."""
+    """One content being written, by one thread from start to end; any thread may read along. Created by the cache, locked."""
 
     def __init__(self, owner: CacheOwner, descriptor: int, path: str, digest: str, size: int) -> None:
         self.digest = digest
@@ -62,7 +63,7 @@ class IncomingContent:
         self.offset = os.fstat(descriptor).st_size
         self.state = GROWING
         self.closed: Callable[[], None] = lambda: None
-        """Called when it is written no more."""
+        """Called when writing has ended."""
         self._owner = owner
         self._descriptor = descriptor
         self._changed = threading.Condition()
@@ -76,19 +77,19 @@ class IncomingContent:
         self.close()
 
     def write(self, buffer: Any) -> None:
-        """What comes next. The buffer must stay as it is until the next call of anything here."""
+        """Write the next bytes. The buffer must not change until the next call of any method."""
         view = memoryview(buffer).cast("B")
-        self._insist_on(len(view))
-        with_room(self._owner, self.size - self.offset, lambda: write_sparsely(self._descriptor, view, self.offset))
+        self._check_length(len(view))
+        with_space(self._owner, self.size - self.offset, lambda: write_sparsely(self._descriptor, view, self.offset))
         self._grow(len(view), view)
 
     def skip(self, length: int) -> None:
-        """So many zeros come next; they take no room."""
-        self._insist_on(length)
-        with_room(self._owner, self.size - self.offset, lambda: os.ftruncate(self._descriptor, self.offset + length))
+        """Add this many zeros as a hole."""
+        self._check_length(length)
+        with_space(self._owner, self.size - self.offset, lambda: os.ftruncate(self._descriptor, self.offset + length))
         self._grow(length)
 
-    def _insist_on(self, length: int) -> None:
+    def _check_length(self, length: int) -> None:
         if self.state != GROWING:
             raise ValueError("this content is %s" % self.state)
         if length < 0 or self.offset + length > self.size:
@@ -102,7 +103,7 @@ class IncomingContent:
         self._hash.grow(self.offset, end)
 
     def finish(self) -> str:
-        """Verify it and put it in its place, which is returned."""
+        """Verify the content and move it to its final path, which is returned."""
         if self.state != GROWING:
             raise ValueError("this content is %s" % self.state)
         try:
@@ -110,7 +111,7 @@ class IncomingContent:
             length = os.fstat(self._descriptor).st_size
             if length != self.size or found != self.digest:
                 raise DigestMismatch("%d of %d bytes of %s came, and they are those of %s" % (length, self.size, self.digest, found))
-            place = with_room(self._owner, self.size, lambda: self._owner.keep(self._descriptor, self.path, self.digest))
+            place = with_space(self._owner, self.size, lambda: self._owner.keep(self._descriptor, self.path, self.digest))
         except OSError as error:
             self._throw_away()
             raise DigestMismatch("%s cannot be read back: %s" % (self.digest, error.strerror)) from None
@@ -124,7 +125,7 @@ class IncomingContent:
         return place
 
     def close(self) -> None:
-        """Without ``finish``, what is there is kept for the next time."""
+        """End writing. Without ``finish``, the received part is kept for the next writer."""
         with self._changed:
             descriptor, self._descriptor = self._descriptor, -1
             if self.state == GROWING:
@@ -136,7 +137,7 @@ class IncomingContent:
                 _remove(self.path)
             unlock(descriptor)
             os.close(descriptor)
-            self._owner.left(self)
+            self._owner.writer_closed(self)
             self.closed()
 
     def _throw_away(self) -> None:
@@ -144,11 +145,12 @@ class IncomingContent:
         self.close()
 
     def available(self) -> int:
-        """So many bytes can be read. Nobody has verified them yet."""
+        """Number of bytes that can be read; they are not verified yet."""
         return self.offset
 
     def wait(self, offset: int, timeout_s: float) -> int:
-        """Until more than this is available, or it is written no more (see ``state``), or the time is up: what is available."""
+        """Wait until more than ``offset`` bytes are available, writing has ended (see ``state``), or the time is over. Return what is
+        available."""
         deadline = time.monotonic() + timeout_s
         with self._changed:
             while self.offset <= offset and self.state == GROWING:
@@ -159,21 +161,21 @@ class IncomingContent:
             return self.offset
 
     def open_to_read(self) -> Optional[int]:
-        """A descriptor to ``pread`` from, whatever becomes of the file's name; None if it is written no more."""
+        """A descriptor for ``pread``, valid whatever happens to the file's name; None if writing has ended."""
         with self._changed:
             return os.dup(self._descriptor) if self._descriptor >= 0 else None
 
 
-def with_room(owner: CacheOwner, length: int, write: Callable[[], Made]) -> Made:
-    """Write; if the disk is full, write once more when others have given way."""
-    for patience in (True, False):
+def with_space(owner: CacheOwner, length: int, write: Callable[[], Written]) -> Written:
+    """Write; on a full disk, free space and write once more."""
+    for first_try in (True, False):
         try:
             return write()
         except OSError as error:
             if error.errno not in _FULL:
                 raise
-            if not (patience and error.errno != errno.EFBIG and owner.give_way(length)):
-                raise NoRoom(_OUT_OF_ROOM % (owner.directory, length, error.strerror)) from None
+            if not (first_try and error.errno != errno.EFBIG and owner.free_space(length)):
+                raise NoSpace(_OUT_OF_SPACE % (owner.directory, length, error.strerror)) from None
     raise AssertionError
 
 

@@ -1,4 +1,4 @@
-"""The asking end of a bulk connection: get contents from the master or a peer, put them there."""
+"""Fetches contents from a master or peer and uploads them."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any, List, Optional
 from ..wire.frame_link import DIAL_TIMEOUT_S, connect
 from ..wire.handshake import Credentials
 from .content_source import FileReader
-from .incoming_content import DigestMismatch, IncomingContent, NoRoom
+from .incoming_content import DigestMismatch, IncomingContent, NoSpace
 from .transfer_protocol import (
     AskElsewhere,
     AskLater,
     ConnectionCut,
     ContentAbsent,
-    Noted,
+    OnProgress,
     ProtocolViolation,
     TransferChannel,
     TransferRefused,
@@ -24,14 +24,14 @@ from .transfer_protocol import (
 )
 
 ANSWER_S = 600.0
-"""So long we wait for the beginning of an answer: others may be served before us, and what we have sent may have to reach a disk."""
-MOST_AHEAD = 64
-"""So many requests may be sent before their answers are taken. With more, both sides could come to wait for each other."""
-MOST_LATER_S = 3600.0
+"""Seconds until an answer must begin: others may be served first, and sent bytes may have to reach a disk."""
+MAX_PIPELINED = 64
+"""Maximum requests sent before their answers are read. With more, both sides could wait for each other."""
+MAX_LATER_S = 3600.0
 
 
 class UploadProgress:
-    """How far a push is; any thread may look."""
+    """Progress of a push; any thread may read it."""
 
     def __init__(self) -> None:
         self.offset = 0
@@ -40,8 +40,8 @@ class UploadProgress:
         self.offset += length
 
 
-def dial_bulk(credentials: Credentials, worker: str = "", timeout_s: float = DIAL_TIMEOUT_S) -> TransferChannel:
-    """A connection to the master for contents. Raises what ``dial`` raises, and Cut."""
+def dial_transfer(credentials: Credentials, worker: str = "", timeout_s: float = DIAL_TIMEOUT_S) -> TransferChannel:
+    """Open a transfer connection to the master. Raises what ``dial`` raises, and ConnectionCut."""
     channel = TransferChannel(connect(credentials, timeout_s).connection)
     try:
         channel.send(["bulk", worker])
@@ -52,22 +52,27 @@ def dial_bulk(credentials: Credentials, worker: str = "", timeout_s: float = DIA
 
 
 def has_ended(channel: TransferChannel) -> bool:
-    """Nothing was asked, and yet there is something to be read: the other side hung up, because we had asked nothing for long."""
+    """Whether the other side closed an idle connection: there is something to read although nothing was requested."""
     ready = select.poll()
     ready.register(channel.fileno(), select.POLLIN)
     return bool(ready.poll(0))
 
 
 def fetch(
-    channel: TransferChannel, digest: str, size: int, incoming: IncomingContent, insist: bool = False, noted: Noted = lambda length: None
+    channel: TransferChannel,
+    digest: str,
+    size: int,
+    incoming: IncomingContent,
+    insist: bool = False,
+    on_progress: OnProgress = lambda length: None,
 ) -> str:
-    """Get the rest of a content; where it lies now. Raises what ``take`` raises."""
+    """Fetch the rest of a content; return its path. Raises what ``take`` raises."""
     ask(channel, digest, size, incoming.offset, insist)
-    return take(channel, size, incoming, noted)
+    return take(channel, size, incoming, on_progress)
 
 
 def ask(channel: TransferChannel, digest: str, size: int, offset: int, insist: bool = False) -> None:
-    """Only the request. Answers come in the order of the requests, and each is to be taken with ``take``."""
+    """Send only the request. Answers come in the order of requests; read each with ``take``."""
     try:
         channel.send(["get", digest, size, offset, insist])
     except ConnectionCut:
@@ -75,16 +80,16 @@ def ask(channel: TransferChannel, digest: str, size: int, offset: int, insist: b
         raise
 
 
-def take(channel: TransferChannel, size: int, incoming: IncomingContent, noted: Noted = lambda length: None) -> str:
-    """The answer to a request: where the content lies now.
+def take(channel: TransferChannel, size: int, incoming: IncomingContent, on_progress: OnProgress = lambda length: None) -> str:
+    """Read the answer to a request; return the path of the content.
 
-    After Elsewhere, AskLater, Absent and Damaged the connection is as good as before. It is closed when it was Cut, the other side has
-    Misbehaved, or we cannot write (NoRoom, OSError). ``incoming`` has what came, but for Damaged, which throws it away.
+    After AskElsewhere, AskLater, ContentAbsent and DigestMismatch the connection can be used again. It is closed after ConnectionCut,
+    ProtocolViolation, or a write error (NoSpace, OSError). ``incoming`` keeps the received part, except after DigestMismatch.
     """
     try:
-        said = receive_content(channel, size, incoming, noted, ANSWER_S)
-        if said is not None:
-            raise _refusal(said)
+        message = receive_content(channel, size, incoming, on_progress, ANSWER_S)
+        if message is not None:
+            raise _refusal(message)
     except TransferRefused:
         raise
     except BaseException:
@@ -94,26 +99,26 @@ def take(channel: TransferChannel, size: int, incoming: IncomingContent, noted: 
 
 
 def push(channel: TransferChannel, digest: str, size: int, path: str, progress: Optional[UploadProgress] = None) -> None:
-    """Have the other side keep this file, which is the content of that digest.
+    """Send this file, which has this digest, to the other side.
 
-    After AskLater and Damaged (what came there is not the content) the connection is as good as before. It is closed when it was Cut, the
-    other side has Misbehaved or has NoRoom, or the file cannot be read (Absent, OSError).
+    After AskLater and DigestMismatch (the received bytes are not the content) the connection can be used again. It is closed after
+    ConnectionCut, ProtocolViolation, NoSpace at the other side, or if the file cannot be read (ContentAbsent, OSError).
     """
     progress = progress or UploadProgress()
     reading = FileReader(path, size)
     try:
         channel.send(["put", digest, size])
-        said = channel.receive(ANSWER_S)[0]
-        if said[0] != "from":
-            raise _refusal(said)
-        if len(said) != 2 or not is_count(said[1], size):
-            raise ProtocolViolation("%.80r, of a content of %d bytes" % (said, size))
-        progress.offset = said[1]
+        message = channel.receive(ANSWER_S)[0]
+        if message[0] != "from":
+            raise _refusal(message)
+        if len(message) != 2 or not is_count(message[1], size):
+            raise ProtocolViolation("%.80r, of a content of %d bytes" % (message, size))
+        progress.offset = message[1]
         if progress.offset < size:
             _send(channel, reading, progress)
-        said = channel.receive(ANSWER_S)[0]
-        if said != ["kept"]:
-            raise _refusal(said)
+        message = channel.receive(ANSWER_S)[0]
+        if message != ["kept"]:
+            raise _refusal(message)
     except (AskLater, DigestMismatch):
         raise
     except BaseException:
@@ -127,22 +132,22 @@ def _send(channel: TransferChannel, reading: FileReader, progress: UploadProgres
     try:
         send_content(channel, reading, progress.offset, progress.grow)
     except ConnectionCut as cut:
-        # Its reason may have come before it hung up.
-        said = channel.receive()[0]
-        raise _refusal(said) if said[0] == "full" else cut from None
+        # Its reason may have arrived before it closed the connection.
+        message = channel.receive()[0]
+        raise _refusal(message) if message[0] == "full" else cut from None
 
 
-def _refusal(said: List[Any]) -> Exception:
-    """What an answer that is no content means."""
-    kind, fields = said[0], said[1:]
+def _refusal(message: List[Any]) -> Exception:
+    """The exception for an answer that is no content."""
+    kind, fields = message[0], message[1:]
     if kind == "elsewhere" and len(fields) == 1 and isinstance(fields[0], list):
         return AskElsewhere(fields[0])
-    if kind == "busy" and len(fields) == 1 and isinstance(fields[0], (int, float)) and 0 <= fields[0] <= MOST_LATER_S:
+    if kind == "busy" and len(fields) == 1 and isinstance(fields[0], (int, float)) and 0 <= fields[0] <= MAX_LATER_S:
         return AskLater(float(fields[0]))
     if kind == "absent" and len(fields) == 2 and isinstance(fields[0], str) and isinstance(fields[1], str):
         return ContentAbsent(fields[0], fields[1])
     if kind == "full" and len(fields) == 1 and isinstance(fields[0], str):
-        return NoRoom(fields[0])
+        return NoSpace(fields[0])
     if kind == "damaged" and not fields:
         return DigestMismatch("what came there is not the content")
-    return ProtocolViolation("it said %.200r" % (said,))
+    return ProtocolViolation("it sent %.200r" % (message,))

@@ -1,11 +1,11 @@
-"""Contents on connections of their own: the frames, what may go wrong, and how bytes are sent and taken.
+"""Sends and receives the pieces of a content over one connection.
 
     ["get", digest, size, offset, insist]   is answered by   ["piece", offset] + bytes, ["hole", offset, length], ..., ["end", size];
                                             or, at any time, by   ["elsewhere", contacts], ["busy", seconds], ["absent", reason, blame]
     ["put", digest, size]                   is answered by   ["from", offset]; or by   ["busy", seconds], ["full", reason]
     then pieces, holes and the end          are answered by   ["kept"], ["damaged"], ["full", reason]
 
-Both ends block, in threads. What the other side says is checked here; whoever breaks the rules loses the connection (``Misbehaved``).
+Both ends block, in threads. Received messages are checked here; a side that violates the protocol is disconnected (``ProtocolViolation``).
 """
 
 from __future__ import annotations
@@ -21,39 +21,39 @@ from typing import Any, Callable, Iterator, List, Optional, Protocol, Sequence, 
 from ..wire.frames import PREFIX, frame_buffers
 from .incoming_content import IncomingContent
 
-PIECE = 1024 * 1024
-MOST_HEADER = 32 * 1024
-MOST_SIZE = 1 << 62
-SMALL_BUFFER = 64 * 1024
-WRITE_AT_ONCE = 256 * 1024
-SHORT_HOLE = 64 * 1024
-"""Shorter ones are sent as zeros."""
+PIECE_BYTES = 1024 * 1024
+MAX_HEADER_BYTES = 32 * 1024
+MAX_SIZE = 1 << 62
+SMALL_BUFFER_BYTES = 64 * 1024
+JOIN_BYTES = 256 * 1024
+MIN_HOLE_BYTES = 64 * 1024
+"""Shorter holes are sent as zeros."""
 SILENCE_S = 60.0
-"""Whoever sends nothing, or takes nothing, for so long is taken for dead."""
+"""Seconds of silence until the other side counts as dead."""
 FOLLOW_S = 20.0
-"""So long a server waits for a content that comes in itself; shorter than its asker waits for a sign of life."""
+"""Seconds that a server waits for a content that is still arriving; less than the other side waits for it."""
 _DIGEST = re.compile("[0-9a-f]{64}")
 
 NOTHING = memoryview(b"")
 
 Answer = Tuple[List[Any], memoryview]
-Noted = Callable[[int], None]
-"""Told of every stretch that was moved: its length."""
+OnProgress = Callable[[int], None]
+"""Called with the length of every extent moved."""
 
 
 class ConnectionCut(Exception):
-    """The connection is gone. What has come so far is kept; ask again from there."""
+    """The connection is lost. The received part is kept; request the rest."""
 
     unfinished: Optional[Answer] = None
-    """The frame that was cut off, as far as it came."""
+    """The part of the unfinished frame that arrived."""
 
 
 class ProtocolViolation(ConnectionCut):
-    """The other side broke the rules of the protocol, and the connection was closed for it."""
+    """The other side violated the protocol, and the connection was closed."""
 
 
 class TransferRefused(Exception):
-    """A server's whole answer that is no content. The connection is as good as before."""
+    """A complete answer that is no content. The connection can be used again."""
 
 
 class AskElsewhere(TransferRefused):
@@ -65,7 +65,7 @@ class AskElsewhere(TransferRefused):
 
 
 class AskLater(TransferRefused):
-    """Not now; ask again after so many seconds."""
+    """Ask again after these seconds."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__("ask again in %g s" % seconds)
@@ -73,7 +73,7 @@ class AskLater(TransferRefused):
 
 
 class ContentAbsent(TransferRefused):
-    """It is not to be had here. ``blame`` as in a failure: task, worker, site or user."""
+    """The content is not here. ``blame`` as in a failure: task, worker, site or user."""
 
     def __init__(self, reason: str, blame: str) -> None:
         super().__init__(reason)
@@ -82,7 +82,7 @@ class ContentAbsent(TransferRefused):
 
 
 class ByteStream(Protocol):
-    """A proved connection that blocks: an SSLSocket, a Unix socket, or what the master has made of one of its links."""
+    """An authenticated, blocking connection: an SSLSocket, a Unix socket, or a link of the master."""
 
     def sendall(self, data: Any, /) -> None: ...
 
@@ -97,7 +97,7 @@ class ByteStream(Protocol):
 
 
 class ContentReader(Protocol):
-    """A content that can be read, though perhaps not all of it yet."""
+    """A readable content, perhaps still incomplete."""
 
     size: int
 
@@ -106,14 +106,14 @@ class ContentReader(Protocol):
     def available(self) -> int: ...
 
     def wait(self, offset: int, timeout_s: float) -> int:
-        """Until more than this is available, or no more will be, or the time is up: what is available."""
+        """Wait until more than ``offset`` bytes are available, or no more will be, or the time is over. Return what is available."""
 
     def check(self) -> None:
-        """Absent if what was read can no longer be trusted."""
+        """Raises ContentAbsent if the bytes read can no longer be trusted."""
 
 
 class TransferChannel:
-    """Frames over a proved connection, for one thread. A body is valid until the ``receive`` after the next one."""
+    """Frames over an authenticated connection, for one thread. A body is valid until the second next ``receive``."""
 
     def __init__(self, connection: ByteStream, silence_s: float = SILENCE_S) -> None:
         self.connection = connection
@@ -134,15 +134,15 @@ class TransferChannel:
             self.connection.close()
 
     def abort(self) -> None:
-        """Cut it, from any thread: whoever waits for the connection is woken."""
+        """Cut the connection from any thread; threads that wait for it are woken."""
         try:
             with self._closing, socket.socket(fileno=os.dup(self.connection.fileno())) as double:
                 double.shutdown(socket.SHUT_RDWR)
         except OSError:
-            pass  # it is gone already
+            pass  # already closed
 
     def rest(self) -> None:
-        """Nothing is expected for a while: take no memory."""
+        """Free the buffers of an idle connection."""
         self._pieces = [NOTHING, NOTHING]
         if self._start == self._end:
             self._small, self._start, self._end = NOTHING, 0, 0
@@ -151,36 +151,36 @@ class TransferChannel:
             rest()
 
     def pending(self) -> bool:
-        """Something has come that was not taken yet, and of which the descriptor does not tell."""
+        """Whether received bytes wait in a buffer, where the descriptor does not show them."""
         pending = getattr(self.connection, "pending", None)
         return self._end > self._start or bool(pending is not None and pending())
 
     def piece(self) -> memoryview:
-        """Room for one piece. There are two, in turn: what was received is left alone while the next one comes."""
+        """A buffer for one piece. There are two, used in turn: a received piece stays valid while the next one arrives."""
         self._pieces.reverse()
         if not self._pieces[0]:
-            self._pieces[0] = memoryview(bytearray(PIECE))
+            self._pieces[0] = memoryview(bytearray(PIECE_BYTES))
         return self._pieces[0]
 
     def send(self, header: Sequence[Any], parts: Sequence[Any] = ()) -> None:
         self._allow(self.silence_s)
         try:
             for buffer in frame_buffers(header, parts):
-                if len(buffer) <= WRITE_AT_ONCE:
+                if len(buffer) <= JOIN_BYTES:
                     self.connection.sendall(buffer)
                     continue
                 # In portions, because a connection may count the time for all that it is given at once.
                 view = memoryview(buffer)
-                for start in range(0, len(view), WRITE_AT_ONCE):
-                    self.connection.sendall(view[start : start + WRITE_AT_ONCE])
+                for start in range(0, len(view), JOIN_BYTES):
+                    self.connection.sendall(view[start : start + JOIN_BYTES])
         except (OSError, ValueError) as error:
-            raise ConnectionCut("it takes nothing more: %s" % error) from None
+            raise ConnectionCut("sending failed: %s" % error) from None
 
     def receive(self, timeout_s: Optional[float] = None) -> Answer:
         self._allow(self.silence_s if timeout_s is None else timeout_s)
         self._fill(PREFIX.size)
         header_length, body_length = PREFIX.unpack_from(self._small, self._start)
-        if not 0 < header_length <= MOST_HEADER or body_length > PIECE:
+        if not 0 < header_length <= MAX_HEADER_BYTES or body_length > PIECE_BYTES:
             raise ProtocolViolation("a frame of %d + %d bytes was announced" % (header_length, body_length))
         self._start += PREFIX.size
         self._fill(header_length)
@@ -202,10 +202,10 @@ class TransferChannel:
                 raise ConnectionCut(str(error)) from None
 
     def _fill(self, count: int) -> None:
-        """Have so many bytes in the small buffer."""
+        """Receive until the small buffer has this many bytes."""
         if not self._small:
-            self._small = memoryview(bytearray(SMALL_BUFFER))
-        if self._start + count > SMALL_BUFFER or self._start == self._end:
+            self._small = memoryview(bytearray(SMALL_BUFFER_BYTES))
+        if self._start + count > SMALL_BUFFER_BYTES or self._start == self._end:
             rest = self._end - self._start
             self._small[:rest] = bytes(self._small[self._start : self._end])
             self._start, self._end = 0, rest
@@ -223,13 +223,13 @@ class TransferChannel:
             cut.unfinished = header, body[:here]
             raise
 
-    def _receive_into(self, room: memoryview) -> int:
+    def _receive_into(self, buffer: memoryview) -> int:
         try:
-            count = self.connection.recv_into(room)
+            count = self.connection.recv_into(buffer)
         except (OSError, ValueError) as error:
-            raise ConnectionCut("nothing more comes: %s" % error) from None
+            raise ConnectionCut("receiving failed: %s" % error) from None
         if not count:
-            raise ConnectionCut("the other side hung up")
+            raise ConnectionCut("the other side closed the connection")
         return count
 
 
@@ -243,8 +243,8 @@ def _message(text: memoryview) -> List[Any]:
     return header
 
 
-def is_count(value: Any, most: int = MOST_SIZE) -> bool:
-    return type(value) is int and 0 <= value <= most
+def is_count(value: Any, limit: int = MAX_SIZE) -> bool:
+    return type(value) is int and 0 <= value <= limit
 
 
 def is_digest(value: Any) -> bool:
@@ -254,8 +254,8 @@ def is_digest(value: Any) -> bool:
 # --- bytes of a content ---------------------------------------------------------------------------------------------------------------
 
 
-def send_content(channel: TransferChannel, reading: ContentReader, offset: int, noted: Noted) -> None:
-    """The rest of a content from the offset on, then its end; follows one that still grows."""
+def send_content(channel: TransferChannel, reading: ContentReader, offset: int, on_progress: OnProgress) -> None:
+    """Send the content from the offset to its end; follows one that still grows."""
     size = reading.size
     while offset < size:
         limit = min(reading.available(), size)
@@ -263,34 +263,34 @@ def send_content(channel: TransferChannel, reading: ContentReader, offset: int, 
             limit = min(reading.wait(offset, FOLLOW_S), size)
             if limit <= offset:
                 raise AskLater(1.0)
-        for start, length, is_hole in stretches(reading.fileno(), offset, limit):
+        for start, length, is_hole in extents(reading.fileno(), offset, limit):
             if is_hole:
                 channel.send(["hole", start, length])
-                noted(length)
+                on_progress(length)
             else:
-                _send_data(channel, reading, start, start + length, noted)
+                _send_data(channel, reading, start, start + length, on_progress)
         offset = limit
     reading.check()
     channel.send(["end", size])
 
 
-def _send_data(channel: TransferChannel, reading: ContentReader, offset: int, end: int, noted: Noted) -> None:
+def _send_data(channel: TransferChannel, reading: ContentReader, offset: int, end: int, on_progress: OnProgress) -> None:
     piece, descriptor = channel.piece(), reading.fileno()
     while offset < end:
-        length = os.preadv(descriptor, [piece[: min(PIECE, end - offset)]], offset)
+        length = os.preadv(descriptor, [piece[: min(PIECE_BYTES, end - offset)]], offset)
         if not length:
             reading.check()
             raise ContentAbsent("it became shorter while it was read", "site")
         channel.send(["piece", offset], [piece[:length]])
         offset += length
-        noted(length)
+        on_progress(length)
 
 
-def stretches(descriptor: int, offset: int, limit: int) -> Iterator[Tuple[int, int, bool]]:
-    """(offset, length, whether it is a hole) of all that lies between the two."""
+def extents(descriptor: int, offset: int, limit: int) -> Iterator[Tuple[int, int, bool]]:
+    """(offset, length, whether it is a hole) of the range."""
     while offset < limit:
         data = _seek(descriptor, offset, limit, os.SEEK_DATA)
-        if data - offset >= SHORT_HOLE or data == limit:
+        if data - offset >= MIN_HOLE_BYTES or data == limit:
             yield offset, data - offset, True
             offset = data
             continue
@@ -305,25 +305,26 @@ def _seek(descriptor: int, offset: int, limit: int, whence: int) -> int:
     except OSError as error:
         if error.errno == errno.ENXIO:
             return limit
-        return offset if whence == os.SEEK_DATA else limit  # holes are not known there
+        return offset if whence == os.SEEK_DATA else limit  # the file system does not report holes
 
 
 def receive_content(
-    channel: TransferChannel, size: int, incoming: IncomingContent, noted: Noted, patience_s: Optional[float] = None
+    channel: TransferChannel, size: int, incoming: IncomingContent, on_progress: OnProgress, first_timeout_s: Optional[float] = None
 ) -> Optional[List[Any]]:
-    """Take the rest of a content. None when its end was announced; otherwise what was said instead, for the caller to understand.
+    """Receive the rest of a content. Return None at its end; otherwise the message received instead, for the caller to handle.
 
-    ``patience_s``: how long the beginning may take."""
+    ``first_timeout_s``: seconds until the first frame must arrive.
+    """
     while True:
         try:
-            header, body = channel.receive(patience_s)
+            header, body = channel.receive(first_timeout_s)
         except ConnectionCut as cut:
             if cut.unfinished is not None and cut.unfinished[0][0] == "piece" and cut.unfinished[1]:
-                noted(_store(cut.unfinished, size, incoming))
+                on_progress(_store(cut.unfinished, size, incoming))
             raise
-        patience_s = None
+        first_timeout_s = None
         if header[0] in ("piece", "hole"):
-            noted(_store((header, body), size, incoming))
+            on_progress(_store((header, body), size, incoming))
         elif header[0] == "end":
             if header[1:] != [size] or incoming.offset != size or body:
                 raise ProtocolViolation("%.80r, where %d of %d were due" % (header, incoming.offset, size))
@@ -333,7 +334,7 @@ def receive_content(
 
 
 def _store(answer: Answer, size: int, incoming: IncomingContent) -> int:
-    """A piece or a hole, if it is what comes next; its length."""
+    """Store a piece or hole if it is the expected one; return its length."""
     header, body = answer
     offset, left = incoming.offset, size - incoming.offset
     if header[0] == "piece" and header[1:] == [offset] and 0 < len(body) <= left:

@@ -1,6 +1,6 @@
-"""Many bulk connections, few threads: whoever asks for something waits for a thread, first come first served.
+"""Serves many transfer connections with few threads, first come first served.
 
-A connection on which nothing is asked costs no thread. One request is answered at a time; then it is the turn of whoever asked next.
+An idle connection takes no thread. One request is answered at a time; then the next connection in the queue is served.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from typing import Callable, Deque, Dict, List
 from .content_source import IDLE_S, ContentSource, answer
 from .transfer_protocol import ByteStream, ConnectionCut, ProtocolViolation, TransferChannel
 
-MOST_STREAMS = 32
-LOOK_S = 5.0
-GOODBYE_S = 5.0
-MOST_COUNTED = 10000
-"""Of so many askers and digests is known what they moved; those that moved nothing for longest are forgotten first."""
+MAX_STREAMS = 32
+IDLE_CHECK_S = 5.0
+CLOSE_TIMEOUT_S = 5.0
+MAX_COUNTED = 10000
+"""Maximum askers and digests with totals; those idle longest are dropped first."""
 
 
 class TransferTotals:
-    """Bytes of contents, holes included."""
+    """Bytes of contents moved, holes included."""
 
     __slots__ = ("into", "out")
 
@@ -36,14 +36,14 @@ class TransferTotals:
 
 
 def unsent(descriptor: int) -> int:
-    """Bytes that the kernel keeps for a connection because the other end has not confirmed them; 0 if that cannot be told."""
+    """Bytes that the other end has not confirmed yet; 0 if unknown."""
     try:
         return int.from_bytes(fcntl.ioctl(descriptor, termios.TIOCOUTQ, bytes(4)), sys.byteorder)
     except (OSError, ValueError):
         return 0
 
 
-class _Visitor:
+class _ServedConnection:
     def __init__(self, asker: str, channel: TransferChannel) -> None:
         self.asker = asker
         self.channel = channel
@@ -51,56 +51,56 @@ class _Visitor:
 
 
 class TransferServer:
-    """``take`` it connections; it closes them when they end, misbehave, or ask nothing for long."""
+    """Serves the connections given to ``take``; closes them when they end, violate the protocol, or are idle for long."""
 
-    def __init__(self, shelf: ContentSource, most_streams: int = MOST_STREAMS, complain: Callable[[str], None] = lambda text: None) -> None:
-        self.shelf = shelf
-        self.most_streams = most_streams
-        self.complain = complain
+    def __init__(self, source: ContentSource, max_streams: int = MAX_STREAMS, log: Callable[[str], None] = lambda text: None) -> None:
+        self.source = source
+        self.max_streams = max_streams
+        self.log = log
         self.sent: Callable[[str, int], None] = lambda asker, length: None
-        """Told of what went out, to whom, stretch by stretch."""
+        """Called for every extent sent: asker and length."""
         self.left: Callable[[str, int], None] = lambda asker, length: None
-        """Told when an answer is over how much of what went out has not arrived yet."""
+        """Called after an answer: asker and bytes not confirmed yet."""
         self.by_asker: OrderedDict[str, TransferTotals] = OrderedDict()
         self.by_digest: OrderedDict[str, TransferTotals] = OrderedDict()
         self._counting = threading.Lock()
         self._changed = threading.Condition()
-        self._visitors: Dict[_Visitor, None] = {}
-        self._idle: Dict[int, _Visitor] = {}
-        self._asking: Deque[_Visitor] = deque()
+        self._connections: Dict[_ServedConnection, None] = {}
+        self._idle: Dict[int, _ServedConnection] = {}
+        self._waiting: Deque[_ServedConnection] = deque()
         self._threads: List[threading.Thread] = []
         self._spare = 0
         self._closed = False
         self._poll = select.epoll()
         self._wake_read, self._wake_write = os.pipe()
         self._poll.register(self._wake_read, select.EPOLLIN)
-        self._watcher = threading.Thread(target=self._watch, name="bulk-watcher", daemon=True)
+        self._watcher = threading.Thread(target=self._watch, name="transfer-watcher", daemon=True)
         self._watcher.start()
 
     def take(self, asker: str, connection: ByteStream) -> None:
-        """From now on the connection is ours. Never waits for it."""
-        visitor = _Visitor(asker, TransferChannel(connection))
+        """Serve a connection from now on. Never waits for it."""
+        served = _ServedConnection(asker, TransferChannel(connection))
         with self._changed:
             if self._closed:
                 connection.close()
             else:
-                self._visitors[visitor] = None
-                self._receive(visitor)
+                self._connections[served] = None
+                self._wait_or_queue(served)
 
     def close(self) -> None:
-        """Cut everything."""
+        """Cut all connections and stop the threads."""
         with self._changed:
             self._closed = True
-            for visitor in self._visitors:
-                visitor.channel.abort()
+            for served in self._connections:
+                served.channel.abort()
             self._changed.notify_all()
         os.write(self._wake_write, b"x")
-        deadline = time.monotonic() + GOODBYE_S
+        deadline = time.monotonic() + CLOSE_TIMEOUT_S
         for thread in [self._watcher, *self._threads]:
             thread.join(max(0.0, deadline - time.monotonic()))
         with self._changed:
-            for visitor in [*self._idle.values(), *self._asking]:
-                self._see_off(visitor)
+            for served in [*self._idle.values(), *self._waiting]:
+                self._close_connection(served)
         self._poll.close()
         os.close(self._wake_read)
         os.close(self._wake_write)
@@ -113,85 +113,85 @@ class TransferServer:
                 traffic = table.get(key)
                 if traffic is None:
                     traffic = table[key] = TransferTotals()
-                    if len(table) > MOST_COUNTED:
+                    if len(table) > MAX_COUNTED:
                         table.popitem(last=False)
                 table.move_to_end(key)
                 traffic.out += out
                 traffic.into += into
 
-    # ---- whose turn it is; all with the lock ----
+    # --- queue; call with the lock held ----
 
-    def _receive(self, visitor: _Visitor) -> None:
-        """If it has asked something, it waits for a thread."""
-        if visitor.channel.pending():
-            self._queue(visitor)
+    def _wait_or_queue(self, served: _ServedConnection) -> None:
+        """Queue a connection with a pending request; watch an idle one."""
+        if served.channel.pending():
+            self._queue(served)
             return
-        visitor.channel.rest()
-        visitor.idle_since = time.monotonic()
-        self._idle[visitor.channel.fileno()] = visitor
-        self._poll.register(visitor.channel.fileno(), select.EPOLLIN)
+        served.channel.rest()
+        served.idle_since = time.monotonic()
+        self._idle[served.channel.fileno()] = served
+        self._poll.register(served.channel.fileno(), select.EPOLLIN)
 
-    def _queue(self, visitor: _Visitor) -> None:
-        self._asking.append(visitor)
-        if len(self._asking) <= self._spare or len(self._threads) >= self.most_streams:
+    def _queue(self, served: _ServedConnection) -> None:
+        self._waiting.append(served)
+        if len(self._waiting) <= self._spare or len(self._threads) >= self.max_streams:
             self._changed.notify()
             return
-        thread = threading.Thread(target=self._work, name="bulk-%d" % len(self._threads), daemon=True)
+        thread = threading.Thread(target=self._serve_loop, name="transfer-%d" % len(self._threads), daemon=True)
         try:
             thread.start()
             self._threads.append(thread)
         except RuntimeError as error:
-            self.complain("one thread less for bulk connections: %s" % error)
+            self.log("one thread less for transfer connections: %s" % error)
 
-    def _wake(self, descriptor: int) -> _Visitor:
+    def _wake(self, descriptor: int) -> _ServedConnection:
         self._poll.unregister(descriptor)
         return self._idle.pop(descriptor)
 
-    def _see_off(self, visitor: _Visitor) -> None:
-        del self._visitors[visitor]
-        visitor.channel.close()
+    def _close_connection(self, served: _ServedConnection) -> None:
+        del self._connections[served]
+        served.channel.close()
 
-    # ---- threads ----
+    # --- threads ---------------------------
 
     def _watch(self) -> None:
-        """Wait for requests on all connections that wait for nothing else."""
+        """Watch idle connections for requests; close those idle for too long."""
         while not self._closed:
-            ready = self._poll.poll(LOOK_S)
+            ready = self._poll.poll(IDLE_CHECK_S)
             with self._changed:
                 for descriptor, _ in ready:
                     if descriptor != self._wake_read:
                         self._queue(self._wake(descriptor))
                 long_ago = time.monotonic() - IDLE_S
-                for descriptor in [found for found, visitor in self._idle.items() if visitor.idle_since < long_ago]:
-                    self._see_off(self._wake(descriptor))
+                for descriptor in [found for found, served in self._idle.items() if served.idle_since < long_ago]:
+                    self._close_connection(self._wake(descriptor))
 
-    def _work(self) -> None:
+    def _serve_loop(self) -> None:
         while True:
             with self._changed:
                 self._spare += 1
-                while not self._asking and not self._closed:
+                while not self._waiting and not self._closed:
                     self._changed.wait()
                 self._spare -= 1
                 if self._closed:
                     return
-                visitor = self._asking.popleft()
-            good = self._answer(visitor)
+                served = self._waiting.popleft()
+            good = self._answer(served)
             with self._changed:
                 if good and not self._closed:
-                    self._receive(visitor)
+                    self._wait_or_queue(served)
                 else:
-                    self._see_off(visitor)
+                    self._close_connection(served)
 
-    def _answer(self, visitor: _Visitor) -> bool:
-        """Whether the connection can be used on."""
+    def _answer(self, served: _ServedConnection) -> bool:
+        """Answer one request; return whether the connection can be used again."""
         try:
-            answer(visitor.channel, self.shelf, visitor.asker, self.count)
-            self.left(visitor.asker, unsent(visitor.channel.fileno()))
+            answer(served.channel, self.source, served.asker, self.count)
+            self.left(served.asker, unsent(served.channel.fileno()))
             return True
         except ProtocolViolation as problem:
-            self.complain("dropped a bulk connection of %s: %s" % (visitor.asker, problem))
+            self.log("dropped a transfer connection of %s: %s" % (served.asker, problem))
         except ConnectionCut:
             pass
-        except Exception as problem:  # noqa: BLE001 - the edge of a thread: the others shall be served nevertheless
-            self.complain("a bulk connection of %s failed: %r" % (visitor.asker, problem))
+        except Exception as problem:  # noqa: BLE001 - edge of a thread: other connections must be served
+            self.log("a transfer connection of %s failed: %r" % (served.asker, problem))
         return False

@@ -48,8 +48,8 @@ def test_a_signal_that_comes_to_the_tasks_of_a_pilot_first_and_then_to_itself_fa
         itself = agent.pid
         tasks = [pid for pid in whole_tree(agent.process.pid) if pid not in without_tasks(agent)]
         os.kill(itself, signal.SIGSTOP)  # so that it finds the news of its task and its own signal at the same time
-        for pid in reversed(tasks):
-            with suppress(ProcessLookupError):  # a shell whose child is dead may be gone before its own signal comes
+        for pid in tasks:  # the shell first: it would end by itself, and well, when its child is gone
+            with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGTERM)
         eventually(lambda: not any(alive(pid) for pid in tasks), "the task is dead")
         os.kill(itself, signal.SIGTERM)

@@ -1,1 +1,1 @@
-"""Strategies propose pilots: how many, where, how big, and why."""
+"""A factory proposes pilots: how many, at which site, of which size, and why."""

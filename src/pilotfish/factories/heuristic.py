@@ -1,7 +1,4 @@
-"""Draws sites at random by fitness: the heuristic factory (HAF), and the hybrid one, which also ranks their nodes.
-
-The fitness of a site is the part of its recent pilots that were of use.
-"""
+"""Draws sites by the share of recent pilots that succeeded (HAF), or by that share times the speed of a site's nodes (hybrid)."""
 
 from __future__ import annotations
 
@@ -16,21 +13,21 @@ from pilotfish.factories.site_limits import ProposalRound
 from pilotfish.factories.upkeep import DEFAULT_PILOTS, PERIOD_S, FactoryUpkeep
 
 GENERIC_FITNESS = 1.0
-"""Of the slot that stands for any site: it never goes away, so that new sites are found and bad ones that were mended."""
+"""Weight of the generic slot, which stands for any site. It is never 0, so that new sites and repaired sites are found."""
 
 
 @dataclass(slots=True, frozen=True)
 class HeuristicSettings:
     workers: int = 10
-    """The pool shall have so many."""
+    """Target number of workers."""
     max_pending: int = 0
-    """So many pilots may wait, at all sites together; 0: as many as there shall be workers."""
+    """Maximum queued pilots at all sites together; 0: as many as ``workers``."""
     surplus: int = 2
-    """So many more may be on their way than are missing, in case that some never start."""
+    """Pilots requested beyond the missing ones, because some never start."""
     window_s: float = 4 * 3600.0
-    """What happened longer ago is forgotten."""
+    """Seconds until an event is forgotten."""
     patience_s: float = 3600.0
-    """Who has waited so long, where waits are not known to be long, is not counted on any more."""
+    """Seconds until a queued pilot is no longer counted on. More at sites where waits are known to be long."""
     period_s: float = PERIOD_S
 
 
@@ -42,7 +39,7 @@ class HeuristicFactory:
         self._moments: list[float] = []
 
     def hear(self, event: SiteEvent) -> None:
-        """It needs no memory of its own: all is in what it sees."""
+        """Ignored: the factory view holds everything it needs."""
 
     def propose(self, prospect: FactoryView) -> Sequence[PilotProposal | WithdrawalProposal]:
         round_ = ProposalRound(prospect)
@@ -90,7 +87,7 @@ class HeuristicFactory:
         return self._dice.choice(sites)
 
     def _draw(self, sites: list[SiteView], records: dict[str, SiteHistory]) -> tuple[str, str]:
-        """A site's own slot, or the generic one, which stands for any of them."""
+        """Draw a site's own slot, or the generic slot, which stands for any site. Returns the site's name and the reason."""
         fitness = {view.name: self.fitness(view, records[view.name]) for view in sites}
         total = GENERIC_FITNESS + sum(fitness.values())
         mark = self._dice.random() * total
@@ -104,10 +101,11 @@ class HeuristicFactory:
 
 
 class HybridFactory(HeuristicFactory):
-    """The heuristic factory, with the fitness of each site scaled by the rank of its nodes.
+    """Heuristic factory whose site fitness is multiplied by the rank of the site's nodes.
 
-    ``ranks``: how fast the nodes of a site are for this work; 1 is usual, and the default. Without any, the ranks are estimated from
-    the tasks that ended at each site, compared with all others."""
+    ``ranks``: relative speed of a site's nodes for this work; default 1. If None, ranks are estimated from the tasks that ended at each
+    site, compared with all other sites.
+    """
 
     def __init__(self, settings: HeuristicSettings, dice: random.Random, ranks: Mapping[str, float] | None = None) -> None:
         super().__init__(settings, dice)
@@ -124,7 +122,7 @@ class HybridFactory(HeuristicFactory):
         return super().fitness(view, record) * self._rank(view)
 
     def _explore(self, sites: list[SiteView]) -> SiteView:
-        """What is known of the nodes counts also where nothing is known yet of the site."""
+        """Use the ranks also for sites without history: the speed of their nodes may be known."""
         ranks = [self._rank(view) for view in sites]
         return self._dice.choices(sites, ranks)[0] if any(ranks) else super()._explore(sites)
 

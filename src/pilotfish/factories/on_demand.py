@@ -1,4 +1,4 @@
-"""The factory that follows the work: no more pilots than it can use, where they start soonest and live, and less of a site that fails."""
+"""Requests as many pilots as the work can use where they start soonest, and fewer at sites that fail."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from pilotfish.factories.site_limits import ProposalRound
 from pilotfish.factories.upkeep import GRACE_S, FactoryUpkeep
 
 START_S = 10.0
-"""A wait shorter than this is as good as none: so long takes the start of an agent."""
+"""Seconds that an agent takes to start; shorter waits make no difference."""
 
 
 @dataclass(slots=True, frozen=True)
 class DemandSettings:
     workers: int = 0
-    """No more pilots than this in all, replicas not counted; 0: as many as the work can use."""
+    """Maximum pilots in all, without pilot replicas; 0: as many as the work can use."""
     window_s: float = 4 * 3600.0
-    """What happened longer ago is forgotten."""
+    """Seconds until an event is forgotten."""
     probes: int = 2
-    """So many pilots at a time are sent to a site of which nobody knows yet whether they live there, and one more for each that runs."""
+    """Maximum new queued pilots at a site where no pilot has proved to work yet, plus one for each running pilot."""
     back_off: BackOff = field(default_factory=BackOff)
     patience_s: float = 900.0
-    """Who has waited so long, and three times as long as is usual, is not counted on any more."""
+    """Minimum seconds until a queued pilot is no longer counted on. It must also have waited three times the usual time."""
     grace_s: float = GRACE_S
 
 
@@ -37,7 +37,7 @@ class DemandFactory:
         self._moments: list[float] = []
 
     def hear(self, event: SiteEvent) -> None:
-        """It needs no memory of its own: all is in what it sees."""
+        """Ignored: the factory view holds everything it needs."""
 
     def propose(self, prospect: FactoryView) -> Sequence[PilotProposal | WithdrawalProposal]:
         round_ = ProposalRound(prospect)
@@ -55,8 +55,7 @@ class DemandFactory:
         return min((moment for moment in self._moments if moment > prospect.now), default=None)
 
     def _fill_up(self, round_: ProposalRound, records: dict[str, SiteHistory]) -> None:
-        """What waits for too long gets another in its stead only when there is nothing else to ask for: room is better used for work that
-        has nobody yet."""
+        """Request pilots. A pilot replica comes last: work that has no pilot yet makes better use of the room."""
         usual, most = _usual_wait(records), self._settings.workers
         outlook = sort_out(round_, max(self._settings.patience_s, 3 * usual))
         if most and outlook.active >= most:
@@ -85,7 +84,7 @@ class DemandFactory:
         return min(able, key=lambda name: _cost(records[name], usual), default="")
 
     def _may_ask(self, round_: ProposalRound, record: SiteHistory) -> bool:
-        """Not while it is failing, then one by one; and a few at a time where it is not yet known whether pilots live."""
+        """Whether a site may be asked now: not while it fails, then for one pilot at a time; for a few where no pilot has proved to work."""
         if round_.now < record.not_before:
             round_.look_again(record.not_before)
             return False
@@ -103,7 +102,7 @@ class DemandFactory:
 
 
 def _usual_wait(records: dict[str, SiteHistory]) -> float:
-    """Over all sites: what to expect of one that has shown nothing yet."""
+    """Median recent wait over all sites; expected for a site without history."""
     waits = sorted(wait for record in records.values() for wait in record.waits[-RECENT_WAITS:])
     return waits[len(waits) // 2] if waits else 0.0
 
@@ -115,8 +114,8 @@ def _expected_wait(record: SiteHistory, usual: float) -> float:
 
 
 def _cost(record: SiteHistory, usual: float) -> float:
-    """Seconds until a pilot that is asked for now is of use: the wait, for as many tries as it takes, and for those ahead of it. A site
-    that fails everything is quick to do so; each failure in a row makes it half as attractive."""
+    """Expected seconds until a pilot requested now is useful: the wait, times the expected number of attempts and the pilots ahead of it.
+    A site that fails everything answers fast, so each failure in a row doubles its cost."""
     success = (record.running + record.well + 1) / (record.running + record.well + record.bad + 1)
     crowd = 1 + record.queued / (1 + record.running)
     return (_expected_wait(record, usual) + START_S) / success * crowd * 2.0 ** min(record.setbacks, 20)

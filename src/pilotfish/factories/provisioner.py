@@ -1,4 +1,4 @@
-"""Combines the local size with a factory for sites."""
+"""Combines the local pool size with a factory for sites."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GIVE_UP_AFTER = 3
 
 
 class PoolProvisioner:
-    """The local size, plus a factory for all sites."""
+    """Provisions this machine to its size, and all other sites by a factory."""
 
     def __init__(self, factory: Factory) -> None:
         self._local = LocalProvisioner()
@@ -38,7 +38,7 @@ class PoolProvisioner:
             self._next_at = now + APART_S
             holds = _give_up(state)
             if holds:
-                # Who is given up must not be asked in the same breath.
+                # A site that is held now must get no pilot in the same round.
                 self._asked_at = self._next_at
                 return [*proposals, *holds]
             prospect = survey(state, now)
@@ -52,13 +52,13 @@ class PoolProvisioner:
         return min(moments, default=None)
 
     def standings(self, state: State, now: float) -> dict[str, dict[str, object]]:
-        """How the factory thinks of each site that the pool uses."""
+        """The factory's opinion of each site that the pool uses."""
         prospect = survey(state, now)
         self._listen(state)
         return {view.name: self._factory.standing(view, now) for view in prospect.sites}
 
     def _listen(self, state: State) -> None:
-        """Tell the factory what has happened since it was asked last; after a restart, all that is remembered."""
+        """Report the events since the last call to the factory; after a restart, all that are remembered."""
         news = []
         for name, record in state.sites.items():
             missed = record.events - self._heard.get(name, 0)
@@ -70,7 +70,7 @@ class PoolProvisioner:
 
 
 def _give_up(state: State) -> list[HoldProposal]:
-    """Sites whose pilots keep failing to start wait for a person; each try costs somebody's queue a slot."""
+    """Hold sites whose pilots keep failing before they join, until a user resumes them. Each attempt takes a queue slot from others."""
     return [
         HoldProposal(name, f"{record.bad_starts} pilots in a row ended before their agents joined; the last one {record.last_bad}")
         for name, record in state.sites.items()
@@ -79,7 +79,7 @@ def _give_up(state: State) -> list[HoldProposal]:
 
 
 class LocalProvisioner:
-    """Keeps this machine at the size that was asked for while there is work."""
+    """Keeps the requested number of local cores while there is work."""
 
     def propose(self, state: State, now: float) -> list[PilotProposal | WithdrawalProposal | HoldProposal]:
         site = state.sites.get(LOCAL)
@@ -107,13 +107,13 @@ class LocalProvisioner:
 
     @staticmethod
     def _not_before(state: State) -> float:
-        """After a bad start, wait a little, and longer after each further one."""
+        """Earliest time of the next start. The delay doubles with each bad start."""
         site = state.sites[LOCAL]
         return site.last_bad_at + 0.5 * 2.0 ** (site.bad_starts - 1) if site.bad_starts else 0.0
 
 
 def _is_wanted(state: State) -> bool:
-    """Does work wait that may be done here, or will it as soon as the client of a run that was just opened has sent it?"""
+    """Whether work for this machine is ready, or expected from the client of a run that was just opened."""
     if any(_may_come(shape.run) for shape in state.ready) or any(_may_come(task.shape.run) for task in state.suspects):
         return True
     youngest = max((worker.joined_at for worker in (*state.workers.values(), *state.gone_workers.values())), default=0.0)
@@ -129,7 +129,7 @@ def _local_workers(state: State) -> list[Worker]:
 
 
 def _needs_one_large_worker(state: State) -> bool:
-    """Does a task wait that nobody can take, but a local worker could if it had all cores of the pool?"""
+    """Whether a task waits that fits no worker, but would fit one local worker with all local cores."""
     whole = round(state.local_cores * UNIT)
     local = _local_workers(state)
     if any(worker.capacity.get(CORES, 0) >= whole for worker in local):
@@ -146,7 +146,7 @@ def _needs_one_large_worker(state: State) -> bool:
 
 
 def _release_youngest(state: State) -> list[PilotProposal | WithdrawalProposal | HoldProposal]:
-    """The pool shall be smaller: one worker at a time goes, and comes back smaller if that was too much."""
+    """Release one worker at a time to shrink the pool. If that frees too many cores, a smaller worker is started."""
     workers = _local_workers(state)
     if not workers or any(worker.state == DRAINING for worker in workers):
         return []

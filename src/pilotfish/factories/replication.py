@@ -1,4 +1,4 @@
-"""Pilots that stand in for one another: whoever waits for too long gets another elsewhere in its stead, and the first to start wins."""
+"""Requests a replica of a pilot that waits too long and cancels the loser."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ RECENT_WAITS = 10
 
 
 def group_of(pilot: Pilot) -> str:
-    """A pilot and all that were asked for in its stead have this in common."""
+    """Id shared by a pilot and its replicas."""
     return pilot.instead_of or pilot.id
 
 
@@ -25,7 +25,7 @@ def groups(prospect: FactoryView) -> dict[str, list[Pilot]]:
 
 
 def cancel_the_others(round_: ProposalRound) -> None:
-    """Where one of a group has started, the ones that still wait go. Only who had waited longer than it has been outrun."""
+    """Cancel queued pilots of groups in which one has started. Only a pilot requested before that one was outrun."""
     for members in groups(round_.prospect).values():
         started = [pilot for pilot in members if is_active(pilot)]
         if not started:
@@ -39,15 +39,15 @@ def cancel_the_others(round_: ProposalRound) -> None:
 
 @dataclass(slots=True)
 class WaitOutlook:
-    """What may be expected of the pilots at the sites that a factory chooses among."""
+    """What a factory can expect of the pilots at the sites it may choose."""
 
     active: int = 0
     hopeful: int = 0
-    """Groups of which one runs, or has not waited for too long."""
+    """Number of groups with a pilot that runs or has not waited too long."""
     hopeless: list[list[Pilot]] = field(default_factory=list)
-    """Groups that wait for too long, all of them; the longest wait first. They are not counted on any more."""
+    """Groups in which every pilot has waited too long, the longest wait first. They are not counted on."""
     silent: dict[str, None] = field(default_factory=dict)
-    """Sites where somebody waits for too long and nobody runs."""
+    """Sites where a pilot has waited too long and none runs."""
 
     @property
     def pending(self) -> int:
@@ -55,8 +55,11 @@ class WaitOutlook:
 
 
 def sort_out(round_: ProposalRound, patience_s: float) -> WaitOutlook:
-    """Tell those that may still start from those that have waited for too long. Where none of ours runs, only the oldest of these keeps its
-    place: the queue may just be long, and then somebody must stay to find out. The others go, if there is another site to try."""
+    """Separate pilots that may still start from those that have waited too long.
+
+    At a site where no pilot of ours runs, only the oldest of the late ones stays queued: the queue may just be long, and one pilot must
+    remain to find out. The others are withdrawn if another site can be tried.
+    """
     outlook = WaitOutlook()
     views = {view.name: view for view in round_.free_sites()}
     late = [pilot for view in views.values() for pilot in _overdue(round_, view, patience_s)]
@@ -85,7 +88,7 @@ def withdraw_overdue(round_: ProposalRound, pilot: Pilot) -> None:
 
 
 def _overdue(round_: ProposalRound, view: SiteView, patience_s: float) -> list[Pilot]:
-    """Where waits are known to be long, patience is too."""
+    """Queued pilots that have waited too long. The limit grows with the waits known at the site."""
     waits = [event.seconds for event in view.history if event.kind == JOINED][-RECENT_WAITS:]
     patience = max([patience_s, *(2 * wait for wait in waits)])
     waiting = [pilot for pilot in view.pilots if is_queued(pilot) and pilot.id not in round_.prospect.demand.spare]

@@ -1,4 +1,4 @@
-"""The simple factory: keep the pool at a number of workers, by turns or anywhere at random. It learns nothing."""
+"""Keeps the pool at N pilots, in turn or at random. It does not learn from the past."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the past of a site says: how many of its recent pilots came to something, how long they waited, and whether it is failing now."""
+"""Summarises the recent pilots of a site: how many succeeded, how long they waited, and whether the site fails now."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pilotfish.core.pilots.factory_interface import (
 from pilotfish.factories.site_limits import is_active, is_queued
 
 PROVEN_S = 300.0
-"""Whoever lived so long after it joined has shown that its site works, however it ended."""
+"""Seconds after joining from which a pilot has proved that its site works, however it ends."""
 
 
 @dataclass(slots=True)
@@ -27,23 +27,23 @@ class SiteHistory:
     queued: int = 0
     running: int = 0
     well: int = 0
-    """Ended without error."""
+    """Pilots that ended without error."""
     bad: int = 0
-    """Ended otherwise, or was given up because it waited for too long."""
+    """Pilots that failed, or were withdrawn because they waited too long."""
     waits: list[float] = field(default_factory=list)
-    """How long those that joined had waited, latest last."""
+    """Queue waits of pilots that joined, in seconds, latest last."""
     fresh: int = 0
-    """Of those that wait, the ones that do so only since shortly: nobody can know yet what will become of them."""
+    """Pilots queued for less than ``PROVEN_S``; their outcome is unknown."""
     stale_at: float = 0.0
     """When the first of them is no longer fresh."""
     longest_wait: float = 0.0
-    """Of those that still wait."""
+    """Longest wait of a pilot that is still queued, in seconds."""
     setbacks: int = 0
-    """Failures in a row: those that came while we held back from an earlier one are the same."""
+    """Failures in a row. Failures during a back-off count as one with the failure before it."""
     last_setback_at: float = 0.0
     not_before: float = 0.0
     proven: bool = False
-    """One of its pilots ended well, or has lived for a while."""
+    """Whether a pilot succeeded or ran for ``PROVEN_S``."""
 
     @property
     def all(self) -> int:
@@ -52,7 +52,7 @@ class SiteHistory:
 
 @dataclass(slots=True, frozen=True)
 class BackOff:
-    """Hold back for ``first_s`` after a failure, and twice as long after each further one."""
+    """Delay after failures: ``first_s`` after the first, doubled with each further one."""
 
     first_s: float = 30.0
     most_s: float = 3600.0
@@ -62,7 +62,7 @@ class BackOff:
 
 
 def read_record(view: SiteView, now: float, window_s: float, back_off: BackOff | None = None) -> SiteHistory:
-    """What happened longer than ``window_s`` ago is forgotten; what is there now always counts."""
+    """Summarise the events of the last ``window_s`` seconds and all present pilots."""
     record = SiteHistory()
     back_off = back_off or BackOff()
     joined: dict[str, float] = {}

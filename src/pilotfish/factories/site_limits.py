@@ -1,4 +1,7 @@
-"""What every factory obeys: a site's limits, a pilot only if some waiting task fits it, and never more of them than the work can use."""
+"""Enforces the limits of a site and of the waiting work.
+
+Every pilot must fit a waiting task, and there are never more pilots than the work can use.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ def is_active(pilot: Pilot) -> bool:
 
 
 def fit(least: PilotSize, site: Site, traits: BackendTraits) -> PilotSize | None:
-    """The pilot that this site would be asked for, for work that needs at least so much; None if none there would do."""
+    """Size of the pilot to request at a site for work that needs at least ``least``; None if no pilot there is large enough."""
     whole = site.takes_whole_machines
     cores = 0.0 if whole else float(site.cores or max(1, math.ceil(least.cores)))
     alike = int(cores / least.cores) if least.cores else 1
@@ -37,7 +40,7 @@ def fit(least: PilotSize, site: Site, traits: BackendTraits) -> PilotSize | None
 
 
 class SiteRoom:
-    """What a site may still be asked for: of ``max_pilots``, ``max_queued``, ``max_cores``, and machines where they are named."""
+    """Pilots and cores that a site may still be asked for: the rest of ``max_pilots``, ``max_queued``, ``max_cores`` and named hosts."""
 
     def __init__(self, view: SiteView) -> None:
         site = view.site
@@ -61,7 +64,7 @@ class SiteRoom:
 
 
 class PilotNeeds:
-    """The pilots that the waiting work could use, alike ones counted together. Each that is asked for takes out what it would serve."""
+    """Pilots that the waiting work could use, counted by size. A requested pilot removes all needs that it can serve."""
 
     def __init__(self, sizes: Sequence[PilotSize], places: Sequence[tuple[str, ...]] = ()) -> None:
         self._counts: dict[tuple[PilotSize, tuple[str, ...]], int] = {}
@@ -72,11 +75,11 @@ class PilotNeeds:
         return bool(self._counts)
 
     def kinds(self, site: str = "") -> list[PilotSize]:
-        """Those that a pilot of this site may serve; without a name, all."""
+        """Sizes that a pilot of this site may serve; without a site, all sizes."""
         return [size for size, places in self._counts if not site or not places or site in places]
 
     def serve(self, size: PilotSize, least: PilotSize, site: str = "") -> None:
-        """A pilot of this size was asked for, for ``least``; what else has room in it needs no other one."""
+        """Remove the need ``least``, for which a pilot of this size was requested, and all others that fit in beside it."""
         room = [
             size.all_cores - least.all_cores,
             size.memory * size.nodes - least.memory * least.nodes,
@@ -102,7 +105,7 @@ class PilotNeeds:
 
 
 class ProposalRound:
-    """One proposal in the making. Whoever chooses a site asks here whether it may, so that no factory can forget a limit."""
+    """One proposal in the making. Factories request pilots only through it, so that none can exceed a limit."""
 
     def __init__(self, prospect: FactoryView) -> None:
         self.prospect = prospect
@@ -114,7 +117,8 @@ class ProposalRound:
         self._withdrawn: dict[str, None] = {}
 
     def has_work_for(self, view: SiteView) -> bool:
-        """Is there anything to do that may be done there, now or later? Where work is only a number, as on simulated grids, it may."""
+        """Whether a run has work for this site, now or later. Simulated grids have no runs, only a number of tasks, which may go
+        anywhere."""
         state = self.prospect.state
         if not state.runs:
             return bool(self.prospect.demand.tasks or state.unfinished)
@@ -126,11 +130,11 @@ class ProposalRound:
         return any(run.unfinished > stuck.get(run.id, 0) for run in runs)
 
     def free_sites(self) -> list[SiteView]:
-        """Those that a factory may choose from: no person has fixed their number."""
+        """Sites without a fixed number of pilots; a factory may choose among them."""
         return [view for view in self.prospect.sites if view.wanted < 0]
 
     def open_sites(self) -> list[SiteView]:
-        """Of those, the ones that could be asked now for a pilot that some waiting task fits."""
+        """Free sites where a pilot for some waiting task can be requested now."""
         return [view for view in self.free_sites() if self._match(view.name) is not None]
 
     def wish(self, site: str, reason: str) -> bool:
@@ -143,14 +147,14 @@ class ProposalRound:
         return True
 
     def sites_instead(self, pilots: Sequence[Pilot]) -> list[SiteView]:
-        """Those that could be asked for another one in the stead of these, which are all elsewhere."""
+        """Sites where a replica of these pilots can be requested. They are at other sites than the pilots."""
         taken, least = [pilot.site for pilot in pilots], self.stead(pilots[0])
         allowed = self.prospect.demand.awaited_at.get(pilots[0].id, ())
         views = [view for view in self.free_sites() if view.name not in taken and (not allowed or view.name in allowed)]
         return [view for view in views if self.rooms[view.name].size_for(least) is not None]
 
     def wish_instead(self, site: str, pilot: Pilot, reason: str) -> bool:
-        """One more, in the stead of a pilot that waits elsewhere. The work that counts on that one is no further demand."""
+        """Request a replica of a pilot that waits elsewhere. It adds no demand: the work counts on that pilot already."""
         size = self.rooms[site].size_for(self.stead(pilot))
         if size is None:
             return False
@@ -158,11 +162,11 @@ class ProposalRound:
         return True
 
     def stead(self, pilot: Pilot) -> PilotSize:
-        """The least that another must have to take this pilot's place."""
+        """Minimum size of a replica of this pilot."""
         return self.prospect.demand.awaited.get(pilot.id, pilot.size)
 
     def wish_whatever(self, site: str, reason: str) -> bool:
-        """One more because a person wants it: for waiting work if it fits, and otherwise as the site describes its pilots."""
+        """Request one more pilot for a fixed number: for waiting work if it fits, otherwise of the site's default size."""
         if self.wish(site, reason):
             return True
         size = self.rooms[site].size_for(PilotSize())
@@ -177,7 +181,7 @@ class ProposalRound:
             self.proposals.append(WithdrawalProposal(pilot, reason, cause))
 
     def look_again(self, at: float) -> None:
-        """Nothing may happen until then, but then something can be done."""
+        """Ask for another round at this time; nothing can be done before."""
         if at > self.now:
             self.moments.append(at)
 

@@ -1,4 +1,7 @@
-"""Swift's choice of sites: candidates are drawn by their scores, bad ones hibernate, full ones are left alone, long waits get replicas."""
+"""Chooses sites by Swift's scores, with hibernation and replicas.
+
+Candidates are drawn by score, bad sites hibernate, overloaded sites get no more pilots, and long waits get pilot replicas.
+"""
 
 from __future__ import annotations
 
@@ -49,10 +52,10 @@ class SwiftFactory:
     def next_look_at(self, prospect: FactoryView) -> float | None:
         return min((moment for moment in self._moments if moment > prospect.now), default=None)
 
-    # --- where a site stands --------------------------------------------------------------------------------------------------------
+    # --- state of a site ------------------------------------------------------------------------------------------------------------
 
     def score(self, view: SiteView, now: float, asked: int = 0) -> float:
-        """What events made of it, less what is being submitted there, ``asked`` of it in this very proposal, or moved."""
+        """Score from events, minus the load of submissions and transfers in progress. ``asked``: pilots requested in this proposal."""
         submitting = asked + sum(1 for pilot in view.pilots if pilot.state == REQUESTED)
         load = submitting * self._settings.submission_load_factor + self._standings.load(view.name, now)
         return self._standings.of(view.name).score - load
@@ -97,7 +100,7 @@ class SwiftFactory:
                 asked[view.name] = asked.get(view.name, 0) + 1
 
     def _waiting(self, round_: ProposalRound) -> list[list[Pilot]]:
-        """Groups of which each has waited as long as a replica takes, the longest wait first."""
+        """Groups in which every pilot has been queued for ``replication_min_queue_s``, the longest wait first."""
         found = []
         free, spare = {view.name for view in round_.free_sites()}, round_.prospect.demand.spare
         for members in groups(round_.prospect).values():
@@ -118,7 +121,7 @@ class SwiftFactory:
         return self._dice.choices(candidates, [t_score(self._settings, score) for score in scores])[0]
 
     def _wake_one(self, round_: ProposalRound, sites: list[SiteView]) -> SiteView | None:
-        """No candidate is left: of those that have rested, whoever has slept longest gets a new chance."""
+        """Wake the site that has hibernated longest, if its rest is over. Called when no candidate is left."""
         by_name = {view.name: view for view in sites}
         for name in self._standings.asleep():
             if name in by_name:

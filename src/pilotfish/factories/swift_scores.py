@@ -27,19 +27,19 @@ WEIGHTED, BEST = "weighted", "best"
 KEPT_WAITS = 100
 FAILURE, LONG_QUEUE = "a failure", "too long a wait"
 BACK_WITH, WOKEN_WITH = 1.0, 0.0
-"""The score of a site that comes back because one of its jobs succeeded, and of one that comes back because no other is left."""
+"""Score of a site that returns because a job there succeeded, and of one that is woken because no candidate is left."""
 
 FILE_OPERATION, TRANSFER = "file-operation", "transfer"
 FILE_OPERATION_DONE, TRANSFER_DONE = "file-operation-done", "transfer-done"
-"""Events that a host may tell beside those of pilots: something is being done at the site with files, and it is done."""
+"""Events of file operations and transfers at a site, which a host may report beside those of pilots."""
 
 
 @dataclass(slots=True, frozen=True)
 class SwiftSettings:
-    """The names are those of the paper. What the paper leaves open has the value that the program came with."""
+    """Parameters, named as in the paper. What the paper leaves open has the default of the Swift program."""
 
     workers: int = 0
-    """So many pilots in all, replicas not counted; 0: as many as the work can use."""
+    """Maximum pilots in all, without pilot replicas; 0: as many as the work can use."""
     choice: str = WEIGHTED
     initial_score: float = 0.0
     submission_load_factor: float = 0.2
@@ -57,15 +57,15 @@ class SwiftSettings:
     queue_time_margin_s: float = 600.0
     """The ``c`` that is added to the average queue time."""
     first_queue_time_s: float = 3600.0
-    """The average queue time as long as none is known."""
+    """Assumed average queue time while none is known."""
     least_rest_s: float = 120.0
-    """A hibernated site gets its new chance after this time at the soonest, and after twice as long each time that it fails again."""
+    """Minimum seconds of hibernation; doubled each time that the site fails again."""
     most_rest_s: float = 3600.0
     replication_limit: int = 2
-    """So many replicas of one pilot; 0: none."""
+    """Maximum replicas of one pilot; 0: none."""
     replication_min_queue_s: float = 900.0
     window_s: float = 4 * 3600.0
-    """Queue times that were seen longer ago are forgotten."""
+    """Seconds until a queue time is forgotten."""
     period_s: float = 10.0
 
     def __post_init__(self) -> None:
@@ -86,12 +86,12 @@ def submission_time_bias(settings: SwiftSettings) -> float:
 
 
 def submission_time_delta(settings: SwiftSettings, milliseconds: float) -> float:
-    """0 at the base time, and what one success is worth, lost, at the greatest."""
+    """Change of the score: 0 at the base submission time, minus one success at the maximum."""
     return submission_time_bias(settings) + submission_time_factor(settings) * milliseconds / 1000
 
 
 def t_score(settings: SwiftSettings, score: float) -> float:
-    """The score, bounded: between 1/scoreHighCap and scoreHighCap for B = 2, and 1 for 0."""
+    """Bounded score: between 1/scoreHighCap and scoreHighCap for B = 2; a score of 0 gives 1."""
     return math.exp(settings.b * math.log(settings.score_high_cap) / math.pi * math.atan(settings.c * score))
 
 
@@ -108,22 +108,20 @@ def queue_time_throttle(settings: SwiftSettings, waits: list[float]) -> float:
 class SiteScore:
     score: float
     hibernated: str = ""
-    """Why; empty if it is not."""
+    """Reason of the hibernation; empty if the site does not hibernate."""
     since: float = 0.0
     sleeps: int = 0
-    """How often it was hibernated since it last did well."""
+    """Number of hibernations since the last success."""
     moves_of_files: list[tuple[float, str]] = field(default_factory=list)
-    """Begun and not done yet."""
+    """File operations and transfers in progress: when each began, and its kind."""
 
 
 class SiteScores:
-    """The score of each site, and the sites that are hibernated."""
-
     def __init__(self, settings: SwiftSettings) -> None:
         self._settings = settings
         self._of: dict[str, SiteScore] = {}
         self._asleep: dict[str, None] = {}
-        """First in, first out."""
+        """Hibernating sites, first in, first out."""
         self._waits: deque[tuple[float, float]] = deque(maxlen=KEPT_WAITS)
         self._wait_of: dict[str, float] = {}
         self._judged: dict[str, None] = {}
@@ -135,11 +133,11 @@ class SiteScores:
         return list(self._asleep)
 
     def throttle(self, now: float) -> float:
-        """queueTimeThrottle: a longer wait than this hibernates a site."""
+        """queueTimeThrottle: seconds of queue wait that hibernate a site."""
         return queue_time_throttle(self._settings, [wait for at, wait in self._waits if at >= now - self._settings.window_s])
 
     def load(self, site: str, now: float) -> float:
-        """What is under way with files there weighs on the score until it is done, or until it is so old that its end was missed."""
+        """Load of file operations and transfers in progress. One older than the window is ignored: its end was missed."""
         factors = {FILE_OPERATION: self._settings.file_operation_load_factor, TRANSFER: self._settings.transfer_load_factor}
         return sum(factors[kind] for at, kind in self.of(site).moves_of_files if at >= now - self._settings.window_s)
 
@@ -171,13 +169,14 @@ class SiteScores:
             self._judged.pop(event.pilot, None)
 
     def judge(self, site: str, pilot: str, wait: float, now: float) -> None:
-        """Has this pilot waited too long? A site is judged once for each."""
+        """Hibernate a site if this pilot has waited too long; once per pilot."""
         if pilot not in self._judged and wait > self.throttle(now):
             self._judged[pilot] = None
             self.hibernate(site, LONG_QUEUE, now)
 
     def hibernate(self, site: str, why: str, at: float) -> None:
-        """It joins the end of the queue, unless it is in it. After a time it must have been woken, even if we only hear of it again."""
+        """Put a site at the end of the hibernation queue, unless it hibernates and its rest is not over. After the rest it counts as
+        woken, even without an event."""
         standing = self.of(site)
         if not standing.hibernated or at >= self.rested_at(site):
             self._asleep.pop(site, None)
@@ -187,7 +186,7 @@ class SiteScores:
         standing.hibernated = why
 
     def rested_at(self, site: str) -> float:
-        """It gets its new chance after an amount of time, and after twice that if it comes to nothing again."""
+        """End of the rest, which doubles with each hibernation since the last success."""
         standing = self.of(site)
         return standing.since + min(self._settings.most_rest_s, self._settings.least_rest_s * 2.0 ** min(standing.sleeps - 1, 30))
 
@@ -195,7 +194,7 @@ class SiteScores:
         self._return(site, WOKEN_WITH)
 
     def notice_survivor(self, pilot: Pilot, now: float) -> None:
-        """One of its pilots works on. Like a job that ends well after another failed, this says that the failure was not the site's."""
+        """Wake a site whose pilot keeps working. Like a success after a failure, it shows that the failure was not the site's."""
         standing = self.of(pilot.site)
         started_at = pilot.requested_at + self._wait_of.get(pilot.id, 0.0)
         if standing.hibernated == FAILURE and now - max(started_at, standing.since) >= PROVEN_S:

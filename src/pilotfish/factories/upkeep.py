@@ -1,4 +1,7 @@
-"""What every factory does before it chooses: numbers that a person fixed are kept, and pilots that lost or that nobody needs go."""
+"""Keeps fixed pilot numbers and releases pilots that nobody needs.
+
+Every factory does this before it chooses sites.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +14,16 @@ from pilotfish.factories.site_limits import ProposalRound, active_at, fit, is_ac
 from pilotfish.model.states import JOINED
 
 GRACE_S = 60.0
-"""A pilot must have been unneeded for so long before it is withdrawn, or a pause between two runs would cost its place in the queue."""
+"""Seconds until an unneeded queued pilot is withdrawn; a pause between two runs must not cost its position in the queue."""
 AGAIN_S = 5.0
-"""After a bad start, the next pilot that a person wants is asked for so much later, and later still after each further one."""
+"""Seconds, times the bad starts in a row, until the next pilot for a fixed number is requested."""
 SETTLED_S = 5.0
-"""Who has come or become free only just now may be given something in a moment."""
+"""Seconds until a worker that joined or became free counts as idle; a task may be on its way."""
 PERIOD_S = 10.0
 MANY = 10
-"""Of pilots that failed: from here on it is asked less often."""
+"""Failed pilots from which pilots are requested less often."""
 DEFAULT_PILOTS = 10
-"""The size of the pool for factories that keep it at a number, if nobody set one."""
+"""Default target of factories that keep the pool at a number of pilots."""
 
 
 class FactoryUpkeep:
@@ -40,8 +43,7 @@ class FactoryUpkeep:
         _send_idle_home(round_, fixed)
 
     def is_time(self, round_: ProposalRound) -> bool:
-        """For factories that look from time to time: not sooner than a period after they last asked for pilots, and less and less often
-        where all that they ask for comes to nothing."""
+        """Whether a periodic factory may request pilots: one period after its last request, and less often while all its pilots fail."""
         due = self._last_wishes_at + self._period_s * max(1.0, count_futile(round_) / MANY)
         if round_.needs:
             round_.look_again(due)
@@ -51,7 +53,7 @@ class FactoryUpkeep:
         self._last_wishes_at = round_.now
 
     def withdraw_rest(self, round_: ProposalRound, active: int, workers: int) -> None:
-        """More may wait than are missing, because some of them never start; but no more than were asked for shall work."""
+        """Withdraw queued pilots once the pool is complete. More are queued than needed, because some never start."""
         for pilot in queued_at(round_.free_sites()):
             if pilot.by_hand:
                 continue
@@ -71,7 +73,7 @@ class FactoryUpkeep:
 
 
 def count_futile(round_: ProposalRound) -> int:
-    """How many pilots have failed at all sites together since one of them was of use; 0 while one is."""
+    """Pilots that failed at all sites since the last useful one; 0 while one is useful."""
     views = round_.free_sites()
     if any(round_.now - pilot.requested_at >= PROVEN_S for pilot in active_at(views)):
         return 0
@@ -80,8 +82,8 @@ def count_futile(round_: ProposalRound) -> int:
 
 
 def _send_idle_home(round_: ProposalRound, fixed: Container[str]) -> None:
-    """Who has had nothing to do for long costs somebody's cores. And who does nothing because what waits does not fit it must not stand in
-    the way of one that it would fit."""
+    """Release pilots that have been idle too long, because they occupy cores. Also release an idle pilot that fits no waiting task if it
+    takes the room of one that would."""
     state = round_.prospect.state
     workers = state.workers
     for view in round_.prospect.sites:
@@ -95,12 +97,12 @@ def _send_idle_home(round_: ProposalRound, fixed: Container[str]) -> None:
             fitting = [shape for shape in state.ready if shape.nodes <= len(agents)]
             of_use = any(agent.suits(shape, round_.now) and not agent.quarantined_until for agent in agents for shape in fitting)
             if of_use:
-                continue  # it is about to get something, or cannot be reached just now
+                continue  # a task is about to be assigned, or the worker is unreachable for a moment
             if in_the_way and round_.now < idle_since + SETTLED_S:
                 round_.look_again(idle_since + SETTLED_S)
             elif in_the_way:
                 round_.withdraw(pilot.id, "what waits does not fit it, and there is no room for another one", UNNEEDED)
-                in_the_way = False  # one after the other: the next that is asked for may do for all
+                in_the_way = False  # one at a time: the next pilot may serve all waiting tasks
             elif kept or pilot.by_hand:
                 continue
             elif round_.now < idle_since + view.site.idle_s:
@@ -110,8 +112,8 @@ def _send_idle_home(round_: ProposalRound, fixed: Container[str]) -> None:
 
 
 def _is_full(round_: ProposalRound, view: SiteView, is_fixed: bool) -> bool:
-    """Is there work for a pilot of this site, as it is described, that cannot be asked for because others are there? Once is enough to ask:
-    while one of them leaves, it is not; nor where another pilot would be the same machine again."""
+    """Whether present pilots prevent the request of one that waiting work needs. False while one of them leaves, and where another pilot
+    would be the same machine again."""
     workers = round_.prospect.state.workers
     if view.site.takes_whole_machines or any(workers[name].state != JOINED for pilot in view.pilots for name in pilot.workers):
         return False
@@ -120,8 +122,8 @@ def _is_full(round_: ProposalRound, view: SiteView, is_fixed: bool) -> bool:
 
 
 def _keep_number(round_: ProposalRound, view: SiteView) -> None:
-    """As many as a person wants there: the ones that wait go first when there are too many, and of those the youngest. Those that somebody
-    asked for one by one come on top."""
+    """Keep the number of pilots that a user fixed. Surplus queued pilots are withdrawn first, the youngest of them first. Pilots
+    requested by hand are not counted."""
     kept = [pilot for pilot in view.pilots if not pilot.by_hand]
     present = len(kept)
     record = round_.prospect.state.sites.get(view.name)

@@ -1,1 +1,1 @@
-"""Policies propose which task goes to which worker."""
+"""A policy proposes which task goes to which worker."""

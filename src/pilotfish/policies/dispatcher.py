@@ -39,9 +39,9 @@ class Dispatcher:
     def __init__(self, matcher: Matcher, duplication: Speculation | None = None, order: TaskOrder | None = None) -> None:
         self.matcher = matcher
         self._passed_over: dict[TaskShape, float] = {}
-        """By shape: since when tasks are ready and no worker has room for one."""
+        """By shape: since when no worker has had room for its ready tasks."""
         self._reserved: dict[str, None] = {}
-        """Workers that were kept free for them in the last round."""
+        """Workers that were kept free for these shapes in the last round."""
         self._call_back_at = 0.0
         self._order = order or CriticalPathOrder()
         self.duplication = duplication or Speculation()
@@ -93,7 +93,7 @@ class Dispatcher:
             supply.spoken_for = spoken_for
             if _is_short(supply.shape) and supply.shape not in governed:
                 short.append(supply)
-        # Who is full is of interest only for tasks that are so short that they are sent ahead.
+        # Full workers matter only for tasks short enough to be sent ahead.
         chosen = [worker for worker in outlook.workers if not worker.runs_suspect and worker.id not in kept] if short else roomy
         fillings, mold = [], self._molding
         for worker in chosen:
@@ -104,7 +104,7 @@ class Dispatcher:
             if odd:
                 fillings += [_fill(outlook, worker, odd, (), turns, mold) for worker in outlook.vouched]
         elif short:
-            # Only when everybody has what fits now: a task must not wait at one worker while another has room for it.
+            # After all other assignments: a task must not wait at one worker while another has room for it.
             for proposal in fillings:
                 if proposal.worker.id not in reserved:
                     _add_ahead(outlook, proposal, short, supplies, turns)
@@ -118,7 +118,7 @@ class Dispatcher:
         return Matching(turns.moderate(preferred, roomy), governed) if turns.contested else Matching(preferred, governed)
 
     def next_look_at(self, outlook: PolicyView) -> float | None:
-        """When to look again at tasks that wait at one worker while another is idle, and at tasks that no worker has room for."""
+        """When to check again tasks that wait at one worker while another is idle, and tasks that no worker has room for."""
         moments = [since + PATIENCE_S for since in self._passed_over.values()]
         if outlook.state.sent_ahead:
             moments += [worker.progress_at + STALE_S for worker in _held_up(outlook)]
@@ -267,7 +267,7 @@ def _add_ahead(
     if held is None or (outlook.state.gangs and multi_node.is_beside(worker)):
         return
     if worker.held and outlook.now - worker.progress_at >= max(STALE_S, worker.poll_s):
-        return  # what runs there takes long: tasks would only wait, and be called back
+        return  # running tasks take long: tasks sent ahead would only wait and be recalled
     shape = held.shape
     supply = next((supply for supply in supplies if supply.shape is shape and supply.left), None)
     if supply is None or not turns.is_first(supply, others):
@@ -339,7 +339,7 @@ def _held_up(outlook: PolicyView, proposals: Sequence[AssignmentProposal | Deleg
     idle = [worker for worker in outlook.roomy if not worker.active and worker not in given]
     suited: dict[TaskShape, bool] = {}
     for worker in waiting if idle else ():
-        shape = next(iter(worker.ahead)).shape  # what waits at one worker is all alike, see _uniform
+        shape = next(iter(worker.ahead)).shape  # tasks that wait at one worker are all alike, see _uniform
         if shape not in suited:
             suited[shape] = any(other.suits(shape, outlook.now) for other in idle)
         if suited[shape]:

@@ -208,7 +208,7 @@ def whole(found: LoadSplit, workers: Sequence[WorkerCapacity], application: Load
     sizes = [math.floor(size + 1e-9) for size in found.sizes]
     left = load - sum(sizes)
     if left < 0:
-        # Of very many units, a float does not know the last ones.
+        # A float does not hold the last digits of very many units.
         sizes[sizes.index(max(sizes))] += left
     ends: list[tuple[float, int, float]] = []
     for place, worker in enumerate(workers):

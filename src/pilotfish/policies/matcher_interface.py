@@ -18,18 +18,20 @@ class Matching(NamedTuple):
 
 
 class Matcher(Protocol):
-    """Chooses which of the tasks whose turn it is go to which worker. The dispatcher assigns all other tasks in queue order."""
+    """Chooses which of the first tasks in the queue go to which worker. The dispatcher assigns all other tasks in queue order."""
 
     def match(self, view: PolicyView, roomy: Sequence[Worker], shapes: Sequence[TaskShape], contested: bool) -> Matching:
         """Match tasks of ``shapes``, which are equally early in the queue, with workers that have room.
 
-        ``contested``: several shares or a late run compete. A matcher then governs no shape: it cannot know whose turn comes later."""
+        ``contested``: several shares or a late run compete. A matcher then governs no shape, because it cannot know which share comes
+        next.
+        """
 
     def next_look_at(self, view: PolicyView) -> float | None:
         """When to ask again even if nothing happens."""
 
     def why(self, task: Task) -> str:
-        """What the matcher plans for a ready task, for people; empty if nothing."""
+        """The plan for a ready task, as text for users; empty if there is none."""
 
     def describe(self) -> str:
-        """How the matcher decides now, and why, for people; empty if always the same way."""
+        """How the matcher decides now, and why, as text for users; empty if it never changes."""

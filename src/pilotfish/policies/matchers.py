@@ -98,7 +98,7 @@ def _ranks(shape: TaskShape, able: list[Worker], slots: dict[Worker, int]) -> Ra
 
 
 def _held(shape: TaskShape, worker: Worker) -> dict[Task, int]:
-    """For tasks that have inputs at the worker: how many bytes. Only the latest contents and the first tasks are looked at."""
+    """Bytes of inputs at the worker, by task. Only the latest contents and the first tasks are considered."""
     found: dict[Task, int] = {}
     if not shape.wanting:
         return found

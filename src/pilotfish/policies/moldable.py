@@ -29,7 +29,7 @@ MOST_CHOICES = 64
 
 @dataclass(slots=True, frozen=True)
 class AmdahlCurve:
-    """Amdahl's: seconds with n cores are ``fixed_s`` + ``shared_s`` / n."""
+    """Amdahl's curve: n cores take ``fixed_s`` + ``shared_s`` / n seconds."""
 
     fixed_s: float
     shared_s: float
@@ -54,7 +54,7 @@ def fit(known: Speedup) -> AmdahlCurve:
     slope = sum(count * (x - mean_x) * (t - mean_t) for x, t, count in points) / spread if spread > 1e-12 else math.inf
     if slope <= 0:
         return AmdahlCurve(mean_t, 0.0)
-    if mean_t - slope * mean_x < 0:  # more than all is shared, or nobody knows
+    if mean_t - slope * mean_x < 0:  # the parallel part would exceed the whole, or is undefined
         return AmdahlCurve(0.0, sum(count * x * t for x, t, count in points) / sum(count * x * x for x, t, count in points))
     return AmdahlCurve(mean_t - slope * mean_x, slope)
 
@@ -105,7 +105,7 @@ class MoldableCores:
             chosen = self._chosen.get((shape, kind))
             if chosen is None:
                 rooms = Counter(worker.free.get(CORES, 0) for worker in self._workers)
-                # While nothing is known, nobody waits because another had more than it needs.
+                # While times are unknown, no task waits because another got more than its minimum.
                 crowded = not known and waiting > sum(count * (room // least) for room, count in rooms.items())
                 allowed = [least] if crowded else choices(least, shape.cores_max)
                 chosen = self._chosen[shape, kind] = best(fit(known), allowed, waiting, rooms)

@@ -76,7 +76,7 @@ class MultiNodePlacement:
         for workers in pilots.values():
             roomy = [worker for worker in workers if worker.fits(shape.needs) and worker.id not in gathered.kept]
             while supply.left and len(roomy) >= shape.nodes:
-                # Where it is started from may be a worker that it avoids; beside others, nobody is.
+                # The task avoids a worker where it failed only as its first worker; the other workers are not checked.
                 given = next(((worker, task) for worker in roomy if (task := supply.take(outlook, worker)) is not None), None)
                 if given is None:
                     break

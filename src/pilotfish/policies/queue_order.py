@@ -97,7 +97,7 @@ class QueueOrder:
                 if self._given != given:
                     break
                 line.popleft()
-            if line:  # it, or another line of its share, was given something: it may have moved back
+            if line:  # it, or another supply of its share, was given away: it may have moved back
                 heappush(heads, (self._key(line[0].shape), place, line))
 
     def gave(self, shape: TaskShape, needs: Needs) -> None:

@@ -31,7 +31,7 @@ def lend(outlook: PolicyView, shapes: Sequence[TaskShape]) -> list[DelegationPro
 
 def _lend_unbound(outlook: PolicyView, shapes: Sequence[TaskShape], taken: dict[Task, None], loans: dict[Worker, list[Task]]) -> None:
     wanted = {speaker: _can_begin(subjects) - sum(map(_may_go_anywhere, speaker.lent)) for speaker, subjects in outlook.sites}
-    for more in ({}, _ahead(outlook, shapes)):  # first what can begin anywhere, then what will have to wait
+    for more in ({}, _ahead(outlook, shapes)):  # first tasks that can start at once anywhere, then tasks that will wait
         for speaker, subjects in outlook.sites:
             wanted[speaker] += more.get(speaker, 0)
             for shape in shapes:
@@ -112,7 +112,7 @@ def call_back(outlook: PolicyView) -> RecallProposal | None:
     for worker in others:
         if worker.held:
             continue
-        # Once is enough: what comes back a second time would do so for ever.
+        # Recall a task only once: a task that returns a second time would do so forever.
         back = [task for task in full.lent if task.attempt == 1 and worker.suits(task.shape, outlook.now)]
         back = [task for task in back if within_reach(outlook.state, task, worker.site)]
         if back:

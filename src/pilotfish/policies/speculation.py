@@ -116,7 +116,7 @@ class Speculation:
             mean_s = costly_s or task.shape.mean_us / 1e6
             is_late = task.shape.samples >= LEAST_SAMPLES and ran_s >= max(LATE * mean_s, LEAST_S)
             return _Late(task, ran_s, mean_s, needs_at(worker, task)) if is_late else None
-        # What is late by so much is expected to need as much again.
+        # A task that is late by some time is expected to need the same time again.
         left_s = abs(expected_s - ran_s)
         return _Late(task, left_s, expected_s, needs_at(worker, task)) if ran_s >= LEAST_S else None
 

@@ -153,7 +153,7 @@ class _Line:
         for entry in self._offered:
             if entry[2] in queue:
                 heappush(self._heap, entry)
-            else:  # it may come back, to any place
+            else:  # it may return, at any position
                 del self._here[entry[2]]
         self._offered = []
         for end in (queue, reversed(queue)):

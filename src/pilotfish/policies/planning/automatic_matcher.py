@@ -1,4 +1,4 @@
-"""Chooses between planning and serving workers as they come, and chooses again while the run goes on.
+"""Chooses between planning and serving workers as they come, and chooses again while the run continues.
 
 A plan pays when transfers take long compared with the remaining work; and near the end of a run whose tasks or hosts are uneven, when a
 long task must not start late or at a slow host. Both need good forecasts. Otherwise tasks go to any free worker, by data locality.
@@ -71,7 +71,7 @@ class AutomaticMatcher:
         if not plain and not any(shape.run.costs for shape in shapes) and _unevenness(outlook) < UNEVEN:
             plain = "hardly any file has to travel, and neither tasks nor hosts are known to be uneven"
         if plain and not self._with_inputs:
-            self.chosen, self.reason = self.nearest, plain  # without asking for forecasts, which costs
+            self.chosen, self.reason = self.nearest, plain  # forecasts are not needed here, and computing them costs time
             return
         error, judged = outlook.state.forecasts.quality(), sum(shape.samples for shape in shapes)
         if error is None:

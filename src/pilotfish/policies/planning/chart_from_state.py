@@ -101,7 +101,7 @@ class _Drawing:
             lane_worker=[number for number, free in enumerate(lanes) for _ in free],
             lane_free_s=[moment for free in lanes for moment in free],
             worker_site=[numbers[worker.site] for worker in self.workers],
-            # Hosts that are about equally quick are alike to the planner, which is the quicker for it.
+            # Hosts of about equal speed count as equal, which makes planning faster.
             worker_slowness=[round(slowness(worker.id, worker.site), 2) or 0.01 for worker in self.workers],
             site_link_free_s=[transfers.link_free_at(outlook, site) for site in self._sites],
             site_bandwidth=self._bandwidths,
@@ -117,7 +117,7 @@ class _Drawing:
         lanes: list[float] = []
         for task, amounts in (*worker.active.items(), *worker.ahead.items()):
             end = self._inputs.ends.get(task, now)
-            if end <= now:  # nobody thought that it would last so long, or it was given away without a plan
+            if end <= now:  # it takes longer than expected, or it was assigned without a plan
                 end = now + OVERDUE * self._inputs.seconds(task)
             lanes += [end] * max(1, dict(amounts).get(CORES, 0) // UNIT)
         return lanes[: worker.slots] + [now] * (worker.slots - len(lanes))

@@ -1,22 +1,22 @@
-"""Plans which task goes to which host and which file over which link: the heuristics Min-min, Max-min, Sufferage and XSufferage.
+"""Fills a chart by Min-min, Max-min, Sufferage or XSufferage.
 
-Each step looks at the completion time of every candidate at every host, takes the task with the best metric and puts it where it
-completes first, with the transfers that it still needs at the end of its site's link. Metrics, from the completion times of a task:
+Each step computes the completion time of every candidate at every host, takes the task with the best metric and puts it where it
+completes first, with its missing transfers at the end of the site's link. Metrics, from the completion times of a task:
 
 * ``min-min``: the smallest minimum goes first.
 * ``max-min``: the largest minimum goes first.
-* ``sufferage``: who would lose most if it had to take the second best lane. (A task of several lanes: if the first of them were gone.)
-* ``xsufferage``: who would lose most if it had to go to the second best site. Who can go to one site only suffers without bound.
+* ``sufferage``: the task that loses most at its second best lane goes first. (A task of several lanes: if the first of them were taken.)
+* ``xsufferage``: the task that loses most at its second best site goes first. With only one possible site, the loss is infinite.
 
-Equal sufferages, as all are with a single site, are decided by the largest minimum: long tasks first, which is what keeps the end short.
-What is equal even then goes in the order of the batches. Of hosts where a task would end at the same time it gets that of the earlier site,
-the faster, the one that idles least before it, the earlier.
+Equal sufferages (all are equal with a single site) are decided by the largest minimum: long tasks first keep the end short. Further ties
+follow the order of the batches. Of hosts where a task would end at the same time, it gets the one of the earlier site, then the faster,
+then the one that idles least before it, then the earlier.
 
-("MinMax" in the appendix of the paper that this follows is taken to be Max-min, of which its text speaks.)
+("MinMax" in the appendix of the paper that this follows is taken to be Max-min, which its text describes.)
 
-Candidates are the first tasks of batches, at most ``MOST_CANDIDATES`` of them. Min-min and Max-min need but one of those that need the same
-files: the shortest or longest decides for all. Where there are too many, every file that tasks share is represented first, and long tasks
-go before short ones (with Min-min, short before long) into the places that become free.
+Candidates are the first tasks of batches, at most ``MOST_CANDIDATES`` of them. Of batches with the same files, Min-min and Max-min need
+only one: the shortest or longest decides for all. If there are too many, every file that tasks share is represented first, and long
+tasks go before short ones (with Min-min, short before long) into the places that become free.
 """
 
 from __future__ import annotations
@@ -44,19 +44,19 @@ Heuristic = Literal["min-min", "max-min", "sufferage", "xsufferage"]
 HEURISTICS: tuple[Heuristic, ...] = get_args(Heuristic)
 ENOUGH_CANDIDATES = 64
 MOST_CANDIDATES = 256
-"""If it takes more than enough to have one for every set of shared files."""
+"""Maximum candidates. More than ``ENOUGH_CANDIDATES`` only to have one for every set of shared files."""
 
 Family = tuple[tuple[int, ...], int, int]
-"""What batches have in common: shared files, width, allowed workers."""
+"""Properties that batches share: shared files, width, allowed workers."""
 
 
 def plan(
     chart: GanttChart, batches: Sequence[TaskBatch], heuristic: Heuristic, now: float, horizon_s: float = np.inf, most: int | None = None
 ) -> Schedule:
-    """Fill the chart until no candidate could start before the horizon at any lane, however badly it would do there.
+    """Fill the chart until no candidate could start before the horizon at any lane, even its worst one.
 
-    So lanes that nobody would choose first get work when the better ones have enough, and some placements start after the horizon.
-    At most ``most`` placements are made.
+    So lanes that are never the first choice get work when the better ones have enough, and some placements start after the horizon. At
+    most ``most`` placements are made.
     """
     made = Schedule([], [], [len(batch.seconds) for batch in batches])
     if not any(made.left):
@@ -74,7 +74,7 @@ def plan(
 
 
 class _Queue:
-    """Batches that wait to be candidates, in families."""
+    """Batches that wait to be candidates, by family."""
 
     def __init__(self, batches: Sequence[TaskBatch], masks: list[int], heuristic: Heuristic) -> None:
         users: Counter[int] = Counter()
@@ -99,12 +99,12 @@ class _Queue:
         self._turns = deque(_representatives_first(families))
 
     def places(self) -> int:
-        """How many candidates there should be."""
+        """Number of candidates wanted."""
         wanted = sum(1 if family in self._one_is_enough else len(members) for family, members in self._families.items())
         return min(wanted, MOST_CANDIDATES, max(len(self._families), ENOUGH_CANDIDATES))
 
     def take(self, after: int | None) -> int | None:
-        """The batch that takes the place of one, or a new place: of the same family if there is any, else of families in turn."""
+        """The batch that replaces ``after``, or takes a new place: of the same family if possible, otherwise of the families in turn."""
         if after is not None and self._families[self._family_of[after]]:
             return self._families[self._family_of[after]].popleft()
         while self._turns:
@@ -117,7 +117,7 @@ class _Queue:
 
 
 def _representatives_first(families: dict[Family, list[int]]) -> list[Family]:
-    """Those that bring a file that none before them has, then the others."""
+    """Families with a file that no earlier family has, then the others."""
     seen: set[int] = set()
     bringing: list[Family] = []
     others: list[Family] = []
@@ -128,7 +128,7 @@ def _representatives_first(families: dict[Family, list[int]]) -> list[Family]:
 
 
 class _Candidates:
-    """A row for every candidate: for every block of the chart's groups, the best completion time there and at which group it is."""
+    """One row per candidate: for each block of the chart's groups, the best completion time and its group."""
 
     def __init__(self, chart: GanttChart, batches: Sequence[TaskBatch], heuristic: Heuristic, now: float) -> None:
         mask_of, masks = number_masks(batch.allowed for batch in batches)
@@ -141,9 +141,9 @@ class _Candidates:
         self._batch = np.full(rows, -1)
         self._done = [0] * len(batches)
         self._seconds_left: list[list[float]] = [[] for _ in range(rows)]
-        """The next one last."""
+        """By row: seconds of its tasks, the next one last."""
         self._users: dict[int, set[int]] = {}
-        """Of a file: rows."""
+        """By file: rows of candidates that need it."""
         self._seconds = np.zeros(rows)
         self._width = np.zeros(rows, dtype=np.int64)
         self._there, self._missing = np.full((rows, sites), np.inf), np.full((rows, sites), -np.inf)
@@ -160,7 +160,7 @@ class _Candidates:
             self._enter(row, None)
 
     def _enter(self, row: int, after: int | None) -> None:
-        """Let the next batch that can run anywhere have this row."""
+        """Give this row to the next batch that can run anywhere."""
         while (number := self._queue.take(after)) is not None:
             after, batch = number, self._batches[number]
             self._batch[row] = number
@@ -179,10 +179,10 @@ class _Candidates:
         self._there[row], self._missing[row], self._ready[row], self._best[row] = np.inf, -np.inf, np.inf, np.inf
 
     def _refresh(self, rows: slice, blocks: slice) -> None:
-        """Completion times of one row everywhere, or of all rows at (a block of) one site."""
+        """Compute completion times of one row everywhere, or of all rows in blocks of one site."""
         columns, length = self._columns, self._columns.shape[1]
         ready, seconds, width = self._ready[rows, blocks], self._seconds[rows, None], self._width[rows]
-        # in long lines and where there was room before: many short lines and fresh arrays would cost more than the sums themselves
+        # Long rows in reused memory: many short rows and new arrays would cost more than the sums.
         cells = self._cells[: ready.size].reshape(ready.shape)
         times, start = self._scratch[:, : ready.size * length].reshape(2, len(ready), -1)
         free, slowness, launch_s = columns.free_s[:, blocks], columns.slowness[blocks], columns.launch_s[blocks]
@@ -257,14 +257,14 @@ class _Candidates:
         return placement
 
     def _note(self, transfers: tuple[PlannedTransfer, ...], site: int) -> None:
-        """The link is taken for longer, and those that need the same files have them on their way."""
+        """Record transfers: the link is busy for longer, and other rows that need these files have them in transfer."""
         for row in {row for transfer in transfers for row in self._users[transfer.file]}:
             self._there[row], self._missing[row] = self._links.needs(self._batches[self._batch[row]].files)
         ready = np.maximum(self._there[:, site], self._links.free_s[site] + self._missing[:, site])
         self._ready[:, self._columns.blocks_of_site[site]] = ready[:, None]
 
     def _advance(self, row: int, seconds: float) -> None:
-        """The next task of the batch is the candidate, or else the next batch."""
+        """Make the next task of the batch the candidate, or else the next batch."""
         if not self._seconds_left[row]:
             self._enter(row, int(self._batch[row]))
         elif self._seconds_left[row][-1] != seconds:
@@ -272,7 +272,7 @@ class _Candidates:
             self._refresh(slice(row, row + 1), slice(None))
 
     def may_start(self, limit: float) -> bool:
-        """Whether any candidate could start anywhere before that. The one that could where it does worst is asked first the next time."""
+        """Whether any candidate could start anywhere before ``limit``. The pair with the latest completion is checked first next time."""
         if limit == np.inf:
             return True
         columns = self._columns
@@ -294,7 +294,7 @@ class _Candidates:
 
 
 def _least(table: Floats) -> Floats:
-    """Of every row. (For short rows numpy finds where it is quicker than what it is.)"""
+    """Minimum of every row. (For short rows, numpy's argmin is faster than its min.)"""
     least: Floats = table[np.arange(len(table)), table.argmin(axis=1)]
     return least
 

@@ -82,7 +82,7 @@ class LinkEstimates:
         return site == LOCAL or site in self._rates or outlook.state.forecasts.bandwidth("", site) is not None
 
     def arrival(self, outlook: PolicyView, record: ContentRecord, site: str) -> float:
-        """Never: it has to be sent."""
+        """When a content is at the site; infinite if it has to be sent."""
         return outlook.now if is_at(outlook, record, site) else self._ends(outlook, site).get(record.digest, NEVER)
 
     def link_free_at(self, outlook: PolicyView, site: str) -> float:

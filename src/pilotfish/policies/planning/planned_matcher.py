@@ -170,7 +170,7 @@ class PlannedMatcher:
         return True
 
     def _trial(self, outlook: PolicyView, worker: Worker) -> Task | None:
-        """A task with small inputs for an unmeasured link, whatever the plan has."""
+        """A task with small inputs for an unmeasured link, independent of the plan."""
         found = self.transfers.trial(outlook, (task for task in self._trials if self._can_have(outlook, task, worker)), worker.site)
         if found is not None:
             for queue in self._queues.values():

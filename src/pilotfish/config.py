@@ -1,4 +1,4 @@
-"""Settings: ``config.toml`` and ``sites.toml`` in PILOTFISH_HOME. An unknown key is an error that names the nearest one."""
+"""Reads config.toml and sites.toml in PILOTFISH_HOME and rejects unknown keys. The error names the nearest known key."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from pilotfish.model.site import CREDENTIAL_KINDS, LOCAL, Site
 
 
 def home() -> Path:
-    """PILOTFISH_HOME, or the platform's place for the state of programs."""
+    """PILOTFISH_HOME, or the platform's directory for program state."""
     given = os.environ.get("PILOTFISH_HOME")
     if given:
         return Path(given).expanduser().absolute()
@@ -31,7 +31,7 @@ def home() -> Path:
 
 
 def read_settings(path: Path, overrides: dict[str, Any] | None = None) -> PoolSettings:
-    """The table ``[pool]`` of the file, if there is one, with ``overrides`` on top."""
+    """Settings from the table ``[pool]`` of the file, if it exists, with ``overrides`` applied."""
     content = _read(path)
     _refuse_unknown(path, content, ["pool"])
     table = content.get("pool", {})
@@ -69,7 +69,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def read_toml(path: Path) -> str:
-    """The text of a file; empty if there is none."""
+    """Text of a file; empty if the file does not exist."""
     try:
         return path.read_text()
     except FileNotFoundError:
@@ -83,7 +83,7 @@ def read_toml(path: Path) -> str:
 def parse_toml(path: Path, text: str) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
-    except (ValueError, RecursionError) as problem:  # the first also for numbers that nobody could have meant
+    except (ValueError, RecursionError) as problem:  # ValueError also for numbers with too many digits
         raise _not_toml(path, problem) from None
 
 
@@ -94,7 +94,7 @@ def _not_toml(path: Path, problem: Exception) -> BadInput:
 # --- sites --------------------------------------------------------------------------------------------------------------------------
 
 QUANTITIES = {"walltime": "walltime_s", "idle": "idle_s", "period": "period_s", "poll": "poll_s"}
-"""Durations are written like "2h"; how a Site calls them."""
+"""Keys with durations such as "2h", and the fields of Site that hold them."""
 SITE_KEYS = [next((key for key, name in QUANTITIES.items() if name == field), field) for field in Site.__struct_fields__]
 MOST_COUNT = 1_000_000
 MOST_BYTES = 10**15
@@ -102,17 +102,17 @@ MOST_SECONDS = 10 * 365 * 86400.0
 LEAST_WALLTIME_S = 30.0
 LEAST_PERIOD_S = 1.0
 SIZES = ("memory", "cache_size")
-"""Keys whose values are bytes, and may be written as people do."""
+"""Keys with sizes, such as "2G"."""
 SITE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,39}")
 KIND_OF = {key: get_origin(hint) or hint for key, hint in zip(SITE_KEYS, get_type_hints(Site).values(), strict=True)}
-"""The type of each key's value: bool, int, float, str, tuple or dict."""
+"""Type of each key's value: bool, int, float, str, tuple or dict."""
 MOST_SHOWN = 80
 HIDDEN = "..."
-"""Stands for the value of a variable, which may be a secret."""
+"""Shown instead of the value of a variable, which may be a secret."""
 
 
 class SiteTable(dict[str, Site]):
-    """By their names. One that is described badly is known all the same: ``in`` finds it, and whoever takes it hears what is wrong."""
+    """Sites by name. A site with an invalid description is ``in`` the table, and reading it raises its error."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -126,7 +126,7 @@ class SiteTable(dict[str, Site]):
 
 
 def read_sites(path: Path) -> SiteTable:
-    """All sites of ``sites.toml``, one table each. What is wrong with one of them spoils none of the others."""
+    """Read all sites of ``sites.toml``, one table each. An error in one site does not affect the others."""
     sites = SiteTable()
     for name, table in _read(path).items():
         try:
@@ -137,7 +137,7 @@ def read_sites(path: Path) -> SiteTable:
 
 
 def make_site(name: str, table: Any, where: str) -> Site:
-    """A site from what a person wrote, in a file or on the command line."""
+    """Build a site from user input, in a file or on the command line."""
     if not SITE_NAME.fullmatch(name) or name == LOCAL:
         raise BadInput(f"{where}: {name!r} cannot be the name of a site", "use letters, digits, dots and dashes; local is this machine")
     if not isinstance(table, dict):
@@ -162,12 +162,12 @@ def _known(given: object, names: Sequence[str]) -> str:
 
 
 def _shown(value: object, key: str = "") -> str:
-    """In one line, and not a long one."""
+    """The value as one short line."""
     if key == "environment":
         return HIDDEN
     try:
         text = repr(value)
-    except (ValueError, RecursionError):  # a number of very many digits, or tables in tables
+    except (ValueError, RecursionError):  # a number with very many digits, or deeply nested tables
         return "(too much to show)"
     return text if len(text) <= MOST_SHOWN else text[:MOST_SHOWN] + "..."
 
@@ -186,11 +186,11 @@ WORDS: dict[Any, tuple[tuple[type, ...], str]] = {
     tuple: ((list, tuple), 'write a list of texts: {key} = ["...", "..."]'),
     dict: ((dict,), 'write a table of texts: {key} = {{ NAME = "..." }}'),
 }
-"""What TOML has for the types of a Site, and what a person is told."""
+"""By type of a Site's field: types of TOML, and the fix for other types."""
 
 
 def read_quantity(key: str, value: Any, field: str) -> Any:
-    """A size or a duration as people write them, in bytes or seconds."""
+    """Parse a size to bytes or a duration to seconds."""
     try:
         return parse_bytes(value, field) if key in SIZES else parse_seconds(value, field)
     except (ValueError, OverflowError):
@@ -214,7 +214,7 @@ def _read_value(place: str, key: str, value: Any) -> Any:
 
 
 def _texts(key: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """The texts of a value, and what they are called."""
+    """Each text of a value with its label."""
     if isinstance(value, dict):
         yield from ((_part(key, name), text) for name, text in value.items())
     else:
@@ -236,7 +236,7 @@ NUMBER_RULES: tuple[Rule, ...] = (
     ("period", lambda seconds: seconds >= LEAST_PERIOD_S, " is too often", f"30s is polite; the least is {LEAST_PERIOD_S:g}s"),
     ("poll", lambda seconds: seconds == 0 or seconds >= LEAST_PERIOD_S, " is too often", f"choose {LEAST_PERIOD_S:g}s or more, or 0"),
 )
-"""Keys, what holds for their values, what is said of one for which it does not, and what to do. What is not a number holds to nothing."""
+"""Keys, a condition on their values, the message if it is violated, and the fix. NaN violates every condition."""
 TEXT_RULES: tuple[Rule, ...] = (
     (LINES, re.compile(r"[^\x00-\x08\x0a-\x1f\x7f]*").fullmatch, " is not one line", "leave newlines and control characters out"),
     (
@@ -271,7 +271,7 @@ NAME_RULES: tuple[Rule, ...] = (
 
 
 def _refuse_broken(place: str, key: str, written: Any, value: Any) -> None:
-    """``written``: by the person; ``value``: what was understood."""
+    """``written``: the value as the user wrote it; ``value``: after parsing."""
 
     def hold(rules: Iterable[Rule], label: str, tested: Any, shown: str) -> None:
         for keys, holds, verdict, fix in rules:
@@ -280,7 +280,7 @@ def _refuse_broken(place: str, key: str, written: Any, value: Any) -> None:
 
     if isinstance(value, int | float):
         hold(NUMBER_RULES, key, value, f" = {_shown(written)}")
-    elif value or key == "folder":  # other texts may be left empty
+    elif value or key == "folder":  # other texts may be empty
         for name in value if isinstance(value, dict) else ():
             hold(NAME_RULES, _part(key, name), name, "")
         for label, text in _texts(key, value):
@@ -297,7 +297,7 @@ IGNORED = {
 
 
 def _clashes(site: Site) -> Iterator[tuple[str, str]]:
-    """What is wrong with keys together."""
+    """Contradictions between keys: message and fix."""
     kind, backend = plugins.traits(site.backend), site.backend
     if site.hosts and backend != "ssh":
         yield "hosts are for the backend ssh", f"for {backend}, name its login node: via = {site.hosts[0]!r}"

@@ -1,9 +1,9 @@
 """Loads policies, matchers, factories, backends, applications, sweep sources and commands from entry points.
 
-Each kind is a group of entry points, such as ``pilotfish.policies``. What Pilotfish itself provides is declared here, once, and repeated
-in ``pyproject.toml`` (a test compares the two), so that a source checkout without metadata works and stale metadata does no harm.
+Each kind is a group of entry points, such as ``pilotfish.policies``. The plug-ins of Pilotfish itself are declared here and again in
+``pyproject.toml`` (a test compares the two), so that a source checkout without metadata works and stale metadata does no harm.
 
-The files ``entry_points.txt`` are read here and not by ``importlib.metadata``, whose import alone takes longer than ``pilotfish --help``.
+This module reads the files ``entry_points.txt`` itself: importing ``importlib.metadata`` takes longer than ``pilotfish --help``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pilotfish.model.backend_traits import BackendTraits
 
 OWN = "pilotfish"
-"""The distribution of the plug-ins that are declared here."""
+"""Distribution of the plug-ins that are declared here."""
 SINGULAR = {
     "policies": "policy",
     "matchers": "matcher",
@@ -32,15 +32,15 @@ SINGULAR = {
     "sweeps": "sweep source",
     "commands": "command",
 }
-"""The kinds of plug-ins, and what one of each is called."""
+"""Kinds of plug-ins, with the singular of each."""
 
 
 class BuiltInCommand(NamedTuple):
-    """A command of Pilotfish. ``pool``: whether it has the option ``--pool``; of a group of commands, those that have it."""
+    """A command of Pilotfish. ``pool``: whether it has the option ``--pool``; for a group of commands, the subcommands that have it."""
 
     target: str
     text: str
-    """The first line of its help; a test compares them."""
+    """First line of its help; a test compares them."""
     pool: bool | tuple[str, ...] = False
 
 
@@ -127,7 +127,7 @@ SECTIONS: dict[str, dict[str, BuiltInCommand]] = {
         "version": BuiltInCommand("pilotfish.cli.about_commands:version", "Print the version."),
     },
 }
-"""The commands of Pilotfish by the sections of its help. Commands of others are shown there too, or under More."""
+"""Commands of Pilotfish by help section. Commands of plug-ins are listed there too, or under More."""
 _SWEEPS, _PLANNED = "pilotfish.applications.sweeps.tables", "pilotfish.policies.planning.planned_matcher"
 BUILT_IN: dict[str, dict[str, str]] = {
     "policies": {
@@ -198,12 +198,12 @@ class Plugin(NamedTuple):
 
 
 def names(kind: str) -> tuple[str, ...]:
-    """All names of a kind: first those of Pilotfish itself, then those of other distributions, sorted."""
+    """All names of a kind: those of Pilotfish first, then those of other distributions, sorted."""
     return tuple(_found(kind))
 
 
 def find(kind: str, name: str) -> Plugin:
-    """The one plug-in of that name. An unknown name is the person's error; two of one name are an error that names both."""
+    """The plug-in of that name. Raises BadInput for an unknown name, and DuplicatePlugin, which names both, for an ambiguous one."""
     plugins = _found(kind).get(check(kind, name), [])
     if len(plugins) > 1:
         listed = " and ".join(map(str, plugins))
@@ -215,12 +215,12 @@ def find(kind: str, name: str) -> Plugin:
 
 
 def nearest(kind: str, name: str) -> str:
-    """What to tell a person who gave a name that does not exist."""
+    """Hint for a name that does not exist."""
     return did_you_mean(name, names(kind)) or f"known are: {', '.join(names(kind))}"
 
 
 def load(kind: str, name: str) -> Any:
-    """Import what the entry point names. What it is called with depends on its kind: see the pages docs/how-to/*-plugin.md."""
+    """Import the object of an entry point. Its signature depends on the kind: see docs/how-to/*-plugin.md."""
     plugin = find(kind, name)
     try:
         found = _import(plugin.target)
@@ -239,7 +239,7 @@ def load(kind: str, name: str) -> Any:
 
 
 def check(kind: str, name: str) -> str:
-    """The name, if such a plug-in exists. Nothing is imported."""
+    """Return the name if such a plug-in exists. Nothing is imported."""
     if name not in names(kind):
         raise BadInput(f"there is no {SINGULAR[kind]} {name!r}", nearest(kind, name))
     return name
@@ -247,7 +247,7 @@ def check(kind: str, name: str) -> str:
 
 @cache
 def traits(backend: str) -> BackendTraits:
-    """What a backend can do. Nothing is known of a backend that is not installed."""
+    """Traits of a backend; unknown traits if it is not installed."""
     from pilotfish.model.backend_traits import UNKNOWN_TRAITS, BackendTraits
 
     if backend not in _found("backends"):
@@ -260,7 +260,7 @@ def traits(backend: str) -> BackendTraits:
 
 
 def traits_if_usable(backend: str) -> BackendTraits:
-    """The same for hosts of a machine, which must not end because one backend cannot be loaded: who speaks to the site says so."""
+    """Traits of a backend; unknown traits if it cannot be loaded. A master must not end for that: the site's controller reports it."""
     from pilotfish.model.backend_traits import UNKNOWN_TRAITS
 
     try:
@@ -270,7 +270,7 @@ def traits_if_usable(backend: str) -> BackendTraits:
 
 
 def forget() -> None:
-    """Look again which distributions are installed."""
+    """Clear the caches, so that installed distributions are read again."""
     _installed.cache_clear()
     _found.cache_clear()
     traits.cache_clear()
@@ -292,9 +292,10 @@ _ENTRY = re.compile(r"([^=\s#;][^=]*?)\s*=\s*([\w.]+(?::[\w.]+)?)\s*(?:\[.*\])?"
 
 @cache
 def _found(kind: str) -> dict[str, list[Plugin]]:
-    """By name. More than one plug-in of one name is a mistake, which is told to whoever wants it.
+    """Plug-ins of a kind by name. Duplicates are kept, and reported when one is used.
 
-    A matcher is a policy too: the dispatcher with this matcher."""
+    A matcher is also a policy: the dispatcher with this matcher.
+    """
     kinds = ("policies", "matchers") if kind == "policies" else (kind,)
     found: dict[str, list[Plugin]] = {}
     for plugin in (Plugin(each, name, target) for each in kinds for name, target in BUILT_IN[each].items()):
@@ -306,7 +307,7 @@ def _found(kind: str) -> dict[str, list[Plugin]]:
 
 @cache
 def _installed() -> tuple[Plugin, ...]:
-    """The plug-ins of all other distributions. Of a distribution that is installed twice, the first counts, as for imports."""
+    """Plug-ins of all other distributions. If a distribution is installed twice, the first one counts, as for imports."""
     found: dict[str, list[Plugin]] = {}
     for folder in dict.fromkeys(sys.path):
         for distribution, path in _distributions(folder or os.curdir):
@@ -316,14 +317,14 @@ def _installed() -> tuple[Plugin, ...]:
 
 
 def _distributions(folder: str) -> Iterator[tuple[str, str]]:
-    """The name of each distribution in a folder of ``sys.path``, and the folder of its metadata."""
+    """Name and metadata folder of each distribution in a folder of ``sys.path``."""
     try:
         with os.scandir(folder) as entries:
             for entry in entries:
                 if entry.name.endswith(METADATA):
                     name = entry.name.rpartition(".")[0].partition("-")[0]
                     yield re.sub(r"[-_.]+", "-", name).lower(), entry.path
-    except OSError:  # sys.path may name what is not a folder, or not there
+    except OSError:  # entries of sys.path may be missing or no folders
         return
 
 
@@ -331,7 +332,7 @@ def _entries(distribution: str, path: str) -> Iterator[Plugin]:
     try:
         with open(os.path.join(path, "entry_points.txt"), encoding="utf-8", errors="replace") as file:
             text = file.read()
-    except OSError:  # most distributions have none
+    except OSError:  # most distributions have no entry points
         return
     if "[pilotfish." not in text:
         return

@@ -1,1 +1,1 @@
-"""Backends: one module per batch system. ``interface`` defines what a backend is."""
+"""A backend is the adapter for one batch system, one module each. ``interface`` defines what a backend is."""

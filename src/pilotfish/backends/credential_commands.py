@@ -1,6 +1,6 @@
 """Asks klist, openssl and others how long a credential is valid.
 
-Each answer begins with the clock of the machine that was asked, so that clocks need not agree. CommandRefused: there is no such credential.
+Each answer begins with the clock of the queried machine, so that clocks need not agree. CommandRefused: there is no such credential.
 UnclearAnswer: its lifetime could not be determined, which proves nothing.
 """
 
@@ -72,7 +72,7 @@ _TOKEN = (
 
 
 def _good(answer: CommandOutput) -> tuple[float, str]:
-    """Clock of the machine that was asked, and the output of the tool."""
+    """Clock of the queried machine, and the output of the tool."""
     if answer.status == ABSENT:
         # The clock may have been printed already; it is not part of the error message.
         raise CommandRefused(CommandOutput(ABSENT, "", answer.stderr).complaint())
@@ -133,7 +133,7 @@ def _read_ssh_certificate(now: float, said: str) -> Lifetime:
 
 
 def _read_token(now: float, said: str) -> Lifetime:
-    """Lifetime of a JSON Web Token. Other tokens do not tell how long they are valid."""
+    """Lifetime of a JSON Web Token. The lifetime of other tokens is unknown."""
     text = said.strip()
     try:
         claims = json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)) or "{}")
@@ -144,7 +144,7 @@ def _read_token(now: float, said: str) -> Lifetime:
 
 
 def _renew(kind: str, path: str, backend: str) -> str:
-    """Command with which a person renews the credential."""
+    """Command with which a user renews the credential."""
     if kind == "kerberos":
         return f"kinit -c {path}" if path else "kinit"
     if kind == "x509":

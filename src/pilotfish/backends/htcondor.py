@@ -3,9 +3,10 @@
 A batch is a cluster; pilot n is the job ``12.n-1``. Files travel with the job. Directives are lines of a submit description, such as
 ``requirements = ...``; the account is the accounting group; there are no queues. A pilot has one node.
 
-A held job never leaves by itself. If HTCondor held it (the program could not be started, a file could not be fetched or written, too much
-memory), it would be held again: it counts as ended, with the reason, and its description has it removed a little later. A job that a
-person holds, waits. Completed jobs stay in the queue for a while, so that condor_q tells how they ended; condor_history knows the others.
+A held job never leaves by itself. If HTCondor held it (the program could not be started, a file could not be fetched or written, too
+much memory), it would be held again: it counts as ended, with the reason, and its description has it removed a little later. A job held
+by a user keeps waiting. Completed jobs stay in the queue for a while, so that condor_q reports how they ended; condor_history knows the
+others.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ ATTRIBUTES = (
 
 IDLE, EXECUTING, REMOVED, COMPLETED, HELD, BRINGS_BACK, SUSPENDED = range(1, 8)
 BY_PERSON, SUBMITTED_HELD, SPOOLING = 1, 15, 16
-"""Hold reasons that a person can release or that pass by themselves."""
+"""Hold reasons that a user can release or that pass by themselves."""
 _PASSING = (BY_PERSON, SUBMITTED_HELD, SPOOLING)
 _TOO_LONG = (46, 47)
 """Hold reasons for a job that exceeded its ``allowed_job_duration`` or ``allowed_execute_duration``."""

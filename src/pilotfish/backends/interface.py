@@ -35,8 +35,8 @@ class Command:
 
 @dataclass(frozen=True)
 class CommandOutput:
-    """What a command printed. ``status`` is None without an answer: the command timed out, or the login node was not reached.
-    ``code``: the kind of trouble, if it is known (see ``model/site.py``)."""
+    """What a command printed. ``status`` is None without an answer: the command timed out, or the login node was not reached. ``code``:
+    the kind of problem, if it is known (see ``model/site.py``)."""
 
     status: int | None
     stdout: str = ""
@@ -52,7 +52,7 @@ class CommandOutput:
 
 class UnclearAnswer(Exception):
     """The answer tells nothing about any pilot; the argument says why. ``unfinished``: the command may still be running at the site.
-    ``code``: the kind of trouble, if it is known (see ``model/site.py``)."""
+    ``code``: the kind of problem, if it is known (see ``model/site.py``)."""
 
     unfinished = False
     code = ""
@@ -95,7 +95,7 @@ class PilotBatch:
     writes its output to ``n.log`` there. ``bundle`` is the path of the agent."""
 
     tag: str
-    """Job name, unique for ever. A batch is found by it if the answer to its submission was lost."""
+    """Job name, unique forever. A batch is found by it if the answer to its submission was lost."""
     count: int
     size: PilotSize
     folder: str

@@ -209,7 +209,7 @@ def job_of(site: Site, batch: PilotBatch, number: int) -> dict[str, Any]:
 
 
 def _chosen(options: Mapping[str, str]) -> dict[str, Any]:
-    """Options of the person for the Pod. Users other than root can read a Secret only as the volume's group."""
+    """User options for the Pod. Users other than root can read a Secret only as the volume's group."""
     chosen: dict[str, Any] = {}
     if "service_account" in options:
         chosen["serviceAccountName"] = options["service_account"]

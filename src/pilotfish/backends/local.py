@@ -1,6 +1,6 @@
 """Starts a pilot as a process of this machine: its command line, the id of its job, and the meaning of its exit status.
 
-There is no queue to ask: ``master/sites/local_controller.py`` starts the process and waits for it.
+There is no queue to poll: ``master/sites/local_controller.py`` starts the process and waits for it.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from pilotfish.model.site import PilotSize
 
 @dataclass(frozen=True)
 class LocalBackend:
-    """What all agents of this machine are started with. The key is in the credentials file, never in the arguments."""
+    """Start options of all agents on this machine. The key is in the credentials file, never in the arguments."""
 
     python: str
     share: str
     cache: str
     home: str
-    """Where the master keeps what tasks have made."""
+    """Directory where the master keeps the outputs of tasks."""
     poll_s: float = 0.0
     cache_size: int = 0
 

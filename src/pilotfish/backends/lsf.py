@@ -44,7 +44,7 @@ _TROUBLE = re.compile(r"library call|sending/receiving|communicat|connection|not
 """Messages after which the job may or may not have been taken: it must be looked up."""
 _REFUSED = "Job not submitted"
 
-# By default, LSF waits for its daemon and for the user's job limit for ever.
+# By default, LSF waits forever for its daemon and for the user's job limit.
 _IMPATIENT = ("env", "LSB_NTRIES=1")
 # Each host once: LSB_MCPU_HOSTS alternates host names and slot counts.
 _EVERYWHERE = (

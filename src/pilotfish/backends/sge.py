@@ -160,7 +160,7 @@ def _sighting(job: str, letters: str, running: bool, reasons: dict[str, str]) ->
     number = job.partition(".")[0]
     reason = reasons.get(job) or reasons.get(number, "")
     if "E" in letters:
-        # The state stays until a person clears it or deletes the job.
+        # The state stays until a user clears it or deletes the job.
         return JobStatus(QUEUED, f"{letters}: {reason or f'in error; qstat -j {number} says why'}")
     return JobStatus(QUEUED, reason or ("held" if "h" in letters else ""))
 

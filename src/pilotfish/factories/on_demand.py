@@ -84,7 +84,8 @@ class DemandFactory:
         return min(able, key=lambda name: _cost(records[name], usual), default="")
 
     def _may_ask(self, round_: ProposalRound, record: SiteHistory) -> bool:
-        """Whether a site may be asked now: not while it fails, then for one pilot at a time; for a few where no pilot has proved to work."""
+        """Whether a site may be asked now. Not while it fails; after failures, for one pilot at a time; before a pilot has proved to
+        work, for a few."""
         if round_.now < record.not_before:
             round_.look_again(record.not_before)
             return False

@@ -1,7 +1,7 @@
-"""Contract of an application plug-in, which reads files of one suffix, as tests:
+r"""Checks an application against the contract. An application plug-in reads files of one suffix.
 
 class TestMine(ApplicationContract):
-    suffix, text, broken = "flow", "sort data.txt\\n", "sort"
+    suffix, text, broken = "flow", "sort data.txt\n", "sort"
 
     def read(self, path: Path, arguments: Sequence[str]) -> RunFile:
         return my_package.read_flow(path, arguments)
@@ -21,7 +21,7 @@ from pilotfish.errors import PilotfishError
 
 
 class ApplicationContract:
-    """Set ``suffix``, ``text`` (a good file) and ``broken`` (a bad one; empty: every text is good), and override ``read``."""
+    """Set ``suffix``, ``text`` (a valid file) and ``broken`` (an invalid one; empty if every text is valid), and override ``read``."""
 
     suffix: str
     text: str
@@ -36,7 +36,7 @@ class ApplicationContract:
         return path
 
     def tasks_of(self, loaded: RunFile) -> list[tuple[str, bytes, tuple[int, ...]]]:
-        """The tasks that the file gives at first: what runs them, the payload, and the tasks for which each waits."""
+        """Tasks that the file creates first: the kind of each, its payload, and the tasks it waits for."""
         tasks = loaded.tasks
         if loaded.manager is not None:
             tasks = TaskList(worker=loaded.manager.worker)

@@ -1,9 +1,9 @@
-"""Contract of a backend, as tests. Give them samples of what the batch system says:
+r"""Checks a backend against recorded answers.
 
     class TestMine(BackendContract):
-        samples = Samples(backend=MyBackend(), kind="mine", submitted=CommandOutput(0, "7.1\\n7.2\\n"), jobs=("7.1", "7.2"), ...)
+        samples = Samples(backend=MyBackend(), kind="mine", submitted=CommandOutput(0, "7.1\n7.2\n"), jobs=("7.1", "7.2"), ...)
 
-A sample is what a real system answers to the command that the backend made, so record it from one.
+A sample is the answer of a real batch system to a command of the backend: record it there.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from pilotfish.backends.interface import (
 from pilotfish.model.site import PilotSize, Site
 
 SIZE = PilotSize(cores=4.0, nodes=1, walltime_s=5430.0, memory=6 << 30, gpus=2.0)
-"""What the pilots of the suite ask for: 1 h 30 min 30 s, 6 GiB."""
+"""Size of the suite's pilots: 1 h 30 min 30 s, 6 GiB."""
 QUEUE, ACCOUNT, DIRECTIVE = "long", "physics", "--nice=17"
 FOLDER, BUNDLE = "/shared/pf/o 1", "/shared/pf/agent.pyz"
 WISHES = ("queue", "account", "walltime", "cores", "memory", "gpus", "directives")
@@ -46,36 +46,36 @@ MUMBLED = [CommandOutput(0, "Welcome to the cluster!\n", ""), CommandOutput(0, "
 
 @dataclass(frozen=True)
 class Samples:
-    """What one system says, as answers to the commands that its backend makes."""
+    """Answers of one batch system to the commands of its backend."""
 
     backend: Backend
     kind: str
-    """What ``Site.backend`` reads for it."""
+    """Name of the backend in ``Site.backend``."""
     submitted: CommandOutput
-    """An order of ``len(jobs)`` pilots was accepted."""
+    """Answer to an accepted submission of ``len(jobs)`` pilots."""
     jobs: tuple[str, ...]
-    """The ids that are read from it, those of the pilots 1, 2, ... Not more than the backend's ``arrays``."""
+    """Job ids in that answer, for the pilots 1, 2, ... Not more than the backend's ``arrays``."""
     listed: tuple[CommandOutput, Mapping[str, int]]
-    """An answer to a query, and the phases that it tells, by id. At least two jobs."""
+    """Answer to a query, and the phases in it by job id. At least two jobs."""
     nothing: tuple[CommandOutput, ...]
-    """Answers to a query, none of which lists the jobs that it was asked for, though the system works."""
+    """Answers of a working system to a query that list none of the requested jobs."""
     down: tuple[CommandOutput, ...]
     """Answers to a query while the system is down."""
     refused: tuple[CommandOutput, ...]
-    """Submissions that will never be accepted."""
+    """Answers to submissions that will never be accepted."""
     cancelled: tuple[CommandOutput, ...]
-    """Answers to a cancellation that are no error, among them those about jobs that ended or are unknown."""
+    """Answers to a cancellation that are no error, also for jobs that have ended or are unknown."""
     found: tuple[str, CommandOutput, Mapping[int, str]]
-    """A tag, the answer when one looks for it, and the ids by number."""
+    """A tag, the answer to a search for it, and the job ids by pilot number."""
     unfound: tuple[CommandOutput, ...]
-    """Answers when one looks for a tag that the system does not know."""
+    """Answers to a search for an unknown tag."""
     words: Mapping[str, str]
-    """For each of WISHES: what the submission says for it. Empty: the system has no such notion, or is not told."""
+    """For each of WISHES: its text in the submission. Empty: the system has no such option, or does not get it."""
     down_at_submission: tuple[CommandOutput, ...] = ()
     limits: tuple[CommandOutput, ...] = ()
-    """Submissions that may be accepted another time: too many jobs of this user, and the like."""
+    """Answers to submissions that may be accepted later, such as too many jobs of this user."""
     past: tuple[tuple[CommandOutput, Mapping[str, JobStatus]], ...] = ()
-    """How jobs ended that are no longer listed."""
+    """Answers about jobs that are no longer listed, and how those ended."""
     options: Mapping[str, str] = field(default_factory=dict)
 
     def site(self) -> Site:
@@ -89,23 +89,23 @@ Told = TypeVar("Told")
 
 
 def one(exchanges: list[CommandExchange[Told]]) -> CommandExchange[Told]:
-    """All is asked with one command: the sites of the suite have one login node, or one host."""
+    """The only exchange: the suite's sites have one login node or one host, so one command is enough."""
     assert len(exchanges) == 1
     return exchanges[0]
 
 
 def said(exchange: CommandExchange[object]) -> str:
-    """All that a command tells the system."""
+    """All text that a command sends to the system."""
     return "\n".join([*exchange.command.argv, exchange.command.stdin])
 
 
 class BackendContract:
-    """Give it ``samples`` in a class whose name begins with Test."""
+    """Set ``samples`` in a class whose name begins with Test."""
 
     samples: Samples
 
     def questions(self) -> list[Callable[[CommandOutput], Mapping[str, JobStatus] | Mapping[int, str]]]:
-        """All that reads what the system knows."""
+        """Readers of all answers about jobs."""
         backend, site, jobs = self.samples.backend, self.samples.site(), self.samples.jobs
         past = backend.past(site, jobs)
         asked: list[Callable[[CommandOutput], Mapping[str, JobStatus] | Mapping[int, str]]] = [one(backend.query(site, jobs)).read]

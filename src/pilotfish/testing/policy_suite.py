@@ -1,4 +1,4 @@
-"""Contract of a scheduling policy, as tests. The policy decides in the simulated world, through the machine of a real master:
+"""Checks a policy or matcher against the contract. The policy runs in the simulated world, through the machine of a real master.
 
 class TestMine(PolicyContract):
     def make_policy(self) -> Policy:
@@ -24,7 +24,7 @@ def bag(count: int = 60) -> Workload:
 
 
 class PolicyContract:
-    """Override ``make_policy``. ``refuses_nothing``: none of its proposals may be refused in a world without surprises."""
+    """Override ``make_policy``. ``refuses_nothing``: whether all proposals must be accepted in a world without surprises."""
 
     refuses_nothing = True
 
@@ -34,7 +34,7 @@ class PolicyContract:
     def play(
         self, work: Workload, sites: tuple[SimulatedSite, ...] = SITES, policy: Policy | None = None
     ) -> tuple[LightWorld, WorldResult]:
-        """Run the work to its end; RuntimeError if tasks are left."""
+        """Simulate the work to its end; RuntimeError if tasks are left."""
         world = LightWorld(sites, work, policy or self.make_policy(), seed=1, keep=True)
         return world, world.run()
 
@@ -103,7 +103,7 @@ class PolicyContract:
         assert isinstance(policy.describe(), str)
 
     def test_it_can_begin_in_the_middle(self) -> None:
-        """After a restart a new policy sees a state that it did not make."""
+        """After a restart, a new policy sees a state that it did not create."""
         world = LightWorld(SITES, bag(), self.make_policy(), seed=1)
         world.begin()
         world.go_on(left=30)

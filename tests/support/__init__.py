@@ -1,1 +1,1 @@
-"""Stand-ins and stages that several test folders use."""
+"""Fakes and test stages that several test folders use."""

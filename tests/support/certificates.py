@@ -1,4 +1,4 @@
-"""X.509 certificates that begin and end when a test wants them to."""
+"""Makes X.509 certificates with a given start and end of validity."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A disk in memory that knows what has been made durable and what has not, so that it can lose power at any moment.
+"""Simulates a disk in memory that can lose power at any moment.
 
-It keeps for each file what is certainly on it and the writes since, and the same for the directory. ``moment`` takes that down;
-``images`` tells all the ways in which a disk may look when the power comes back.
+For each file and for the directory it keeps the durable content and the writes since. ``moment`` captures both; ``images`` lists every
+state in which the disk may be found after a power cut.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pilotfish.store.disk import Buffer, Disk, FileIdentity
 
 PIECES = 8
 Image = tuple[tuple[str, bytes], ...]
-"""Names and contents, sorted: a disk as it is found."""
+"""Names and contents of all files, sorted: a disk as it is found."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A change of the directory: ``name`` now means this file, or nothing; a rename also takes away ``old``."""
+    """A change of the directory: ``name`` now refers to this file, or to none; a rename also removes ``old``."""
 
     name: str
     inode: int | None
@@ -67,14 +67,14 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """The disk between two calls: durable contents and what is still on its way."""
+    """The disk between two calls: durable contents and pending changes."""
 
     files: dict[int, tuple[bytes, tuple[Change, ...]]]
     entries: dict[str, int]
     pending: tuple[Entry, ...]
 
     def images(self) -> Iterator[tuple[str, Image]]:
-        """(mode, image) for each way to come out of a power cut now."""
+        """(mode, image) for each possible state after a power cut now."""
         for label, contents in self._contents():
             for entries in self._entries(label):
                 yield label, tuple(sorted((name, contents[inode]) for name, inode in entries.items()))
@@ -96,7 +96,7 @@ class Moment:
             if not busy:
                 yield mode, settled
             for inode in busy:
-                # Files on their way at the same time are varied one by one, the others being as they would be without the cut.
+                # Files with pending writes are varied one at a time; the others are as without the cut.
                 others = {other: applied(*self.files[other]) for other in busy if other != inode}
                 for content in how(*self.files[inode]):
                     yield mode, {**settled, **others, inode: content}
@@ -114,7 +114,7 @@ def lost(durable: bytes, pending: Sequence[Change]) -> Iterator[bytes]:
 
 
 def torn(durable: bytes, pending: Sequence[Change]) -> Iterator[bytes]:
-    """All but the last write arrived; of that, so many eighths."""
+    """All writes but the last arrived; of the last, the first n eighths."""
     *before, last = pending
     if isinstance(last, Truncation):
         yield applied(durable, before)
@@ -125,7 +125,7 @@ def torn(durable: bytes, pending: Sequence[Change]) -> Iterator[bytes]:
 
 
 def reordered(durable: bytes, pending: Sequence[Change]) -> Iterator[bytes]:
-    """One write is missing while later ones are there; one is there alone; and the same for eighths of a single write."""
+    """One write is missing while later ones are there; one is there alone; and the same for eighths of the last write."""
     for at, change in enumerate(pending):
         yield applied(durable, [*pending[:at], *pending[at + 1 :]])
         yield applied(durable, [change])
@@ -149,14 +149,14 @@ def zero_filled(durable: bytes, pending: Sequence[Change]) -> Iterator[bytes]:
 
 
 class PowerCut(BaseException):
-    """The machine stops here. No code of ours may catch it."""
+    """The machine stops here. Production code must not catch it."""
 
 
 Before = Callable[[str], None]
 
 
 class MemoryDisk(Disk):
-    """One directory in memory. ``before`` is called with the name of each call that changes something, and may raise."""
+    """One directory in memory. ``before`` is called with the name of each call that changes the disk, and may raise."""
 
     def __init__(self, image: Image = (), before: Before | None = None, capacity: int | None = None) -> None:
         self.before = before
@@ -184,7 +184,7 @@ class MemoryDisk(Disk):
         return Moment(files, dict(self.durable_entries), tuple(self.pending_entries))
 
     def image(self) -> Image:
-        """As another process sees it: nothing is lost when only the writer dies."""
+        """The disk as another process sees it: nothing is lost if only the writer dies."""
         return tuple(sorted((name, bytes(self.files[inode].content)) for name, inode in self.entries.items()))
 
     def used(self) -> int:
@@ -303,7 +303,7 @@ class MemoryDisk(Disk):
 
 
 class FailingCall:
-    """A ``before`` that lets one call fail, the n-th of those that change something; counts them all."""
+    """A ``before`` that counts the calls that change the disk and fails the n-th."""
 
     def __init__(self, at: int, error: int) -> None:
         self.at = at

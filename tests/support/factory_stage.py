@@ -1,4 +1,4 @@
-"""Sites, pilots and pasts for the tests of factories."""
+"""Makes sites, pilots and site histories for the tests of factories."""
 
 from __future__ import annotations
 

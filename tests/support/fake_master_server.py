@@ -1,4 +1,4 @@
-"""A master made of one thread and a dictionary, for tests of what speaks to masters: it answers tasks itself, and can die on demand.
+"""Serves clients as a master does, with one thread and a dictionary. It computes tasks itself and can die on demand.
 
 ``Book`` is its disk: a new FakeMaster on the same book is the old one restarted.
 """
@@ -24,13 +24,13 @@ from pilotfish.portable.wire.handshake import DIALLER, LISTENER, Claim, make_pro
 
 _PREFIX = struct.Struct("!II")
 NOTHING = struct.pack("!I4Q", 4, 0, 4, 0, 0) + b"\x80\x05N."
-"""What a Python task that returned None leaves."""
+"""Result payload of a Python task that returned None."""
 
 LATE_S = 30.0
 
 Worked = tuple[Failure | None, bytes]
 Work = Callable[[TaskSpec, bytes, bytes], Worked | None]
-"""Does a task from its spec, the spec's code and its payload; None leaves it running."""
+"""Computes a task from its spec, the spec's code and its payload; None leaves it running."""
 
 
 class RunRecord:
@@ -83,7 +83,7 @@ def do_nothing(spec: TaskSpec, code: bytes, payload: bytes) -> Worked | None:
 
 
 class FakeMaster:
-    """Serves until ``kill``. ``heard`` lists every message in the order of arrival."""
+    """Serves until ``kill``. ``heard`` lists all messages in the order of arrival."""
 
     def __init__(self, directory: Path, book: Book | None = None, work: Work = do_nothing) -> None:
         self.directory = directory
@@ -94,14 +94,14 @@ class FakeMaster:
         self.keep_messages = True
         self.answers: dict[str, Callable[[dict[str, Any]], Any]] = {}
         self.swallow: Callable[[Any], bool] = lambda message: False
-        """A message for which this is true is dropped unread, and the connection cut."""
+        """If true for a message, the message is dropped and the connection cut."""
         self.mute = False
-        """Written down, but nothing is said about it: the confirmation is lost."""
+        """Messages are recorded but not answered: the confirmation is lost."""
         self.began_first = False
         self.full = False
-        """The disk is full: no task is taken."""
+        """The disk is full: tasks are refused."""
         self.close_door_late = False
-        """When killed, close the connections first, and the listening socket once somebody waits at it."""
+        """When killed, close the connections first, and the listening socket once a client waits at it."""
         self._path, self._key = write_credentials(directory)
         self._path.unlink(missing_ok=True)
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -150,7 +150,7 @@ class FakeMaster:
             peer.sock.close()
         if self.close_door_late:
             select.select([self._listener], [], [], LATE_S)
-        # The name stays, as it does when a process is killed: it may be the successor's by now, as a client revives one when it is cut off.
+        # The socket file stays, as after a real kill. It may belong to the successor by now, because a disconnected client starts one.
         self._listener.close()
         os.close(self._stop_read)
         os.close(self._stop_write)
@@ -161,7 +161,7 @@ class FakeMaster:
         try:
             peer.sock.sendall(b"".join(wire.frame_message(message, parts or [])))
         except OSError:
-            pass  # the next read finds it closed
+            pass  # the next read finds the socket closed
 
     def _read(self, peer: _Peer) -> bool:
         try:

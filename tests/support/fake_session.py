@@ -1,4 +1,4 @@
-"""A master without processes: it answers as the real one does, and its tasks end at once."""
+"""Fakes a session with a master, without processes: it answers as the real one does, and its tasks end at once."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from pilotfish.portable.payload_format import PackedPayload, pack, unpack
 from pilotfish.store.pool_directory import pool_home
 
 MOST_ROWS = 10_000
-"""As many as the real one gives in one answer."""
+"""Maximum rows per answer, as at a real master."""
 END_STATES = {"done": DONE, "failed": FAILED, "cancelled": CANCELLED}
 
 
@@ -94,7 +94,7 @@ class FakeRun(RunUpload):
         return {state: sum(task.state == state for task in self.tasks) for state in TASK_STATES}
 
     def record(self) -> Run:
-        """The run as the real master keeps it, for the rules that the fake one shares with it."""
+        """The run as a real master keeps it, for rules that both share."""
         run = Run(self.number, self.uid, self.options, 0.0)
         run.specs = list(self.specs)
         for index, task in enumerate(self.tasks):
@@ -152,14 +152,14 @@ Outcome = tuple[int, bytes, dict[str, bytes]]
 
 
 def echo(argv: list[str]) -> Outcome:
-    """exit status, output and files of a command: ``false`` fails, everything else prints its arguments."""
+    """Exit status, output and files of a command: ``false`` fails, everything else prints its arguments."""
     if argv[0] == "false":
         return 1, b"", {}
     return 0, " ".join(argv[1:]).encode() + b"\n", {}
 
 
 class FakeMaster(PoolSession):
-    """``stuck`` tasks never start; ``reasons`` is what ``why`` says then. ``seen`` is what a site says of any pilot, ``ends`` how those
+    """``stuck``: tasks never start, and ``why`` answers ``reasons``. ``seen``: the status of any pilot at a site; ``ends``: how pilots
     ended that are gone."""
 
     def __init__(self, outcome: Callable[[list[str]], Outcome] = echo) -> None:
@@ -270,7 +270,7 @@ class FakeMaster(PoolSession):
         return self._find_run(run).row()
 
     def _find_run(self, wanted: int | str) -> FakeRun:
-        """By the rule of the real master."""
+        """Find a run by the rule of the real master."""
         state = State()
         state.runs.update((number, run.record()) for number, run in self.runs.items())
         return self.runs[find_run(state, wanted).id]

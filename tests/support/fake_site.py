@@ -1,4 +1,4 @@
-"""A batch system that is made up, the way to it, and a desk for a site controller. Answers can be lost, refused or garbled."""
+"""Fakes a batch system and the access to it, for tests of a site controller. Answers can be lost, refused or garbled."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from pilotfish.model.site import PilotSize, Site
 
 PERIOD_S = 0.02
 PATIENCE_S = 60.0
-"""A limit for hangs, never a measure."""
+"""Seconds until a test counts as hung; not a measure of speed."""
 ONE = PilotSize()
 SILENCE = UnclearAnswer("slurmctld does not answer")
 Kind = TypeVar("Kind")
@@ -50,7 +50,8 @@ class Job:
 
 
 class FakeSite:
-    """Backend and access in one. ``faults``: what the next commands of a kind come to, None being nothing; ``down`` holds for all."""
+    """Backend and site access in one. ``faults``: errors of the next commands by kind, None for success; ``down``: error of all
+    commands."""
 
     traits = UNKNOWN_TRAITS
 
@@ -63,23 +64,23 @@ class FakeSite:
         self.faults: dict[str, list[Exception | None]] = {}
         self.down: Exception | None = None
         self.lost_replies = 0
-        """So many submissions are taken, and nobody hears of it."""
+        """Number of next submissions that are accepted while the answer is lost."""
         self.garbled: dict[str, int] = {}
-        """So many answers to commands of this kind cannot be read by anybody."""
+        """By kind of command: number of next answers that are unreadable."""
         self.room: float = float("inf")
-        """So many jobs it takes; one order is taken as a whole or not at all."""
+        """Maximum jobs; a batch is accepted as a whole or not at all."""
         self.hears_cancel = True
         self.machines = 1
-        """So many have to be asked, each for jobs of its own."""
+        """Number of machines to query, each with jobs of its own."""
         self.places: list[str] = []
-        """The hosts that orders were to be put on."""
+        """Hosts of the submitted batches."""
         self.deaf: set[str] = set()
         """Hosts that do not answer."""
         self.open: asyncio.Event = asyncio.Event()
-        """While it is not set, submissions hang."""
+        """Submissions hang while this is not set."""
         self.open.set()
         self.quiet: asyncio.Event = asyncio.Event()
-        """While it is not set, last words cannot be read; so many are asked for."""
+        """Last lines of pilots cannot be read while this is not set; ``listening`` counts the requests."""
         self.quiet.set()
         self.listening = 0
         self.staged: list[str] = []
@@ -95,7 +96,7 @@ class FakeSite:
         return next(name for name, job in self.jobs.items() if (job.tag, job.number) == (tag, number))
 
     def show(self, *jobs: str, **sighting: Any) -> None:
-        """From now on, this is what it says of these, or of all."""
+        """Set the status of these jobs, or of all."""
         for name in jobs or list(self.jobs):
             self.jobs[name].sighting = JobStatus(**sighting)
 
@@ -224,7 +225,7 @@ def _read_sightings(answer: CommandOutput) -> dict[str, JobStatus]:
 
 
 class RunnerSite(FakeSite):
-    """Its commands are real, and go through a real runner: submissions are a script, all others do nothing."""
+    """A site whose commands go through a real runner: submissions run a script, all others do nothing."""
 
     def __init__(self, runner: CommandRunner, script: str) -> None:
         super().__init__()
@@ -237,7 +238,7 @@ class RunnerSite(FakeSite):
 
 
 class Desk:
-    """A controller of site ``pond``, what it told, and which pilots have joined."""
+    """A controller of site ``pond``, the inputs it reported, and the pilots that have joined."""
 
     def __init__(self, directory: Path, arrays: int = 1, **about: Any) -> None:
         self.directory = directory
@@ -249,7 +250,7 @@ class Desk:
         self.restart()
 
     def restart(self) -> None:
-        """The controller dies with all its tasks; another one knows only what is on disk."""
+        """Kill the controller with all its tasks. The new one knows only what is on disk."""
         for task in asyncio.all_tasks() - {asyncio.current_task()}:
             task.cancel()
         batches = BatchRegistry(self.directory / "orders")
@@ -290,14 +291,14 @@ class Desk:
             await asyncio.sleep(0.002)
 
     async def looked(self, times: int) -> None:
-        """Until it has asked so often again, and heard the answer to the last but one."""
+        """Wait for this number of further queries, and for the answer to the last but one."""
         before = len(self.site.times.get("query", []))
         await self.until(lambda: len(self.site.times.get("query", [])) >= before + times + 1)
 
 
 @contextmanager
 def hasty() -> Iterator[None]:
-    """What waits for seconds in life does so for a period here."""
+    """Shorten delays of seconds to one period."""
     with ExitStack() as stack:
         for module in (site_pilots, pilot_submission, pilot_monitor, site_controller):
             for name, value in {"RETRY_S": PERIOD_S, "GATHER_S": 0.005}.items():
@@ -311,7 +312,7 @@ def story(tell: Callable[[Desk], Coroutine[Any, Any, None]]) -> Callable[[Path],
 
 
 def story_at(**desk: Any) -> Callable[[Callable[[Desk], Coroutine[Any, Any, None]]], Callable[[Path], None]]:
-    """A test that is played on an event loop; at its end, nothing of the controller may be under way but what ``end`` would end."""
+    """Make a test that runs on an event loop. At its end, the controller may have no tasks left except those that ``end`` stops."""
 
     def wrap(tell: Callable[[Desk], Coroutine[Any, Any, None]]) -> Callable[[Path], None]:
         def test(tmp_path: Path) -> None:

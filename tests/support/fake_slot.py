@@ -1,4 +1,4 @@
-"""Does tasks in the fake master's own thread, as a slot would: enough to test what encodes them and what decodes their results."""
+"""Runs tasks in the fake master's thread, as a slot would: enough to test the encoders of tasks and the decoders of results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A sandbox among files of others, which are checked one by one before and after."""
+"""Makes a sandbox among other files, which are checked one by one before and after."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LONG_AGO_NS = 10**18
 
 
 class World:
-    """Files of others, a sandbox among them, an outbox and a content of the cache."""
+    """Files outside the sandbox, a sandbox among them, an outbox and a content of the cache."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -72,7 +72,7 @@ class World:
         return self.sandbox
 
     def start_again(self) -> None:
-        """Also if the sandbox was replaced."""
+        """Recreate the sandbox, even if it was replaced."""
         for place in (self.box, self.root / "box.aside"):
             if place.is_symlink():
                 place.unlink()

@@ -1,4 +1,4 @@
-"""A stage for tests of the core: one machine, a clock, made-up agents and clients, and a replay that is compared as it goes."""
+"""Drives one machine in tests of the core, with a clock, fake agents and clients, and a replay that is compared after every turn."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Kind = TypeVar("Kind", bound=m.Message)
 
 
 class Stage:
-    """Every turn is checked: the invariants of the state, and that its facts, through the journal's format, give the same state."""
+    """Checks every turn: the invariants of the state, and that its facts, encoded as in the journal, give the same state."""
 
     limits = LIMITS
 
@@ -40,7 +40,7 @@ class Stage:
         self.effects: list[e.Effect] = []
         self.links = 0
         self.held: dict[int, dict[int, int]] = {}
-        """Per link of an agent: task -> attempt, as the agent understood its assignments."""
+        """By agent link: task -> attempt, as the agent understood its assignments."""
         self.start(State())
 
     # --- the machine ----------------------------------------------------------------------------------------------------------------
@@ -65,7 +65,7 @@ class Stage:
         return self._take(self.machine.handle(inputs, self.now))
 
     def wait(self, seconds: float, quietly: bool = True) -> list[e.Effect]:
-        """Let time pass as a host would: a turn at every deadline. ``quietly`` False: agents beat in between."""
+        """Let time pass as a host would, with a turn at every deadline. ``quietly`` False: agents send heartbeats in between."""
         effects: list[e.Effect] = []
         until = self.now + seconds
         while self.machine.deadline is not None and self.machine.deadline <= until:
@@ -103,7 +103,7 @@ class Stage:
         return self.request("", kind, **arguments)
 
     def request(self, request: str, kind: str, **arguments: Any) -> Any:
-        """Ask under a name, by which a repetition is known."""
+        """Ask with a request id, by which a repetition is recognised."""
         self.tell(i.ClientMessage(CLIENT, m.Ask(1, kind, arguments, request)))
         problems = self.sent(m.Problem)
         if problems:
@@ -125,14 +125,14 @@ class Stage:
         self.tell(i.ClientMessage(CLIENT, m.Close(run)))
 
     def work(self, spec: TaskSpec | None = None, count: int = 1, **options: Any) -> list[Task]:
-        """A new run with tasks of one spec."""
+        """Submit a new run with tasks of one spec."""
         uid = f"run{self.machine.state.next_run}"
         return self.submit(self.open_run(uid, **options), spec or TaskSpec("python"), count)
 
     # --- agents ---------------------------------------------------------------------------------------------------------------------
 
     def join(self, worker: str, cores: float = 1.0, **offer: Any) -> int:
-        """An agent says hello with empty hands, or again with what it holds: the link it is on."""
+        """Connect an agent, with nothing or with ``holding``. Returns its link."""
         self.links += 1
         capacity = {"cores": cores, **offer.pop("capacity", {})}
         fields = {"tags": {}, "info": {}, "ends_in_s": None, "poll_s": 0.0, "holding": [], "pilot": "", **offer}
@@ -146,7 +146,7 @@ class Stage:
         self.tell(i.AgentMessage(link, m.Heartbeat([(task.id, self.held[link][task.id]) for task in tasks])))
 
     def finish(self, link: int, *tasks: Task, failure: Failure | None = None, wall_us: int = 1000) -> None:
-        """Results of what this agent holds; nothing named: of all of it."""
+        """Send results of these tasks; without any, of all tasks that the agent holds."""
         numbers = [task.id for task in tasks] or list(self.held.get(link, {}))
         items = [m.ResultItem(number, self.held[link].pop(number), failure, wall_us, wall_us, 1000, 1) for number in numbers]
         self.tell(i.AgentMessage(link, m.Results(0, items), [b"r"] * len(items)))

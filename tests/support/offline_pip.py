@@ -1,4 +1,4 @@
-"""``pip install FOLDER`` without a network: builds the wheel of a folder of modules and has the real pip install it.
+"""Emulates ``pip install FOLDER`` without a network: builds the wheel of a folder of modules and has the real pip install it.
 
 The build backend that the folder's ``pyproject.toml`` names cannot be fetched here. It would put the same into the wheel: the modules of
 the folder, and the entry points that the file declares.
@@ -17,7 +17,7 @@ from pathlib import Path
 
 
 def build_wheel(folder: Path, into: Path) -> Path:
-    """The wheel of all modules in ``folder``, with the name, version and entry points of its ``pyproject.toml``."""
+    """Build the wheel of all modules in ``folder``, with the name, version and entry points of its ``pyproject.toml``."""
     project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
     stem = f"{project['name'].replace('-', '_')}-{project['version']}"
     groups = project.get("entry-points", {})

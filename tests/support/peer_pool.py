@@ -1,6 +1,6 @@
-"""A pool on this machine with agents started by hand, each with a cache of its own, which do not see what the person submits.
+"""Runs a pool on this machine with agents started by hand. Each has its own cache and cannot see the submitted files.
 
-They are all of one site, the one of those that come by themselves, and can reach each other.
+All agents belong to one site, that of agents without a pilot, and can reach each other.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class PeerPool:
 
     @property
     def hidden(self) -> Path:
-        """What agents do not see."""
+        """Directory that agents cannot see."""
         return self.place / "hidden"
 
     def ask(self, kind: str, **arguments: Any) -> Any:
@@ -52,11 +52,11 @@ class PeerPool:
         return "127.0.0.1"
 
     def enter(self, name: str, *words: str) -> list[str]:
-        """The command that runs these words where this agent is to be."""
+        """Command that runs these words where this agent belongs."""
         return list(words)
 
     def start(self, *names: str, cores: int = 1, tags: dict[str, str] | None = None, options: Sequence[str] = (), pilot: str = "") -> None:
-        """All are there when this is over. Each has its name as a tag. ``pilot``: as if one had been sent that has all of them."""
+        """Start agents and wait until all have joined. Each has its name as a tag. ``pilot``: the pilot that they claim to belong to."""
         keyring = open_keyring(self.pool.directory)
         home = PoolDirectory(self.pool.directory)
         endpoint = {"kind": "tls", "host": self.master_address, "port": home.last_port(), "fingerprint": keyring.fingerprint}
@@ -85,14 +85,14 @@ class PeerPool:
         return self.home_of(name) / "cache"
 
     def has(self, name: str, digest: str) -> bool:
-        """Whether that agent has a content, whole."""
+        """Whether that agent has the whole content."""
         return Path(content_path(str(self.cache_of(name)), digest)).exists()
 
     def said_by(self, name: str) -> str:
         return (self.home_of(name) / "log").read_text()
 
     def address_of(self, name: str) -> tuple[str, int]:
-        """Where others of its site reach it."""
+        """Address at which its peers reach it."""
         host, port = self.contact_of(name)[1]
         return host, port
 
@@ -101,12 +101,12 @@ class PeerPool:
         return contact
 
     def process_of(self, name: str) -> int:
-        """The agent itself; its supervisor is another one."""
+        """Process id of the agent itself, not of its supervisor."""
         supervisor = self.agents[name].pid
         return next(pid for pid in processes.everybody() if processes.parent_of(pid) == supervisor)
 
     def kill(self, name: str) -> None:
-        """All of it, without a word."""
+        """Kill the agent and all its processes, without notice."""
         agent = self.agents.pop(name)
         processes.end(processes.with_descendants([agent.pid]))
         agent.wait()
@@ -116,7 +116,7 @@ class PeerPool:
         return int(json.loads(lock.read_text())["pid"])
 
     def kill_master(self) -> None:
-        """Without a word. Whoever asks next brings another one to life."""
+        """Kill the master without notice. The next client request starts another one."""
         processes.end([self.master_process()])
 
     # --- work -------------------------------------------------------------------------------------------------------------------------
@@ -125,7 +125,7 @@ class PeerPool:
         return pilotfish.Run(pool=self.pool)
 
     def write_input(self, name: str, size: int) -> Path:
-        """Bytes that nobody can guess or make smaller."""
+        """Write random bytes, which cannot be compressed."""
         path = self.hidden / name
         with path.open("wb") as file:
             for start in range(0, size, BLOCK):
@@ -133,11 +133,11 @@ class PeerPool:
         return path
 
     def got(self) -> dict[str, int]:
-        """How many contents came from where, as far as agents have told."""
+        """Number of contents by source, as reported by agents so far."""
         return {source: row["contents"] for source, row in self.ask("data")["got"].items()}
 
     def end(self) -> None:
-        stop_marker(self.pool.directory).touch()  # or some client that still watches would bring it back
+        stop_marker(self.pool.directory).touch()  # otherwise a client that still watches would restart the master
         self.ask("stop", now=True)
         left = self.pool.wait_until_gone(processes.PATIENCE_S)
         assert left == [], f"{left}\n{(self.pool.directory / 'master.log').read_text()[-2000:]}"
@@ -159,7 +159,7 @@ def peer_pool(home: Path, place: Path, **settings: Any) -> Iterator[PeerPool]:
 
 @contextmanager
 def without_agents(made: Opened) -> Iterator[Opened]:
-    """At first; those that are started meanwhile must have ended well by themselves."""
+    """A pool without agents at first. Agents started by the test must end by themselves with status 0."""
     made.hidden.mkdir(parents=True)
     made.ask("workers_set", local=0)
     try:

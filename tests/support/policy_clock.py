@@ -1,4 +1,4 @@
-"""A stage with agents that need exactly as long for their tasks as they are told: who gets how much of a pool, without a pool."""
+"""Simulates agents whose tasks take an exact time, to measure how a pool is shared without running one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.machine_stage import Stage
 
 
 class Clockwork(Stage):
-    """``lasts_s`` says how long a task takes; each agent starts what it has in the order in which it got it."""
+    """``lasts_s``: seconds that a task takes. Each agent starts its tasks in the order in which it got them."""
 
     def __init__(self, lasts_s: Callable[[Task], float] = lambda task: 0.05) -> None:
         self.lasts_s = lasts_s
@@ -24,11 +24,11 @@ class Clockwork(Stage):
         self.waiting: dict[int, deque[Task]] = {}
         self.ends: list[tuple[float, int, int, int]] = []
         self.used: dict[str, float] = {}
-        """Core-seconds of tasks that ended, by the share of their run."""
+        """Core-seconds of ended tasks, by the share of their run."""
         super().__init__()
 
     def _take(self, turn: Turn) -> list[e.Effect]:
-        """As on the other stage, but the whole state is not looked at each time: there are too many turns."""
+        """As in Stage, but without a check of the whole state: there are too many turns."""
         self.effects = turn.effects
         for effect in turn.effects:
             if isinstance(effect, e.Send) and isinstance(effect.message, m.Assign):
@@ -54,7 +54,7 @@ class Clockwork(Stage):
         return tasks[0].shape.run
 
     def go(self, seconds: float) -> None:
-        """Let the agents work."""
+        """Let the agents work for this time."""
         until = self.now + seconds
         while self.ends and self.ends[0][0] <= until:
             at, number, link, wall_us = heappop(self.ends)
@@ -70,7 +70,7 @@ class Clockwork(Stage):
         self.tell(*beats, after_s=0.0)
 
     def part(self, share: str) -> float:
-        """How much of all that was done was for this share."""
+        """This share's part of all core-seconds."""
         return self.used.get(share, 0.0) / sum(self.used.values())
 
     def forget_what_was_used(self) -> None:

@@ -1,4 +1,4 @@
-"""A stage on which nothing is given to anybody: what a policy would do is asked directly."""
+"""A stage that assigns no tasks: tests call the policy directly."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def digest(name: str) -> str:
 
 
 class Idle(Stage):
-    """Contents go by short names; a size is given for each where it is first needed."""
+    """A stage with contents by short names; tests give the size of each when a task first needs it."""
 
     def __init__(self) -> None:
         super().__init__(policy=Nothing())
         self.link: dict[str, int] = {}
         self.options: dict[str, Any] = {}
-        """Of runs to come."""
+        """Options of the next runs."""
 
     def enter(self, name: str, cores: float = 1.0, holds: Sequence[str] = (), **tags: str) -> Worker:
         self.link[name] = self.join(name, cores=cores, tags=tags)
@@ -53,7 +53,7 @@ class Idle(Stage):
             self.tell(i.AgentMessage(self.link[name], m.CacheReport([digest(one) for one in contents], [], True)))
 
     def need(self, *contents: dict[str, int], spec: TaskSpec | None = None) -> list[Task]:
-        """A run of tasks of one spec, each with what it needs: {name: bytes}."""
+        """Submit a run of tasks of one spec, each with its inputs: {name: bytes}."""
         run = self.open_run(f"run{self.machine.state.next_run}", **self.options)
         needed = {
             number: tuple(Content(digest(name), size, f"/inputs/{name}", 1, 1) for name, size in one.items())
@@ -66,7 +66,7 @@ class Idle(Stage):
         return self.machine.state.runs[run].tasks
 
     def outlook(self, sites: Sequence[tuple[Worker, list[Worker]]] = ()) -> PolicyView:
-        """As the machine makes it: whom somebody vouches for is not among those that are served directly."""
+        """The view as the machine makes it: workers of a site master are not among those that are served directly."""
         vouched = {worker.id for _, subjects in sites for worker in subjects}
         workers = [worker for worker in self.machine.state.workers.values() if worker.id not in vouched]
         return PolicyView(self.machine.state, self.now, 0.05, lambda worker: True, lambda able: (list(sites), workers))

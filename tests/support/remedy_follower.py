@@ -1,4 +1,4 @@
-"""A person who asks ``why``, types what it says, to the letter, and sees the work done."""
+"""Simulates a user who asks ``why`` and types the suggested commands literally, until the work is done."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Reason = dict[str, Any]
 
 
 class Obedient(Typist):
-    """Has a home directory of its own as well, where sites put their files."""
+    """A user whose home directory is also private, because sites put their files there."""
 
     def __init__(self, directory: Path, environment: dict[str, str] | None = None) -> None:
         super().__init__(directory)
@@ -33,11 +33,11 @@ class Obedient(Typist):
         return json.loads(self.do(*words, "--json"))
 
     def begin(self, *words: str) -> int:
-        """A run that is left alone; its number."""
+        """Start a detached run. Returns its number."""
         return int(self.do("run", "--detach", *words).split()[1].rstrip(":"))
 
     def hear_why(self, run: int, code: str, words: str = "") -> Reason:
-        """The reason of this kind, as soon as it is given; with these words in it."""
+        """Wait for a reason with this code and these words in its text."""
         answers: list[Any] = []
 
         def found() -> Reason | None:
@@ -51,7 +51,7 @@ class Obedient(Typist):
         return reason
 
     def obey(self, reason: Reason, filled_in: Mapping[str, str] | None = None) -> None:
-        """Type what is said, one after the other, with what only a person can know in the place of some words."""
+        """Type the commands of a reason in order, with placeholders replaced by ``filled_in``."""
         for command in reason["commands"]:
             if not command.startswith("ask for less"):
                 for word, value in (filled_in or {}).items():

@@ -1,4 +1,4 @@
-"""A master that does as it is told, for tests of real agents: it speaks the wire contract with msgspec and keeps what it hears."""
+"""A master controlled by the test, for tests of real agents: it implements the wire protocol with msgspec and records all messages."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ KEY_ID = "pilot:test"
 
 
 def make_certificate(directory: Path) -> tuple[Path, str]:
-    """A file with key and certificate, and the fingerprint."""
+    """Write key and certificate to a file. Returns its path and the fingerprint."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "fake master")])
     now = datetime.datetime.now(datetime.UTC)
@@ -52,7 +52,7 @@ def make_certificate(directory: Path) -> tuple[Path, str]:
 
 
 class Peer:
-    """One proved connection."""
+    """One authenticated connection."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
@@ -78,7 +78,7 @@ class Peer:
 
 
 class FakeMaster:
-    """Listens on TLS or a Unix socket. ``heard`` yields (message, body) of everything but the handshake."""
+    """Listens on TLS or a Unix socket. ``heard``: (message, body) of all messages except the handshake."""
 
     def __init__(self, directory: Path, kind: str = "tls", beat_s: float = 1.0, orphan_s: float = 60.0) -> None:
         self.directory = directory
@@ -179,17 +179,17 @@ class FakeMaster:
                 self.results[item.task, item.attempt] = (item, body[offset : offset + item.length])
                 offset += item.length
         if self.acknowledge:
-            with contextlib.suppress(OSError):  # an agent that leaves does not wait; its last messages are still to be read
+            with contextlib.suppress(OSError):  # an agent that leaves does not wait, but its last messages must still be read
                 peer.send(wire.Acked(message.first, message.first + len(message.items) - 1))
 
-    # --- what tests do with it ------------------------------------------------------------------------------------------------------
+    # --- methods for tests ----------------------------------------------------------------------------------------------------------
 
     @property
     def peer(self) -> Peer:
         return self.peers[-1]
 
     def wait_for(self, kind: type, patience_s: float = PATIENCE_S) -> Any:
-        """The next message of this kind; others are passed over."""
+        """The next message of this kind; others are skipped."""
         end = time.monotonic() + patience_s
         while True:
             message, _ = self.heard.get(timeout=max(0.0, end - time.monotonic()))
@@ -211,14 +211,14 @@ class FakeMaster:
             peer.close()
 
     def close(self) -> None:
-        # Closing alone would not wake the thread that accepts, and one more agent would be let in.
+        # Closing alone would not wake the accepting thread, and one more agent could connect.
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         self.hang_up()
 
 
-# --- specs and payloads as applications write them ----------------------------------------------------------------------------------
+# --- specs and payloads in the format of applications -------------------------------------------------------------------------------
 
 
 def parcel(*parts: Any) -> bytes:
@@ -237,7 +237,7 @@ def unparcel(payload: bytes) -> list[bytes]:
 
 
 class Client:
-    """Makes specs and tasks and gives them to the agent at once."""
+    """Makes specs and tasks and sends them to the agent at once."""
 
     def __init__(self, master: FakeMaster) -> None:
         self.master = master
@@ -252,7 +252,7 @@ class Client:
 
     def python(self, function: Any, kind: str = "python", **fields: Any) -> int:
         if not isinstance(function, str) and function.__module__.startswith("tests."):
-            # The agent cannot import our tests.
+            # The agent cannot import the tests.
             cloudpickle.register_pickle_by_value(sys.modules[function.__module__])
         code = function.encode() if isinstance(function, str) else cloudpickle.dumps(function)
         launch: dict[str, Any] = {"python": list(sys.version_info[:2]), "form": "pickle", "name": "f", "path": [], "cwd": None, "env": {}}
@@ -277,7 +277,7 @@ class Client:
         return self.start(spec, parcel(json.dumps(task).encode(), stdin, *files))[0]
 
     def value(self, task: int) -> Any:
-        """What a call returned; it must have ended well."""
+        """Return value of a call; fails if the call failed."""
         item, payload = self.master.wait_for_result(task)
         assert item.failure is None, item.failure
         parts = unparcel(payload)
@@ -289,7 +289,7 @@ class Client:
         return item.failure.cause, item.failure.blame, item.failure.message
 
     def outcome(self, task: int) -> dict[str, Any]:
-        """What an executable did."""
+        """Result of an executable."""
         item, payload = self.master.wait_for_result(task)
         parts = unparcel(payload)
         facts: dict[str, Any] = json.loads(parts[0])
@@ -319,16 +319,16 @@ class Agent:
         self.process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
 
     def leftovers(self) -> list[str]:
-        """What is left in its working directory but for the cache, which is for the next one."""
+        """Files left in its working directory, except the cache, which is kept for the next agent."""
         return [path.name for path in self.workdir.iterdir() if not path.name.startswith("pilotfish-cache-")]
 
     @property
     def pid(self) -> int:
-        """Of the agent proper, the supervisor's child."""
+        """Process id of the agent itself, the supervisor's child."""
         return children(self.process.pid)[0]
 
     def slots(self) -> list[int]:
-        """The slots proper: below the agent come the keepers, below each its slot."""
+        """Process ids of the slots. Children of the agent are keepers; each has a slot as its child."""
         return [slot for keeper in children(self.pid) for slot in children(keeper)]
 
     def wait(self, patience_s: float = PATIENCE_S) -> tuple[int, str]:
@@ -357,7 +357,7 @@ def alive(pid: int) -> bool:
 
 
 def eventually(condition: Callable[[], Any], what: str = "", patience_s: float = PATIENCE_S) -> Any:
-    """Wait for something that no descriptor tells of. A condition that takes long to evaluate is evaluated less often."""
+    """Poll a condition that no file descriptor signals. A slow condition is evaluated less often."""
     end = time.monotonic() + patience_s
     pause = threading.Event()
     while True:

@@ -1,4 +1,4 @@
-"""A site of peers in memory: a virtual clock, delayed messages, peers that join, leave or die silently, and partitions."""
+"""Simulates a site of peers in memory: a virtual clock, delayed messages, peers that join, leave or die silently, and partitions."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A site in memory for tests of SiteMatching: agents, ordered connections, and a clock that the test advances.
+"""Simulates a site in memory for tests of SiteMatching: agents, ordered connections, and a clock that the test advances.
 
-Each agent runs assigned tasks as far as its resources go and queues the rest, as a real one does. Messages to the master are kept in
+Each agent runs assigned tasks as far as its resources allow and queues the rest, as a real one does. Messages to the master are kept in
 ``sent``. Broadcasts reach all live agents; answers are combined when all of those have answered.
 """
 

@@ -1,6 +1,7 @@
-"""A private sshd for tests: on a free port of this machine, for one ordinary user with a home of its own, and gone at the end.
+"""Runs a private sshd for tests, on a free port of this machine, for one ordinary user with a temporary home.
 
-sshd runs as root if the tests do, else as who runs them. Nothing of the person's own ssh is touched: clients are given a configuration.
+sshd runs as root if the tests do, otherwise as the user of the tests. The user's own ssh files are not touched: clients get their own
+configuration.
 """
 
 from __future__ import annotations
@@ -62,7 +63,8 @@ Host *
 
 
 class Sshd:
-    """``config`` is for ``ssh -F``; for ``refused`` it has a wrong key, ``nowhere`` does not answer, nobody has seen ``unknown`` before."""
+    """``config`` is for ``ssh -F``. Hosts in it: ``refused`` has a wrong key, ``nowhere`` does not answer, ``unknown`` has no known host
+    key."""
 
     def __init__(self, directory: Path, user: str, more: str = "") -> None:
         self.directory = directory
@@ -101,7 +103,7 @@ class Sshd:
         return SshCommand("test", destination, self.sockets, str(self.config), alive_s=alive_s)
 
     def processes(self) -> list[int]:
-        """All that runs below it: for each connection one process with rights and one without, and what that started."""
+        """All descendants: for each connection a privileged and an unprivileged process, and what the latter started."""
         found, waiting = [], children(self.process.pid)
         while waiting:
             pid = waiting.pop()
@@ -114,7 +116,7 @@ class Sshd:
         return [pid for pid in self.processes() if {"relay", "--name"} <= set(words_of(pid))]
 
     def server_of(self, pid: int) -> int:
-        """The process of sshd that has the connection to which another belongs."""
+        """The sshd process of the connection that a process belongs to."""
         while words_of(pid)[:1] != ["sshd:"]:
             pid = parent(pid)
         return pid
@@ -128,7 +130,7 @@ class Sshd:
 
 
 def words_of(pid: int) -> list[str]:
-    """What it was started with; sshd writes something readable there."""
+    """Command line of a process. sshd overwrites its own with a readable text."""
     try:
         text = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
     except OSError:
@@ -141,7 +143,7 @@ def parent(pid: int) -> int:
 
 
 def ordinary_user() -> str:
-    """Who runs the tests, or a user without rights if that is root: made when there is none, and left for the next time."""
+    """The user of the tests, or an unprivileged user if that is root. It is created if missing, and kept for the next time."""
     if os.geteuid() != 0:
         return pwd.getpwuid(os.geteuid()).pw_name
     try:
@@ -149,14 +151,14 @@ def ordinary_user() -> str:
     except KeyError:
         words = ["useradd", "--system", "--no-create-home", "--home-dir", "/", "--shell", "/bin/bash", "--password", "*", USER]
         made = subprocess.run(words, capture_output=True, text=True)
-        # Another test may have been quicker.
+        # Another test may have created the user in the meantime.
         assert made.returncode in (0, 9), made.stderr
     return USER
 
 
 @contextlib.contextmanager
 def running_sshd(more: str = "") -> Iterator[Sshd]:
-    """Below a directory that every user can enter, which the one of pytest is not. ``more``: lines for its configuration."""
+    """Run an sshd in a directory that every user can enter, unlike pytest's. ``more``: additional lines of its configuration."""
     requirements.require("openssh")
     if os.geteuid() == 0:
         os.makedirs("/run/sshd", exist_ok=True)

@@ -1,4 +1,4 @@
-"""Both ends of transfer connections for tests: a real endpoint of a master with a transfer server, and a proxy that cuts."""
+"""Provides both ends of transfer connections for tests: a real endpoint of a master with a transfer server, and a proxy that cuts."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def hosts_are_those_of_the_first_attempt(patch: Patch) -> None:
 
 @bug
 def nodes_of_two_pilots_are_mixed(patch: Patch) -> None:
-    """Policy and checks accept workers of different pilots of one site."""
+    """The policy and the machine's validation accept workers of different pilots of one site."""
 
     def mixed(outlook: PolicyView, shape: TaskShape, busy: dict[str, None]) -> dict[str, list[Worker]]:
         sites: dict[str, list[Worker]] = {}

@@ -109,13 +109,14 @@ class NodeDisk:
 
 
 def _network(site: ScenarioSite) -> str:
-    """Returns the network of a site; nodes of one network reach each other. Guests share one without a name."""
+    """Returns the network of a site; nodes of one network reach each other. Guests share one without a name. Nodes on the master's
+    machine are reached through the master."""
     return "" if site.guest else site.name
 
 
 class ContentLibrary:
-    """The true places of contents. ``home``: the master's store; ``removed``: files that clients have changed since submission; disks of
-    nodes."""
+    """The true locations of contents. ``home``: the master's store; ``removed``: files that clients have changed since submission; disks
+    of nodes."""
 
     def __init__(self, world: FaultWorld) -> None:
         self.world = world

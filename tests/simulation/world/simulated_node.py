@@ -41,7 +41,7 @@ class SimulatedNode:
         self.blocked_to_master_until = 0.0
         self.blocked_to_peer_until = 0.0
         self.trouble_until = world.now if self.life else 0.0
-        """Time until which a fault other than the master's kept this agent from being heard."""
+        """Time until which a fault, other than one of the master, kept this agent's messages from arriving."""
         self.clog_next_s = 0.0
         """Seconds for which the next connection is clogged right after it was made."""
         self.link: SimulatedLink | None = None

@@ -1,1 +1,1 @@
-"""Reproductions of published experiments: `make experiments`."""
+"""Reproduces published experiments: `make experiments`."""

@@ -1,4 +1,4 @@
-"""Factories compared on hostile grids: ``python -m experiments.grid 200`` prints the figures of the documentation."""
+"""Compares factories on unreliable grids: ``python -m experiments.grid 200`` prints the figures of the documentation."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ MAKERS: dict[str, Maker] = {
 
 
 def try_grid(seed: int, name: str, draw: Draw = draw_grid, bag: TaskBag | None = None) -> GridFigures:
-    """The same sites and the same tasks for every factory."""
+    """Runs one factory. All factories get the same sites and tasks for one seed."""
     sites = draw(seed)
     return GridWorld(sites, MAKERS[name](random.Random(f"{name} {seed}"), sites), seed, bag).run()
 
@@ -65,7 +65,7 @@ FIGURES: dict[str, Callable[[GridFigures], float]] = {
 
 
 def gains(better: list[GridFigures], worse: list[GridFigures], figure: Callable[[GridFigures], float]) -> MeanAndDeviation:
-    """Seed by seed, how much larger the figure is for the second than for the first."""
+    """Returns how much larger the figure is for the second than for the first, seed by seed."""
     return MeanAndDeviation.of(figure(two) - figure(one) for one, two in zip(better, worse, strict=True))
 
 

@@ -1,4 +1,4 @@
-"""Sites of a hostile grid, drawn from a seed: good ones, busy ones, and all the ways in which the others are bad."""
+"""Draws good and bad sites from a seed."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ GOOD, BUSY, FLAKY, BLACK_HOLE, KILLER, DEAD, REFUSING, FLAPPING, RETURNING, LEAV
     "returning",
     "leaving",
 )
-"""Busy: long waits. Flaky: many agents do not start. Black hole: starts everything at once, and none of it comes up. Killer: the same, but
-the agents join before they die. Dead: takes pilots and never starts one. Refusing: does not take any, and takes its time to say so.
-Flapping: good and dead by turns. Returning: dead at first. Leaving: becomes a black hole."""
+"""Kinds of sites. Busy: long waits. Flaky: many agents do not start. Black hole: starts all pilots at once, but no agent joins. Killer:
+the same, but agents join before they die. Dead: accepts pilots and never starts one. Refusing: rejects pilots, slowly. Flapping:
+alternates between good and dead. Returning: dead at first. Leaving: becomes a black hole."""
 BAD = (FLAKY, BLACK_HOLE, KILLER, DEAD, REFUSING, FLAPPING, RETURNING, LEAVING)
 
 
@@ -29,15 +29,15 @@ class GridSite:
     kind: str
     slots: int
     wait_s: float
-    """The mean; waits are spread widely around it."""
+    """Mean queue wait; waits vary widely around it."""
     bad_start: float
     submit_s: float
     speed: float
     changes_at: tuple[float, ...] = ()
-    """When it turns from one nature into the other, and back."""
+    """Times at which the site changes its behaviour, and back."""
 
     def nature(self, now: float) -> str:
-        """What it is at this moment."""
+        """Returns the kind of behaviour at this time."""
         turned = sum(1 for moment in self.changes_at if now >= moment) % 2
         if self.kind == FLAPPING:
             return DEAD if turned else GOOD
@@ -64,7 +64,7 @@ def draw_site(name: str, kind: str, dice: random.Random) -> GridSite:
 
 
 def draw_grid(seed: int, count: int = 12) -> list[GridSite]:
-    """Three sites to work at, two of them good and one busy; all others are bad, each in its own way."""
+    """Draws a grid with two good sites and a busy one; all others are bad."""
     dice = random.Random(f"grid {seed}")
     kinds = [GOOD, GOOD, BUSY, *(dice.choice(BAD) for _ in range(count - 3))]
     dice.shuffle(kinds)
@@ -72,7 +72,7 @@ def draw_grid(seed: int, count: int = 12) -> list[GridSite]:
 
 
 def draw_uneven_grid(seed: int, count: int = 12) -> list[GridSite]:
-    """All sites are good, but some are ten times as fast as others."""
+    """Draws a grid of good sites, some ten times as fast as others."""
     dice = random.Random(f"uneven grid {seed}")
     sites = [draw_site(f"site{number}", GOOD, dice) for number in range(1, count + 1)]
     return [replace(site, speed=0.3 * 10 ** dice.random()) for site in sites]

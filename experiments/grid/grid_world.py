@@ -1,4 +1,4 @@
-"""A light grid without agents: sites, pilots, a bag of tasks and a virtual clock, driving the very factory objects that run live."""
+"""Simulates a grid without agents: sites, pilots, a bag of tasks and a clock. It drives the same factory objects as a live pool."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from pilotfish.model.site import BOOTSTRAP, DIED, REFUSED, PilotSize, Site
 
 LATEST_S = 48 * 3600.0
 TICK_S = 30.0
-"""News are gathered so long before the factory is asked: queues are not looked at more often either."""
+"""Seconds between calls of the factory. A live pool polls queues no more often."""
 RETRY_S = 60.0
 MOST_SIZES = 60
 
@@ -43,24 +43,24 @@ class TaskBag:
     tasks: int = 240
     mean_s: float = 600.0
     walltime_s: float = 2 * 3600.0
-    """Of a pilot."""
+    """Walltime of a pilot."""
 
 
 @dataclass(slots=True)
 class GridFigures:
     makespan_s: float = LATEST_S
     pool: float = 0.0
-    """Workers on average, for as long as tasks waited."""
+    """Mean number of workers while tasks waited."""
     first_worker_s: float = LATEST_S
     submissions: int = 0
     wasted: int = 0
-    """Pilots that never finished a task."""
+    """Pilots that finished no task."""
     most_queued: int = 0
 
 
 @dataclass(slots=True)
 class PilotLife:
-    """What the grid knows of a pilot."""
+    """State of a pilot in the grid."""
 
     pilot: Pilot
     site: GridSite
@@ -136,14 +136,14 @@ class GridWorld:
         self.now = at
 
     def restart(self, make: Callable[[], Factory]) -> None:
-        """The master dies and comes back: a new factory hears again what is still known of each site."""
+        """Restarts the master: a new factory receives the recorded events of all sites again."""
         self.factory = make()
         events = [event for place in self.places.values() for event in place.history]
         for event in sorted(events, key=lambda event: event.at):
             self.factory.hear(event)
         self._look_soon()
 
-    # --- what the factory sees and wants ----------------------------------------------------------------------------------------------
+    # --- factory ----------------------------------------------------------------------------------------------------------------------
 
     def _tell(self, pilot: Pilot, kind: str, seconds: float = 0.0, cause: str = "") -> None:
         event = SiteEvent(self.now, pilot.site, kind, pilot.id, seconds, cause)
@@ -253,7 +253,7 @@ class GridWorld:
         self._work(body)
 
     def _work(self, body: PilotLife) -> None:
-        """Take the next task that would end before the pilot does; go when there is none."""
+        """Takes the next task that ends before the pilot's walltime; leaves if there is none."""
         for position, task in enumerate(self.waiting):
             seconds = task / body.site.speed
             if self.now + seconds < body.ends_at:

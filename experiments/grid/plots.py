@@ -1,4 +1,5 @@
-"""The picture and the tables of docs/explanation/factories.md: ``python -m experiments.grid.plots 200``. The same each time."""
+"""Draws the chart and prints the tables of docs/explanation/factories.md: ``python -m experiments.grid.plots 200``. Output is
+reproducible."""
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ def show_table(title: str, results: dict[str, list[GridFigures]]) -> None:
 
 
 def show_gains(results: dict[str, list[GridFigures]]) -> None:
-    """Seed by seed against choice at random."""
+    """Prints gains over random choice, seed by seed."""
     naive = results["at random"]
     for name in SHOWN[2:]:
         for title, figure in FIGURES.items():
@@ -65,7 +66,7 @@ def height_of(row: int) -> float:
 
 
 def draw_panel(left: float, title: str, spreads: list[MeanAndDeviation]) -> list[str]:
-    """A dot for the mean, a thick line for twice its error to both sides, a thin one for the spread of the grids."""
+    """Draws a dot for the mean, a thick line for twice its standard error, and a thin line for the standard deviation over grids."""
     low = min(spread.mean - spread.deviation for spread in spreads)
     high = max(spread.mean + spread.deviation for spread in spreads)
 

@@ -1,6 +1,6 @@
-"""Central and distributed matching compared: ``python -m experiments.overlay --pilots 100 --tasks 300`` prints the figures.
+"""Compares central and distributed matching: ``python -m experiments.overlay --pilots 100 --tasks 300`` prints the figures.
 
-The pool's master, the agents' machines and the members of the sites are those that run live; time, network, jobs and files are simulated.
+The master, the agent machines and the site members are the real ones; time, network, jobs and files are simulated.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ BEATS = "beat"
 
 @dataclass(slots=True, frozen=True)
 class OverlayFigures:
-    """One workflow, run once. Seconds; ``requests``: messages from agents to the pool's master, by kind, per task."""
+    """Figures of one run of a workflow. Times are in seconds; ``requests``: messages from agents to the master per task, by kind."""
 
     architecture: str
     workflow: str
@@ -33,26 +33,26 @@ class OverlayFigures:
     seed: int
     requests: dict[str, float]
     delay_s: float
-    """From the end of a job to the begin of the next in the same slot, while others were ready."""
+    """Mean time from the end of a job to the start of the next in the same slot, while other jobs were ready."""
     delay_deviation_s: float
     matching_s: float
-    """Of that, until the agent knew its next job; the rest is for its files."""
+    """Part of that time until the agent knew its next job; the rest is staging."""
     matching_most_s: float
     turnaround_s: float
     own_reads: float
-    """Shares of all reads: out of the agent's own cache, and of a peer's."""
+    """Fractions of all reads: from the agent's own cache, and from a peer's."""
     peer_reads: float
     busy: float
-    """How much of the time the pool's master was at work; ``site_busy``: the busiest master of a site."""
+    """Fraction of time in which the master was busy; ``site_busy``: the same of the busiest site master."""
     site_busy: float
     queue: int
-    """The most that ever waited for the pool's master."""
+    """Maximum messages in the master's queue."""
     events: int
     cpu_s: float
 
     @property
     def requests_per_task(self) -> float:
-        """Beats are not counted."""
+        """Requests per task without heartbeats."""
         return sum(count for kind, count in self.requests.items() if kind != BEATS)
 
     @property
@@ -105,7 +105,7 @@ FIGURES: dict[str, tuple[Callable[[OverlayFigures], float], str]] = {
 
 
 def by_row(results: Iterable[OverlayFigures]) -> dict[tuple[int, int, str], list[OverlayFigures]]:
-    """A row for each size and architecture."""
+    """Groups results by size and architecture."""
     rows: dict[tuple[int, int, str], list[OverlayFigures]] = {}
     for one in results:
         rows.setdefault((one.pilots, one.tasks, one.architecture), []).append(one)
@@ -113,7 +113,7 @@ def by_row(results: Iterable[OverlayFigures]) -> dict[tuple[int, int, str], list
 
 
 def table(results: Iterable[OverlayFigures]) -> str:
-    """The spread is that of the runs."""
+    """Formats the figures as a table. Deviations are those between runs."""
     lines = ["| pilots, tasks | architecture | runs | " + " | ".join(FIGURES) + " |", "|---" * (len(FIGURES) + 3) + "|"]
     for (pilots, tasks, architecture), runs in by_row(results).items():
         cells = []
@@ -125,7 +125,7 @@ def table(results: Iterable[OverlayFigures]) -> str:
 
 
 def kinds(results: Iterable[OverlayFigures]) -> str:
-    """Requests per task by kind."""
+    """Formats requests per task by kind."""
     known = list(results)
     names = sorted({kind for one in known for kind in one.requests}, key=lambda kind: (kind == BEATS, kind))
     lines = ["| pilots, tasks | architecture | " + " | ".join(names) + " |", "|---" * (len(names) + 2) + "|"]
@@ -136,7 +136,7 @@ def kinds(results: Iterable[OverlayFigures]) -> str:
 
 
 class ProgressLine:
-    """A line for people who wait, on standard error."""
+    """Shows progress in one line on standard error."""
 
     def __init__(self, plan: OverlayRun) -> None:
         self._plan = plan

@@ -1,4 +1,4 @@
-"""The person's side of the overlay's experiment: jobs that make a file each, then jobs that read those files, submitted as these appear."""
+"""Submits the two-step workflow. Jobs of the first step make one file each; jobs of the second step are submitted as these files appear."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from experiments.overlay.overlay_world import OverlayWorld
 
 SPREAD = 0.3
-"""Of the logarithms of run times."""
+"""Standard deviation of the logarithms of run times."""
 
 Job = tuple[str, tuple[str, ...]]
-"""The site where its files are, and the files."""
+"""The site where a job's files are, and the files."""
 
 
 def file_of(task: int) -> str:
@@ -27,7 +27,8 @@ def file_of(task: int) -> str:
 
 
 class OverlayClient:
-    """``ready``: jobs that were submitted and have not begun, by the site where their files are; empty: those that may run anywhere."""
+    """The client of the experiment. ``ready``: submitted jobs that have not started, by the site of their files; empty: jobs without
+    files, which may run at any site."""
 
     def __init__(self, world: OverlayWorld) -> None:
         self.world = world
@@ -44,16 +45,16 @@ class OverlayClient:
         self._sites: dict[int, str] = {}
         self._first_left = self.first_jobs
         self._files: dict[str, list[str]] = {site: [] for site in SITES}
-        """Made, and not yet given to a job."""
+        """Files that no job reads yet."""
 
     def seconds(self, job: int) -> float:
         return self._seconds[job]
 
     def site_of(self, job: int) -> str:
-        """Where its files are; empty for a job of the first step, which has none."""
+        """Returns the site of a job's files; empty for a job of the first step, which has none."""
         return "" if job < self.first_jobs else self._sites[job]
 
-    # --- what it does -----------------------------------------------------------------------------------------------------------------
+    # --- protocol ---------------------------------------------------------------------------------------------------------------------
 
     def connect(self) -> None:
         self._say(m.Open("overlay", RunOptions(name="overlay")), [])

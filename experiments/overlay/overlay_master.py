@@ -1,6 +1,7 @@
-"""The master of the overlay's experiment: the real machine behind a queue, as slow as it was measured to be.
+"""Runs the real machine behind a queue, as slow as it was measured to be.
 
-It takes all that has come as one turn, as the live one does, and until that turn is over nothing else; what it answers leaves at its end.
+Like the live master it handles all waiting messages as one turn, and nothing else until that turn ends. Its answers leave at the end of
+the turn.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ NEVER = float("inf")
 
 
 class TwoSiteFleet:
-    """So many pilots of one core, half of them at each site, asked for once."""
+    """Requests single-core pilots once, half of them at each site."""
 
     def __init__(self, pilots: int) -> None:
         self._sites = [SITES[number % len(SITES)] for number in range(pilots)]
@@ -55,12 +56,12 @@ class OverlayMaster:
         settings = PoolSettings(matching="distributed" if plan.architecture == DISTRIBUTED else "central")
         self.machine = Machine(State(), Dispatcher(LocalityMatcher()), TwoSiteFleet(plan.pilots), settings)
         self.requests: Counter[str] = Counter()
-        """What agents have sent, by kind."""
+        """Messages received from agents, by kind."""
         self.busy_s = 0.0
         self.most_waiting = 0
         self._inbox: list[tuple[int, Any]] = []
         self._beats_only = True
-        """What waits in the inbox, if anything does."""
+        """True if the inbox holds nothing but heartbeats."""
         self._stopwatch = ThreadClock()
         self._busy = False
         self._wake_at = NEVER
@@ -69,7 +70,7 @@ class OverlayMaster:
         self._busy = True
         self._finish(self.machine.start(self.world.now), 0.0)
 
-    # --- what comes in ----------------------------------------------------------------------------------------------------------------
+    # --- input ------------------------------------------------------------------------------------------------------------------------
 
     def heard_agent(self, link: int, kind: str, frame: Frame) -> None:
         self.requests[kind] += 1
@@ -156,7 +157,7 @@ def _read(link: int, item: Any) -> i.Input:
 
 
 def _write(effect: e.Effect) -> tuple[int, Any]:
-    """(link, what goes over it); what is for the sites has no link."""
+    """Encodes an effect. Returns the link and the data; effects for sites have no link."""
     if isinstance(effect, e.Send) and effect.link == CLIENT_LINK:
         return CLIENT_LINK, (effect.message, [bytes(payload) for payload in effect.payloads])  # type: ignore[arg-type]
     if isinstance(effect, e.Send):

@@ -1,4 +1,4 @@
-"""A pilot of the overlay's experiment: the real agent machine and the real member of the site, one slot, a cache, a network card."""
+"""Runs the real agent machine and site member, with one slot, a cache and a network card."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 NEVER = float("inf")
 MATCHING = ("room", "gathered")
-"""Messages upon which a site's master may have to match."""
+"""Messages after which a site master may have to match tasks."""
 
 
 class SlotIdle:
-    """When the last job of a slot ended, and whether others were ready then."""
+    """End of the last job of a slot, and whether other jobs were ready then."""
 
     __slots__ = ("at", "given_at", "others_ready")
 
@@ -49,15 +49,16 @@ class OverlayNode:
         self.member: SiteMember | None = None
         self.cache: dict[str, int] = {}
         self.delays: list[tuple[float, float]] = []
-        """From the end of a job to the begin of the next; and of that, until the next was known here. While others were ready."""
+        """Seconds from the end of a job to the start of the next, and the part until the next job was known here. Only while other jobs
+        were ready."""
         self.reads_here = self.reads_of_peers = self.reads_of_storage = 0
         self.member_s = 0.0
-        """How long the member has worked."""
+        """Seconds of work of the site member."""
         self.peer_messages = 0
         self._free_at = 0.0
-        """When its network card has sent what it was asked for."""
+        """Time at which the network card has sent everything queued."""
         self._said_at = 0.0
-        """When the member has worked off what it was told."""
+        """Time at which the site member has handled everything received."""
         self._ended: SlotIdle | None = None
         self._queries: dict[int, tuple[str, int]] = {}
         self._machine_at = self._member_at = NEVER
@@ -160,10 +161,10 @@ class OverlayNode:
             self._read_storage(digest, size)
 
     def _cancel_fetch(self, digest: str) -> None:
-        """It comes nevertheless, and is in the cache then."""
+        """The transfer continues; the file is cached when it arrives."""
 
     def _cancel_upload(self, number: int) -> None:
-        """It is stored nevertheless."""
+        """The upload continues; the file is stored."""
 
     def _holders(self, query: int, contacts: list[Contact]) -> None:
         digest, size = self._queries.pop(query)
@@ -189,7 +190,7 @@ class OverlayNode:
         self.machine.fetched(digest, self.world.now)
         self.turn()
 
-    # --- the member of the site -------------------------------------------------------------------------------------------------------
+    # --- site member ------------------------------------------------------------------------------------------------------------------
 
     def _introduce(self, header: list[Any], body: Any) -> None:
         now = self.world.now
@@ -231,7 +232,7 @@ class OverlayNode:
         self._member_turn(measured)
 
     def _member_turn(self, measured: bool = False) -> None:
-        """``measured``: a site's master decides, and others wait for it."""
+        """Runs one turn of the site member. ``measured``: a site master decides and others wait for it, so its time counts."""
         member, world = self.member, self.world
         assert member is not None
         now = world.now

@@ -1,4 +1,4 @@
-"""What the overlay's experiment compares, and in which surroundings: three architectures, three workflows, a site's network and storage."""
+"""Defines architectures, workflows and networks: what the overlay experiment compares."""
 
 from __future__ import annotations
 
@@ -9,49 +9,49 @@ from pilotfish.agent.peers.peer import SHIPPED
 
 NO_TABLE, CENTRAL, DISTRIBUTED = "no table", "central", "distributed"
 ARCHITECTURES = (NO_TABLE, CENTRAL, DISTRIBUTED)
-"""Only the pool's master knows who holds what, and an agent reads its own cache or the site's storage; agents find files with their peers;
-and they match as well."""
+"""The three architectures. No table: only the master knows the holders of files; an agent reads its own cache or the site's storage.
+Central: agents also find files at peers. Distributed: agents also match tasks."""
 
 SERIAL, SPLITTING, MERGING = "serial", "splitting", "merging"
 WORKFLOWS = {SERIAL: (1, 1), SPLITTING: (1, 2), MERGING: (2, 1)}
-"""Files that a job of the second step reads, jobs that read a file."""
+"""Files that a job of the second step reads, and jobs that read each file."""
 
 SITES = ("north", "south")
 SIZES = ((100, 300), (500, 1500), (1500, 5000), (1500, 10000))
-"""Pilots and tasks."""
+"""Numbers of pilots and tasks."""
 
 
 @dataclass(slots=True, frozen=True)
 class OverlaySettings:
-    """Seconds, bytes, bytes per second."""
+    """Parameters of sites and network, in seconds, bytes and bytes per second."""
 
     lan_s: float = 0.0002
     wan_s: float = 0.020
     client_s: float = 0.0001
-    """Between the client and the master, which are on one machine."""
+    """Latency between client and master, which are on one machine."""
     task_s: float = 198.0
     start_s: float = 0.02
-    """From the agent's decision to the first instruction of the job."""
+    """Seconds from the agent's decision to the first instruction of the job."""
     join_s: float = 20.0
-    """The pilots start within this."""
+    """Seconds within which all pilots start."""
     settle_s: float = 40.0
-    """Then the workflow begins."""
+    """Seconds from the end of ``join_s`` to the start of the workflow."""
     file_bytes: int = 200_000_000
     disk_rate: float = 500e6
     peer_rate: float = 125e6
-    """Of a worker's network card: 1 Gbit/s."""
+    """Rate of a worker's network card: 1 Gbit/s."""
     storage_rate: float = 500e6
-    """Of a site's storage, for all that read at the same time."""
+    """Rate of a site's storage, shared by all readers."""
     storage_stream_rate: float = 50e6
-    """For one of them."""
+    """Maximum rate of one reader."""
     master_factor: float = 3.0
-    """The master takes so many times what its machine was measured to take: for sockets, encryption and the journal."""
+    """Factor on the measured time of the master's machine, for sockets, encryption and the journal."""
     member_factor: float = 3.0
-    """The same for the part of an agent that speaks with its peers."""
+    """The same factor for the site member of an agent."""
     sync_s: float = 0.002
-    """To make facts durable, once per turn."""
+    """Seconds to make facts durable, once per turn."""
     message_s: float = 0.0
-    """If it is set, each message costs the master this, and nothing is measured: then a run can be repeated exactly."""
+    """If set, each message costs the master these seconds and nothing is measured; runs are then exactly reproducible."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -64,7 +64,7 @@ class OverlayRun:
     surroundings: OverlaySettings = OverlaySettings()
     tuning: OverlayTuning = SHIPPED
     through_json: bool = False
-    """What peers tell each other goes through JSON, as it does live; it takes longer."""
+    """Passes messages between peers through JSON, as in a live pool. This is slower."""
 
     @property
     def has_table(self) -> bool:

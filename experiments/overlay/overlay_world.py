@@ -1,4 +1,4 @@
-"""A heap, a clock, two sites and a client with a workflow of two steps: what the overlay's experiment happens in."""
+"""Simulates two sites and a two-step workflow: event heap, clock, sites and client."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FIRST_LINK = 10
 
 
 class SiteStorage:
-    """A site's storage. All that read share its rate; one stream gets no more than so much of it."""
+    """A site's storage. All readers share its rate; one reader is limited to ``stream_rate``."""
 
     def __init__(self, rate: float, stream_rate: float) -> None:
         self._rate = rate
@@ -43,11 +43,11 @@ class OverlayWorld:
         self.storages = {site: SiteStorage(self.around.storage_rate, self.around.storage_stream_rate) for site in SITES}
         self.links: dict[int, OverlayNode] = {}
         self.nodes: dict[int, OverlayNode] = {}
-        """By their ids as peers."""
+        """Nodes by peer id."""
         self.idle = 0
-        """Slots that have nothing to run."""
+        """Number of slots without a job."""
         self.stopwatch = ThreadClock()
-        """For masters of sites."""
+        """Measures site masters."""
         self.master = OverlayMaster(self)
         self.client = OverlayClient(self)
         self._progress = progress
@@ -69,7 +69,7 @@ class OverlayWorld:
         self.client.connect()
         self.at(self.around.join_s + self.around.settle_s, self.client.begin)
         heap = self._heap
-        gc.disable()  # its pauses would be taken for the master's
+        gc.disable()  # pauses of the collector would count as the master's time
         try:
             while not self.over:
                 self.now, _, act, arguments = heappop(heap)

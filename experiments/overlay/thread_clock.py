@@ -1,7 +1,7 @@
-"""How long real code takes on this machine, in the time of its thread, so that others on the machine do not count.
+"""Measures CPU time of a thread, so that other processes on the machine do not count.
 
-Asking for that time may itself take longer than what is measured: it is taken off; and of what is short and happens often, only some are
-measured.
+Reading the clock may take longer than the measured code. The cost of reading is therefore subtracted, and of short, frequent calls only a
+sample is measured.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ class ThreadClock:
         return max(0.0, thread_time() - self._began - self._asking_s)
 
     def is_due(self) -> bool:
-        """Whether this one of the many short ones is to be measured."""
+        """Returns whether to measure this one of many short calls."""
         self._seen += 1
         return self._seen % ONE_IN == 1
 
     def usual(self, seconds: float | None = None) -> float:
-        """What a short one takes on average; ``seconds``: one was measured."""
+        """Returns the mean seconds of a short call. ``seconds``: a new measurement."""
         if seconds is not None:
             measured = self._seen // ONE_IN
             self._usual_s += (seconds - self._usual_s) / (measured + 1)

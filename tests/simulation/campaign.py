@@ -1,4 +1,4 @@
-"""Runs many seeds on all cores and adds up what happened."""
+"""Runs many seeds on all cores and sums up the results."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Campaign:
             self.failures.append(outcome)
 
     def complaint(self) -> str:
-        """For people: which seeds failed, why, and how to see it again."""
+        """Lists failed seeds, their failures, and how to replay them."""
         lines = [f"{len(self.failures)} of {self.seeds} seeds failed."]
         for outcome in self.failures[:10]:
             lines.append(f"seed {outcome.seed}: {outcome.failure}")
@@ -50,7 +50,7 @@ def run_parcel(seeds: list[int]) -> list[SeedOutcome]:
 
 
 def run_campaign(seeds: Iterable[int], enough_faults: int) -> Campaign:
-    """Take seeds until so many faults were injected, or until something is wrong."""
+    """Runs seeds until enough faults were injected, or until a seed fails."""
     campaign = Campaign()
     parcels = _parcels(seeds)
     cores = os.cpu_count() or 1

@@ -1,6 +1,6 @@
-"""Bugs to be found: each is a mutation of the core, of the agent's machine or of the order of writing, put in by the tests.
+"""Plants bugs: mutations of the core, of the agent machine, or of the order of writes.
 
-A simulation that does not find these would not find the real ones either. Each entry says what is broken, in the words of a bug report.
+A simulation that does not find these would not find real bugs either. Each entry describes the bug as a bug report would.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ def bug(plant: Callable[[Patch], None]) -> Callable[[Patch], None]:
     return plant
 
 
-# --- the master and its agents ------------------------------------------------------------------------------------------------------
+# --- master and agents --------------------------------------------------------------------------------------------------------------
 
 
 @bug
 def results_are_not_fenced(patch: Patch) -> None:
-    """Any result for a task that is not final is taken, whichever attempt and worker it comes from."""
+    """A result of any attempt and worker is accepted for an unfinished task."""
 
     def accept(master: Machine, link: int, worker: Worker, message: m.Results, payloads: list[Any]) -> None:
         good = [pair for pair in zip(message.items, payloads, strict=True) if pair[0].failure is None]
@@ -70,7 +70,7 @@ def results_are_not_fenced(patch: Patch) -> None:
 
 @bug
 def lost_assignments_stay_leased(patch: Patch) -> None:
-    """An assignment that never reached the worker is not given back when the agent says hello."""
+    """An assignment that never reached the worker is not returned when the agent sends hello."""
     reconcile = agent_messages._reconcile
 
     def pretend(master: Machine, link: int, worker: Worker, holding: list[tuple[int, int, int]]) -> None:
@@ -83,7 +83,7 @@ def lost_assignments_stay_leased(patch: Patch) -> None:
 
 @bug
 def running_work_is_not_adopted(patch: Patch) -> None:
-    """After a reconnection what the agent runs is killed and given out again."""
+    """After a reconnection the running attempts of the agent are killed and assigned again."""
     reconcile = agent_messages._reconcile
 
     def disown(master: Machine, link: int, worker: Worker, holding: list[tuple[int, int, int]]) -> None:
@@ -102,7 +102,7 @@ def running_work_is_not_adopted(patch: Patch) -> None:
 
 @bug
 def what_nobody_wants_is_not_killed(patch: Patch) -> None:
-    """An agent that comes back goes on with attempts that were given to others."""
+    """A reconnected agent continues attempts that were reassigned to other workers."""
     reconcile = agent_messages._reconcile
 
     def tolerate(master: Machine, link: int, worker: Worker, holding: list[tuple[int, int, int]]) -> None:
@@ -117,7 +117,7 @@ def what_nobody_wants_is_not_killed(patch: Patch) -> None:
 
 @bug
 def a_late_hello_is_believed(patch: Patch) -> None:
-    """A hello that was stuck in an abandoned connection replaces the newer one."""
+    """A delayed hello from an abandoned connection replaces the newer one."""
     hello = agent_messages._hello
 
     def believe(master: Machine, link: int, message: m.Hello) -> None:
@@ -131,7 +131,7 @@ def a_late_hello_is_believed(patch: Patch) -> None:
 
 @bug
 def a_recall_is_forgotten(patch: Patch) -> None:
-    """Tasks that wait at a worker which does not get on are noted as recalled, but the worker is never told."""
+    """Tasks at a worker without progress are recorded as recalled, but the worker is not informed."""
 
     def forget(master: Machine, recall: Any) -> None:
         tasks = [task for task in recall.tasks if task.worker is recall.worker and task.state == 2]
@@ -143,11 +143,11 @@ def a_recall_is_forgotten(patch: Patch) -> None:
 
 @bug
 def failures_are_acknowledged_and_dropped(patch: Patch) -> None:
-    """The result of an attempt that failed is acknowledged, and nothing is done about it."""
+    """The result of a failed attempt is acknowledged and then ignored."""
     patch.setattr(agent_messages, "_failed", lambda *_: None)
 
 
-# --- losing workers -----------------------------------------------------------------------------------------------------------------
+# --- lost workers -------------------------------------------------------------------------------------------------------------------
 
 
 @bug
@@ -165,13 +165,13 @@ def the_tasks_of_a_lost_worker_are_forgotten(patch: Patch) -> None:
 
 @bug
 def the_masters_own_sleep_is_not_forgiven(patch: Patch) -> None:
-    """A master that slept takes its own silence for that of its workers."""
+    """A master that slept mistakes its own silence for that of its workers."""
     patch.setattr(leases, "extend_all", lambda master: None)
 
 
 @bug
 def a_full_run_meets_a_dying_worker(patch: Patch) -> None:
-    """When the death of a worker ends a run that had its fill of failures, the other tasks of that worker fail once more."""
+    """If the death of a worker makes a run exceed its maximum failures, the other tasks of that worker fail once more."""
 
     def lose(master: Machine, worker: Worker, reason: str, *, died: bool) -> None:
         started = list(worker.active)
@@ -186,13 +186,13 @@ def a_full_run_meets_a_dying_worker(patch: Patch) -> None:
 
 @bug
 def an_orderly_leave_is_taken_for_a_death(patch: Patch) -> None:
-    """Walltime and draining are charged to the tasks."""
+    """Tasks are charged for walltime ends and draining."""
     patch.setattr(leases, "leave", lambda master, worker, reason, *_: leases.lose_worker(master, worker, reason, died=True))
 
 
 @bug
 def a_cancelled_pilot_is_forgotten_over_a_restart(patch: Patch) -> None:
-    """A pilot that was to be ended when the master died is adopted, and nobody ends it."""
+    """A pilot whose cancellation was pending when the master died is adopted and never cancelled."""
     start = Machine.start
 
     def adopt_only(self: Machine, now: float) -> Turn:
@@ -223,7 +223,7 @@ def retries_have_no_end(patch: Patch) -> None:
 
 @bug
 def suspects_run_beside_others(patch: Patch) -> None:
-    """A task that may be poison is placed wherever there is room."""
+    """A suspected poison task is placed at any worker with free resources."""
 
     def place(outlook: Any, workers: list[Worker], proposals: list[Any]) -> list[Worker]:
         for task in outlook.state.suspects:
@@ -238,7 +238,7 @@ def suspects_run_beside_others(patch: Patch) -> None:
 
 @bug
 def poison_is_convicted_by_company(patch: Patch) -> None:
-    """Three deaths convict, whoever else was there."""
+    """Three deaths convict a task, even if other tasks ran on the worker."""
     judge_death = retry_rules.judge_death
 
     def rash(state: Any, worker: Worker, task: Task, reason: str, died: bool) -> f.AttemptFailed:
@@ -254,7 +254,7 @@ def poison_is_convicted_by_company(patch: Patch) -> None:
 
 @bug
 def a_swift_poison_costs_nothing(patch: Patch) -> None:
-    """Only tasks that were seen running are charged with the loss of a worker."""
+    """Only tasks that were reported running are charged with the loss of a worker."""
 
     def lose(master: Machine, worker: Worker, reason: str, *, died: bool) -> None:
         held = [*worker.active, *worker.ahead]
@@ -269,7 +269,7 @@ def a_swift_poison_costs_nothing(patch: Patch) -> None:
 
 @bug
 def an_end_that_nobody_saw_counts_as_a_death(patch: Patch) -> None:
-    """A pilot that ended while no master watched makes suspects of its tasks."""
+    """A pilot that ended while no master watched makes its tasks suspects."""
     gone = machine._HEAR[i.PilotGone]
 
     def assume(master: Machine, item: i.PilotGone) -> None:
@@ -280,7 +280,7 @@ def an_end_that_nobody_saw_counts_as_a_death(patch: Patch) -> None:
 
 @bug
 def a_suspect_that_fits_nowhere_holds_up_the_others(patch: Patch) -> None:
-    """Suspects are placed strictly in order, and a worker is kept free even if the first of them can never run there."""
+    """Suspects are placed strictly in order, and a worker is reserved even if the first suspect can never run there."""
 
     def place(outlook: Any, workers: list[Worker], proposals: list[Any]) -> list[Worker]:
         suspects = [task for task in outlook.state.suspects if not task.shape.run.paused]
@@ -319,7 +319,7 @@ def a_repeated_submission_counts_twice(patch: Patch) -> None:
 
 @bug
 def a_watcher_starts_from_the_beginning(patch: Patch) -> None:
-    """The cursor of a client that comes back is ignored."""
+    """The cursor of a reconnected client is ignored."""
 
     def rewind(master: Machine, link: int, message: m.Watch, payloads: list[Any]) -> None:
         master.audience.links[link][message.run] = Subscription(0, message.payloads)
@@ -347,13 +347,13 @@ def cancelled_tasks_run_on(patch: Patch) -> None:
 
 @bug
 def a_look_at_the_output_is_never_answered(patch: Patch) -> None:
-    """Whoever asks for the output of a task waits for ever if its worker dies before it answers."""
+    """A request for the output of a task is never answered if its worker dies first."""
     patch.setitem(machine._EXPIRE, "peek", lambda *_: None)
 
 
 @bug
 def a_second_run_shares_code_that_is_given_up_with_the_first(patch: Patch) -> None:
-    """Trying failed tasks again does not keep what they need."""
+    """A rerun does not keep the payloads that its tasks need."""
     rerun = pool_commands.COMMANDS["rerun"]
 
     def careless(master: Machine, arguments: dict[str, Any]) -> Any:
@@ -366,7 +366,7 @@ def a_second_run_shares_code_that_is_given_up_with_the_first(patch: Patch) -> No
 
 @bug
 def the_next_turn_lies_in_the_past(patch: Patch) -> None:
-    """The policy asks to look again at a moment that is over, and the host turns without end."""
+    """The policy asks for a turn at a past time, and the host loops without end."""
 
     def hasty(self: dispatcher.Dispatcher, outlook: Any) -> float | None:
         held_up = [worker for worker in outlook.workers if worker.ahead]
@@ -414,7 +414,7 @@ def dependencies_are_ignored(patch: Patch) -> None:
 
 @bug
 def a_decision_is_not_journaled(patch: Patch) -> None:
-    """The state changes without a fact: recalls are known to the live master only."""
+    """The state changes without a fact: only the live master knows of started tasks."""
 
     def record(self: Machine, fact: f.Fact) -> None:
         apply.apply(self.state, fact, self.now)
@@ -426,7 +426,7 @@ def a_decision_is_not_journaled(patch: Patch) -> None:
 
 @bug
 def a_snapshot_leaves_something_out(patch: Patch) -> None:
-    """The failures in a row of a worker do not survive a compaction."""
+    """Consecutive failures of a worker do not survive a compaction."""
     restore = state_snapshot._RESTORE["worker"]
 
     def forgetful(state: Any, row: Any) -> None:
@@ -463,7 +463,7 @@ def the_agent_forgets_results_when_it_reconnects(patch: Patch) -> None:
 
 @bug
 def the_agent_keeps_its_results_to_itself(patch: Patch) -> None:
-    """Finished work is not announced with the hello, so that the master gives it out again."""
+    """Finished attempts are missing in the hello, so the master assigns them again."""
     patch.setattr(agent_results.PendingResults, "holding", lambda self: [])
 
 
@@ -486,13 +486,13 @@ def the_agent_does_not_hear_kill(patch: Patch) -> None:
 
 @bug
 def the_agent_never_gives_up_a_silent_master(patch: Patch) -> None:
-    """A connection that is silently gone is waited for until the worker is lost."""
+    """The agent waits for a silently lost connection until the worker counts as lost."""
     patch.setattr(reconnect, "SILENT_HEARTBEATS", 1_000_000)
 
 
 @bug
 def the_agent_spins(patch: Patch) -> None:
-    """It asks to be called again at once, without end, while tasks wait behind a long one."""
+    """The agent requests a turn at once, without end, while tasks wait behind a long one."""
     next_deadline = agent_machine.AgentMachine._next_deadline
 
     def impatient(self: agent_machine.AgentMachine) -> float:

@@ -1,4 +1,4 @@
-"""Bugs about second attempts of tasks to be found, like those of ``planted.py``."""
+"""Plants bugs in speculative copies, like ``planted.py``."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def the_room_of_who_lost_is_not_freed(patch: Patch) -> None:
 
 @bug
 def the_number_of_a_copy_is_used_again(patch: Patch) -> None:
-    """Two workers run an attempt of the same number."""
+    """Two workers run an attempt with the same number."""
     goes_on = speculative_copies.goes_on
 
     def forgetful(state: State, worker: Worker, task: Task, at: float) -> bool:
@@ -53,19 +53,19 @@ def the_number_of_a_copy_is_used_again(patch: Patch) -> None:
 
 @bug
 def a_new_master_does_not_know_of_copies(patch: Patch) -> None:
-    """The snapshot has them, and they are not read."""
+    """Copies are in the snapshot but not restored."""
     patch.setitem(state_snapshot._RESTORE, "twins", lambda state, rows: None)
 
 
 @bug
 def a_failed_copy_ends_its_task(patch: Patch) -> None:
-    """The verdict does not spare the one that goes on."""
+    """A failed copy fails the task although the other attempt continues."""
     patch.setattr(retry_rules, "_spared", lambda fact: fact)
 
 
 @bug
 def with_one_worker_the_other_attempt_is_lost(patch: Patch) -> None:
-    """The task is queued again although it still runs elsewhere."""
+    """The task is queued again although it still runs at another worker."""
     goes_on = speculative_copies.goes_on
 
     def hasty(state: State, worker: Worker, task: Task, at: float) -> bool:

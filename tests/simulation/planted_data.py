@@ -1,4 +1,4 @@
-"""Bugs about contents to be found, like those of ``planted.py``."""
+"""Plants bugs in contents, like ``planted.py``."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = ["PLANTED"]
 
 @bug
 def contents_stay_wanted_for_ever(patch: Patch) -> None:
-    """What an attempt needed is not released when the attempt is handed back or killed before it began."""
+    """Contents are not released when their attempt is returned or killed before it started."""
     release_contents = AttemptQueue._release_contents
 
     def forgetful(self: AttemptQueue, attempt: Attempt) -> None:
@@ -41,7 +41,7 @@ def contents_stay_wanted_for_ever(patch: Patch) -> None:
 
 @bug
 def contents_are_released_when_their_task_begins(patch: Patch) -> None:
-    """The cache may throw out what a running task still reads."""
+    """The cache may evict contents that a running task still reads."""
     assign = AttemptQueue._assign
 
     def careless(self: AttemptQueue, slot: Any, attempt: Attempt) -> None:
@@ -54,7 +54,7 @@ def contents_are_released_when_their_task_begins(patch: Patch) -> None:
 
 @bug
 def an_attempt_begins_with_one_content_missing(patch: Patch) -> None:
-    """It is queued when the first of its contents is there."""
+    """An attempt is queued when the first of its contents is present."""
 
     def hasty(self: InputStaging, digest: str, now: float) -> list[Attempt]:
         self._seen[digest] = now
@@ -65,7 +65,7 @@ def an_attempt_begins_with_one_content_missing(patch: Patch) -> None:
 
 @bug
 def what_was_evicted_is_believed_to_be_here(patch: Patch) -> None:
-    """An eviction is told to the master, but the agent itself goes on as if the content had been seen just now."""
+    """An eviction is reported to the master, but the agent itself still counts the content as present."""
     changed = InputStaging.changed
 
     def stubborn(self: InputStaging, gained: Any, lost: Any) -> None:
@@ -78,7 +78,7 @@ def what_was_evicted_is_believed_to_be_here(patch: Patch) -> None:
 
 @bug
 def what_was_made_is_not_held(patch: Patch) -> None:
-    """A content that a task made is not among those that a reconnected agent says it has."""
+    """A reconnected agent does not report contents that its tasks made."""
     original = InputStaging.finish_upload
 
     def finish_upload(self: InputStaging, number: int, failure: Any, payload: Any, made: list[Any]) -> Any:
@@ -92,13 +92,13 @@ def what_was_made_is_not_held(patch: Patch) -> None:
 
 @bug
 def files_that_are_put_away_are_forgotten_by_a_hello(patch: Patch) -> None:
-    """An attempt whose files are on their way home is not among what a reconnected agent says it holds."""
+    """A reconnected agent does not report attempts whose outputs are being uploaded."""
     patch.setattr(InputStaging, "holding", lambda self: [])
 
 
 @bug
 def an_agent_leaves_while_it_puts_files_away(patch: Patch) -> None:
-    """A drained agent goes although the files of its last task are still on their way."""
+    """A drained agent leaves before the outputs of its last task are uploaded."""
     make = InputStaging.__init__
 
     class Unnoticed(dict[int, Any]):
@@ -122,7 +122,7 @@ def a_full_disk_is_charged_to_the_task(patch: Patch) -> None:
 
 @bug
 def a_full_disk_gets_the_next_task(patch: Patch) -> None:
-    """The task goes elsewhere, and others still come to that worker."""
+    """The task goes to another worker, but this worker still gets tasks."""
 
     def keep(self: agent_machine.AgentMachine, attempt: Attempt, item: Any, now: float) -> None:
         if not attempt.forgotten:
@@ -141,7 +141,7 @@ def a_full_disk_gets_the_next_task(patch: Patch) -> None:
 
 @bug
 def holders_are_forgotten_when_a_worker_comes_back(patch: Patch) -> None:
-    """What it says that it has counts only the first time."""
+    """A worker's cache report counts only the first time."""
     reconcile = agent_messages._reconcile
 
     def forget(master: Machine, link: int, worker: Worker, holding: list[tuple[int, int, int]]) -> None:
@@ -170,7 +170,7 @@ def what_is_lost_is_still_believed_to_be_held(patch: Patch) -> None:
 
 @bug
 def made_contents_are_not_journaled(patch: Patch) -> None:
-    """The live master knows what a task has made; one that reads the journal does not."""
+    """The live master knows the outputs of a task; a master that reads the journal does not."""
 
     def record(self: Machine, fact: f.Fact) -> None:
         original(self, fact)
@@ -183,7 +183,7 @@ def made_contents_are_not_journaled(patch: Patch) -> None:
 
 @bug
 def contents_outlive_their_runs(patch: Patch) -> None:
-    """What only a forgotten run needed stays known."""
+    """Contents of a forgotten run stay known."""
 
     def keep(state: State, run: Any) -> None:
         for digest in run.contents:
@@ -192,12 +192,12 @@ def contents_outlive_their_runs(patch: Patch) -> None:
     patch.setattr(replicas, "run_gone", keep)
 
 
-# --- files that tasks leave for others ----------------------------------------------------------------------------------------------
+# --- intermediate files -------------------------------------------------------------------------------------------------------------
 
 
 @bug
 def promised_files_are_not_fetched(patch: Patch) -> None:
-    """The task is told of them, and its worker does not know that it needs them."""
+    """The task gets the names of future files, but its worker does not fetch them."""
     patch.setattr(intermediate_files, "receive", lambda state, task: None)
 
 
@@ -216,6 +216,6 @@ def what_tasks_left_for_others_is_not_in_a_snapshot(patch: Patch) -> None:
 
 @bug
 def only_the_first_attempt_gets_what_was_promised(patch: Patch) -> None:
-    """Whoever tries again finds an empty directory."""
+    """A retry finds an empty directory."""
     inputs_of = intermediate_files.inputs_of
     patch.setattr(intermediate_files, "inputs_of", lambda task: inputs_of(task) if task.attempt < 2 else [])

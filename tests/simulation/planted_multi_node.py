@@ -1,4 +1,4 @@
-"""Bugs about tasks of several nodes to be found, like those of ``planted.py``."""
+"""Plants bugs in multi-node tasks, like ``planted.py``."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["PLANTED"]
 
 @bug
 def the_room_of_those_beside_is_not_freed(patch: Patch) -> None:
-    """When an attempt is over, only the worker that was told has its room back."""
+    """After an attempt, only its first worker gets its resources back."""
 
     def careless(state: State, task: Task, at: float) -> None:
         for worker in state.gangs.pop(task, ())[:1]:
@@ -32,19 +32,19 @@ def the_room_of_those_beside_is_not_freed(patch: Patch) -> None:
 
 @bug
 def a_task_goes_on_with_a_node_less(patch: Patch) -> None:
-    """The worker that was told to start it does not hear that another one is gone."""
+    """The first worker is not informed that another one is lost."""
     patch.setattr(assignment, "stop_beside", lambda *_: None)
 
 
 @bug
 def a_new_master_does_not_know_who_is_beside(patch: Patch) -> None:
-    """The snapshot has it, and it is not read."""
+    """Multi-node assignments are in the snapshot but not restored."""
     patch.setitem(state_snapshot._RESTORE, "gangs", lambda state, rows: None)
 
 
 @bug
 def hosts_are_those_of_the_first_attempt(patch: Patch) -> None:
-    """A worker that knows the spec is not told anew which nodes the attempt has."""
+    """A worker that knows the spec is not told the nodes of a new attempt."""
     with_hosts = multi_node.with_hosts
 
     def forgetful(state: State, task: Task) -> dict[str, Any] | None:
@@ -55,7 +55,7 @@ def hosts_are_those_of_the_first_attempt(patch: Patch) -> None:
 
 @bug
 def nodes_of_two_pilots_are_mixed(patch: Patch) -> None:
-    """Neither the policy nor the law minds where workers are from, if they are of one site."""
+    """The policy and the machine's validation accept workers of different pilots of one site."""
 
     def mixed(outlook: PolicyView, shape: TaskShape, busy: dict[str, None]) -> dict[str, list[Worker]]:
         sites: dict[str, list[Worker]] = {}
@@ -70,7 +70,7 @@ def nodes_of_two_pilots_are_mixed(patch: Patch) -> None:
 
 @bug
 def a_task_pays_for_the_node_that_it_lost(patch: Patch) -> None:
-    """It fails because a part of it is gone, and is charged for that."""
+    """A task that fails because it lost a node is charged for the failure."""
 
     def unjust(master: Machine, task: Task, failure: Failure) -> Failure:
         return failure

@@ -1,4 +1,4 @@
-"""Many thousands of faults, and nothing lost. ``pytest tests/simulation --seed N`` replays one seed."""
+"""Tests that nothing is lost in many thousands of faults. ``pytest tests/simulation --seed N`` replays one seed."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from tests.simulation.world.seed_run import try_seed
 
 ENOUGH_FAULTS = 100_000
 FIXED_SEEDS = 600
-"""The same ones each time, and then fresh ones: what was good stays good, and each run looks where nobody has looked before."""
+"""Seeds that are the same in each campaign, to detect regressions. New seeds follow, to cover new cases."""
 SAMPLED_SEEDS = 60
-"""``make test`` runs these, ``make campaign`` all."""
+"""Number of seeds of ``make test``; ``make campaign`` runs all."""
 SEEDS_PER_SAMPLE = 15
 LEAST_SAMPLED_FAULTS = 500
-"""Fifteen seeds inject about 1500."""
+"""Minimum faults of a sample; fifteen seeds inject about 1500."""
 MOST_INNOCENTS_CONVICTED = 1.5 / 100
-"""Of all tasks, in worlds where a worker dies every second or so: three real deaths, the last one alone, look like poison.
-Some hundreds of seeds have between 0.6 and 1.1 of a hundred."""
+"""Maximum fraction of tasks wrongly convicted as poison, in worlds where a worker dies about every second. Three real deaths, the last
+one alone, look like poison. Some hundreds of seeds give 0.6 to 1.1 %."""
 LEAST_COVERED = 5
-"""The rarest pairs of fault and state come up 10 to 40 times, but not evenly: a few worlds have most of them."""
+"""Minimum count of each pair of fault and state. The rarest pairs occur 10 to 40 times, but unevenly: most are in a few worlds."""
 LEAST_COVERED_TRANSFERS = 2
-"""Only some worlds have contents, and these are under way for a moment."""
+"""The same for transfers. Only some worlds have contents, and transfers are short."""
 LEAST_GANGS = 1000
-"""A third of all worlds has tasks of several nodes. Some hundreds of seeds have about four that ended, and one that lost a node, for each
-seed."""
+"""Minimum finished multi-node tasks. A third of all worlds has them. Some hundreds of seeds give, per seed, about four that finished and
+one that lost a node."""
 STATES_AT_WORKERS = ("idle", "assigned", "running", "ahead", "finished")
 STATES_OF_TASKS = ("waiting", "ready", "assigned", "running", "done", "failed", "cancelled")
 
@@ -95,8 +95,8 @@ NEVER_TOGETHER: tuple[tuple[str, str], ...] = (
     *itertools.product(("input-changed",), TRANSFERS),
     ("endless-hang", "stowed"),
 )
-"""A node that fails everything at once hardly ever has anything waiting there, and makes nothing. A person's file is not at any node. And a
-result is acknowledged so soon that hardly any agent hangs for good just then."""
+"""Pairs that hardly ever occur. A black hole has almost no waiting tasks and makes no outputs. A client's file is not at any node. A
+result is acknowledged so soon that hardly any agent hangs for ever before."""
 
 
 def test_the_same_seed_tells_the_same_story_in_any_process() -> None:

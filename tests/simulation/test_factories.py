@@ -1,4 +1,4 @@
-"""Factories on hostile grids: who learns is ahead of who does not, nobody breaks a limit, nobody is stuck."""
+"""Tests factories on unreliable grids: learning pays, limits hold, and no run is stuck."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ NAIVE, LEARNING = ("by turns", "at random"), ("heuristic", "swift")
 
 
 AHEAD = {"makespan, min": -4.0, "workers held": 0.4, "wasted": -3.0}
-"""By so much at least, on average: less time, more workers, fewer pilots for nothing. About half of what was measured."""
+"""Minimum mean gains: less time, more workers, fewer wasted pilots. About half of the measured gains."""
 LATER_AT_MOST_S = 40.0
-"""When the first worker is there is no merit of theirs: nobody knows anything yet, and the heuristic one sends fewer pilots at first."""
+"""Maximum delay of the first worker. Learning cannot help there yet, and the heuristic factory submits fewer pilots at first."""
 
 
 @pytest.mark.campaign
@@ -51,7 +51,7 @@ def test_the_same_seed_gives_the_same_figures() -> None:
 
 
 class Watched:
-    """A factory whose every proposal is checked against what it saw."""
+    """Checks each proposal of a factory against the view that it got."""
 
     def __init__(self, inner: Factory) -> None:
         self.inner = inner
@@ -94,7 +94,7 @@ def test_no_factory_ever_breaks_a_limit(name: str) -> None:
 
 @pytest.mark.parametrize("name", MAKERS)
 def test_a_master_that_dies_every_few_minutes_costs_little(name: str) -> None:
-    """A new factory hears the latest events again, and goes on."""
+    """A new factory receives the latest events again and continues."""
     steady, shaken = [], []
     for seed in range(12):
         sites = draw_grid(seed)
@@ -120,7 +120,7 @@ def test_one_good_site_among_dead_ones_is_found(name: str) -> None:
 @pytest.mark.parametrize("name", MAKERS)
 @pytest.mark.parametrize("kind", BAD)
 def test_where_all_sites_are_bad_nobody_is_flooded(name: str, kind: str) -> None:
-    """Three hours of work and nowhere to do it well. The limits of these sites alone would let some ten thousand pilots through."""
+    """Simulates three hours of work without a usable site. The limits of these sites alone would allow about ten thousand pilots."""
     dice = random.Random(f"all {kind}")
     sites = [draw_site(f"site{number}", kind, dice) for number in range(6)]
     grid = GridWorld(sites, MAKERS[name](random.Random(1), sites), 1)
@@ -129,7 +129,7 @@ def test_where_all_sites_are_bad_nobody_is_flooded(name: str, kind: str) -> None
 
 
 def test_the_hybrid_prefers_fast_sites() -> None:
-    """Where all sites work, speed is what is left to choose by."""
+    """If all sites work, they differ only in speed."""
     measured = compare(range(60), ("heuristic", "hybrid"), draw_uneven_grid)
     gain = gains(measured["hybrid"], measured["heuristic"], FIGURES["makespan, min"])
     assert gain.mean > 0, gain

@@ -1,4 +1,4 @@
-"""The light world: hosts, links and disks do what they say, and what decides in it is what decides live."""
+"""Tests the light world: its hosts, links and disks, and that the real machine decides."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_the_same_seed_gives_the_same_play() -> None:
 
 
 def test_a_plan_beats_self_scheduling_where_large_files_are_shared_and_ties_where_they_are_everywhere() -> None:
-    """The published experiment at a third of its size."""
+    """Repeats the published experiment at a third of its size."""
 
     def seconds(scenario: str, policy: str) -> float:
         work = sweep(1, unit_s=1.5, tasks=402)

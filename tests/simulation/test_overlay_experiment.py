@@ -1,4 +1,4 @@
-"""The overlay's experiment at a small size: what the documentation claims of large ones must hold here, and a run must be repeatable."""
+"""Tests the overlay experiment at a small size: claims of the documentation hold, and runs are reproducible."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from experiments.overlay.overlay_settings import (
     OverlaySettings,
 )
 
-pytestmark = pytest.mark.xdist_group("overlay experiment")  # one fixture serves all of them
+pytestmark = pytest.mark.xdist_group("overlay experiment")  # all tests use one fixture
 
 EXACT = OverlaySettings(message_s=0.0002)
 PILOTS, TASKS = 16, 80

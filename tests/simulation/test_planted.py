@@ -1,4 +1,4 @@
-"""The simulation must be able to find bugs: each of these is put in on purpose and has to be found within 300 seeds."""
+"""Tests that the simulation finds bugs: each planted bug must be found within 300 seeds."""
 
 from __future__ import annotations
 

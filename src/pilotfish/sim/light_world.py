@@ -1,6 +1,7 @@
-"""A light world for the real machine: hosts that take as long as their tasks say, links that are shared, and a clock that jumps.
+"""Drives the real machine with simulated hosts, links and clock.
 
-What decides is what decides live: the master's machine with its policy. There are no agents and no faults; a million tasks run in a minute.
+Decisions are made by the same code as in a live pool: the master's machine with its policy. There are no agents and no faults; a million
+tasks run in a minute.
 """
 
 from __future__ import annotations
@@ -32,17 +33,17 @@ CLIENT_LINK = 1
 FIRST_LINK = 10
 LATEST_S = float("inf")
 TURN_S = 0.005
-"""What comes within so short a time is dealt with in one turn, as by a live master."""
+"""Seconds for which inputs are collected into one turn, as by a live master."""
 MOST_LOOKS = 500
 MEASURE_S, MEASURE_PART = 2.0, 0.01
-"""So often a master looks how quick its links are, while something is under way; and after long, when such a part more has gone by."""
+"""Seconds between bandwidth measurements of a busy link. During long transfers the interval grows to this fraction of the elapsed time."""
 SETTINGS = PoolSettings(beat_s=3600.0, lease_s=1e9, linger_s=1e9)
-"""Hosts neither die nor fall silent, so that nobody has to say that it lives."""
+"""Hosts neither die nor fall silent, so heartbeats and leases are not needed."""
 
 
 @dataclass(slots=True)
 class TaskInterval:
-    """One task at one host: when it was given to it, when it began, when it ended."""
+    """One task at one host: times of assignment, start and end."""
 
     task: int
     place: str
@@ -57,13 +58,13 @@ class WorldResult:
     makespan_s: float = 0.0
     turns: int = 0
     sent: dict[str, float] = field(default_factory=dict)
-    """Bytes over the link of each place."""
+    """Bytes sent over the link of each site."""
     stints: list[TaskInterval] = field(default_factory=list)
-    """Only if they were asked for."""
+    """Recorded only on request."""
 
 
 class AllPilotsAtOnce:
-    """A pilot of one node for each host, asked for once."""
+    """Requests one single-node pilot per host, once."""
 
     def __init__(self, places: Sequence[SimulatedSite]) -> None:
         self._places = places
@@ -85,7 +86,7 @@ class AllPilotsAtOnce:
 
 class LightWorld:
     beat_s = 0.0
-    """So often hosts say what has begun; 0: never."""
+    """Seconds between heartbeats that report started tasks; 0: no heartbeats."""
 
     def __init__(
         self, places: Sequence[SimulatedSite], work: Workload, policy: Policy, seed: int = 0, *, turn_s: float = TURN_S, keep: bool = False
@@ -101,16 +102,16 @@ class LightWorld:
         self.hosts: dict[int, SimulatedHost] = {}
         self.played = WorldResult(sent=dict.fromkeys(self.places, 0.0))
         self.heard: Callable[[State, f.Fact, float], None] | None = None
-        """Who wants to know all that is recorded."""
+        """Optional listener for all recorded facts."""
         self._keep = keep
         self._measured: dict[str, float] = {}
-        """Since when something has been on its way, by place."""
+        """Time since which a link has been busy, by site."""
         self._heap: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._count = 0
         self._inbox: list[i.Input] = []
         self._wake_at = LATEST_S
         self._looks = 0
-        """So many times in a row the master has only looked, and nobody has told it anything."""
+        """Turns in a row without any input."""
 
     # --- time -------------------------------------------------------------------------------------------------------------------------
 
@@ -134,14 +135,14 @@ class LightWorld:
         self._submit()
 
     def go_on(self, until: float = LATEST_S, left: int = 0) -> None:
-        """As long as there is work that somebody can run; or to a moment, or until so many tasks are left."""
+        """Continues while a task can run, until a given time, or until ``left`` tasks are unfinished."""
         heap, state = self._heap, self.machine.state
         while ((heap and state.unfinished > left) or self._inbox) and heap[0][0] <= until:
             self.now, _, act, arguments = heappop(heap)
             act(*arguments)
 
     def seconds(self, task: int, host: SimulatedHost) -> float:
-        """What a task takes there."""
+        """Returns how long a task takes at a host."""
         return self.work.seconds[task & INDEX_MASK] / host.speed
 
     # --- the master -------------------------------------------------------------------------------------------------------------------
@@ -181,7 +182,7 @@ class LightWorld:
             return
         self._looks += 1
         if not self._looks % MOST_LOOKS and all(act == self._alarm for _, _, act, _ in self._heap):
-            self._heap.clear()  # it would look for ever at work that nobody can run
+            self._heap.clear()  # otherwise the machine would wake for ever for tasks that no host can run
             return
         self._wake_at = LATEST_S
         self._turn()
@@ -216,7 +217,7 @@ class LightWorld:
             self.played.stints.append(TaskInterval(task & INDEX_MASK, host.place.name, host.link - FIRST_LINK, given, began, self.now))
 
     def fetching(self, place: str) -> None:
-        """Something is on its way there: how quick is the link, from time to time?"""
+        """Starts periodic bandwidth measurements of a site's link while it is busy."""
         if place not in self._measured:
             self._measured[place] = self.now
             self._measure_later(place)

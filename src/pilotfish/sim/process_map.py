@@ -1,4 +1,4 @@
-"""The same for many, on several cores: other processes that end with us, however we end."""
+"""Maps a function over many inputs in several processes. The processes end when their parent ends, even if it is killed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Result = TypeVar("Result")
 
 
 def in_parallel(act: Callable[[Turn], Result], turns: Sequence[Turn], cores: int = 0) -> Iterator[Result]:
-    """``act`` for each of the turns, in any order. What ``act`` reads need not be sent to the others: they begin as copies of us."""
+    """Applies ``act`` to each input and yields results in any order. Processes are forked, so data that ``act`` reads need not be sent."""
     processes = min(cores or len(os.sched_getaffinity(0)), len(turns))
     if processes <= 1:
         yield from map(act, turns)
@@ -30,14 +30,14 @@ def in_parallel(act: Callable[[Turn], Result], turns: Sequence[Turn], cores: int
         except BrokenProcessPool:
             raise PilotfishError("a process was killed, perhaps because there was no memory left", "ask for less at a time") from None
         finally:
-            # Nobody waits for what is not wanted any more.
+            # Results of the remaining processes are not needed any more.
             for child in multiprocessing.active_children():
                 if child not in before:
                     child.kill()
 
 
 def _done(pool: ProcessPoolExecutor, act: Callable[[Turn], Result], turns: Sequence[Turn]) -> Iterator[Result]:
-    # Ctrl-C goes to all processes of a terminal: the others are started deaf to it, and are ended by us.
+    # Ctrl-C reaches all processes of a terminal. Child processes start with SIGINT blocked; this process ends them.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         under_way = [pool.submit(act, turn) for turn in turns]

@@ -1,4 +1,4 @@
-"""The places of a rehearsal: a link that its transfers share, and a disk that its hosts have in common."""
+"""Simulates links whose transfers share bandwidth, and site disks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 STREAMS = 4
-"""So many transfers share a link at a time; others wait their turn."""
+"""Maximum concurrent transfers per link; others are queued."""
 
 Then = Callable[[], None]
 
@@ -19,18 +19,18 @@ class EventClock(Protocol):
 
 
 class SharedLink:
-    """Transfers under way get equal parts of the bandwidth."""
+    """A link. Active transfers get equal parts of the bandwidth."""
 
     def __init__(self, clock: EventClock, bandwidth: float, latency_s: float) -> None:
         self._clock = clock
         self._bandwidth = bandwidth
         self._latency_s = latency_s
         self._left: dict[int, float] = {}
-        """Bytes that are still to come, by transfer."""
+        """Bytes left, by transfer."""
         self._done: dict[int, Then] = {}
         self._waiting: deque[tuple[float, Then]] = deque()
         self._asked = 0
-        """Those of which no byte has come yet."""
+        """Transfers that wait for their first byte."""
         self._count = 0
         self._as_of = 0.0
         self._version = 0
@@ -38,7 +38,7 @@ class SharedLink:
         self.busy_s = 0.0
 
     def send(self, size: float, done: Then) -> None:
-        """Who waits for the first byte is in nobody's way."""
+        """Starts a transfer. During the latency it uses no bandwidth."""
         self._asked += 1
         if self._latency_s:
             self._clock.after(self._latency_s, self._enter, size, done)
@@ -57,7 +57,7 @@ class SharedLink:
         return bool(self._left or self._asked)
 
     def measure(self) -> tuple[int, float]:
-        """Bytes and busy seconds since the last time."""
+        """Returns bytes and busy seconds since the last call."""
         self._advance()
         moved, busy_s = self.moved, self.busy_s
         self.moved = self.busy_s = 0.0
@@ -101,7 +101,7 @@ class SharedLink:
 
 
 class SiteDisk:
-    """Files that are at a place: each comes once over its link, whoever asks."""
+    """Files on the shared disk of a site. Each file crosses the link once, for all hosts."""
 
     def __init__(self, link: SharedLink, files: tuple[str, ...] = ()) -> None:
         self._link = link
@@ -109,7 +109,7 @@ class SiteDisk:
         self._coming: dict[str, list[Then]] = {}
 
     def fetch(self, digest: str, size: int, then: Then) -> bool:
-        """Call ``then`` when it is here. Whether it is the first to ask for it."""
+        """Calls ``then`` when the file is here. Returns true if this is the first request for it."""
         if digest in self._here:
             then()
             return False

@@ -1,4 +1,4 @@
-"""A host of a rehearsal: what an agent does, without one. It fetches what its tasks need, runs as many as it has cores for, and says so."""
+"""Simulates one worker that fetches and runs tasks. It starts as many tasks as its cores allow and reports results like an agent."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class SimulatedAttempt:
-    """``lacking``: so many of its files are not here yet."""
+    """One attempt. ``lacking`` is the number of its files that are not here yet."""
 
     __slots__ = ("began", "cores", "given", "key", "lacking", "number", "task")
 
@@ -38,11 +38,11 @@ class SimulatedHost:
         self._free = float(place.cores if cores is None else cores)
         self._specs: dict[int, m.SentSpec] = {}
         self._queue: deque[SimulatedAttempt] = deque()
-        """Given to us and without a core, in order."""
+        """Assigned attempts without cores, in order."""
         self._here: dict[tuple[int, int], SimulatedAttempt] = {}
         self._sent = 0
         self._fresh: list[SimulatedAttempt] = []
-        """Begun since the last beat."""
+        """Attempts started since the last heartbeat."""
         self._draining = False
 
     def hear(self, message: m.Message) -> None:
@@ -59,14 +59,14 @@ class SimulatedHost:
             self._leave_when_done()
 
     def holds(self, attempt: SimulatedAttempt, contents: tuple[Content, ...] = ()) -> None:
-        """It was given to us before the rehearsal began, and waits for its turn, or for files."""
+        """Adds an attempt that was assigned before the simulation began and waits for cores or files."""
         self._here[attempt.key] = attempt
         if contents:
             self._fetch(attempt, contents)
         self._queue.append(attempt)
 
     def runs(self, attempt: SimulatedAttempt, left_s: float) -> None:
-        """It began before the rehearsal did."""
+        """Adds an attempt that started before the simulation began."""
         self._here[attempt.key] = attempt
         self._free -= attempt.cores
         self.world.after(left_s, self._end, attempt, self.world.now - attempt.began + left_s)
@@ -79,7 +79,7 @@ class SimulatedHost:
         return bool(self._here)
 
     def leave(self) -> None:
-        """The pilot's time is over."""
+        """Leaves the pool at the end of the pilot's walltime."""
         if self._draining and not self._here:
             return
         cut_off = [(a.task, a.number, max(0.0, self.world.now - a.began)) for a in self._here.values() if a.began >= 0]
@@ -109,7 +109,7 @@ class SimulatedHost:
                     disk.fetch(content.digest, content.size, lambda digest=content.digest: self._got(digest))  # type: ignore[misc]
 
     def _got(self, digest: str) -> None:
-        """We asked for it first: we tell the master."""
+        """Reports a new file to the master. Only the first host that requested it does so."""
         self.world.tell(i.AgentMessage(self.link, m.CacheReport([digest], []), []))
 
     def _arrived(self, attempt: SimulatedAttempt) -> None:
@@ -118,7 +118,8 @@ class SimulatedHost:
             self._try(attempt)
 
     def _begin_some(self) -> None:
-        """Each in its turn takes cores, also while its files are on their way, as with an agent: it knows no later one to run instead."""
+        """Gives cores to queued attempts in order. An attempt takes cores also while its files are in transfer, as at an agent: the agent
+        does not know a later attempt to run instead."""
         while self._queue and self._free >= self._queue[0].cores:
             attempt = self._queue.popleft()
             if attempt.key in self._here:
@@ -127,7 +128,7 @@ class SimulatedHost:
                 self._try(attempt)
 
     def _try(self, attempt: SimulatedAttempt) -> None:
-        """It begins when it has both its cores and its files."""
+        """Starts an attempt that has both its cores and its files."""
         if attempt.began == -2.0 and not attempt.lacking and attempt.key in self._here:
             attempt.began = self.world.now + self.place.launch_s
             seconds = self.world.seconds(attempt.task, self)
@@ -138,7 +139,7 @@ class SimulatedHost:
                 self._fresh.append(attempt)
 
     def _beat(self) -> None:
-        """What has begun and still runs, as an agent says it from time to time."""
+        """Reports attempts that started and still run, like an agent's heartbeat."""
         fresh, self._fresh = self._fresh, []
         started = [attempt.key for attempt in fresh if attempt.key in self._here]
         if started:

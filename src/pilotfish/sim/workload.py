@@ -1,4 +1,4 @@
-"""What a rehearsal runs: tasks with the seconds that they take, the files that they share, and places with hosts and a link each."""
+"""Defines simulated sites and workloads: task times, shared files, hosts and links."""
 
 from __future__ import annotations
 
@@ -7,34 +7,37 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True, frozen=True)
 class SimulatedSite:
-    """Some hosts with a disk in common, at the end of one link from the master."""
+    """Hosts with a shared disk, at the end of one link from the master."""
 
     name: str
     hosts: int
     cores: int = 1
     speed: float = 1.0
-    """A task of so many seconds takes that by its speed."""
+    """Relative speed; a task takes its seconds divided by this."""
     spread: float = 0.0
-    """Of the logarithms of its hosts' speeds."""
+    """Standard deviation of the logarithms of the hosts' speeds."""
     bandwidth: float = 125e6
-    """Bytes per second from the master, for all its hosts together."""
+    """Bytes per second from the master, for all hosts together."""
     latency_s: float = 0.0
-    """Before the first byte of a file comes."""
+    """Seconds until the first byte of a file arrives."""
     launch_s: float = 0.0
-    """Between the master's word and the start of a task."""
+    """Seconds between assignment and start of a task."""
     wait_s: float = 0.0
-    """Until a pilot starts, on average."""
+    """Mean seconds until a pilot starts."""
     wait_spread: float = 0.0
-    """Of the logarithms of these waits."""
+    """Standard deviation of the logarithms of these waits."""
     walltime_s: float = 0.0
     files: tuple[str, ...] = ()
-    """What is there already, by digest."""
+    """Files already at the site, by digest."""
 
 
 @dataclass(slots=True)
 class Workload:
-    """The tasks of one run, in columns. ``files``: digest -> bytes; ``needs``: which of them each task reads; ``after``: which tasks it
-    waits for. Empty columns mean none, or the same for all."""
+    """The tasks of one run, in columns.
+
+    ``files``: digest -> bytes; ``needs``: digests that each task reads; ``after``: tasks it waits for. An empty column means none, or the
+    same for all tasks.
+    """
 
     seconds: list[float]
     costs: list[float] = field(default_factory=list)

@@ -1,1 +1,1 @@
-"""What must hold in every simulated world."""
+"""Checks invariants of every simulated world."""

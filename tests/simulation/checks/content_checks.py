@@ -1,5 +1,8 @@
-"""What must hold for contents, whatever happens: those that an attempt needs are there while it runs, what is made is known to the master,
-who holds what is known, nothing is kept for nobody, and a full disk is nobody's fault."""
+"""Checks that contents are where they must be.
+
+Inputs are present while an attempt runs, outputs are known to the master, holders are recorded, unneeded contents are released, and a
+full disk is not charged to a task.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ SETTLED_S = 30.0
 
 
 class ContentMisplaced(AssertionError):
-    """A content is not where it must be, or somebody believes it to be where it is not: a bug."""
+    """A content is not where it must be, or is recorded where it is not: a bug."""
 
 
 class ContentChecks:
@@ -33,7 +36,7 @@ class ContentChecks:
     # --- nodes ------------------------------------------------------------------------------------------------------------------------
 
     def missing(self, node: SimulatedNode, task: int) -> list[str]:
-        """What this task needs and what is not on the node's disk."""
+        """Returns the contents that a task needs and that are not on the node's disk."""
         return [digest for digest in needed(self.world.journal.shadow, task) if digest not in node.fetcher.disk.contents]
 
     def check_present(self, node: SimulatedNode, task: int, when: str) -> None:
@@ -44,7 +47,7 @@ class ContentChecks:
             )
 
     def check_handed(self, node: SimulatedNode, task: int, plan: PersonPlan, handed: list[Any]) -> None:
-        """An attempt begins: it gets all that it was promised, under the names that it knows, and nothing else."""
+        """Checks that a starting attempt gets exactly its intermediate files, under the right names."""
         expected = []
         planned = plan.tasks[task & INDEX_MASK]
         for maker in planned.uses if planned.is_promised else ():
@@ -63,7 +66,7 @@ class ContentChecks:
             raise ContentMisplaced(f"task {show_task(task)} begins at {node.worker}, where {absent} is not")
 
     def told(self, node: SimulatedNode, what: str, arguments: tuple[Any, ...]) -> None:
-        """The agent machine gets an input, which may be that the disk is full. An attempt that is being stopped says nothing."""
+        """Watches inputs of the agent machine for failures such as a full disk. An attempt that is being stopped reports nothing."""
         failures: list[Any] = []
         if what in ("not_fetched", "uploaded"):
             failures = [arguments[1]]
@@ -79,25 +82,25 @@ class ContentChecks:
                 node.fetcher.reported_full |= failure[0] == "disk"
 
     def given_out(self, node: SimulatedNode) -> None:
-        """The agent's machine gives attempts to a slot."""
+        """Checks attempts that the agent machine gives to a slot."""
         if node.fetcher.reported_full:
             raise ContentMisplaced(f"{node.worker} said that its disk is full, and goes on beginning tasks")
 
     def turned(self, node: SimulatedNode) -> None:
-        """What attempts need is wanted, and what they made until the master knows of it; nothing else."""
+        """Checks that an agent without attempts and unacknowledged results wants no contents."""
         attempts, staging = node.machine.attempts, node.machine.staging
         if staging.wanted and not (attempts.live or attempts.busy or node.machine.results.kept or node.machine.exited):
             raise ContentMisplaced(f"{node.worker} has nothing to do and wants {len(staging.wanted)} contents")
 
     def left(self, node: SimulatedNode, reason: str) -> None:
-        """Who goes because it was drained has time to put everything away."""
+        """Checks that a drained agent finishes its uploads before it leaves."""
         if reason == node.machine.draining and node.fetcher.unfinished_uploads:
             raise ContentMisplaced(
                 f"{node.worker} has left ({reason}) before it had uploaded the files of {len(node.fetcher.unfinished_uploads)} tasks"
             )
 
     def upload_failed(self, task: int, attempt: int) -> None:
-        """Its files found no room: this execution has come to nothing."""
+        """Marks an execution as failed because its outputs could not be stored."""
         for execution in self.world.oracle.executions[task]:
             if execution.attempt == attempt:
                 execution.outcome = "failed"
@@ -121,13 +124,13 @@ class ContentChecks:
             raise ContentMisplaced(f"task {show_task(fact.task)} was charged ({fact.charge}) with the full disk of {fact.worker}")
 
     def was_withdrawn(self, task: int) -> bool:
-        """Has its person changed a file that it needs?"""
+        """Returns whether a client has changed a file that the task needs."""
         return any(digest in self.world.library.removed for digest in needed(self.world.journal.shadow, task))
 
     # --- the end ----------------------------------------------------------------------------------------------------------------------
 
     def settled(self, machine: Machine) -> None:
-        """Everything is done: nobody wants anything any more, and the master knows who has what."""
+        """Checks that no contents are wanted and all holders are recorded, after all runs finished."""
         for node in self.world.nodes.values():
             presence = machine.presence.get(node.worker)
             quiet = node.trouble_until < self.world.now - SETTLED_S and self.world.master_trouble_until < self.world.now - SETTLED_S
@@ -155,7 +158,7 @@ class ContentChecks:
 
 
 def needed(state: State, number: int) -> dict[str, None]:
-    """What this task needs, as the journal has it."""
+    """Returns the contents that a task needs, by the journal."""
     task = state.find_task(number)
     if task is None:
         return {}

@@ -1,4 +1,4 @@
-"""At the end of a simulated world: is every task where it belongs, and is nothing left behind?"""
+"""Checks that every task ended where it belongs, and that there are no leftovers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ JUST_LINKED_S = 5.0
 
 
 class WrongEnd(AssertionError):
-    """A task ended as it should not have, or something was left behind: a bug."""
+    """A task has the wrong final state, or there are leftovers: a bug."""
 
 
 def check_end(world: FaultWorld, machine: Machine) -> None:
@@ -64,7 +64,7 @@ def _check_task(world: FaultWorld, run: Run, task: Task) -> None:
         return
     spec = run.specs[task.spec]
     if cause == "missing-input" and task.failure.blame == "site" and any(not (record.home or record.path) for record in task.contents):
-        return  # nobody had it at that moment, as far as the master knew
+        return  # it had no holder at that time, as far as the master knew
     if cause == "missing-input" and task.failure.blame == "user" and oracle.custody.was_withdrawn(task.id):
         return
     if cause not in KILLED_CAUSES and task.failure.blame in ("worker", "site") and oracle.lost(task.id) > spec.losses:
@@ -75,7 +75,7 @@ def _check_task(world: FaultWorld, run: Run, task: Task) -> None:
         world.report.counts["innocents convicted"] += 1
         return
     if cause == "exit" and task.failure.message == LOST_A_NODE:
-        return  # the watch over tasks of several nodes has seen to it that nobody could tell
+        return  # MultiNodeChecks has verified that the true cause could not be known
     if cause == "exit" and task.failure.message == "everything fails here":
         world.report.counts["failed by a black hole"] += 1
         return
@@ -86,7 +86,7 @@ def _check_task(world: FaultWorld, run: Run, task: Task) -> None:
 
 
 def _check_view(world: FaultWorld, machine: Machine, person: SimulatedClient) -> None:
-    """What the client was told is what the journal says."""
+    """Checks that the results reported to a client equal the journal."""
     if not person.run:
         return
     run = machine.state.runs[person.run]
@@ -102,12 +102,12 @@ def _check_view(world: FaultWorld, machine: Machine, person: SimulatedClient) ->
 
 
 def _check_nodes(world: FaultWorld, machine: Machine) -> None:
-    """Nobody works on, or keeps, what is over."""
+    """Checks that no node runs or keeps anything of finished tasks."""
     for node in world.nodes.values():
         presence = machine.presence.get(node.worker)
         if not node.alive or node.hung or presence is None or presence.link is None or node.trouble_until > world.now - 30.0:
             continue
         if node.linked_at > world.now - JUST_LINKED_S:
-            continue  # the answer to its hello may be on its way
+            continue  # the answer to its hello may be in transfer
         if node.machine.attempts.live or node.machine.results.kept:
             raise WrongEnd(f"{node.worker} still holds {list(node.machine.attempts.live)} and results {list(node.machine.results.kept)}")

@@ -1,6 +1,8 @@
-"""What must hold for the room of tasks, whatever happens. Those of several nodes have it at all their workers, which are of one pilot; with
-one of these they end, and it is nobody's fault but the worker's; and nobody passes them over for ever. Moldable ones have as many cores
-as they may."""
+"""Checks room and workers of multi-node tasks, and cores of moldable ones.
+
+A multi-node task has its resources at all its workers, which belong to one pilot. It ends with the loss of one worker, and the loss is
+not charged as its own failure. It does not starve. A moldable task has a number of cores in its range.
+"""
 
 from __future__ import annotations
 
@@ -28,16 +30,16 @@ if TYPE_CHECKING:
 
 
 class MultiNodeViolation(AssertionError):
-    """A task of several nodes has not what it needs, or keeps what it does not: a bug."""
+    """A multi-node task lacks resources, or keeps some that it must not: a bug."""
 
 
 class MultiNodeChecks:
     def __init__(self, world: FaultWorld) -> None:
         self.world = world
         self._gangs: dict[int, tuple[int, list[str]]] = {}
-        """Those that are at workers: which attempt, and which workers, as the journal has it."""
+        """Assigned multi-node tasks: attempt and workers, by the journal."""
         self._waiting: dict[tuple[object, ...], tuple[tuple[str, ...], float]] = {}
-        """Shapes of which one waits: since when the same workers have been there for it, and which."""
+        """Waiting task shapes: present workers, and since when they are the same."""
 
     # --- facts ------------------------------------------------------------------------------------------------------------------------
 
@@ -85,7 +87,8 @@ class MultiNodeChecks:
         return any(node.life or node.trouble_until > 0 or node.worker in self.world.oracle.ended_workers for node in nodes)
 
     def _is_hard_to_tell(self, workers: Sequence[str]) -> bool:
-        """Who calls now and then is never missed; somebody was cut off, or the master was not itself: nobody could know what came first."""
+        """Returns whether the cause could not be known: the loss of a polling worker is not noticed in time, or a worker or the master
+        was impaired."""
         now, nodes = self.world.now, [self.world.nodes[name] for name in workers]
         if nodes[0].site.poll_s:
             return True
@@ -95,7 +98,7 @@ class MultiNodeChecks:
     # --- nodes ------------------------------------------------------------------------------------------------------------------------
 
     def began(self, node: SimulatedNode, execution: Execution, attempt: Attempt) -> None:
-        """Only the first of its workers is told, and knows the others."""
+        """Only the first worker of an attempt is told to start it, and knows the others."""
         task = self.world.journal.shadow.find_task(execution.task)
         nodes = task.shape.nodes if task is not None else 1
         hosts = attempt.spec.launch.get("hosts", [])
@@ -111,7 +114,7 @@ class MultiNodeChecks:
             raise MultiNodeViolation(f"{task} was told {hosts}, and has {known}")
 
     def molded(self, execution: Execution, attempt: Attempt) -> None:
-        """A moldable task has some number of cores in its range."""
+        """Checks that a moldable task has a number of cores in its range."""
         task = self.world.journal.shadow.find_task(execution.task)
         request = self.world.journal.shadow.spec_of(task).request if task is not None else None
         cores = attempt.amount(CORES)
@@ -121,7 +124,7 @@ class MultiNodeChecks:
             self.world.report.counts["moldable tasks that got more than the least"] += cores > request.cores
 
     def check_room(self, node: SimulatedNode) -> None:
-        """What really runs here, and counts, has as much as was written down, and room beside what others were promised."""
+        """Checks that running attempts have the recorded resources, and that the node is not overcommitted."""
         state = self.world.journal.shadow
         worker = state.workers.get(node.worker)
         if worker is None:
@@ -142,7 +145,7 @@ class MultiNodeChecks:
             if amount > node.capacity[name] + 1e-6:
                 raise MultiNodeViolation(f"{node.worker} has promised {amount:g} {name} of {node.capacity[name]:g}")
 
-    # --- what may last only so long ---------------------------------------------------------------------------------------------------
+    # --- time limits ------------------------------------------------------------------------------------------------------------------
 
     def check(self, machine: Machine) -> None:
         oracle, settings = self.world.oracle, self.world.scenario.settings
@@ -159,7 +162,8 @@ class MultiNodeChecks:
                 raise MultiNodeViolation(f"{next(iter(shape.queue))} has waited for {self._patience_s:.0f} s, and nobody makes room for it")
 
     def _is_starved(self, machine: Machine, shape: TaskShape) -> bool:
-        """The same workers have been there for so long that all they had must have ended, and nobody else has a better right to them."""
+        """Returns whether the same workers were present for so long that all their earlier tasks must have ended, while no other task had
+        precedence."""
         state, workers = machine.state, machine._outlook().workers
         waits = shape in state.ready and not shape.run.paused and not machine.space_full and not state.suspects
         waits = waits and all(other is shape or (other.nodes == 1 and other.priority <= shape.priority) for other in state.ready)
@@ -173,7 +177,7 @@ class MultiNodeChecks:
 
     @property
     def _patience_s(self) -> float:
-        """Nothing that was begun before takes longer than this."""
+        """Maximum seconds for everything that started before."""
         scenario = self.world.scenario
         slowest = max(site.slowness for site in scenario.sites) * (10.0 if "slow-node" in scenario.weights else 1.0)
         longest_s = slowest * max(task.behaviour.duration_s for plan in scenario.people for task in plan.tasks)
@@ -182,13 +186,13 @@ class MultiNodeChecks:
 
     @staticmethod
     def _most_together(machine: Machine, shape: TaskShape, workers: Sequence[Worker]) -> int:
-        """Of those that could take a part of such a task, how many are of one pilot?"""
+        """Returns the maximum number of suitable workers of one pilot."""
         able = [worker for worker in workers if worker.pilot and could_take(machine, worker, shape) and not worker.runs_suspect]
         near = {worker.site: any(within_reach(machine.state, task, worker.site) for task in shape.queue) for worker in able}
         return max(Counter(worker.pilot for worker in able if near[worker.site]).values(), default=0)
 
     def _has_room(self, machine: Machine, shape: TaskShape) -> bool:
-        """More workers of one pilot have room than may be kept for others."""
+        """Returns whether more workers of one pilot have free resources than may be reserved for other tasks."""
         if shape.run.paused:
             return False
         state = machine.state

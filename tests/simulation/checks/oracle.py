@@ -1,13 +1,13 @@
-"""What must hold, whatever happens. It knows the truth about every node and link, and compares the journal and the clients with it.
+"""Compares journal and clients with the truth: it knows the real state of every node and link.
 
-* nothing lost: what was accepted stays, and reaches one final state; what clients were told never changes
-* once: an attempt begins at most once; a result is applied at most once, and it is that of the current attempt
-* efficiency: a task runs again only if its earlier run failed or the worker of that run is gone, or as the one copy that its person allows;
-  and a worker is given up only for a reason
-* room: what runs has as much as was written down, and tasks of several nodes have it at all their workers
-* blame: only who was alone when its worker died is convicted
-* liveness: when the faults are over everything ends within a bound, and no capacity idles beside a task that could use it
-* replay: the journal gives the live state; explanation: whoever waits has a reason
+* nothing is lost: an accepted task stays and reaches one final state; results reported to clients never change
+* once: an attempt starts at most once; a result is applied at most once, and only that of the current attempt
+* efficiency: a task runs again only if its earlier attempt failed, its worker is gone, or its client allows one speculative copy;
+  a worker is given up only for a reason
+* resources: a running task has the recorded resources; a multi-node task has them at all its workers
+* blame: only a task that was alone when its worker died is convicted
+* liveness: after the last fault all work ends within a bound, and no capacity is idle while a task could use it
+* replay: the journal gives the live state; explanation: every waiting task has a reason
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from tests.simulation.checks.multi_node_checks import MultiNodeChecks
 from tests.simulation.checks.reason_checks import check_explanations, check_idle_capacity, could_take
 
 _SENTENCE = re.compile(rb'"(?:[^"\\ ]|\\.)* (?:[^"\\]|\\.)*"')
-"""A JSON string with a space in it: a message, never a code or a name."""
+"""Matches a JSON string with a space in it: a message, never a code or a name."""
 
 if TYPE_CHECKING:
     from tests.simulation.world.fault_world import FaultWorld
@@ -50,11 +50,11 @@ ANSWER_WITHIN_S = 15.0
 STALE_S = 1.0
 ENDING_S = 8.0
 MOST_UNCHARGED = 5
-"""A worker that dies while it is being sent away is not held against its tasks."""
+"""Maximum worker deaths that are not charged to the task, because the worker was already leaving."""
 
 
 class Violated(AssertionError):
-    """Something happened that must not happen: a bug."""
+    """An invariant is violated: a bug."""
 
 
 class Oracle:
@@ -64,27 +64,27 @@ class Oracle:
         self.gangs = MultiNodeChecks(world)
         self.calm_since = 0.0
         self.settle_s = 1.0 + 8 * world.scenario.delay_s
-        """After a disturbance, and longer than any message takes: so long things may be other than they should be."""
+        """Seconds after a disturbance in which violations are tolerated; longer than any message takes."""
         self.executions: dict[int, list[Execution]] = {}
         self.ended_workers: dict[str, str] = {}
         self.applied: dict[int, int] = {}
         self.charges: Counter[tuple[int, str]] = Counter()
-        """How often each task was charged with what, as the journal has it."""
+        """Number of charges by task and kind, by the journal."""
         self.copies: dict[tuple[int, int], None] = {}
-        """Attempts that are second ones: (task, attempt)."""
+        """Attempts that are speculative copies: (task, attempt)."""
         self.deaths_caused: dict[int, int] = {}
         self.convicted: dict[int, str] = {}
         self.person_of_run: dict[int, SimulatedClient] = {}
         self._since: dict[tuple[object, ...], float] = {}
         self._decided_at = 0.0
-        """When the master made up its mind about what is becoming durable."""
+        """Time of the decision whose facts are being made durable."""
         self._turns = 0
         self._records = 0
 
     # --- turns of the master --------------------------------------------------------------------------------------------------------
 
     def handled(self, process: SimulatedMaster) -> None:
-        """The machine has just taken a turn; its facts are not durable yet."""
+        """Handles a turn of the machine whose facts are not durable yet."""
         self._decided_at = self.world.now
         self._turns += 1
         if process.idle_turns > MOST_IDLE_TURNS:
@@ -108,7 +108,7 @@ class Oracle:
                 raise Violated(f"question {number} ({kind}) has had no answer for {now - asked_at:.0f} s")
 
     def durable(self, record: bytes, turn: TurnRecord) -> None:
-        """These facts are safe, whether or not their master lived to know it."""
+        """Handles durable facts, even if their master died before it knew."""
         world = self.world
         world.report.digest = zlib.crc32(record, world.report.digest)
         world.report.digest_without_texts = zlib.crc32(_SENTENCE.sub(b'""', encode_json(turn)), world.report.digest_without_texts)
@@ -120,7 +120,7 @@ class Oracle:
                 rule(self, fact, turn)
 
     def compare(self, process: SimulatedMaster) -> None:
-        """All facts of this master are safe now."""
+        """Compares states when all facts of this master are durable."""
         self._records += 1
         if self._records % self.world.scenario.compare_every == 0:
             self._compare(process.machine.state)
@@ -162,7 +162,7 @@ class Oracle:
         self.gangs.failed(fact)
         if fact.charge == "deaths":
             node = self.world.nodes[fact.worker]
-            together = node.site.nodes > 1 and not node.alive  # when a pilot of several nodes ends badly, nobody says which of them died
+            together = node.site.nodes > 1 and not node.alive  # if a multi-node pilot fails, it is not known which of its nodes died
             if not node.life and (node.alive or node.left_well) and not together:
                 truth = "lives" if node.alive else "left"
                 raise Violated(f"task {show_task(fact.task)} was charged with the death of {fact.worker}, which {truth}")
@@ -208,7 +208,7 @@ class Oracle:
             return
         settings = self.world.scenario.settings
         lease_s = max(settings.lease_s, RETURN_S, 3 * node.site.poll_s)
-        # While the master's disk takes seconds for every turn, agents give up waiting for its welcome and call again and again.
+        # While the master's disk takes seconds per turn, agents give up waiting for the welcome and reconnect repeatedly.
         trouble_until = max(node.trouble_until, self.world.slow_disk_until)
         if "silent" in fact.reason and trouble_until >= self._decided_at - lease_s - 1.0:
             return
@@ -234,7 +234,7 @@ class Oracle:
     # --- nodes ----------------------------------------------------------------------------------------------------------------------
 
     def began(self, node: SimulatedNode, execution: Execution, attempt: Attempt) -> None:
-        """An attempt has really begun."""
+        """An attempt has really started."""
         world, task = self.world, execution.task
         world.note(f"{node.worker} begins {show_task(task)} attempt {execution.attempt}")
         world.report.counts["executions"] += 1
@@ -263,7 +263,7 @@ class Oracle:
         return self.charges[task, "losses"] + self.charges[task, "deaths"]
 
     def woke(self, node: SimulatedNode) -> None:
-        """The agent's machine asked for this turn. If it asks without end at one moment, the live one would burn a core."""
+        """Counts turns that the agent machine requested. An endless sequence at one moment would be a busy loop in a live agent."""
         if node.woken_at < self.world.now:
             node.woken_at, node.woken = self.world.now, 0
         node.woken += 1
@@ -290,17 +290,17 @@ class Oracle:
                 raise Violated(f"{node.worker} runs {amount:g} {name} of {node.capacity[name]:g}")
 
     def poisoned(self, task: int) -> None:
-        """A task has just taken its worker down. What it did before must have been put to its account, or it would go on for ever."""
+        """A task has killed its worker. Earlier deaths must have been charged to it, otherwise it would continue for ever."""
         uncharged = self.deaths_caused.get(task, 0) - self.lost(task)
         if uncharged > MOST_UNCHARGED:
             raise Violated(f"task {show_task(task)} has killed {self.deaths_caused[task]} workers, and {uncharged} of them cost it nothing")
         self.deaths_caused[task] = self.deaths_caused.get(task, 0) + 1
         self.world.report.counts["poisoned agents"] += 1
 
-    # --- what may last only so long ---------------------------------------------------------------------------------------------------
+    # --- time limits ------------------------------------------------------------------------------------------------------------------
 
     def lasts(self, what: tuple[object, ...], holds: bool, most_s: float) -> bool:
-        """Has this been so for longer than it may, as far as we have looked?"""
+        """Returns whether a condition has been observed for longer than allowed."""
         if not holds:
             self._since.pop(what, None)
             return False
@@ -312,7 +312,7 @@ class Oracle:
         return not node.alive or node.trouble_until > self.world.now - self.settle_s
 
     def _check_ahead(self, process: SimulatedMaster) -> None:
-        """Nobody idles for long while tasks wait at a worker that does not get on."""
+        """Checks that no worker is idle for long while prefetched tasks wait at a worker without progress."""
         machine = process.machine
         workers = machine._outlook().workers
         idle = [worker for worker in workers if not worker.held]
@@ -328,7 +328,7 @@ class Oracle:
                 raise Violated(f"{len(worker.ahead)} tasks wait at {worker.id}, which has not got on for long, while {idle[0].id} idles")
 
     def _check_useless(self, process: SimulatedMaster) -> None:
-        """Nobody works for long on what is over or has been given to another. Who calls now and then learns of it with the next call."""
+        """Checks that no worker runs finished or reassigned attempts for long. A polling worker is informed at its next poll."""
         state = process.machine.state
         for worker in process.machine._outlook().workers:
             for slot in self.world.nodes[worker.id].slots.values():
@@ -341,7 +341,7 @@ class Oracle:
                         raise Violated(f"{worker.id} has long been running attempt {execution.attempt} of {task}, which nobody wants")
 
     def _check_endings(self, process: SimulatedMaster) -> None:
-        """What is to end ends: quarantines at their time, pilots when they are asked to."""
+        """Checks that quarantines end in time, and pilots when requested."""
         machine = process.machine
         for worker in machine.state.workers.values():
             if 0 < worker.quarantined_until < machine.now - self.settle_s:
@@ -352,7 +352,7 @@ class Oracle:
             if self.lasts(("ending", pilot.id), pilot.state == ENDING and there, ENDING_S):
                 raise Violated(f"pilot {pilot.id} was to end {ENDING_S:g} s ago and is still there")
 
-    # --- people ---------------------------------------------------------------------------------------------------------------------
+    # --- clients --------------------------------------------------------------------------------------------------------------------
 
     def opened(self, person: SimulatedClient) -> None:
         self.person_of_run[person.run] = person
@@ -365,7 +365,7 @@ class Oracle:
     # --- the end --------------------------------------------------------------------------------------------------------------------
 
     def waiting(self) -> None:
-        """The faults are over. How long may it take until everything is done?"""
+        """Checks that all work finishes in time after the last fault."""
         if self.world.now - self.calm_since > self.world.patience_s():
             raise Violated(f"{self._unfinished()} {self.world.now - self.calm_since:.0f} s after the last fault")
 
@@ -377,7 +377,7 @@ class Oracle:
         return f"{len(waiting)} tasks are not final ({waiting[:3]}), {people} wait, runs {still_open} are not finished"
 
     def settled(self, process: SimulatedMaster) -> None:
-        """Everything is done, and all acknowledgements have arrived."""
+        """Checks the final state, after all acknowledgements have arrived."""
         machine = process.machine
         check(machine.state)
         self._compare(machine.state)
@@ -400,7 +400,7 @@ class Oracle:
 
 
 def difference(one: State, other: State) -> str:
-    """Where two states begin to differ, for people."""
+    """Describes the first difference of two states."""
     from pilotfish.core import state_snapshot
 
     for left, right in zip(state_snapshot.dump(one), state_snapshot.dump(other), strict=False):

@@ -1,4 +1,4 @@
-"""Whoever waits has a reason, and the reason is true."""
+"""Checks that every waiting task has a true reason."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pilotfish.policies.multi_node_placement import SOON_S
 
 
 class Unexplained(AssertionError):
-    """A task waits and nobody can say why: a bug."""
+    """A task waits without a reason: a bug."""
 
 
 def check_explanations(machine: Machine) -> None:
@@ -26,16 +26,17 @@ def check_explanations(machine: Machine) -> None:
 
 
 def _check_busy(machine: Machine, shape: TaskShape) -> None:
-    """Said to be waiting for busy workers: are there any that could take it?"""
+    """Checks the reason "busy workers": at least one worker must be busy or leaving."""
     leaving = any(worker.state == DRAINING for worker in machine.state.workers.values())
     if not leaving and not any(worker.held for worker in machine.state.workers.values()) and not machine.state.suspects:
         raise Unexplained(f"{next(iter(shape.queue))} is said to wait for busy workers, but none is")
 
 
 def check_idle_capacity(machine: Machine) -> None:
-    """No worker that can be reached has room for a task that waits, once the policy had its turn.
+    """Checks that no connected worker has room for a waiting task after the policy has run.
 
-    One may be kept free for suspects, one for each shape that fits nowhere just now, and some for those that want several nodes."""
+    One worker may be reserved for suspects, one for each shape that fits nowhere at the moment, and some for multi-node tasks.
+    """
     state = machine.state
     if machine.space_full:
         return
@@ -53,7 +54,7 @@ def check_idle_capacity(machine: Machine) -> None:
 
 
 def _large_shapes(machine: Machine, workers: list[Worker], kept: int) -> int:
-    """For how many shapes may a worker be kept free, because they fit nowhere but where room is kept for others?"""
+    """Returns the number of shapes for which a worker may be reserved, because they fit only where room is reserved for others."""
     count = 0
     shapes = [shape for shape in machine.state.ready if not shape.run.paused and shape.nodes == 1]
     for shape in sorted(shapes, key=lambda shape: (-shape.priority, next(iter(shape.queue)).id)):
@@ -64,7 +65,7 @@ def _large_shapes(machine: Machine, workers: list[Worker], kept: int) -> int:
 
 
 def _leaves_room(machine: Machine, worker: Worker) -> bool:
-    """Is there a ready task that fits here now, does not avoid this worker, and can have its contents here?"""
+    """Returns whether a ready task fits this worker now, does not avoid it, and can get its contents here."""
     for shape in machine.state.ready:
         if not shape.run.paused and shape.nodes == 1 and worker.fits(shape.needs) and could_take(machine, worker, shape):
             if any(_may_go(machine, task, worker) for task in shape.queue):
@@ -73,7 +74,7 @@ def _leaves_room(machine: Machine, worker: Worker) -> bool:
 
 
 def _is_looked_at_soon(machine: Machine, worker: Worker) -> bool:
-    """What a task of several nodes has just left of its room is given in the next turn."""
+    """Returns whether resources next to a multi-node task will be assigned in the next turn."""
     soon = machine.deadline is None or machine.deadline <= machine.now + SOON_S
     return soon and any(task.shape.nodes > 1 for task in worker.active)
 

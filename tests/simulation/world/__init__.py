@@ -1,1 +1,1 @@
-"""A simulated world of masters, agents and clients in which faults are injected from a seed."""
+"""Simulates masters, agents and clients with faults injected from a seed."""

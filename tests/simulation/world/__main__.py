@@ -1,4 +1,5 @@
-"""Replay seeds by hand: ``python -m tests.simulation.world 17``, or ``... 0 500`` for a range; ``--trace`` tells the story of one."""
+"""Replays a seed by hand: ``python -m tests.simulation.world 17``, or ``... 0 500`` for a range; ``--trace`` prints the events of one
+seed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Injects faults into caches and into the files that clients have."""
+"""Injects faults into caches and files of clients."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ TRANSFERS = ("staging", "stowing", "stowed")
 
 
 def moving_at(node: SimulatedNode) -> list[str]:
-    """What is under way there: contents to it, files from it, or the word that they have come."""
+    """Returns the kinds of transfers at a node: contents to it, outputs from it, or unacknowledged reports of outputs."""
     machine = node.machine
     made = any(result.produced for result in machine.results.kept.values())
     return [state for state, holds in zip(TRANSFERS, (machine.attempts.staged, machine.staging.uploads, made), strict=True) if holds]
@@ -24,7 +24,7 @@ def _node_disk_full(node: SimulatedNode) -> bool:
 
 
 def _cache_evicted(node: SimulatedNode) -> bool:
-    """Somebody else needs the room. A stopped agent notices nothing, and evicts nothing."""
+    """Evicts contents because another process needs the space. A stopped agent evicts nothing."""
     if node.hung or not node.fetcher.evict(node.world.dice.randint(1, 10)):
         return False
     node.turn()
@@ -41,7 +41,7 @@ def _cache_damaged(node: SimulatedNode) -> bool:
 
 
 def _input_changed(node: SimulatedNode) -> bool:
-    """A person changes a file that tasks still need: once is enough."""
+    """Changes an input file that tasks still need, at most once per world."""
     world = node.world
     assert world.scenario.data is not None
     if world.library.removed:
@@ -56,4 +56,4 @@ DATA_FAULTS: dict[str, Callable[[SimulatedNode], bool]] = {
     "cache-damaged": _cache_damaged,
     "input-changed": _input_changed,
 }
-"""Only where there are contents."""
+"""Faults for scenarios with contents."""

@@ -1,4 +1,4 @@
-"""A policy that likes copies too much: whoever has room tries what others run, whether or not that is slow."""
+"""Copies tasks too eagerly to stress the machine: a worker with free cores copies running tasks, slow or not."""
 
 from __future__ import annotations
 

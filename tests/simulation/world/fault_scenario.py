@@ -1,7 +1,7 @@
-"""What a seed stands for: who is there, what they want, and which faults will happen how often.
+"""Draws a scenario from a seed: sites, clients, and the rates of faults.
 
-Each seed switches some kinds of faults off altogether and draws its own rates, sizes and time-outs, because a world where everything
-fails at once hides more than it shows: what one fault would have revealed is excused by another.
+Each seed switches some kinds of faults off and draws its own rates, sizes and timeouts. If all faults occurred at once, one fault would
+hide the effects of another.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ MASTER_FAULTS = (
 CLIENT_FAULTS = ("client-kill", "client-cut", "client-stall")
 FAULTS = NODE_FAULTS + MASTER_FAULTS + CLIENT_FAULTS
 CONSEQUENCES = ("lost-tail", "torn-tail", "bad-start")
-"""Faults that come about on their own: counted, not scheduled."""
+"""Faults that follow from other faults: counted, not scheduled."""
 RARE = {
     "endless-hang": 0.15,
     "long-outage": 0.2,
@@ -73,8 +73,8 @@ RARE = {
 
 @dataclass(slots=True)
 class ScenarioSite:
-    """A place with nodes of one kind. ``notice_s``: how long it may take to find out that a node is gone. ``guest``: its nodes come by
-    themselves, not as pilots, and nobody tells when they go."""
+    """A site with nodes of one kind. ``notice_s``: maximum seconds until it notices a lost node. ``guest``: its nodes join by themselves,
+    not as pilots, and their end is not reported."""
 
     name: str
     count: int = 1
@@ -90,7 +90,7 @@ class ScenarioSite:
     notice_s: float = 5.0
     guest: bool = False
     nodes: int = 1
-    """Each of its pilots has so many."""
+    """Nodes per pilot."""
 
 
 @dataclass(slots=True)
@@ -116,9 +116,9 @@ class FaultScenario:
     items_per_message: int = 5000
     data: DataPlan | None = None
     wide: bool = False
-    """Some tasks want several nodes."""
+    """True if some tasks need several nodes."""
     copies: float | None = None
-    """How eagerly tasks that run are given to second workers as well; 0: where that pays, as far as anybody can tell."""
+    """How eagerly running tasks are copied to a second worker; 0: only where forecasts favour it; None: no copies."""
 
 
 def draw_scenario(seed: int, most_faults: int = 0) -> FaultScenario:
@@ -170,7 +170,7 @@ def _draw_data_weights(seed: int) -> dict[str, float]:
 
 
 def _draw_copies(seed: int, people: list[PersonPlan]) -> float | None:
-    """In some worlds people allow copies of their tasks, or say nothing, or forbid them."""
+    """In some worlds clients allow copies of their tasks, say nothing, or forbid them."""
     dice = random.Random(f"copies {seed}")
     if dice.random() < 0.6:
         return None
@@ -195,7 +195,7 @@ def _draw_settings(dice: random.Random) -> PoolSettings:
 
 
 def _draw_sites(dice: random.Random) -> list[ScenarioSite]:
-    """The first site can do everything, so that all work can end once the faults are over."""
+    """The first site can run every task, so that all runs can finish after the faults."""
     sites = [ScenarioSite("anchor", dice.randint(1, 2), 4.0, 8 * GIB, tags={"disk": "big"})]
     for number in range(dice.randint(1, 3)):
         sites.append(
@@ -218,7 +218,7 @@ def _draw_sites(dice: random.Random) -> list[ScenarioSite]:
 
 
 def _draw_durations(dice: random.Random, span_s: float) -> tuple[float, float]:
-    """Short tasks, which are sent ahead in bunches, or long ones, which are running whenever a fault comes."""
+    """Draws short tasks, which are prefetched in groups, or long ones, which are likely to run when a fault occurs."""
     if dice.random() < 0.4:
         shortest_s = 10 ** dice.uniform(-3.0, -1.0)
         return shortest_s, shortest_s * dice.choice((2.0, 10.0, 100.0))
@@ -263,27 +263,31 @@ def _draw_people(dice: random.Random, sites: list[ScenarioSite], span_s: float) 
     return people
 
 
-# Tasks of several nodes in the simulated world: pilots that have as many, and people that ask for them.
+# Multi-node tasks: pilots with several nodes, and clients that submit such tasks.
 
 SHARE = 0.35
-"""Of all scenarios, so many have tasks of several nodes as well."""
+"""Fraction of scenarios with multi-node tasks."""
 NODES = 2
 KINDS = ("ok", "exit", "flaky", "crash", "poison", "version")
-"""What such a task may do. Others belong to specs of their own."""
+"""Behaviours of multi-node tasks. Other behaviours need specs of their own."""
 FEW_LOSSES = (0, 1, 10, 10)
-"""Each node that it loses may be the one that it fells: it is never convicted, only given up after so many."""
+"""Limits on lost workers. Any of its nodes may have caused a loss, so a multi-node task is never blamed; it only fails after this many
+losses."""
 
 
 def draw_wide_work(scenario: FaultScenario) -> bool:
-    """Give some scenarios tasks of several nodes, where pilots can have these. The dice are others than those of the scenario, so that
-    the rest of it is as it would be without. The first site does everything, so that all of them can end."""
+    """Adds multi-node tasks to some scenarios, where pilots can have several nodes.
+
+    It uses its own random numbers, so that the rest of the scenario does not change. The first site can run every task, so that all of
+    them can finish.
+    """
     dice = random.Random(f"gangs {scenario.seed}")
     if scenario.fixed_strategy or dice.random() >= SHARE:
         return False
     first = scenario.sites[0]
     first.nodes, first.count = dice.choice((2, 2, 3)), dice.choice((1, 1, first.count))
     for site in scenario.sites[1:]:
-        if not site.guest and not site.poll_s:  # agents that call now and then are hardly ever there at the same time
+        if not site.guest and not site.poll_s:  # agents that only poll are hardly ever connected at the same time
             site.nodes = dice.choice((1, 1, 2, 3))
     for plan in scenario.people:
         if dice.random() < 0.7 or plan is scenario.people[0]:
@@ -292,7 +296,7 @@ def draw_wide_work(scenario: FaultScenario) -> bool:
 
 
 def _draw_wide_tasks(dice: random.Random, plan: PersonPlan, site: ScenarioSite) -> None:
-    """Some of the tasks want several nodes, and are otherwise as they were; or take longer, so that more happens to them."""
+    """Turns some tasks into multi-node tasks; some also get longer, so that more faults hit them."""
     plain = [spec for spec in plan.specs if spec.name.startswith("spec") and spec.request.cores <= site.cores]
     if not plain:
         return

@@ -1,4 +1,5 @@
-"""The simulated host: a heap, a virtual clock, a seed. Everything that the live host leaves to the world is decided here by dice."""
+"""Drives machine, agents and clients with injected faults. It has an event heap and a virtual clock; everything outside the code under
+test is drawn from the seed."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ MOST_GUESTS = 20
 
 @dataclass(slots=True)
 class WorldReport:
-    """What happened in one simulated world."""
+    """Summary of one simulated world."""
 
     seed: int
     faults: Counter[str] = field(default_factory=Counter)
@@ -47,7 +48,7 @@ class WorldReport:
     digest: int = 0
     """Checksum of all durable journal records: equal digests mean equal behaviour."""
     digest_without_texts: int = 0
-    """The same with messages left out, for comparing versions whose messages differ."""
+    """The same without messages, for comparing versions whose messages differ."""
 
 
 class FaultWorld:
@@ -59,7 +60,7 @@ class FaultWorld:
         self.fault_count = 0
         self.calm = False
         self.stopping = False
-        """Somebody has asked the master to stop, work or no work."""
+        """True after an operator asked the master to stop, even with unfinished work."""
         self.over = False
         self.master: SimulatedMaster | None = None
         self.zombie: SimulatedMaster | None = None
@@ -68,7 +69,7 @@ class FaultWorld:
         self.wall_offset = 0.0
         self.slow_disk_until = 0.0
         self.master_trouble_until = 0.0
-        """Until when the master was not itself: asleep, without disk, or just started."""
+        """Time until which the master was impaired: asleep, without disk, or just started."""
         self.trace: list[str] | None = None
         self._heap: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._count = 0
@@ -112,7 +113,7 @@ class FaultWorld:
         self.at(self.now + delay_s, act, *arguments)
 
     def run(self) -> WorldReport:
-        """Let it all happen, until everything is over and found good."""
+        """Simulates until all work is finished and all checks have passed."""
         self._begin()
         heap = self._heap
         while not self.over:
@@ -172,7 +173,8 @@ class FaultWorld:
             self.count_fault("torn-tail" if torn else "lost-tail")
 
     def master_finished(self, process: SimulatedMaster) -> None:
-        """It ended by itself, for want of work and of clients. Its pilots are ended with it; who wants it starts it again."""
+        """Handles a master that ended by itself, because it had no work and no clients. Its pilots end with it; the next client starts a
+        new one."""
         if process is self.master:
             self.note("MASTER finishes")
             self.master = None
@@ -182,7 +184,7 @@ class FaultWorld:
                 self.sites.cancel(pilot)
 
     def usurp(self, resume_after_s: float, awake_s: float) -> None:
-        """The master's machine is cut off and believed dead; a new one takes the pool; the old one still answers some who ask for it."""
+        """Replaces a master that is cut off and believed dead. The old one still answers some connections."""
         old = self.master
         assert old is not None
         if self.zombie is not None:
@@ -209,7 +211,8 @@ class FaultWorld:
             link.peer.link_closed(link)
 
     def answering(self, link: SimulatedLink) -> SimulatedMaster | None:
-        """Who takes this call. A zombie can only reach those that know better: its lock keeps it from everybody else."""
+        """Returns the master that accepts this connection. A zombie reaches only agents that know a newer epoch; its lock keeps it from
+        all others."""
         zombie, peer = self.zombie, link.peer
         if zombie is not None and zombie.alive and isinstance(peer, SimulatedNode) and peer.machine.epoch > zombie.machine.state.epoch:
             if self.dice.random() < 0.5:
@@ -220,7 +223,8 @@ class FaultWorld:
         return self.master
 
     def patience_s(self) -> float:
-        """After the last fault: the longest trouble still under way, then all work one by one on one slow core, with every retry."""
+        """Returns the maximum time from the last fault to the end: the longest active fault, then all work one by one on one slow core,
+        with every retry."""
         settings = self.scenario.settings
         work_s = sum(task.behaviour.duration_s * 3 + 3.0 for plan in self.scenario.people for task in plan.tasks)
         think_s = sum(plan.think_s for plan in self.scenario.people)
@@ -269,7 +273,7 @@ class FaultWorld:
         return all(person.finished for person in self.people)
 
     def calm_down(self) -> None:
-        """No more faults; what was broken heals as it would have. From now on everything must end in time."""
+        """Ends fault injection. Active faults end as planned; from now on all work must finish in time."""
         if not self.calm:
             self.note("CALM")
             self.calm = True

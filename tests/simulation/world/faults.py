@@ -1,4 +1,4 @@
-"""Injects faults, one after the other, from the seed. Each is counted, together with the states of the tasks that it hit."""
+"""Injects faults from the seed, one after the other. Each is counted with the states of the tasks that it hit."""
 
 from __future__ import annotations
 
@@ -75,8 +75,8 @@ class FaultInjector:
                 self.world.count_fault(kind, states)
 
     def _victim(self, nodes: list[SimulatedNode]) -> SimulatedNode:
-        """Any node, but half the time one where tasks wait for room, if there is one: such moments are short. So are transfers. And often
-        one that is part of a task which another was told to start."""
+        """Chooses a node. Rare, short states are preferred: nodes where tasks wait for cores, nodes with transfers, and nodes of a
+        multi-node task that another node was told to start."""
         dice, workers = self.world.dice, self.world.journal.shadow.workers
         if self.scenario.data is not None and dice.random() < 0.5:
             state = dice.choice(TRANSFERS)
@@ -154,14 +154,14 @@ class FaultInjector:
         return self._evict(node, gently=False)
 
     def _evict(self, node: SimulatedNode, gently: bool) -> bool:
-        """Sites take back all nodes of a pilot, or one of them."""
+        """A site takes back all nodes of a pilot, or one of them."""
         together = self.world.sites.neighbours(node)
         for one in together if len(together) > 1 and self.world.dice.random() < 0.3 else [node]:
             one.evict(gently=gently)
         return True
 
     def _requeue(self, node: SimulatedNode) -> bool:
-        """The site kills a pilot and starts the same one again: an agent with an old name and no memory."""
+        """The site kills a pilot and starts it again: an agent with a known name and no memory."""
         return self.world.sites.requeue(node)
 
     def _slow_node(self, node: SimulatedNode) -> bool:
@@ -207,7 +207,7 @@ class FaultInjector:
         return True
 
     def _clogged_link(self, node: SimulatedNode) -> bool:
-        """One connection is stuck while a new one would get through: its content may arrive after that of its successor."""
+        """One connection stalls while a new one works: its data may arrive after that of its successor."""
         if node.link is None:
             return False
         if self.world.dice.random() < 0.5:
@@ -223,7 +223,7 @@ class FaultInjector:
         return True
 
     def _swizzle(self, node: SimulatedNode) -> bool:
-        """Cut everybody off one by one, then let them back in a random order. Each cut counts."""
+        """Cuts off all nodes one by one, then reconnects them in a random order. Each cut counts."""
         dice, lease_s = self.world.dice, self.scenario.settings.lease_s
         nodes = [other for other in self.world.nodes.values() if other.alive]
         for number, other in enumerate(nodes):
@@ -245,14 +245,14 @@ class FaultInjector:
         return True
 
     def _doom(self, moment: str) -> bool:
-        """Kill it at this moment of a turn: of the next, or of the next that records something rare. It counts when it happens."""
+        """Kills the master at a given step of the next turn, or of the next turn that records a rare fact. It counts when it happens."""
         master, dice = self.world.master, self.world.dice
         if master is not None:
             master.doom, master.doom_fact = moment, dice.choice(RARE_FACTS) if dice.random() < 0.6 else None
         return False
 
     def _master_kill_in_recovery(self) -> bool:
-        """Kill it, and its successors while they start."""
+        """Kills the master, and its successors while they start."""
         if self.world.master is None:
             return False
         dice = self.world.dice
@@ -299,7 +299,7 @@ class FaultInjector:
         self.world.journal.full = False
 
     def _disk_low(self) -> bool:
-        """The host sees it coming and says so; the last reserve still takes records."""
+        """The host reports that the disk is nearly full; the reserve still takes records."""
         if self.world.master is None or self.world.master.machine.space_full:
             return False
         seconds = self.world.dice.uniform(0.5, 40.0)
@@ -318,7 +318,7 @@ class FaultInjector:
         return True
 
     def _clock_jump(self) -> bool:
-        """The wall clock is set; it counts from the next start of the master on."""
+        """Sets the wall clock; this takes effect at the next start of the master."""
         self.world.wall_offset += self.world.dice.choice((-3600.0, 3600.0))
         return True
 
@@ -342,7 +342,7 @@ class FaultInjector:
         return True
 
     def _client_stall(self) -> bool:
-        """A client reads nothing for a while: the host pauses its link."""
+        """A client stops reading for a while, and the host pauses its link."""
         master = self.world.master
         people = [person for person in self.world.people if person.link is not None and person.link.host is master]
         if master is None or not people:

@@ -1,4 +1,4 @@
-"""The operator's habits: questions and commands at random, and how everything is brought to its end."""
+"""Issues random commands and brings the world to its end."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ class OperatorActions:
             self.world.after(self._gap_s, self._command)
 
     def _size_pool(self, cores: int) -> None:
-        """Grow and shrink the pool; also what releases a site that was held. At the end it must be large enough for every task."""
+        """Grows and shrinks the pool; this also resumes held sites. At the end the pool must be large enough for every task."""
         self.world.operator.ask("workers_set", local=cores)
         if not self.world.over:
             self.world.after(10.0, self._size_pool, 8 if self.world.calm else self.world.dice.choice((4, 6, 8, 10)))
 
-    # --- in between -----------------------------------------------------------------------------------------------------------------
+    # --- random commands ------------------------------------------------------------------------------------------------------------
 
     def _command(self) -> None:
         world = self.world
@@ -122,7 +122,7 @@ class OperatorActions:
         self.world.operator.ask("quarantine_clear", worker=self._some_worker())
 
     def _stop(self) -> None:
-        """Somebody stops the pool; the next client that calls starts it again, and the work goes on."""
+        """Stops the pool. The next client to connect starts it again, and the work continues."""
         if self.world.dice.random() < 0.3:
             self.world.stopping = True
             self.world.operator.ask("stop", now=False)
@@ -138,7 +138,7 @@ class OperatorActions:
     # --- the end --------------------------------------------------------------------------------------------------------------------
 
     def wind_up(self) -> None:
-        """Resume what is paused, release what is held, and wait until all is done."""
+        """Resumes paused runs and waits until all runs are finished."""
         world = self.world
         for run in world.journal.shadow.runs.values():
             if run.paused:
@@ -153,13 +153,13 @@ class OperatorActions:
         return all(run.finished for run in self.world.journal.shadow.runs.values())
 
     def _settle(self) -> None:
-        """All acknowledgements have had time to arrive. Everybody leaves, and the master is to end by itself."""
+        """All acknowledgements have had time to arrive. All clients leave, and the master must end by itself."""
         world = self.world
         if world.master is None or world.master.blocked:
             world.after(LOOK_S, self._settle)
             return
         if not self._nothing_left():
-            # A command of the operator was long on its way: there is something to do again.
+            # A delayed command of the operator has created work again.
             self.wind_up()
             return
         world.oracle.settled(world.master)

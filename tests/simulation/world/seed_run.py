@@ -1,4 +1,4 @@
-"""One seed, one world."""
+"""Runs the world of one seed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.simulation.world.fault_world import FaultWorld, WorldReport
 
 @dataclass(slots=True)
 class SeedOutcome:
-    """What became of one seed. ``failure`` is empty when all was well."""
+    """Result of one seed. ``failure`` is empty on success."""
 
     seed: int
     report: WorldReport
@@ -22,7 +22,7 @@ class SeedOutcome:
 
 
 class _Witness:
-    """Notes whatever goes wrong in its block, be it an invariant or a plain crash of the machine, and lets the caller go on."""
+    """Records any exception in its block, be it a violated invariant or a crash, and lets the caller continue."""
 
     def __init__(self, outcome: SeedOutcome) -> None:
         self._outcome = outcome
@@ -39,7 +39,7 @@ class _Witness:
 
 
 def try_seed(seed: int, *, traced: bool = False) -> SeedOutcome:
-    """Simulate the world of this seed to its end, and tell what went wrong, if anything did."""
+    """Simulates the world of a seed to its end and reports any failure."""
     world = FaultWorld(draw_scenario(seed))
     outcome = SeedOutcome(seed, world.report)
     if traced:

@@ -1,4 +1,4 @@
-"""Simulated clients: they submit, watch, steer, lose their connection, die and come back, and remember what they were told."""
+"""Simulates clients that submit, watch and die. They reconnect, and remember everything the master reported."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ RECONNECT_S = 0.5
 
 
 class Broken(AssertionError):
-    """A client was told something that cannot be: a bug."""
+    """The master reported something impossible to a client: a bug."""
 
 
 class SimulatedClient:
-    """``view``: what this client was told of ended tasks, index -> (state, cause, result)."""
+    """A client. ``view``: finished tasks as reported to it, index -> (state, cause, result)."""
 
     def __init__(self, world: FaultWorld, plan: PersonPlan) -> None:
         self.world = world
@@ -47,12 +47,12 @@ class SimulatedClient:
         self.left_at = world.now
         self.left_early = False
         self.present = False
-        """Connected, and the master has answered."""
+        """True if connected and answered by the master."""
         self.cursor = 0
         self.view: dict[int, tuple[int, str, bytes]] = {}
         self.told_ever: dict[int, tuple[int, str, bytes]] = {}
         self.taken = 0
-        """It said that it has the outputs of so many ended tasks: they may be gone when it asks again."""
+        """Number of finished tasks whose outputs it has acknowledged; the master may have deleted these outputs."""
         self._life = 0
 
     # --- the link -------------------------------------------------------------------------------------------------------------------
@@ -74,7 +74,7 @@ class SimulatedClient:
         self.cut_off()
 
     def cut_off(self) -> None:
-        """The master does not see this client any more, whatever the client believes."""
+        """The master does not see this client any more, even if the client does not know."""
         if self.present:
             self.present = False
             self.left_at = self.world.now
@@ -84,7 +84,7 @@ class SimulatedClient:
         self.world.after(RECONNECT_S * (0.5 + self.world.dice.random()), self.connect)
 
     def die(self, away_s: float) -> None:
-        """The process is killed. Somebody starts it again, and it knows nothing but its uid."""
+        """Kills the process. It is started again and knows nothing but its uid."""
         if self.link is not None:
             self.world.network.end_at_peer(self.link)
             self._absent()
@@ -115,7 +115,7 @@ class SimulatedClient:
         if message.tasks < self.accepted_ever:
             raise Broken(f"{self.plan.uid}: {self.accepted_ever} tasks were accepted, only {message.tasks} are known")
         self.run = message.run
-        self.present = self.link is not None and not self.link.to_master.dead  # or it is a late word of a master that was cut off
+        self.present = self.link is not None and not self.link.to_master.dead  # false for a late message of a master that was cut off
         self.world.oracle.opened(self)
         resume = message.tasks if self.plan.trusts_opened else min(self.accepted, message.tasks)
         self.sent = resume
@@ -139,14 +139,14 @@ class SimulatedClient:
             self._say(m.Close(self.run))
 
     def _submittable(self, count: int) -> int:
-        """How many of the next tasks need nothing that is yet to be made."""
+        """Returns how many of the next tasks need no output that is not made yet."""
         for offset, task in enumerate(self.plan.tasks[self.sent : self.sent + count]):
             if not task.is_promised and any(maker not in self.told_ever for maker in task.uses):
                 return offset
         return count
 
     def _contents(self, index: int) -> tuple[Content, ...]:
-        """What this task needs, and of what others made that which there is."""
+        """Returns the contents that a task needs, including existing outputs of other tasks."""
         task = self.plan.tasks[index]
         found = dict.fromkeys(task.contents)
         for maker in task.uses if not task.is_promised else ():
@@ -230,7 +230,7 @@ class SimulatedClient:
         self._maybe_leave()
 
     def _maybe_leave(self) -> None:
-        """Some never say that no more tasks come: they go, and the run is closed for them."""
+        """Some clients never close their run: they leave, and the master closes the run."""
         if not self.plan.closes and self.accepted >= len(self.plan.tasks) and len(self.view) == self.accepted:
             self.left_early = self.finished = True
             self._hang_up()
@@ -257,7 +257,7 @@ class SimulatedClient:
 
 
 def _without_code(spec: TaskSpec) -> TaskSpec:
-    """The code travels in the body."""
+    """Removes the code, which is sent in the body."""
     return msgspec.structs.replace(spec, code=b"")
 
 
@@ -273,7 +273,7 @@ _HEAR: dict[type, Any] = {
 
 
 class SimulatedOperator:
-    """Somebody who looks and steers from time to time. Every question must be answered while the connection holds."""
+    """A client that sends queries and commands from time to time. Every request must be answered while the connection holds."""
 
     def __init__(self, world: FaultWorld) -> None:
         self.world = world

@@ -1,4 +1,4 @@
-"""Contents in the simulated world: who needs and makes which, and where they can be had."""
+"""Places contents in the simulated world: which tasks need and make them, and where they are."""
 
 from __future__ import annotations
 
@@ -20,19 +20,21 @@ if TYPE_CHECKING:
     from tests.simulation.world.simulated_node import SimulatedNode
 
 SHARE = 0.35
-"""Of all scenarios, so many are about contents as well."""
+"""Fraction of scenarios with contents."""
 MODE = 0o640
-"""Of all files that tasks make."""
+"""File mode of all outputs of tasks."""
 FEW_LOSSES = 10
-"""Whoever needs what was kept at a worker may find it gone, each time anew: only tasks that give up soon do."""
+"""Maximum allowed losses of a task that needs contents kept at a worker. Such contents may be gone at every attempt, so the task must
+give up soon."""
 
 Failure = list[str]
 
 
 @dataclass(slots=True)
 class DataPlan:
-    """``inputs``: files that people have. ``room``: so many contents fit into the cache of a node, besides those in use. ``cut_share``: so
-    many transfers are cut and go on later. ``disk_survives``: how often the next agent of a site finds the cache of an earlier one."""
+    """Contents of a scenario. ``inputs``: files of clients. ``room``: maximum contents in the cache of a node, besides those in use.
+    ``cut_share``: fraction of transfers that are interrupted and resumed. ``disk_survives``: probability that the next agent of a site
+    finds the cache of an earlier one."""
 
     inputs: list[Content]
     room: int
@@ -42,7 +44,7 @@ class DataPlan:
 
 
 def draw_data(seed: int, people: list[PersonPlan]) -> DataPlan | None:
-    """Give some scenarios contents. The dice are others than those of the scenario, so that the rest of it is as it would be without."""
+    """Adds contents to some scenarios. It uses its own random numbers, so that the rest of the scenario does not change."""
     dice = random.Random(f"contents {seed}")
     if dice.random() >= SHARE:
         return None
@@ -67,7 +69,7 @@ def _with_inputs(dice: random.Random, spec: TaskSpec, inputs: list[Content]) -> 
 
 
 def _draw_needs(dice: random.Random, plan: PersonPlan, inputs: list[Content]) -> None:
-    """Inputs for some tasks, outputs of some, and later tasks that need those outputs."""
+    """Draws inputs for some tasks, outputs for some, and later tasks that need these outputs."""
     for index, task in enumerate(plan.tasks):
         contents = tuple(dice.sample(inputs, dice.randint(1, min(3, len(inputs))))) if dice.random() < 0.4 else ()
         makes = tuple(dice.random() < 0.6 for _ in range(dice.randint(1, 2))) if dice.random() < 0.4 else ()
@@ -88,30 +90,33 @@ def _content(label: str, path: str = "") -> Content:
 
 
 def made_by(planned: PlannedTask, task: int, attempt: int) -> list[tuple[Content, bool]]:
-    """What this attempt leaves, and whether it is brought home. Each attempt leaves something else, as many programs do."""
+    """Returns the outputs of an attempt, and whether they are copied to the master. Each attempt makes different ones, as many programs
+    do."""
     return [(_content(f"made {task} {attempt} {number}"), home) for number, home in enumerate(planned.makes)]
 
 
 def name_of(number: int) -> str:
-    """Of what a task makes, in its directory."""
+    """Returns the path of an output in the task's directory."""
     return f"out/{number}"
 
 
 @dataclass(slots=True)
 class NodeDisk:
-    """The cache of a node: what is in it, and what of that somebody counts on."""
+    """The cache of a node. ``held``: contents that must not be evicted."""
 
     contents: dict[str, int] = field(default_factory=dict)
     held: dict[str, None] = field(default_factory=dict)
 
 
 def _network(site: ScenarioSite) -> str:
-    """Nodes that reach each other. Guests come from nowhere in particular; who is on the master's machine is reached through it."""
+    """Returns the network of a site; nodes of one network reach each other. Guests share one without a name. Nodes on the master's
+    machine are reached through the master."""
     return "" if site.guest else site.name
 
 
 class ContentLibrary:
-    """Where contents really are: ``home``, the store of the master; ``removed``, files that people have changed since; disks of nodes."""
+    """The true locations of contents. ``home``: the master's store; ``removed``: files that clients have changed since submission; disks
+    of nodes."""
 
     def __init__(self, world: FaultWorld) -> None:
         self.world = world
@@ -121,7 +126,7 @@ class ContentLibrary:
         self._disks: dict[str, list[NodeDisk]] = {}
 
     def disk_for(self, site: ScenarioSite) -> NodeDisk:
-        """The cache that an agent finds when it starts: that of an earlier one at this site, or an empty one."""
+        """Returns the cache of a starting agent: one left by an earlier agent of this site, or an empty one."""
         left = self._disks.get(site.name)
         return left.pop(self.world.dice.randrange(len(left))) if left else NodeDisk()
 
@@ -131,7 +136,7 @@ class ContentLibrary:
             self._disks.setdefault(site.name, []).append(disk)
 
     def why_absent(self, node: SimulatedNode, digest: str) -> Failure | None:
-        """None if this node can get it, from a peer or from the master, which is there."""
+        """Returns None if this node can get the content from a peer or from the master, otherwise the failure."""
         sites = [_network(other.site) for other in self.world.nodes.values() if other.alive and digest in other.fetcher.disk.contents]
         if _network(node.site) in sites or LOCAL in sites:
             return None

@@ -1,4 +1,4 @@
-"""A disk that forgets: what was appended and not synced may be lost, kept or torn when the master dies."""
+"""Simulates a journal disk that forgets unsynced writes. They may be lost, kept or torn when the master dies."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pilotfish.model.task import Payload, StoredPayload
 
 
 class SimulatedJournal:
-    """The records of one pool. ``shadow`` is the state that a replay of the safe ones gives, kept up to date record by record."""
+    """The records of one pool. ``shadow`` is the state replayed from the synced records, updated with each record."""
 
     def __init__(self, on_safe: Callable[[bytes, TurnRecord], None]) -> None:
         self.records: list[bytes] = []
@@ -34,9 +34,10 @@ class SimulatedJournal:
             self._on_safe(record, replay_record(self.shadow, record))
 
     def crash(self, dice: random.Random) -> tuple[int, bool]:
-        """Power is gone: some of the unsynced tail survives, and the record after it may be torn, which a checksum finds.
+        """Simulates a power loss: a part of the unsynced tail survives, and the record after it may be torn, which a checksum detects.
 
-        Returns how many records were lost, and whether the first of them was torn."""
+        Returns how many records were lost, and whether the first of them was torn.
+        """
         unsafe = len(self.records) - self.safe
         kept = dice.randint(0, unsafe)
         lost = unsafe - kept
@@ -46,14 +47,14 @@ class SimulatedJournal:
         return lost, torn
 
     def recover(self) -> State:
-        """Recovery is replay, from the first record on."""
+        """Recovers the state by replaying all records."""
         state = State()
         for record in self.records:
             replay_record(state, record)
         return state
 
     def compact(self) -> None:
-        """Replace the history by a snapshot, as a child of the master would have written it."""
+        """Replaces the records by a snapshot, as a child process of the master would write it."""
         state = self.shadow
         self.records = [encode_record(TurnRecord(state.at, [fact])) for fact in state_snapshot.dump(state)]
         self.safe = self._shadowed = len(self.records)
@@ -67,11 +68,11 @@ def replay_record(state: State, record: bytes) -> TurnRecord:
 
 
 class DanglingPayload(AssertionError):
-    """Somebody refers to bytes that were given up, or gives up what is not there: a bug."""
+    """A released payload is still referenced, or a missing one is released: a bug."""
 
 
 class SimulatedPayloads:
-    """Counts who refers to each stored payload, more strictly than the real store, which counts by file."""
+    """Counts references to each stored payload. It is stricter than the real store, which counts by file."""
 
     def __init__(self) -> None:
         self._bytes: dict[int, bytes] = {}
@@ -106,7 +107,7 @@ class SimulatedPayloads:
             del self._references[stored.offset], self._bytes[stored.offset]
 
     def adopt(self, state: State) -> None:
-        """After a restart: what the state refers to stays, everything else goes."""
+        """Keeps the payloads that the state references after a restart and removes all others."""
         wanted = count_references(state)
         for place in wanted:
             if place not in self._bytes:
@@ -115,7 +116,7 @@ class SimulatedPayloads:
         self._references = wanted
 
     def compare(self, state: State) -> None:
-        """Nothing is kept that nobody wants, and nothing is wanted that is not kept."""
+        """Checks that the stored payloads are exactly the referenced ones."""
         wanted = count_references(state)
         if wanted != self._references:
             surplus = {place: count for place, count in self._references.items() if wanted.get(place, 0) != count}

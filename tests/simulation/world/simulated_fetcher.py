@@ -1,4 +1,4 @@
-"""Simulates the fetcher of a node: a cache, fetches and uploads that take time. It dies with its agent."""
+"""Simulates caches and transfers of a node. The fetcher dies with its agent."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NO_ROOM: Failure = ["disk", "worker", "the disk is full"]
 
 
 class SimulatedFetcher:
-    """``spoiled``: contents that are gone without anything noticing so far."""
+    """The fetcher of a node. ``spoiled``: contents whose loss has not been noticed yet."""
 
     def __init__(self, node: SimulatedNode) -> None:
         self.node = node
@@ -27,7 +27,7 @@ class SimulatedFetcher:
         self.spoiled: dict[str, None] = {}
         self.full_until = 0.0
         self.reported_full = False
-        """Whether the machine was told of a full disk."""
+        """True if a full disk was reported to the machine."""
         self._fetches: dict[str, int] = {}
         self._count = 0
         self._storing: dict[str, None] = {}
@@ -107,7 +107,7 @@ class SimulatedFetcher:
         self.node.tell("uploaded", number, failure, payload, made)
 
     def cancel_upload(self, number: int) -> None:
-        """Uploads that are late end nevertheless."""
+        """Late uploads finish all the same."""
 
     def discard(self, payload: bytes) -> None:
         """The files are removed with their directory."""

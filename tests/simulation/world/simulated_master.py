@@ -1,4 +1,4 @@
-"""One life of a master: the host around one Machine. Facts are written and synced before effects leave, as in the live host."""
+"""Runs one life of a master: the host around one Machine. Facts are written and synced before effects leave, as in the live host."""
 
 from __future__ import annotations
 
@@ -26,9 +26,8 @@ MOMENTS = (BEFORE_APPEND, BEFORE_SYNC, AFTER_SYNC, AMID_EFFECTS)
 
 
 class SimulatedMaster:
-    """``usurped``: another master has taken its pool; what this one writes goes nowhere. ``doom``: when in a turn it is killed;
-
-    ``doom_fact``: only in a turn that records such a fact."""
+    """A master process. ``usurped``: another master has taken the pool, and records of this one are discarded. ``doom``: step of a turn
+    at which it is killed; ``doom_fact``: only in a turn that records such a fact."""
 
     def __init__(self, world: FaultWorld, state: State, *, doom: str = "", doom_fact: type | None = None) -> None:
         self.world = world
@@ -44,7 +43,7 @@ class SimulatedMaster:
         self.stalled_until = 0.0
         self.waiting_for_disk = False
         self.idle_turns = 0
-        """Turns at one moment in which nothing came in and nothing came out."""
+        """Turns at one moment without input and output."""
         self._clock_offset = max(world.now + world.wall_offset, state.at) - world.now
         self._turn_due = False
         self._last_turn_at = -1.0
@@ -61,10 +60,10 @@ class SimulatedMaster:
     def blocked(self) -> bool:
         return self.waiting_for_disk or self.stalled_until > self.world.now
 
-    # --- what happens to it -----------------------------------------------------------------------------------------------------------
+    # --- input and faults -------------------------------------------------------------------------------------------------------------
 
     def arrive(self, link: SimulatedLink, item: Any) -> None:
-        """Something came over a link. While the process sleeps or waits for its disk, it lies in the system's buffers."""
+        """Receives data from a link. While the process sleeps or waits for its disk, data stays in the system's buffers."""
         if self.alive:
             if self.blocked:
                 self.backlog.append((link, item))
@@ -80,12 +79,12 @@ class SimulatedMaster:
                 self._soon()
 
     def stall(self, seconds: float) -> None:
-        """The whole process sleeps: a closed lid, a page-in storm, a hanging file system."""
+        """The whole process sleeps: a suspended laptop, swapping, or a hanging file system."""
         self.stalled_until = max(self.stalled_until, self.world.now + seconds)
         self.world.at(self.stalled_until, self._wake_up)
 
     def kill(self) -> None:
-        """kill -9. What was not synced may be gone."""
+        """Simulates kill -9. Unsynced records may be lost."""
         if not self.alive:
             return
         self.alive = False
@@ -94,7 +93,7 @@ class SimulatedMaster:
         self.world.master_died(self)
 
     def all_links(self) -> list[SimulatedLink]:
-        """Those that it knows and those that wait to be taken."""
+        """Returns accepted links and those that wait to be accepted."""
         return [*self.links.values(), *(link for link, item in self.backlog if item is DIAL and link is not None)]
 
     # --- turns ------------------------------------------------------------------------------------------------------------------------
@@ -135,10 +134,10 @@ class SimulatedMaster:
             self.world.after(self.world.scenario.batch_s * self.world.dice.random(), self._turn)
 
     def _wake_up(self) -> None:
-        """Sleep is over. Timers may well be looked at before the sockets are."""
+        """Continues after sleep. Timers may expire before sockets are read."""
         if not self.alive or self.blocked:
             return
-        self.idle_turns = 0  # many sleeps may end in one moment; that is no master that spins
+        self.idle_turns = 0  # many sleeps may end at one moment; this is not a busy loop
         if self.backlog and self.world.dice.random() < 0.5:
             self._run_turn([])
         self._drain_backlog()
@@ -179,7 +178,7 @@ class SimulatedMaster:
         self._last_turn_at = self.world.now
         self._commit(turn)
 
-    # --- durable, then done -----------------------------------------------------------------------------------------------------------
+    # --- commit, then effects ---------------------------------------------------------------------------------------------------------
 
     def _commit(self, turn: Turn) -> None:
         if not self.usurped:
@@ -291,7 +290,7 @@ class SimulatedMaster:
         deadline = self.machine.deadline
         if deadline is None:
             return
-        # A microsecond late, so that rounding never puts the moment just before the deadline on the machine's clock.
+        # One microsecond late, so that rounding never puts it before the deadline on the machine's clock.
         wake_at = max(self.world.now, deadline - self._clock_offset + 1e-6)
         if wake_at < self._wake_at or self._wake_at <= self.world.now:
             self._wake_at = wake_at

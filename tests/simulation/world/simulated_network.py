@@ -1,8 +1,8 @@
-"""Links that deliver in order, late, or not at all.
+"""Delivers messages late, cut or not at all.
 
-Like TCP: what one side sent arrives at the other in order and once, until the link ends. A link may be reset (a prefix of what was under
-way still arrives, then both sides learn), cut silently (a prefix arrives, then nothing, and nobody is told), or clogged in one
-direction or both (everything arrives when the clog is gone, unless somebody lost patience before).
+Like TCP, a link delivers in order and once, until it ends. A link may be reset (a prefix of the data in transfer still arrives, then both
+sides notice), cut silently (a prefix arrives, then nothing, and neither side notices), or clogged in one direction or both (all data
+arrives when the clog ends, unless one side has given up before).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ DIAL = "dial"
 CLOSED = "closed"
 
 FORGET_AFTER_S = 90.0
-"""When the system of one side gives up a connection that is silently gone."""
+"""Seconds until the operating system gives up a connection that was cut silently."""
 
 
 class LinkEnd(Protocol):
@@ -65,7 +65,7 @@ class SimulatedNetwork:
         self.world = world
         self.delay_s = delay_s
 
-    # --- using it -------------------------------------------------------------------------------------------------------------------
+    # --- connections ----------------------------------------------------------------------------------------------------------------
 
     def dial(self, peer: LinkEnd, role: str) -> SimulatedLink:
         link = SimulatedLink(peer, role)
@@ -79,7 +79,7 @@ class SimulatedNetwork:
         self._send(link, link.to_peer, item)
 
     def hang_up_peer(self, link: SimulatedLink) -> None:
-        """The peer's side closes: it hears nothing more; the master learns after all that was sent before."""
+        """Closes the peer's side: it receives nothing more. The master notices after all data sent before."""
         if link.open_at_peer:
             link.open_at_peer = False
             link.to_peer.queue.clear()
@@ -91,7 +91,7 @@ class SimulatedNetwork:
             link.to_master.queue.clear()
             self._send(link, link.to_peer, CLOSED)
 
-    # --- how it works ---------------------------------------------------------------------------------------------------------------
+    # --- delivery -------------------------------------------------------------------------------------------------------------------
 
     def _send(self, link: SimulatedLink, lane: LinkDirection, item: Any) -> None:
         if lane.dead:
@@ -103,7 +103,7 @@ class SimulatedNetwork:
         world.at(arrival, self._pump, link, lane)
 
     def _pump(self, link: SimulatedLink, lane: LinkDirection) -> None:
-        """Deliver what is first in the lane. There is one call for each item, so that order is kept whatever is put off."""
+        """Delivers the first item of a direction. There is one call for each item, so delays keep the order."""
         if not lane.queue:
             return
         if lane.clogged_until > self.world.now:
@@ -141,13 +141,13 @@ class SimulatedNetwork:
     # --- faults ---------------------------------------------------------------------------------------------------------------------
 
     def reset(self, link: SimulatedLink) -> None:
-        """Both sides learn, after a prefix of what was under way."""
+        """Resets a link: both sides notice, after a prefix of the data in transfer."""
         for lane in (link.to_master, link.to_peer):
             self._truncate(lane)
             self._send(link, lane, CLOSED)
 
     def cut_silently(self, link: SimulatedLink) -> None:
-        """Nothing passes any more and nobody is told; much later the systems notice by themselves."""
+        """Cuts a link without notice. The operating systems notice much later."""
         for lane in (link.to_master, link.to_peer):
             self._truncate(lane)
             lane.dead = True

@@ -1,4 +1,4 @@
-"""Nodes that run the real agent machine: a supervisor, an agent and slots, each of which may die, hang or be cut off by itself."""
+"""Runs the real agent machine on a simulated node. Supervisor, agent and slots may each die, hang or be cut off."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ GONE_TRIES = 5
 
 
 class SimulatedNode:
-    """One agent from its start to its end. ``frozen``: the slots stand still as well, not only the agent."""
+    """One agent from start to end. ``frozen``: the slots are stopped as well, not only the agent."""
 
     def __init__(self, world: FaultWorld, worker: str, pilot: str, site: ScenarioSite, cores: float) -> None:
         self.world = world
@@ -41,9 +41,9 @@ class SimulatedNode:
         self.blocked_to_master_until = 0.0
         self.blocked_to_peer_until = 0.0
         self.trouble_until = world.now if self.life else 0.0
-        """Until when something other than the master has kept this agent from being heard."""
+        """Time until which a fault, other than one of the master, kept this agent's messages from arriving."""
         self.clog_next_s = 0.0
-        """The next connection gets stuck for so long right after it was made."""
+        """Seconds for which the next connection is clogged right after it was made."""
         self.link: SimulatedLink | None = None
         self.linked_at = 0.0
         self.slots: dict[int, SimulatedSlot] = {}
@@ -70,7 +70,7 @@ class SimulatedNode:
     # --- the agent's turns ----------------------------------------------------------------------------------------------------------
 
     def tell(self, what: str, *arguments: Any, link: SimulatedLink | None = None) -> None:
-        """Call this method of the agent's machine, now or when the agent is awake again."""
+        """Calls a method of the agent machine, now or when the agent is awake again."""
         if not self.alive:
             return
         if self.hung or self._catching_up:
@@ -81,7 +81,7 @@ class SimulatedNode:
 
     def _say(self, link: SimulatedLink | None, what: str, arguments: tuple[Any, ...]) -> None:
         if link is not None and link is not self.link:
-            return  # the agent has hung up in the meantime
+            return  # the agent has closed this link in the meantime
         if what == "unlinked":
             self.link = None
         self.world.oracle.custody.told(self, what, arguments)
@@ -138,7 +138,7 @@ class SimulatedNode:
     def _start(self, slot: int, attempts: list[Attempt]) -> None:
         self.world.oracle.custody.given_out(self)
         if slot in self.dead_slots:
-            return  # the agent has yet to hear of its death; what it was given now was never begun
+            return  # the agent does not know yet that this slot died; these attempts never started
         if slot not in self.slots:
             self.slots[slot] = SimulatedSlot(self, slot)
         self.slots[slot].give(attempts)
@@ -156,7 +156,7 @@ class SimulatedNode:
             self.slots[slot].terminate()
 
     def _kill_slot(self, slot: int) -> None:
-        """Over a limit, which will be reported; or not wanted any more, which will not."""
+        """Kills a slot: over a limit, which is reported, or not needed any more, which is not."""
         if slot in self.dead_slots:
             return
         over_limit = self.machine.attempts.slots[slot].stop_failure is not None
@@ -186,7 +186,7 @@ class SimulatedNode:
         self.world.node_gone(self, noticed)
 
     def kill_agent(self, reason: str) -> None:
-        """kill -9 of the agent: its slots die with it, the supervisor stays to say so."""
+        """Simulates kill -9 of the agent: its slots die with it, and the supervisor reports it."""
         if not self.alive:
             return
         if self.link is not None:
@@ -195,7 +195,7 @@ class SimulatedNode:
         self.world.after(0.03, DeathNotice(self, reason).send)
 
     def crash(self) -> None:
-        """The node loses power: nobody is left to say anything; its site finds out sooner or later."""
+        """The node loses power: nothing is reported; its site notices some time later."""
         if not self.alive:
             return
         if self.link is not None:
@@ -207,7 +207,7 @@ class SimulatedNode:
         self.world.sites.node_ended(self, well=False, reason="the node is gone")
 
     def evict(self, *, gently: bool) -> None:
-        """The site takes the node away: with a TERM that the agent can answer, or without."""
+        """The site takes the node back, with a SIGTERM that the agent can handle, or without."""
         if not self.alive:
             return
         if gently and not self.hung:
@@ -217,13 +217,13 @@ class SimulatedNode:
         self.world.sites.node_ended(self, well=False, reason="killed by its site")
 
     def vanish(self) -> None:
-        """Everything on the node is killed at once, the supervisor as well."""
+        """Everything on the node is killed at once, including the supervisor."""
         if self.link is not None:
             self.world.network.end_at_peer(self.link)
         self._end("evicted")
 
     def hang(self, seconds: float, *, frozen: bool) -> None:
-        """SIGSTOP: of the agent alone, or of everything on the node."""
+        """Simulates SIGSTOP of the agent alone, or of everything on the node."""
         self.frozen = frozen
         self.hung_until = max(self.hung_until, self.world.now + seconds)
         self.troubled(self.hung_until)
@@ -246,7 +246,7 @@ class SimulatedNode:
             self.turn()
 
     def block(self, *, to_master_s: float, to_peer_s: float) -> None:
-        """A partition: nothing passes in these directions until it heals, neither over the present link nor over new ones."""
+        """Simulates a partition: no data passes in these directions until it ends, on the present link and on new ones."""
         now, network = self.world.now, self.world.network
         self.blocked_to_master_until = max(self.blocked_to_master_until, now + to_master_s)
         self.blocked_to_peer_until = max(self.blocked_to_peer_until, now + to_peer_s)
@@ -256,7 +256,7 @@ class SimulatedNode:
         self.troubled(max(self.blocked_to_master_until, self.blocked_to_peer_until))
 
     def cut_off(self) -> None:
-        """Its link leads nowhere and nobody says so. It finds out by the silence, of which only that counts that it was awake to hear."""
+        """The link was cut without notice. The agent detects it by silence; only time in which the agent was awake counts."""
         self.troubled(max(self.world.now, self.hung_until) + max(DIAL_TIMEOUT_S, 4 * self.world.scenario.settings.beat_s))
 
     def troubled(self, until: float) -> None:
@@ -264,7 +264,7 @@ class SimulatedNode:
 
 
 class DeathNotice:
-    """What the supervisor does when its agent died: tell the master, then end."""
+    """The supervisor's report to the master when its agent died."""
 
     def __init__(self, node: SimulatedNode, reason: str) -> None:
         self.node = node

@@ -1,4 +1,4 @@
-"""Places that run pilots: they accept, boot, fail to boot, take away and forget to tell, like batch systems do."""
+"""Simulates batch systems: they accept, start, fail to start and kill pilots, and may fail to report it."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 KILL_AFTER_S = 5.0
 SUBMIT_S = 0.05
 NODES_APART_S = 30.0
-"""The nodes of one pilot come at most so long after each other."""
+"""Maximum seconds between the joins of the nodes of one pilot."""
 
 
 class FixedFleet:
-    """A strategy for simulations: so many pilots at each site as long as there is work."""
+    """A factory for simulations: a fixed number of pilots per site while there is work."""
 
     def __init__(self, sites: list[ScenarioSite]) -> None:
         self._sites = [site for site in sites if not site.guest]
@@ -57,7 +57,7 @@ class FixedFleet:
 
 
 def _is_maimed(state: State, pilot: Pilot, now: float) -> bool:
-    """Of several nodes it has one left, which is of no use to tasks that want two."""
+    """Returns whether a multi-node pilot has one node left, which is of no use to multi-node tasks."""
     if pilot.size.nodes == 1 or len(pilot.workers) != 1:
         return False
     return now > state.workers[pilot.workers[0]].joined_at + NODES_APART_S
@@ -65,7 +65,8 @@ def _is_maimed(state: State, pilot: Pilot, now: float) -> bool:
 
 @dataclass(slots=True)
 class SimulatedJob:
-    """A pilot as its site knows it. ``nodes``: those whose end the site has not seen; ``booting``: so many are yet to come."""
+    """A pilot as its site knows it. ``nodes``: nodes whose end the site has not noticed; ``booting``: number of nodes that have not
+    started."""
 
     number: str
     site: ScenarioSite
@@ -85,7 +86,7 @@ class SimulatedSites:
         self._ever_submitted: dict[str, None] = {}
         self._count = 0
 
-    # --- what the master asks -------------------------------------------------------------------------------------------------------
+    # --- requests of the master -----------------------------------------------------------------------------------------------------
 
     def submit(self, pilot: str, site: str, size: PilotSize) -> None:
         self._count += 1
@@ -117,14 +118,14 @@ class SimulatedSites:
             node.tell("stop", "its pilot was cancelled")
         self.world.after(KILL_AFTER_S, self._press, job, self.world.master)
 
-    # --- what happens -----------------------------------------------------------------------------------------------------------------
+    # --- life of a pilot --------------------------------------------------------------------------------------------------------------
 
     def _accepted(self, pilot: str, job: SimulatedJob) -> None:
         if self.jobs.get(pilot) is job:
             self._tell(i.PilotAccepted(pilot, job.number))
 
     def _start(self, pilot: str, job: SimulatedJob) -> None:
-        """Each of its nodes comes when it comes."""
+        """Starts each node after its own boot time."""
         job.starts += 1
         job.well = True
         job.booting = job.size.nodes
@@ -139,12 +140,12 @@ class SimulatedSites:
             self.world.count_fault("bad-start")
             self._one_less(pilot, job, False, "its bootstrap failed")
             return
-        worker = pilot if job.size.nodes == 1 else f"{pilot}.{number}{'abcdefgh'[job.starts % 8]}"  # an agent has its own number as well
+        worker = pilot if job.size.nodes == 1 else f"{pilot}.{number}{'abcdefgh'[job.starts % 8]}"  # an agent also has its own number
         node = self.world.nodes[worker] = SimulatedNode(self.world, worker, pilot, job.site, job.size.cores)
         job.nodes.append(node)
 
     def _press(self, job: SimulatedJob, canceller: SimulatedMaster | None) -> None:
-        """It did not listen to a TERM. Only the master that sent it still thinks of the KILL."""
+        """Kills a pilot that ignored SIGTERM. Only the master that sent SIGTERM sends SIGKILL."""
         for node in list(job.nodes):
             if node.alive and canceller is self.world.master:
                 node.evict(gently=False)
@@ -161,12 +162,12 @@ class SimulatedSites:
         return True
 
     def neighbours(self, node: SimulatedNode) -> list[SimulatedNode]:
-        """The nodes of its pilot that live, itself included."""
+        """Returns the live nodes of a node's pilot, including itself."""
         job = self.jobs.get(node.pilot)
         return [one for one in job.nodes if one.alive] if job is not None else [node]
 
     def node_ended(self, node: SimulatedNode, *, well: bool, reason: str) -> None:
-        """All of a node is gone, and its site knows."""
+        """A node has ended, and its site knows."""
         if node.site.guest:
             self.world.guest_ended(node.site)
         elif (job := self.jobs.get(node.pilot)) is not None and node in job.nodes:
@@ -174,7 +175,7 @@ class SimulatedSites:
             self._one_less(node.pilot, job, well, reason)
 
     def _one_less(self, pilot: str, job: SimulatedJob, well: bool, reason: str) -> None:
-        """A pilot ends with the last of its nodes, and well if all of them did."""
+        """A pilot ends with the last of its nodes; it succeeded if all of them did."""
         job.well = job.well and well
         if not job.nodes and not job.booting:
             self._ended(pilot, job.well or job.cancelled, reason)
@@ -184,6 +185,6 @@ class SimulatedSites:
         self._tell(i.PilotGone(pilot, well, reason))
 
     def _tell(self, item: i.Input) -> None:
-        """Nobody hears it while the master is dead; the next one asks again."""
+        """Reports to the master. Reports are lost while it is dead; the next one polls again."""
         if self.world.master is not None:
             self.world.master.tell(item)

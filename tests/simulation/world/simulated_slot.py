@@ -1,4 +1,4 @@
-"""Simulated slots: what a task does to the process that runs it, without running anything."""
+"""Simulates what a task does to its slot. Nothing is executed."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ LOST_A_NODE = "a part of it is gone"
 
 
 def said_in(attempt: Attempt) -> bytes:
-    """Its payload, without what the agent put before it."""
+    """Returns the payload without the part that the agent added."""
     return bytes(unwrap(memoryview(attempt.payload))[1])
 
 
 @dataclass(slots=True)
 class Execution:
-    """One attempt that really began: the truth that the oracle compares the journal with. ``outcome``: empty while it runs."""
+    """An attempt that really started; the oracle compares the journal with these. ``outcome``: empty while it runs."""
 
     task: int
     attempt: int
@@ -35,11 +35,11 @@ class Execution:
     ended: float = 0.0
     outcome: str = ""
     beside: tuple[str, ...] = ()
-    """Other workers that it has as well."""
+    """The other workers of a multi-node attempt."""
 
 
 class SimulatedSlot:
-    """Runs attempts one by one, in the order given. Ended ones may be reported a little later, several at once."""
+    """Runs attempts one by one, in order. Finished ones may be reported a little later, several at once."""
 
     def __init__(self, node: SimulatedNode, number: int) -> None:
         self.node = node
@@ -50,10 +50,10 @@ class SimulatedSlot:
         self.unreported: list[tuple[Execution, Any]] = []
         self.gone = False
         self.condemned = False
-        """What runs was asked to end because it broke a limit."""
+        """True if the running task was told to end because it exceeded a limit."""
         self._turn = 0
 
-    # --- what the agent asks --------------------------------------------------------------------------------------------------------
+    # --- requests of the agent ------------------------------------------------------------------------------------------------------
 
     def give(self, attempts: list[Attempt]) -> None:
         self.waiting.extend(attempts)
@@ -66,13 +66,13 @@ class SimulatedSlot:
         return count
 
     def terminate(self) -> None:
-        """Most programs end on TERM, some do not care. Whatever they do then, it is too late."""
+        """Sends SIGTERM. Most programs end, some ignore it; in both cases a result comes too late."""
         self.condemned = True
         if self.execution is not None and self.node.world.dice.random() < 0.7:
             self._plan(0.05, ["signal", "task", "ended by signal 15"], "failed")
 
     def die(self, failure: list[str], outcome: str) -> None:
-        """The slot's process is killed. What it had begun and not reported is lost with it."""
+        """The slot's process is killed. Attempts that it started and did not report are lost."""
         self.gone = True
         self._turn += 1
         begun = len(self.unreported) + (self.execution is not None)
@@ -167,7 +167,7 @@ class SimulatedSlot:
                 world.after(REPORT_DELAY_S, self._report)
             self._begin()
             return
-        # The next one begins before the agent hears of this one, as it would in a real slot.
+        # The next attempt starts before the agent is informed about this one, as in a real slot.
         self._begin()
         self._report()
 
@@ -178,8 +178,8 @@ class SimulatedSlot:
             self.node.tell("slot_finished", self.number, items)
 
     def bereaved(self, noticed: bool = False) -> None:
-        """One of the other nodes of what runs is gone. It will not end well: it fails by itself, or hangs. Only who had its connections cut
-        notices at once."""
+        """Another node of the running attempt is lost. The attempt fails or hangs; only an attempt whose connections were cut notices at
+        once."""
         self._turn += 1
         if noticed and self.node.world.dice.random() < 0.7:
             self._plan(self.node.world.dice.uniform(0.3, 3.0), ["exit", "task", LOST_A_NODE], "failed")

@@ -1,4 +1,4 @@
-"""What simulated tasks do, and what people submit."""
+"""Defines what simulated tasks do, and what clients submit."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ if TYPE_CHECKING:
 
 GIB = 1 << 30
 MOST_S = 60.0
-"""No simulated task takes longer than this."""
+"""Maximum duration of a simulated task."""
 
 
 @dataclass(slots=True, frozen=True)
 class TaskBehaviour:
-    """What running a task leads to. ``kind``: ok, exit, flaky, memory, crash, poison, hang or version.
+    """Behaviour of a task. ``kind``: ok, exit, flaky, memory, crash, poison, hang or version.
 
-    ``bad_times``: so many executions go wrong before one goes well. ``swift``: poison that kills before anybody knew that it runs.
-    ``fells_node``: poison that takes down the whole node, so that nobody is left to say so."""
+    ``bad_times``: number of executions that fail before one succeeds. ``swift``: poison that kills before the start was reported.
+    ``fells_node``: poison that kills the whole node, so that nothing is reported.
+    """
 
     kind: str = "ok"
     duration_s: float = 1.0
@@ -39,18 +40,18 @@ class PlannedTask:
     needs: tuple[int, ...]
     padding: int
     contents: tuple[Content, ...] = ()
-    """What it needs besides what its spec needs."""
+    """Inputs besides those of its spec."""
     makes: tuple[bool, ...] = ()
-    """For each content that it leaves: is it brought home?"""
+    """For each output: whether it is copied to the master."""
     uses: tuple[int, ...] = ()
-    """Earlier tasks: it needs what they made, so that it can be submitted only when they have ended."""
+    """Earlier tasks whose outputs it needs; it can be submitted only after them."""
     is_promised: bool = False
-    """But it was promised what they will make, and is submitted at once."""
+    """True if these outputs are future files, so that it is submitted at once."""
 
 
 @dataclass(slots=True)
 class PersonPlan:
-    """What one person does: a run of these tasks, submitted in batches, watched or not."""
+    """Actions of one client: a run of these tasks, submitted in batches, watched or not."""
 
     uid: str
     options: RunOptions
@@ -61,12 +62,12 @@ class PersonPlan:
     in_flight: int
     closes: bool
     trusts_opened: bool
-    """Goes on where the master says that it is; otherwise sends again all that was not accepted."""
+    """True: continues after the last task that the master has; false: sends all unaccepted tasks again."""
     commands: int
 
 
 class TaskBehaviours:
-    """Finds the behaviour of a task by its payload, and counts how often each was run."""
+    """Finds the behaviour of a task by its payload, and counts executions."""
 
     def __init__(self, people: list[PersonPlan]) -> None:
         self._plans = {plan.uid: plan for plan in people}
@@ -74,7 +75,7 @@ class TaskBehaviours:
         self._known: dict[int, TaskBehaviour] = {}
 
     def behaviour_of(self, task: int) -> TaskBehaviour | None:
-        """What a task does, if it was ever begun."""
+        """Returns the behaviour of a task that was started at least once."""
         return self._known.get(task)
 
     def behaviour(self, payload: bytes) -> TaskBehaviour:
@@ -97,16 +98,16 @@ def payload_of(plan: PersonPlan, index: int) -> bytes:
 
 
 def result_of(payload: bytes, execution: Execution) -> bytes:
-    """A result says which execution it is of, so that the oracle can tell."""
+    """Returns a result that names its execution, for the oracle."""
     return b"%s|%d|%d|%s" % (payload, execution.task, execution.attempt, execution.worker.encode())
 
 
-# --- dice ---------------------------------------------------------------------------------------------------------------------------
+# --- random draws -------------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
 class TaskMix:
-    """How tasks of one scenario are spread."""
+    """Proportions of task kinds in one scenario."""
 
     shortest_s: float
     longest_s: float

@@ -1,4 +1,4 @@
-"""Frames as they travel: the header through real JSON, so that each machine sees exactly what it would see live."""
+"""Passes messages through real JSON, so that each machine sees the same data as in a live pool."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from pilotfish.model import messages as m
 
 Frame = tuple[Any, bytes]
-"""(header, body). The header is JSON text, or the message itself where the cost of JSON is saved."""
+"""Header and body. The header is JSON text, or the message itself to save the cost of JSON."""
 
 
 def write_from_agent(header: list[Any], parts: list[Any]) -> Frame:

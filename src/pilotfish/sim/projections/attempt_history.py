@@ -1,4 +1,4 @@
-"""What facts tell and a state does not keep: when attempts were given out, and who took how long for what. Foresight goes by it."""
+"""Collects from facts when attempts started and how long they took. Predictions use this; the state does not keep it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pilotfish.model.ids import INDEX_MASK
 from pilotfish.model.states import CANCELLED
 
 KEPT = 1_000
-"""So many of the last tasks of each class."""
+"""Maximum recent tasks kept per class."""
 KEPT_LAUNCHES = 100
 
 Taken = deque[tuple[str, str, int, float]]
@@ -21,17 +21,18 @@ Taken = deque[tuple[str, str, int, float]]
 @dataclass(slots=True)
 class AttemptHistory:
     given: dict[tuple[str, int], float] = field(default_factory=dict)
-    """When a worker was given an attempt of a task, and room for it. Of what was sent ahead nobody knows when its turn came."""
+    """Time of assignment of an attempt with free cores, by worker and task. Prefetched attempts are missing: when they get cores is
+    unknown."""
     taken: dict[str, Taken] = field(default_factory=dict)
-    """For each class: worker, site, run, and seconds for cost 1, as measured there."""
+    """For each class: worker, site, run, and measured seconds per unit of cost."""
     launches: dict[str, deque[float]] = field(default_factory=dict)
-    """For each site: seconds between the master's word and its answer that the task itself did not take."""
+    """For each site: seconds between assignment and result, without the execution time."""
 
     ended: dict[str, float] = field(default_factory=dict)
-    """When runs were over, by uid, also those that were forgotten since."""
+    """End times of runs by uid, including forgotten runs."""
 
     def hear(self, state: State, fact: f.Fact, at: float) -> None:
-        """After it was applied."""
+        """Handles a fact after it was applied to the state."""
         kind = type(fact)
         if kind is f.TasksDone:
             self._done(state, fact, at)  # type: ignore[arg-type]
@@ -53,10 +54,10 @@ class AttemptHistory:
             self.ended[run.uid] = run.ended_at
 
     def began(self, worker: Worker, task: Task, beat_s: float) -> float | None:
-        """When it began to run there, as nearly as anybody knows; None if it has not, or nobody knows."""
+        """Returns the best estimate of when a task started at a worker; None if it has not started or this is unknown."""
         given, seen = self.given.get((worker.id, task.id)), worker.started.get(task)
         if seen is not None:
-            # It is told with the first beat after it began.
+            # The start is reported with the next heartbeat.
             return max(given if given is not None else seen - beat_s / 2, seen - beat_s)
         return given if task in worker.active and all(worker.id in file.holders for file in needs(task)) else None
 

@@ -1,8 +1,9 @@
-"""How long things of one kind take, to draw from: as they were seen, those included that are not over yet.
+"""Draws durations from observed and censored ones.
 
-What still runs tells that it takes longer than so far (Kaplan and Meier). Each replica weighs what was seen anew, by chance (the Bayesian
-bootstrap): few observations so give futures that lie far apart, and many do not. What was not seen may come all the same: a part of what
-is drawn, the smaller the more was seen, follows a lognormal law that fits, with a spread that few observations leave open.
+Tasks that still run are censored observations: they take longer than so far (Kaplan and Meier). Each sample of a prediction reweights the
+observations at random (the Bayesian bootstrap), so few observations give widely spread samples. A part of the draws follows a fitted
+lognormal distribution, because durations outside the observed range are possible. This part shrinks as observations accumulate; its
+spread is wide for few observations.
 """
 
 from __future__ import annotations
@@ -15,22 +16,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 SMOOTHING = 0.3
-"""Of what is drawn about what was seen, in parts of its spread, for one observation; less for many."""
+"""Width of the noise around an observed value, relative to the spread, for one observation; smaller for many."""
 UNSEEN = 4.0
-"""What was not seen counts as so many observations."""
+"""Weight of unobserved durations, as a number of observations."""
 SPREAD, SPREAD_WEIGHT = 0.8, 4.0
-"""Standard deviation of logarithms that is thought of before anything is seen, and as how many observations that counts."""
+"""Prior standard deviation of log durations, and its weight as a number of observations."""
 MOST_SPREAD = 1.5
-"""Such a standard deviation of logarithms is the most that is believed: beyond, futures take years."""
+"""Maximum standard deviation of log durations. With more, some samples take years."""
 LONGER = 1.3
-"""What outlives all that was seen is thought to take so many times as long as it has."""
+"""Factor on the longest observation, for tasks that run longer than all observed ones."""
 LEAST = 1e-9
 MOST_CERTAIN = 1.0 - 1e-9
 
 
 class DurationSamples:
     def __init__(self, seen: Sequence[float], running: Sequence[float], dice: np.random.Generator) -> None:
-        """``running``: how long those have run that are not over. At least one of both must be given."""
+        """``running``: elapsed seconds of unfinished tasks. At least one of ``seen`` and ``running`` must not be empty."""
         values = np.maximum(np.array([*seen, *running], dtype=float), LEAST)
         over = np.array([True] * len(seen) + [False] * len(running))
         order = np.argsort(values, kind="stable")
@@ -41,14 +42,14 @@ class DurationSamples:
         left[left < LEAST] = 0.0
         self._values: NDArray[np.float64] = np.append(values, values[-1] * LONGER)
         self._below: NDArray[np.float64] = np.append(1.0 - left, 1.0)
-        """The part of all that is not longer than each value."""
+        """Cumulative probability at each value."""
         count = max(1, len(seen))
         logs, masses = np.log(self._values), np.diff(self._below, prepend=0.0)
         middle = float(np.sum(masses * logs))
         squares = count * float(np.sum(masses * (logs - middle) ** 2)) + SPREAD_WEIGHT * SPREAD**2
         spread = min(MOST_SPREAD, sqrt(squares / float(dice.chisquare(count + SPREAD_WEIGHT))))
         self._law = NormalDist(middle + float(dice.normal(0.0, spread / sqrt(count))), spread)
-        """Of logarithms."""
+        """Distribution of log durations."""
         self._unseen = UNSEEN / (UNSEEN + count)
         self._blur = SMOOTHING * spread * count**-0.2
 
@@ -61,7 +62,7 @@ class DurationSamples:
         return drawn
 
     def draw_beyond(self, dice: np.random.Generator, least: float) -> float:
-        """One that has lasted so long already."""
+        """Draws one duration, given that it is at least ``least``."""
         which, chance, blur = dice.random(), float(dice.random()), exp(float(dice.normal(0.0, self._blur)))
         place = int(np.searchsorted(self._values, least, side="right"))
         below = float(self._below[place - 1]) if place else 0.0

@@ -1,4 +1,4 @@
-"""When a run will be over, and what would make it sooner: many futures of one moment, and what they have in common."""
+"""Combines many projections into a median and an interval."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from pilotfish.sim.projections.time_breakdown import TimeBreakdown, parents_of, 
 
 LEAST_REPLICAS, MOST_REPLICAS = 20, 60
 COMPLETIONS = 20_000
-"""So many tasks that end are imagined for one answer, if that allows for enough replicas."""
+"""Target number of simulated task completions per prediction; it limits the number of samples."""
 ALONE = 4_000
-"""With no more than these, it is not worth while to start other processes."""
+"""Maximum simulated tasks for one process. For fewer, starting more processes costs more than it saves."""
 LEAST_S = 1e-3
 INSIDE = 0.8
-"""The part of all futures that a band is to hold."""
+"""Probability that the interval holds the finish time."""
 MARGIN = 1.2
-"""Bands are so much wider than the futures say, which know nothing of what was not modelled."""
+"""Factor by which intervals are widened, because the samples miss effects that are not modelled."""
 
 Told = Callable[[int, int], None]
-"""How many futures are there, and of how many."""
+"""Progress callback: finished samples, all samples."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProjectedFinish:
-    """``end_s``: from now; infinite if some tasks can run nowhere, which are ``stuck``."""
+    """Result of one sample. ``end_s``: seconds from now, infinite if tasks cannot run anywhere; ``stuck``: number of these tasks."""
 
     end_s: float
     parts: TimeBreakdown
@@ -43,7 +43,7 @@ class ProjectedFinish:
 class FinishEstimate:
     variation: Variation
     ends_s: list[float]
-    """One for each seed, in order: those of two variations can be compared one by one."""
+    """Finish times in the order of seeds, so that two variations can be compared seed by seed."""
     parts: TimeBreakdown
     stuck: int
     guessed: dict[str, int] = field(default_factory=dict)
@@ -54,12 +54,15 @@ class FinishEstimate:
 
     @property
     def merit_s(self) -> float:
-        """To rank variations by: the geometric mean of their ends. With the same seeds for all, what differs is due to the variations; the
-        median of a few tells less of that."""
+        """Geometric mean of the finish times, for ranking variations.
+
+        All variations use the same seeds, so differences come from the variations. The median of a few samples shows these differences
+        less well.
+        """
         return exp(fmean(log(max(end, LEAST_S)) for end in self.ends_s)) if inf not in self.ends_s else inf
 
     def band(self, factor: float = 1.0) -> tuple[float, float]:
-        """Where the end is in four of five cases. ``factor``: so many times as wide as the futures say."""
+        """Returns the 80 % interval. ``factor``: how much wider than the samples alone suggest."""
         low, middle, high = self.quantile((1 - INSIDE) / 2), self.median_s, self.quantile((1 + INSIDE) / 2)
         return widened(low, middle, factor * MARGIN), widened(high, middle, factor * MARGIN)
 
@@ -68,7 +71,7 @@ class FinishEstimate:
         place = q * (len(ends) - 1)
         below = int(place)
         above = min(below + 1, len(ends) - 1)
-        # Some may be infinite.
+        # Some values may be infinite.
         return ends[below] if place == below or ends[below] == ends[above] else ends[below] + (ends[above] - ends[below]) * (place - below)
 
     def chance_to_end_by(self, seconds: float) -> float:
@@ -84,7 +87,7 @@ def widened(edge: float, middle: float, factor: float) -> float:
 
 
 def imagine(moment: PoolSnapshot, variation: Variation, seed: int, run: int | None) -> ProjectedFinish:
-    """One future, up to the end of one run or of all."""
+    """Simulates one sample until one run, or all runs, are finished."""
     world = Projection(moment, variation, seed)
     state = world.machine.state
     parents = parents_of(state)
@@ -109,7 +112,7 @@ def foresee(
     told: Told | None = None,
     cores: int = 0,
 ) -> list[FinishEstimate]:
-    """The same seeds for all variations."""
+    """Estimates the finish time for each variation. All variations use the same seeds."""
     left = _left(moment.restore(), run)
     count = replicas or replicas_for(left, len(variations))
     jobs = [(variation, seed) for seed in range(count) for variation in range(len(variations))]
@@ -131,7 +134,7 @@ def _together(variation: Variation, futures: list[ProjectedFinish]) -> FinishEst
 
 Job = tuple[int, int]
 _common: tuple[PoolSnapshot, Sequence[Variation], int | None]
-"""What all jobs have in common, here and in the processes that begin as copies of this one."""
+"""Common input of all jobs. Forked processes inherit it."""
 
 
 def _imagine_one(job: Job) -> tuple[Job, ProjectedFinish]:

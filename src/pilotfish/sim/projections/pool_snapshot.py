@@ -1,4 +1,4 @@
-"""A pool at one moment, as bytes: what futures are imagined from, as often and in as many processes as one likes."""
+"""Captures a pool at one moment as bytes, and variations of it. Many projections, in several processes, can start from one snapshot."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from pilotfish.model.settings import PoolSettings
 from pilotfish.sim.projections.attempt_history import AttemptHistory
 
 ENOUGH = 5
-"""The first starts at a site take longer than others."""
+"""Minimum observed starts at a site. The first starts take longer than later ones."""
 CLOSED = "as far as is known"
-"""A client may have more tasks for its run. Nobody can tell."""
+"""Reason recorded for closing an open run. Later submissions by its client cannot be predicted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Variation:
-    """What would be otherwise than now. ``more``: pilots at sites, or cores of this machine; negative: fewer."""
+    """A change to the pool for `whatif`. ``more``: additional pilots of sites, or cores of this machine; negative: fewer."""
 
     text: str = "as it is"
     policy: str = ""
@@ -40,9 +40,9 @@ class PoolSnapshot:
     now: float
     facts: bytes
     began: dict[tuple[str, int], float]
-    """When attempts that run began, by worker and task."""
+    """Start times of running attempts, by worker and task."""
     given: dict[tuple[str, int], float]
-    """When the others were given out."""
+    """Assignment times of attempts that do not run yet."""
     taken: dict[str, list[tuple[str, str, int, float]]]
     launches: dict[str, float]
     settings: PoolSettings
@@ -73,7 +73,7 @@ class PoolSnapshot:
 
 
 def _rows(state: State) -> Iterator[f.AnyFact]:
-    """Without runs that are over and that nobody needs files of, and without what only a worker reads."""
+    """Yields the state as facts, without finished runs whose files are not needed and without data that only workers read."""
     over = {run.id: None for run in state.runs.values() if _is_past(run)}
     shares = {run.account.name: None for run in state.runs.values() if run.id not in over}
     for fact in state_snapshot.dump(state):

@@ -1,4 +1,4 @@
-"""What was predicted, and what came: the record of a pool's own predictions, by which later bands are made wider or narrower."""
+"""Records predictions and widens intervals by past errors."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from pilotfish.core.state import State
 from pilotfish.model.states import CANCELLED
 
 MOST = 500
-"""So many are kept, the latest."""
+"""Maximum predictions kept, the latest ones."""
 ENOUGH = 10
-"""From so many on that were put to the test, bands follow the record."""
+"""Minimum predictions of finished runs before intervals are scaled by past errors."""
 LATEST = 50
 INSIDE = 0.8
 NARROWEST, WIDEST = 0.5, 4.0
@@ -22,7 +22,7 @@ LEAST_HALF = 0.02
 
 
 class Prediction(msgspec.Struct):
-    """Seconds are from ``at`` on. ``factor``: by so much the band was wider than the futures alone said when it was told."""
+    """One prediction; seconds count from ``at``. ``factor``: how much wider the interval was than the samples alone suggested."""
 
     at: float
     uid: str
@@ -33,7 +33,7 @@ class Prediction(msgspec.Struct):
     high_s: float
     factor: float = 1.0
     took_s: float = 0.0
-    """What it was in the end; 0: not yet."""
+    """Actual seconds; 0: the run is not finished."""
 
     @property
     def held(self) -> bool:
@@ -41,12 +41,12 @@ class Prediction(msgspec.Struct):
 
     @property
     def error(self) -> float:
-        """Of the median, relative to the time that was left."""
+        """Relative error of the median."""
         return abs(self.median_s - self.took_s) / self.took_s
 
     @property
     def strain(self) -> float:
-        """How far off it was, in halves of the band as the futures alone had it: 1 is just inside."""
+        """Error in half-widths of the unscaled interval: 1 is just inside."""
         off = log(self.took_s / self.median_s)
         edge = self.high_s if off > 0 else self.low_s
         half = abs(log(max(edge, 1e-9) / self.median_s)) / self.factor
@@ -72,7 +72,7 @@ class PredictionRecord:
         return [one for one in self.predictions if one.took_s > 0 and one.median_s > 0]
 
     def settle(self, state: State, ended: dict[str, float]) -> None:
-        """Runs that have ended tell how good it was. One that somebody cut short, or that nobody remembers, tells nothing."""
+        """Stores the actual time of finished runs. Predictions of cancelled or unknown runs are removed."""
         kept = []
         for one in self.predictions:
             run = state.runs.get(state.run_uids.get(one.uid, -1))
@@ -85,7 +85,7 @@ class PredictionRecord:
         self.predictions = kept
 
     def factor(self) -> float:
-        """Bands had to be so much wider to have held as often as they say (a conformal quantile)."""
+        """Returns the scaling that would have given past intervals their nominal coverage (a conformal quantile)."""
         strains = sorted(one.strain for one in self.tested[-LATEST:])
         if len(strains) < ENOUGH:
             return 1.0

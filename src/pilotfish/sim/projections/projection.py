@@ -1,7 +1,7 @@
-"""One future of a pool: the real machine and policy go on from a moment, with modelled hosts for the workers that are there.
+"""Continues a pool in simulation from a snapshot. The real machine and policy run with simulated hosts in place of the workers.
 
-What a task will take is drawn from what tasks of its class took, and so is what pilots will wait. The dice are rolled in the same order
-whatever is varied, so that two variations with one seed differ by what was varied and not by luck.
+Task times and queue waits are drawn from observed ones. Random numbers are drawn in the same order for every variation, so two variations
+with one seed differ by the variation and not by chance.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ from pilotfish.sim.simulated_host import SimulatedAttempt, SimulatedHost
 from pilotfish.sim.workload import SimulatedSite, Workload
 
 BANDWIDTH = 125e6
-"""Of a link of which nothing is known."""
+"""Bytes per second of a link without a forecast."""
 FEW = 5
-"""With fewer tasks of a class in memory than this, forecasts tell more."""
+"""Minimum remembered tasks of a class; with fewer, forecasts are used."""
 NOTHING_KNOWN_S, LEAST_GUESS_S = 60.0, 5.0
 VAGUE = (0.15, 0.4, 0.7, 1.0, 1.4, 2.5, 6.0)
-"""What is only guessed may be off by such factors."""
+"""Possible factors between a guess and the actual value."""
 WORKER_DOUBT, STRANGER_DOUBT = 0.35, 0.3
-"""Standard deviations of the logarithm of slowness: of a worker of which nothing is known, and of one that has not come yet."""
+"""Standard deviations of log slowness: of a worker without measurements, and of one that has not joined yet."""
 LOCAL_WAIT_S = 1.0
 PATIENCE = 200
-"""After so many events without a task that ended, it is looked whether any can."""
+"""Events without a finished task until the simulation checks whether any task can finish."""
 
 
 class Projection(LightWorld):
@@ -66,12 +66,12 @@ class Projection(LightWorld):
         self.now = self.forked_at = moment.now
         self.variation = variation
         self.guessed: dict[str, int] = {}
-        """Classes of which nothing is known, and how many tasks of each."""
+        """Classes without measurements, and the number of tasks of each."""
         self._moment = moment
         self._seed = seed
         self._rng = np.random.default_rng([seed, 1])
         self._waiting: list[tuple[SimulatedHost, SimulatedAttempt]] = []
-        """What was given to them and does not run."""
+        """Assigned attempts that do not run yet."""
         self._waits: dict[str, DurationSamples] = {}
         self._strangers = 0
         self._awaited = 0
@@ -79,10 +79,10 @@ class Projection(LightWorld):
         self._lengths: dict[int, float] = {}
         self._draw_lengths()
 
-    # --- what is known ----------------------------------------------------------------------------------------------------------------
+    # --- forecasts --------------------------------------------------------------------------------------------------------------------
 
     def _place(self, state: State, name: str, moment: PoolSnapshot) -> SimulatedSite:
-        """Its link as it is forecast, and what any of its workers has."""
+        """Returns a site with its forecast link and the files of its workers."""
         told = state.forecasts.bandwidth("", name)
         here = {record.digest: None for worker in state.workers.values() if worker.site == name for record in worker.holds}
         place = SimulatedSite(
@@ -90,7 +90,7 @@ class Projection(LightWorld):
         )
         return replace(place, latency_s=min(state.forecasts.latency("", name), 10.0)) if told is not None else place
 
-    # --- what is drawn ----------------------------------------------------------------------------------------------------------------
+    # --- random draws -----------------------------------------------------------------------------------------------------------------
 
     def _draw_slowness(self, worker: Worker) -> float:
         forecasts = self.machine.state.forecasts
@@ -103,7 +103,7 @@ class Projection(LightWorld):
         return forecasts.slowness(worker.id, worker.site) * exp(float(self._rng.normal(0.0, doubt)))
 
     def _draw_lengths(self) -> None:
-        """Seconds of every task that is not over, for cost 1 and slowness 1."""
+        """Draws the seconds of every unfinished task, for cost 1 and slowness 1."""
         state = self.machine.state
         ahead: dict[tuple[str, int], list[Task]] = {}
         for run in state.runs.values():
@@ -128,7 +128,7 @@ class Projection(LightWorld):
                 self._lengths[task.id] = lengths.draw_beyond(self._rng, least)
 
     def _lengths_of(self, name: str, run: int, so_far: list[float]) -> DurationSamples:
-        """Of tasks of a class in a run: others of the run tell most, such as where the program of all is a shell."""
+        """Returns durations for a class in a run. Tasks of the same run are preferred: a class may be as general as a shell."""
         forecasts = self.machine.state.forecasts
         taken = self._moment.taken.get(name, ())
         own = [one for one in taken if one[2] == run]
@@ -162,7 +162,7 @@ class Projection(LightWorld):
         return elapsed / _cost(task) / self._slowness[worker.id]
 
     def _draw_wait(self, pilot: str, site: str, so_far: float) -> float:
-        """Seconds that it still waits."""
+        """Draws the seconds that a pilot still waits."""
         if site not in self._waits:
             self._waits[site] = self._waits_of(site, so_far)
         return self._waits[site].draw_beyond(np.random.default_rng([self._seed, 2, *pilot.encode()]), so_far) - so_far
@@ -180,7 +180,7 @@ class Projection(LightWorld):
         waiting = [self.forked_at - other.requested_at for other in state.pilots.values() if other.site == site and not other.joined]
         return DurationSamples(waits, waiting, dice)
 
-    # --- the fork ---------------------------------------------------------------------------------------------------------------------
+    # --- start from the snapshot ------------------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
         state, variation = self.machine.state, self.variation
@@ -191,7 +191,7 @@ class Projection(LightWorld):
         if variation.cores is not None:
             apply(state, f.PoolSized(variation.cores), state.at)
         queued = [pilot for pilot in state.pilots.values() if pilot.state <= ACTIVE and pilot.joined < pilot.size.nodes]
-        # Nothing is decided before everybody is back, which here takes no time.
+        # No decision is made before all workers have reconnected, which takes no simulated time.
         self.machine.resting = True
         self._perform(self.machine.start(self.now))
         self.machine.resting = False
@@ -201,7 +201,7 @@ class Projection(LightWorld):
         for pilot in queued:
             self._await(pilot, self.now - pilot.requested_at)
         self.machine.stirred = True
-        self._turn()  # everybody is back, or there is nobody
+        self._turn()  # needed even without workers
         for site, count in variation.more:
             self._add(site, count)
 
@@ -227,7 +227,7 @@ class Projection(LightWorld):
         return described.pilot_size if described is not None else PilotSize()
 
     def _call_back(self, worker: Worker) -> None:
-        """An agent that is back says what it has, and goes on with it."""
+        """Reconnects a worker: it reports its attempts and continues them."""
         site = worker.site
         speed = self.variation.speeds.get(site, 1.0) / self._slowness[worker.id]
         host = self._host(site, speed, worker.capacity.get(CORES, 0) / UNIT)
@@ -256,7 +256,7 @@ class Projection(LightWorld):
             self.after(max(0.0, worker.ends_at - self.now), host.leave)
 
     def _go_on_fetching(self) -> None:
-        """In the order in which files were asked for; what is under way is half done, as far as anybody knows."""
+        """Resumes transfers in the order of their requests. Active ones count as half done, because their progress is unknown."""
         under_way: dict[tuple[str, str], None] = {}
         begun: dict[str, int] = {}
         for host, attempt in sorted(self._waiting, key=lambda one: one[1].given):
@@ -322,7 +322,7 @@ class Projection(LightWorld):
         known = [worker.tags for worker in (*state.gone_workers.values(), *state.workers.values()) if worker.site == site]
         return dict(known[-1]) if known else {}
 
-    # --- what happens -----------------------------------------------------------------------------------------------------------------
+    # --- simulation -------------------------------------------------------------------------------------------------------------------
 
     def seconds(self, task: int, host: SimulatedHost) -> float:
         found = self.machine.state.task(task)
@@ -332,7 +332,7 @@ class Projection(LightWorld):
         self.played.stints.append(TaskInterval(task, host.place.name, host.link, given, began, self.now))
 
     def go_on_to_the_end(self, run: int | None = None) -> None:
-        """Of one run, or of all; or until nothing can happen any more."""
+        """Simulates until one run, or all runs, are finished, or nothing more can happen."""
         heap, state = self._heap, self.machine.state
         target = state.runs.get(run) if run is not None else None
         unfinished, quiet = state.unfinished, 0

@@ -1,7 +1,7 @@
-"""A run that is over, once more: its tasks with what they took, its workers as they came and went, under another policy.
+"""Simulates a finished run again under another policy.
 
-Measured: how long tasks took (by the slowness of who ran them), when they arrived and what they waited for, who was there and when.
-Modelled: links, by what is forecast of them; a disk in common for the workers of a site. Nothing fails, and the pool has no other work.
+Measured: task times (divided by the slowness of the worker), arrival times, dependencies, and when workers were present. Modelled: links,
+from forecasts, and one shared disk per site. Nothing fails, and the pool has no other work.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ LEAST_S = 1e-6
 
 @dataclass(slots=True)
 class RunHistory:
-    """What facts tell of one run beside its state."""
+    """Facts about one run that its state does not keep."""
 
     run: int
     arrivals: list[tuple[float, int]] = field(default_factory=list)
-    """When how many tasks came."""
+    """Time and number of tasks of each submission."""
     needed: dict[int, list[int]] = field(default_factory=dict)
-    """Which tasks each waits for."""
+    """Dependencies of each task."""
     ran: dict[int, tuple[str, str]] = field(default_factory=dict)
-    """Who did which task: worker and site."""
+    """Worker and site that ran each task."""
 
     def hear(self, state: State, fact: f.Fact, at: float) -> None:
         if type(fact) is f.TasksDone:
@@ -59,7 +59,7 @@ class RunHistory:
 
 @dataclass(slots=True, frozen=True)
 class WorkerStay:
-    """A worker, for as long as it was there: seconds from the beginning of the run."""
+    """A worker and when it was present, in seconds from the start of the run."""
 
     worker: Worker
     from_s: float
@@ -69,14 +69,14 @@ class WorkerStay:
 
 
 def most_cores(present: Sequence[WorkerStay]) -> float:
-    """So many were there at the same time."""
+    """Returns the maximum number of cores present at one time."""
     comings = [(one.from_s, one.cores) for one in present]
     goings = [(one.until_s, -one.cores) for one in present if one.until_s is not None]
     return max(accumulate(cores for _, cores in sorted([*comings, *goings])))
 
 
 def alike(present: Sequence[WorkerStay], cores: float) -> list[WorkerStay]:
-    """So many cores in all, of workers like those that were there, from the beginning to the end."""
+    """Returns workers like the present ones with ``cores`` cores in all, present for the whole run."""
     found: list[WorkerStay] = []
     for one in cycle(present):
         if cores <= 0:
@@ -91,7 +91,7 @@ def stays(state: State, run: Run) -> list[WorkerStay]:
     for worker in (*state.gone_workers.values(), *state.workers.values()):
         left = next((at for at, what in reversed(worker.history) if what in GONE), None)
         if (left is None or left > run.opened_at) and worker.joined_at < run.ended_at:
-            # Who was there to the end would have stayed on.
+            # A worker present at the end of the run would have stayed.
             until_s = left - run.opened_at if left is not None and left < run.ended_at else None
             slowness = state.forecasts.slowness(worker.id, worker.site)
             cores = worker.capacity.get(CORES, 0) / UNIT
@@ -100,7 +100,7 @@ def stays(state: State, run: Run) -> list[WorkerStay]:
 
 
 class _Coming:
-    """A pilot for each stay, asked for once."""
+    """Requests one pilot per stay, once."""
 
     def __init__(self, present: Sequence[WorkerStay]) -> None:
         self._present = present
@@ -156,7 +156,7 @@ class RunReplay(LightWorld):
         known = sum(count for _, count in self._history.arrivals)
         batches = [(run.opened_at, len(run.tasks) - known)] if known < len(run.tasks) else []
         first = 0
-        # Before anybody is there, nothing can be decided about them.
+        # Tasks arrive after the first worker, because no decision is possible before.
         earliest_s = min(stay.from_s for stay in self._present) + self.turn_s
         for at, count in [*batches, *self._history.arrivals]:
             self.after(max(earliest_s, at - run.opened_at), self._add, first, count)
@@ -179,7 +179,7 @@ class RunReplay(LightWorld):
             self.tell(i.ClientMessage(CLIENT_LINK, m.Close(1), []))
 
     def play(self) -> float | None:
-        """Seconds until the run was over; None if it never was."""
+        """Returns seconds until the run finished; None if it did not."""
         self.begin()
         self.go_on(left=-1)
         runs = self.machine.state.runs
@@ -187,7 +187,7 @@ class RunReplay(LightWorld):
 
 
 def _had(content: Content) -> Content:
-    """Whoever made it, somebody has it: nothing is made here."""
+    """Marks a content as available. Tasks of a replay produce no files."""
     return content if content.path else msgspec.structs.replace(content, path=content.digest)
 
 

@@ -1,4 +1,4 @@
-"""What the time to the end of a run goes into, in one imagined future: back along the chain of tasks that ends last."""
+"""Breaks the time to the finish into waiting, staging and execution. It follows the chain of tasks that ends last, in one sample."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from pilotfish.sim.projections.projection import Projection
 
 @dataclass(frozen=True, slots=True)
 class TimeBreakdown:
-    """Of the seconds to the end, along the chain: without a core, behind other runs' tasks, being started, waiting for files, running.
+    """Seconds to the finish along the chain: waiting for a core, behind tasks of other runs, start-up, staging, execution.
 
-    They add up. The tail is a part of it: from the moment when the first core has nothing to do.
+    These add up to the total. The tail is a part of it: from the time when the first core is idle.
     """
 
     waiting_s: float = 0.0
@@ -31,14 +31,14 @@ class TimeBreakdown:
 
 
 class _Cores:
-    """Those of one host. Which of them had which task is not known: each takes those that were free for longest, as in a queue."""
+    """The cores of one host. Their assignment to tasks is not recorded: a task takes the cores that were free for longest."""
 
     def __init__(self, count: int) -> None:
         self._free: list[tuple[float, int, TaskInterval | None]] = [(-inf, number, None) for number in range(count)]
         self._count = count
 
     def take(self, stint: TaskInterval, cores: int) -> TaskInterval | None:
-        """Who had the last of them before, if anybody."""
+        """Takes cores and returns the previous task of the last one, if any."""
         before: TaskInterval | None = None
         for _ in range(cores):
             if self._free and self._free[0][0] <= stint.began:
@@ -49,13 +49,13 @@ class _Cores:
         return before
 
     def idle_since(self, busy: int) -> float:
-        """When the first had nothing to do any more; ``busy`` of them have."""
+        """Returns when the first core became idle, while ``busy`` cores are in use."""
         ends = sorted(ended for ended, _, _ in self._free)
         return ends[busy] if busy < len(ends) else inf
 
 
 def parents_of(state: State) -> dict[int, list[int]]:
-    """Which tasks that are not over each waits for."""
+    """Returns the unfinished dependencies of each task."""
     found: dict[int, list[int]] = {}
     for run in state.runs.values():
         for task in run.tasks if run.unfinished else ():
@@ -66,7 +66,8 @@ def parents_of(state: State) -> dict[int, list[int]]:
 
 
 def parts_of(world: Projection, own: frozenset[int], parents: dict[int, list[int]]) -> TimeBreakdown:
-    """``own``: the runs that are looked at. A task waited for whoever ended last before its turn: at its cores, or of those it needs."""
+    """Walks back along the chain. ``own``: the runs in question. A task waited for the last to end of two: the previous task at its
+    cores, and its dependencies."""
     now, state = world.forked_at, world.machine.state
     last: TaskInterval | None = None
     by_task: dict[int, TaskInterval] = {}
@@ -96,7 +97,7 @@ def parts_of(world: Projection, own: frozenset[int], parents: dict[int, list[int
 
 
 def _by_core(world: Projection) -> tuple[dict[int, _Cores], dict[int, TaskInterval | None]]:
-    """The cores of each host, and for each stint the one that had its cores before."""
+    """Returns the cores of each host, and for each interval the previous one at its cores."""
     state, counts = world.machine.state, dict.fromkeys(world.hosts, 0)
     for worker in state.workers.values():
         presence = world.machine.presence.get(worker.id)
@@ -110,7 +111,7 @@ def _by_core(world: Projection) -> tuple[dict[int, _Cores], dict[int, TaskInterv
 
 
 def _first_idle(world: Projection, cores: dict[int, _Cores]) -> float:
-    """Of the hosts that are still there."""
+    """Returns when the first core became idle, at hosts that are still present."""
     found = inf
     for worker in world.machine.state.workers.values():
         presence = world.machine.presence.get(worker.id)

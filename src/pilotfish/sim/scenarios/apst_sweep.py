@@ -1,8 +1,8 @@
-"""The published experiment on planning with shared files: three clusters, one of them near the files, and files that are there or not.
+"""Generates the published APST sweep: three clusters with shared input files, staged or not.
 
-1,200 tasks, whose costs differ by up to 20 times, in six groups; all tasks of a group read one file, of 1, 1, 20, 20, 100 and 100 MB. The
-files are near 32 hosts; to 8 others the way is 20 times narrower, to 16 more 40 times. Scenarios: a) nothing is anywhere else yet; b) the
-files of 100 MB are at the 8; c) also one of them and both of 20 MB are at the 16; d) all files are everywhere.
+1,200 tasks in six groups; costs differ by up to 20 times. All tasks of a group read one file, of 1, 1, 20, 20, 100 and 100 MB. The files
+are near 32 hosts; the link to 8 other hosts is 20 times slower, to 16 more 40 times. Scenarios: a) no file is staged; b) the files of 100
+MB are at the 8 hosts; c) as b, and one of 100 MB and both of 20 MB are at the 16 hosts; d) all files are everywhere.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def places(scenario: str, bandwidth: float = 10 * MB, hosts: Sequence[int] = (32
 
 
 def sweep(seed: int, unit_s: float = 10.0, tasks: int = 1200, noise: float = 0.1) -> Workload:
-    """``unit_s``: of cost 1; ``noise``: by how much times differ from what the costs say."""
+    """``unit_s``: seconds per unit of cost; ``noise``: standard deviation of log task times around the costs."""
     dice = random.Random(f"sweep {seed}")
     each = tasks // len(SIZES)
     costs = [dice.uniform(1.0, 20.0) for _ in range(each * len(SIZES))]

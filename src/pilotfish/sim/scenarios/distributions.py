@@ -1,4 +1,4 @@
-"""How long tasks take, as people write it: a number, or a distribution such as ``lognormal(60, 0.5)``."""
+"""Parses distributions of task times: a number, or a distribution such as ``lognormal(60, 0.5)``."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ FORMS = {
 FIX = f'write a number of seconds, "1m30s", or one of {", ".join(FORMS.values())}'
 MOST_SIGMA = 5.0
 LEAST_PART = 0.01
-"""A normal distribution is cut off at such a part of its mean: nothing takes less than no time."""
+"""Minimum of a normal distribution, relative to its mean, because durations are positive."""
 _CALL = re.compile(r"\s*([A-Za-z-]+)\s*\(([^()]*)\)\s*")
 
 
 @dataclass(slots=True, frozen=True)
 class Distribution:
-    """``form``: constant, or one of FORMS."""
+    """A distribution. ``form``: constant, or a key of FORMS."""
 
     form: str = "constant"
     first: float = 1.0
@@ -45,7 +45,7 @@ class Distribution:
 
 
 def parse_draw(value: object, field: str) -> Distribution:
-    """``field``: what it is called where it was written."""
+    """Parses a number or distribution. ``field``: its name in error messages."""
     call = _CALL.fullmatch(value) if isinstance(value, str) else None
     if call is None:
         if isinstance(value, bool) or not isinstance(value, str | int | float):
@@ -77,7 +77,7 @@ def _above_0(text: str | int | float, field: str, whole: object) -> float:
 
 
 def _sigma(text: str, field: str, whole: object) -> float:
-    """Of the logarithms: a bare number."""
+    """Parses the standard deviation of logarithms, a number without a unit."""
     try:
         sigma = float(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Fields that a person wrote, in a table of a file or as options: each is read once, and what cannot be used is named with what helps."""
+"""Reads and checks the fields of a scenario, from a file or from options. Errors name the field, its value and a fix."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MOST_BYTES, LEAST_BANDWIDTH = 100 * 10**12, 1000.0
 
 
 def nearest(given: object, known: Iterable[str]) -> str:
-    """What to do about a word that is not known."""
+    """Returns the fix for an unknown word."""
     names = list(known)
     near = difflib.get_close_matches(str(given)[:MOST_SHOWN], names, 1)
     return f"did you mean {near[0]}?" if near else f"known are: {', '.join(names)}"
@@ -31,7 +31,8 @@ def shown(value: object) -> str:
 
 
 class FieldReader:
-    """``where`` goes before the names: ``grid.toml: work.`` or ``--``. Of two that are joined, the second counts."""
+    """Typed access to a table. ``where`` is the prefix of field names: ``grid.toml: work.`` or ``--``. When two are joined, the second
+    takes precedence."""
 
     def __init__(self, table: Mapping[str, Any], where: str, known: Sequence[str]) -> None:
         if not isinstance(table, Mapping):
@@ -96,7 +97,7 @@ class FieldReader:
         return found
 
     def bandwidth(self, key: str, default: float) -> float:
-        """Bytes per second."""
+        """Returns bytes per second."""
         value = self.get(key, default)
         text = value.strip().removesuffix("/s").strip() if isinstance(value, str) else value
         bits = BITS.fullmatch(text) if isinstance(text, str) else None

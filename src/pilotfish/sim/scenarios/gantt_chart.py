@@ -1,6 +1,6 @@
-"""What ran where and when, as a picture: a row for each core, hosts of a place together, its link above them.
+"""Draws a Gantt chart of a simulation as SVG.
 
-A core that waits for a file is paler.
+Each core has a row; hosts of a site are together, with the site's link above them. A core that waits for a file is paler.
 """
 
 from __future__ import annotations
@@ -15,19 +15,20 @@ from pilotfish.sim.workload import SimulatedSite, Workload
 
 MOST_BYTES = 55_000
 MOST_ROWS = 120
-"""Of hosts' cores; of larger places some hosts are shown."""
+"""Maximum rows for cores; of larger sites only some hosts are shown."""
 HEIGHT = 420.0
 LINK_HEIGHT = 14.0
 LEGEND_HEIGHT = 16.0
 GAP, LEFT, RIGHT, TOP = 10.0, 96.0, 16.0, 60.0
 MOST_LEGENDS = len(COLOURS) - 1
 LEAST_WAIT = 0.002
-"""Of the whole: shorter waits are not shown."""
+"""Minimum wait to show, as a fraction of the makespan."""
 
 
 @dataclass(slots=True)
 class ChartBlocks:
-    """Rectangles of one look, as one path: small. ``merge``: narrower ones become one with their neighbour."""
+    """Rectangles of one colour as one SVG path, which keeps the file small. Rectangles narrower than ``merge`` are joined with their
+    neighbour."""
 
     merge: float
     parts: list[str] = field(default_factory=list)
@@ -44,7 +45,7 @@ class ChartBlocks:
     def _flush(self) -> None:
         if self._last is not None:
             x, y, width, height = self._last
-            shown = max(0.4, width - 0.4)  # a thin line of ground between neighbours
+            shown = max(0.4, width - 0.4)  # leaves a thin gap between neighbours
             self.parts.append(f"M{x:.1f} {y:.1f}h{shown:.1f}v{height:.1f}h{-shown:.1f}z")
 
     def path(self, colour: str, opacity: float) -> list[str]:
@@ -55,7 +56,7 @@ class ChartBlocks:
 
 
 class ChartColours:
-    """Which colour a task has: that of its largest file, or else that of its kind; the commonest come first."""
+    """Colour of a task: that of its largest file, or else of its kind. The most common ones come first."""
 
     def __init__(self, work: Workload) -> None:
         self._work = work
@@ -74,7 +75,7 @@ class ChartColours:
         return work.kinds[task] if work.kinds else "task"
 
     def legend(self) -> list[tuple[str, str]]:
-        """Words and colours."""
+        """Returns labels and colours."""
         numbers = {digest: number for number, digest in enumerate(self._work.files, start=1)}
         found = []
         for name, place in list(self.places.items())[:MOST_LEGENDS]:
@@ -87,7 +88,7 @@ class ChartColours:
 
 
 def draw_gantt(title: str, places: Sequence[SimulatedSite], story: SimulationTrace) -> str:
-    """As much detail as a small file has room for."""
+    """Draws as much detail as the size limit allows."""
     merge = 1.0
     while True:
         picture = _draw(title, places, story, merge)
@@ -160,7 +161,7 @@ def _draw_row(
 
 
 def _shown_rows(places: Sequence[SimulatedSite], story: SimulationTrace) -> dict[str, list[list[TaskInterval]]]:
-    """The tasks of each core, in order; of each place as many cores as there is room for, evenly chosen."""
+    """Returns the tasks of each core in order. Each site shows as many cores as fit, evenly chosen."""
     hosts: dict[str, dict[int, list[TaskInterval]]] = {place.name: {} for place in places}
     for stint in story.played.stints:
         hosts[stint.place].setdefault(stint.host, []).append(stint)
@@ -175,7 +176,7 @@ def _shown_rows(places: Sequence[SimulatedSite], story: SimulationTrace) -> dict
 
 
 def _cores(stints: Sequence[TaskInterval], cores: int) -> list[list[TaskInterval]]:
-    """Which core had which task is not known, nor does it matter: the first that was free."""
+    """Assigns each task to the first free core. The real assignment is not recorded and does not matter."""
     rows: list[list[TaskInterval]] = [[] for _ in range(cores)]
     for stint in sorted(stints, key=lambda one: one.began):
         row = next((one for one in rows if not one or one[-1].ended <= stint.began + 1e-6), rows[-1])
@@ -184,7 +185,7 @@ def _cores(stints: Sequence[TaskInterval], cores: int) -> list[list[TaskInterval
 
 
 def _in_lanes(transfers: Sequence[SimulatedTransfer]) -> list[tuple[int, int, SimulatedTransfer]]:
-    """Those that were under way at the same time, beside each other: in which lane, and of how many."""
+    """Places concurrent transfers side by side. Returns lane and number of lanes of each transfer."""
     ends: list[float] = []
     placed: list[tuple[int, SimulatedTransfer]] = []
     for one in sorted(transfers, key=lambda one: one.asked):
@@ -195,7 +196,7 @@ def _in_lanes(transfers: Sequence[SimulatedTransfer]) -> list[tuple[int, int, Si
 
 
 def _legend(looks: ChartColours) -> tuple[list[str], float]:
-    """In as many lines as it needs, and where the rest begins."""
+    """Draws the legend, in as many lines as needed. Returns it and the y position of the rest."""
     entries = [(words, f'fill="{colour}"') for words, colour in looks.legend()] if len(looks.places) > 1 else []
     entries += [("waits for its file", 'class="w" opacity="0.35"')] if looks.by_file else []
     x, y, parts = float(MARGIN), 31.0, []

@@ -15,7 +15,7 @@ class MeanAndDeviation:
 
     @property
     def error(self) -> float:
-        """Of the mean."""
+        """Standard error of the mean."""
         return self.deviation / math.sqrt(self.count)
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""Many rehearsals of one scenario: each policy with each seed, on several cores."""
+"""Runs each policy with each seed, on several cores."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from pilotfish.sim.simulated_host import SimulatedHost
 from pilotfish.sim.workload import Workload
 
 BEAT_S = 1.0
-"""So often hosts say what they have begun, to a policy that steals."""
+"""Seconds between reports of started tasks, for the stealing policy."""
 
 
 @dataclass(slots=True, frozen=True)
 class SimulatedTransfer:
-    """One file on its way to one place."""
+    """The transfer of one file to one site."""
 
     digest: str
     place: str
@@ -32,9 +32,9 @@ class SimulatedTransfer:
 
 @dataclass(slots=True)
 class SimulationResult:
-    """What one policy made of one seed.
+    """Result of one policy with one seed.
 
-    ``area_s`` and ``path_s``: no schedule could be shorter even if all files were everywhere and all hosts there at once.
+    ``area_s`` and ``path_s``: lower bounds of the makespan if all files were at all sites and all hosts were present from the start.
     """
 
     policy: str
@@ -42,14 +42,14 @@ class SimulationResult:
     makespan_s: float
     sent: dict[str, float]
     used: float
-    """Which part of the cores' time went into tasks whose results counted."""
+    """Utilisation: fraction of core time spent on tasks whose results counted."""
     area_s: float
     path_s: float
 
 
 @dataclass(slots=True)
 class SimulationTrace:
-    """All that happened, for a picture."""
+    """All events of a simulation, for a chart."""
 
     outcome: SimulationResult
     work: Workload
@@ -58,7 +58,7 @@ class SimulationTrace:
 
 
 class TracedWorld(LightWorld):
-    """A rehearsal that is watched: which core was busy for how long, and which file came when."""
+    """A simulation that records busy core time and transfers."""
 
     def __init__(self, scenario: Scenario, policy: str, seed: int, keep: bool = False) -> None:
         super().__init__(scenario.places, scenario.work.work(seed), plugins.load("policies", policy)(), seed, keep=keep)
@@ -96,7 +96,7 @@ def play(scenario: Scenario, turn: tuple[str, int]) -> SimulationResult:
 
 
 def tell(scenario: Scenario, policy: str, seed: int = 0) -> SimulationTrace:
-    """One rehearsal with all that happened in it."""
+    """Runs one simulation and records all events."""
     return _play(scenario, (policy, seed), True)
 
 
@@ -120,7 +120,7 @@ def _play(scenario: Scenario, turn: tuple[str, int], keep: bool) -> SimulationTr
 
 
 def longest_chain_s(work: Workload) -> float:
-    """At speed 1; of tasks that wait for none, the longest."""
+    """Returns the length of the longest dependency chain at speed 1."""
     if not work.after:
         return max(work.seconds)
     ends: list[float] = []
@@ -130,5 +130,5 @@ def longest_chain_s(work: Workload) -> float:
 
 
 def play_all(scenario: Scenario, cores: int = 0) -> Iterator[SimulationResult]:
-    """Each policy with each seed, as they are done; on as many cores as there are unless it is said how many."""
+    """Yields a result per policy and seed as they finish. ``cores``: processes to use; 0: all cores."""
     return in_parallel(partial(play, scenario), [(policy, seed) for seed in range(scenario.seeds) for policy in scenario.policies], cores)

@@ -1,4 +1,4 @@
-"""What is to be simulated, as people write it: sites, work, policies and seeds, in a TOML file or as options of a command.
+"""Reads a scenario from TOML or options: sites, workload, policies and seeds.
 
 policies = ["workqueue", "auto"]
 seeds = 10
@@ -60,7 +60,7 @@ class Scenario:
 
 @dataclass(slots=True)
 class ScenarioOptions:
-    """Options of a command; what is given here counts instead of what a file says."""
+    """Command-line options; they take precedence over the file."""
 
     sites: Sequence[str] = ()
     files: Sequence[str] = ()
@@ -70,7 +70,7 @@ class ScenarioOptions:
 
 
 def read_scenario(table: Mapping[str, Any], where: str, wanted: ScenarioOptions, lister: Lister) -> Scenario:
-    """``table``: of a file; ``where``: its name and a colon; ``lister`` reads task lists."""
+    """Reads a scenario. ``table``: the parsed file; ``where``: its name and a colon; ``lister`` reads task lists."""
     top = FieldReader(table, where, TABLES)
     work_fields = FieldReader(top.get("work", {}), f"{where}work.", WORK_KEYS).joined(FieldReader(wanted.work or {}, "--", WORK_KEYS))
     kinds = _file_kinds(top, where, wanted.files)
@@ -100,7 +100,7 @@ def _policies(top: FieldReader, wanted: Sequence[str]) -> tuple[str, ...]:
 
 
 def read_policies(names: Sequence[Any], label: str) -> tuple[str, ...]:
-    """Each once; ``all`` is all there are."""
+    """Checks policy names and removes duplicates; ``all`` selects every policy."""
     found = (
         list(plugins.names("policies"))
         if list(names) == ["all"]
@@ -154,7 +154,7 @@ def _read_site(fields: FieldReader, digests: Sequence[str]) -> SimulatedSite:
 
 
 def _staged(fields: FieldReader, digests: Sequence[str]) -> tuple[str, ...]:
-    """Files that are there already: all, or by their numbers, beginning with 1."""
+    """Returns files already at the site: ``all``, or numbers counted from 1."""
     wanted = fields.get("files", [])
     if wanted == "all":
         return tuple(digests)
@@ -167,7 +167,7 @@ def _staged(fields: FieldReader, digests: Sequence[str]) -> tuple[str, ...]:
 
 
 def _read_short_site(text: str, digests: Sequence[str]) -> SimulatedSite:
-    """``far 16x4 speed=0.5 bandwidth=2M``."""
+    """Parses a site such as ``far 16x4 speed=0.5 bandwidth=2M``."""
     words = text.split()
     hosts = _HOSTS.fullmatch(words[1]) if len(words) > 1 else None
     if hosts is None:

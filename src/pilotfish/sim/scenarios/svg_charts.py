@@ -1,6 +1,6 @@
-"""Pictures of simulations as SVG: bars with their spread, lines, and what all have in common.
+"""Draws bar and line charts as SVG.
 
-They bring their own ground, light or dark as the reader likes it.
+Charts have their own background, light or dark by the reader's preference.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from itertools import pairwise
 from pilotfish.sim.scenarios.mean_and_deviation import MeanAndDeviation
 
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9", "#8a7a00", "#7a5195", "#999999")
-"""Told apart also by those who do not see all colours; visible on white and on black."""
+"""Colours for colour-blind readers, visible on white and on black."""
 STYLE = (
     "<style>.g{fill:#fff}text,.t{fill:#333}.w{fill:#666}.a{stroke:#999}.l{stroke:#ddd}"
     "@media(prefers-color-scheme:dark){.g{fill:#1b1d20}text,.t{fill:#ddd}.w{fill:#aaa}.l{stroke:#383b40}}</style>"
@@ -32,7 +32,7 @@ def text(x: float, y: float, words: str, anchor: str = "start", more: str = "") 
 
 
 def ticks(most: float, wanted: int = 6) -> list[float]:
-    """Round numbers from 0 to ``most``."""
+    """Returns round numbers from 0 to ``most``."""
     if most <= 0:
         return [0.0]
     raw = most / wanted
@@ -42,7 +42,7 @@ def ticks(most: float, wanted: int = 6) -> list[float]:
 
 
 def time_axis(left: float, right: float, top: float, bottom: float, most_s: float) -> list[str]:
-    """Minutes from left to right."""
+    """Draws a time axis in minutes."""
     lines = [f'<line class="a" x1="{left}" x2="{right}" y1="{bottom:.1f}" y2="{bottom:.1f}"/>']
     for minutes in ticks(most_s / 60):
         x = left + (right - left) * minutes * 60 / most_s
@@ -53,7 +53,7 @@ def time_axis(left: float, right: float, top: float, bottom: float, most_s: floa
 
 
 def draw_bars(title: str, makespans: Mapping[str, Sequence[float]], bound_s: float = 0.0) -> str:
-    """A bar for the mean of each policy, a thin line for the spread over the seeds, and a dashed one below which nobody can be."""
+    """Draws a bar for the mean of each policy, a thin line for the standard deviation over seeds, and a dashed line for the lower bound."""
     spreads = {name: MeanAndDeviation.of(values) for name, values in makespans.items()}
     most_s = max(spread.mean + spread.deviation for spread in spreads.values()) * 1.02
     left, right, bottom = 110.0, WIDTH - 90.0, TOP + ROW * len(spreads) + 4.0
@@ -78,7 +78,7 @@ def draw_bars(title: str, makespans: Mapping[str, Sequence[float]], bound_s: flo
 def draw_lines(
     title: str, axes: tuple[str, str], xs: Sequence[float], lines: Mapping[str, Sequence[float]], level: float | None = None
 ) -> str:
-    """``axes``: what goes across and what goes up; ``level``: a dashed line, at which there is neither gain nor loss."""
+    """Draws lines. ``axes``: titles of the x and y axis; ``level``: a dashed line where there is neither gain nor loss."""
     left, right, top, bottom = 60.0, WIDTH - 150.0, 40.0, 300.0
     most = max(max(values) for values in lines.values()) * 1.05
     across, up = (right - left) / (max(xs) - min(xs)), (bottom - top) / most
@@ -106,7 +106,7 @@ def draw_lines(
 
 
 def _apart(heights: Sequence[float], least: float) -> list[float]:
-    """The heights, moved down where one would cover another."""
+    """Moves heights down where one label would cover another."""
     found = list(heights)
     order = sorted(range(len(found)), key=lambda place: found[place])
     for above, below in pairwise(order):

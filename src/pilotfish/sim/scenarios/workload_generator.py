@@ -1,6 +1,4 @@
-"""Work for a simulation, drawn anew for each seed: so many tasks of such a kind, a family of workflows, an instance, a list, or the
-published sweep.
-"""
+"""Generates the workload of one seed: equal tasks, a family of workflows, a workflow instance, a task list, or the published APST sweep."""
 
 from __future__ import annotations
 
@@ -36,12 +34,12 @@ FROM_FIX = (
 )
 
 Lister = Callable[[str], Workload]
-"""Reads a task list: ``seconds`` of what it gives are costs."""
+"""Reads a task list; the ``seconds`` of its result are costs."""
 
 
 @dataclass(slots=True, frozen=True)
 class FileGroup:
-    """``shared``: groups of tasks in a row have one each, all tasks read all, or each task has one of its own."""
+    """Equal files. ``shared``: one file per group of consecutive tasks, all files for all tasks, or one file per task."""
 
     size: int
     count: int = 1
@@ -50,13 +48,13 @@ class FileGroup:
 
 @dataclass(frozen=True)
 class WorkloadPlan:
-    """``given``: work that is the same for each seed, but for ``seconds``: how long a cost of 1 takes."""
+    """Generates workloads. ``given``: a workload equal for all seeds, except that ``seconds`` gives the time of cost 1."""
 
     tasks: int = 0
     seconds: Distribution = ONE_SECOND
     cores: int = 1
     hints: float | None = None
-    """By which part the tasks' costs are wrong; None: they have none."""
+    """Relative error of the tasks' costs; None: tasks have no costs."""
     kinds: tuple[FileGroup, ...] = ()
     family: str = ""
     apst: str = ""
@@ -64,7 +62,7 @@ class WorkloadPlan:
 
     @cached_property
     def digests(self) -> tuple[str, ...]:
-        """Of files that may be anywhere already."""
+        """Digests of files that may be staged in advance."""
         if self.apst:
             return FILES
         if self.given is not None:
@@ -93,7 +91,7 @@ class WorkloadPlan:
 
 
 def wrong(error: float, dice: random.Random) -> float:
-    """A factor between 1 - error and 1 + error."""
+    """Returns a random factor between 1 - error and 1 + error."""
     return max(LEAST_FACTOR, 1 + dice.uniform(-error, error)) if error else 1.0
 
 
@@ -102,7 +100,7 @@ def _digest(number: int) -> str:
 
 
 def _add_files(work: Workload, kinds: tuple[FileGroup, ...]) -> None:
-    """Those that are shared come first, and are numbered in the order in which they were named."""
+    """Adds files to tasks. Shared files come first, numbered in the order of their definition."""
     shared = [(kind, _digest(number)) for number, kind in enumerate(one for one in kinds if one.shared != "none" for _ in range(one.count))]
     work.files = {digest: kind.size for kind, digest in shared}
     everybodys = tuple(digest for kind, digest in shared if kind.shared == "all")
@@ -167,7 +165,7 @@ def _count(fields: FieldReader, text: str) -> int:
 
 
 def _hints(fields: FieldReader, default: float | None, timed: bool = False) -> float | None:
-    """``timed``: whoever described the work said how long its tasks take, and nobody else may."""
+    """Reads the relative error of costs. ``timed``: the source already defines task times, so ``seconds`` is refused."""
     if timed and "seconds" in fields:
         raise fields.refuse("seconds", f" is not wanted: {fields.get('from')} says it", "leave it out")
     value = fields.get("hints", default)
@@ -185,11 +183,11 @@ def _hints(fields: FieldReader, default: float | None, timed: bool = False) -> f
     return error
 
 
-# Workflows for rehearsals: their tasks and who waits for whom, and whether an order in which they ran was lawful.
+# Workflows as workloads, and a check of the execution order.
 
 
 def work_of(workflow: Workflow) -> Workload:
-    """Computations and their order. Files are left out: what a task makes is taken to be on a disk that all share."""
+    """Returns tasks and dependencies. Files are left out: outputs are assumed to be on a disk that all hosts share."""
     tasks = workflow.tasks
     return Workload(
         seconds=[max(task.seconds, 1e-3) for task in tasks],
@@ -200,6 +198,6 @@ def work_of(workflow: Workflow) -> Workload:
 
 
 def unlawful(workflow: Workflow, stints: Iterable[TaskInterval]) -> list[tuple[int, int]]:
-    """Pairs of a task that began before the other one, which it needs, had ended."""
+    """Returns pairs of a task and its dependency where the task started before the dependency ended."""
     ran = {stint.task: stint for stint in stints}
     return [(index, parent) for index, task in enumerate(workflow.tasks) for parent in task.parents if ran[index].began < ran[parent].ended]

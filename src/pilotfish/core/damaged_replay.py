@@ -1,8 +1,8 @@
 """Replays a journal that has holes and keeps what later records prove.
 
 Before each fact after a hole, the state gets what the fact presupposes. Parts of the fact that contradict the state are left out. A task
-whose result was kept is done, even if other records about it were lost. A task whose description was lost is listed as failed, so that
-the user learns of it.
+whose result was kept is done, even if other records about it were lost. A task whose description was lost is listed as failed, so that the
+user learns of it.
 """
 
 from __future__ import annotations

@@ -22,8 +22,7 @@ EVENT_KINDS = (
 class PolicyEvent(NamedTuple):
     """One event of a worker, a task or a run.
 
-    ``attempt-failed``: the task is tried again; ``task-failed``: it is not, or can never run. ``task-returned``: it is ready again
-    without
+    ``attempt-failed``: the task is tried again; ``task-failed``: it is not, or can never run. ``task-returned``: it is ready again without
     blame. ``run-cancelled`` stands for all tasks of the run that had not ended.
     """
 

@@ -236,8 +236,7 @@ KNOWN: dict[str, Callable[[Machine, dict[str, Any]], Any]] = {**queries.QUESTION
 
 def _answer_once(machine: Machine, message: m.Ask) -> Any:
     """Carry out a request once. A client that lost the answer asks again and gets the first answer. A request that recorded no facts
-    changed
-    nothing and may run again.
+    changed nothing and may run again.
     """
     if len(message.request) > MOST_REQUEST:
         raise BadInput(f"the name of the request has {len(message.request)} characters", f"use at most {MOST_REQUEST}")

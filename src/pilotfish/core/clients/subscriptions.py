@@ -1,7 +1,7 @@
 """Tells subscribed clients which tasks ended, each once.
 
-Each subscription has a cursor into the order in which tasks ended. So no task is reported twice or left out when a connection is cut, or
-a client or master is restarted.
+Each subscription has a cursor into the order in which tasks ended. So no task is reported twice or left out when a connection is cut, or a
+client or master is restarted.
 """
 
 from __future__ import annotations

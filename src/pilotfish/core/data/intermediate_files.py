@@ -50,9 +50,7 @@ def leave(task: Task, made: Iterable[ProducedContent]) -> None:
 
 
 def receive(state: State, task: Task) -> None:
-    """Add the files that other tasks left to the inputs of a task whose dependencies have ended. Files from another run are inputs
-    already.
-    """
+    """Add files that other tasks left to the inputs of a task whose dependencies ended. Those of other runs are inputs already."""
     known = {record.digest for record in task.contents}
     contents = [content for content in contents_of(inputs_of(task)) if content.digest not in known]
     task.contents = (*task.contents, *replicas.refer(state, task.shape.run, contents))

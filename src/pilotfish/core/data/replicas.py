@@ -86,8 +86,7 @@ def within_reach(state: State, task: Task, site: str) -> bool:
     """Whether the inputs of a task can be had at this site.
 
     Contents that were kept at a worker can be had only at its site. If no suitable worker can get all of them, the task may run anywhere
-    and
-    fails with the name of the missing input.
+    and fails with the name of the missing input.
     """
     needed = needs(task)
     kept = [record for record in needed if not (record.home or record.path) and record.holders] if needed else ()

@@ -1,7 +1,7 @@
 """Resolves what a user typed to a run, task, worker, pilot or site.
 
-One rule for every query and command. A run is its number, its name (the newest of that name), or ``last``. A task is a run and an
-index: ``3.17``, ``sweep.17``, ``last.17``. A ``subject`` may be any of these, or the name of a worker, pilot or site.
+One rule for every query and command. A run is its number, its name (the newest of that name), or ``last``. A task is a run and an index:
+``3.17``, ``sweep.17``, ``last.17``. A ``subject`` may be any of these, or the name of a worker, pilot or site.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
 """Forecasts task times, transfers and queue waits from history.
 
-The model of a task is ``seconds = cost x unit of its class x slowness of its worker``. The unit of a class is forecast as a time series
-of
-task times divided by cost and slowness. Slownesses are learnt as logarithms. The slowness of a worker is the mean of its task times
-above
-the level of their classes; classes with less scatter count more, and the mean is shrunk a little towards that of the site. While a class
-is young, its level and the slownesses of its workers are fitted together, from all its tasks.
+The model of a task is ``seconds = cost x unit of its class x slowness of its worker``. The unit of a class is forecast as a time series of
+task times divided by cost and slowness. Slownesses are learnt as logarithms. The slowness of a worker is the mean of its task times above
+the level of their classes; classes with less scatter count more, and the mean is shrunk a little towards that of the site. While a class is
+young, its level and the slownesses of its workers are fitted together, from all its tasks.
 """
 
 from __future__ import annotations
@@ -358,9 +356,7 @@ class Forecasts:
         kind.level += (took - self._log(host) - kind.level) / count
 
     def _settle(self, kind: _Class) -> None:
-        """Fit the level of a young class and the slownesses of its workers together. The level comes first, from slownesses without this
-        class.
-        """
+        """Fit a young class and the slownesses of its workers together: first the level, from slownesses without this class."""
         early = kind.early or ()
         sums: dict[_Host, list[float]] = {}
         for host, took in early:

@@ -16,8 +16,8 @@ __all__ = ["EXPIRED", "FAILED", "JOINED", "RELEASED", "SUBMITTED", "SUCCEEDED", 
 OUTRUN, RELIEVED, OVERDUE, UNNEEDED = "outrun", "relieved", "overdue", "unneeded"
 """Causes of withdrawing a queued pilot.
 
-Outrun: its replica, requested later, joined first. Relieved: it is a replica, and the pilot that had waited longer joined first.
-Overdue: it waited too long. Unneeded: there is no more work for it, or a user wants fewer pilots.
+Outrun: its replica, requested later, joined first. Relieved: it is a replica, and the pilot that had waited longer joined first. Overdue:
+it waited too long. Unneeded: there is no more work for it, or a user wants fewer pilots.
 """
 
 

@@ -192,9 +192,7 @@ def is_long_enough(shape: TaskShape, site: Site, lost_s: float) -> bool:
 
 
 def overhead_s(lost_s: float) -> float:
-    """Seconds of walltime that a pilot needs to start, and to end before the batch system kills it: what others lost there, plus a
-    margin.
-    """
+    """Seconds of walltime that a pilot needs to start and to end before it is killed: what others lost there, plus a margin."""
     return 1.1 * lost_s + 1.0 if lost_s else START_S
 
 

@@ -1,9 +1,7 @@
 """Keeps the workers of a task that runs on several nodes.
 
-The task occupies its needs at several workers of one pilot at the same time. The first worker starts the task, which finds the names of
-all
-hosts in a file. The other agents are not informed; only their room is taken. When the attempt ends or a worker is lost, all are free
-again.
+The task occupies its needs at several workers of one pilot at the same time. The first worker starts the task, which finds the names of all
+hosts in a file. The other agents are not informed; only their room is taken. When the attempt ends or a worker is lost, all are free again.
 """
 
 from __future__ import annotations
@@ -21,9 +19,7 @@ from pilotfish.model.states import JOINED, READY
 
 
 def is_lawful(proposal: AssignmentProposal, now: float) -> bool:
-    """Whether there is one task, one worker of the same pilot for each node, and room at each. The caller checks that they are
-    connected.
-    """
+    """Whether there is one task, a worker of the same pilot for each node, and room at each. The caller checks connections."""
     task, workers = proposal.tasks[0], [proposal.worker, *proposal.beside]
     shape, pilot = task.shape, proposal.worker.pilot
     if len(proposal.tasks) > 1 or proposal.ahead or proposal.cores or task.state != READY or task.suspect or shape.run.paused:

@@ -110,8 +110,7 @@ def time_to_ask_for(worker: Worker, pilot_s: float, ran_s: float) -> float:
     """Seconds of walltime to ask for after a cut-off, or 0.
 
     More than a whole pilot like this one, if the task had nearly all of its walltime. Otherwise what it ran, rounded so that many such
-    tasks
-    have few shapes.
+    tasks have few shapes.
     """
     if worker.ends_at is None or ran_s < WORTH_NOTING_S:
         return 0.0

@@ -1,9 +1,7 @@
 """Keeps two attempts of one task and the first result of them.
 
-The task keeps its worker and attempt number; the copy is a ``SpeculativeCopy`` in ``State.twins``, with its own number. When one of the
-two
-ends without a result, the other is the task's only attempt. The record stays until the task is queued again or ends. So there is one
-copy
+The task keeps its worker and attempt number; the copy is a ``SpeculativeCopy`` in ``State.twins``, with its own number. When one of the two
+ends without a result, the other is the task's only attempt. The record stays until the task is queued again or ends. So there is one copy
 for each time in the queue, and no attempt number is used twice.
 """
 

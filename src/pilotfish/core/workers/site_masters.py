@@ -30,7 +30,10 @@ MOST_CONTACTS = 20
 
 @dataclass(slots=True)
 class SiteMasterTerm:
-    """The master of a site and its term. ``subjects``: the workers that it serves, maybe itself. ``anew``: its next message names all of them."""
+    """The master of a site and its term.
+
+    ``subjects``: the workers that it serves, maybe itself. ``anew``: its next message names all of them.
+    """
 
     worker: str
     term: int
@@ -50,10 +53,9 @@ class SiteMasters:
         return reign if reign is not None and reign.worker == worker.id else None
 
     def divide(self, workers: list[Worker]) -> tuple[list[tuple[Worker, list[Worker]]], list[Worker]]:
-        """Divide workers into site masters that can take tasks, each with the workers that it serves, and workers that no site master
-        serves.
+        """Divide workers into able site masters, each with the workers that it serves, and workers that no able site master serves.
 
-        Workers of a site master that cannot take tasks are assigned tasks directly. Otherwise they would get none.
+        The latter are assigned tasks directly. Otherwise they would get none.
         """
         if not self.by_site:
             return [], workers
@@ -102,15 +104,13 @@ def introduce(machine: Machine, worker: Worker) -> None:
 
 
 def introduced(machine: Machine, worker: Worker, term: int) -> None:
-    """Handle the Hello of a site master. It then names all workers that it serves, because reports on the last connection may be lost."""
+    """Handle the claim of a site master. Its next report names all workers that it serves, because earlier reports may be lost."""
     if reigns(machine, worker, term):
         machine.site_masters.by_site[worker.site].anew = True
 
 
 def connected(machine: Machine, worker: Worker) -> None:
-    """Tell a worker on every connection if its site master serves it. Otherwise it would not report free room there and would get no
-    work.
-    """
+    """Tell a worker on every connection if its site master serves it. Otherwise it would not report free room there."""
     reign = machine.site_masters.by_site.get(worker.site)
     if reign is not None and worker.id in reign.subjects:
         _hush(machine, worker.id, True)

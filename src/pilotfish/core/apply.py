@@ -41,10 +41,10 @@ from pilotfish.model.states import (
 from pilotfish.model.task import CORES, MISSING_INPUT, NO_DIRECTORY, Failure
 
 FORGETTING = 0.8
-"""Factor by which the time that a start lost is reduced with each quicker start after it."""
+"""Factor by which the learnt start-up loss shrinks with each quicker start."""
 TOGETHER_S = 1.0
 MOST_LOST_S, MOST_LOST = 30.0, 0.1
-"""Maximum seconds, and maximum part of the walltime, that a start may lose; a longer one was an accident and is not learnt."""
+"""Maximum start-up loss that is learnt: seconds plus a fraction of the walltime. A longer loss was an accident."""
 
 
 def apply(state: State, fact: f.Fact, at: float) -> None:
@@ -224,7 +224,7 @@ def _tasks_claimed(state: State, fact: f.TasksClaimed, at: float) -> None:
         needs = task.shape.needs
         if worker.fits(needs):
             occupy(worker, task, needs)
-            move(task, RUNNING)  # as far as anybody will tell
+            move(task, RUNNING)  # as far as the master will be told
         else:
             worker.ahead[task] = needs
 
@@ -302,7 +302,7 @@ def _tasks_returned(state: State, fact: f.TasksReturned, at: float) -> None:
 
 
 def _reshape(task: Task, troubles: AttemptLosses) -> None:
-    """It needs more than its spec says."""
+    """Give a task a shape with more memory or walltime than its spec asks for."""
     task.shape = task.shape.run.shape_for(task.spec, troubles.memory, troubles.least_s)
 
 
@@ -336,13 +336,13 @@ def _attempt_failed(state: State, fact: f.AttemptFailed, at: float) -> None:
 
 
 def _blame(worker: Worker, task: Task, fact: f.AttemptFailed) -> None:
-    """What it says about the worker, or about its site."""
+    """Charge a failure to the worker's streak or to its site."""
     if fact.failure.cause == MISSING_INPUT and fact.failure.blame == "site":
-        pass  # the worker can do nothing about what nobody has
+        pass  # no worker has the input, so this worker is not to blame
     elif fact.failure.cause != NO_DIRECTORY or fact.avoid:
         worker.streak[fact.task] = None
     elif not fact.final and (task.worker is None or task.worker is worker or task.worker.site != worker.site):
-        task.shape.lacking[worker.site] = None  # which says nothing about how its workers do with other tasks
+        task.shape.lacking[worker.site] = None  # says nothing about other tasks on its workers
 
 
 def _tasks_skipped(state: State, fact: f.TasksSkipped, at: float) -> None:
@@ -448,7 +448,7 @@ def _site(state: State, name: str) -> SiteRecord:
 def _happened(state: State, pilot: Pilot, kind: str, at: float, seconds: float = 0.0, cause: str = "") -> None:
     record = _site(state, pilot.site)
     record.events += 1
-    said = pilot.reason if pilot.state == ENDED else ""  # until then it is why it was asked for
+    said = pilot.reason if pilot.state == ENDED else ""  # before the end, ``reason`` says why the pilot was requested
     record.history.append(s.SiteEvent(at, pilot.site, kind, pilot.id, seconds, cause, said))
 
 
@@ -470,7 +470,7 @@ def _pilot_submitted(state: State, fact: f.PilotSubmitted, at: float) -> None:
     if not pilot.job:
         _happened(state, pilot, s.SUBMITTED, at, fact.took_s)
     pilot.job = fact.job
-    if pilot.state < SUBMITTED:  # its agent may have been quicker than the answer of the site
+    if pilot.state < SUBMITTED:  # its agent may have joined before the site answered
         _move_pilot(pilot, SUBMITTED)
 
 
@@ -485,7 +485,7 @@ def _pilot_ended(state: State, fact: f.PilotEnded, at: float) -> None:
     state.stand_ins.pop(pilot.id, None)
     site = _site(state, pilot.site)
     if not pilot.joined and not fact.well:
-        # What was submitted together and is refused together is one try.
+        # Pilots that were submitted and refused together count as one failed start.
         site.bad_starts += not site.bad_starts or at - site.last_bad_at > TOGETHER_S
         site.last_bad_at = at
         site.last_bad = fact.reason
@@ -495,7 +495,7 @@ def _pilot_ended(state: State, fact: f.PilotEnded, at: float) -> None:
     if fact.cause == s.EXPIRED:
         _happened(state, pilot, s.EXPIRED, at)
     elif not fact.well or pilot.withdrawn == s.DIED:
-        died = pilot.withdrawn == s.DIED  # cancelling it was only tidying up
+        died = pilot.withdrawn == s.DIED  # the cancellation was only clean-up
         _happened(state, pilot, s.FAILED, at, cause=s.DIED if died else fact.cause)
     elif pilot.joined:
         _happened(state, pilot, s.SUCCEEDED, at)

@@ -15,7 +15,7 @@ from pilotfish.model.task import CORES
 
 
 class InvariantViolation(AssertionError):
-    """The state is not what it must be: a bug."""
+    """The state breaks an invariant. This is a bug."""
 
 
 def check(state: State) -> None:
@@ -62,7 +62,7 @@ def _check_task(state: State, task: Task) -> None:
 
 
 def _trouble_with(state: State, task: Task) -> str:
-    """What is wrong with a task; empty if nothing. Texts are made only when needed, as this runs for every task at every step of a test."""
+    """Describe what is wrong with a task; empty if nothing. Texts are made only when needed: tests check every task after each step."""
     worker, troubles = task.worker, task.troubles
     if (worker is not None) != (task.state in (ASSIGNED, RUNNING)):
         return f"is at worker {worker}"
@@ -167,8 +167,10 @@ def _check_contents(state: State) -> None:
 
 
 def fingerprint(state: State) -> str:
-    """Equal for equal states: replaying the journal must give the fingerprint of the live state. But for forecasts: what is left of their
-    past depends on when somebody asked."""
+    """Hash of the state. Replaying the journal must give the hash of the live state.
+
+    Forecasts are left out: how they condense their history depends on when they were queried.
+    """
     digest = hashlib.sha256()
     encode = msgspec.msgpack.Encoder(order="deterministic").encode
     for fact in state_snapshot.dump(state):

@@ -10,17 +10,18 @@ from pilotfish.core.data.worker_reports import TransferReport
 
 @dataclass(slots=True)
 class WorkerConnection:
-    """The link to a worker, when its lease ends, and which specs it was sent.
+    """The link to a worker, the end of its lease and the specs that it was sent.
 
-    ``newest_link`` is the last one over which it said hello, open or not."""
+    ``newest_link``: the link of its last Hello, open or closed.
+    """
 
     lease_at: float
     link: int | None = None
     newest_link: int = 0
     shares: bool = False
-    """Whether it reads shared payloads from the disk itself."""
+    """Whether it reads shared payloads directly from disk."""
     peer: Any = None
-    """Its address for other agents of its site, if it has one: [id, [host, port]]."""
+    """Its address for other agents of its site, or None: [id, [host, port]]."""
     movement: TransferReport = field(default_factory=TransferReport)
     """Contents in transfer to or from it."""
     sent_specs: dict[int, None] = field(default_factory=dict)

@@ -1,7 +1,7 @@
-"""Turns inputs and a clock into facts and effects: the master as a pure machine.
+"""Turns inputs and a clock into facts and effects.
 
-It does no I/O and reads no clock. A host (live or simulated) calls ``start`` once, and ``handle`` whenever something happened or the
-``deadline`` came. The host makes the facts durable and only then performs the effects.
+The machine does no I/O and reads no clock. A host (live or simulated) calls ``start`` once, and ``handle`` when something happened or the
+``deadline`` passed. The host makes the facts durable first and performs the effects afterwards.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from pilotfish.model.states import ACTIVE, DONE, ENDING, FAILED, JOINED
 from pilotfish.model.task import Failure, StoredPayload
 
 STALL_S = 1.0
-"""Seconds after its deadline from which a call counts as late: then the master was asleep, not the workers."""
+"""Seconds after its deadline from which a call counts as late. Then the master was suspended, not the workers."""
 SOON_S = 0.01
 """Minimum seconds until a policy or factory is asked again when nothing happens."""
 
@@ -65,7 +65,7 @@ class MachineLimits:
     ended_per_message: int = 5_000
     """Maximum ended tasks in one message to a client."""
     large_site: int = 200
-    """Minimum workers from which a site matches its tasks by itself, unless the pool's settings say otherwise."""
+    """Minimum workers from which a site has a site master, unless the pool's settings say otherwise."""
 
 
 LIMITS = MachineLimits()
@@ -86,7 +86,7 @@ class Machine:
         strategy: Provisioner,
         settings: PoolSettings,
         limits: MachineLimits = LIMITS,
-        traits: Callable[[str], BackendTraits] = no_traits,  # by the name of the backend
+        traits: Callable[[str], BackendTraits] = no_traits,  # by backend name
     ) -> None:
         self.state = state
         state.traits = traits
@@ -102,29 +102,29 @@ class Machine:
         self.agent_links: dict[int, str] = {}
         self.audience = subscriptions.Subscriptions()
         self.about: dict[str, object] = {}
-        """What the host adds to the answer of ``status``."""
+        """Values that the host adds to the answer of ``status``."""
         self.history_damaged = False
-        """A part of the journal could not be read."""
+        """Whether a part of the journal could not be read."""
         self.refused_proposals = 0
         self.stale_results = 0
         self.sightings: dict[str, site_events.PilotStatus] = {}
-        """What the sites reported last about pilots that have not joined. Not journaled."""
+        """Last report of each site about pilots that have not joined. Not journaled."""
         self.caches = ReportedCaches()
         self.site_masters = site_masters.SiteMasters()
         self.site_troubles: dict[str, i.SiteReachability] = {}
         self.credentials: dict[str, tuple[float, tuple[i.CredentialSeen, ...]]] = {}
-        """By site: when its credentials were checked, and their state."""
+        """By site: time of the last check, and the credentials."""
         self.space_full = False
         self.no_room_at_home = ""
-        """Why the host cannot take output files now."""
+        """Why the master's disk cannot take output files now; empty if it can."""
         self.look_again = False
         self.finish_at: float | None = None
         self.finishing = False
-        """The master was asked to end: no new pilots, however much work there is."""
+        """Whether the master is ending. It requests no more pilots, even if tasks wait."""
         self.resting = False
-        """The pool was stopped and is only being inspected: nothing is started. Set before ``start``."""
+        """Whether the pool was stopped and is only inspected: nothing is started. Set before ``start``."""
         self.stirred = True
-        """Something changed that is no fact, such as a connection: decide again."""
+        """Whether something changed that is not a fact, such as a connection. Then decide again."""
         self._look_at: float | None = None
         self._decided_at = 0.0
         self._timers: list[tuple[float, int, str, str]] = []
@@ -133,7 +133,7 @@ class Machine:
     # --- turns --------------------------------------------------------------------------------------------------------------------
 
     def start(self, now: float) -> Turn:
-        """The first turn after a start or restart: known workers get time to reconnect."""
+        """Make the first turn after a start or restart. Known workers get time to reconnect."""
         self.now = self.started_at = now = max(now, self.state.at)
         self.record(f.MasterStarted(self.state.epoch + 1))
         if not self.state.sized and self.settings.workers:
@@ -187,7 +187,7 @@ class Machine:
         due = self._look_at is not None and self.now >= self._look_at
         due = due or (
             bool(self.state.ready) and self.now >= self._decided_at + self.settings.beat_s
-        )  # time itself may have changed something
+        )  # the passing of time may have changed something
         told = self._tell_policy(0)
         if due or self.stirred or any(map(_matters, self.facts)):
             self._decide()
@@ -200,7 +200,7 @@ class Machine:
         return turn
 
     def _tell_policy(self, first: int) -> int:
-        """Tell a policy that listens the facts of this turn from the given one on; the number of facts so far."""
+        """Report the facts of this turn from index ``first`` on to a listening policy. Returns the number of facts so far."""
         hear = getattr(self.policy, "hear", None)
         if hear is not None and len(self.facts) > first:
             events = events_of(self.facts[first:])
@@ -235,7 +235,7 @@ class Machine:
         if self.finish_at is not None:
             candidates.append(self.finish_at)
         if self.presence:
-            # Often enough that the master notices its own sleep before it takes it for the silence of workers.
+            # Often enough that the master notices its own suspension and does not mistake it for silent workers.
             candidates.append(self.now + self.settings.beat_s)
         if self.look_again:
             self.look_again = False
@@ -264,12 +264,12 @@ class Machine:
             self._decide_tasks(outlook)
             moments.append(self.policy.next_look_at(outlook))
         moments.append(self._retire_idle(outlook))
-        # A time in the past becomes the next possible one; otherwise the host would turn without end.
+        # A time in the past becomes the next possible one; otherwise the host would loop without pause.
         soonest = min([moment for moment in moments if moment is not None], default=None)
         self._look_at = max(soonest, self.now + SOON_S) if soonest is not None else None
 
     def _retire_idle(self, outlook: PolicyView) -> float | None:
-        """Drain workers that were idle for long. Returns when to look again."""
+        """Drain workers that were idle for long. Returns when to check again."""
         idle_s = self.settings.idle_s
         if not idle_s:
             return None
@@ -308,7 +308,7 @@ class Machine:
                 self.refused_proposals += 1
 
     def _may_request(self, proposal: PilotProposal) -> bool:
-        """A site that is paused, held or full gets no pilot, whatever a factory proposes."""
+        """Whether the site may get this pilot: it is configured and not paused, held or full."""
         record = self.state.sites.get(proposal.site)
         if proposal.size.cores < 0 or proposal.size.nodes <= 0:
             return False
@@ -324,7 +324,7 @@ class Machine:
         return pilot
 
     def _withdraw(self, proposal: WithdrawalProposal) -> None:
-        """End a pilot: cancel it if it waits; if it runs, drain its workers."""
+        """Cancel a queued pilot, or drain the workers of a running one."""
         pilot = self.state.pilots.get(proposal.pilot)
         if pilot is None or pilot.state > ACTIVE:
             self.refused_proposals += 1
@@ -335,7 +335,7 @@ class Machine:
             self.end_pilot(pilot.id, proposal.reason, proposal.cause)
 
     def _consider_finish(self) -> None:
-        """End the master after a while without work, clients and open runs."""
+        """End the master after some time without work, clients and open runs."""
         work = self.state.unfinished or any(not run.closed for run in self.state.runs.values())
         if self.audience.links or (work and not self.resting):
             self.finish_at = None
@@ -346,7 +346,7 @@ class Machine:
             self.finish("no work and no client")
 
     def finish(self, reason: str) -> None:
-        """End all workers and pilots, then the master. Unfinished tasks stay in the journal and go on when a master starts again."""
+        """End all workers and pilots, then the master. Unfinished tasks stay in the journal and continue when a master starts again."""
         self.finishing = True
         for worker in list(self.state.workers.values()):
             leases.leave(self, worker, reason)
@@ -368,7 +368,7 @@ class Machine:
             self.after_bad_end([task])
 
     def after_bad_end(self, ended: list[Task]) -> None:
-        """Skip tasks that needed these, and cancel the run if it reached its maximum of failures."""
+        """Skip tasks that depend on these. Cancel the run if it reached its maximum number of failures."""
         hopeless: dict[int, Task] = {}
         waiting = list(ended)
         reason = ended[0]

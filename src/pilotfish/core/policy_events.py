@@ -1,4 +1,4 @@
-"""Defines the events that a policy hears, and makes them from facts."""
+"""Defines the events that a listening policy receives, and derives them from facts."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ EVENT_KINDS = (
 
 
 class PolicyEvent(NamedTuple):
-    """One thing that happened to a worker, a task or a run.
+    """One event of a worker, a task or a run.
 
-    ``attempt-failed``: the task is tried again; ``task-failed``: it is not, or can never run. ``task-returned``: it is ready again, and
-    nobody is blamed. ``run-cancelled`` stands for all tasks of the run that had not ended."""
+    ``attempt-failed``: the task is tried again; ``task-failed``: it is not, or can never run. ``task-returned``: it is ready again without
+    blame. ``run-cancelled`` stands for all tasks of the run that had not ended.
+    """
 
     kind: str
     worker: str = ""
-    """The name of the worker."""
     task: int = 0
-    """The id of the task, as in ``Task.id``."""
+    """Task id, as in ``Task.id``."""
     run: int = 0
     reason: str = ""
     cause: str = ""
-    """One word for why an attempt failed."""
+    """Failure cause of an attempt, in one word."""
 
 
 _OF_TASKS: dict[type[f.Fact], str] = {
@@ -48,7 +48,7 @@ _OF_TASKS: dict[type[f.Fact], str] = {
 
 
 def events_of(facts: Iterable[f.Fact]) -> list[PolicyEvent]:
-    """The events that these facts tell of, in their order; facts about sites, pilots and files tell of none."""
+    """Derive the events from facts, in the same order. Facts about sites, pilots and files give none."""
     events: list[PolicyEvent] = []
     for fact in facts:
         kind = _OF_TASKS.get(type(fact))

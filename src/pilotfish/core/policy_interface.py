@@ -14,8 +14,10 @@ from pilotfish.core.state import State, Task, Worker
 
 @dataclass(slots=True)
 class AssignmentProposal:
-    """Assign tasks to a worker; the last ``ahead`` of them wait there. ``cores``: cores granted to moldable tasks. ``beside``: the other
-    workers of one multi-node task."""
+    """Assign tasks to a worker. The last ``ahead`` of them wait there for room.
+
+    ``cores``: cores granted to moldable tasks, by task id. ``beside``: the other workers of one multi-node task.
+    """
 
     worker: Worker
     tasks: list[Task]
@@ -50,7 +52,7 @@ class CopyProposal:
 
 @dataclass(slots=True)
 class RetireProposal:
-    """Let this worker finish its tasks and leave. ``reason`` is shown to people and must not be empty."""
+    """Let this worker finish its tasks and leave. ``reason`` is shown to users and must not be empty."""
 
     worker: Worker
     reason: str
@@ -66,8 +68,9 @@ Divide = Callable[[list[Worker]], tuple[Reigns, list[Worker]]]
 class PolicyView:
     """What a policy may read.
 
-    ``workers``: connected workers that may take tasks, except those that a site master serves; ``roomy``: those with free cores. Computed
-    on demand: of ten thousand workers, most are busy."""
+    ``workers``: connected workers that may take tasks, except those that a site master serves; ``roomy``: those with free cores. Both are
+    computed on demand: of ten thousand workers, most are busy.
+    """
 
     def __init__(self, state: State, now: float, ahead_s: float, able: Callable[[Worker], bool], divide: Divide | None = None) -> None:
         self.state = state
@@ -92,7 +95,7 @@ class PolicyView:
 
     @property
     def roomy(self) -> list[Worker]:
-        if self._roomy is None:  # asked for in every turn: a cached property, which has a lock up to Python 3.11, would be felt
+        if self._roomy is None:  # not a cached property: up to Python 3.11 its lock is slow, and this runs in every turn
             self._roomy = [worker for worker in self.state.roomy if self._able(worker)]
             if self.sites:
                 own = dict.fromkeys(self.workers)
@@ -101,7 +104,7 @@ class PolicyView:
 
     @property
     def vouched(self) -> list[Worker]:
-        """Workers that a site master serves. They are assigned directly only what cannot be delegated."""
+        """Workers that a site master serves. They get tasks directly only if these cannot be delegated."""
         return [worker for _, subjects in self.sites for worker in subjects]
 
 
@@ -111,19 +114,18 @@ class Policy(Protocol):
     def propose(self, outlook: PolicyView) -> Sequence[Proposal]: ...
 
     def next_look_at(self, outlook: PolicyView) -> float | None:
-        """When to ask again even if nothing happens."""
+        """Time of the next call even if nothing happens; None if there is none."""
 
     def why(self, task: Task) -> str:
-        """What the policy plans for a ready task, for people; empty if nothing."""
+        """What the policy plans for a ready task, as text for users; empty if nothing."""
 
     def describe(self) -> str:
-        """How the policy decides now, and why, for people; empty if always the same way."""
+        """How the policy decides now and why, as text for users; empty if it never changes."""
 
 
 class ListeningPolicy(Policy, Protocol):
     def hear(self, events: Sequence[PolicyEvent]) -> None:
-        """Take note of what happened. Called before ``propose`` of the same turn, and never during a replay of the journal: after a restart
-        the state tells what there is."""
+        """Receive the events of a turn, before ``propose``. Not called for a journal replay: after a restart, read the state instead."""
 
 
 @dataclass(slots=True)
@@ -138,7 +140,7 @@ class Provisioner(Protocol):
     def propose(self, state: State, now: float) -> Sequence[PilotProposal | WithdrawalProposal | HoldProposal]: ...
 
     def next_look_at(self, state: State, now: float) -> float | None:
-        """When to ask again even if nothing happens."""
+        """Time of the next call even if nothing happens; None if there is none."""
 
     def standings(self, state: State, now: float) -> dict[str, dict[str, object]]:
-        """How the factory rates each site, for people."""
+        """How the factory rates each site, as rows for users."""

@@ -23,13 +23,15 @@ from pilotfish.portable.expressions.evaluation import parse
 from pilotfish.portable.expressions.worker_properties import worker_properties
 
 UNIT = 10_000
-"""Resources are counted in integer ten-thousandths, so that fractions add up exactly."""
+"""Units per core, byte or GPU. Resources are integers in these units, so that fractions add up exactly."""
 
 CLIENT_GONE = "its client is gone"
-"""Why a run was closed that its own client did not close."""
+"""Reason for closing a run that its own client did not close."""
 
 GROWTH, FRESH = 1.5, 0.9
-"""A task that was cut off by the end of a pilot's time next wants so many times as long as it had, or a worker that has just begun."""
+"""Walltime to ask for after a task was cut off by the end of a pilot: GROWTH times the seconds that it ran, or a worker that still has at
+least FRESH of its walltime.
+"""
 
 MOST_NAME = 80
 
@@ -41,7 +43,7 @@ def in_units(amounts: tuple[tuple[str, float], ...]) -> Needs:
 
 
 class TaskShape:
-    """Tasks of one run that are alike to a policy: same priority, needs, time limit and wanted tags. Holds those that are ready."""
+    """Ready tasks of one run that are equal to a policy: same priority, needs, time limit and tags."""
 
     __slots__ = (
         "__weakref__",
@@ -77,15 +79,15 @@ class TaskShape:
         self.nodes = spec.request.nodes
         self.time_s = spec.time_s
         self.least_s = least_s
-        """They take longer than this: so long they ran, and were cut off."""
+        """Seconds that such a task ran before it was cut off. It takes longer than this."""
         self.lacking: dict[str, None] = {}
-        """Sites that have not got the directory in which they run."""
+        """Sites without the directory in which the tasks run."""
         self.served: dict[str, None] = {}
-        """Sites where one of them has ended well."""
+        """Sites where such a task succeeded."""
         self.tags = tuple(sorted(spec.tags.items()))
         self.queue: OrderedDict[Task, None] = OrderedDict()
         self.wanting: dict[ContentRecord, OrderedDict[Task, None]] = {}
-        """Of those in the queue: who needs which content."""
+        """Queued tasks by the content that they need."""
         self.requirement = parse(spec.requirement) if spec.requirement else None
         self.rank = parse(spec.rank) if spec.rank else None
         self.mean_us = 0.0
@@ -93,17 +95,17 @@ class TaskShape:
 
     @property
     def lasts_s(self) -> float:
-        """A worker needs so much time for one of them, as far as is known."""
+        """Minimum seconds that a worker must have left for such a task, as far as known."""
         return max(self.time_s, self.least_s)
 
     def learn(self, wall_us: int) -> None:
-        """Keep a running mean of how long tasks of this shape take, quick to follow a change."""
+        """Update the running mean of the task time. At most 50 samples count, so that it follows a change."""
         self.samples += 1
         self.mean_us += (wall_us - self.mean_us) / min(self.samples, 50)
 
 
 class AttemptLosses:
-    """What went wrong with one task so far. Most tasks never have one of these."""
+    """Counts of failed attempts of one task. Most tasks have none."""
 
     __slots__ = ("avoid", "crashes", "deaths", "failures", "least_s", "losses", "memory", "ooms", "second_opinions", "suspect")
 
@@ -124,7 +126,7 @@ class AttemptLosses:
 
 
 class ContentRecord:
-    """What is known of one content. ``holders``: the workers that have it; ``home``: the master has it in its own store."""
+    """One content. ``holders``: workers that have it; ``home``: the master has it in its own store."""
 
     __slots__ = ("digest", "holders", "home", "inode", "maker", "mtime_ns", "path", "runs", "size")
 
@@ -132,19 +134,19 @@ class ContentRecord:
         self.digest = digest
         self.size = size
         self.path = ""
-        """Where a person has it; it had this time of change and this inode when it was read."""
+        """Path of the user's file. ``mtime_ns`` and ``inode`` are those from when it was read."""
         self.mtime_ns = 0
         self.inode = 0
         self.home = False
         self.maker = 0
-        """The task that made it; 0: a person's file."""
+        """Id of the task that made it; 0 for a user's file."""
         self.holders: dict[str, None] = {}
         self.runs = 0
-        """So many runs need it, or made it."""
+        """Number of runs that need it or made it."""
 
     @property
     def is_nowhere(self) -> bool:
-        """It was kept where it was made, and nobody who is here has it."""
+        """Whether it was kept only at workers, and none of the present workers has it."""
         return not (self.home or self.path or self.holders)
 
     @property
@@ -183,7 +185,7 @@ class Task:
         self.waits_for = 0
         self.children: list[int] | None = None
         self.contents: tuple[ContentRecord, ...] = ()
-        """What it needs besides what all tasks of its spec need."""
+        """Inputs of this task alone, besides the contents of its spec."""
 
     @property
     def suspect(self) -> bool:
@@ -194,7 +196,7 @@ class Task:
 
 
 class Run:
-    """One submission of tasks: in the order given, with the order in which they ended."""
+    """One submission of tasks, with the order in which they were given and the order in which they ended."""
 
     def __init__(self, id: int, uid: str, options: RunOptions, at: float) -> None:
         self.id = id
@@ -207,11 +209,11 @@ class Run:
         self.paused = False
         self.advanced = 0
         self.taken = 0
-        """Of so many tasks, in the order of ending, the client that owns the run has the outputs and we no longer do."""
+        """Number of ended tasks, in order of ending, whose outputs the owning client has. The master no longer keeps them."""
         self.specs: list[TaskSpec] = []
         self.spec_contents: dict[int, tuple[ContentRecord, ...]] = {}
         self.contents: dict[str, None] = {}
-        """What its tasks need or have made."""
+        """Digests of contents that its tasks need or made."""
         self.spec_shapes: list[TaskShape] = []
         self.shapes: dict[tuple[object, ...], TaskShape] = {}
         self.tasks: list[Task] = []
@@ -221,19 +223,19 @@ class Run:
         self.cpu_us = array("q")
         self.rss_kib = array("q")
         self.costs = array("f")
-        """Relative costs, as far as anybody gave some: those beyond its end are 1."""
+        """Relative costs by index. An index beyond the end has cost 1."""
         self.awaited: dict[int, tuple[AwaitedFile, ...]] = {}
-        """By index: files that other tasks of the run leave for it."""
+        """By index: files that other tasks of the run will leave for this task."""
         self.left: dict[int, dict[str, IntermediateFile]] = {}
-        """By index: files that it left as contents, by name."""
+        """By index: files that this task left as contents, by name."""
         self.handed: dict[int, tuple[IntermediateFile, ...]] = {}
-        """By index: files that tasks of another run left for it."""
+        """By index: files that tasks of another run left for this task."""
         self.attempts = 0
         self._classes: list[str] = []
         self.account = ShareAccount("")
-        """That of its share."""
+        """Account of its share."""
         self.occupied = 0
-        """What its tasks occupy now, in ten-thousandths of cores."""
+        """Cores that its tasks occupy now, in units of 1/10000."""
 
     def priority_of(self, spec: int) -> int:
         return self.specs[spec].priority if self.options.priority is None else self.options.priority
@@ -248,14 +250,14 @@ class Run:
 
     @property
     def incomplete(self) -> bool:
-        """Its client went away before it had said that all tasks were sent."""
+        """Whether its client disconnected for good before it had sent all tasks."""
         return self.closed == CLIENT_GONE
 
     def cost(self, index: int) -> float:
         return self.costs[index] if index < len(self.costs) else 1.0
 
     def class_of(self, spec: int) -> str:
-        """Tasks of one class take about as long, but for their costs: what is learnt of one is expected of the next, also in later runs."""
+        """Name of the task class. Tasks of one class take equally long per cost, so forecasts carry over to later tasks and runs."""
         if spec < len(self._classes):
             return self._classes[spec]
         for number in range(len(self._classes), spec + 1):
@@ -266,7 +268,7 @@ class Run:
         return self._classes[spec]
 
     def shape_for(self, number: int, memory: int = 0, least_s: float = 0.0) -> TaskShape:
-        """The shape of tasks of the spec with this number; ``memory``: granted instead of what it asked for."""
+        """The shape for a spec. ``memory``: the amount granted instead of the request, if not 0."""
         spec = self.specs[number]
         request = spec.request
         wishes = (
@@ -288,18 +290,18 @@ class Run:
 
 
 class Worker:
-    """An agent that joined. ``active`` holds what it was given room for, ``ahead`` what waits there for room."""
+    """An agent that joined. ``active``: tasks that have room; ``ahead``: tasks that wait there for room."""
 
     def __init__(self, id: str, pilot: str, capacity: dict[str, int], at: float) -> None:
         self.id = id
         self.pilot = pilot
         self.site = ""
-        """Where its pilot was submitted; empty for an agent that came by itself."""
+        """Site of its pilot; empty for an agent that was started by hand."""
         self.state = JOINED
         self.capacity = capacity
         self.free = dict(capacity)
         self.roomy: dict[Worker, None] = {}
-        """Those of the pool that have cores to spare: we are in it, or not, as ours are."""
+        """The pool's set of workers with free cores (``State.roomy``). This worker adds and removes itself."""
         self.tags: dict[str, str] = {}
         self.info: dict[str, Any] = {}
         self.ends_at: float | None = None
@@ -309,28 +311,28 @@ class Worker:
         self.ahead: OrderedDict[Task, Needs] = OrderedDict()
         self.recalled: dict[Task, None] = {}
         self.started: dict[Task, float] = {}
-        """When it was first heard that they run. Those that end before the next beat are never among them."""
+        """Time when each task was first reported as running. Tasks that end before the next heartbeat are never listed."""
         self.lent: dict[Task, None] = {}
-        """Of a site's master: what it has for workers of its site, and has not given to one."""
+        """Delegated tasks of a site master that no worker of the site has yet."""
         self.holds: dict[ContentRecord, None] = {}
         self.progress_at = at
         self.done = 0
         self.failed = 0
         self.streak: dict[int, None] = {}
-        """Tasks that failed here since the last one that ended well."""
+        """Tasks that failed here since the last success."""
         self.quarantined_until = 0.0
         self.reason = ""
         self.history: list[tuple[float, str]] = [(at, "joined")]
 
     @cached_property
     def properties(self) -> dict[str, Any]:
-        """What requirements and ranks may ask about it; known when it has joined, and the same from then on."""
+        """Properties for requirement and rank expressions. They do not change after the worker joined."""
         capacity = {name: amount / UNIT for name, amount in self.capacity.items()}
         return worker_properties(self.id, self.site, capacity, self.tags, self.info)
 
     @cached_property
     def slots(self) -> int:
-        """How many tasks of one core it runs at the same time."""
+        """Number of one-core tasks that it runs at the same time."""
         return max(1, self.capacity.get(CORES, 0) // UNIT)
 
     @property
@@ -343,7 +345,7 @@ class Worker:
 
     @property
     def tasks(self) -> Iterator[Task]:
-        """All that would be lost with it."""
+        """All tasks that would be lost with it."""
         return chain(self.active, self.ahead, self.lent)
 
     def count_room(self) -> None:
@@ -353,7 +355,6 @@ class Worker:
             self.roomy.pop(self, None)
 
     def has(self, task: Task) -> bool:
-        """Is an attempt of it here?"""
         return task in self.active or task in self.ahead
 
     def fits(self, needs: Needs) -> bool:
@@ -371,7 +372,7 @@ class Worker:
         return True
 
     def qualifies(self, shape: TaskShape) -> bool:
-        """Has it the tags, and is it at one of the sites, that tasks of this shape ask for?"""
+        """Whether its tags, properties and site match what tasks of this shape ask for."""
         sites = shape.run.options.sites
         if self.site in shape.lacking or (shape.requirement is not None and not shape.requirement.holds(self.properties)):
             return False
@@ -380,11 +381,11 @@ class Worker:
         return not shape.tags or all(self.tags.get(name) == value for name, value in shape.tags)
 
     def suits(self, shape: TaskShape, now: float) -> bool:
-        """May a task of this shape run here at all: enough of everything, the tags that it wants, time enough?"""
+        """Whether a task of this shape may run here at all: resources, tags and remaining walltime."""
         return self.has_time(shape, now) and self.could_fit(shape.needs) and self.qualifies(shape)
 
     def has_time(self, shape: TaskShape, now: float) -> bool:
-        """Long enough for its limit; and for one that was cut off before, worth another try."""
+        """Whether the remaining walltime covers the time limit and, after a cut-off, is worth another attempt."""
         if self.ends_at is None:
             return True
         left = self.ends_at - now
@@ -400,7 +401,7 @@ class Worker:
 
 @dataclass(slots=True)
 class SpeculativeCopy:
-    """A second attempt of a task, at another worker; None: one of the two is over, and the task has the other."""
+    """A second attempt of a task at another worker. ``worker`` is None after one of the two attempts ended; the task keeps the other."""
 
     worker: Worker | None
     attempt: int
@@ -421,33 +422,33 @@ class State:
     sites: dict[str, SiteRecord] = field(default_factory=dict)
     local_cores: float = 0.0
     sized: bool = False
-    """Somebody said how many cores the pool shall have; none at all may be what they want."""
+    """Whether a user set the number of local cores. Zero may be what the user wants."""
     roomy: dict[Worker, None] = field(default_factory=dict)
-    """Workers that have cores to spare, whether or not they may have tasks: nobody has to look at thousands that are busy."""
+    """Workers with free cores, whether or not they may get tasks. Spares a search through thousands of busy workers."""
     sent_ahead: dict[Worker, None] = field(default_factory=dict)
-    """Workers at which tasks may wait for room."""
+    """Workers where tasks may wait for room."""
     stand_ins: dict[str, None] = field(default_factory=dict)
-    """Pilots that were asked for in the stead of others."""
+    """Pilot replicas: pilots requested because another one waits too long."""
     ready: dict[TaskShape, None] = field(default_factory=dict)
     """Shapes that have ready tasks."""
     suspects: OrderedDict[Task, None] = field(default_factory=OrderedDict)
     """Ready tasks that must run alone."""
     twins: dict[Task, SpeculativeCopy] = field(default_factory=dict)
-    """Second attempts of tasks that run. Most tasks never have one."""
+    """Speculative copies of running tasks. Most tasks never have one."""
     gangs: dict[Task, list[Worker]] = field(default_factory=dict)
-    """Tasks of several nodes that are at workers: all that they have, first the one that was told."""
+    """Workers of each multi-node task. The first one received the task."""
     speedups: dict[str, Speedup] = field(default_factory=dict)
-    """By class: how long moldable tasks took with so many cores."""
+    """By class: how long moldable tasks took with each number of cores."""
     unfinished: int = 0
     forecasts: Forecasts = field(default_factory=Forecasts)
     shares: dict[str, ShareAccount] = field(default_factory=dict)
     settled_at: float = 0.0
-    """Up to then, shares were charged for what they occupied."""
+    """Time up to which shares were charged for the cores that they occupied."""
     revoked: dict[str, None] = field(default_factory=dict)
     traits: Callable[[str], BackendTraits] = field(default=no_traits, compare=False)
-    """Tells the traits of a backend by its name. The host sets it; it is not part of snapshots."""
+    """Returns the traits of a backend by its name. The host sets it; it is not part of snapshots."""
     answers: dict[str, Any] = field(default_factory=dict)
-    """What clients were answered to their latest commands, by request: a command that comes again was carried out already."""
+    """Latest answers by request. A command that is sent again gets its first answer and is not repeated."""
 
     def admit(self, worker: Worker) -> None:
         self.workers[worker.id] = worker
@@ -471,6 +472,6 @@ class State:
 
 
 KEPT_ANSWERS = 1000
-"""Maximum number of answers that are kept for clients that ask again. They do so within a minute or not at all."""
+"""Maximum answers kept for clients that ask again. They do so within a minute or not at all."""
 KEPT_GONE_WORKERS = 1000
-"""So many workers that left are remembered by name, to tell them so if they come back, and for people to look at."""
+"""Maximum workers remembered after they ended: for users to look at, and to refuse one that reconnects."""

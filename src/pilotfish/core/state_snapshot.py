@@ -1,4 +1,4 @@
-"""Writes the state as facts and restores it. Compaction writes these instead of the whole history."""
+"""Writes the state as facts and restores it. Compaction writes these facts instead of the whole history."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TASKS_PER_ROW = 5_000
 
 
 def dump(state: State) -> Iterator[f.Restored]:
-    """Facts that, applied to an empty state, give an equal one."""
+    """Yield facts that give an equal state when they are applied to an empty one."""
     yield f.Restored("pool", [state.epoch, state.next_run, state.next_pilot, state.local_cores, state.sized, list(state.revoked)])
     for name, site in state.sites.items():
         yield f.Restored("site", [name, *(getattr(site, field) for field in _SITE), list(site.history)])
@@ -56,7 +56,7 @@ def dump(state: State) -> Iterator[f.Restored]:
     for shape in state.ready:
         yield f.Restored("queue", [task.id for task in shape.queue])
     yield f.Restored("queue", [task.id for task in state.suspects])
-    # The last of all: what comes after it is charged to them.
+    # Shares come last: facts after this one are charged to them.
     yield f.Restored("shares", [state.settled_at, [[account.name, account.weight, account.used] for account in state.shares.values()]])
 
 
@@ -113,7 +113,7 @@ def _restore_run(state: State, row: Any) -> None:
 
 
 def _task_row(task: Task) -> list[Any]:
-    """Most tasks have nothing but a spec, a payload and a state: the rest is left off their rows."""
+    """Write a task as a row. Most tasks have only a spec, a payload and a state; their rows are short."""
     row: list[Any] = [task.spec, task.state, task.attempt, task.payload, task.output]
     if task.failure or task.troubles or task.waits_for or task.children or task.contents:
         row += [task.failure, task.troubles and task.troubles.as_row(), task.waits_for, task.children]
@@ -229,7 +229,7 @@ def _twin_row(task: Task, twin: SpeculativeCopy) -> list[Any]:
 
 
 def _restore_twins(state: State, rows: Any) -> None:
-    """Of the two workers that hold a task, one has the copy."""
+    """Restore which of the two workers of a task has the speculative copy."""
     for number, first, second, attempt in rows:
         task = state.task(number)
         task.worker = state.workers[first]
@@ -237,7 +237,7 @@ def _restore_twins(state: State, rows: Any) -> None:
 
 
 def _restore_gangs(state: State, rows: Any) -> None:
-    """Of the workers that hold a task, the first was told."""
+    """Restore the workers of multi-node tasks. The first one received the task."""
     for number, names in rows:
         task = state.task(number)
         state.gangs[task] = [state.workers[name] for name in names]

@@ -1,1 +1,1 @@
-"""Values that travel: frozen msgspec Structs, made once at the door and never changed afterwards."""
+"""Holds the values that travel: frozen msgspec Structs, validated once when they enter and never changed."""

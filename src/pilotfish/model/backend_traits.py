@@ -1,4 +1,4 @@
-"""Describes what a backend can do: its options, so that a slip is found when it is written and not in a queue, and its programs."""
+"""Defines what a backend declares about itself: options and programs. Wrong options are found when a site is configured, not in a queue."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 Check = tuple[Callable[[str], object], str]
-"""Whether a text will do, and what would."""
+"""A check of a value, and a description of valid values for the error message."""
 
 
 def matches(pattern: str, expected: str) -> Check:
@@ -19,31 +19,31 @@ PATH = matches(r"(?![\s-])[^\x00-\x1f\x7f]+", "a path")
 
 
 class BackendTraits(NamedTuple):
-    """What a person can tell a kind of backend, and what they can be told of it."""
+    """What users can configure for a backend, and what is known about it."""
 
     options: dict[str, Check] = {}
-    """What it can be told beyond what every site has."""
+    """Options in addition to those of every site."""
     needs: tuple[str, ...] = ()
-    """Options without which it cannot work."""
+    """Required options."""
     ignores: tuple[str, ...] = ()
-    """Keys that would have no effect."""
+    """Site keys that have no effect."""
     multiplies: str = ""
-    """Directives that would change how many jobs there are, which is not theirs to say."""
+    """Pattern of directives that would change the number of jobs. They are refused."""
     programs: tuple[str, ...] = ()
-    """What it is spoken to with."""
+    """Programs that the backend calls."""
     helpers: dict[str, str] = {}
-    """Programs that it can do without, and what is missing then."""
+    """Optional programs, and what is missing without them."""
     harmless_word: str = ""
-    """With this each of them does nothing."""
+    """Argument with which each program does nothing."""
     variables: tuple[str, ...] = ()
-    """How the names of the variables begin that they go by."""
+    """Prefixes of the environment variables that the programs read."""
     hands_on: bool = False
-    """It may hand the environment of a submission on to its jobs. Others, and ssh, may need secrets in it to let us in."""
+    """Whether it may pass the environment of a submission to its jobs. Then secrets are removed; others may need them to log in."""
     several_queues: bool = False
     cancel: str = ""
-    """What takes a job out of its queue, if a person can type it."""
+    """Command that cancels a queued job, if users can type it."""
     release: str = ""
-    """What lets a job go that is held."""
+    """Command that releases a held job."""
 
 
 ANY_OPTIONS: dict[str, Check] = {"ssh_config": PATH}
@@ -51,7 +51,7 @@ ANY_OPTIONS: dict[str, Check] = {"ssh_config": PATH}
 
 
 UNKNOWN_TRAITS = BackendTraits()
-"""Of a backend that is not installed, nothing is known."""
+"""Traits of a backend that is not installed."""
 
 
 def no_traits(backend: str) -> BackendTraits:

@@ -1,4 +1,4 @@
-"""Contents: immutable bytes, named by their hash. A place that holds them is a replica."""
+"""Defines contents (bytes named by hash) and files that one task leaves for another. The copy of a content at a worker is a replica."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import re
 from msgspec import Struct
 
 DIGEST = re.compile(r"[0-9a-f]{64}\Z")
-"""SHA-256, as ``sha256sum`` prints it."""
+"""SHA-256 in hexadecimal, as ``sha256sum`` prints it."""
 MAGIC = frozenset("*?[")
-"""Signs that make a name a pattern."""
+"""Characters that make a name a pattern."""
 
 
 class Content(Struct, frozen=True, array_like=True):
-    """A file's bytes. ``path`` and the rest say where a person has them, as that file was when it was read; empty: a task made them."""
+    """The bytes of a file. ``path``, ``mtime_ns``, ``inode``: the user's file when it was read; empty if a task made the content."""
 
     digest: str
     size: int
@@ -23,7 +23,7 @@ class Content(Struct, frozen=True, array_like=True):
 
 
 class ProducedContent(Struct, frozen=True, array_like=True):
-    """What a task has made. ``home``: it was brought to the master; ``here``: its worker has it; ``name``: what the task called it."""
+    """A content that a task made. ``home``: the master has it; ``here``: the worker has it; ``name``: its file name in the task."""
 
     digest: str
     size: int
@@ -34,8 +34,10 @@ class ProducedContent(Struct, frozen=True, array_like=True):
 
 
 class AwaitedFile(Struct, frozen=True, array_like=True):
-    """A file that an earlier task of the run will leave, or all that will be in a directory: the index of that task, what it calls it, and
-    what it is to be called for the task that waits."""
+    """A file, or all files of a directory, that an earlier task of the run will leave.
+
+    ``maker``: index of that task; ``name``: name there; ``here``: name for the waiting task.
+    """
 
     maker: int
     name: str
@@ -43,7 +45,7 @@ class AwaitedFile(Struct, frozen=True, array_like=True):
 
 
 class IntermediateFile(Struct, frozen=True, array_like=True):
-    """A file that one task left for another: its name in a task's directory, and its bytes as a content."""
+    """A file that one task left for another: its name in a task's directory, and the content."""
 
     name: str
     mode: int

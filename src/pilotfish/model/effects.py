@@ -1,4 +1,4 @@
-"""What the machine asks the world to do, once the facts behind it are durable."""
+"""Lists what the machine asks its host to do, after the facts behind it are durable."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pilotfish.model.task import Payload, StoredPayload
 
 
 class Send(Struct, frozen=True):
-    """Send a message; its body is the payloads, one behind the other. ``whole``: shared ones too, for a peer that cannot read them."""
+    """Send a message; its body is the payloads in order. ``whole``: send shared payloads too, to a peer that cannot read them."""
 
     link: int
     message: Message
@@ -21,7 +21,7 @@ class Send(Struct, frozen=True):
 
 
 class IntroducePeer(Struct, frozen=True):
-    """Make a worker known to its peers: give it the keys of its site, and these contacts."""
+    """Send a worker the keys of its site and the addresses of some peers."""
 
     link: int
     site: str
@@ -41,7 +41,7 @@ class SubmitPilot(Struct, frozen=True):
 
 
 class AdoptPilot(Struct, frozen=True):
-    """After a restart: is this pilot still at its site? Found again by its tag, or it was never submitted."""
+    """After a restart, find a pilot at its site by its tag. If it is not there, it was never submitted."""
 
     pilot: str
     site: str
@@ -54,31 +54,31 @@ class CancelPilot(Struct, frozen=True):
 
 
 class DescribeSite(Struct, frozen=True):
-    """A site is there, is described anew, or (None) is there no longer."""
+    """A site was added or changed; None: it was removed."""
 
     name: str
     site: Site | None
 
 
 class ReadSites(Struct, frozen=True):
-    """Look again what the person has written about sites; the answer is SitesRead."""
+    """Read the configuration of all sites again. The answer is ``SitesRead``."""
 
 
 class ReleasePayload(Struct, frozen=True):
-    """Nothing refers to these bytes any more. ``refused``: nothing did, and whoever sent them may send them again."""
+    """Nothing refers to this payload any more. ``refused``: nothing ever did, and the sender may send it again."""
 
     stored: StoredPayload
     refused: bool = False
 
 
 class KeepPayload(Struct, frozen=True):
-    """One more task refers to these bytes."""
+    """One more task refers to this payload."""
 
     stored: StoredPayload
 
 
 class ReleaseContent(Struct, frozen=True):
-    """No run needs this content any more: the master need not keep it."""
+    """No run needs this content any more; the master may delete it."""
 
     digest: str
 
@@ -92,7 +92,7 @@ class StartApplication(Struct, frozen=True):
 
 
 class Finish(Struct, frozen=True):
-    """All work is done and nobody is here: the master may end."""
+    """End the master: there is no more work and no client."""
 
     reason: str
 

@@ -1,4 +1,4 @@
-"""Which variables of a person's environment look like secrets: they go nowhere unless they are named."""
+"""Removes variables that look like secrets from an environment. They are passed on only if the user names them."""
 
 from __future__ import annotations
 

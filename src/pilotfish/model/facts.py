@@ -1,6 +1,6 @@
-"""What was recorded: the journal's content, and the only thing that changes state.
+"""Lists what is recorded in the journal. Only facts change the state.
 
-Facts about many tasks are one fact with columns, because a fact per task would cost more than the task.
+A fact about many tasks has columns, because one fact per task would cost more than the task. Tags are part of the journal format.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class MasterStarted(Fact, frozen=True, tag="master"):
 
 
 class PoolSized(Fact, frozen=True, tag="sized"):
-    """How many local cores the pool shall have."""
+    """The number of local cores was set."""
 
     cores: float
 
@@ -47,19 +47,19 @@ class TasksAdded(Fact, frozen=True, tag="tasks"):
     specs: list[int]
     payloads: list[Payload]
     deps: dict[int, list[int]]
-    """Index in the run -> indices of the tasks that it needs."""
+    """By index in the run: indices of the tasks that it depends on."""
     contents: dict[int, tuple[Content, ...]] = {}
-    """Index in the run -> contents that it needs."""
+    """By index in the run: contents that the task needs."""
     costs: list[float] = []
-    """Relative costs, one for each of the tasks; empty: all alike."""
+    """Relative costs, one for each task; empty: all equal."""
     awaited: dict[int, tuple[AwaitedFile, ...]] = {}
-    """Index in the run -> files that others will leave for it."""
+    """By index in the run: files that other tasks will leave for the task."""
     handed: dict[int, tuple[IntermediateFile, ...]] = {}
-    """Index in the run -> files that tasks of another run left for it."""
+    """By index in the run: files that tasks of another run left for the task."""
 
 
 class LinkMeasured(Fact, frozen=True, tag="link"):
-    """So much went from us to a site, in so many seconds in which something was under way."""
+    """Bytes that the master sent to a site, and the seconds during which a transfer was active."""
 
     site: str
     size: int
@@ -82,14 +82,14 @@ class RunPaused(Fact, frozen=True, tag="paused"):
 
 
 class RunOptionsChanged(Fact, frozen=True, tag="options"):
-    """A person changed what they had asked for about the run."""
+    """A user changed options of the run."""
 
     run: int
     options: RunOptions
 
 
 class OutputsTaken(Fact, frozen=True, tag="taken"):
-    """The client that owns the run has what the first ``count`` tasks that ended gave; it is no longer kept here."""
+    """The owning client has the outputs of the first ``count`` ended tasks. They are no longer kept here."""
 
     run: int
     count: int
@@ -100,8 +100,10 @@ class RunForgotten(Fact, frozen=True, tag="forgotten"):
 
 
 class TasksAssigned(Fact, frozen=True, tag="assigned"):
-    """``ahead``: how many of them, from the end of the list, wait at the worker until others end. ``cores``: grants to moldable tasks.
-    ``beside``: other workers that a task of several nodes has as well."""
+    """Tasks were assigned to a worker. The last ``ahead`` of them wait there for room.
+
+    ``cores``: cores granted to moldable tasks, by task id. ``beside``: the other workers of a multi-node task.
+    """
 
     worker: str
     tasks: list[int]
@@ -111,21 +113,21 @@ class TasksAssigned(Fact, frozen=True, tag="assigned"):
 
 
 class TasksDelegated(Fact, frozen=True, tag="lent"):
-    """Given to a site's master, for workers of its site."""
+    """Tasks were delegated to a site master, for workers of its site."""
 
     worker: str
     tasks: list[int]
 
 
 class TasksClaimed(Fact, frozen=True, tag="claimed"):
-    """A site's master gave tasks that were lent to it to this worker."""
+    """A site master assigned delegated tasks to this worker."""
 
     worker: str
     tasks: list[int]
 
 
 class TasksDuplicated(Fact, frozen=True, tag="duplicated"):
-    """This worker tries them as well, while another one runs them. The first result counts."""
+    """This worker got speculative copies of tasks that another one runs. The first result counts."""
 
     worker: str
     tasks: list[int]
@@ -147,26 +149,30 @@ class TasksDone(Fact, frozen=True, tag="done"):
 
 
 class TasksRecalled(Fact, frozen=True, tag="recalled"):
-    """The worker was asked to hand these back."""
+    """The worker was asked to return tasks that it has not started."""
 
     worker: str
     tasks: list[int]
 
 
 class TasksReturned(Fact, frozen=True, tag="returned"):
-    """Back in the queue, charged to nobody: not started, or ended by something that is not their fault. Of two attempts of a task the other
-    goes on."""
+    """Tasks are back in the queue without charge: not started, or ended by something that is not their fault.
+
+    If a task has two attempts, the other one continues.
+    """
 
     worker: str
     tasks: list[int]
     reason: str
     least_s: dict[int, float] = {}
-    """Of those that were cut off by the end of their worker's time: how long another one must have for them."""
+    """By task that was cut off by the end of its worker's walltime: the seconds that another worker must have for it."""
 
 
 class AttemptFailed(Fact, frozen=True, tag="failed"):
-    """One attempt ended badly, and what follows from it (see core/tasks/retry_rules.py). ``charge`` names the budget that pays; empty:
-    none, as another attempt goes on."""
+    """One attempt failed; the other fields say what follows (see ``core/tasks/retry_rules.py``).
+
+    ``charge``: the budget that pays; empty if none does, as another attempt continues.
+    """
 
     worker: str
     task: int
@@ -174,17 +180,17 @@ class AttemptFailed(Fact, frozen=True, tag="failed"):
     charge: str
     final: bool
     memory: int
-    """Memory to ask for from now on, if it was found too small; else 0."""
+    """Memory to request from now on if the limit was too small; else 0."""
     avoid: bool
-    """Try elsewhere."""
+    """Whether to try another worker."""
     suspect: bool
-    """Run alone from now on."""
+    """Whether the task must run alone from now on."""
     usage: tuple[int, int, int]
     output: Payload
 
 
 class TasksSkipped(Fact, frozen=True, tag="skipped"):
-    """They can never run, because a task that they need did not end well."""
+    """Tasks that can never run, because a task that they depend on failed."""
 
     tasks: list[int]
     failure: Failure
@@ -216,7 +222,7 @@ class WorkerDraining(Fact, frozen=True, tag="draining"):
 
 
 class WorkerQuarantined(Fact, frozen=True, tag="quarantined"):
-    """No more tasks for this worker until then; 0 ends the quarantine."""
+    """A worker gets no tasks until this time; 0 ends the quarantine."""
 
     worker: str
     until: float
@@ -224,7 +230,7 @@ class WorkerQuarantined(Fact, frozen=True, tag="quarantined"):
 
 
 class WorkerEnded(Fact, frozen=True, tag="worker-ended"):
-    """Left or lost. Its tasks were dealt with by the facts before this one."""
+    """A worker left or was lost. The facts before this one requeued its tasks."""
 
     worker: str
     lost: bool
@@ -232,7 +238,7 @@ class WorkerEnded(Fact, frozen=True, tag="worker-ended"):
 
 
 class ReplicasChanged(Fact, frozen=True, tag="replicas"):
-    """Contents that this worker holds from now on, and no longer."""
+    """Contents that a worker holds from now on, and no longer holds."""
 
     worker: str
     gained: list[str]
@@ -240,7 +246,7 @@ class ReplicasChanged(Fact, frozen=True, tag="replicas"):
 
 
 class PilotRequested(Fact, frozen=True, tag="pilot"):
-    """``instead_of``: a pilot that waits for too long elsewhere; whichever of the two joins first has the other cancelled."""
+    """A pilot was requested. ``instead_of``: the queued pilot of which it is a replica; the first to join cancels the other."""
 
     pilot: str
     site: str
@@ -248,11 +254,11 @@ class PilotRequested(Fact, frozen=True, tag="pilot"):
     reason: str
     instead_of: str = ""
     by_hand: bool = False
-    """A person asked for this very one: it is kept, whether there is work for it or not."""
+    """Whether a user requested this pilot. It is kept even if there is no work for it."""
 
 
 class PilotSubmitted(Fact, frozen=True, tag="pilot-submitted"):
-    """Its site took it, after so many seconds, and calls it ``job``."""
+    """The site accepted a pilot after ``took_s`` seconds, as batch job ``job``."""
 
     pilot: str
     job: str
@@ -260,7 +266,7 @@ class PilotSubmitted(Fact, frozen=True, tag="pilot-submitted"):
 
 
 class PilotEnding(Fact, frozen=True, tag="pilot-ending"):
-    """``cause``: one word for why it was withdrawn, if a strategy did that."""
+    """A pilot is being ended. ``cause``: one word for why a factory withdrew it."""
 
     pilot: str
     reason: str
@@ -268,7 +274,7 @@ class PilotEnding(Fact, frozen=True, tag="pilot-ending"):
 
 
 class PilotEnded(Fact, frozen=True, tag="pilot-ended"):
-    """``cause``: one word for how it ended, to be counted: see ``model/site.py``."""
+    """A pilot ended. ``cause``: one word for how it ended, for statistics (see ``model/site.py``)."""
 
     pilot: str
     well: bool
@@ -277,15 +283,14 @@ class PilotEnded(Fact, frozen=True, tag="pilot-ended"):
 
 
 class SiteHeld(Fact, frozen=True, tag="held"):
-    """No more pilots for this site until somebody releases it; an empty reason releases it."""
+    """A site gets no more pilots until a user resumes it. An empty reason releases it."""
 
     site: str
     reason: str
 
 
 class SiteDescribed(Fact, frozen=True, tag="site"):
-    """What a person wrote about a site; None: it is no longer there. ``leaving``: they took it out, and its last pilots are on their way
-    home."""
+    """The configuration of a site; None: it is gone. ``leaving``: the user removed it, and its last pilots are still ending."""
 
     name: str
     site: Site | None
@@ -293,7 +298,7 @@ class SiteDescribed(Fact, frozen=True, tag="site"):
 
 
 class SiteWanted(Fact, frozen=True, tag="site-wanted"):
-    """This pool uses a site: with so many pilots while there is work, or, -1, with as many as pay. None: no longer."""
+    """How many pilots this pool keeps at a site while there is work; -1: as many as are worthwhile; None: it does not use the site."""
 
     site: str
     pilots: int | None
@@ -304,15 +309,17 @@ class KeyRevoked(Fact, frozen=True, tag="revoked"):
 
 
 class RequestAnswered(Fact, frozen=True, tag="answered"):
-    """A command of a client was carried out, by the facts before this one in the same record. If its answer is lost, the client asks again
-    under the same ``request``, and gets this one."""
+    """A client's command was carried out by the facts before this one in the same record.
+
+    A client that lost the answer asks again with the same ``request`` and gets this answer.
+    """
 
     request: str
     answer: Any
 
 
 class Restored(Fact, frozen=True, tag="restored"):
-    """One piece of a snapshot (see core/state_snapshot.py)."""
+    """One row of a snapshot (see ``core/state_snapshot.py``)."""
 
     kind: str
     row: Any
@@ -362,7 +369,7 @@ AnyFact = (
 
 
 class TurnRecord(Struct, frozen=True, array_like=True):
-    """One turn of the machine in the journal: when, and what was recorded."""
+    """One turn of the machine in the journal: time and facts."""
 
     at: float
     facts: list[AnyFact]

@@ -1,7 +1,7 @@
-"""Task ids: one integer names a task everywhere; people see it as ``run.index``.
+"""Packs run and index into one task id. Users see it as ``run.index``.
 
-The run is in the upper bits and the index (its place in the run, counted from 0) in the lower 32, so that both are found without a
-look-up and the id stays below 2**53, where every JSON reader keeps it exact.
+The run is in the upper bits and the index (place in the run, from 0) in the lower 32 bits. Both are found without a look-up, and the id
+stays below 2**53, where every JSON reader is exact.
 """
 
 INDEX_BITS = 32

@@ -1,4 +1,4 @@
-"""What the world tells the machine. Time comes with every turn, so there is no input for it."""
+"""Lists what the world tells the machine. Time is not an input: it comes with every turn."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from pilotfish.model.task import Payload
 
 
 class AgentMessage(Struct, frozen=True):
-    """A proved agent sent a message over a link; the host has cut its body into payloads (large ones are stored already)."""
+    """A message of an authenticated agent. The host has split its body into payloads; large ones are already stored."""
 
     link: int
     message: FromAgent
     payloads: list[Payload] = []
     pilot: str = ""
-    """Whose key it proved to hold; empty for the key that speaks for any pilot."""
+    """Pilot whose key the agent used; empty for the key that is valid for any pilot."""
 
 
 class ClientMessage(Struct, frozen=True):
@@ -30,7 +30,7 @@ class LinkClosed(Struct, frozen=True):
 
 
 class LinkPaused(Struct, frozen=True):
-    """The other side reads too slowly: send nothing bulky over this link until it is resumed."""
+    """The peer reads too slowly. Send nothing large over this link until it is resumed."""
 
     link: int
 
@@ -40,7 +40,7 @@ class LinkResumed(Struct, frozen=True):
 
 
 class PilotAccepted(Struct, frozen=True):
-    """A site took a pilot, after so many seconds, and calls it ``job``."""
+    """A site accepted a pilot after ``took_s`` seconds, as batch job ``job``."""
 
     pilot: str
     job: str
@@ -48,7 +48,7 @@ class PilotAccepted(Struct, frozen=True):
 
 
 class PilotSeen(Struct, frozen=True):
-    """What the site says of a pilot that is there: does it run, and if not, why not, in its own words."""
+    """What a site reports about a pilot: whether it runs and, if not, the reason in the site's own words."""
 
     pilot: str
     runs: bool
@@ -56,9 +56,10 @@ class PilotSeen(Struct, frozen=True):
 
 
 class PilotGone(Struct, frozen=True):
-    """A pilot is no longer at its site. ``well`` tells an orderly end from a death, unless nobody saw it (not ``witnessed``).
+    """A pilot is no longer at its site.
 
-    ``cause``: one word for how it ended (see ``model/site.py``)."""
+    ``well``: whether it ended in order; unreliable if not ``witnessed``. ``cause``: one word for how it ended (see ``model/site.py``).
+    """
 
     pilot: str
     well: bool
@@ -68,18 +69,19 @@ class PilotGone(Struct, frozen=True):
 
 
 class SiteReachability(Struct, frozen=True):
-    """Whether a site answers and takes pilots. ``trouble``: what is in the way, in the words of the site; empty if nothing is."""
+    """Whether a site answers and takes pilots. ``trouble``: the site's own message about the problem; empty if there is none."""
 
     site: str
     trouble: str
     code: str = ""
-    """Kind of trouble, if it has a remedy of its own: BATCH_LIMIT or LOGIN_NEEDED."""
+    """Kind of problem if it has a fix of its own: BATCH_LIMIT or LOGIN_NEEDED."""
 
 
 class CredentialSeen(Struct, frozen=True):
-    """How long a credential is still good: infinite if it has no end or nobody knows, minus infinite if there is none.
+    """Seconds that a credential is still valid: infinite if it does not expire or this is unknown, minus infinite if it is missing.
 
-    ``warn_s``: when less is left, a person should know. ``problem``: why it is missing, or could not be looked at."""
+    ``warn_s``: warn the user when less is left. ``problem``: why it is missing or could not be checked.
+    """
 
     name: str
     left_s: float
@@ -89,21 +91,21 @@ class CredentialSeen(Struct, frozen=True):
 
 
 class CredentialsSeen(Struct, frozen=True):
-    """All credentials that a site wants to see, as they are now; none: they are no longer watched."""
+    """All credentials of a site, as they are now; none: they are no longer checked."""
 
     site: str
     credentials: tuple[CredentialSeen, ...]
 
 
 class SitesRead(Struct, frozen=True):
-    """All sites that the person has described. ``unread``: those whose descriptions make no sense; they stay as they were."""
+    """All configured sites. ``unread``: sites whose configuration is invalid; they stay as they were."""
 
     sites: dict[str, Site]
     unread: tuple[str, ...] = ()
 
 
 class TransferMeasured(Struct, frozen=True):
-    """So many bytes of contents went to a site, in so many seconds in which something was under way."""
+    """Bytes of contents that were sent to a site, and the seconds during which a transfer was active."""
 
     site: str
     size: int
@@ -111,19 +113,19 @@ class TransferMeasured(Struct, frozen=True):
 
 
 class SpaceChanged(Struct, frozen=True):
-    """The journal's disk ran full, or has room again."""
+    """The journal's disk is full, or has room again."""
 
     full: bool
 
 
 class HomeRoomChanged(Struct, frozen=True):
-    """Files that tasks made do not fit on the master's disk, and why; or, with no problem, they do again."""
+    """Why output files do not fit on the master's disk; empty if they fit again."""
 
     problem: str
 
 
 class WorkWanted(Struct, frozen=True):
-    """Somebody came to a pool that was stopped, and not only to look."""
+    """A client wants to continue a stopped pool, not only to inspect it."""
 
 
 Input = (

@@ -1,8 +1,8 @@
-"""What travels between master, agents and clients: the wire contract.
+"""Defines the wire messages between master, agents and clients, encodes them as frames and splits frame bodies.
 
-A frame is ``!II`` (header length, body length), a JSON header and a binary body. The header is one of the Structs below, written as a
-JSON array whose first item is the tag. The body is opaque: the parts that the header counts, one behind the other.
-The agent reads and writes the same arrays with the standard library; ``tests/contract`` round-trips every message through both.
+A frame is ``!II`` (header length, body length), a JSON header and a binary body. The header is one of the Structs below, written as a JSON
+array whose first item is the tag. The body is opaque: the parts that the header counts, one after the other. The agent reads and writes the
+same arrays with the standard library; ``tests/contract`` round-trips every message through both.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pilotfish.portable.wire.frames import PREFIX
 
 
 class Message(Struct, frozen=True, array_like=True):
-    """Base of all that travels."""
+    """Base of all messages."""
 
 
 # --- the handshake; see master/endpoints.py and client/master_connection.py ----
@@ -55,7 +55,7 @@ QUEUED, STARTED, FINISHED = range(3)
 
 
 class Hello(Message, frozen=True, tag="hello"):
-    """An agent joins, or comes back: who it is, what it offers, and every attempt it holds as [task, attempt, QUEUED|STARTED|FINISHED]."""
+    """An agent joins or reconnects. ``holding``: every attempt that it has, as [task, attempt, QUEUED|STARTED|FINISHED]."""
 
     worker: str
     pilot: str
@@ -64,26 +64,28 @@ class Hello(Message, frozen=True, tag="hello"):
     info: dict[str, Any]
     ends_in_s: float | None
     poll_s: float
-    """0 keeps the connection; otherwise the agent hangs up and calls again after so many seconds."""
+    """Seconds between two connections of an agent that polls; 0: it stays connected."""
     holding: list[tuple[int, int, int]]
 
 
 class Bulk(Message, frozen=True, tag="bulk"):
-    """Instead of a Hello: this connection is for contents. What follows is the protocol of ``portable/transfer/transfer_protocol.py``."""
+    """Sent instead of Hello: this connection is for contents, with the protocol of ``portable/transfer/transfer_protocol.py``."""
 
     worker: str = ""
 
 
 class Heartbeat(Message, frozen=True, tag="beat"):
-    """I am alive; these attempts [task, attempt] were started since the last beat and still run.
+    """Periodic message of an agent. ``started``: attempts [task, attempt] that started since the last heartbeat and still run.
 
-    ``moving``: (digest, bytes so far, bytes in all) of contents that are on their way here, or from here to the master."""
+    ``moving``: contents in transfer to this node, or from it to the master, as (digest, bytes so far, bytes in all).
+    """
 
     started: list[tuple[int, int]]
     moving: list[tuple[str, int, int]] = []
     got: list[int] = []
-    """Since the agent started: how many contents its tasks needed, and of how many bytes, by where they were: [here, its bytes, with peers,
-    …, in the site's storage or on a shared disk, …, at the master, …]."""
+    """Number and bytes of the contents that tasks needed since the agent started, by where they were found: [in the cache, bytes, at peers,
+    bytes, in the site's storage or on a shared disk, bytes, at the master, bytes].
+    """
 
 
 Count = Annotated[int, Meta(ge=0, le=2**53)]
@@ -101,7 +103,7 @@ class ResultItem(Struct, frozen=True, array_like=True):
 
 
 class Results(Message, frozen=True, tag="results"):
-    """Attempts that ended. ``first`` numbers them for the acknowledgement; body: their payloads. ``gained`` and ``lost`` as in Holds."""
+    """Attempts that ended, numbered from ``first`` for Acked. ``gained``, ``lost``: as in CacheReport. Body: their payloads."""
 
     first: int
     items: list[ResultItem]
@@ -110,7 +112,7 @@ class Results(Message, frozen=True, tag="results"):
 
 
 class CacheReport(Message, frozen=True, tag="holds"):
-    """These contents are here now, and those no longer. ``all``: nothing else is here; ``held``: what is kept for runs that count on it."""
+    """Contents that the node holds now, and no longer holds. ``all``: it holds nothing else; ``held``: contents kept for runs."""
 
     gained: list[str]
     lost: list[str]
@@ -119,20 +121,22 @@ class CacheReport(Message, frozen=True, tag="holds"):
 
 
 class Returned(Message, frozen=True, tag="returned"):
-    """Attempts handed back without having been started."""
+    """Attempts that the agent returns without having started them."""
 
     items: list[tuple[int, int]]
 
 
 class SiteMasterClaim(Message, frozen=True, tag="reigns"):
-    """I am the master of my site: appointed, or elected by my peers for this term. 0: I am not any more."""
+    """The agent is the master of its site in this term: appointed, or elected by its peers. 0: it no longer is."""
 
     term: int
 
 
 class DelegatedWorkers(Message, frozen=True, tag="vouch"):
-    """Of a site's master: these workers are with me, and those no longer; all others of mine are well. The first after ``Reigns`` names all
-    workers of the site's master."""
+    """Workers that a site master serves now, and no longer serves; all others of its workers are alive.
+
+    The first one after SiteMasterClaim names all its workers.
+    """
 
     joined: list[str]
     gone: list[str]
@@ -140,39 +144,39 @@ class DelegatedWorkers(Message, frozen=True, tag="vouch"):
 
 
 class ClaimedTasks(Message, frozen=True, tag="claims"):
-    """Of a site's master: tasks that were lent to it, as (task, attempt), and the workers that it gave them to."""
+    """Delegated tasks that a site master assigned, by worker, as (task, attempt)."""
 
     given: list[tuple[str, list[tuple[int, int]]]]
 
 
 class DelegatedTasks(Message, frozen=True, tag="loans"):
-    """Of a site's master: all that it has of what was lent to it, as (task, attempt), and has claimed for nobody."""
+    """All delegated tasks that a site master has and has not assigned, as (task, attempt)."""
 
     items: list[tuple[int, int]]
 
 
 class Draining(Message, frozen=True, tag="draining"):
-    """I shall end soon: send no more work. What runs goes on."""
+    """The agent will end soon and takes no more tasks. Running tasks continue."""
 
     reason: str
 
 
 class Leave(Message, frozen=True, tag="leave"):
-    """``cut_off``: (task, attempt, seconds) of what ran so long and did not end before the time of the pilot was over."""
+    """The agent leaves. ``cut_off``: (task, attempt, seconds that it ran) of tasks that the end of the walltime stopped."""
 
     reason: str
     cut_off: list[tuple[int, int, float]] = []
 
 
 class Gone(Message, frozen=True, tag="gone"):
-    """A supervisor says that its agent died and that nothing of it is left running."""
+    """A supervisor reports that its agent died and that none of its processes is left."""
 
     worker: str
     reason: str
 
 
 class Peeked(Message, frozen=True, tag="peeked"):
-    """The answer to Peek; body: bytes of the stream from ``offset``. ``known`` is False when the attempt is not running here."""
+    """The answer to Peek. Body: bytes of the stream from ``offset``. ``known``: False if the attempt does not run here."""
 
     query: int
     known: bool
@@ -189,7 +193,7 @@ class Welcome(Message, frozen=True, tag="welcome"):
 
 
 class Introduce(Message, frozen=True, tag="introduce"):
-    """You are a peer of the agents of a site: what opens their doors, and some of them to begin with, as [id, [host, port]]."""
+    """Key, certificate and some peers of a site, for an agent of that site. A peer is [id, [host, port]]."""
 
     site: str
     key: str
@@ -198,17 +202,17 @@ class Introduce(Message, frozen=True, tag="introduce"):
     contacts: list[Any]
     term: int = 0
     master: Any = None
-    """Who speaks for the site, in which term, as far as the pool's master knows: a contact."""
+    """Address of the site master of ``term``, as far as the master knows."""
 
 
 class SetHeartbeats(Message, frozen=True, tag="quiet"):
-    """Somebody vouches for you, or nobody does any more: beats are not needed, or are again. It holds for one connection."""
+    """Whether heartbeats are needed: not while a site master serves the worker. Valid for one connection."""
 
     quiet: bool
 
 
 class SentSpec(Struct, frozen=True, array_like=True):
-    """A spec as an agent needs it; it is sent once per connection before the first task that uses it."""
+    """A spec for an agent. It is sent once per connection, before the first task that uses it."""
 
     spec: int
     kind: str
@@ -223,7 +227,7 @@ class SentSpec(Struct, frozen=True, array_like=True):
 
 
 class SentTask(Struct, frozen=True, array_like=True):
-    """One attempt to make. ``cores`` and ``memory`` are what was granted, where that differs from the spec's needs; else 0."""
+    """One attempt to run. ``cores``, ``memory``: granted amounts where they differ from the spec; else 0."""
 
     task: int
     attempt: int
@@ -233,66 +237,66 @@ class SentTask(Struct, frozen=True, array_like=True):
     memory: int
     contents: tuple[Content, ...] = ()
     handed: tuple[IntermediateFile, ...] = ()
-    """Inputs that its payload does not name: other tasks left them. They are among ``contents``."""
+    """Inputs that other tasks left and that the payload does not name. They are among ``contents``."""
 
 
 class Assign(Message, frozen=True, tag="assign"):
-    """Body: the code of the specs, then the payloads of the tasks."""
+    """Tasks to run. Body: the code of the specs, then the payloads of the tasks."""
 
     specs: list[SentSpec]
     tasks: list[SentTask]
 
 
 class Delegate(Message, frozen=True, tag="lend"):
-    """To a site's master: attempts to be given to workers of its site; body as that of Assign."""
+    """Attempts that a site master shall assign to workers of its site. Body: as in Assign."""
 
     specs: list[SentSpec]
     tasks: list[SentTask]
 
 
 class ReleaseContents(Message, frozen=True, tag="let_go"):
-    """No run needs these contents any more, which you were to keep."""
+    """Contents that the agent was to keep and that no run needs any more."""
 
     digests: list[str]
 
 
 class Acked(Message, frozen=True, tag="acked"):
-    """Results ``first`` to ``last`` are durable: the agent may forget them."""
+    """Results ``first`` to ``last`` are durable; the agent may delete them."""
 
     first: int
     last: int
 
 
 class Kill(Message, frozen=True, tag="kill"):
-    """Stop these attempts [task, attempt] and forget them; nothing is to be reported."""
+    """Stop these attempts [task, attempt] and report nothing about them."""
 
     items: list[tuple[int, int]]
 
 
 class Recall(Message, frozen=True, tag="recall"):
-    """Hand back (Returned) those of these attempts that were not started."""
+    """Return those of these attempts that have not started; the answer is Returned."""
 
     items: list[tuple[int, int]]
 
 
 class HeartbeatAck(Message, frozen=True, tag="pulse"):
-    """The answer to a Beat: the master lives."""
+    """The answer to Heartbeat: the master is alive."""
 
 
 class Drain(Message, frozen=True, tag="drain"):
-    """Hand back what was not started, finish the rest, then leave."""
+    """Return tasks that have not started, finish the others, then leave."""
 
     reason: str
 
 
 class Retire(Message, frozen=True, tag="retire"):
-    """Stop everything and end: the master has no more use for this agent, or has already given its tasks away."""
+    """Stop everything and end. The master no longer needs this agent, or has already requeued its tasks."""
 
     reason: str
 
 
 class Peek(Message, frozen=True, tag="peek"):
-    """Ask for output of a running attempt. ``stream``: 1 or 2."""
+    """Ask for the output of a running attempt. ``stream``: 1 (standard output) or 2 (standard error)."""
 
     query: int
     task: int
@@ -305,19 +309,19 @@ class Peek(Message, frozen=True, tag="peek"):
 
 
 class Open(Message, frozen=True, tag="open"):
-    """Open a run, or find it again by its uid, which the client made up."""
+    """Open a run, or find it again by the uid that the client chose."""
 
     uid: str
     options: RunOptions
     feeds: bool = True
-    """Tasks will come from this client: when it is gone for long, no more will. False: it only watches."""
+    """Whether this client will send the tasks. If it is gone for long, the run is closed. False: it only watches."""
 
 
 class Submit(Message, frozen=True, tag="submit"):
-    """Tasks number ``first`` and on of the run. Repeating it is harmless: what the master has already is skipped.
+    """Submit tasks of a run, from index ``first`` on. Sending it again is harmless: tasks that the master has are skipped.
 
-    ``specs``: new specs, numbered from ``first_spec`` in the run; ``code_lengths``: their code in the body, before the payloads.
-    ``deps`` maps an offset in ``tasks`` to the indices, in the run, that must be done first.
+    ``specs``: new specs, numbered from ``first_spec`` in the run; ``code_lengths``: lengths of their code in the body, before the payloads.
+    ``deps``: by offset in ``tasks``, the indices in the run that must be done first.
     """
 
     run: int
@@ -329,23 +333,23 @@ class Submit(Message, frozen=True, tag="submit"):
     """(spec number in the run, payload length)"""
     deps: dict[int, list[int]] = {}
     advance: int = -1
-    """Of an application only: it has dealt with so many ended tasks; written down together with the new tasks."""
+    """For applications only: number of ended tasks that it has handled. Recorded together with the new tasks."""
     contents: dict[int, tuple[Content, ...]] = {}
-    """Offset in ``tasks`` -> larger files that this task needs, besides those of its spec."""
+    """By offset in ``tasks``: larger files that the task needs, besides those of its spec."""
     costs: list[float] = []
-    """How long each of them takes compared with the others, as far as the person knows; empty: all alike."""
+    """Relative durations of the tasks, as far as the user knows them; empty: all equal."""
     awaited: dict[int, tuple[AwaitedFile, ...]] = {}
-    """Offset in ``tasks`` -> files that earlier tasks of the run will leave for this one."""
+    """By offset in ``tasks``: files that earlier tasks of the run will leave for the task."""
 
 
 class Close(Message, frozen=True, tag="close"):
-    """No more tasks will come."""
+    """No more tasks will be submitted to the run."""
 
     run: int
 
 
 class Watch(Message, frozen=True, tag="watch"):
-    """Tell of tasks that end, from the ``cursor``-th on in order of ending; with their payloads or without."""
+    """Subscribe to ended tasks, from the ``cursor``-th on in order of ending, with or without their payloads."""
 
     run: int
     cursor: int
@@ -353,20 +357,20 @@ class Watch(Message, frozen=True, tag="watch"):
 
 
 class Taken(Message, frozen=True, tag="taken"):
-    """Of a run that lives and dies with this client: it has what the first ``count`` tasks that ended gave; nobody else will ask for it."""
+    """The owning client has the outputs of the first ``count`` ended tasks. No other client will ask for them."""
 
     run: int
     count: int
 
 
 class Ask(Message, frozen=True, tag="ask"):
-    """A question or a command with a reply: ``core/explain/queries.py`` and ``core/clients/pool_commands.py`` list the kinds."""
+    """A query or command with an answer. ``core/explain/queries.py`` and ``core/clients/pool_commands.py`` list the kinds."""
 
     query: int
     kind: str
     arguments: dict[str, Any]
     request: str = ""
-    """Names this request and no other, so that a command that is sent again after its answer was lost is not carried out twice."""
+    """Unique name of this request. A command that is sent again after its answer was lost is not carried out twice."""
 
 
 # --- master to client -------------------------------------------------------------------------------------------------------------
@@ -381,7 +385,7 @@ class Opened(Message, frozen=True, tag="opened"):
 
 
 class Accepted(Message, frozen=True, tag="accepted"):
-    """The run's first ``tasks`` tasks are durable."""
+    """The first ``tasks`` tasks of the run are durable."""
 
     run: int
     tasks: int
@@ -398,7 +402,7 @@ class EndedItem(Struct, frozen=True, array_like=True):
 
 
 class Ended(Message, frozen=True, tag="ended"):
-    """Tasks that ended, number ``cursor`` and on; body: their payloads, if asked for."""
+    """Tasks that ended, from number ``cursor`` on. Body: their payloads, if asked for."""
 
     run: int
     cursor: int
@@ -406,7 +410,7 @@ class Ended(Message, frozen=True, tag="ended"):
 
 
 class Began(Message, frozen=True, tag="began"):
-    """Tasks that were seen running (long ones only)."""
+    """Tasks that were reported as running. Short tasks may be missing."""
 
     run: int
     indices: list[int]
@@ -420,14 +424,14 @@ class RunFinished(Message, frozen=True, tag="finished"):
 
 
 class Answer(Message, frozen=True, tag="answer"):
-    """The reply to Ask; body: bytes, where the kind has any."""
+    """The answer to Ask. Body: bytes, if the kind has any."""
 
     query: int
     data: Any
 
 
 class Problem(Message, frozen=True, tag="problem"):
-    """The reply to an Ask, Open or Submit that cannot be met (query -1 for the latter two)."""
+    """The answer to an Ask, Open or Submit that is refused; ``query`` is -1 for the latter two."""
 
     query: int
     code: str
@@ -488,7 +492,7 @@ decode_to_client = msgspec.json.Decoder(ToClient).decode
 decode_to_agent = msgspec.json.Decoder(ToAgent).decode
 
 
-# Cuts the body of a frame into the payloads that its header counts. A peer whose sums do not add up is not believed.
+# The body is split by the lengths in the header. If the sums differ, the connection fails.
 
 
 def split_body(message: object, body: memoryview) -> list[memoryview]:

@@ -1,6 +1,6 @@
-"""Sizes, durations and core counts as people write them, read once at the door.
+"""Parses and prints sizes, durations and core counts.
 
-Every error names the field, the value and what would have been understood.
+Every error names the field, the value and what would have been valid.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pilotfish.errors import BadInput
 _KIBI = 1024
 _BINARY = {letter: _KIBI**power for power, letter in enumerate("KMGTP", start=1)}
 _DECIMAL = {letter: 1000**power for power, letter in enumerate("KMGTP", start=1)}
-# A lone letter is binary, as in every batch system; "GB" is what the standards say it is.
+# A single letter is binary, as in every batch system. "GB" is decimal, as in the standards.
 _BYTES = {
     "": 1,
     "B": 1,
@@ -50,7 +50,7 @@ def _is_number(value: object) -> bool:
 
 
 def parse_bytes(value: str | int | float, field: str) -> int:
-    """A size in bytes."""
+    """Parse a size in bytes."""
     if _is_number(value):
         return round(_finite(float(value), field, value, SIZE_FIX))
     match = _AMOUNT.fullmatch(value.strip()) if isinstance(value, str) else None
@@ -61,7 +61,7 @@ def parse_bytes(value: str | int | float, field: str) -> int:
 
 
 def parse_seconds(value: str | int | float | timedelta, field: str) -> float:
-    """A duration in seconds."""
+    """Parse a duration in seconds."""
     if isinstance(value, timedelta):
         return _finite(value.total_seconds(), field, value, DURATION_FIX)
     if _is_number(value):
@@ -70,7 +70,7 @@ def parse_seconds(value: str | int | float | timedelta, field: str) -> float:
     if clock := _CLOCK.fullmatch(text):
         days, first, second, third = (int(part or 0) for part in clock.groups())
         if clock[4] is None and clock[1] is None:
-            # "1:30" is an hour and a half to one person and ninety seconds to another.
+            # "1:30" may mean an hour and a half or ninety seconds.
             raise BadInput(f"{field}: {value!r} could be hours or minutes", f'write "{first}:{second:02d}:00" or "{first} min {second} s"')
         return float(days * 86400 + first * 3600 + second * 60 + third)
     total, position = 0.0, 0
@@ -86,7 +86,7 @@ def parse_seconds(value: str | int | float | timedelta, field: str) -> float:
 
 
 def parse_cores(value: str | int | float | tuple[float, float], field: str) -> tuple[float, float]:
-    """How many cores at least and at most; the second is 0 when there is no range."""
+    """Parse minimum and maximum cores; the maximum is 0 if there is no range."""
     ranged = True
     if _is_number(value):
         least, most, ranged = float(value), 0.0, False  # type: ignore[arg-type]
@@ -107,7 +107,7 @@ def parse_cores(value: str | int | float | tuple[float, float], field: str) -> t
 
 
 def show_bytes(amount: float) -> str:
-    """A size as a person reads it: ``1.5 GiB``."""
+    """Print a size, such as ``1.5 GiB``."""
     for letter in ("", "K", "M", "G", "T"):
         if amount < _KIBI:
             return f"{_digits(amount) if letter else round(amount)} {letter and letter + 'i'}B"
@@ -116,12 +116,12 @@ def show_bytes(amount: float) -> str:
 
 
 def _digits(amount: float) -> str:
-    """Three digits, and never an exponent."""
+    """Print three digits, never an exponent."""
     return f"{amount:.3g}" if amount < 99.5 else f"{amount:.0f}"
 
 
 def enough_seconds(seconds: float) -> str:
-    """At least so long, as a person would type it: ``90s``, ``20m``, ``4h``."""
+    """Round a duration up and print it as users type it: ``90s``, ``20m``, ``4h``."""
     if seconds < 120:
         return f"{math.ceil(seconds)}s"
     minutes = math.ceil(seconds / 60)
@@ -129,7 +129,7 @@ def enough_seconds(seconds: float) -> str:
 
 
 def show_seconds(seconds: float) -> str:
-    """A duration as a person reads it: ``1 h 30 min``."""
+    """Print a duration, such as ``1 h 30 min``."""
     if seconds < 1:
         return f"{seconds * 1000:.0f} ms"
     if seconds < 60:

@@ -1,4 +1,4 @@
-"""What is to be run, how it may fail, and what it used."""
+"""Defines task specs, requests, usage, failures and run options."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ MEMORY = "memory"
 CORES = "cores"
 GPUS = "gpus"
 UNNAMED = "task"
-"""What a task is called of which nobody said more: then its run's name or command tells what it does."""
+"""Name of a task without a name. The name or command of its run then says what it does."""
 
 
 LEAST_COST, MOST_COST = 1e-6, 1e9
-"""Of a task compared with others."""
+"""Bounds of the relative cost of a task."""
 
 
 class StoredPayload(Struct, frozen=True, array_like=True, tag="stored"):
-    """Bytes too large to keep in memory: where the payload store put them."""
+    """A payload too large to keep in memory, as its place in the payload store."""
 
     segment: int
     offset: int
@@ -31,19 +31,22 @@ class StoredPayload(Struct, frozen=True, array_like=True, tag="stored"):
 Payload = bytes | StoredPayload
 
 SHARED_SEGMENT = 0
-"""The segment of payloads that lie in files of their own, which everybody on this machine reads directly; ``offset`` names the file."""
+"""Segment of payloads that have a file of their own, which processes of this machine read directly. ``offset`` names the file."""
 
 
 def sent_bytes(payload: Payload, whole: bool = False) -> int:
-    """How long a payload is when it is sent: shared ones travel as a reference, unless they are sent ``whole``."""
+    """Bytes of a payload in a message. A shared payload is sent as a reference, unless it is sent ``whole``."""
     if isinstance(payload, bytes):
         return len(payload)
     return REFERENCE_BYTES if payload.segment == SHARED_SEGMENT and not whole else payload.length
 
 
 class Request(Struct, frozen=True, array_like=True):
-    """What one task needs of a worker. ``cores_max`` above ``cores`` makes the task moldable: the policy grants what pays. With several
-    ``nodes`` it has so many workers of one pilot at the same time, and needs all this of each of them."""
+    """What one task needs of a worker.
+
+    If ``cores_max`` is above ``cores``, the task is moldable: the policy chooses the number of cores. A task with several ``nodes`` has
+    that many workers of one pilot at the same time, and needs these amounts at each.
+    """
 
     cores: float = 1.0
     cores_max: float = 0.0
@@ -53,7 +56,7 @@ class Request(Struct, frozen=True, array_like=True):
     nodes: int = 1
 
     def amounts(self) -> tuple[tuple[str, float], ...]:
-        """The needs that count, as (name, amount); the order is fixed so that equal requests make equal tuples."""
+        """Non-zero needs as (name, amount), in a fixed order, so that equal requests give equal tuples."""
         named = [(CORES, self.cores), (MEMORY, float(self.memory)), (GPUS, self.gpus), *sorted(self.custom.items())]
         return tuple((name, amount) for name, amount in named if amount > 0)
 
@@ -61,8 +64,8 @@ class Request(Struct, frozen=True, array_like=True):
 class TaskSpec(Struct, frozen=True, array_like=True):
     """What many tasks of one run share. A task is a spec and a payload.
 
-    ``launch`` is for the agent alone (how to start it); ``code`` are bytes that every task of the spec needs (a pickled function,
-    small input files), sent to a worker once; ``contents`` are larger files that every one of them needs.
+    ``launch``: how the agent starts the task; only the agent reads it. ``code``: bytes that every task of the spec needs (a pickled
+    function, small input files), sent to a worker once. ``contents``: larger files that every task of the spec needs.
     """
 
     kind: str
@@ -77,13 +80,13 @@ class TaskSpec(Struct, frozen=True, array_like=True):
     code: Payload = b""
     contents: tuple[Content, ...] = ()
     requirement: str = ""
-    """An expression over a worker's properties: it must hold where a task of this spec runs. See ``portable/expressions/evaluation.py``."""
+    """Expression that must be true of a worker. See ``portable/expressions/evaluation.py``."""
     rank: str = ""
-    """An expression: of the workers that will do, the one where it is largest is the best."""
+    """Expression; tasks prefer workers where it is larger."""
 
 
 class Usage(Struct, frozen=True, array_like=True):
-    """What one attempt used, as the agent measured it."""
+    """What one attempt used, as measured by the agent."""
 
     wall_us: int = 0
     cpu_us: int = 0
@@ -91,17 +94,17 @@ class Usage(Struct, frozen=True, array_like=True):
 
 
 NO_DIRECTORY = "no-directory"
-"""The cause of failure if a worker has not got the directory in which an executable shall run."""
+"""Cause of failure: the worker does not have the directory in which an executable shall run."""
 
 
 MISSING_INPUT = "missing-input"
-"""The cause of failure if something that it needs cannot be had."""
+"""Cause of failure: an input cannot be had."""
 DISK = "disk"
-"""The cause of failure if a worker has no room on its disk."""
+"""Cause of failure: the worker's disk is full."""
 
 
 class Failure(Struct, frozen=True, array_like=True):
-    """Why an attempt did not succeed, and whose fault that was. ``blame``: task, worker, site or user."""
+    """Why an attempt failed, and whose fault it was. ``blame``: task, worker, site or user."""
 
     cause: str
     blame: str
@@ -109,27 +112,26 @@ class Failure(Struct, frozen=True, array_like=True):
 
 
 class RunOptions(Struct, frozen=True, array_like=True):
-    """What a person asked for about a run as a whole."""
+    """Options of a whole run."""
 
     name: str = ""
     command: str = ""
     cwd: str = ""
     owned: bool = False
-    """The run belongs to one client: it is cancelled when that client has been gone for a while."""
+    """Whether the run belongs to one client. It is cancelled when that client has been gone for a while."""
     max_failures: int = 0
-    """Stop the run after so many failed tasks; 0 means never."""
+    """Maximum failed tasks before the run is cancelled; 0: no limit."""
     application: str = ""
-    """The run file of an ApplicationManager that the master keeps alive for this run."""
+    """Path of the run file with the ApplicationManager. The master restarts its process if it dies."""
     sites: tuple[str, ...] = ()
-    """Its tasks run at these sites only; none: wherever there is a worker."""
+    """Sites where its tasks may run; empty: any site with a worker."""
     speculate: bool | None = None
-    """May a slow task be tried by a second worker at the same time? What it does outside of its sandbox is then done twice. None: as the
-    pool's policy has it."""
+    """Whether slow tasks may have speculative copies; their effects outside the sandbox then happen twice. None: set by the policy."""
     share: str = ""
-    """Runs of one share stand in one line, and shares get the pool in turns. See ``core/tasks/fair_share.py``."""
+    """Name of its share. Shares divide the pool by weight. See ``core/tasks/fair_share.py``."""
     weight: float = 0.0
-    """The share gets so many times what others get; 0: as much as it got so far."""
+    """Weight of the share; 0: keep its weight."""
     deadline: float = 0.0
-    """It should have ended by then, in seconds since 1970; 0: whenever."""
+    """Finish time to aim for, in seconds since 1970; 0: none."""
     priority: int | None = None
-    """All its tasks have this one; None: each the one of its spec."""
+    """Priority of all its tasks; None: the priority of each spec."""

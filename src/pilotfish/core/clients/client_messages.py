@@ -28,15 +28,16 @@ if TYPE_CHECKING:
     from pilotfish.core.machine import Machine
 
 APPLICATION_BACK_S = 1.0
-"""Seconds until the process of an application is started again after it died; starting takes about as long."""
+"""Seconds until the process of an application is restarted after it died; starting takes about as long."""
 MOST = 1e15
 """Maximum amount of any resource."""
 MOST_COUNT = 1_000_000_000
 REFUSALS = (BadInput, JournalFull)
-"""Errors that refuse a request before anything is done for it. Any other error is a bug that may have left an invalid state: it goes up to
-the host, which ends the master, and the next one starts from the journal."""
+"""Errors that refuse a request before anything is done for it. Any other error is a bug that may have left an invalid state: it reaches the
+host, which ends the master, and the next one starts from the journal.
+"""
 UNTOLD = -1
-"""The query number of a problem that answers no question."""
+"""Query number of a problem that answers no query."""
 MOST_REQUEST = 100
 PEEK_S = 10.0
 """Seconds that a worker has to send the output of a running task."""
@@ -96,7 +97,7 @@ def _submit(machine: Machine, link: int, message: m.Submit, payloads: list[Paylo
     _check_contents(machine, (content for spec in message.specs for content in spec.contents))
     _check_contents(machine, (content for wanted in message.contents.values() for content in wanted))
     specs = [_with_code(spec, code) for spec, code in zip(message.specs[known_specs:], codes[known_specs:], strict=True)]
-    # From here on nothing is refused: what is refused gives up its payloads, and that must happen once.
+    # No refusal from here on: a refusal releases the payloads, which must happen only once.
     for payload in (*codes[:known_specs], *inputs[:known]):
         machine.release_payload(payload)
     if specs:
@@ -177,7 +178,7 @@ def _read_tasks(run: Run, message: m.Submit, known: int) -> dict[int, list[int]]
 
 
 def _read_awaited(run: Run, message: m.Submit, known: int, deps: dict[int, list[int]]) -> dict[int, tuple[AwaitedFile, ...]]:
-    """Files that other tasks will leave for the new tasks, which wait for these tasks."""
+    """Check files that earlier tasks will leave for the new tasks, and add these tasks to the dependencies."""
     found: dict[int, tuple[AwaitedFile, ...]] = {}
     for offset, files in message.awaited.items():
         index = message.first + offset
@@ -202,7 +203,7 @@ def _close(machine: Machine, link: int, message: m.Close, payloads: list[Payload
 
 def _watch(machine: Machine, link: int, message: m.Watch, payloads: list[Payload]) -> None:
     run = _run(machine, message.run)
-    # After damage to the journal the order of endings is not the one that clients have counted.
+    # After journal damage, the order of endings differs from what clients have counted.
     cursor = 0 if machine.history_damaged else max(0, min(message.cursor, len(run.ended)))
     machine.audience.links[link][run.id] = Subscription(cursor, message.payloads)
 
@@ -234,8 +235,9 @@ KNOWN: dict[str, Callable[[Machine, dict[str, Any]], Any]] = {**queries.QUESTION
 
 
 def _answer_once(machine: Machine, message: m.Ask) -> Any:
-    """Carry out a request once. A client that lost the answer asks again and gets the first answer; nothing is done twice. A request that
-    recorded no facts did nothing and counts as new."""
+    """Carry out a request once. A client that lost the answer asks again and gets the first answer. A request that recorded no facts
+    changed nothing and may run again.
+    """
     if len(message.request) > MOST_REQUEST:
         raise BadInput(f"the name of the request has {len(message.request)} characters", f"use at most {MOST_REQUEST}")
     if message.request in machine.state.answers:
@@ -248,7 +250,7 @@ def _answer_once(machine: Machine, message: m.Ask) -> Any:
 
 
 def _tail(machine: Machine, link: int, message: m.Ask) -> None:
-    """Ask the worker that runs the task for its output so far; the reply goes to the client when it comes."""
+    """Ask the worker that runs the task for its output so far. The reply is passed to the client later."""
     task = lookup.find_task(machine.state, message.arguments.get("task"))
     stream, offset = queries.read_number(message.arguments, "stream", 1), queries.read_number(message.arguments, "offset", 0)
     presence = machine.presence.get(task.worker.id) if task.worker is not None else None
@@ -271,7 +273,7 @@ def peeked(machine: Machine, message: m.Peeked, payloads: list[Payload]) -> None
 
 
 def peek_expired(machine: Machine, key: str) -> None:
-    """Answer a client whose request for output the worker did not answer."""
+    """Answer a client when the worker did not send the requested output in time."""
     link, query = machine.audience.peeks.pop(int(key), (None, 0))
     if link is not None:
         machine.send(link, m.Answer(query, {"known": False, "running": True, "offset": 0}))
@@ -297,7 +299,7 @@ def author_gone(machine: Machine, run: Run) -> None:
 
 
 def _patience(machine: Machine, run: Run) -> float:
-    """Seconds to wait for the client of a run. The master itself restarts the process of an application, so that it need not wait."""
+    """Seconds to wait for the client of a run. Short for an application, whose process the master itself restarts."""
     return min(APPLICATION_BACK_S, machine.settings.author_s) if run.options.application else machine.settings.author_s
 
 
@@ -307,7 +309,7 @@ def author_expired(machine: Machine, key: str) -> None:
     if run is None or run.finished or run.id in machine.audience.authors:
         return
     if machine.now < machine.audience.gone_since.get(run.id, machine.now) + _patience(machine, run):
-        return  # it was here in between; a later timer counts from when it left again
+        return  # it reconnected in between; a later timer counts from its last disconnect
     if run.options.application and not run.closed:
         machine.effects.append(e.StartApplication(run.id, run.uid, run.options.application))
         author_gone(machine, run)

@@ -114,7 +114,7 @@ def _rerun(machine: Machine, arguments: dict[str, Any]) -> dict[str, int]:
     if uid in machine.state.run_uids:
         number = machine.state.run_uids[uid]
         return {"run": number, "tasks": len(machine.state.runs[number].tasks)}
-    # It belongs to nobody in particular, and no application waits for its tasks.
+    # The new run has no owning client and no application.
     machine.record(f.RunOpened(number, uid, msgspec.structs.replace(run.options, owned=False, application="", deadline=0.0)))
     machine.record(f.SpecsAdded(number, 0, list(run.specs)))
     places = {task.id & INDEX_MASK: place for place, task in enumerate(wanted)}
@@ -143,8 +143,10 @@ def _rerun(machine: Machine, arguments: dict[str, Any]) -> dict[str, int]:
 
 
 def _files_for(run: Run, places: dict[int, int]) -> tuple[dict[int, tuple[AwaitedFile, ...]], dict[int, tuple[IntermediateFile, ...]]]:
-    """Files that rerun tasks need: from tasks that are rerun as well, and from tasks that are done. ``places``: by old index, the index
-    in the new run."""
+    """Files that rerun tasks need: from tasks that are rerun as well, and from tasks that are done.
+
+    ``places``: index in the new run by old index.
+    """
     awaited: dict[int, tuple[AwaitedFile, ...]] = {}
     handed: dict[int, tuple[IntermediateFile, ...]] = {}
     for index, place in places.items():
@@ -173,7 +175,7 @@ def _forget(machine: Machine, arguments: dict[str, Any]) -> dict[str, int]:
 
 
 def _let_go(machine: Machine, run: Run) -> None:
-    """Release contents that no other run needs, here and where they were made."""
+    """Release contents that no other run needs, at the master and at workers."""
     kept: dict[int, list[str]] = {}
     for record in replicas.of_this_run_alone(machine.state, run):
         if record.home:

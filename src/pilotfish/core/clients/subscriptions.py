@@ -1,6 +1,6 @@
 """Tells subscribed clients which tasks ended, each once.
 
-Each subscription has a cursor into the order in which tasks ended. So no task is told twice or left out when a connection is cut, or a
+Each subscription has a cursor into the order in which tasks ended. So no task is reported twice or left out when a connection is cut, or a
 client or master is restarted.
 """
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pilotfish.core.machine import Machine
 
 BYTES_PER_MESSAGE = 8 * 1024 * 1024
-"""Maximum bytes of task outputs in one message, but for one large output."""
+"""Maximum bytes of task outputs in one message. A single larger output is sent alone."""
 
 
 @dataclass(slots=True)
@@ -35,7 +35,7 @@ class Subscriptions:
     links: dict[int, dict[int, Subscription]] = field(default_factory=dict)
     authors: dict[int, int] = field(default_factory=dict)
     gone_since: dict[int, float] = field(default_factory=dict)
-    """By run: since when no client fills it."""
+    """By run: time since which no client fills it."""
     paused: dict[int, None] = field(default_factory=dict)
     peeks: dict[int, tuple[int, int]] = field(default_factory=dict)
     next_peek: int = 0

@@ -37,8 +37,10 @@ def waits_for_inputs(machine: Machine, task: Task) -> Reason | None:
 
 
 def waits_for_outputs(machine: Machine, task: Task) -> Reason | None:
-    """Output files in transfer from the task's worker. Which task made them is not known before they arrive; nor whether a task shorter
-    than a heartbeat has started."""
+    """Output files in transfer from the task's worker.
+
+    Which task made them is not known before they arrive, nor whether a task shorter than a heartbeat has started.
+    """
     if task.worker is None or task in task.worker.lent:
         return None
     going = [transfer for transfer in transfers_at(machine, task.worker) if transfer.home]

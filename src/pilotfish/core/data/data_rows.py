@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from pilotfish.core.machine import Machine
 
 SOURCES = ("here", "peers", "storage", "master")
-"""Where contents were that tasks needed: in the cache already, with peers, in the site's storage or on a shared disk, at the master."""
+"""Where needed contents were found: in the cache, at peers, in the site's storage or on a shared disk, at the master."""
 OLD_BEATS = 3
 
 
 class TransferView(NamedTuple):
-    """A content under way between a worker and elsewhere; ``home``: from it to the master."""
+    """A content in transfer to or from a worker. ``home``: from the worker to the master."""
 
     worker: Worker
     digest: str
@@ -35,7 +35,7 @@ class TransferView(NamedTuple):
 
 
 def transfers(machine: Machine, run: Run | None = None) -> Iterator[TransferView]:
-    """Of one run, or all."""
+    """Current transfers of one run, or of all runs."""
     for worker in machine.state.workers.values():
         for transfer in transfers_at(machine, worker):
             if run is None or _concerns(run, transfer, machine.state.contents.get(transfer.digest)):
@@ -43,19 +43,19 @@ def transfers(machine: Machine, run: Run | None = None) -> Iterator[TransferView
 
 
 def transfers_at(machine: Machine, worker: Worker) -> Iterator[TransferView]:
-    """As the worker told it last."""
+    """Current transfers at a worker, from its last report."""
     presence = machine.presence.get(worker.id)
     if presence is None or not presence.movement.moving or _is_old(machine, worker, presence.movement.at):
         return
     for digest, done, size in presence.movement.moving:
         record = machine.state.contents.get(digest)
-        # Nobody has heard yet of what a task has just made.
+        # The master does not know yet what a task has just made.
         home = record is None or record in worker.holds
         yield TransferView(worker, digest, done, size, home, presence.movement.rate(digest))
 
 
 def _is_old(machine: Machine, worker: Worker, at: float) -> bool:
-    """Some workers fall silent because another speaks for their site: what they said last is not true for ever."""
+    """Whether a report is outdated. Workers that a site master serves stop their heartbeats."""
     return machine.now - at > OLD_BEATS * max(machine.settings.beat_s, worker.poll_s)
 
 
@@ -66,7 +66,7 @@ def _concerns(run: Run, transfer: TransferView, record: ContentRecord | None) ->
 
 
 def moving(machine: Machine, run: Run | None = None) -> dict[str, Any] | None:
-    """What is under way just now, in one row; None if nothing is."""
+    """Summarize current transfers in one row; None if there are none."""
     found = list(transfers(machine, run))
     if not found:
         return None
@@ -77,13 +77,13 @@ def moving(machine: Machine, run: Run | None = None) -> dict[str, Any] | None:
 
 
 def missing(task: Task) -> list[ContentRecord]:
-    """Inputs that are not at its worker, as far as is known."""
+    """Inputs of a task that are not at its worker, as far as known."""
     assert task.worker is not None
     return [record for record in needs(task) if record not in task.worker.holds]
 
 
 def data(machine: Machine, run: Run | None, offset: int, limit: int) -> dict[str, Any]:
-    """Contents of a run, or of all, those first that matter most: under way, then needed, then large."""
+    """Contents of one run or of all runs: first those in transfer, then needed ones, then large ones."""
     state = machine.state
     records = [state.contents[digest] for digest in run.contents] if run is not None else list(state.contents.values())
     needed = _needed([run] if run is not None else state.runs.values())
@@ -108,7 +108,7 @@ def data(machine: Machine, run: Run | None, offset: int, limit: int) -> dict[str
 
 
 def _needed(runs: Iterable[Run]) -> Counter[ContentRecord]:
-    """By how many tasks that have not ended."""
+    """Number of unfinished tasks that need each content."""
     found: Counter[ContentRecord] = Counter()
     for run in runs:
         if not run.contents or not run.unfinished:
@@ -156,7 +156,7 @@ def _transfer_row(transfer: TransferView) -> dict[str, Any]:
 
 
 def _sites(machine: Machine, records: list[ContentRecord]) -> list[dict[str, Any]]:
-    """What each has. Agents of one node share a cache: what several have is counted once."""
+    """Contents at each site. Agents of one node share a cache, so a content counts once per site."""
     workers = machine.state.workers
     held: dict[str, list[int]] = {worker.site: [0, 0] for worker in workers.values()}
     for record in records:
@@ -171,7 +171,7 @@ def _sites(machine: Machine, records: list[ContentRecord]) -> list[dict[str, Any
 
 
 def _got(machine: Machine, workers: Iterable[Worker]) -> dict[str, dict[str, int]]:
-    """How often a task needed a content that was there already, or had to be got from somewhere, since these workers are here."""
+    """Number and bytes of inputs by where they were found, since these workers joined."""
     sums = [0] * (2 * len(SOURCES))
     for worker in workers:
         presence = machine.presence.get(worker.id)

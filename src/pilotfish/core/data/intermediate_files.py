@@ -1,6 +1,6 @@
 """Hands files that one task leaves to tasks that wait for them.
 
-They are known by name when tasks are submitted, and by content when the first task has ended.
+Such files are known by name at submission, and by content when the first task has ended.
 """
 
 from __future__ import annotations
@@ -15,15 +15,17 @@ from pilotfish.model.ids import INDEX_MASK
 
 
 def inputs_of(task: Task) -> list[IntermediateFile]:
-    """What others have left for it, by the names that it knows."""
+    """Files that other tasks left for this task, under the names that it uses."""
     run, index = task.shape.run, task.id & INDEX_MASK
     promised = (file for awaited in run.awaited.get(index, ()) for file in left_for(run, awaited))
     return list(dict.fromkeys((*run.handed.get(index, ()), *promised)))
 
 
 def left_for(run: Run, awaited: AwaitedFile) -> list[IntermediateFile]:
-    """The file of that name, all that are in a directory of that name, or all that match it. Nothing is told as a file without a digest:
-    the worker says what is missing."""
+    """The file of that name, all files in a directory of that name, or all files that match the pattern.
+
+    A missing file is listed without a digest, and the worker reports it as missing.
+    """
     left = run.left.get(awaited.maker, {})
     exact = left.get(awaited.name)
     if exact is not None:
@@ -48,7 +50,7 @@ def leave(task: Task, made: Iterable[ProducedContent]) -> None:
 
 
 def receive(state: State, task: Task) -> None:
-    """All that it waits for has ended: it needs what was left for it. What it had from another run it needs from the beginning."""
+    """Add files that other tasks left to the inputs of a task whose dependencies ended. Those of other runs are inputs already."""
     known = {record.digest for record in task.contents}
     contents = [content for content in contents_of(inputs_of(task)) if content.digest not in known]
     task.contents = (*task.contents, *replicas.refer(state, task.shape.run, contents))

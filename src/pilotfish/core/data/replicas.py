@@ -13,7 +13,7 @@ from pilotfish.model.states import JOINED
 
 
 def refer(state: State, run: Run, contents: Iterable[Content]) -> tuple[ContentRecord, ...]:
-    """The records of contents that a run needs. Where a person has them is believed as it was said last."""
+    """Get or create the records of contents that a run needs. The latest path of a user's file replaces an older one."""
     records = []
     for content in contents:
         record = _known(state, run, content.digest, content.size)
@@ -24,7 +24,7 @@ def refer(state: State, run: Run, contents: Iterable[Content]) -> tuple[ContentR
 
 
 def made(state: State, task: Task, worker: Worker, contents: Iterable[ProducedContent]) -> None:
-    """A task left these at its worker, and perhaps at home."""
+    """Record contents that a task left at its worker, and maybe at the master."""
     run = task.shape.run
     for content in contents:
         record = _known(state, run, content.digest, content.size)
@@ -56,7 +56,7 @@ def changed(state: State, fact: f.ReplicasChanged, at: float) -> None:
 
 
 def worker_gone(worker: Worker) -> None:
-    """What it holds may still lie on its disk: the next agent there will say so."""
+    """Forget the replicas at a worker that ended. They may still be on its disk; the next agent there reports them."""
     for record in worker.holds:
         record.holders.pop(worker.id, None)
     worker.holds = {}
@@ -73,19 +73,21 @@ def run_gone(state: State, run: Run) -> None:
 
 
 def of_this_run_alone(state: State, run: Run) -> list[ContentRecord]:
-    """Contents that no other run needs."""
     return [state.contents[digest] for digest in run.contents if state.contents[digest].runs == 1]
 
 
 def needs(task: Task) -> tuple[ContentRecord, ...]:
-    """All its inputs that are contents."""
+    """All inputs of a task that are contents."""
     shared = task.shape.run.spec_contents
     return (*shared.get(task.spec, ()), *task.contents) if shared else task.contents
 
 
 def within_reach(state: State, task: Task, site: str) -> bool:
-    """Whether the task had better run at this site than at another one, for what it needs. What was kept where it was made can be had there
-    alone. If no worker that would do has all of it in reach, it may go anywhere, and will say what is missing."""
+    """Whether the inputs of a task can be had at this site.
+
+    Contents that were kept at a worker can be had only at its site. If no suitable worker can get all of them, the task may run anywhere
+    and fails with the name of the missing input.
+    """
     needed = needs(task)
     kept = [record for record in needed if not (record.home or record.path) and record.holders] if needed else ()
     if not kept:
@@ -93,7 +95,7 @@ def within_reach(state: State, task: Task, site: str) -> bool:
     sites = _sites_with_all(state, kept)
     if sites is None or site in sites:
         return True
-    holders = (state.workers[name] for name in kept[0].holders)  # most likely one of them would do, and nobody else is to be looked at
+    holders = (state.workers[name] for name in kept[0].holders)  # holders first: one of them probably suits, which spares the full search
     return not any(worker.site in sites and _would_do(worker, task, state) for worker in chain(holders, state.workers.values()))
 
 
@@ -102,7 +104,7 @@ def _would_do(worker: Worker, task: Task, state: State) -> bool:
 
 
 def _sites_with_all(state: State, kept: Sequence[ContentRecord]) -> set[str] | None:
-    """None: wherever one is, they can be had."""
+    """Sites that have all of these contents; None if they can be had everywhere."""
     found: set[str] | None = None
     for record in kept:
         sites = {state.workers[worker].site for worker in record.holders}

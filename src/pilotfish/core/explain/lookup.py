@@ -1,7 +1,7 @@
-"""Resolves what a person typed to a run, task, worker, pilot or site.
+"""Resolves what a user typed to a run, task, worker, pilot or site.
 
-One rule for every question and command. A run is its number, its name (the newest of that name), or ``last``. A task is a run and an
-index: ``3.17``, ``sweep.17``, ``last.17``. A ``subject`` may be any of these, or the name of a worker, pilot or site.
+One rule for every query and command. A run is its number, its name (the newest of that name), or ``last``. A task is a run and an index:
+``3.17``, ``sweep.17``, ``last.17``. A ``subject`` may be any of these, or the name of a worker, pilot or site.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from pilotfish.model.site import LOCAL, SiteEvent
 
 LAST = "last"
 MOST_DIGITS = 18
-"""Maximum digits of a number that is looked up; longer ones are names."""
+"""Maximum digits of a number; longer ones are names."""
 
 
 @dataclass(frozen=True, slots=True)
 class NamedPilot:
-    """A pilot that the pool has, or had: then ``events`` are what its site still remembers of it."""
+    """A present or past pilot. ``events``: for a past one, what the history of its site still has."""
 
     name: str
     events: tuple[SiteEvent, ...] = ()
@@ -93,7 +93,7 @@ def find_worker(state: State, wanted: object) -> Worker:
 
 
 def find_pilot(state: State, wanted: object) -> NamedPilot:
-    """A pilot that the pool has, or one that ended and that its site still remembers."""
+    """A present pilot, or an ended one that is still in the history of its site."""
     name = str(wanted)
     if name in state.pilots:
         return NamedPilot(name)
@@ -114,7 +114,7 @@ def find_site(state: State, wanted: object) -> NamedSite:
 
 
 def find_subject(state: State, wanted: object = None) -> Subject:
-    """Whatever has this name. Workers and pilots come before runs, because their names are made by us and cannot be chosen."""
+    """The object with this name. Workers and pilots come before runs, because users cannot choose their names."""
     if wanted is None:
         return find_run(state)
     text = str(wanted)
@@ -136,6 +136,6 @@ def find_subject(state: State, wanted: object = None) -> Subject:
             continue
     name, dot, index = text.rpartition(".")
     if dot and _is_number(index) and name.strip():
-        find_run(state, name)  # says what is wrong with the name
+        find_run(state, name)  # raises the error for a wrong run name
         return find_task(state, text)
     return find_run(state, text)

@@ -1,4 +1,4 @@
-"""Answers read-only questions with rows."""
+"""Answers read-only queries with rows."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 MOST_NUMBER = 1 << 53
 """Maximum offset or limit."""
 MOST_ROWS = 10_000
-"""Maximum rows of one answer; the next ones are asked for with an offset."""
+"""Maximum rows per answer; ask for more with an offset."""
 
 
 @dataclass(slots=True)
@@ -275,7 +275,7 @@ def _data(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def _why(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Explain the ``subject`` that a person typed. ``run``, ``task``, ``worker``, ``pilot`` and ``site`` name one of that kind."""
+    """Explain the ``subject`` that a user typed. ``run``, ``task``, ``worker``, ``pilot`` and ``site`` name one of that kind."""
     subject = _find_subject(machine.state, arguments)
     if isinstance(subject, Task):
         return task_reasons.why_task(machine, subject)

@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """``code`` is for programs, ``text`` for people. ``commands`` say what to type; ``data`` has the values behind the text."""
+    """One reason. ``code`` is for programs, ``text`` for users. ``commands``: what to type; ``data``: the values behind the text."""
 
     code: str
     text: str
@@ -17,7 +17,7 @@ class Reason:
     data: dict[str, Any] = field(default_factory=dict)
 
     def row(self) -> dict[str, Any]:
-        """The reason as it travels. Most reasons have no data and leave the key out."""
+        """The reason as a dict to send. Most reasons have no data and leave the key out."""
         row: dict[str, Any] = {"code": self.code, "text": self.text, "commands": list(self.commands)}
         return {**row, "data": self.data} if self.data else row
 

@@ -21,7 +21,7 @@ CHANGES = (
     (r"NodeLimit", "nodes=N"),
     (r"partition|queue", "queue=QUEUE"),
 )
-"""Words in a report about a pilot, and the key of the site that probably has to change; the surest first."""
+"""Patterns in a report about a pilot, with the site key that probably has to change; the most certain first."""
 LIMIT = re.compile(r"limit|QOS|policy|exceed|only \d+ jobs|too many|maximum", re.IGNORECASE)
 HELD = re.compile(r"JobHeld|\b(held|hold)( state)?$")
 HELD_BY_OTHERS = "JobHeldAdmin"
@@ -35,7 +35,7 @@ LATE_S = 30.0
 
 
 def is_hopeless(words: str) -> bool:
-    """Whether a queue reports a reason with which a pilot never starts by itself."""
+    """Whether a queue reports a reason for which a pilot never starts by itself."""
     return HOPELESS.search(words) is not None
 
 

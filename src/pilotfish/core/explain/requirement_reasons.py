@@ -14,7 +14,7 @@ from pilotfish.portable.expressions.worker_properties import lacks_quotes
 
 
 def unmet(shape: TaskShape, able: list[Worker]) -> Reason | None:
-    """Why no worker that is large enough, at a site where tasks of this shape may run, meets the requirement; None if one does."""
+    """Explain why no worker that is large enough, at an allowed site, meets the requirement; None if one does."""
     sites = shape.run.options.sites
     workers = [worker for worker in able if not sites or worker.site in sites]
     if shape.requirement is None or not workers or any(shape.requirement.holds(worker.properties) for worker in workers):
@@ -25,7 +25,7 @@ def unmet(shape: TaskShape, able: list[Worker]) -> Reason | None:
 
 
 def _meant(name: str, requirement: Expression, workers: list[Worker]) -> str:
-    """What a name that no worker has was probably meant to be."""
+    """Suggest the property that an unknown name probably means."""
     known = dict.fromkeys(name for worker in workers for name in worker.properties)
     if name in known:
         return ""

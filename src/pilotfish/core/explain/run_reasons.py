@@ -1,4 +1,4 @@
-"""Computes the state of a run as people see it, and explains it."""
+"""Computes the state of a run as users see it, and explains it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pilotfish.core.machine import Machine
 
 DEPENDENCY = "dependency"
-"""The cause of tasks that failed only because another one failed."""
+"""Cause of tasks that failed only because another one failed."""
 
 
 def status_of(run: Run) -> str:
@@ -70,7 +70,7 @@ def _staging(machine: Machine, run: Run) -> list[Reason]:
 
 
 def _deadline(machine: Machine, run: Run) -> list[Reason]:
-    """The deadline in seconds from now: the time of day depends on where it is read."""
+    """The deadline in seconds from now: the time of day depends on the reader's time zone."""
     deadline = run.options.deadline
     if not deadline:
         return []
@@ -100,7 +100,7 @@ def _cancelled(run: Run) -> Reason:
 
 
 def _failed(run: Run) -> Reason:
-    """How many tasks failed, and the most frequent cause. Tasks that failed only because another one did say less."""
+    """How many tasks failed, and the most frequent cause. Failures caused by other failed tasks say less."""
     causes: Counter[str] = Counter()
     examples: dict[str, Task] = {}
     for task in run.tasks:

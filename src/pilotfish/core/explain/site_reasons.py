@@ -79,7 +79,7 @@ def standing(machine: Machine, name: str, record: SiteRecord) -> Reason:
 
 
 def _shut(machine: Machine, name: str, record: SiteRecord) -> Reason | None:
-    """Why no pilot is submitted to the site, for any task."""
+    """Why no pilot at all is submitted to the site; None if pilots are."""
     assert record.site is not None
     if record.leaving:
         text = f"site {name} was removed, and its last pilots are on their way home"
@@ -125,7 +125,7 @@ def _lack(machine: Machine, shape: TaskShape, name: str, site: Site) -> Reason |
 
 
 def too_few_nodes(machine: Machine, shape: TaskShape, fitting: list[Worker]) -> Reason | None:
-    """A multi-node task gets all nodes from one pilot whose workers no site master serves."""
+    """Explain that no pilot has enough nodes. All nodes of a multi-node task come from one pilot whose workers no site master serves."""
     if shape.nodes == 1:
         return None
     together: dict[str, int] = {}
@@ -141,7 +141,7 @@ def too_few_nodes(machine: Machine, shape: TaskShape, fitting: list[Worker]) -> 
 
 
 def _small_machines(machine: Machine, shape: TaskShape, name: str, site: Site) -> Reason | None:
-    """Where pilots take whole machines, only agents report their sizes. All machines are here, and none is large enough."""
+    """Explain that no machine is large enough, where pilots take whole machines: only their agents know the sizes, and all have joined."""
     workers = [worker for worker in machine.state.workers.values() if worker.site == name and worker.state < DRAINING]
     if not site.takes_whole_machines or len(workers) < min(site.max_pilots, len(site.hosts) or 1):
         return None
@@ -158,7 +158,7 @@ def _shown(resource: str, amount: int) -> str:
 
 
 def _too_short(shape: TaskShape, name: str, site: Site, lost_s: float) -> Reason | None:
-    """The walltime of the site's pilots is too short for tasks of this shape, by their limit or because one was cut off."""
+    """Explain that the walltime of the site's pilots is too short for tasks of this shape, by their limit or because one was cut off."""
     if is_long_enough(shape, site, lost_s):
         return None
     pilots = f"pilots of site {name} end after {show_seconds(site.walltime_s)}"
@@ -173,7 +173,7 @@ def _too_short(shape: TaskShape, name: str, site: Site, lost_s: float) -> Reason
 
 
 def never_long_enough(machine: Machine, shape: TaskShape) -> Reason | None:
-    """For tasks that were cut off: why no worker and no site has enough walltime; None if one has."""
+    """Explain why no worker and no site has enough walltime for tasks that were cut off; None if one has."""
     reasons = site_reasons(machine, shape)
     if any(worker.suits(shape, machine.now) for worker in machine.state.workers.values()):
         return None

@@ -284,7 +284,7 @@ def _named(account: ShareAccount) -> str:
 
 
 def cut_off(task: Task) -> Reason | None:
-    """A task that starts again and again because its workers end first. It is not charged for that."""
+    """Explain that a task is started repeatedly because its workers end first. It is not charged for that."""
     troubles = task.troubles
     charged = sum((troubles.failures, troubles.losses, troubles.deaths, troubles.crashes, troubles.ooms)) if troubles else 0
     if task.attempt - charged <= MANY_TIMES:
@@ -321,7 +321,7 @@ def warnings(machine: Machine) -> list[Reason]:
     if state.workers:
         for shape in state.ready:
             if shape.run.options.sites and LOCAL not in shape.run.options.sites:
-                continue  # its sites say more about it, when asked
+                continue  # shown by ``why`` for its sites
             able = [worker_ for worker_ in state.workers.values() if worker_.could_fit(shape.needs)]
             lack = unmet(shape, able) if able else too_big(machine, shape.needs)
             if lack is not None:

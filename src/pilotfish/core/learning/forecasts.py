@@ -1,9 +1,9 @@
 """Forecasts task times, transfers and queue waits from history.
 
-The model of a task is ``seconds = cost x unit of its class x slowness of its worker``. Units are forecast as series of what is left when
-cost and slowness are divided out. Slownesses are learnt as logarithms: that of a worker is the mean of what its tasks took beyond the level
-of their classes. Each class counts more the less it scatters, and the mean is drawn a little towards that of the site. While a class is
-young, its level and the workers' slownesses are fitted together, from all its tasks.
+The model of a task is ``seconds = cost x unit of its class x slowness of its worker``. The unit of a class is forecast as a time series of
+task times divided by cost and slowness. Slownesses are learnt as logarithms. The slowness of a worker is the mean of its task times above
+the level of their classes; classes with less scatter count more, and the mean is shrunk a little towards that of the site. While a class is
+young, its level and the slownesses of its workers are fitted together, from all its tasks.
 """
 
 from __future__ import annotations
@@ -17,39 +17,41 @@ from typing import Any, NamedTuple
 from pilotfish.core.learning.predictors import LinkSeries, Series, quantile
 
 MOST_CLASSES, MOST_WORKERS, MOST_SOURCES = 1_000, 20_000, 200
-"""So many are kept, the last used, of classes of tasks, of workers that never said that they left, and of sources for each site."""
+"""Maximum task classes, workers that never reported their end, and sources per site. The least recently used ones are dropped."""
 MOST_LOG = 30.0
-"""No benchmark is believed beyond this, as a logarithm."""
+"""Maximum absolute logarithm of a benchmark; values beyond are clamped."""
 MOST_PENDING = 256
 THINNED = [place.bit_count() % 2 for place in range(MOST_PENDING + 1)]
-"""Tasks may end by the ten thousand each second: when nobody asks, half of them are forgotten, whoever ran them in which turn."""
+"""Which pending observations to keep when there are too many: every second one, in Thue-Morse order, so that workers that take turns are
+thinned equally. Tens of thousands of tasks may end per second without a query in between.
+"""
 YOUNG = 64
-"""Observations that a young class keeps, and until which it is young."""
+"""Observations that a young class keeps. With as many, it is no longer young."""
 CELL_MEMORY, LEVEL_MEMORY = 8, 16
-"""Of a worker and of a level, the past counts as so many observations, so that both follow a change."""
+"""Maximum number of past observations that count for a worker's mean and for a class level, so that both follow a change."""
 RECENTRING, YOUNG_RECENTRING = 0.03, 0.1
-"""When the workers are no more of slowness 1 on the whole, all are drawn there by so much, slowly enough for the units to follow."""
+"""Fraction by which all slownesses move back towards a mean of 1 with each observation; slow enough for the units to follow."""
 MOST_CELLS = 16
-"""A worker is judged by so many classes."""
+"""Maximum classes by which a worker is judged."""
 SPREAD = 0.5
-"""How far the logarithms of slownesses are thought to lie apart before anything is known."""
+"""Assumed standard deviation of log slowness before anything is known."""
 PRIOR = 1 / SPREAD**2
 NEUTRAL = 0.25
-"""What is known of a site counts against one worker that is as fast as its benchmark tells, or as the others, with this weight."""
+"""Weight of the neutral estimate (from the benchmark, or slowness 1) against what is known of the site."""
 GONE = 8.0
-"""Workers that left count for their site as so many, at most."""
+"""Maximum weight of workers that left, in the mean of their site."""
 LEAST_SCATTER, FIRST_SCATTER, OUTLIER = 0.0025, 0.05, 4.0
 LEAST_S = 1e-6
 LEAST_WAIT_S = 1.0
-"""Shorter waits are no waits."""
+"""Minimum seconds of a queue wait; shorter waits count as this."""
 VAGUE = 1.0
-"""The relative error of what is told from other classes or other links."""
+"""Relative error of an estimate that comes from other classes or links."""
 LATEST = 16
-"""Of so many classes, the last used, it is looked how good forecasts are, and what is usual."""
+"""Number of recently used classes that the forecast quality and the typical task are computed from."""
 
 
 class Estimate(NamedTuple):
-    """Seconds, or bytes per second; ``error`` is relative: half of such estimates are nearer. ``origin``: what it was learnt from."""
+    """Seconds, or bytes per second. ``error``: relative; half of such estimates are closer. ``origin``: what it was learnt from."""
 
     value: float
     error: float
@@ -58,7 +60,7 @@ class Estimate(NamedTuple):
 
 
 class _Site:
-    """What its workers tell together: the weighted sum of their slownesses, as logarithms."""
+    """Sum over the workers of a site: weighted logarithms of slowness."""
 
     __slots__ = ("gone", "gone_total", "total", "wait", "weight")
 
@@ -69,7 +71,7 @@ class _Site:
 
 
 class _Class:
-    """Tasks that are alike but for their cost. ``level``: the logarithm of their unit; ``scatter``: variance about it."""
+    """Tasks that differ only in cost. ``level``: logarithm of their unit; ``scatter``: variance about it."""
 
     __slots__ = ("early", "learnt", "level", "name", "pending", "scatter", "series", "settled", "shared")
 
@@ -81,14 +83,14 @@ class _Class:
         self.scatter = FIRST_SCATTER
         self.learnt = 0
         self.settled = 0
-        """It had learnt from so many when level and shares were last set right together."""
+        """Number of observations when level and worker shares were last fitted together."""
         self.shared = False
-        """Tasks of it ran at more than one worker: before, unit and slowness cannot be told apart."""
+        """Whether its tasks ran at several workers. Before, unit and slowness cannot be separated."""
         self.early: deque[tuple[_Host, float]] | None = deque(maxlen=YOUNG)
 
 
 class _Host:
-    """A worker. ``cells``: for each class, of how many tasks, and the mean logarithm of what they took beyond its level."""
+    """A worker. ``cells``: for each class, the number of tasks and the mean logarithm of their time above the class level."""
 
     __slots__ = ("benchmark", "cells", "here", "log", "raw", "site", "weight")
 
@@ -101,7 +103,10 @@ class _Host:
 
 
 class Forecasts:
-    """Fed with what ended; asked by policies, people and the simulator. A class is named for its program or function, with the kind."""
+    """Learns from ended tasks, transfers and queue waits. Policies, users and the simulator query it.
+
+    A class is named after its kind and its program or function.
+    """
 
     def __init__(self) -> None:
         self._classes: OrderedDict[str, _Class] = OrderedDict()
@@ -110,17 +115,17 @@ class Forecasts:
         self._sites: dict[str, _Site] = {}
         self._links: dict[str, OrderedDict[str, LinkSeries]] = {}
         self._benchmarks = [0.0, 0.0]
-        """Sum of the logarithms of all that are known, and how many."""
+        """Sum of the logarithms of all known benchmarks, and their number."""
         self._yardstick = [0.0, 0.0]
-        """The same of workers whose slowness is learnt, of benchmark times slowness."""
+        """Sum of log benchmark plus log slowness over workers whose slowness is learnt, and their number."""
         self._all = _Site()
-        """Workers of all sites that are here."""
+        """Present workers of all sites together."""
         self._quality: float | None = None
 
-    # --- what happens ---------------------------------------------------------------------------------------------------------------
+    # --- observations ----------------------------------------------------------------------------------------------------------------
 
     def joined(self, worker: str, site: str, benchmark: float = 0.0) -> None:
-        """``benchmark``: larger is faster, 0 is unknown. Of one that comes again to the same site, all that was learnt is kept."""
+        """Add a worker. ``benchmark``: larger is faster, 0 is unknown. A worker that returns to its site keeps what was learnt."""
         known = self._hosts.get(worker)
         if known is not None and known.site is self._site(site):
             return
@@ -157,7 +162,7 @@ class Forecasts:
             pending[:] = compress(pending, THINNED)
 
     def transferred(self, source: str, site: str, size: float, seconds: float) -> None:
-        """``source``: a site, or the master, which is ""."""
+        """Record a transfer. ``source``: a site, or "" for the master."""
         links = self._links.setdefault(site, OrderedDict())
         link = links.get(source)
         if link is None:
@@ -173,7 +178,7 @@ class Forecasts:
             where.wait = Series()
         where.wait.observe(max(LEAST_WAIT_S, seconds) if seconds >= 0.0 else seconds)
 
-    # --- what is asked --------------------------------------------------------------------------------------------------------------
+    # --- queries ---------------------------------------------------------------------------------------------------------------------
 
     def task(self, name: str, cost: float, worker: str, site: str) -> Estimate | None:
         """Seconds at this worker; None if no task of the class has ended."""
@@ -186,12 +191,12 @@ class Forecasts:
             precision, origin = PRIOR / (1 - host.weight), "worker"
         elif self._knows(site):
             origin = "site"
-        # half of what is normally distributed is within 0.67 of its deviation
+        # Half of a normal distribution lies within 0.67 standard deviations.
         error = hypot(unit.error, 0.67 / sqrt(precision))
         return Estimate(cost * unit.value * self.slowness(worker, site), error, unit.samples, origin)
 
     def guess(self, cost: float) -> Estimate | None:
-        """For a class of which nothing is known: what is in the middle of the others."""
+        """Estimate for an unknown class: the median of the other classes."""
         self._take_in()
         told = [forecast for kind in self._latest() if (forecast := kind.series.forecast()) is not None]
         middle = quantile(sorted(forecast.value for forecast in told), 0.5)
@@ -205,19 +210,19 @@ class Forecasts:
         return Estimate(forecast.value, forecast.error, forecast.samples, "class") if forecast is not None else None
 
     def slowness(self, worker: str, site: str) -> float:
-        """Of all workers together it is about 1."""
+        """Slowness of a worker; the mean of all workers is about 1."""
         self._take_in()
         host = self._hosts.get(worker)
         return exp(self._log(host) if host is not None else self._prior(self._sites.get(site), None))
 
     def ratios(self, name: str) -> list[float]:
-        """What tasks of the class took to what had been forecast, lately: what neither cost nor worker explain."""
+        """Recent ratios of actual to forecast task time in a class: what neither cost nor worker explains."""
         self._take_in()
         kind = self._classes.get(name)
         return kind.series.ratios() if kind is not None else []
 
     def transfer_s(self, source: str, site: str, size: float) -> Estimate | None:
-        """Of one transfer beside as many others as there mostly were."""
+        """Seconds of one transfer beside the usual number of others."""
         link, origin = self._link(source, site)
         forecast = link.forecast(size) if link is not None else None
         if forecast is None:
@@ -225,12 +230,12 @@ class Forecasts:
         return Estimate(forecast.value, forecast.error if origin == "link" else VAGUE, forecast.samples, origin)
 
     def bandwidth(self, source: str, site: str) -> Estimate | None:
-        """Bytes per second once it flows."""
+        """Bytes per second, without the latency."""
         little, much = self.transfer_s(source, site, 0), self.transfer_s(source, site, 1e9)
         return much._replace(value=1e9 / (much.value - little.value)) if little is not None and much is not None else None
 
     def latency(self, source: str, site: str) -> float:
-        """Seconds that a transfer takes however small it is; about 0 if that cannot be told."""
+        """Seconds that even an empty transfer takes; about 0 if unknown."""
         nothing = self.transfer_s(source, site, 0)
         return nothing.value if nothing is not None else 0.0
 
@@ -241,7 +246,7 @@ class Forecasts:
         return Estimate(forecast.value, forecast.error, forecast.samples, "site") if forecast else None
 
     def quality(self) -> float | None:
-        """The relative error that half of the last forecasts of tasks kept within."""
+        """Median relative error of recent task forecasts."""
         self._take_in()
         if self._quality is None:
             wrong = sorted(abs(ratio - 1.0) for kind in self._latest() for ratio in kind.series.ratios())
@@ -276,7 +281,7 @@ class Forecasts:
         return islice(reversed(self._classes.values()), LATEST)
 
     def _link(self, source: str, site: str) -> tuple[LinkSeries | None, str]:
-        """Of a link that was never used: the one to the same site that is in the middle of the others."""
+        """The link from a source to a site. For an unused link: the median of the links to the same site."""
         links = self._links.get(site)
         if not links:
             return None, ""
@@ -293,7 +298,7 @@ class Forecasts:
         return host.log if host.weight else self._prior(host.site, host.benchmark)
 
     def _prior(self, site: _Site | None, benchmark: float | None) -> float:
-        """What is thought of a worker's slowness before any task of it ended."""
+        """Log slowness of a worker before any of its tasks ended."""
         neutral = 0.0
         if benchmark is not None:
             total, count = self._benchmarks
@@ -320,7 +325,7 @@ class Forecasts:
                     self._learn(kind, host, max(seconds, LEAST_S))
         young = [kind for kind in news if kind.early and kind.shared]
         for kind in young * 2:
-            # what one of them tells about the workers changes the others
+            # Twice, because each class changes what the others learn about the workers.
             self._settle(kind)
         for kind in young:
             self._remeasure(kind)
@@ -351,7 +356,7 @@ class Forecasts:
         kind.level += (took - self._log(host) - kind.level) / count
 
     def _settle(self, kind: _Class) -> None:
-        """Set its level and all shares in it right together: level first, by what the hosts are without this class."""
+        """Fit a young class and the slownesses of its workers together: first the level, from slownesses without this class."""
         early = kind.early or ()
         sums: dict[_Host, list[float]] = {}
         for host, took in early:
@@ -375,7 +380,7 @@ class Forecasts:
         kind.settled = kind.learnt
 
     def _remeasure(self, kind: _Class) -> None:
-        """Its past, by what is now known of the workers."""
+        """Recompute the series of a young class with the current slownesses."""
         kind.series.relearn([exp(took - host.log) for host, took in kind.early or ()])
         if kind.learnt >= YOUNG:
             kind.early = None
@@ -384,14 +389,14 @@ class Forecasts:
         return self._all.total / (self._all.weight + 1.0)
 
     def _elsewhere(self, host: _Host, kind: _Class) -> tuple[float, float]:
-        """How much is known of its slowness without this class, and the slowness. Of one that has left nothing more is learnt."""
+        """Precision and log slowness of a worker without this class. They are fixed for a worker that left."""
         if not host.here:
             return PRIOR / (1 - host.weight), host.log
         precision, pull = self._evidence(host, kind)
         return precision + PRIOR, (pull + PRIOR * self._prior(host.site, host.benchmark)) / (precision + PRIOR)
 
     def _evidence(self, host: _Host, without: _Class | None = None) -> tuple[float, float]:
-        """How much its cells tell, and the sum of what they tell, each by its weight."""
+        """Total precision of a worker's cells, and their sum weighted by precision."""
         precision = pull = 0.0
         for kind, (count, mean) in host.cells.items():
             if kind is not without:
@@ -400,7 +405,7 @@ class Forecasts:
         return precision, pull
 
     def _weigh(self, host: _Host) -> None:
-        """Its slowness, from its cells; its site is told."""
+        """Recompute the slowness of a worker from its cells, and update the sums of its site."""
         if len(host.cells) > MOST_CELLS:
             host.cells.popitem(last=False)
         precision, pull = self._evidence(host)
@@ -417,7 +422,7 @@ class Forecasts:
     # --- snapshots ------------------------------------------------------------------------------------------------------------------
 
     def rows(self) -> Iterator[list[Any]]:
-        """What :meth:`restore` takes, in this order."""
+        """Rows for :meth:`restore`, in this order."""
         self._take_in()
         names = {id(host): worker for worker, host in self._hosts.items()}
         sites = {id(site): name for name, site in self._sites.items()}
@@ -465,7 +470,7 @@ class Forecasts:
             place.total += host.weight * host.raw
 
     def _restore_early(self, name: str, early: Sequence[Any]) -> None:
-        """Of a worker that had left, it was written what was known of it."""
+        """Restore the observations of a young class. For a worker that left, the row has its slowness and weight instead of its name."""
         gone: dict[tuple[float, float], _Host] = {}
         kept = self._classes[name].early = deque(maxlen=YOUNG)
         for who, took in early:

@@ -1,6 +1,6 @@
 """Predicts one quantity by the simple predictor with the least recent error, as the Network Weather Service (NWS) does.
 
-A link is such a quantity, once the sizes of transfers are divided out. Observing costs next to nothing: the work is done on demand.
+A link is also such a quantity, after transfer sizes are divided out. Observations are only stored; the work is done on demand.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ NAMES = (
     "autoregression over 31",
 )
 FADING = 0.95
-"""A predictor's error counts for so much less with every observation that follows."""
+"""Factor on the past error of a predictor with each new observation."""
 KEPT_RATIOS = 64
 MOST_PENDING = 64
 SHORTEST_S = 1e-6
 LEAST, MOST = 1e-12, 1e15
-"""Observations beyond are taken for these, so that squares and quotients stay finite."""
+"""Bounds of an observation, so that squares and quotients stay finite."""
 
 
 class Forecast(NamedTuple):
-    """``error``: the relative error that half of the last forecasts kept within. ``predictor``: who of the family answered."""
+    """A predicted value. ``error``: median relative error of recent forecasts. ``predictor``: name of the predictor that was chosen."""
 
     value: float
     error: float
@@ -44,7 +44,7 @@ class Forecast(NamedTuple):
 
 
 class Series:
-    """Of positive values, such as durations and rates. Zero is taken for ``LEAST``; what is negative or no finite number is ignored."""
+    """A series of positive values, such as durations and rates. Zero counts as ``LEAST``; negative and non-finite values are ignored."""
 
     __slots__ = (
         "_errors",
@@ -63,11 +63,11 @@ class Series:
 
     def __init__(self) -> None:
         self.samples = 0
-        """So many were taken in, those that were condensed before included."""
+        """Number of observations, including those that were condensed."""
         self._ratios: deque[float] = deque(maxlen=KEPT_RATIOS)
         self._pending: list[float] = []
         self._means = 0
-        """So many of those pending, from the first, are means of several observations."""
+        """Number of pending values, from the first, that are means of several observations."""
         self._forecast: Forecast | None = None
         self._forget()
 
@@ -92,7 +92,7 @@ class Series:
             self._condense()
 
     def forecast(self) -> Forecast | None:
-        """Of the next value; None as long as none was seen."""
+        """Forecast of the next value; None before the first observation."""
         if self._pending:
             self._take_in()
         if self._forecast is None and self._predictions:
@@ -101,21 +101,21 @@ class Series:
         return self._forecast
 
     def predictions(self) -> dict[str, float]:
-        """What each of the family says."""
+        """The prediction of each predictor, by name."""
         self._take_in()
         return dict(zip(NAMES, self._predictions, strict=False))
 
     def ratios(self) -> list[float]:
-        """Of the last values to what had been forecast for them."""
+        """Ratios of recent values to their forecasts."""
         self._take_in()
         return list(self._ratios)
 
     def quantile(self, q: float) -> float:
-        """Of these ratios; 1 as long as nothing is known."""
+        """Quantile of these ratios; 1 if there are none."""
         return quantile(sorted(self.ratios()), q)
 
     def relearn(self, values: Iterable[float]) -> None:
-        """These are what was seen lately, measured anew: predictors go by them. The record of past forecasts stays as it was."""
+        """Replace the recent observations by corrected ones. The ratios of past forecasts stay."""
         self._take_in()
         self._forget()
         for value in values:
@@ -139,7 +139,7 @@ class Series:
         return series
 
     def _condense(self) -> None:
-        """Nobody asked for long: the older an observation, the more of its neighbours share a mean with it."""
+        """Halve the pending values by averaging neighbours, when there was no query for long. Older values are averaged more often."""
         pending = self._pending
         self.samples += len(pending) // 2
         odd = pending[len(pending) // 2 * 2 :]
@@ -148,7 +148,7 @@ class Series:
         pending += odd
 
     def _take_in(self) -> None:
-        """In order; each is judged by the forecast that those before it make. A mean says nothing about how far single values scatter."""
+        """Process pending values in order. Each is compared with the forecast from those before it; means are not, as they scatter less."""
         pending = self._pending
         if not pending:
             return
@@ -217,7 +217,7 @@ def _autocorrelation(values: list[float], mean: float) -> float:
 
 
 def quantile(ordered: list[float], q: float) -> float:
-    """Of values in ascending order, between two of them in proportion; 1 of none."""
+    """Quantile of ascending values, with linear interpolation; 1 if there are none."""
     if not ordered:
         return 1.0
     place = max(0.0, min(1.0, q)) * (len(ordered) - 1)
@@ -227,13 +227,13 @@ def quantile(ordered: list[float], q: float) -> float:
 
 
 class LinkSeries:
-    """Transfers from one place to another: ``seconds = (size + head) / bandwidth``. The head is the latency, as bytes sent meanwhile."""
+    """Transfers over one link: ``seconds = (size + head) / bandwidth``. ``head``: the latency, in bytes that could be sent meanwhile."""
 
     __slots__ = ("_head", "_last", "_pending", "series")
 
     def __init__(self) -> None:
         self.series = Series()
-        """Of seconds per byte."""
+        """Seconds per byte."""
         self._head = 1.0
         self._last: deque[tuple[float, float]] = deque(maxlen=WINDOW)
         self._pending: deque[tuple[float, float]] = deque(maxlen=WINDOW)
@@ -243,7 +243,7 @@ class LinkSeries:
             self._pending.append((size, max(seconds, SHORTEST_S)))
 
     def forecast(self, size: float) -> Forecast | None:
-        """Seconds for so many bytes."""
+        """Seconds to transfer ``size`` bytes."""
         if self._pending:
             self._take_in()
         told = self.series.forecast()
@@ -279,7 +279,7 @@ class LinkSeries:
 
 
 def _head(transfers: Sequence[tuple[float, float]]) -> float:
-    """By least squares of relative errors. Sizes that are nearly the same tell nothing about latency."""
+    """Fit the head by least squares of relative errors. Sizes that are nearly equal say nothing about latency."""
     least, most = min(size for size, _ in transfers), max(size for size, _ in transfers)
     if len(transfers) < 4 or most < 4 * max(least, 1.0):
         return 1.0

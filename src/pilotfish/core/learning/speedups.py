@@ -11,21 +11,21 @@ if TYPE_CHECKING:
     from pilotfish.core.state import State, Task, Worker
 
 Speedup = dict[int, tuple[int, float]]
-"""Ten-thousandths of cores: how many tasks ended with so many, and how long one of cost 1 takes."""
+"""By cores in units of 1/10000: number of ended tasks, and mean seconds for cost 1."""
 MOST_CLASSES = 1_000
 REMEMBERED = 20
-"""Later ones count as if so many had been before them, so that a change is followed."""
+"""Maximum number of earlier tasks that count in the mean, so that it follows a change."""
 
 
 def learn(state: State, worker: Worker, task: Task, wall_s: float) -> None:
-    """It has ended well, and its room is not free yet."""
+    """Learn from a task that succeeded. Call it before the task's room is freed."""
     needs = worker.active.get(task)
     if needs is None:
         return
     run = task.shape.run
     name = run.class_of(task.spec)
     known = state.speedups.pop(name, {})
-    state.speedups[name] = known  # as the latest
+    state.speedups[name] = known  # moved to the end, as the latest
     if len(state.speedups) > MOST_CLASSES:
         del state.speedups[next(iter(state.speedups))]
     samples, mean_s = known.get(cores_of(needs), (0, 0.0))
@@ -34,7 +34,7 @@ def learn(state: State, worker: Worker, task: Task, wall_s: float) -> None:
 
 
 def table(state: State) -> list[dict[str, Any]]:
-    """For people: one row for each number of cores that was tried."""
+    """Rows for users: one for each number of cores that was tried."""
     return [
         {"what": f"task {name} on {cores / UNIT:g} core{'s' * (cores != UNIT)}", "forecast": mean_s, "unit": "s", "samples": samples}
         for name, known in state.speedups.items()

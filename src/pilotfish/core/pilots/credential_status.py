@@ -20,7 +20,7 @@ def credentials_seen(machine: Machine, item: i.CredentialsSeen) -> None:
 
 
 def say(name: str, left_s: float, problem: str) -> str:
-    """How one of them is."""
+    """Describe the state of one credential."""
     if left_s == math.inf:
         return f"nobody can say how long its {name} is good: {problem}" if problem else f"its {name} has no end"
     if left_s == -math.inf:
@@ -31,7 +31,7 @@ def say(name: str, left_s: float, problem: str) -> str:
 
 
 def of_site(machine: Machine, site: str) -> list[dict[str, Any]]:
-    """As rows; ``left_s`` is None if it has no end, or nobody knows it, and 0 if it cannot be used any more."""
+    """Credentials of a site as rows. ``left_s``: None if it does not expire or this is unknown, 0 if it is no longer usable."""
     at, known = machine.credentials.get(site, (0.0, ()))
     rows = []
     for one in known:
@@ -50,5 +50,5 @@ def of_site(machine: Machine, site: str) -> list[dict[str, Any]]:
 
 
 def unusable(machine: Machine, site: str) -> list[dict[str, Any]]:
-    """Those that pilots for this site wait for."""
+    """Missing or expired credentials that keep pilots of this site waiting."""
     return [row for row in of_site(machine, site) if not row["usable"]]

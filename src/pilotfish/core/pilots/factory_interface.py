@@ -14,45 +14,48 @@ from pilotfish.model.site import EXPIRED, FAILED, JOINED, RELEASED, SUBMITTED, S
 __all__ = ["EXPIRED", "FAILED", "JOINED", "RELEASED", "SUBMITTED", "SUCCEEDED", "WITHDRAWN", "SiteEvent"]
 
 OUTRUN, RELIEVED, OVERDUE, UNNEEDED = "outrun", "relieved", "overdue", "unneeded"
-"""Why a pilot was withdrawn while it waited. Outrun: one that was asked for later, in its stead, joined first. Relieved: one that had
-waited longer joined after all. Overdue: it waited for too long. Unneeded: there was no work for it any more, or a person wants fewer."""
+"""Causes of withdrawing a queued pilot.
+
+Outrun: its replica, requested later, joined first. Relieved: it is a replica, and the pilot that had waited longer joined first. Overdue:
+it waited too long. Unneeded: there is no more work for it, or a user wants fewer pilots.
+"""
 
 
 @dataclass(slots=True)
 class SiteView:
-    """One site that may be used: neither paused nor held."""
+    """One usable site: neither paused nor held."""
 
     name: str
     site: Site
     pilots: list[Pilot]
-    """Those that are there: requested, submitted or active."""
+    """Its pilots that are requested, submitted or active."""
     history: Sequence[SiteEvent] = ()
-    """The latest of its events, oldest first."""
+    """Its latest events, oldest first."""
     wanted: int = -1
-    """So many pilots shall be kept there, because a person said so; -1: as many as pay."""
+    """Number of pilots that a user asked for; -1: as many as are worthwhile."""
     lost_s: float = 0.0
-    """So much of its time a pilot there cannot use."""
+    """Seconds of the walltime that a pilot there cannot use."""
     traits: BackendTraits = UNKNOWN_TRAITS
-    """What the backend of the site can do."""
 
 
 @dataclass(slots=True)
 class Demand:
-    """The work that waits and that no worker, present or on its way, has room for. ``sizes``: pilots that would take all of it, the most
-    useful first; each says the least that a pilot must have, so that some waiting task fits it."""
+    """Waiting work for which no present or coming worker has room.
+
+    ``sizes``: pilots that would take all of it, the most useful first. Each is the minimum that a pilot needs to take some waiting task.
+    """
 
     cores: float = 0.0
     tasks: int = 0
     sizes: list[PilotSize] = field(default_factory=list)
     spare: list[str] = field(default_factory=list)
-    """Pilots on their way that no waiting work needs any more."""
+    """Coming pilots that no waiting work needs any more."""
     awaited: dict[str, PilotSize] = field(default_factory=dict)
-    """Pilots on their way that waiting work counts on: the least that another must have to take its place. A pilot and those that were
-    asked for in its stead count once."""
+    """Coming pilots that waiting work counts on, with the minimum size of a substitute. A pilot and its replicas count once."""
     awaited_at: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """For each of these, the sites that would do. None: any."""
+    """For each of these pilots, the sites where a substitute may run. Empty: any."""
     places: list[tuple[str, ...]] = field(default_factory=list)
-    """For each of the sizes, the sites that would do. Empty: any."""
+    """For each entry of ``sizes``, the sites where such a pilot may run. Empty: any."""
 
 
 @dataclass(slots=True)
@@ -65,7 +68,7 @@ class FactoryView:
 
 @dataclass(slots=True)
 class PilotProposal:
-    """One more pilot at a site. ``replaces``: a queued pilot that has waited too long; whichever starts first cancels the other."""
+    """Request one more pilot at a site. ``replaces``: a pilot that has been queued too long; the first to start cancels the other."""
 
     site: str
     size: PilotSize
@@ -75,8 +78,7 @@ class PilotProposal:
 
 @dataclass(slots=True)
 class WithdrawalProposal:
-    """Cancel a pilot that waits at its site, or have the worker of an active one finish and go. ``cause``: one word, which the event says
-    again when it is done."""
+    """Cancel a queued pilot, or drain the worker of an active one. ``cause``: one word, repeated in the event of its end."""
 
     pilot: str
     reason: str
@@ -84,14 +86,14 @@ class WithdrawalProposal:
 
 
 class Factory(Protocol):
-    """A strategy over several sites. It may remember: it hears every event, and after a restart the latest ones again."""
+    """Requests pilots at several sites. It may keep state: it receives every event, and after a restart the latest ones again."""
 
     def hear(self, event: SiteEvent) -> None: ...
 
     def propose(self, prospect: FactoryView) -> Sequence[PilotProposal | WithdrawalProposal]: ...
 
     def standing(self, view: SiteView, now: float) -> dict[str, object]:
-        """What it thinks of a site, for people: its fitness, score or set, if it has such."""
+        """How it rates a site (fitness, score or set, if it has these), as a row for users."""
 
     def next_look_at(self, prospect: FactoryView) -> float | None:
-        """When to ask again even if nothing happens."""
+        """Time of the next call even if nothing happens; None if there is none."""

@@ -9,7 +9,7 @@ from pilotfish.model.site import PilotSize, Site, SiteEvent
 from pilotfish.model.states import REQUESTED
 
 KEPT_EVENTS = 200
-"""So much of its past is kept of each site."""
+"""Maximum events kept for each site."""
 
 
 @dataclass(slots=True)
@@ -22,13 +22,13 @@ class Pilot:
     job: str = ""
     reason: str = ""
     joined: int = 0
-    """How many of its agents have come so far, one on each of its nodes."""
+    """Number of its agents that ever joined; there is one on each node."""
     workers: list[str] = field(default_factory=list)
-    """Those of them that are here."""
+    """Names of its agents that are connected workers now."""
     instead_of: str = ""
     by_hand: bool = False
     withdrawn: str = ""
-    """Why it was withdrawn, in one word."""
+    """Cause of its withdrawal, in one word."""
 
     @property
     def cores(self) -> float:
@@ -37,21 +37,21 @@ class Pilot:
 
 @dataclass(slots=True)
 class SiteRecord:
-    """A site as its person describes it, how this pool uses it, and what its pilots have taught us."""
+    """A site: its configuration, how this pool uses it, and the history of its pilots."""
 
     bad_starts: int = 0
-    """Pilots in a row that ended without ever joining."""
+    """Number of consecutive pilots that ended without joining."""
     last_bad_at: float = 0.0
     last_bad: str = ""
-    """What the last of them said."""
+    """Message of the last of these failures."""
     held: str = ""
     site: Site | None = None
     wanted: int | None = None
-    """So many pilots shall be there while there is work; -1: as many as pay; None: the pool does not use it."""
+    """Number of pilots to keep while there is work; -1: as many as are worthwhile; None: the pool does not use the site."""
     events: int = 0
-    """How many there have been; ``history`` has the latest."""
+    """Total number of events; ``history`` has the latest."""
     leaving: bool = False
-    """It was taken out, and its last pilots are on their way home."""
+    """Whether the user removed the site and its last pilots are still ending."""
     lost_s: float = 0.0
-    """So much of their time pilots there have lost, of late, before their agents could use it, or must keep for the end."""
+    """Seconds of the walltime that recent pilots there lost before their agents could use it, or must reserve for the end."""
     history: deque[SiteEvent] = field(default_factory=lambda: deque(maxlen=KEPT_EVENTS))

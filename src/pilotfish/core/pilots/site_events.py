@@ -27,7 +27,7 @@ MOST_PILOTS = 10_000
 
 @dataclass(slots=True)
 class PilotStatus:
-    """What a site says of a pilot, and since when."""
+    """What a site reports about a pilot, and since when."""
 
     runs: bool
     reason: str
@@ -44,7 +44,7 @@ def pilot_accepted(machine: Machine, item: i.PilotAccepted) -> None:
 
 
 def pilot_seen(machine: Machine, item: i.PilotSeen) -> None:
-    """Not written down: it is asked again soon enough."""
+    """Keep what a site reports about a pilot. Not journaled: the site is polled again soon."""
     if item.pilot in machine.state.pilots:
         machine.sightings[item.pilot] = PilotStatus(item.runs, item.reason, machine.now)
 
@@ -52,7 +52,7 @@ def pilot_seen(machine: Machine, item: i.PilotSeen) -> None:
 def pilot_gone(machine: Machine, item: i.PilotGone) -> None:
     pilot = machine.state.pilots.get(item.pilot)
     if pilot is None or (item.cause == VANISHED and pilot.workers):
-        # A site may forget a job; that its agents beat is the better witness.
+        # A site may forget a job. The heartbeats of its agents are better evidence.
         return
     well = item.well or pilot.state == ENDING
     for worker in [worker for worker in machine.state.workers.values() if worker.pilot == item.pilot]:
@@ -64,7 +64,7 @@ def pilot_gone(machine: Machine, item: i.PilotGone) -> None:
     machine.record(f.PilotEnded(item.pilot, well, item.reason, item.cause))
     record = machine.state.sites.get(pilot.site)
     if record is not None and record.site is not None and record.site.paused:
-        # It may have been removed, and only waited for this.
+        # The site may have been removed and only waited for its last pilot.
         machine.effects.append(e.ReadSites())
 
 
@@ -76,29 +76,29 @@ def site_spoke(machine: Machine, item: i.SiteReachability) -> None:
 
 
 def sites_read(machine: Machine, item: i.SitesRead) -> None:
-    """What a person changed is written down, and told to whoever speaks to the site."""
+    """Record which sites a user changed, and pass the changes to the site controllers."""
     known = {name: record.site for name, record in machine.state.sites.items() if record.site is not None}
     for name in [*item.sites, *(name for name in known if name not in item.sites and name not in item.unread)]:
         site, before = item.sites.get(name), known.get(name)
         leaving = site is None and before is not None and _send_home(machine, name, f"site {name} was removed")
         if leaving and before is not None:
-            # Until the last of its pilots is gone somebody has to know how to speak to it.
+            # The site controller needs the configuration until the last pilot is gone.
             site = msgspec.structs.replace(before, paused=True)
         if site != before or (before is not None and leaving != machine.state.sites[name].leaving):
             machine.record(f.SiteDescribed(name, site, leaving))
             machine.effects.append(e.DescribeSite(name, site))
             machine.stirred = True
             if site is not None and before is not None:
-                machine.record(f.SiteHeld(name, ""))  # its person may have done something about what was wrong
+                machine.record(f.SiteHeld(name, ""))  # the user may have fixed the cause
                 _replace_outdated(machine, name, before, site)
 
 
 SUBMITTED_WITH = ("queue", "account", "directives", "cores", "nodes", "memory", "gpus", "walltime_s", "python", "setup", "options")
-"""What a pilot takes along when it is submitted."""
+"""Configuration keys that a pilot keeps from its submission."""
 
 
 def _replace_outdated(machine: Machine, name: str, before: Site, site: Site) -> None:
-    """Pilots keep what they were submitted with. Those that still wait make room for others that are as their person wants them now."""
+    """Cancel queued pilots after a change of the keys in SUBMITTED_WITH. New ones are submitted with the new values."""
     if all(getattr(before, field) == getattr(site, field) for field in SUBMITTED_WITH):
         return
     for pilot in list(machine.state.pilots.values()):
@@ -109,7 +109,7 @@ def _replace_outdated(machine: Machine, name: str, before: Site, site: Site) -> 
 
 
 def _send_home(machine: Machine, name: str, reason: str) -> bool:
-    """A site is not to be used any more: who waits is cancelled, who works finishes what it has. Whether any are left."""
+    """Cancel queued pilots of a site and drain running ones. Returns whether any are left."""
     pilots = [pilot for pilot in machine.state.pilots.values() if pilot.site == name]
     for pilot in pilots:
         if not pilot.joined and pilot.state <= ACTIVE:
@@ -139,7 +139,7 @@ def _number(pilots: Any) -> int | None:
 
 
 def _use(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Have this pool use a site: with ``pilots`` pilots, or (-1) with as many as pay; None: no longer."""
+    """Use a site with ``pilots`` pilots. -1: as many as are worthwhile; None: stop using it."""
     named = find_site(machine.state, arguments.get("site", ""))
     name, record = named.name, named.record
     pilots = _number(arguments.get("pilots", -1))
@@ -154,7 +154,7 @@ def _use(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def _add_pilots(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
-    """So many pilots more, at once, whatever there is to do."""
+    """Request a number of pilots at once, even if there is no work for them."""
     named = find_site(machine.state, arguments.get("site", ""))
     name, record = named.name, named.record
     count = _number(arguments.get("pilots", 1))
@@ -172,8 +172,7 @@ def _add_pilots(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def _withdraw_pilots(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Pilots that somebody asked for are no longer wanted: who waits is cancelled, who works finishes what it has. Those meant, if they
-    are still there."""
+    """Withdraw pilots that a user requested: cancel queued ones, drain running ones. Returns those that still existed."""
     names, reason = arguments.get("pilots"), str(arguments.get("reason") or "somebody no longer wants it")
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise BadInput(f"{names!r} are not names of pilots", "pilotfish sites")
@@ -187,13 +186,13 @@ def _withdraw_pilots(machine: Machine, arguments: dict[str, Any]) -> dict[str, A
 
 
 def _reread(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Somebody changed what is written about sites."""
+    """Read the sites again after a user changed their configuration."""
     machine.effects.append(e.ReadSites())
     return {}
 
 
 def _release(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Try a site again at once, whatever became of its last pilots."""
+    """Release a held site and try it again at once."""
     name = find_site(machine.state, arguments.get("site", "")).name
     machine.record(f.SiteHeld(name, ""))
     machine.stirred = True

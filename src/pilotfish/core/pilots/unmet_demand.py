@@ -14,16 +14,16 @@ from pilotfish.model.states import ACTIVE, JOINED
 from pilotfish.model.task import CORES, GPUS, MEMORY
 
 WORTH_S = 60.0
-"""A core more pays if it gets at least so much work."""
+"""Minimum seconds of work for which one more core is worthwhile."""
 UNKNOWN_CORES = 4.0
-"""What a machine is taken for that nobody has described and whose agent is not here yet."""
+"""Assumed cores of a machine with unknown size whose agent has not joined."""
 UNKNOWN = 1 << 62
-"""More than anybody asks for: what is not known stands in nobody's way."""
+"""Larger than any request: an unknown amount excludes no task."""
 MOST_SIZES = 2000
 NODES_APART_S = 60.0
-"""After one node of a pilot, the others are awaited for so long."""
+"""Seconds to wait for the other nodes of a pilot after its first one joined."""
 START_S = 30.0
-"""What a pilot is taken to need of its time for its start and its end, before one has shown it."""
+"""Assumed seconds that a pilot needs to start and end, before one was observed."""
 
 
 def survey(state: State, now: float) -> FactoryView:
@@ -32,7 +32,7 @@ def survey(state: State, now: float) -> FactoryView:
 
 
 def usable_sites(state: State) -> list[SiteView]:
-    """Those that the pool uses, and that are neither paused nor held."""
+    """Sites that the pool uses and that are neither paused nor held."""
     return [
         SiteView(
             name,
@@ -50,7 +50,7 @@ def usable_sites(state: State) -> list[SiteView]:
 
 @dataclass(slots=True)
 class WaitingTasks:
-    """Tasks of one shape of which so many more could run at once, and it would pay."""
+    """Tasks of one shape. ``count``: how many more could run at once and would be worthwhile."""
 
     shape: TaskShape
     least: PilotSize
@@ -77,7 +77,7 @@ def _demand(state: State, sites: list[SiteView], now: float) -> Demand:
 
 
 def _fill_workers(state: State, work: list[WaitingTasks], now: float) -> None:
-    """What the workers that are here have room for needs no pilot."""
+    """Subtract the work for which present workers have room."""
     able = {worker: dict(worker.free) for worker in state.workers.values() if worker.state == JOINED and not worker.quarantined_until}
     for waiting in work:
         if waiting.shape.nodes > 1:
@@ -94,7 +94,7 @@ def _fill_workers(state: State, work: list[WaitingTasks], now: float) -> None:
 
 
 def _fill_coming(state: State, work: list[WaitingTasks], demand: Demand, now: float) -> None:
-    """Nor does what is on its way. A pilot and those that were asked for in its stead count once."""
+    """Subtract the work for which coming pilots will have room. A pilot and its replicas count once."""
     groups: dict[str, list[Pilot]] = {}
     for pilot in state.pilots.values():
         if pilot.state > ACTIVE or pilot.site == LOCAL:
@@ -113,7 +113,7 @@ def _fill_coming(state: State, work: list[WaitingTasks], demand: Demand, now: fl
 
 
 def _fill_pilot(state: State, pilot: Pilot, work: list[WaitingTasks]) -> WaitingTasks | None:
-    """What will fit this pilot; the first of it, None if nothing will. Nobody counts on a site that is held."""
+    """Subtract the work that will fit this pilot. Returns the first of it; None if nothing fits. Pilots of held sites do not count."""
     record, size = state.sites.get(pilot.site), pilot.size
     if record is None or record.site is None or record.held:
         return None
@@ -139,7 +139,7 @@ def _fill_pilot(state: State, pilot: Pilot, work: list[WaitingTasks]) -> Waiting
 
 
 def _serve_several(waiting: WaitingTasks, rooms: list[dict[str, int]]) -> int:
-    """The same for tasks of several nodes: so many have room at as many nodes of one pilot as they want."""
+    """Like ``_serve``, for multi-node tasks: each takes room at enough nodes of one pilot."""
     served = 0
     while waiting.count:
         able = [room for room in rooms if all(room.get(name, 0) >= amount for name, amount in waiting.shape.needs)]
@@ -154,7 +154,7 @@ def _serve_several(waiting: WaitingTasks, rooms: list[dict[str, int]]) -> int:
 
 
 def _serve(waiting: WaitingTasks, room: dict[str, int]) -> int:
-    """So many of them have room there, and take it."""
+    """Take room for as many tasks as fit. Returns their number."""
     taken = min([waiting.count, *(room.get(name, 0) // amount for name, amount in waiting.shape.needs)])
     for name, amount in waiting.shape.needs:
         room[name] = room.get(name, 0) - taken * amount
@@ -170,7 +170,7 @@ def _waiting(state: State) -> list[tuple[TaskShape, int]]:
 
 
 def could_go(shape: TaskShape, view: SiteView) -> bool:
-    """Would a task of this shape fit a pilot of this site, and may it go there?"""
+    """Whether a task of this shape fits a pilot of this site and may run there."""
     site, wanted = view.site, shape.run.options.sites
     needs = dict(shape.needs)
     return (
@@ -192,20 +192,19 @@ def is_long_enough(shape: TaskShape, site: Site, lost_s: float) -> bool:
 
 
 def overhead_s(lost_s: float) -> float:
-    """So much of its time a pilot needs to start, and to go before the batch system ends it: as much as others there did, and a little
-    more."""
+    """Seconds of walltime that a pilot needs to start and to end before it is killed: what others lost there, plus a margin."""
     return 1.1 * lost_s + 1.0 if lost_s else START_S
 
 
 def cores_of_pilot(shape: TaskShape, site: Site, traits: BackendTraits) -> int:
-    """As far as it is known: whole machines count for nothing."""
+    """Number of cores of a pilot as far as known; 0 for whole machines."""
     if site.takes_whole_machines:
         return 0
     return (site.cores or math.ceil(size_for(shape).cores)) * nodes_of_pilot(shape.nodes, site, traits)
 
 
 def nodes_of_pilot(wanted: int, site: Site, traits: BackendTraits) -> int:
-    """As many as a task wants, where pilots can have several."""
+    """Nodes of a pilot: as many as the task wants, if the backend supports several."""
     return site.nodes if "nodes" in traits.ignores else max(wanted, site.nodes)
 
 
@@ -216,7 +215,7 @@ def size_for(shape: TaskShape) -> PilotSize:
 
 
 def _worth(shape: TaskShape, count: int) -> int:
-    """For so many of them at once it pays. Of tasks known to be short, several must follow each other on one core."""
+    """Number of tasks to run at once that is worthwhile. Several short tasks must follow each other on one core."""
     if not shape.samples:
         return count
     return min(count, max(1, math.ceil(count * shape.mean_us / 1e6 / WORTH_S)))

@@ -1,1 +1,1 @@
-"""The rules about tasks: states and queues, assignment, retries, copies, shares and deadlines."""
+"""Names the rules about tasks: states and queues, assignment, retries, speculative copies, shares and deadlines."""

@@ -29,7 +29,7 @@ ROW_BYTES = 512
 
 
 class AssignmentBuilder:
-    """Collects one Assign or Delegate message. ``known``: specs that were sent before; ``copies``: the message has second attempts."""
+    """Collects one Assign or Delegate message. ``known``: specs that were sent before; ``copies``: the tasks are speculative copies."""
 
     def __init__(self, known: dict[int, None], copies: bool) -> None:
         self.known = known
@@ -49,7 +49,7 @@ def assign(machine: Machine, proposal: AssignmentProposal) -> None:
 
 
 def duplicate(machine: Machine, proposal: CopyProposal) -> None:
-    """Start the second attempts of tasks that run elsewhere; each has as many cores as the first."""
+    """Start speculative copies of tasks that run elsewhere, each with as many cores as the first attempt."""
     cores: dict[int, float] = {}
     for task in proposal.tasks:
         if task.shape.cores_max and task.worker is not None:
@@ -70,7 +70,7 @@ def recall(machine: Machine, proposal: RecallProposal) -> None:
 
 
 def kill(machine: Machine, attempts: Iterable[tuple[Task, Worker, int]]) -> None:
-    """Stop these attempts at their workers. A worker that is not connected is told when it reconnects."""
+    """Stop these attempts at their workers. A disconnected worker is told when it reconnects."""
     kills: dict[int, list[tuple[int, int]]] = {}
     for task, worker, number in attempts:
         presence = machine.presence.get(worker.id)
@@ -81,7 +81,7 @@ def kill(machine: Machine, attempts: Iterable[tuple[Task, Worker, int]]) -> None
 
 
 def stop_beside(machine: Machine, worker: Worker) -> None:
-    """The worker leaves: stop multi-node tasks that occupy it, at the workers that started them."""
+    """Stop multi-node tasks that occupy a leaving worker, at the workers that started them."""
     kill(machine, ((task, task.worker, task.attempt) for task in multi_node.beside(worker) if task.worker is not None))
 
 

@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 HALF_LIFE_S = 3600.0
 UNIT = 10_000
-"""As in ``state.py``: cores are counted in ten-thousandths."""
+"""Units per core, as in ``state.py``."""
 UNKNOWN_S = 1.0
 """Assumed seconds of a task while none of its share has ended."""
 
 
 class ShareAccount:
-    """What a share used and occupies now."""
+    """Past usage and present cores of a share."""
 
     __slots__ = ("name", "occupied", "runs", "used", "weight")
 
@@ -30,9 +30,9 @@ class ShareAccount:
         self.name = name
         self.weight = 1.0
         self.used = 0.0
-        """Core-seconds; older ones count less."""
+        """Core-seconds used; older ones count less."""
         self.occupied = 0
-        """What its tasks occupy now, in units of 1/10000 core."""
+        """Cores that its tasks occupy now, in units of 1/10000."""
         self.runs = 0
 
 
@@ -57,7 +57,7 @@ def leave(state: State, run: Run, account: ShareAccount) -> None:
 
 
 def cores_of(needs: Needs) -> int:
-    """The cores in the needs of a task. They come first, see ``Request.amounts``."""
+    """Cores in the needs of a task. They come first (see ``Request.amounts``)."""
     return needs[0][1] if needs and needs[0][0] == CORES else 0
 
 
@@ -74,7 +74,7 @@ def freed(run: Run, needs: Needs) -> None:
 
 
 def settle(state: State, at: float) -> None:
-    """Charge each share for what it occupied since the last call."""
+    """Charge each share for the cores that it occupied since the last call."""
     elapsed, state.settled_at = at - state.settled_at, at
     waiting = {shape.run.account: None for shape in state.ready if not shape.run.paused} if len(state.shares) > 1 else {}
     for account in state.shares.values():
@@ -94,5 +94,5 @@ def typical_s(shapes: Iterable[TaskShape]) -> dict[ShareAccount, float]:
 
 
 def standing(account: ShareAccount, typical: float) -> float:
-    """Usage by weight, with what running tasks will use until their ends. The share with the least comes first."""
+    """Usage by weight, including what running tasks will still use. The share with the least comes first."""
     return (account.used + account.occupied / UNIT * typical) / account.weight

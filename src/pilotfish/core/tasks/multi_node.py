@@ -1,7 +1,7 @@
 """Keeps the workers of a task that runs on several nodes.
 
 The task occupies its needs at several workers of one pilot at the same time. The first worker starts the task, which finds the names of all
-hosts in a file. The other workers are not told; only their room is taken. When the attempt ends or a worker is lost, all are free again.
+hosts in a file. The other agents are not informed; only their room is taken. When the attempt ends or a worker is lost, all are free again.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pilotfish.model.states import JOINED, READY
 
 
 def is_lawful(proposal: AssignmentProposal, now: float) -> bool:
-    """One task, one worker of the same pilot for each of its nodes, and room at each. The caller checks that they are connected."""
+    """Whether there is one task, a worker of the same pilot for each node, and room at each. The caller checks connections."""
     task, workers = proposal.tasks[0], [proposal.worker, *proposal.beside]
     shape, pilot = task.shape, proposal.worker.pilot
     if len(proposal.tasks) > 1 or proposal.ahead or proposal.cores or task.state != READY or task.suspect or shape.run.paused:
@@ -32,7 +32,7 @@ def is_lawful(proposal: AssignmentProposal, now: float) -> bool:
 
 
 def within_reach(state: State, task: Task, site: str) -> bool:
-    """Whether a site can get the inputs. If no site that can has enough workers of one pilot, the task may run at any site."""
+    """Whether a site can get the inputs. If no such site has enough workers of one pilot, the task may run at any site."""
     if replicas.within_reach(state, task, site):
         return True
     sites = {worker.site: None for worker in state.workers.values()}

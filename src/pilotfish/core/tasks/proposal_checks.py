@@ -15,19 +15,19 @@ if TYPE_CHECKING:
 
 
 def can_take(machine: Machine, worker: Worker) -> bool:
-    """Whether a worker may be given tasks: it is connected, not draining and not in quarantine."""
+    """Whether a worker may get tasks: it is connected, not draining and not in quarantine."""
     presence = machine.presence.get(worker.id)
     return presence is not None and presence.link is not None and worker.state == JOINED and not worker.quarantined_until
 
 
 def may_retire(machine: Machine, proposal: RetireProposal) -> bool:
-    """The worker is here and not draining, and people are told a reason."""
+    """Whether the worker is present and not draining, and the proposal gives a reason for users."""
     worker = proposal.worker
     return machine.state.workers.get(worker.id) is worker and worker.state == JOINED and bool(proposal.reason)
 
 
 def may_assign(machine: Machine, proposal: AssignmentProposal) -> bool:
-    """Each task is ready and fits the worker, and those that start at once have room together."""
+    """Whether each task is ready and fits the worker, and those that start at once have room together."""
     worker = proposal.worker
     if not can_take(machine, worker) or not proposal.tasks:
         return False
@@ -58,7 +58,7 @@ def may_assign(machine: Machine, proposal: AssignmentProposal) -> bool:
 
 
 def may_copy(machine: Machine, proposal: CopyProposal) -> bool:
-    """Each task may have a speculative copy, and the copies have room together."""
+    """Whether each task may have a speculative copy, and the copies have room together."""
     worker = proposal.worker
     if not can_take(machine, worker) or worker.runs_suspect:
         return False
@@ -76,7 +76,7 @@ def may_copy(machine: Machine, proposal: CopyProposal) -> bool:
 
 
 def _may_have_copy(machine: Machine, worker: Worker, task: Task) -> bool:
-    """The task runs elsewhere, has no copy, and its run allows copies. A task that killed a worker gets none: it could kill two."""
+    """Whether the task runs elsewhere, has no copy, and its run allows copies. A task that killed a worker gets none: it could kill two."""
     run = task.shape.run
     if task.shape.nodes > 1:
         return False
@@ -86,7 +86,7 @@ def _may_have_copy(machine: Machine, worker: Worker, task: Task) -> bool:
 
 
 def may_delegate(machine: Machine, proposal: DelegationProposal) -> bool:
-    """The worker is the master of its site, and every task could be assigned to any worker there."""
+    """Whether the worker is the master of its site, and every task could be assigned to any worker there."""
     if machine.site_masters.of(proposal.worker) is None or not can_take(machine, proposal.worker) or not proposal.tasks:
         return False
     return all(task.state == READY and not task.suspect and not task.shape.run.paused and task.shape.nodes == 1 for task in proposal.tasks)

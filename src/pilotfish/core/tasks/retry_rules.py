@@ -33,7 +33,7 @@ KILLED_BUDGET = 5
 KILLED_CAUSES = ("killed", "slot-lost")
 OOM_BUDGET = 2
 SUSPECT_AFTER = 2
-"""Workers that must die with a task before it has to run alone. Only a death while it runs alone proves it guilty."""
+"""Number of workers that must die with a task before it has to run alone. Only a death while it runs alone proves it guilty."""
 DOUBTED_CAUSES = ("exit", "signal", "spawn", "missing-input")
 DOUBT_AFTER = 2
 WORTH_NOTING_S = 1.0
@@ -59,11 +59,11 @@ def judge(
                 failure, message=f"{failure.message} ({asked:.4g} MiB at first, twice as much after each try)"
             )
     elif failure.cause in ("crash", *KILLED_CAUSES):
-        # Somebody may have killed it from outside, but a task that is killed each time brings it on itself.
+        # It may have been killed from outside. But a task that is killed each time is probably the cause.
         charge, avoid = "crashes", failure.cause in KILLED_CAUSES
         final = troubles.crashes >= max(KILLED_BUDGET if avoid else CRASH_BUDGET, spec.retries)
     elif failure.cause == NO_DIRECTORY and worker.site not in task.shape.served:
-        # Its workers are alike: it is tried at another site, if there is one.
+        # Workers of one site are alike: try another site, if there is one.
         charge, final = "second_opinions", not _may_go_elsewhere(state, worker.site, task.shape)
     elif failure.cause == MISSING_INPUT and failure.blame == "site" and any(record.is_nowhere for record in needs(task)):
         charge, final = "failures", True
@@ -85,7 +85,7 @@ def judge_death(state: State, worker: Worker, task: Task, reason: str, died: boo
     failure = Failure("worker-lost", "worker", f"worker {worker.id} {reason}")
     final = troubles.losses + troubles.deaths >= state.spec_of(task).losses
     suspect = troubles.suspect
-    if died and task.shape.nodes == 1:  # of a task at several workers nobody can say which of them it fells: it runs alone on none
+    if died and task.shape.nodes == 1:  # A multi-node task is never suspect: it is unknown which worker it killed, and it cannot run alone.
         deaths = troubles.deaths + 1
         if suspect:
             final = True
@@ -98,15 +98,20 @@ def judge_death(state: State, worker: Worker, task: Task, reason: str, died: boo
 
 
 def _spared(fact: f.AttemptFailed) -> f.AttemptFailed:
-    """Reduce the charge when another attempt of the task goes on: a copy costs no retry and ends no task. Losses and deaths still count, so
-    that a task that kills workers is found as soon as without copies."""
+    """Reduce the charge when another attempt of the task continues: a copy costs no retry and ends no task.
+
+    Losses and deaths still count, so that a task that kills workers is found as soon as without copies.
+    """
     charge = fact.charge if fact.charge in ("losses", "deaths") and not fact.final else ""
     return msgspec.structs.replace(fact, charge=charge, final=False, memory=0, suspect=False, output=b"")
 
 
 def time_to_ask_for(worker: Worker, pilot_s: float, ran_s: float) -> float:
-    """Seconds that another worker must have for a task that was cut off: more than a whole pilot like this one, if the task had nearly all
-    of its walltime; otherwise what it ran, rounded so that many such tasks have few shapes."""
+    """Seconds of walltime to ask for after a cut-off, or 0.
+
+    More than a whole pilot like this one, if the task had nearly all of its walltime. Otherwise what it ran, rounded so that many such
+    tasks have few shapes.
+    """
     if worker.ends_at is None or ran_s < WORTH_NOTING_S:
         return 0.0
     life_s = worker.ends_at - worker.joined_at

@@ -9,7 +9,7 @@ from pilotfish.model.task import CORES
 MARGIN = 1.1
 """Factor on the estimated remaining work."""
 HOPELESS = 2.0
-"""A run that needs this many times the whole pool is not helped: others would wait in vain."""
+"""A run that needs this many times the whole pool is not preferred: other runs would wait in vain."""
 
 
 def pool_cores(state: State) -> int:
@@ -18,9 +18,9 @@ def pool_cores(state: State) -> int:
 
 
 def needed(run: Run, now: float, pool: int) -> int:
-    """What the run must occupy from now on to meet its deadline, in units of 1/10000 core; 0 if it is not in danger, or too late.
+    """Cores that the run must occupy from now on to meet its deadline, in units of 1/10000; 0 if it is not in danger, or too late.
 
-    While nothing is known of its tasks, one should run. Later none has to, while one at a time would be more than enough.
+    While its task times are unknown, one task should run. Later 0 is enough if one task at a time would be more than enough.
     """
     deadline = run.options.deadline
     if deadline <= now or not run.unfinished:
@@ -28,7 +28,7 @@ def needed(run: Run, now: float, pool: int) -> int:
     seconds, cores = _typical_task(run)
     if not seconds:
         return cores
-    left_s = deadline - now - seconds  # the last ones begin so long before
+    left_s = deadline - now - seconds  # the last tasks must start this long before
     if left_s <= 0:
         return 0
     wanted = MARGIN * run.unfinished * cores * seconds / left_s

@@ -1,8 +1,8 @@
 """Keeps two attempts of one task and the first result of them.
 
 The task keeps its worker and attempt number; the copy is a ``SpeculativeCopy`` in ``State.twins``, with its own number. When one of the two
-ends without a result, the other is the task's only attempt. The record stays until the task is queued again or ends, so that there is one
-copy for each time in the queue, and no attempt number is used twice.
+ends without a result, the other is the task's only attempt. The record stays until the task is queued again or ends. So there is one copy
+for each time in the queue, and no attempt number is used twice.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def won(state: State, worker: Worker, task: Task, at: float) -> None:
 
 
 def goes_on(state: State, worker: Worker, task: Task, at: float) -> bool:
-    """End the attempt at this worker, which has no result. Returns whether another attempt goes on."""
+    """End the attempt at this worker, which has no result. Returns whether another attempt continues."""
     if is_doubled(state, task):
         _give_up(state, worker, task, at)
         return True

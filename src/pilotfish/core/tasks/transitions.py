@@ -68,7 +68,7 @@ def release(worker: Worker, task: Task) -> None:
     if ahead:
         first = next(iter(ahead))
         if ahead[first] is needs:
-            # The usual case, like after like: the room goes from hand to hand without being counted.
+            # The usual case, equal needs: the room passes from one task to the next without counting.
             del ahead[first]
             worker.active[first] = needs
             return

@@ -1,1 +1,1 @@
-"""The rules about workers: messages of agents, leases and site masters."""
+"""Names the rules about workers: messages of agents, leases and site masters."""

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _OF_A_WORKER = m.Hello, m.Gone
 """Messages that name their worker."""
 MOST_FULL_DISKS = 10
-"""Attempts from which a task is charged when the disk of its worker is full. Otherwise it could go from worker to worker for ever."""
+"""Attempts from which a full disk is charged to the task. Otherwise it could move from worker to worker for ever."""
 
 
 def hear(machine: Machine, spoke: i.AgentMessage) -> None:
@@ -38,7 +38,7 @@ def hear(machine: Machine, spoke: i.AgentMessage) -> None:
     if isinstance(message, _OF_A_WORKER):
         known = machine.state.workers.get(message.worker)
         if known is not None and spoke.pilot and known.pilot != spoke.pilot:
-            # A pilot's key speaks for that pilot's workers only.
+            # The key of a pilot is valid for workers of that pilot only.
             machine.effects.append(e.HangUp(link))
         elif isinstance(message, m.Hello):
             _hello(machine, link, message)
@@ -47,7 +47,7 @@ def hear(machine: Machine, spoke: i.AgentMessage) -> None:
         return
     worker = machine.state.workers.get(machine.agent_links.get(link, ""))
     if worker is None:
-        # It was removed while this was under way; Retire and HangUp are on their way to it.
+        # The worker was removed while this message was in transfer. Retire and HangUp were already sent.
         for payload in payloads:
             machine.release_payload(payload)
         return
@@ -95,7 +95,7 @@ def _hello(machine: Machine, link: int, hello: m.Hello) -> None:
         return
     old = machine.presence.get(hello.worker)
     if old is not None and link < old.newest_link:
-        # It was stuck on the way while the agent gave up on that link and called again: what it says it holds is long out of date.
+        # A delayed Hello of an older link: the agent has reconnected since, and this list of its tasks is outdated.
         machine.effects.append(e.HangUp(link))
         return
     worker = state.workers.get(hello.worker)
@@ -143,7 +143,7 @@ def _reconcile(machine: Machine, link: int, worker: Worker, holding: list[tuple[
         machine.record(f.TasksReturned(worker.id, unseen, "the assignment never reached the worker"))
     for lost in missing:
         if worker.has(lost):
-            # It said that this one runs, and now it does not know it: the agent died and was started again under its old name.
+            # The agent reported this task as running and does not know it now: it died and was restarted under its old name.
             machine.fail_attempt(judge_death(state, worker, lost, "was started anew", died=True))
     started: list[tuple[int, int]] = []
     unwanted: list[tuple[int, int]] = []
@@ -232,7 +232,7 @@ def _failed(machine: Machine, worker: Worker, item: m.ResultItem, payload: Paylo
         return
     assert item.failure is not None
     if item.failure.cause == DISK and item.failure.blame == "worker" and task.attempt < MOST_FULL_DISKS:
-        # Nobody's failure: the task goes elsewhere, and no other comes.
+        # Not the task's failure: it runs elsewhere, and this worker gets no other.
         machine.release_payload(payload)
         machine.record(f.TasksReturned(worker.id, [item.task], item.failure.message))
         leases.drain(machine, worker, item.failure.message)
@@ -253,7 +253,7 @@ def _failed(machine: Machine, worker: Worker, item: m.ResultItem, payload: Paylo
 
 
 def _with_a_node_less(machine: Machine, task: Task, failure: Failure) -> Failure:
-    """Blame the worker when a multi-node task fails because one of its nodes died: the task may notice that before the master does."""
+    """Blame the worker when a multi-node task fails because one of its nodes died. The task may notice that before the master does."""
     others = (other for other in machine.state.gangs.get(task, ()) if not other.poll_s)
     lost = next((other for other in others if machine.presence[other.id].link is None), None)
     if lost is None or failure.blame != "task":
@@ -262,7 +262,7 @@ def _with_a_node_less(machine: Machine, task: Task, failure: Failure) -> Failure
 
 
 def _holds(machine: Machine, worker: Worker, message: m.CacheReport) -> None:
-    """Journal only contents that a run needs: a cache may be full of others. The rest is remembered for later runs."""
+    """Journal only contents that a run needs, because a cache may be full of others. Remember the rest for later runs."""
     if message.all:
         machine.caches.has_only(worker.id, message.gained)
     else:
@@ -284,7 +284,7 @@ def _holds(machine: Machine, worker: Worker, message: m.CacheReport) -> None:
 
 
 def find_again(machine: Machine, digests: Iterable[str]) -> None:
-    """Record workers that already hold contents that a run needs now."""
+    """Record which workers already hold contents that a run needs now."""
     found: dict[str, dict[str, None]] = {}
     for digest in digests:
         for worker in machine.caches.holders(digest):

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from pilotfish.core.machine import Machine
 
 RETURN_S = 15.0
-"""Minimum seconds that workers get to reconnect after a restart of the master. Agents call again every 5 s at the latest."""
+"""Minimum seconds that workers get to reconnect after a restart of the master. Agents retry every 5 s or more often."""
 
 
 def lease_s(machine: Machine, worker: Worker) -> float:
-    """Seconds of silence after which a worker counts as lost; more for a worker that only polls."""
+    """Seconds of silence after which a worker counts as lost; longer for a worker that only polls."""
     return max(machine.settings.lease_s, 3 * worker.poll_s)
 
 
@@ -33,7 +33,7 @@ def time_to_return_s(machine: Machine, worker: Worker) -> float:
 
 
 def extend_all(machine: Machine) -> None:
-    """The master itself did not run for a while: every worker gets time to reconnect, as after a start."""
+    """Give every worker time to reconnect after the master itself was suspended, as after a start."""
     for name, presence in machine.presence.items():
         presence.lease_at = max(presence.lease_at, machine.now + time_to_return_s(machine, machine.state.workers[name]))
 
@@ -72,17 +72,18 @@ def lose_worker(machine: Machine, worker: Worker, reason: str, *, died: bool) ->
         (started if place < places or task.attempt > 1 or task.state == RUNNING else untouched).append(task)
     if untouched:
         machine.record(f.TasksReturned(worker.id, [task.id for task in untouched], f"worker {worker.id} {reason}"))
-    for task in reversed(started):  # the first of them is then the first in the queue again
-        # The end of one task may have cancelled the others, when their run reached its maximum of failures.
+    for task in reversed(started):  # reversed, so that the first one is first in the queue again
+        # The failure of one task may have cancelled the others, when their run reached its maximum of failures.
         if worker.has(task):
             machine.fail_attempt(judge_death(machine.state, worker, task, reason, died))
     end_worker(machine, worker, lost=True, reason=reason)
 
 
 def leave(machine: Machine, worker: Worker, reason: str, cut_off: Sequence[tuple[int, int, float]] = ()) -> None:
-    """End a worker in order: the tasks that it still holds are charged to nobody.
+    """End a worker in order. The tasks that it still holds are requeued without charge.
 
-    ``cut_off``: attempts that were stopped because the walltime ended, with the seconds that each ran."""
+    ``cut_off``: attempts that were stopped because the walltime ended, with the seconds that each ran.
+    """
     held = [task.id for task in worker.tasks]
     if held:
         assignment.stop_beside(machine, worker)
@@ -96,7 +97,7 @@ def leave(machine: Machine, worker: Worker, reason: str, cut_off: Sequence[tuple
 
 
 def end_worker(machine: Machine, worker: Worker, *, lost: bool, reason: str) -> None:
-    """Remove a worker that holds no task, and tell its agent if it is connected."""
+    """Remove a worker that holds no tasks, and retire its agent if it is connected."""
     machine.record(f.WorkerEnded(worker.id, lost, reason))
     machine.caches.gone(worker.id)
     site_masters.gone(machine, worker)
@@ -118,8 +119,9 @@ def drain(machine: Machine, worker: Worker, reason: str) -> None:
 
 
 def ask_to_drain(machine: Machine, worker: Worker) -> None:
-    """Tell the agent to drain, but not while a multi-node task occupies its room: the agent does not know of it and would leave.
-    The next heartbeat asks again."""
+    """Ask the agent to drain, but not while a multi-node task of another worker occupies its room: the agent does not know of that task and
+    would leave. The next heartbeat asks again.
+    """
     presence = machine.presence.get(worker.id)
     if presence is not None and presence.link is not None and not multi_node.is_beside(worker):
         machine.send(presence.link, m.Drain(worker.reason))

@@ -30,8 +30,10 @@ MOST_CONTACTS = 20
 
 @dataclass(slots=True)
 class SiteMasterTerm:
-    """The master of a site and its term. ``subjects``: the workers that it serves, itself included if it does. ``anew``: its next message
-    names all of them."""
+    """The master of a site and its term.
+
+    ``subjects``: the workers that it serves, maybe itself. ``anew``: its next message names all of them.
+    """
 
     worker: str
     term: int
@@ -46,13 +48,15 @@ class SiteMasters:
         self.by_site: dict[str, SiteMasterTerm] = {}
 
     def of(self, worker: Worker) -> SiteMasterTerm | None:
-        """The term of this worker, if it is the master of its site."""
+        """The term of this worker if it is the master of its site, else None."""
         reign = self.by_site.get(worker.site)
         return reign if reign is not None and reign.worker == worker.id else None
 
     def divide(self, workers: list[Worker]) -> tuple[list[tuple[Worker, list[Worker]]], list[Worker]]:
-        """Site masters that can take tasks, each with the workers that it serves; and the workers that no site master serves. While a site
-        master cannot take tasks, its workers are assigned tasks directly: otherwise they would get none."""
+        """Divide workers into able site masters, each with the workers that it serves, and workers that no able site master serves.
+
+        The latter are assigned tasks directly. Otherwise they would get none.
+        """
         if not self.by_site:
             return [], workers
         able = {worker.id: worker for worker in workers}
@@ -73,7 +77,7 @@ def matches_by_itself(machine: Machine, site: str) -> bool:
 
 
 def speaker(machine: Machine, worker: Worker) -> tuple[int, Any]:
-    """Term and address of the master of this worker's site; the first worker is appointed. (0, None) if the site has none."""
+    """Term and address of the master of this worker's site. Appoints this worker if there is none; (0, None) if the site needs none."""
     if not matches_by_itself(machine, worker.site):
         return 0, None
     reign = machine.site_masters.by_site.get(worker.site)
@@ -85,7 +89,7 @@ def speaker(machine: Machine, worker: Worker) -> tuple[int, Any]:
 
 
 def introduce(machine: Machine, worker: Worker) -> None:
-    """Tell a worker the latest workers of its site: they probably stay longest."""
+    """Tell a worker the addresses of the latest workers of its site, which will probably stay longest."""
     presence = machine.presence[worker.id]
     if presence.peer is None:
         if worker.lent:
@@ -100,22 +104,20 @@ def introduce(machine: Machine, worker: Worker) -> None:
 
 
 def introduced(machine: Machine, worker: Worker, term: int) -> None:
-    """A site master reports on every connection that it is one, and then names all workers that it serves: reports on the last connection
-    may be lost."""
+    """Handle the claim of a site master. Its next report names all workers that it serves, because earlier reports may be lost."""
     if reigns(machine, worker, term):
         machine.site_masters.by_site[worker.site].anew = True
 
 
 def connected(machine: Machine, worker: Worker) -> None:
-    """Tell a worker on every connection if its site master serves it. Otherwise it would not report free room to its site master and
-    would get no work."""
+    """Tell a worker on every connection if its site master serves it. Otherwise it would not report free room there."""
     reign = machine.site_masters.by_site.get(worker.site)
     if reign is not None and worker.id in reign.subjects:
         _hush(machine, worker.id, True)
 
 
 def reigns(machine: Machine, worker: Worker, term: int) -> bool:
-    """Accept a claim to be site master if it is better: a later term, or the lower id, as among the agents. Returns whether it was."""
+    """Accept a claim to be site master if it has a later term, or a lower id in the same term. Returns whether it was accepted."""
     by_site = machine.site_masters.by_site
     known = by_site.get(worker.site)
     if not term:
@@ -143,7 +145,7 @@ def _claim(machine: Machine, name: str, term: int) -> tuple[int, int]:
 
 
 def depose(machine: Machine, reign: SiteMasterTerm) -> None:
-    """End a term: requeue tasks that were delegated and not assigned; its workers send heartbeats again."""
+    """End a term: requeue delegated tasks that no worker got, and turn on the heartbeats of its workers."""
     worker = machine.state.workers.get(reign.worker)
     if worker is not None:
         _take_back(machine, worker)
@@ -171,7 +173,7 @@ def vouch(machine: Machine, worker: Worker, message: m.DelegatedWorkers) -> None
     if not (reigns(machine, worker, message.term) if message.term else known):
         return
     if not known:
-        introduce(machine, worker)  # it will say again all that we did not listen to
+        introduce(machine, worker)  # it will repeat the reports that were ignored
     reign = machine.site_masters.by_site[worker.site]
     workers = machine.state.workers
     for name in message.joined:
@@ -208,7 +210,7 @@ def claims(machine: Machine, lender: Worker, message: m.ClaimedTasks) -> None:
         for number, attempt in items:
             task = machine.state.find_task(number)
             if task is not None and task.worker is worker and task.attempt == attempt and task not in worker.lent:
-                continue  # it has said so itself
+                continue  # the worker has reported it already
             (wanted if is_lent(machine, lender, number, attempt) else unwanted).append((number, attempt))
         if wanted:
             machine.record(f.TasksClaimed(worker.id, [number for number, _ in wanted]))
@@ -243,7 +245,7 @@ def find_current(machine: Machine, worker: Worker, number: int, attempt: int) ->
 
 
 def _own_claim(machine: Machine, worker: Worker, number: int, attempt: int) -> Task | None:
-    """A worker reports an attempt that is delegated to its site master: the site master's report was lost or is late."""
+    """Accept an attempt that is delegated to the worker's site master. The site master's report was lost or is late."""
     task = machine.state.find_task(number)
     if task is None or task.attempt != attempt or task.worker is None or task not in task.worker.lent or task.worker.site != worker.site:
         return None

@@ -51,7 +51,7 @@ class InterruptibleWait:
 
     def __enter__(self) -> InterruptibleWait:
         if threading.current_thread() is threading.main_thread():
-            # What is ignored (nohup, or a shell's background) stays so.
+            # Ignored signals (nohup, a background job of a shell) stay ignored.
             for number in SIGNALS:
                 if signal.getsignal(number) not in (signal.SIG_IGN, None):
                     self._before[number] = signal.signal(number, self._note)

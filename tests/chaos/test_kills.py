@@ -53,9 +53,7 @@ VICTIMS = ("master", "supervisor", "agent", "keeper", "slot", "task")
 
 
 def each_kill() -> Iterator[Any]:
-    """Yield all kills. ``make test`` kills each process while tasks run, and master and agent at every stage; ``make campaign`` does the
-    rest.
-    """
+    """Yield all kills. ``make test``: each process while tasks run, master and agent at every stage; ``make campaign``: the rest."""
     for victim, stage in itertools.product(VICTIMS, SECONDS):
         is_sampled = stage == "running" or victim in ("master", "agent")
         yield pytest.param(victim, stage, id=f"{victim}-{stage}", marks=[] if is_sampled else [pytest.mark.campaign])

@@ -97,9 +97,7 @@ class ThreeSites:
     # --- faults -------------------------------------------------------------------------------------------------------------------------
 
     def strike(self, kind: str, worker: str) -> None:
-        """Harm a worker. ``agent``: kill the agent; its supervisor reports it. ``power``: kill all its processes. ``leave``: ask it to
-        leave.
-        """
+        """Harm a worker. ``agent``: kill the agent; its supervisor reports it. ``power``: kill all processes. ``leave``: let it leave."""
         supervisor = int(worker.rpartition(".")[2])
         victims = {"agent": children(supervisor)[:1], "leave": [supervisor], "power": [supervisor, *below(supervisor)]}[kind]
         for pid in victims:

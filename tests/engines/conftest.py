@@ -46,7 +46,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def group_of(item: pytest.Item) -> str:
-    """Return the group of a test; empty without an engine. Some tests take the name of a fixture as a parameter and request it themselves."""
+    """Return the group of a test; empty without an engine. Some tests take a fixture's name as a parameter and request it themselves."""
     parameters = getattr(getattr(item, "callspec", None), "params", {}).values()
     named = [*getattr(item, "fixturenames", ()), *(one for one in parameters if isinstance(one, str))]
     group = next((group for fixture, group in GROUPS.items() if fixture in named), "")

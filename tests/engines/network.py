@@ -104,9 +104,7 @@ def laptop_behind_a_router() -> Iterator[Laptop]:
 
 
 def _connect(laptop: Laptop, net: str) -> None:
-    """Connect laptop and router. The lower part of ``net`` is the laptop's network, to which this machine has no route; the upper part
-    links router and machine.
-    """
+    """Connect laptop and router (lower part of ``net``, no route from this machine), and router and machine (upper part)."""
     for name in (laptop.name, laptop.router):
         _ip("netns", "add", name)
         _ip("-n", name, "link", "set", "lo", "up")

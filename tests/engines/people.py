@@ -77,9 +77,7 @@ def dismiss_those_of_the_dead() -> None:
 
 @contextmanager
 def _one_at_a_time() -> Iterator[None]:
-    """Hold a lock, because useradd fails while the user database is being written. The lock is on a directory, so that no lock file is
-    left.
-    """
+    """Hold a lock, because useradd fails while another process writes the user list. It locks a directory and so leaves no file."""
     lock = os.open("/etc", os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)

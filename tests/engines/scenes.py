@@ -43,7 +43,7 @@ def let_the_queue_die_and_come_back(campus: Campus, site: str, engine: Engine) -
 
 
 def let_time_run_out(campus: Campus, site: str, life_s: float) -> None:
-    """Agents of two pilots with two cores leave after ``life_s`` seconds and are replaced. Only a task that cannot end in time runs twice."""
+    """Agents of two pilots with two cores leave after ``life_s`` seconds and are replaced. Only tasks cut off by that run twice."""
     flag = campus.person.home / f"cut off at {site}"
     with campus.run(f"{site}:2") as run:
         warned = run.executable(["sh", "-c", "trap 'echo warned; exit 0' USR1; sleep 300 & wait"], warn_signal="USR1", retries=0)

@@ -50,9 +50,7 @@ class Slurm(Engine):
         return super().environment | {"SLURM_CONF": str(self.place / "slurm.conf")}
 
     def kill_daemon(self, abruptly: bool = False) -> None:
-        """Kill the controller. Slurm saves its state every five seconds and before it ends; with ``abruptly`` the latest jobs are
-        forgotten.
-        """
+        """Kill the controller. It saves its state every five seconds and before it ends; ``abruptly`` makes it forget the latest jobs."""
         self._kill("slurmctld", gently=not abruptly)
 
     def restart_daemon(self) -> None:

@@ -16,7 +16,7 @@ LEARNING = ("heuristic", "swift")
 """Factories that run a second time, after they have learned. The hybrid one learns as the heuristic one does."""
 BAD = ("mire", "wall")
 MOST_TRIES = 3
-"""Maximum failed pilots until the site is held."""
+"""Maximum submissions to a site where all pilots fail; after that a user must fix it."""
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ def peers(pilotfish_home: Path, tmp_path: Path) -> Iterator[PeerPool]:
 
 
 def slow_step(place: Path) -> Callable[..., int]:
-    """Return a step that takes as long as its worker's file says. It reads the file repeatedly, because a worker may slow down in between."""
+    """Return a step that takes as long as its worker's file says. It rereads the file, because a worker may slow down meanwhile."""
     directory, unit_s = str(place), UNIT_S
 
     def step(piece: Any, state: Any = None) -> int:

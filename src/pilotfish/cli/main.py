@@ -27,9 +27,7 @@ COMPLETING = "_PILOTFISH_COMPLETE"
 
 
 class LazyGroup(click.Group):
-    """A group that imports commands when they are called. The overview also imports plug-in commands, because only they know their section
-    and help.
-    """
+    """Imports commands when they are called. The overview also imports plug-in commands, because only they know section and help."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(plugins.names("commands"))

@@ -256,9 +256,7 @@ def follow(
 
 
 def exit_status_of(outcome: RunOutcome) -> int:
-    """Return 0 after detaching, because the run continues. A run that cannot start is an error, so that scripts do not take it for a
-    success.
-    """
+    """Return the exit status: 0 after detaching, because the run continues; not 0 if the run cannot start, so that scripts notice."""
     if outcome.left:
         return NOT_STARTED if outcome.left == "hopeless" else 0
     return SOME_FAILED if outcome.bad or outcome.state in (INCOMPLETE, CANCELLED) else 0

@@ -153,9 +153,7 @@ class TestPilot:
         return CheckResult(CHECK, GOOD, text)
 
     def _other_python(self, info: dict[str, Any]) -> str:
-        """Report another Python than the configured one. It is only a remark: the configured path may be a script that starts another
-        Python.
-        """
+        """Report another Python than configured. It is only a remark: the configured path may be a script that starts another one."""
         wanted, used = self.site.python, str(info.get("executable", ""))
         if not wanted.startswith("/") or not used or os.path.normpath(wanted) == os.path.normpath(used):
             return ""
@@ -236,7 +234,7 @@ def cure_for_other_variables(master: PoolSession, name: str, site: Site, complai
     theirs = _variables_of(master)
     ours = without_secrets(os.environ)
     names = [] if theirs is None else [one for one in sorted(ours.keys() | theirs.keys()) if ours.get(one) != theirs.get(one)]
-    # ssh passes on only these variables to another machine.
+    # For a remote site only the variables that ssh itself reads matter.
     beginnings = FOR_SSH if site.via or site.hosts else plugins.traits(site.backend).variables
     found = [one for one in names if one.startswith(beginnings) and one not in site.environment]
     if not found and "PATH" in names and not site.via and MISSING.search(complaint):

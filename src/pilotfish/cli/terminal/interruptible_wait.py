@@ -14,9 +14,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class InterruptibleWait:
-    """A wait that the first Ctrl-C or termination signal ends in order, so that the caller can clean up. A second one raises
-    KeyboardInterrupt.
-    """
+    """Records the first Ctrl-C or termination signal, so that the caller can clean up. A second one raises KeyboardInterrupt."""
 
     def __init__(self, *, quiet: bool) -> None:
         self._screen = Screen.of(sys.stderr)

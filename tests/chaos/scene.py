@@ -1,7 +1,7 @@
-"""A pool with real processes, a client in a process of its own, and a log of side effects that cannot lie.
+"""Runs a pool with real processes, a client in its own process, and a log of side effects.
 
-Every task appends one line ``task attempt pid`` to a file when it starts and one when it ends. The test kills or stops something, waits
-for the run to end, and compares what the master says, what the log says, and what is left in the process table.
+Every task appends one line ``task attempt pid`` to a file when it starts and one when it ends. The test kills or stops a process, waits for
+the end of the run, and compares the master's answers, the log and the process table.
 """
 
 from __future__ import annotations
@@ -69,14 +69,14 @@ class Scene:
     log: Path
     uid: str = "chaos"
 
-    # --- who is who -----------------------------------------------------------------------------------------------------------------
+    # --- processes ---------------------------------------------------------------------------------------------------------------------
 
     def master(self) -> int:
         lock = max(self.pool.directory.glob("lock-*"))
         return int(json.loads(lock.read_text())["pid"])
 
     def supervisor(self) -> int:
-        """The youngest pilot's process; 0 while there is none."""
+        """The process of the youngest pilot; 0 without one."""
         return max((pid for pid, _ in processes_of(self.pool.directory / "pilots")), default=0)
 
     def agent(self) -> int:
@@ -90,7 +90,7 @@ class Scene:
         return [pid for keeper in children(self.agent()) for pid in children(keeper) if is_alive(pid)]
 
     def slot(self) -> int:
-        """A slot, one with a task if there is one."""
+        """A slot, preferably one with a task."""
         slots = self.slots()
         return next((pid for pid in slots if children(pid)), slots[0] if slots else 0)
 
@@ -109,14 +109,14 @@ class Scene:
         return found
 
     def hit(self, who: str, number: int) -> int:
-        """Send a signal to somebody who is there for certain."""
+        """Send a signal to a process that certainly exists."""
         while True:
             pid = self.pid_of(who)
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
                 return pid
 
-    # --- the work ---------------------------------------------------------------------------------------------------------------------
+    # --- tasks ------------------------------------------------------------------------------------------------------------------------
 
     def start_client(self, count: int, seconds: float) -> subprocess.Popen[str]:
         arguments = [str(self.pool.directory), self.uid, str(self.log), str(count), str(seconds)]
@@ -138,17 +138,17 @@ class Scene:
         return self.log.read_text().splitlines() if self.log.exists() else []
 
     def wait_for_end(self, count: int | None = None) -> dict[str, object]:
-        """Until the run is over; at most so many tasks, if the client died before it had sent them all."""
+        """Wait for the end of the run; it may have fewer than ``count`` tasks if the client died before it sent them all."""
         wait_until(lambda: self.row().get("state") == "done", f"the run to end: {self.row()}")
         row = self.row()
         if count is not None:
             assert row["tasks"] == count
         return row
 
-    # --- the verdict ------------------------------------------------------------------------------------------------------------------
+    # --- checks -----------------------------------------------------------------------------------------------------------------------
 
     def assert_each_task_ended_once(self, row: dict[str, object], reruns: int) -> None:
-        """All done; no attempt ran twice; every task's last attempt ran to its end; no more second runs than faults can explain."""
+        """Check that all tasks are done, no attempt ran twice, every last attempt completed, and faults explain all reruns."""
         counts = row["counts"]
         assert isinstance(counts, dict) and counts["done"] == row["tasks"], row
         starts = Counter(tuple(line.split()[1:3]) for line in self.lines() if line.startswith("start"))
@@ -158,7 +158,7 @@ class Scene:
         assert len(starts) - len(ended) <= reruns, f"{len(starts)} attempts for {len(ended)} tasks"
 
     def stop(self) -> None:
-        """End the pool and prove that nothing is left of it."""
+        """Stop the pool and check that nothing is left of it."""
         self.pool.revive()
         client = MasterClient.connect(self.pool.directory)
         client.ask("stop", now=True)

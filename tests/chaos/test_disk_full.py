@@ -1,4 +1,4 @@
-"""The disk of the journal runs full and is emptied again: nothing is lost and the master never goes."""
+"""Tests a full disk below the journal: nothing is lost, and the master stays up until there is space again."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def fill(path: Path) -> None:
-    """Leave nothing, not even the last block."""
+    """Fill the disk to the last block."""
     with path.open("wb", buffering=0) as file:
         for size in (MiB, 4096):
             try:

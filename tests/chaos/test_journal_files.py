@@ -1,4 +1,4 @@
-"""Somebody deletes the journal of a master that runs: it writes what it knows anew, and after a kill everything is still there."""
+"""Tests a journal that is deleted under a running master: it writes its state again, and a later kill loses nothing."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_what_is_known_survives_harm_to_the_journal(pool: PoolHandle, tmp_path: 
         assert [run.submit(pow, 2, number).result(PATIENCE_S) for number in range(20)] == [2**number for number in range(20)]
         harm(journal)
         if harm is overwrite_the_middle:
-            # Nobody looks inside a file that is being written: the damage is met at the next start, read past, and mended then.
+            # A file that is being written is not read, so the damage is found, skipped and repaired at the next start.
             os.kill(scene.master(), signal.SIGKILL)
             assert run.submit(pow, 3, 3).result(PATIENCE_S) == 27
             assert "damaged" in [warning["code"] for warning in run._session.client.ask("status").data["warnings"]]

@@ -1,4 +1,4 @@
-"""kill -9 and SIGSTOP of everybody, at every stage: all tasks end once, and nothing is left behind."""
+"""Tests SIGKILL and SIGSTOP of every process at every stage: all tasks end once, and nothing is left."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def scene(pilotfish_home: Path, tmp_path: Path) -> Iterator[Scene]:
 
 
 def reach(scene: Scene, stage: str) -> None:
-    """Wait until the work is at the stage. ``flight``: tasks so short that results are always on their way."""
+    """Wait until the run is at the stage. ``flight``: tasks so short that some results are always in transit."""
     if stage == "submitting":
         wait_until(lambda: bool(scene.row().get("tasks")), "the first tasks to be taken")
     elif stage in ("running", "flight"):
@@ -44,16 +44,16 @@ def reach(scene: Scene, stage: str) -> None:
 
 SECONDS = {"submitting": 0.02, "running": 0.2, "flight": 0.0}
 COUNTS = {"submitting": TASKS, "running": TASKS, "flight": 4 * TASKS}
-"""Of short ones so many that some are left to aim at, even if a busy machine is slow to aim."""
+"""Number of tasks. There are more short ones, so that some are left even if a busy machine is slow to send the signal."""
 HELD = {"submitting": 8, "running": 4, "flight": 24}
-"""What a worker of two slots may hold, and loses with its life: what runs, what was sent ahead, results that are not yet written down."""
+"""Maximum tasks that a worker of two slots holds and loses when it dies: running, prefetched, and results not yet written."""
 
 
 VICTIMS = ("master", "supervisor", "agent", "keeper", "slot", "task")
 
 
 def each_kill() -> Iterator[Any]:
-    """``make test`` kills everybody while tasks run, and the master and the agent at every stage; ``make campaign`` does the rest."""
+    """Yield all kills. ``make test``: each process while tasks run, master and agent at every stage; ``make campaign``: the rest."""
     for victim, stage in itertools.product(VICTIMS, SECONDS):
         is_sampled = stage == "running" or victim in ("master", "agent")
         yield pytest.param(victim, stage, id=f"{victim}-{stage}", marks=[] if is_sampled else [pytest.mark.campaign])
@@ -94,13 +94,13 @@ def test_kill_of_somebody_idle(scene: Scene, victim: str) -> None:
 
 @pytest.mark.parametrize("victim", ["agent", "slot", "task"])
 def test_stop_of_somebody_who_never_wakes(scene: Scene, victim: str) -> None:
-    """A task that is stopped is like one that hangs: its time limit would end it; here it is woken at last."""
+    """A stopped task is like one that hangs: its time limit would end it; here it is continued at last."""
     with scene.start_client(TASKS, 0.1) as client:
         reach(scene, "running")
         stopped = scene.hit(victim, STOP)
         if victim == "task":
             wait_until(lambda: scene.started() > TASKS // 2, "the others to go on")
-            with suppress(ProcessLookupError):  # it had ended when it was to be stopped
+            with suppress(ProcessLookupError):  # it ended before it could be stopped
                 os.kill(stopped, CONTINUE)
         row = scene.wait_for_end(TASKS)
         assert client.wait() == 0
@@ -124,7 +124,7 @@ def test_stop_of_the_master_costs_time_and_nothing_else(scene: Scene) -> None:
 
 
 def _wait(seconds: float) -> None:
-    """Let real time pass: what is tested is that a sleeping master does not hold its sleep against others."""
+    """Let real time pass, to check that a suspended master does not blame others for its own silence."""
     import select
 
     select.select([], [], [], seconds)
@@ -136,7 +136,7 @@ def test_stop_of_the_client_costs_nothing(scene: Scene) -> None:
         wait_until(lambda: scene.row().get("tasks") == TASKS, "all tasks to be taken")
         os.kill(client.pid, STOP)
         scene_started = scene.started()
-        # All may have begun already, if this machine was slow to stop the client.
+        # All tasks may have started already if this machine was slow to stop the client.
         wait_until(lambda: scene.started() > scene_started or scene_started == TASKS, "work to go on without the client")
         os.kill(client.pid, CONTINUE)
         row = scene.wait_for_end(TASKS)
@@ -155,19 +155,19 @@ def _work_without_a_master(scene: Scene, seconds: float) -> None:
 
 
 def test_a_master_that_is_down_beyond_the_lease_loses_no_running_work(scene: Scene) -> None:
-    """Tasks longer than the lease run on while there is no master, and their results count."""
+    """Tasks longer than the lease continue without a master, and their results count."""
     _work_without_a_master(scene, SETTINGS["lease_s"] + 2.0)
 
 
 @pytest.mark.campaign
 def test_a_master_that_is_down_for_a_minute_loses_no_running_work(pilotfish_home: Path, tmp_path: Path) -> None:
-    """With the settings that everybody has."""
+    """Same as above, with the default settings."""
     with a_scene(pilotfish_home, tmp_path / "effects.log", {"workers": 2}) as scene:
         _work_without_a_master(scene, 61.0)
 
 
 def test_again_and_again(scene: Scene) -> None:
-    """A storm of kills over one run."""
+    """Many kills during one run."""
     kills = 0
     with scene.start_client(150, 0.05) as client:
         reach(scene, "running")

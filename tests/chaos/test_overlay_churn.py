@@ -1,7 +1,7 @@
-"""Sites that match tasks among themselves, while their masters are killed again and again, agents come and go, and the pool's master dies.
+"""Tests sites with delegated tasks while site masters are killed, agents come and go, and the master dies.
 
-All tasks are done, each is counted once, no attempt runs twice, results are right, nobody is left without work, and while the pool's master
-is away its sites go on with what they were lent.
+All tasks are done, each is counted once, no attempt runs twice, results are right, every worker gets tasks, and sites continue with their
+delegated tasks while the master is down.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from tests.chaos.three_sites import CAN_HIDE, ThreeSites, three_sites
 INPUT_BYTES = 500_000
 KEPT_BYTES = 100_000
 LOSSES = 1000
-"""Whatever is killed is not the task's fault; so many times it may be."""
+"""Maximum losses per task, because kills are not the task's fault."""
 FEW_LOSSES = 12
-"""For those whose input may be gone for good: they are to fail at last."""
+"""Maximum losses of tasks whose input may be lost for good, so that they fail in the end."""
 GONE = "was kept where it was made, and no worker that is here has it"
 UNLUCKY = "workers died while they ran task"
-"""What may be said of a task that failed: its input went with the one node that had it, or it was thrice where somebody was killed. In both
-cases it is the person's to try again."""
+"""Accepted failures: the only node with the input died, or the task's workers were killed three times. In both cases the user must retry.
+"""
 SCRIPT = (
     "echo start $PILOTFISH_TASK $PILOTFISH_ATTEMPT >> {log}; {act}; sleep {seconds}; echo end $PILOTFISH_TASK $PILOTFISH_ATTEMPT >> {log}"
 )
@@ -40,11 +40,11 @@ SCRIPT = (
 
 class Size(NamedTuple):
     pilots: int
-    """At each site."""
+    """Number of pilots at each site."""
     tasks: int
     seconds: float
     every_s: float
-    """Between two kills."""
+    """Seconds between two kills."""
     away_s: float
     masters_killed: int
     patience_s: float
@@ -55,14 +55,14 @@ LARGE = Size(20, 4000, 1.5, 1.0, 8.0, 2, 900.0)
 
 
 class Work:
-    """Tasks of four kinds, with what each must say. Whoever needs what somebody kept, and that is gone with its node, has it made again."""
+    """Tasks of four kinds with their expected output. If a kept file is lost with its node, its task runs again."""
 
     def __init__(self, sites: ThreeSites, run: pilotfish.Run, size: Size) -> None:
         self.sites = sites
         self.run = run
         self.size = size
         self.futures: dict[Any, tuple[str, str, dict[str, Any]]] = {}
-        """What each does, and must say, and with which options."""
+        """Script, expected output and options of each task."""
         self.made: list[tuple[Any, str]] = []
         self.made_again = self.unlucky = 0
         self.inputs = []
@@ -82,7 +82,7 @@ class Work:
                 self.add(f"echo {number}", str(number))
 
     def submit_more(self) -> None:
-        """However slow this machine is, sites have something to go on with when the pool's master is killed."""
+        """Keep enough tasks for the sites while the master is down, even on a slow machine."""
         for _ in range(self.size.tasks // 4 - self.unfinished()):
             self.add("echo more", "more")
 
@@ -97,7 +97,7 @@ class Work:
         self.made.append((future, word))
 
     def use_what_was_made(self) -> None:
-        """Called again and again: as soon as something was made, a task needs it."""
+        """Submit a task for each kept file that exists by now; called repeatedly."""
         made, self.made = self.made, []
         for future, word in made:
             if future.done():
@@ -140,7 +140,7 @@ class Work:
 
 
 def stuck(sites: ThreeSites) -> dict[str, Any]:
-    """What there is to know about those that never ended."""
+    """Collect information about tasks that never ended."""
     (run,) = sites.ask("runs")
     unfinished = [row for state in ("ready", "assigned", "running") for row in sites.ask("tasks", run=run["run"], state=state)][:5]
     facts = sites.facts()
@@ -149,7 +149,7 @@ def stuck(sites: ThreeSites) -> dict[str, Any]:
 
 
 class Storm:
-    """Kills at a steady pace, of site masters above all."""
+    """Kills at a steady rate, mostly site masters."""
 
     KINDS = ("agent", "site master", "power", "site master", "leave")
 
@@ -184,9 +184,10 @@ def until(condition: Callable[[], bool], each_time: Callable[[], None], patience
 
 
 def be_away(sites: ThreeSites, work: Work, size: Size) -> dict[str, int]:
-    """The pool's master is killed, and restarted when its sites have worked on for a while: what they did meanwhile.
+    """Kill the master, let the sites work alone for a while, restart it, and return what they did.
 
-    It dies when a worker has just joined: that one's peers hear of it while nobody can be told, and it must get work all the same."""
+    The master dies just after a worker has joined. Peers learn of that worker while no master can, and it must get tasks all the same.
+    """
     before = set(sites.workers())
     sites.strike("agent", max(before))
     until(lambda: not before.issuperset(sites.workers()), work.submit_more, size.patience_s, sites)
@@ -204,7 +205,7 @@ def be_away(sites: ThreeSites, work: Work, size: Size) -> dict[str, int]:
 
 
 def assert_nobody_is_wedged(sites: ThreeSites, run: pilotfish.Run, patience_s: float) -> None:
-    """In calm weather everybody who is there gets something to do."""
+    """Check that every worker gets a task once the kills have stopped."""
     deadline = time.monotonic() + patience_s
     served: set[str] = set()
     while idle := set(sites.workers()) - served:
@@ -236,12 +237,12 @@ def assert_each_was_counted_once(sites: ThreeSites, run: pilotfish.Run) -> Count
 
 
 def contents_by_source(sites: ThreeSites) -> dict[str, int]:
-    """As far as those that are there at the end have told."""
+    """Count fetched contents by source, as reported by the workers present at the end."""
     return {source: row["contents"] for source, row in sites.ask("data")["got"].items()}
 
 
 def weather(sites: ThreeSites, size: Size, seed: int) -> str:
-    """The whole of it; what is to be told."""
+    """Run the whole scenario and return a report."""
     began = time.monotonic()
     places = [f"{name}:{size.pilots}" for name in sites.names]
     with pilotfish.Run(pool=sites.pool, sites=places) as run:
@@ -254,7 +255,7 @@ def weather(sites: ThreeSites, size: Size, seed: int) -> str:
             ended = number * size.tasks // (size.masters_killed + 1)
             until(lambda ended=ended: len(sites.logged("end")) > ended, storm.blow, size.patience_s, sites)  # type: ignore[misc]
             away.append(be_away(sites, work, size))
-            assert_nobody_is_wedged(sites, run, size.patience_s)  # before another site master dies: that mends what this one did wrong
+            assert_nobody_is_wedged(sites, run, size.patience_s)  # before another site master dies, which would hide an error of this one
             work.submit_more()
         until(lambda: work.unfinished() < size.tasks // 10, storm.blow, size.patience_s, sites)
         work.finish()
@@ -274,7 +275,7 @@ def weather(sites: ThreeSites, size: Size, seed: int) -> str:
 
 
 @pytest.mark.campaign
-@pytest.mark.xdist_group("storm")  # one after the other
+@pytest.mark.xdist_group("storm")  # one at a time
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("size", [pytest.param(SMALL, id="small"), pytest.param(LARGE, id="large")])
 def test_sites_in_a_storm(

@@ -1,7 +1,7 @@
-"""Sites of this machine with real pilots: each site a network of its own, each agent with a cache of its own, as if on a node of its own.
+"""Runs sites on this machine with real pilots: each site has its own network, each agent its own cache, as on separate nodes.
 
-What a person submits lies where the agents cannot look, if whoever runs the tests can arrange that: all they have of it was sent to them.
-The journal tells afterwards who was lent, claimed, or assigned what; a log of side effects tells what really ran.
+If permissions allow it, agents cannot read the submitted files, so that they have only what was sent to them. The journal shows afterwards
+which tasks were delegated, claimed and assigned; a log of side effects shows what ran.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ CAN_HIDE = os.geteuid() == 0 and shutil.which("unshare") is not None
 
 
 class PoolOutOfReach(PoolHandle):
-    """Whose master nobody can bring back to life until ``may_start`` is set."""
+    """A pool whose master cannot be restarted until ``may_start`` is set."""
 
     may_start = threading.Event()
 
@@ -67,20 +67,20 @@ class ThreeSites:
     def ask(self, kind: str, **arguments: Any) -> Any:
         return self.client.ask(kind, **arguments).data
 
-    # --- who is there -----------------------------------------------------------------------------------------------------------------
+    # --- workers ------------------------------------------------------------------------------------------------------------------------
 
     def workers(self, site: str = "") -> list[str]:
-        """Those that can be reached now. The last part of a name is the process of its supervisor."""
+        """Return the connected workers. The last part of a name is the process id of the supervisor."""
         rows = [row["worker"] for row in self.ask("workers") if row["connected"] and row["state"] in ("idle", "busy")]
         return [name for name in rows if name.startswith(f"{site}-") or not site]
 
     def master_of(self, site: str) -> str:
-        """Who was lent tasks last; empty if nobody was, or it is gone."""
+        """Return the worker that tasks were delegated to last; empty without one, or if it is gone."""
         lenders = [fact.worker for fact in self.facts() if isinstance(fact, f.TasksDelegated) and fact.worker.startswith(f"{site}-")]
         return lenders[-1] if lenders and lenders[-1] in self.workers(site) else ""
 
     def facts(self) -> list[Any]:
-        """All that the journal has now: read from a copy, for its master may be writing."""
+        """Read all facts from a copy of the journal, because the master may be writing it."""
         with tempfile.TemporaryDirectory(dir=self.place) as copy:
             shutil.copytree(self.pool.directory / "journal", f"{copy}/journal")
             journal, recovery = Journal.open(f"{copy}/journal")
@@ -89,15 +89,15 @@ class ThreeSites:
         return found
 
     def story(self, index: int, facts: list[Any]) -> list[str]:
-        """All facts about a task of the first run, by its place in it."""
+        """Return all facts about a task of the first run, given its index."""
         number = task_id(1, index)
         about = [fact for fact in facts if number in getattr(fact, "tasks", ()) or getattr(fact, "task", None) == number]
         return [f"{type(fact).__name__} {getattr(fact, 'worker', '')} {getattr(fact, 'reason', '')}" for fact in about]
 
-    # --- harm -------------------------------------------------------------------------------------------------------------------------
+    # --- faults -------------------------------------------------------------------------------------------------------------------------
 
     def strike(self, kind: str, worker: str) -> None:
-        """``agent``: it alone, its supervisor tells of it. ``power``: all its processes, without a word. ``leave``: it is asked to go."""
+        """Harm a worker. ``agent``: kill the agent; its supervisor reports it. ``power``: kill all processes. ``leave``: let it leave."""
         supervisor = int(worker.rpartition(".")[2])
         victims = {"agent": children(supervisor)[:1], "leave": [supervisor], "power": [supervisor, *below(supervisor)]}[kind]
         for pid in victims:
@@ -106,7 +106,7 @@ class ThreeSites:
         self.kills[kind] += bool(victims)
 
     def kill_master(self) -> None:
-        """Nobody starts another one before ``restart_master``."""
+        """Kill the master and keep it down until ``restart_master``."""
         self.pool.may_start.clear()
         pid = int(json.loads(max(self.pool.directory.glob("lock-*")).read_text())["pid"])
         os.kill(pid, signal.SIGKILL)
@@ -117,15 +117,15 @@ class ThreeSites:
         self.pool.may_start.set()
         self.pool.revive()
 
-    # --- what ran ---------------------------------------------------------------------------------------------------------------------
+    # --- side effects -------------------------------------------------------------------------------------------------------------------
 
     def logged(self, what: str) -> list[tuple[str, str]]:
-        """(task, attempt) of all that began, or ended."""
+        """Return (task, attempt) of all attempts that started, or ended."""
         lines = self.effects.read_text().splitlines() if self.effects.exists() else []
         return [(words[1], words[2]) for words in map(str.split, lines) if words[0] == what]
 
     def complaints(self) -> list[str]:
-        """What agents wrote that no agent should ever write."""
+        """Return agent logs with errors that must never occur."""
         logs = [path.read_text() for path in self.place.glob("*/node-*/log")]
         return [text for text in logs if "Traceback" in text or "hung up" in text]
 
@@ -145,7 +145,7 @@ def below(pid: int) -> list[int]:
 
 @contextmanager
 def three_sites(home: Path, place: Path, pilots: int, names: tuple[str, ...] = ("a", "b", "c")) -> Iterator[ThreeSites]:
-    """So many pilots of one core at each, when a run asks for them; no other workers."""
+    """Create sites that provide ``pilots`` pilots of one core each when a run needs them; no other workers."""
     (place / "hidden").mkdir(parents=True)
     (home / "sites.toml").write_text("\n".join(_describe(name, place, pilots) for name in names))
     (home / "sites.toml").chmod(0o600)

@@ -1,1 +1,1 @@
-"""Real batch systems on this machine, for tests: each below a directory of its own, started and stopped by the tests that use it."""
+"""Real batch systems on this machine. Each lives in a directory of its own; the tests that use it start and stop it."""

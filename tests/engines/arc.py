@@ -1,4 +1,4 @@
-"""NorduGrid ARC: a computing element on loopback that runs jobs on this machine itself, for people with a proxy certificate."""
+"""Runs NorduGrid ARC: a computing element on loopback that executes jobs on this machine for users with a proxy certificate."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.engines.daemons import Engine
 from tests.engines.people import Person
 
 UNDER_WAY = ("accepting", "processing", "restarting")
-"""Folders of the element for jobs that have not ended."""
+"""Directories of the element with jobs that have not ended."""
 
 SETTINGS = """\
 [common]
@@ -47,7 +47,7 @@ logfile = {place}/infosys.log
 [queue:fork]
 """
 
-# What its own start script would write, but for loopback, and for states of jobs that are looked up every two seconds, not every minute.
+# What ARC's own start script would write, except for loopback and a status interval of two seconds instead of a minute.
 SERVICE = """\
 <?xml version="1.0"?>
 <ArcConfig xmlns="http://www.nordugrid.org/schemas/ArcConfig/2007" xmlns:tcp="http://www.nordugrid.org/schemas/ArcMCCTCP/2007"
@@ -102,7 +102,7 @@ SERVICE = """\
 
 @dataclass
 class ARC(Engine):
-    """Its jobs run as the person, whose certificate it knows. There is no limit to how many run at a time."""
+    """An ARC computing element. Jobs run as the user whose certificate it knows, without a limit on their number."""
 
     needs = "arc"
 
@@ -110,7 +110,7 @@ class ARC(Engine):
 
     @property
     def environment(self) -> dict[str, str]:
-        """Where a person's programs look for the authorities and for the proxy."""
+        """Variables that tell a user's programs where certificate authorities and proxy are."""
         own = {"X509_CERT_DIR": str(self.place / "authorities"), "X509_USER_PROXY": str(self.person.home / "proxy")}
         return super().environment | own
 
@@ -119,7 +119,7 @@ class ARC(Engine):
         return f"https://localhost:{self.ports[0]}/arex"
 
     def make_proxy(self, lasts_s: int = 43200) -> None:
-        """By the person, who has a certificate where certificates are kept."""
+        """Create a proxy as the user, from the certificate in its usual place."""
         made = self.person.run("arcproxy", "-P", "proxy", "-c", f"validityPeriod={lasts_s}", environment=self.environment)
         if made.returncode:
             raise processes.EngineFailed(f"arcproxy: {made.stderr or made.stdout}")
@@ -155,7 +155,7 @@ class ARC(Engine):
         self._wait_until_up("arched listens", lambda: processes.is_listening(self.ports[0]))
 
     def _make_certificates(self) -> None:
-        """An authority, the element's certificate, and the person's."""
+        """Create an authority and the certificates of the element and the user."""
         (self.place / "request").write_text("[req]\ndistinguished_name = name\n[name]\n")
         authority = self.place / "authorities" / "test.pem"
         issuer = ("-CA", str(authority), "-CAkey", str(self.place / "authority.key"))

@@ -1,4 +1,4 @@
-"""A person with several places to run things: sites.toml, a pool, runs, and at the end queues that are empty."""
+"""Gives a user several sites: sites.toml, a pool, runs, and queues that are empty at the end."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SETTINGS = {"workers": 2, "beat_s": 0.5, "lease_s": 10.0, "linger_s": 600.0}
 
 @dataclass
 class Campus:
-    """Everything of one person. Sites are reached by root's ssh, as that person."""
+    """The sites, pool and runs of one user. Root's ssh reaches the sites as that user."""
 
     home: Path
     openssh: OpenSSH
@@ -35,7 +35,7 @@ class Campus:
     client: MasterClient = field(init=False)
 
     def add(self, name: str, backend: str, engine: Engine | None = None, **keys: Any) -> str:
-        """A site that is spoken to through ssh as the person, the way one does with a cluster."""
+        """Add a site that is reached by ssh as the user, like a cluster."""
         via = {"hosts": [f"{self.person.name}@{name}"]} if backend == "ssh" else {"via": f"{self.person.name}@{name}"}
         site: dict[str, Any] = {
             "backend": backend,
@@ -77,17 +77,17 @@ class Campus:
         processes.wait_until(lambda: self.row(site)["workers"] >= count, f"{count} workers at {site}")
 
     def kill_master(self) -> None:
-        """Without a word. Whoever asks next brings another one to life."""
+        """Kill the master with SIGKILL. The next client that connects starts another one."""
         lock = max(self.pool.directory.glob("lock-*"))
         processes.end([int(json.loads(lock.read_text())["pid"])])
 
     def leave(self) -> None:
-        stop_marker(self.pool.directory).touch()  # or some client that still watches would bring it back
+        stop_marker(self.pool.directory).touch()  # keeps a client that still watches from starting the master again
         self.ask("stop", now=True)
         self.client.close()
         left = self.pool.wait_until_gone(60.0)
         assert left == [], f"{left}\n{(self.pool.directory / 'master.log').read_text()[-2000:]}"
-        processes.wait_until(lambda: not self.left_in_queues(), "the queues are empty")  # some take a moment to forget what was removed
+        processes.wait_until(lambda: not self.left_in_queues(), "the queues are empty")  # some systems list removed jobs for a moment
 
     def left_in_queues(self) -> list[str]:
         return [job for engine in self.engines for job in engine.leftovers()]

@@ -1,7 +1,7 @@
-"""Engines for tests. Each is started when the first test asks for it, and lives as long as the process that runs the tests.
+"""Fixtures for engines. Each engine starts at the first test that uses it and lives as long as the test process.
 
-No two processes share an engine. With ``--dist loadgroup`` tests that want the same engine go to the same process, which starts it once.
-Most tests want Slurm. They make three groups of about the same length, each with a Slurm of its own.
+No two processes share an engine. With ``--dist loadgroup`` tests of the same engine go to the same process, which starts it once. Most
+tests use Slurm. They form three groups of about equal length, each with a Slurm of its own.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def group_of(item: pytest.Item) -> str:
-    """Empty for a test without an engine. Some tests have the name of a fixture as a parameter and request it themselves."""
+    """Return the group of a test; empty without an engine. Some tests take a fixture's name as a parameter and request it themselves."""
     parameters = getattr(getattr(item, "callspec", None), "params", {}).values()
     named = [*getattr(item, "fixturenames", ()), *(one for one in parameters if isinstance(one, str))]
     group = next((group for fixture, group in GROUPS.items() if fixture in named), "")
@@ -69,7 +69,7 @@ def clean_machine() -> None:
 
 @pytest.fixture(scope="session")
 def person(clean_machine: None) -> Iterator[Person]:
-    """Somebody without any rights, who submits jobs."""
+    """An ordinary user without privileges, who submits jobs."""
     requirements.require("people")
     somebody = people.new_person()
     yield somebody
@@ -88,7 +88,7 @@ def second_slurm(clean_machine: None) -> Iterator[Slurm]:
 
 @pytest.fixture
 def start_engine(clean_machine: None) -> Iterator[Callable[[SomeEngine], SomeEngine]]:
-    """One with settings of its own, for one test: ``start_engine(Slurm(nodes=1))``."""
+    """Start an engine with special settings for one test: ``start_engine(Slurm(nodes=1))``."""
     with ExitStack() as stack:
 
         def start(engine: SomeEngine) -> SomeEngine:
@@ -117,7 +117,7 @@ def openssh(person: Person) -> Iterator[OpenSSH]:
 
 @pytest.fixture(scope="session")
 def arc(person: Person) -> Iterator[ARC]:
-    """With a proxy of that person, who may use it."""
+    """An ARC element with a proxy of the user."""
     for engine in run(ARC(person)):
         engine.make_proxy()
         yield engine

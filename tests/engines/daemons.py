@@ -1,4 +1,4 @@
-"""What every engine has in common: a place, programs in the foreground, a log for each, and an end that leaves nothing."""
+"""Defines what all engines share: a directory, foreground daemons, a log for each, and a complete stop."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 @dataclass
 class Engine:
-    """All of it lies below ``place``, which is made when it starts and goes away when it stops."""
+    """A batch system for tests. All its files are in ``place``, which exists from start to stop."""
 
     needs: ClassVar[str]
-    """What has to be on the machine: a name in ``requirements``."""
+    """Name in ``requirements`` of the programs that it needs."""
 
     place: Path = field(init=False)
     ports: list[int] = field(default_factory=list, init=False)
@@ -28,11 +28,11 @@ class Engine:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What a person needs to speak to it."""
+        """Variables that a user needs to use it."""
         return {"PATH": SYSTEM_PATH}
 
     def start(self) -> None:
-        """Until it takes jobs. Once more with other ports if somebody was quicker to take one of them."""
+        """Start and wait until it accepts jobs. Try once more with other ports if another process took one of them."""
         for tries_left in (1, 0):
             self.place = places.new_place(self.needs)
             try:
@@ -44,24 +44,24 @@ class Engine:
                     raise
 
     def stop(self) -> None:
-        """Jobs end with it, whatever they were doing."""
+        """Stop it; running jobs end as well."""
         places.clear_away(self.place)
         for name in list(self.daemons):
             self._kill(name)
 
     def kill_daemon(self) -> None:
-        """The one that people speak to dies without a word; jobs go on."""
+        """Kill the daemon that users talk to; jobs continue."""
         raise NotImplementedError
 
     def restart_daemon(self) -> None:
         raise NotImplementedError
 
     def leftovers(self) -> list[str]:
-        """Jobs that are still in its queue."""
+        """Return the jobs that are still in its queue."""
         return []
 
     def ask(self, *command: str, stdin: str = "") -> str:
-        """As root, who manages it."""
+        """Run a command as root, who manages the engine."""
         said = subprocess.run(
             command,
             env=self.environment | {"HOME": "/root", "USER": "root", "LOGNAME": "root"},
@@ -75,11 +75,11 @@ class Engine:
         return said.stdout
 
     def _set_up(self) -> None:
-        """Files below the place first, then the daemons."""
+        """Write the files, then start the daemons."""
         raise NotImplementedError
 
     def _run(self, name: str, *command: str, **environment: str) -> None:
-        """In the foreground, as a child of ours: then its death is seen at once."""
+        """Start a daemon in the foreground as a child process, so that its death is noticed at once."""
         with (self.place / f"{name}.out").open("ab") as out:
             self.daemons[name] = subprocess.Popen(
                 command,
@@ -101,7 +101,7 @@ class Engine:
             daemon.wait()
 
     def _wait_until_up(self, what: str, is_up: Callable[[], bool]) -> None:
-        """A daemon that ended meanwhile will not come up any more."""
+        """Wait until a daemon is up; fail at once if a daemon has ended."""
 
         def happened() -> bool:
             for name, daemon in self.daemons.items():

@@ -1,4 +1,4 @@
-"""Grid Engine: one qmaster and one host, which is this machine."""
+"""Runs Grid Engine: one qmaster, and this machine as the only host."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ qsort_args         NONE
 
 @dataclass
 class GridEngine(Engine):
-    """The queue is called all.q, the parallel environment smp. Root may not submit."""
+    """A Grid Engine with queue all.q and parallel environment smp. Root may not submit."""
 
     needs = "gridengine"
 
     slots: int = 8
     notice_s: int = 5
-    """So long before the end a job hears of it that was submitted with -notify."""
+    """Seconds of notice before the end, for jobs submitted with -notify."""
     has_urgent_queue: bool = False
-    """One called urgent.q: while a job runs there, those of all.q are suspended."""
+    """Whether there is a queue urgent.q; while a job runs there, jobs of all.q are suspended."""
 
     @property
     def environment(self) -> dict[str, str]:
@@ -57,7 +57,7 @@ class GridEngine(Engine):
         self._kill("qmaster")
 
     def restart_daemon(self) -> None:
-        """The host finds it again after half a minute. Until then nothing starts, and what is cancelled goes on."""
+        """Restart the qmaster. The host reconnects after half a minute; until then no job starts and cancelled jobs continue."""
         self._start_qmaster()
 
     def leftovers(self) -> list[str]:
@@ -78,7 +78,7 @@ class GridEngine(Engine):
         self._wait_until_up("qmaster answers", lambda: bool(self.ask("qconf", "-sss")))
 
     def _queue_state(self) -> str:
-        """Empty when all is well."""
+        """Return the state of the queue; empty if it is fine."""
         fields = self.ask("qstat", "-f", "-q", "all.q").splitlines()[2].split()
         return "" if len(fields) == 5 and fields[3] != "-NA-" else fields[-1]
 
@@ -90,7 +90,7 @@ class GridEngine(Engine):
             (self.place / "root" / name).symlink_to(Path("/var/lib/gridengine") / name)
         host = socket.gethostname()
         (known / "act_qmaster").write_text(f"{host}\n")
-        (known / "host_aliases").write_text(f"{host} localhost\n")  # 127.0.0.1 may be known by that name first
+        (known / "host_aliases").write_text(f"{host} localhost\n")  # 127.0.0.1 may resolve to that name first
         (known / "bootstrap").write_text(
             changed(
                 (SHIPPED / "default-bootstrap").read_text(),
@@ -104,7 +104,7 @@ class GridEngine(Engine):
                 execd_spool_dir=self.place / "execd",
                 mailer="/bin/true",
                 load_report_time="00:00:05",
-                # jobs are known by an extra group: no other engine on this machine may give the same to its own
+                # an extra group id marks each job, so no other engine on this machine may use the same ids
                 gid_range=f"{self.ports[0] * 100}-{self.ports[0] * 100 + 99}",
                 reporting_params="accounting=true reporting=false flush_time=00:00:01 joblog=false sharelog=00:00:00",
             )
@@ -169,7 +169,7 @@ class GridEngine(Engine):
 
 
 def changed(text: str, **values: object) -> str:
-    """One setting a line, the name first."""
+    """Change settings in a text with one setting per line, name first."""
     for name, value in values.items():
         text, count = re.subn(rf"^{name}\s.*$", f"{name} {value}", text, flags=re.MULTILINE)
         if count != 1:

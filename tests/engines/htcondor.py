@@ -1,4 +1,4 @@
-"""HTCondor: a whole pool on this machine, with one slot that is divided as jobs need it."""
+"""Runs HTCondor: a whole pool on this machine with one partitionable slot."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from tests.engines.daemons import Engine
 
 
 def prefix() -> Path:
-    """Where .ci/engines put it."""
+    """The directory in which .ci/engines installed it."""
     cache = os.environ.get("XDG_CACHE_HOME") or "/var/cache"
     return Path(cache) / "pilotfish" / "engines" / "condor"
 
 
 @dataclass
 class HTCondor(Engine):
-    """Root may not submit."""
+    """An HTCondor pool. Root may not submit."""
 
     needs = "htcondor"
 
     cpus: int = 8
     memory_mb: int = 8000
     settings: dict[str, object] = field(default_factory=dict)
-    """More of its configuration."""
+    """Additional configuration."""
 
     @property
     def environment(self) -> dict[str, str]:
@@ -37,7 +37,7 @@ class HTCondor(Engine):
         }
 
     def kill_daemon(self) -> None:
-        """The schedd. Its master would start it again by and by, if it were not told to leave it."""
+        """Kill the schedd and keep its master from starting it again."""
         processes.end(self._schedds())
         self.ask("condor_off", "-daemon", "schedd")
 
@@ -70,7 +70,7 @@ class HTCondor(Engine):
 
     def _wait_for_schedd(self) -> None:
         def is_there() -> bool:
-            self.ask("condor_q", "-allusers")  # the collector may still remember one that died: its own answer counts
+            self.ask("condor_q", "-allusers")  # the collector may still list a dead schedd, so only its own answer counts
             return bool(self._schedds())
 
         self._wait_until_up("the schedd answers", is_there)
@@ -101,7 +101,7 @@ class HTCondor(Engine):
         }
 
     def _trust(self) -> dict[str, object]:
-        """People are who the kernel says they are."""
+        """Authenticate users by their kernel identity."""
         return {
             "UID_DOMAIN": "pilotfish.test",
             "FILESYSTEM_DOMAIN": "pilotfish.test",
@@ -114,7 +114,7 @@ class HTCondor(Engine):
         } | {f"ALLOW_{who}": "*" for who in ("READ", "WRITE", "DAEMON", "NEGOTIATOR", "ADMINISTRATOR")}
 
     def _pace(self) -> dict[str, object]:
-        """It is made for pools of thousands, where nobody minds a minute."""
+        """Shorten intervals: the defaults suit pools of thousands, where a minute does not matter."""
         return {
             "NEGOTIATOR_INTERVAL": 2,
             "NEGOTIATOR_MIN_INTERVAL": 1,

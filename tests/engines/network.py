@@ -1,6 +1,6 @@
-"""A laptop behind a router that hides it: it reaches ssh servers on this machine and nothing else, and nobody can call it.
+"""Simulates a laptop behind NAT: it reaches ssh servers on this machine and nothing else, and accepts no connections.
 
-Both are network namespaces with names of the session's own, and whose session is gone is cleared away by the next.
+Laptop and router are network namespaces named after the session; the next session removes those of a dead one.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ REVIVE = (
 
 @dataclass(frozen=True)
 class Laptop:
-    """``server``: the address of this machine that it sees."""
+    """A laptop. ``server`` is the address of this machine as the laptop sees it."""
 
     name: str
     router: str
@@ -41,22 +41,22 @@ class Laptop:
     server: str
 
     def enter(self, *command: str) -> list[str]:
-        # not "ip netns exec", which hides some of what is mounted
+        # "ip netns exec" would hide some mounts
         return ["nsenter", f"--net={NAMES / self.name}", "--", *command]
 
     def let_out_to(self, port: int) -> None:
-        """The router lets through what goes there, and the answers."""
+        """Let the router forward connections to this port, and their replies."""
         _nft(self.router, f"add rule ip wan inbound iifname inside tcp dport {port} accept")
 
     def cut(self) -> None:
-        """Packets are lost both ways; nobody is told."""
+        """Drop packets in both directions without notice."""
         _nft(self.router, "add rule ip wan weather drop")
 
     def heal(self) -> None:
         _nft(self.router, "flush chain ip wan weather")
 
     def pool(self, directory: Path, settings: dict[str, object]) -> PoolHandle:
-        """Its master lives on the laptop. The socket for clients is a file, which can be seen from everywhere."""
+        """Create a pool whose master runs on the laptop. The client socket is a file, which every namespace can reach."""
         laptop = self
 
         class PoolThere(PoolHandle):
@@ -72,7 +72,7 @@ class Laptop:
 
 @dataclass
 class OpenSSHFromOutside(OpenSSH):
-    """Listens where the laptop can see it too."""
+    """An ssh server that the laptop can reach as well."""
 
     needs: ClassVar[str] = "openssh"
 
@@ -104,7 +104,7 @@ def laptop_behind_a_router() -> Iterator[Laptop]:
 
 
 def _connect(laptop: Laptop, net: str) -> None:
-    """Its own network is the lower part of ``net``, which this machine has no way to; the upper part is between router and us."""
+    """Connect laptop and router (lower part of ``net``, no route from this machine), and router and machine (upper part)."""
     for name in (laptop.name, laptop.router):
         _ip("netns", "add", name)
         _ip("-n", name, "link", "set", "lo", "up")
@@ -132,7 +132,7 @@ def _connect(laptop: Laptop, net: str) -> None:
 
 
 def clear_away_after_the_dead() -> None:
-    """The wire to this machine goes with the namespace at its other end."""
+    """Remove namespaces of dead sessions. The link to this machine goes with the namespace at its other end."""
     for path in NAMES.iterdir() if NAMES.is_dir() else ():
         found = PATTERN.fullmatch(path.name)
         if found and processes.is_over(found[1]):
@@ -140,7 +140,7 @@ def clear_away_after_the_dead() -> None:
 
 
 def _remove(name: str) -> None:
-    """With everybody who lives there: they would keep it alive without a name."""
+    """Remove a namespace and kill the processes in it, which would keep it alive without a name."""
     if (NAMES / name).exists():
         said = subprocess.run(["ip", "netns", "pids", name], capture_output=True, text=True)
         processes.end(int(pid) for pid in said.stdout.split())

@@ -1,4 +1,4 @@
-"""OpenSSH: a server on loopback, which lets in by key those who are named. For its clients, every host name is this machine."""
+"""Runs OpenSSH: a server on loopback with key login for named accounts. For its clients every host name is this machine."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.engines.daemons import Engine
 
 @dataclass
 class OpenSSH(Engine):
-    """Whoever is named may come in as any of those named: their keys are all known here."""
+    """An ssh server. Each named account may log in as any other, because the server knows all their keys."""
 
     needs = "openssh"
 
@@ -22,11 +22,11 @@ class OpenSSH(Engine):
     _inside: list[str] = field(default_factory=list, init=False)
 
     def client(self, account: str) -> list[str]:
-        """How this account calls ssh: ``[*client("root"), "somewhere", "hostname"]``. It works for ``user@somewhere`` too."""
+        """Return the ssh command of this account: ``[*client("root"), "somewhere", "hostname"]``. It works for ``user@somewhere`` too."""
         return ["ssh", "-F", str(self.configuration(account))]
 
     def configuration(self, account: str) -> Path:
-        """A whole ssh_config for this account, to be used in place of its own."""
+        """Return a complete ssh_config for this account, used in place of its own."""
         return self.place / "clients" / account / "config"
 
     def stop(self) -> None:
@@ -34,7 +34,7 @@ class OpenSSH(Engine):
         super().stop()
 
     def kill_daemon(self) -> None:
-        """Nobody comes in any more; who is in, stays, and is remembered: nothing about them says where they came from."""
+        """Kill sshd; open sessions continue. Remember their processes, because nothing else shows that they belong to this server."""
         sshd = self.daemons["sshd"].pid
         self._inside += [processes.life_of(pid) for pid in processes.with_descendants([sshd]) if pid != sshd]
         self._kill("sshd")
@@ -44,7 +44,7 @@ class OpenSSH(Engine):
 
     def _set_up(self) -> None:
         self.ports = processes.free_ports(1)
-        Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)  # it insists, and on a machine without systemd nobody makes it
+        Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)  # sshd requires it, and without systemd nothing creates it
         (self.place / "clients").mkdir()
         self._make_key(self.place / "host_key")
         host_key = (self.place / "host_key.pub").read_text()

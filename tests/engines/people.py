@@ -1,4 +1,4 @@
-"""An ordinary user of this machine, who submits jobs. Engines are managed by root, and most of them take no jobs from root."""
+"""Creates an ordinary user who submits jobs. Root manages the engines, and most of them take no jobs from root."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Person:
         return own
 
     def run(self, *command: str, stdin: str = "", environment: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-        """As a login would: with their own environment, and what an engine's ``environment`` adds."""
+        """Run a command as after a login: with the user's environment and what an engine's ``environment`` adds."""
         return subprocess.run(
             command,
             user=self.uid,
@@ -47,7 +47,7 @@ class Person:
         )
 
     def leave(self) -> None:
-        """With everything they had."""
+        """Remove the user with all processes and files."""
         processes.end_all(lambda: processes.of_user(self.uid))
         with _one_at_a_time():
             subprocess.run(["userdel", "--force", self.name], capture_output=True)
@@ -55,13 +55,13 @@ class Person:
 
 
 def new_person() -> Person:
-    """One for each process that runs tests, so that no two of them share a home."""
+    """Create a user for this test process, so that no two processes share a home."""
     dismiss_those_of_the_dead()
     name = NAME.format(life=processes.life_of(os.getpid()))
     home = places.new_place("person") / "home"
     with _one_at_a_time():
         subprocess.run(["useradd", "--create-home", "--home-dir", str(home), "--shell", "/bin/bash", name], check=True, capture_output=True)
-        # useradd locks the account, which sshd respects; this is no password, but no lock either
+        # useradd locks the account, which sshd respects. "*" is no valid password, but no lock either.
         subprocess.run(["usermod", "--password", "*", name], check=True, capture_output=True)
     entry = pwd.getpwnam(name)
     return Person(name, entry.pw_uid, entry.pw_gid, home)
@@ -77,7 +77,7 @@ def dismiss_those_of_the_dead() -> None:
 
 @contextmanager
 def _one_at_a_time() -> Iterator[None]:
-    """useradd gives up when somebody else is writing the list of users. A directory can be locked too, and leaves no file behind."""
+    """Hold a lock, because useradd fails while another process writes the user list. It locks a directory and so leaves no file."""
     lock = os.open("/etc", os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)

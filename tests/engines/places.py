@@ -1,4 +1,4 @@
-"""Directories that engines and people live in: everybody may enter, and whose session is gone is cleared away by the next."""
+"""Creates directories for engines and users. All users may enter; the next session removes those of a dead one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from tests.engines import processes
 
 NAME = "pf-engines-{life}-"
-"""pytest's own temporary directories are closed to other people, and other people's jobs have to write here."""
+"""Jobs of other users write here; pytest's own temporary directories are closed to them."""
 PATTERN = re.compile(NAME.format(life=r"(\d+x\d+)"))
 
 
@@ -22,7 +22,7 @@ def new_place(what: str) -> Path:
 
 
 def clear_away(place: Path) -> None:
-    """The processes first, then their files. Only what was made here: this is root, who may remove anything."""
+    """End the processes, then remove their files. Check the name first, because root may remove anything."""
     if not PATTERN.match(place.name):
         raise ValueError(f"{place} is not a place of an engine")
     processes.end_all(lambda: processes.belonging_to(place))
@@ -30,7 +30,7 @@ def clear_away(place: Path) -> None:
 
 
 def clear_away_after_the_dead() -> None:
-    """A session that was killed could not clean up."""
+    """Clean up after sessions that were killed."""
     for place in Path(tempfile.gettempdir()).iterdir():
         found = PATTERN.match(place.name)
         if found and processes.is_over(found[1]):

@@ -1,4 +1,4 @@
-"""Processes of an engine: found by the place that they were started for, ended by their ids, and waited for."""
+"""Finds the processes of an engine by its directory, ends them by id and waits for them."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 PATIENCE_S = 90.0
-"""A limit for hangs on a slow machine, never a measure."""
+"""Seconds until a test counts as hung; not a measurement."""
 
 PORTS = range(20000, 32000)
-"""On most machines below those that the kernel gives to connections. Where not, somebody may take one between our look and the daemon's."""
+"""Mostly below the ports that the kernel gives to connections. Elsewhere another process may take a port before the daemon does."""
 
 
 class EngineFailed(Exception):
-    """An engine did not do what it was asked to. The argument is what, with the engine's own words."""
+    """An engine did not do what it was asked to. The argument says what, with the engine's own message."""
 
 
 def wait_until(condition: Callable[[], bool], what: str, patience_s: float = PATIENCE_S) -> None:
@@ -30,7 +30,7 @@ def wait_until(condition: Callable[[], bool], what: str, patience_s: float = PAT
 
 
 def free_ports(count: int) -> list[int]:
-    """On loopback, and on every other address too: some daemons listen on all."""
+    """Find ports that are free on all addresses, because some daemons listen on all."""
     found: list[int] = []
     for port in random.Random().sample(PORTS, len(PORTS)):
         with socket.socket() as trial:
@@ -51,12 +51,12 @@ def is_listening(port: int) -> bool:
 
 
 def is_alive(pid: int) -> bool:
-    """The dead may stay listed for seconds, until somebody asks how they died."""
+    """Whether the process runs; a zombie does not count."""
     return _status_of(pid)[0] not in ("Z", "X", "")
 
 
 def life_of(pid: int) -> str:
-    """The process and when it began, in a word: ids come again, and in a container even the same ones each time. Empty for the dead."""
+    """Return process id and start time in one word, because ids are reused, in containers even regularly. Empty for a dead process."""
     status = _status_of(pid)
     return f"{pid}x{status[19]}" if status[0] not in ("Z", "X", "") else ""
 
@@ -70,7 +70,7 @@ def everybody() -> list[int]:
 
 
 def belonging_to(place: Path) -> list[int]:
-    """Whoever was started with this place in its arguments or its environment, and all that descend from them. Never us."""
+    """Find processes with this directory in their arguments or environment, and their descendants; never this process."""
     mark = os.fsencode(place) + b"/"
     found = with_descendants(pid for pid in everybody() if mark in _said_at_start(pid))
     ours = os.getpid()
@@ -81,7 +81,7 @@ def belonging_to(place: Path) -> list[int]:
 
 
 def mentioning(words: str) -> list[int]:
-    """Whoever was started with these words in its arguments or its environment. Of no use for words that we were started with ourselves."""
+    """Find processes with these words in their arguments or environment. Useless for words in those of this process."""
     return [pid for pid in everybody() if words.encode() in _said_at_start(pid)]
 
 
@@ -112,12 +112,12 @@ def parent_of(pid: int) -> int:
 
 
 def children_of(pid: int, name: str) -> list[int]:
-    """Those that run a program of this name."""
+    """Return the child processes that run a program of this name."""
     return [child for child in everybody() if parent_of(child) == pid and _name_of(child) == name[:15]]
 
 
 def end(pids: Iterable[int]) -> None:
-    """At once, without a chance to say goodbye."""
+    """Kill processes with SIGKILL and wait for their end."""
     waiting = list(pids)
     for pid in waiting:
         try:
@@ -128,13 +128,13 @@ def end(pids: Iterable[int]) -> None:
 
 
 def end_all(find: Callable[[], list[int]]) -> None:
-    """Until none is found: the dying may still have started somebody."""
+    """Kill until none is found, because a dying process may have started another."""
     while found := find():
         end(found)
 
 
 def _status_of(pid: int) -> list[str]:
-    """What the kernel says after the name, which may have spaces in it; one empty word if there is no such process."""
+    """Return the fields of /proc/PID/stat after the name, which may contain spaces; one empty word without such a process."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

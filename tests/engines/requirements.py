@@ -1,4 +1,4 @@
-"""What an engine needs of this machine. The engines are required: who does without them has to say so."""
+"""Checks what an engine needs of this machine. Engines are required unless they are switched off explicitly."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ PACKAGES = {
     "csh": "the package tcsh",
 }
 FOR_ANYBODY = ("openssl", "csh")
-"""What needs no root."""
+"""Programs that need no root."""
 
 
 def are_left_out() -> bool:
@@ -42,7 +42,7 @@ def are_left_out() -> bool:
 
 
 def what_is_missing(what: str) -> str:
-    """A sentence that says what to do, or nothing."""
+    """Return what to install; empty if nothing is missing."""
     path = os.pathsep.join((os.environ.get("PATH", ""), "/usr/local/sbin", "/usr/sbin", "/sbin"))
     missing = [program for program in PROGRAMS[what] if shutil.which(program, path=path) is None]
     if missing:
@@ -54,7 +54,7 @@ def what_is_missing(what: str) -> str:
 
 
 def require(what: str) -> None:
-    """Nobody shall believe that something was tested because a program was not there."""
+    """Fail if a program is missing, so that a skipped test is never taken for a passed one."""
     if are_left_out():
         pytest.skip(f"{SWITCH}=none")
     if missing := what_is_missing(what):

@@ -1,4 +1,4 @@
-"""What is played at one site after the other: tasks in plenty, pilots whose time is over or who are thrown out, queues that die."""
+"""Scenarios for every site: many tasks, expired and preempted pilots, queues that die."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from tests.engines.daemons import Engine
 TASKS = 200
 WAVES = 3
 PATIENCE_S = 3 * processes.PATIENCE_S
-"""For several pilots after each other."""
+"""Seconds to wait for several pilots in sequence."""
 
 
 def run_200_tasks(campus: Campus, site: str) -> None:
-    """All of them end, once, as the person, in pilots of that site."""
+    """All tasks end, once, as the user, in pilots of that site."""
     with campus.run(f"{site}:2") as run:
         futures = [run.executable(["sh", "-c", "id -un; sleep 0.02"]) for _ in range(TASKS)]
         said = [future.result(timeout=processes.PATIENCE_S).stdout.decode().strip() for future in futures]
@@ -29,7 +29,7 @@ def run_200_tasks(campus: Campus, site: str) -> None:
 
 
 def let_the_queue_die_and_come_back(campus: Campus, site: str, engine: Engine) -> None:
-    """Running pilots go on; what was not heard of them in the meantime counts for nothing."""
+    """Running pilots continue while the queue is down, and the missing status is no failure."""
     with campus.run(f"{site}:2") as run:
         futures = [run.executable(["sleep", "0.2"]) for _ in range(100)]
         campus.wait_for_workers(site, 1)
@@ -43,13 +43,13 @@ def let_the_queue_die_and_come_back(campus: Campus, site: str, engine: Engine) -
 
 
 def let_time_run_out(campus: Campus, site: str, life_s: float) -> None:
-    """The agents of two pilots of two cores go after so many seconds, and are replaced. Only what cannot end in time runs twice."""
+    """Agents of two pilots with two cores leave after ``life_s`` seconds and are replaced. Only tasks cut off by that run twice."""
     flag = campus.person.home / f"cut off at {site}"
     with campus.run(f"{site}:2") as run:
         warned = run.executable(["sh", "-c", "trap 'echo warned; exit 0' USR1; sleep 300 & wait"], warn_signal="USR1", retries=0)
         campus.wait_for_workers(site, 2)
         futures = [run.executable(["sh", "-c", f"sleep {life_s / 16}; echo $PILOTFISH_WORKER"]) for _ in range(60)]
-        futures[25].result(timeout=PATIENCE_S)  # by now no pilot of the first ones has the time for the long ones
+        futures[25].result(timeout=PATIENCE_S)  # by now no pilot of the first ones has enough time for the long tasks
         cut_off = run.executable(["sh", "-c", f"mkdir '{flag}' && sleep 300; echo again"], retries=0, losses=0, priority=1)
         long_s = life_s * 0.6
         long_ones = [run.executable(["sh", "-c", "echo $(date +%s) $PILOTFISH_ENDS_AT"], time=f"{long_s}s") for _ in range(2)]
@@ -66,7 +66,7 @@ def let_time_run_out(campus: Campus, site: str, life_s: float) -> None:
 
 
 def have_the_system_end_pilots(campus: Campus, site: str) -> None:
-    """Sooner than their agents believe. They hear of it in time to go in order."""
+    """The batch system ends pilots earlier than their agents expect, with enough notice for an orderly exit."""
     flag = campus.person.home / f"ended at {site}"
     with campus.run(f"{site}:1") as run:
         long_one = run.executable(["sh", "-c", f"mkdir '{flag}' && sleep 300; echo again"], retries=0, losses=0)
@@ -81,7 +81,7 @@ def have_the_system_end_pilots(campus: Campus, site: str) -> None:
 
 
 def throw_pilots_out(campus: Campus, site: str, throw_out: Callable[[], None], rounds: int = 70) -> None:
-    """Both of them, several times, while they run tasks of all kinds; each task is done in the end, and charged for nothing."""
+    """Both pilots are preempted several times while they run tasks of all kinds; every task succeeds and is charged no failure."""
     with campus.run(f"{site}:2") as run:
         futures: list[Future[Any]] = []
         for _ in range(rounds):
@@ -99,12 +99,12 @@ def throw_pilots_out(campus: Campus, site: str, throw_out: Callable[[], None], r
 
 
 def workers_at(campus: Campus, site: str) -> set[str]:
-    """Whoever is started anew by its batch system has another name."""
+    """Return the workers of a site. A pilot that its batch system restarted has a new name."""
     return {worker["worker"] for worker in campus.ask("workers", all=False) if worker["pilot"].rpartition("-")[0] == site}
 
 
 def finished_tasks(campus: Campus, run: int) -> list[dict[str, Any]]:
-    """All of the run. None has paid for what happened to its worker."""
+    """Return all tasks of the run, none of which was charged for its worker's end."""
     rows: list[dict[str, Any]] = campus.ask("tasks", run=run, limit=1000)
     assert [row for row in rows if row["state"] != "done" or row["failures"] or row["losses"]] == []
     return rows

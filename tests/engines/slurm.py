@@ -1,4 +1,4 @@
-"""Slurm: one controller and as many nodes as wanted, all of them on this machine. Several clusters live side by side."""
+"""Runs Slurm: one controller and any number of nodes on this machine. Several clusters can run at once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.engines.daemons import Engine
 
 @dataclass(frozen=True)
 class Partition:
-    """Jobs of a higher tier throw those of a lower one out, which wait again under the same id."""
+    """A partition. Jobs of a higher tier preempt those of a lower one, which are requeued under the same id."""
 
     name: str
     most_minutes: int = 60
@@ -27,7 +27,7 @@ class Partition:
 
 @dataclass
 class Slurm(Engine):
-    """The nodes are called n1, n2 and so on, and the first partition is the default one. Nodes pretend to have their cores and memory."""
+    """A Slurm cluster. Nodes are named n1, n2, …, the first partition is the default, and cores and memory of nodes are only declared."""
 
     needs = "slurm"
 
@@ -37,10 +37,11 @@ class Slurm(Engine):
     memory_mb: int = 4000
     partitions: tuple[Partition, ...] = (Partition("batch"), Partition("short", most_minutes=1), Partition("urgent", tier=10))
     forgets_after_s: int = 300
-    """A job that ended is listed for so long, and some seconds more: Slurm forgets many at a time."""
+    """Seconds for which an ended job is listed, plus a few: Slurm forgets many at a time."""
     node_timeout_s: int = 30
-    """A node that is not heard of for so long is down, and its jobs wait again or have failed. Slurm tries again before it believes that:
-    with 3 it takes half a minute, or ten seconds if ``settings`` have MessageTimeout=2."""
+    """Seconds of silence after which a node is down and its jobs are requeued or failed. Slurm retries first: with 3 it takes half a
+    minute, or ten seconds if ``settings`` have MessageTimeout=2.
+    """
     settings: tuple[str, ...] = ()
     """More lines of slurm.conf."""
 
@@ -49,7 +50,7 @@ class Slurm(Engine):
         return super().environment | {"SLURM_CONF": str(self.place / "slurm.conf")}
 
     def kill_daemon(self, abruptly: bool = False) -> None:
-        """Slurm writes to disk what it knows every five seconds, and before it ends. Abruptly: the latest jobs are forgotten."""
+        """Kill the controller. It saves its state every five seconds and before it ends; ``abruptly`` makes it forget the latest jobs."""
         self._kill("slurmctld", gently=not abruptly)
 
     def restart_daemon(self) -> None:
@@ -57,7 +58,7 @@ class Slurm(Engine):
         self._wait_for_controller()
 
     def kill_node(self, number: int) -> None:
-        """Its slurmd dies; the processes of its jobs live on, and nobody tells the controller."""
+        """Kill the slurmd of a node. Its jobs' processes continue, and the controller is not notified."""
         self._kill(f"slurmd-n{number}")
 
     def restart_node(self, number: int) -> None:
@@ -92,7 +93,7 @@ class Slurm(Engine):
         self._run(f"slurmd-n{number}", "slurmd", "-D", "-N", f"n{number}")
 
     def _wait_for_controller(self) -> None:
-        # commands try for ten seconds to reach a controller that is not there yet; a look at its port costs nothing
+        # commands retry for ten seconds without a controller, so check its port first
         self._wait_until_up("slurmctld listens", lambda: processes.is_listening(self.ports[0]))
         self._wait_until_up("slurmctld answers", lambda: "is UP" in self.ask("scontrol", "ping"))
 
@@ -108,7 +109,7 @@ class Slurm(Engine):
         return [
             "munged",
             "--foreground",
-            "--force",  # temporary directories are writable for all, which it does not like
+            "--force",  # temporary directories are writable for all, which it would refuse
             f"--key-file={folder / 'key'}",
             f"--socket={folder / 'socket'}",
             f"--pid-file={folder / 'pid'}",
@@ -147,7 +148,7 @@ class Slurm(Engine):
             "SelectType=select/cons_tres",
             "SelectTypeParameters=CR_CPU_Memory",
             "DefMemPerCPU=64",
-            "SlurmdParameters=config_overrides",  # believe what is said here about cores and memory, not what the machine has
+            "SlurmdParameters=config_overrides",  # use the cores and memory configured here, not those of the machine
             "PreemptType=preempt/partition_prio",
             "PreemptMode=REQUEUE",
             "SchedulerParameters=batch_sched_delay=0,sched_interval=2,bf_interval=2,sched_min_interval=50000",

@@ -1,4 +1,4 @@
-"""Pilots at a computing element of a grid: described by the command line, and let in by the proxy certificate of an ordinary user."""
+"""Tests pilots at an ARC computing element, configured by the command line, with the proxy certificate of an ordinary user."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SLEEPS = "exec sleep 100000"
 
 
 def describe(campus: Campus, arc: ARC, *more: str) -> None:
-    """As a person would, at whose login node the proxy lies."""
+    """Configure the site as a user would whose proxy is on the login node."""
     words = ["--backend", "arc", "--via", f"{campus.person.name}@grid", "--cores", "2", "--python", "/usr/bin/python3"]
     words += ["--reach", "direct", "--period", "1s", "--option", f"endpoint={arc.endpoint}"]
     words += ["--option", f"ssh_config={campus.openssh.configuration('root')}"]
@@ -36,7 +36,7 @@ def describe(campus: Campus, arc: ARC, *more: str) -> None:
 
 
 def ask(arc: ARC, action: str, job: str) -> dict[str, str]:
-    """The person asks the element, behind the back of the master."""
+    """Send a request to the element as the user, without the master."""
     words = ["curl", "--silent", "--show-error", "--fail", "--cert", "proxy", "--capath", arc.environment["X509_CERT_DIR"]]
     words += ["-H", "Accept: application/json", "-H", "Content-Type: application/json"]
     words += ["--data-binary", json.dumps({"job": [{"id": job}]}), f"{arc.endpoint}/rest/1.0/jobs?action={action}"]
@@ -78,7 +78,7 @@ def test_a_pilot_that_an_outsider_kills_is_replaced(campus: Campus, arc: ARC, ki
 
 
 def test_a_pilot_that_is_no_longer_wanted_is_cancelled(pilotfish_home: Path, openssh: OpenSSH, person: Person, arc: ARC) -> None:
-    """Its job runs, but no agent has come that could be told to go."""
+    """The pilot's batch job runs, but has no agent that could be told to leave."""
     with campus_at(pilotfish_home, openssh, person) as campus:
         describe(campus, arc, "--setup", SLEEPS)
         with campus.run(f"{SITE}:1") as run:
@@ -88,7 +88,7 @@ def test_a_pilot_that_is_no_longer_wanted_is_cancelled(pilotfish_home: Path, ope
             processes.wait_until(lambda: bool(processes.mentioning(pilot["job"])), "its job runs")
             future.cancel()
     processes.wait_until(lambda: ask(arc, "status", pilot["job"])["state"] == "KILLED", "the element says so")
-    kill_its_processes(arc, pilot["job"])  # this one, without a batch system behind it, tells only the first of them
+    kill_its_processes(arc, pilot["job"])  # without a batch system, this element signals only the first process
 
 
 def test_a_computing_element_dies_and_comes_back_under_load(campus: Campus, arc: ARC) -> None:
@@ -97,7 +97,7 @@ def test_a_computing_element_dies_and_comes_back_under_load(campus: Campus, arc:
 
 
 def test_what_has_ended_at_the_element_leaves_no_key_behind(campus: Campus, arc: ARC) -> None:
-    """It keeps the log of a job for a week, and nothing else."""
+    """The element keeps the log of a job for a week, and nothing else."""
     describe(campus, arc)
     with campus.run(f"{SITE}:1") as run:
         assert run.executable(["true"]).result(timeout=processes.PATIENCE_S).exit == 0

@@ -1,4 +1,4 @@
-"""The engines themselves: jobs of ordinary people run, daemons die and come back, and nothing is left when one is stopped."""
+"""Tests the engines themselves: users' jobs run, daemons die and restart, and nothing is left after a stop."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def submit(engine: Engine, person: Person, script: str, *options: str) -> str:
-    """A shell script, by the system's own command; its output goes to out.txt. Gives the job's id."""
+    """Submit a shell script with the system's own command; output goes to out.txt. Return the job id."""
     (person.home / "out.txt").unlink(missing_ok=True)
     (person.home / "job.sh").write_text(f"#!/bin/sh\n{script}\n")
     (person.home / "job.sh").chmod(0o755)
@@ -113,7 +113,7 @@ def test_processes_live_on_when_the_slurmd_of_their_node_dies(slurm: Slurm, pers
     job = submit(slurm, person, ENDLESS, "--nodelist=n2", "--requeue")
     processes.wait_until(lambda: bool(job_processes(person)), "a running job")
     slurm.kill_node(2)
-    slurm.ask("scontrol", "update", "nodename=n2", "state=down", "reason=test")  # what the controller itself finds out in half a minute
+    slurm.ask("scontrol", "update", "nodename=n2", "state=down", "reason=test")  # the controller itself would notice after half a minute
     processes.wait_until(lambda: slurm_state(slurm, job) == "PENDING", "the job waiting again under its id")
     assert job_processes(person)
     slurm.ask("scontrol", "update", "nodename=n2", "state=resume")
@@ -175,7 +175,7 @@ def test_who_is_in_stays_when_sshd_dies(openssh: OpenSSH, person: Person) -> Non
 
 
 def test_openssh_leaves_nothing_behind(start_engine: Callable[[OpenSSH], OpenSSH]) -> None:
-    """Neither those who came in last nor those who came in before it died and was restarted."""
+    """Neither sessions of the last server nor those from before its restart remain."""
     openssh = start_engine(OpenSSH(accounts=("root",)))
     with someone_inside(openssh) as first:
         openssh.kill_daemon()
@@ -189,14 +189,14 @@ def test_openssh_leaves_nothing_behind(start_engine: Callable[[OpenSSH], OpenSSH
 
 @contextmanager
 def someone_inside(openssh: OpenSSH) -> Iterator[int]:
-    """Gives the process that runs there for ever."""
+    """Yield the id of a process that runs there without end."""
     with subprocess.Popen([*openssh.client("root"), "here", "echo $$; " + ENDLESS], stdout=subprocess.PIPE) as session:
         assert session.stdout
         yield int(session.stdout.readline())
 
 
 def test_what_a_killed_session_left_is_cleared_away_by_the_next(person: Person) -> None:
-    """Its processes, its directory and its person."""
+    """Processes, directory and user are removed."""
     script = """if True:
         import os, signal
         from tests.engines import people
@@ -217,7 +217,7 @@ def test_what_a_killed_session_left_is_cleared_away_by_the_next(person: Person) 
 
 
 def test_the_tests_of_an_engine_run_in_one_process(request: pytest.FixtureRequest, openssh: OpenSSH) -> None:
-    """Otherwise each process starts each engine. pytest-xdist marks members of a group in their ids."""
+    """Otherwise each process would start each engine. pytest-xdist marks members of a group in their ids."""
     if not request.config.getoption("loadgroup", False):  # pytest-xdist sets it in its workers
         pytest.skip("tests are not distributed by groups")
     assert request.node.nodeid.endswith("@openssh")

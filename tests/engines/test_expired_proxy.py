@@ -1,4 +1,4 @@
-"""Credentials that end, at a real cluster behind ssh: pilots wait for a new one, and everybody is told how to get it."""
+"""Tests expiring credentials at a real cluster behind ssh: pilots wait for a new one, and users are told how to get it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.certificates import make_certificate
 
 
 def put_proxy(person: Person, ends_in_s: float) -> None:
-    """By the person, on the login node."""
+    """Write the proxy as the user, on the login node."""
     made = person.run("sh", "-c", "cat >proxy.new && mv proxy.new proxy", stdin=make_certificate(-86400.0, ends_in_s))
     assert made.returncode == 0, made.stderr
 

@@ -1,4 +1,4 @@
-"""Every factory with real sites, of which one works: the work is done there, and those that only cost are left alone."""
+"""Tests every factory with real sites of which only one works: the tasks run there, and the failing sites get few pilots."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from tests.support.remedy_follower import Obedient
 
 TASKS = 60
 LEARNING = ("heuristic", "swift")
-"""These are asked once more, when they know better. The hybrid one learns as the heuristic one does."""
+"""Factories that run a second time, after they have learned. The hybrid one learns as the heuristic one does."""
 BAD = ("mire", "wall")
 MOST_TRIES = 3
-"""After so many in vain a person has to look."""
+"""Maximum submissions to a site where all pilots fail; after that a user must fix it."""
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def root(slurm: Slurm) -> Iterator[Obedient]:
 
 
 def add_sites(root: Obedient) -> None:
-    """Agents do not start at the first, the second is refused by its batch system, and the third works."""
+    """Add three sites: agents fail to start at the first, the batch system refuses the second, the third works."""
     common = ("--backend", "slurm", "--period", "1s")
     root.do("site", "add", "mire", *common, "--setup", "echo no such module; exit 7", "--max-pilots", "1")
     root.do("site", "add", "wall", *common, "--queue", "nowhere", "--max-pilots", "1")
@@ -42,13 +42,13 @@ def count_submissions(root: Obedient, site: str) -> int:
 
 
 def begin(root: Obedient, cores: int, tasks: int) -> int:
-    """Whoever is there for other tasks is not large enough for these."""
+    """Start a run whose tasks need more cores than existing workers have."""
     places = ("--site", "mire", "--site", "wall", "--site", "pond")
     return root.begin(*places, "--cores", str(cores), "--param", f"i=1..{tasks}", "--", "sleep", "0.1{i}")
 
 
 def check_opinion(factory: str, rows: dict[str, dict[str, Any]]) -> None:
-    """What it thinks of the sites, as far as it learns; who is held back is not even thought about."""
+    """Check what a learning factory recorded about the sites; held sites are not considered."""
     asked = [row for name, row in rows.items() if name in BAD and row["state"] == "ready" and row["failures"]]
     if factory in ("heuristic", "hybrid"):
         assert rows["pond"]["fitness"] > 0 and all(row["fitness"] == 0 for row in asked), rows

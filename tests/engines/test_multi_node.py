@@ -1,4 +1,4 @@
-"""A task of several nodes on a real batch system: the pilot that it brings, and the nodes that it finds."""
+"""Tests a multi-node task on a real batch system: its pilot and its nodes."""
 
 from __future__ import annotations
 

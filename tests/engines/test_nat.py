@@ -1,4 +1,4 @@
-"""The master is on a laptop behind a router: nobody can call it, and its agents reach it through a tunnel that it dug itself."""
+"""Tests a master on a laptop behind NAT: agents reach it only through the ssh tunnel that it opened."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def campus(
 
 
 def tunnels(campus: Campus) -> list[int]:
-    """The processes of ssh that hold one."""
+    """Return the ssh processes that hold a tunnel."""
     place = os.fsencode(campus.openssh.place)
     found = []
     for pid in processes.everybody():
@@ -60,7 +60,7 @@ def ended_well(campus: Campus, run: int) -> bool:
 
 
 def wait_for_more(campus: Campus, run: int, more: int) -> None:
-    """More tasks than were done already, and on their way."""
+    """Wait until this many more tasks are done."""
     before = campus.ask("run", run=run)["counts"]["done"]
     processes.wait_until(lambda: campus.ask("run", run=run)["counts"]["done"] >= before + more, "work goes on")
 
@@ -80,7 +80,7 @@ def test_agents_find_a_master_that_nobody_can_call(campus: Campus, slurm: Slurm,
 
 
 def test_there_is_no_other_way_than_ssh(laptop: Laptop, campus: Campus) -> None:
-    """Otherwise the other tests would show nothing."""
+    """Otherwise the other tests would prove nothing."""
     there = laptop.server.rpartition(".")[0] + ".2"
     assert laptop.wire not in subprocess.run(["ip", "route", "get", there], capture_output=True, text=True).stdout
     with socket.create_server((laptop.server, 0)) as listener:
@@ -91,7 +91,7 @@ def test_there_is_no_other_way_than_ssh(laptop: Laptop, campus: Campus) -> None:
 
 
 def test_a_tunnel_whose_ssh_is_killed_is_dug_again_and_every_task_runs_once(campus: Campus, slurm: Slurm) -> None:
-    """An assignment may be lost on the way, and is then made anew: attempts are no measure here, what really ran is."""
+    """A lost assignment is repeated with a new attempt; therefore the test checks what ran, not attempts."""
     site = campus.add("far", "slurm", slurm, cores=2, reach="tunnel")
     ran = campus.person.home / "ran"
     with campus.run(f"{site}:2") as run:
@@ -121,7 +121,7 @@ def test_a_master_that_is_killed_digs_a_new_tunnel_for_the_agents_of_the_old_one
 
 @pytest.mark.campaign
 def test_a_network_that_is_away_for_a_while_costs_no_task(laptop: Laptop, campus: Campus, slurm: Slurm) -> None:
-    """Away for longer than workers may be silent: they are given up, and come back."""
+    """The outage is longer than the lease: workers are given up and come back."""
     site = campus.add("far", "slurm", slurm, cores=2, reach="tunnel")
     with campus.run(f"{site}:2") as run:
         futures = [run.executable(["sh", "-c", "sleep 0.2"]) for _ in range(TASKS)]

@@ -1,4 +1,4 @@
-"""Pilots on real batch systems, each reached through ssh as an ordinary user, the way one reaches a cluster."""
+"""Tests pilots on real batch systems, each reached by ssh as an ordinary user, like a cluster."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_a_host_without_a_batch_system_runs_200_tasks(campus: Campus) -> None:
 
 
 def test_one_pilot_serves_several_nodes(campus: Campus, slurm: Slurm) -> None:
-    """One job, one agent on each of its nodes; the pilot ends when the last of them has gone."""
+    """One batch job has one agent on each of its nodes; the pilot ends when the last of them has left."""
     campus.add("pond", "slurm", slurm, cores=2, nodes=2)
     with campus.run("pond:1") as run:
         futures = [run.executable(["sh", "-c", "echo $SLURMD_NODENAME; sleep 0.2"]) for _ in range(40)]

@@ -1,4 +1,4 @@
-"""Pilots that are thrown out by somebody more urgent: what they ran goes on elsewhere, and is charged for nothing."""
+"""Tests preempted pilots: their tasks continue elsewhere and are charged no failure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.engines.slurm import Slurm
 
 
 def test_slurm_throws_pilots_out_for_urgent_jobs(campus: Campus, slurm: Slurm) -> None:
-    """It signals the agent and the tasks alike, and puts the job back into the queue, from which it is taken if others are there."""
+    """Slurm signals agent and tasks alike and requeues the job, which is cancelled if other pilots are there."""
     site = campus.add("pond", "slurm", slurm, cores=4, queue="batch")
     urgent = ["sbatch", "--partition=urgent", "--cpus-per-task=4", "--array=1-2", "--output=/dev/null", "--wrap=sleep 1"]
 
@@ -26,8 +26,9 @@ def test_slurm_throws_pilots_out_for_urgent_jobs(campus: Campus, slurm: Slurm) -
 
 @pytest.mark.campaign
 def test_grid_engine_reschedules_pilots(campus: Campus, gridengine: GridEngine) -> None:
-    """Their jobs go back into the queue, if they may run again. One of which its host has not told yet that it runs would not be ended,
-    nor one that is started again before its host was told to end it: so they are waited for, and the queue is closed meanwhile."""
+    """Rescheduled jobs go back into the queue if they may run again. Grid Engine does not end a job before its host has reported it as
+    running, nor one that restarts before its host was told to end it. Therefore the test waits for jobs, with the queue closed.
+    """
     site = campus.add("reef", "sge", gridengine, cores=4, directives=["-r y"])
 
     def throw_out() -> None:
@@ -49,7 +50,7 @@ def test_grid_engine_reschedules_pilots(campus: Campus, gridengine: GridEngine) 
 
 @pytest.mark.campaign
 def test_grid_engine_suspends_pilots_for_urgent_jobs(start_engine: Callable[[GridEngine], GridEngine], campus: Campus) -> None:
-    """They hear of it before and go, rather than to sit on tasks that nobody runs."""
+    """Pilots get notice before and leave, instead of holding tasks that do not run."""
     engine = start_engine(GridEngine(has_urgent_queue=True))
     site = campus.add("reef", "sge", engine, cores=4, queue="all.q")
     urgent = ["qsub", "-b", "y", "-q", "urgent.q", "-o", "/dev/null", "-j", "y", "sleep", "8"]
@@ -62,7 +63,7 @@ def test_grid_engine_suspends_pilots_for_urgent_jobs(start_engine: Callable[[Gri
 
 @pytest.mark.campaign
 def test_htcondor_evicts_pilots(campus: Campus, htcondor: HTCondor) -> None:
-    """Their jobs go back into the queue."""
+    """Evicted jobs go back into the queue."""
     site = campus.add("sky", "htcondor", htcondor, cores=4)
 
     def throw_out() -> None:

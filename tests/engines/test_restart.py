@@ -1,4 +1,4 @@
-"""The master is killed while pilots wait and run at real sites: the next one takes them over, and asks for none of them twice."""
+"""Tests a master that is killed while pilots wait and run at real sites: the next one takes them over and requests none twice."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SAY = "echo $PILOTFISH_WORKER; sleep 0.3"
 
 
 def jobs_so_far(engine: Engine, person: Person) -> int:
-    """How many submissions there were; Slurm remembers those that ended, Grid Engine counts them."""
+    """Count submissions: Slurm lists jobs that ended, Grid Engine counts them."""
     if isinstance(engine, Slurm):
         return len(set(engine.ask("squeue", "--noheader", "--states=all", "--format=%F").split()))
     said = person.run("qsub", "-terse", "-b", "y", "-o", "/dev/null", "-j", "y", "true", environment=engine.environment)
@@ -39,7 +39,7 @@ def since(engine: Engine, person: Person, before: int) -> int:
 def test_pilots_that_wait_and_that_run_are_taken_over(
     campus: Campus, backend: str, fixture: str, cores: int, request: pytest.FixtureRequest
 ) -> None:
-    """Two have room to run at the batch systems, the third has to wait."""
+    """The batch systems have room for two pilots; the third waits."""
     engine: Engine | None = request.getfixturevalue(fixture) if fixture else None
     site = campus.add("here", backend, engine, cores=cores)
     before = jobs_so_far(engine, campus.person) if engine else 0
@@ -64,7 +64,7 @@ def test_pilots_that_wait_and_that_run_are_taken_over(
 
 @dataclass
 class Sluggish:
-    """Slurm whose sbatch dawdles, for the first order alone."""
+    """A Slurm whose sbatch is slow for the first pilot batch only."""
 
     slurm: Slurm
     folder: Path
@@ -97,7 +97,7 @@ class Sluggish:
 
 
 def run_with_a_death(campus: Campus, slurm: Slurm, sluggish: Sluggish, moment: Callable[[], bool]) -> None:
-    """The master dies at that moment; both pilots of the only order join, and nobody submits it twice."""
+    """The master dies at that moment; both pilots of the only pilot batch join, and it is submitted once."""
     site = campus.add("here", "slurm", sluggish, cores=2)  # type: ignore[arg-type]
     before = jobs_so_far(slurm, campus.person)
     with campus.run(f"{site}:2") as run:
@@ -123,6 +123,6 @@ def test_a_master_that_dies_before_it_has_heard_the_answer_leaves_one_order(camp
 
 
 def test_a_master_that_dies_while_its_order_is_on_the_way_leaves_one_order(campus: Campus, slurm: Slurm) -> None:
-    """Its successor does not find the order at first, because it has not arrived."""
+    """The next master does not find the pilot batch at first, because it has not arrived."""
     sluggish = Sluggish(slurm, campus.person.home / "late", before_s=8.0)
     run_with_a_death(campus, slurm, sluggish, sluggish.was_called)

@@ -1,4 +1,4 @@
-"""A task that takes longer than a pilot lives: it is not begun for ever, its person is told, and what they are told to do helps."""
+"""Tests a task that takes longer than a pilot's walltime: it is not restarted forever, and the suggested fix works."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PATIENCE_S = 3 * processes.PATIENCE_S
 
 @pytest.mark.campaign
 def test_a_task_that_outlives_its_pilot_waits_for_longer_ones_and_says_how_to_get_them(campus: Campus, slurm: Slurm) -> None:
-    """A pilot of 40 s leaves itself 20 s to go in order, so that what takes 24 s is cut off."""
+    """A pilot of 40 s reserves 20 s for an orderly exit, so that a task of 24 s is cut off."""
     site = campus.add("pond", "slurm", slurm, cores=1, walltime="40s")
     with campus.run(f"{site}:1") as run:
         long = run.executable(["sh", "-c", "sleep 24; echo done"])

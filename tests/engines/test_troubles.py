@@ -1,4 +1,4 @@
-"""What goes wrong at real sites: pilots are killed, queues go away, nodes die, time runs out, agents cannot start."""
+"""Tests failures at real sites: killed pilots, absent queues, dead nodes, expired walltime, agents that cannot start."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_agents_that_cannot_start_pause_their_site_with_the_cause_and_it_can_be_
 
 
 def test_a_node_that_dies_while_its_processes_live_on_costs_no_result(campus: Campus, slurm: Slurm) -> None:
-    """Slurm gives the job up; the agent does not know, goes on working, and what it reports counts once."""
+    """Slurm gives up the job; the agent does not know, continues, and its reports count once."""
     site = campus.add("pond", "slurm", slurm, cores=2)
     with campus.run(f"{site}:1") as run:
         futures = [run.executable(["sleep", "1"]) for _ in range(10)]

@@ -1,4 +1,4 @@
-"""Pilots whose time is short: they go before it is over, are replaced, and what they ran goes on elsewhere, charged for nothing."""
+"""Tests pilots with a short walltime: they leave before it ends, are replaced, and their tasks continue elsewhere without charge."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_grid_engine_ends_a_pilot_sooner_than_that_believes(campus: Campus, grid
 
 
 def test_htcondor_ends_a_pilot_sooner_than_that_believes(campus: Campus, htcondor: HTCondor) -> None:
-    """It holds a job for that, which the backend has to know for an end."""
+    """HTCondor holds a job at the end of its time, which the backend must treat as ended."""
     site = campus.add("sky", "htcondor", htcondor, cores=2, directives=["allowed_job_duration = 15"])
     scenes.have_the_system_end_pilots(campus, site)
     held = ("-constraint", "HoldReasonCode =?= 46 || LastHoldReasonCode =?= 46", "-af", "ClusterId")

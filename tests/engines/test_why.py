@@ -1,4 +1,4 @@
-"""What ``why`` says about real batch systems is what they say themselves; and what it says to type is typed, and the work is done."""
+"""Tests that ``why`` reports what real batch systems report, and that its suggested commands work."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.remedy_follower import Obedient
 
 @pytest.fixture
 def root(slurm: Slurm) -> Iterator[Obedient]:
-    """Sits at a machine of the cluster, whose commands work without further ado."""
+    """A user at a machine of the cluster, where its commands work directly."""
     place = places.new_place("why")
     somebody = Obedient(place, slurm.environment)
     yield somebody
@@ -31,7 +31,7 @@ def add(root: Obedient, *about: str) -> None:
 
 
 def test_no_site_is_described(root: Obedient) -> None:
-    """Neither when nobody named one, nor when the one that was named is gone."""
+    """No site was named, or the named one was removed."""
     root.do("run", "--", "true")
     root.do("workers", "--set", "0")
     run = root.begin("--", "true")
@@ -98,7 +98,7 @@ def test_a_queue_does_not_exist(root: Obedient) -> None:
 
 @pytest.fixture
 def reef(tmp_path: Path, gridengine: GridEngine, openssh: OpenSSH, person: Person) -> Iterator[Obedient]:
-    """Sits elsewhere."""
+    """A user at another machine."""
     somebody = Obedient(tmp_path)
     variables = [word for name, value in gridengine.environment.items() for word in ("--env", f"{name}={value}")]
     about = ("--via", f"{person.name}@reef", "--reach", "direct", "--period", "1s", "--python", "/usr/bin/python3")

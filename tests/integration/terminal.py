@@ -1,4 +1,4 @@
-"""A person at a terminal: types commands, reads what appears, presses Ctrl-C."""
+"""Simulates a user at a terminal: types commands, reads output, presses Ctrl-C."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 PATIENCE_S = 120.0
-"""A limit for hangs, never a measure."""
+"""Seconds until a test counts as hung; not a measurement."""
 
 
 class Said(NamedTuple):
@@ -23,7 +23,7 @@ class Said(NamedTuple):
 
 
 class Typist:
-    """Commands in a directory and a PILOTFISH_HOME of their own."""
+    """Runs commands with its own directory and PILOTFISH_HOME."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -53,7 +53,7 @@ class Typist:
 
 
 class Terminal:
-    """One command on a terminal of its own."""
+    """One command on its own terminal."""
 
     def __init__(self, typist: Typist, words: tuple[str, ...]) -> None:
         self._ours, theirs = pty.openpty()
@@ -80,7 +80,7 @@ class Terminal:
         os.write(self._ours, b"\x03")
 
     def finish(self) -> tuple[int, str]:
-        """Wait for the end; the exit status and all that was seen."""
+        """Wait for the end; return the exit status and the whole output."""
         deadline = time.monotonic() + PATIENCE_S
         while self._read(deadline):
             pass
@@ -100,8 +100,8 @@ class Terminal:
 
 
 def _make_controlling() -> None:
-    """Ctrl-C is a signal only at a terminal that controls its processes."""
-    # Whoever runs the tests in the background has interrupts ignored, and all that they start with them.
+    """Make this the controlling terminal; only then Ctrl-C sends a signal."""
+    # Tests that run in the background inherit ignored interrupts.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     import fcntl
     import termios

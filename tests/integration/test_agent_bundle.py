@@ -1,4 +1,4 @@
-"""The one file that travels: small, the same every time, and at home on every Python from 3.8 on."""
+"""Tests the agent bundle: it is small, reproducible, and runs on every Python from 3.8 on."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TRAVELLING = [Path(package.__file__ or "").parent for package in (pilotfish.agen
 
 
 def found_pythons(old: bool) -> list[str]:
-    """Interpreters on PATH and those of pyenv, other than ours."""
+    """Find interpreters on PATH and in pyenv, other than this one."""
     names = ["2.7", "3.6", "3.7"] if old else ["3.8", "3.9", "3.10", "3.12", "3.13", "3.14"]
     places = [str(path) for path in (Path.home() / ".pyenv" / "versions").glob("*/bin")]
     found = []
@@ -83,7 +83,7 @@ def test_it_holds_the_agent_and_cloudpickle_and_nothing_compiled(tmp_path: Path)
 
 
 def code_of(source: str) -> list[tuple[str, int, int]]:
-    """Every node of the code with its values, line and column, without docstrings and what stands for them."""
+    """Return every syntax node with its values, line and column, without docstrings and their replacements."""
     tree = ast.parse(source)
     for node in ast.walk(tree):
         for name in ("body", "orelse", "finalbody"):

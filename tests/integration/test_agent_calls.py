@@ -1,4 +1,4 @@
-"""Python calls and application workers in a real agent."""
+"""Tests Python calls and application workers in a real agent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Real kills: slots, agents, supervisors and tasks die, and only what must be lost is lost."""
+"""Tests kills of slots, agents, supervisors and tasks: nothing is lost that could be kept."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ def test_a_time_limit_ends_a_call_and_its_children(client: Client, tmp_path: Pat
             with open(path, "w") as file:
                 file.write(str(child.pid))
 
-    # long enough for a busy machine to get as far as the child
+    # long enough for a busy machine to start the child
     task = client.call(client.python(work, time_s=4.0), str(tmp_path / "cleaned"))
     assert client.failure(task)[:2] == ("time", "task")
     child = pid_in(tmp_path / "cleaned")
@@ -218,7 +218,7 @@ def test_a_call_that_takes_too_much_memory_is_killed(client: Client) -> None:
 
 
 def busy_agent(client: Client, agent: Agent, tmp_path: Path) -> list[int]:
-    """An agent in the middle of a call and of an executable; all processes below its supervisor."""
+    """Bring an agent into the middle of a call and of an executable; return all processes below its supervisor."""
     gate = str(tmp_path / "gate")
     client.call(client.python(hold), gate, str(tmp_path / "call"))
     client.command(

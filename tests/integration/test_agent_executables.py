@@ -1,4 +1,4 @@
-"""Executables in a real agent: streams, files, limits, and what they leave behind."""
+"""Tests executables in a real agent: streams, files, limits and leftovers."""
 
 from __future__ import annotations
 
@@ -293,7 +293,7 @@ def test_a_look_at_output_is_answered_before_the_slot_is_up(client: Client) -> N
 
 
 def test_results_of_short_executables_do_not_wait_for_a_long_one_behind_them(client: Client, tmp_path: Path) -> None:
-    """Both slots are given some ahead; a report that lies there in company still leaves while the next one runs."""
+    """Both slots have prefetched tasks; a report that waits for others to be sent with still leaves while the next task runs."""
     spec = client.exec()
     for task in [client.command(spec, "/bin/true") for _ in range(20)]:
         client.outcome(task)

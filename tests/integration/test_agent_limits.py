@@ -1,4 +1,4 @@
-"""Machines that let a worker have few files and processes: it does with fewer slots what it can, and no task pays for the rest."""
+"""Tests machines with low limits on files and processes: a worker uses fewer slots, and no task is charged."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def master(tmp_path: Path) -> Iterator[FakeMaster]:
 
 
 def allow_few_files(directory: Path) -> str:
-    """A Python that may have 64 files open."""
+    """Write a Python wrapper that may have 64 files open."""
     python = directory / "python"
     python.write_text(f'#!/bin/sh\nulimit -n 64\nexec {sys.executable} "$@"\n')
     python.chmod(0o700)
@@ -62,7 +62,7 @@ def allow_few_files(directory: Path) -> str:
 
 
 def make_shortage(monkeypatch: pytest.MonkeyPatch, directory: Path, name: str, error: str, condition: str, role: str = "slot") -> None:
-    """Have a system call fail as it does where a limit is reached, as long as the condition holds."""
+    """Make a system call fail as at a limit, while the condition holds."""
     text = SHORTAGE.format(name=name, error=error, condition=condition, role=role)
     if "is_another" in condition:
         text = text.replace("    def refuse(", ONLY_THE_FIRST_SLOT + "    def refuse(")

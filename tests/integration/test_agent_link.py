@@ -1,4 +1,4 @@
-"""A real agent and its master: joining, being refused, losing each other, leaving."""
+"""Tests a real agent with its master: joining, refusal, reconnection, leaving."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_while_the_link_is_cut_again_and_again_each_task_runs_once_and_none_is_l
                 client.value(list(wanted)[-50])
             master.hang_up()
             held = {task for task, _, _ in master.wait_for(wire.Hello).holding}
-            # What the cut swallowed on its way there was never held: it is sent again, under the same attempt.
+            # Tasks lost in transit were never held; they are sent again under the same attempt.
             lost = [task for task in wanted if task not in held and (task, 1) not in master.results]
             items = [wire.SentTask(task, 1, spec, len(wanted[task]), 0, 0) for task in lost]
             master.peer.send(wire.Assign([], items), *[wanted[task] for task in lost])

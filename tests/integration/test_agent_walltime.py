@@ -1,4 +1,4 @@
-"""A real agent near its end: it says so to its tasks, and what the end does to them is not theirs."""
+"""Tests a real agent near the end of its walltime: it notifies its tasks, and they are not blamed for the end."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_a_task_that_asked_for_a_signal_is_warned_and_others_are_left_alone(mast
 
 @pytest.mark.parametrize("trap", ["true", "trap 'exit 7' TERM"])
 def test_a_signal_that_comes_to_the_tasks_of_a_pilot_first_and_then_to_itself_fails_no_task(master: FakeMaster, trap: str) -> None:
-    """As batch systems end a job."""
+    """Batch systems end a job in this way."""
     with running_agent(master, "--cores", "1") as agent:
         master.wait_for(wire.Hello)
         client = Client(master)
@@ -47,8 +47,8 @@ def test_a_signal_that_comes_to_the_tasks_of_a_pilot_first_and_then_to_itself_fa
         eventually(lambda: len(whole_tree(agent.process.pid)) > len(without_tasks(agent)) + 1, "it runs")
         itself = agent.pid
         tasks = [pid for pid in whole_tree(agent.process.pid) if pid not in without_tasks(agent)]
-        os.kill(itself, signal.SIGSTOP)  # so that it finds the news of its task and its own signal at the same time
-        for pid in tasks:  # the shell first: it would end by itself, and well, when its child is gone
+        os.kill(itself, signal.SIGSTOP)  # so that it sees the end of its task and its own signal at the same time
+        for pid in tasks:  # the shell first: it would succeed by itself once its child is gone
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGTERM)
         eventually(lambda: not any(alive(pid) for pid in tasks), "the task is dead")
@@ -61,7 +61,7 @@ def test_a_signal_that_comes_to_the_tasks_of_a_pilot_first_and_then_to_itself_fa
 
 @pytest.mark.parametrize("notice", [signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU])
 def test_an_agent_goes_in_order_whatever_notice_its_batch_system_gives(master: FakeMaster, notice: signal.Signals) -> None:
-    """To all processes in the group of the job, which tasks have left."""
+    """The notice goes to the process group of the batch job, which tasks have left."""
     with running_agent(master, "--cores", "1") as agent:
         master.wait_for(wire.Hello)
         for pid in (agent.process.pid, agent.pid):
@@ -75,7 +75,7 @@ def without_tasks(agent: Agent) -> list[int]:
 
 
 def whole_tree(pid: int) -> list[int]:
-    """Parents before their children."""
+    """Return the process and its descendants, parents before children."""
     found = [pid]
     for one in found:
         found += children(one)

@@ -1,4 +1,4 @@
-"""The commands with a real master, real workers and a real terminal."""
+"""Tests the commands with a real master, real workers and a real terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files of any size, through the whole product: inputs that are large, odd or directories; outputs that come home, or stay for others."""
+"""Tests files of any size in the whole system: large, odd or directory inputs; outputs that are copied back or kept for other tasks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pilotfish.store.pool_directory import pool_home
 pytestmark = pytest.mark.usefixtures("pilotfish_home")
 MIB = 1 << 20
 WAIT_S = 120.0
-"""A limit for hangs, never a measure."""
+"""Seconds until a test counts as hung; not a measurement."""
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def run(tmp_path: Path, pilotfish_home: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def make(name: str, size: int) -> str:
-    """A file of these many unlikely bytes; its digest."""
+    """Write a file of ``size`` pseudo-random bytes; return its digest."""
     data = hashlib.shake_128(name.encode()).digest(size)
     Path(name).write_bytes(data)
     return hashlib.sha256(data).hexdigest()
@@ -139,7 +139,7 @@ def test_files_that_tasks_keep_are_inputs_of_others_before_they_are_there(run: p
 
 
 def test_files_of_others_are_handed_on_whatever_happens_to_the_master(run: pilotfish.Run) -> None:
-    """Killed while the first task runs, and again when it has ended."""
+    """The master is killed while the first task runs, and again after its end."""
     gates = [Path(name).absolute() for name in ("one", "two")]
     first = run.executable(["sh", "-c", f"until [ -e {gates[0]} ]; do sleep 0.02; done; echo 17 > n"], keep=["n"], outputs=["n"])
     wait = run.executable(["sh", "-c", f"until [ -e {gates[1]} ]; do sleep 0.02; done; cp n m"], inputs=[first.file("n")], keep=["m"])

@@ -1,4 +1,4 @@
-"""Files with real workers: what comes, what stays, where it is, and what is said when it cannot be had."""
+"""Tests ``data`` with real workers: transfers, kept files, their places, and messages about lost files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Divisible work on real agents whose speed is known: each is as slow as a file says."""
+"""Tests divisible loads on real agents of known speed, each set by a file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.engines.processes import PATIENCE_S, wait_until
 from tests.support.peer_pool import PeerPool, peer_pool
 
 UNIT_S = 0.0005
-"""What a unit takes a worker that is not slowed."""
+"""Seconds per unit on a worker that is not slowed."""
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def peers(pilotfish_home: Path, tmp_path: Path) -> Iterator[PeerPool]:
 
 
 def slow_step(place: Path) -> Callable[..., int]:
-    """A step that takes as long as the file of its worker says. It looks again and again: a worker may become slow while it works."""
+    """Return a step that takes as long as its worker's file says. It rereads the file, because a worker may slow down meanwhile."""
     directory, unit_s = str(place), UNIT_S
 
     def step(piece: Any, state: Any = None) -> int:
@@ -153,7 +153,7 @@ def test_an_error_names_units_and_worker_and_ends_the_other_chunks(peers: PeerPo
 
 @pytest.fixture
 def heeds_ctrl_c() -> Iterator[None]:
-    """Whoever was started in the background of a shell ignores it."""
+    """Handle Ctrl-C also in a process started in the background of a shell, which ignores it."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)

@@ -1,4 +1,4 @@
-"""Tasks that agents share out among themselves, with real agents: who is lent what, and who gets it."""
+"""Tests delegated tasks with real agents: which tasks are delegated, and which worker gets them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def site(pilotfish_home: Path, tmp_path: Path) -> Iterator[PeerPool]:
 
 
 def counts(site: PeerPool) -> Counter[str]:
-    """How many tasks the journal says were lent, claimed, assigned."""
+    """Count the delegated, claimed and assigned tasks in the journal."""
     found: Counter[str] = Counter()
     with tempfile.TemporaryDirectory(dir=site.place) as copy:
         shutil.copytree(site.pool.directory / "journal", f"{copy}/journal")
@@ -47,7 +47,7 @@ def said(futures: list[Any]) -> list[str]:
 
 
 def settle(site: PeerPool) -> None:
-    """Until the site shares out tasks by itself: then nothing is assigned any more."""
+    """Wait until the site assigns tasks by itself, so that the master assigns none."""
 
     def lent() -> bool:
         before = counts(site)
@@ -143,7 +143,7 @@ def who_is_master(site: PeerPool) -> str:
 
 
 def more(run: pilotfish.Run, site: PeerPool) -> bool:
-    """Something to lend; never what is waited for."""
+    """Submit tasks that can be delegated; always return False, to be used as a condition."""
     said([run.executable(WHO, sandbox=True, losses=100) for _ in range(4)])
     return False
 

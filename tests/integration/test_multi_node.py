@@ -1,4 +1,4 @@
-"""Tasks of several nodes with real agents: two of one pilot, what the task finds, and what the death of one of them does."""
+"""Tests multi-node tasks with two real agents of one pilot: their environment, and the death of one agent."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def pool(pilotfish_home: Path, tmp_path: Path) -> Iterator[PeerPool]:
 
 
 def waiting(gate: Path, note: Path) -> list[str]:
-    """It says who it is, and goes on when the gate is open."""
+    """Return a command that writes its identity and continues when the gate opens."""
     return [
         "sh",
         "-c",

@@ -1,4 +1,4 @@
-"""The disk of a node runs full: its tasks go elsewhere and are not charged, and the node gets no more of them."""
+"""Tests a full disk of a node: its tasks go elsewhere without charge, and the node gets no more."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An agent's peers in this process: their links, their door, and who is kept in it."""
+"""Tests the peer connections of agents in this process: links, listener and admission."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ SHORT_S, LONG_S = 0.3, 60.0
 
 
 class Site:
-    """Agents without slots or master, and friends: peers that do what a test says."""
+    """Agents without slots or master, and test peers that do what a test says."""
 
     def __init__(self, place: Path) -> None:
         self.place = place
         self.secrets = open_keyring(place).peers("")
         self.dead: list[int] = []
-        """Who was called dead, by whomever."""
+        """Workers that any agent reported dead."""
         self._agents: list[PeerNetwork] = []
 
     def agent(self, name: str) -> PeerNetwork:
@@ -100,7 +100,7 @@ def contact_of(agent: PeerNetwork) -> Contact:
 
 
 def open_links(agent: PeerNetwork) -> int:
-    """All but the door and what wakes it."""
+    """Count the connections, without the listener and its wake-up socket."""
     return len(agent._selector.get_map()) - 2
 
 
@@ -188,7 +188,7 @@ def test_a_link_that_something_comes_by_is_in_use(site: Site, agent: PeerNetwork
     monkeypatch.setattr(peers_module, "MAX_LINKS", 2)
     first, second = site.friend(agent, "first"), site.friend(agent, "second")
     assert second.answers(1)
-    first.say("reign", 0)  # that is not answered
+    first.say("reign", 0)  # this message gets no answer
     eventually(lambda: list(agent._links)[-1] == node_id("first"))
     assert site.friend(agent, "third").answers(2)
     eventually(lambda: second.has_heard("goodbye"))
@@ -276,7 +276,7 @@ def test_others_are_not_sent_to_a_peer_that_has_gone(site: Site, agent: PeerNetw
     bulk.close()
 
 
-# --- the door -------------------------------------------------------------------------------------------------------------------------
+# --- listener -------------------------------------------------------------------------------------------------------------------------
 
 
 def stranger_at(agent: PeerNetwork, secured: bool = True) -> socket.socket:

@@ -1,4 +1,4 @@
-"""Agents that get contents from each other, and what strangers at their doors get: nothing."""
+"""Tests agents that fetch contents from each other and reject unauthenticated connections."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def digest_of(path: Path) -> str:
 
 
 def use(peers: PeerPool, path: Path, *names: str) -> None:
-    """A task at each of these that needs the file, all at once."""
+    """Run a task that needs the file at each of these agents, all at once."""
     expected = digest_of(path)
     with peers.run() as run:
         futures = [run.executable(["sha256sum", "in"], inputs={"in": path}, tags={"name": name}) for name in names]
@@ -53,7 +53,7 @@ def wait_for(pool: PeerPool, /, **wanted: int) -> None:
 
 
 def identity_of(peers: PeerPool, key: str = "", worker: str = "stranger") -> PeerIdentity:
-    """As an agent of the site would have it from the master, with another key if one is given."""
+    """Return the identity that an agent of the site gets from the master, or one with another key."""
     real, certificate, private_key = open_keyring(peers.pool.directory).peers("")
     return PeerIdentity(worker, bytes.fromhex(key or real), certificate, private_key, str(peers.place))
 
@@ -109,7 +109,7 @@ def test_what_a_task_made_and_kept_is_had_from_where_it_was_made(peers: PeerPool
 
 
 def test_files_go_from_task_to_task_wherever_these_run(peers: PeerPool) -> None:
-    """Small ones and large ones; kept where they were made, or brought home as well, which outlives their worker."""
+    """Small and large files, kept at the worker, or also copied back and then available after the worker's end."""
     peers.start("a", "b", "c")
     gate = peers.place / "gate"
     with peers.run() as run:
@@ -128,7 +128,7 @@ def test_files_go_from_task_to_task_wherever_these_run(peers: PeerPool) -> None:
 
 
 def test_a_peer_that_serves_damaged_bytes_is_not_believed(peers: PeerPool) -> None:
-    """Its file has the right size and the right time, and its agent has checked it a moment ago."""
+    """The damaged file has the right size and time, and its agent has just checked it."""
     peers.start("a", "b")
     path = peers.write_input("input", 3 * MB)
     use(peers, path, "a")
@@ -146,7 +146,7 @@ def test_a_peer_that_serves_damaged_bytes_is_not_believed(peers: PeerPool) -> No
 
 
 def test_a_peer_that_is_dead_costs_a_moment_and_no_task(peers: PeerPool) -> None:
-    """The master and the network still name it."""
+    """The master and the peers still list it."""
     peers.start("a", "b", "c")
     path = peers.write_input("input", 3 * MB)
     use(peers, path, "a")
@@ -177,7 +177,7 @@ def test_an_agent_that_got_something_of_a_master_that_died_gets_the_next_thing_o
 
 
 def test_whatever_a_cancelled_task_was_waiting_for_the_next_one_gets_what_it_needs(peers: PeerPool) -> None:
-    """Whose transfer is cut short must leave no dead connection for those after it."""
+    """An interrupted transfer must not leave a dead connection for the next ones."""
     peers.start("a", cores=4)
     large = [peers.write_input(f"large{number}", 60 * MB) for number in range(6)]
     with peers.run() as doomed:
@@ -189,7 +189,7 @@ def test_whatever_a_cancelled_task_was_waiting_for_the_next_one_gets_what_it_nee
         use(peers, peers.write_input(f"next{number}", MB), "a")
 
 
-# --- strangers ------------------------------------------------------------------------------------------------------------------------
+# --- unauthenticated connections ------------------------------------------------------------------------------------------------------
 
 
 def test_who_has_the_key_is_served_and_who_has_another_is_not(peers: PeerPool, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Looking ahead and back with a real pool: the master is not asked, and nothing of its is changed."""
+"""Tests predictions and replays of a real pool: they neither ask its master nor change its files."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def ask(typist: Typist, *words: str) -> dict[str, Any]:
 
 
 def submit(typist: Typist) -> Path:
-    """Half of the tasks end by themselves, the others when the gate opens."""
+    """Submit tasks of which half end by themselves, the others when the gate opens."""
     gate = typist.directory / "gate"
     script = f"sleep 0.1; test {{n}} -le 30 || while ! test -e {gate}; do sleep 0.05; done"
     said = typist.type("run", "--detach", "--workers", "2", "--param", f"n=1..{TASKS}", "--", "sh", "-c", script)

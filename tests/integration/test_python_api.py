@@ -1,4 +1,4 @@
-"""A person's Python program and the real master: what drop-in means, and what happens when either dies."""
+"""Tests a user's Python program with a real master: the drop-in executor, and deaths of either process."""
 
 from __future__ import annotations
 
@@ -318,7 +318,7 @@ def open_growing(client: MasterClient, folder: Path) -> int:
 
 
 def check_growing(client: MasterClient, run: int, folder: Path) -> None:
-    """Every value was seen once by the manager, and no task was made twice."""
+    """Check that the manager saw every value once and no task was created twice."""
     wait_for((folder / "seen.json").exists)
     wait_for(lambda: client.ask("run", run=run).data["state"] == "done")
     expected = sorted(value for start in (1, 3, 5, 7) for value in doubled(start))

@@ -1,4 +1,4 @@
-"""What ``why`` says to type is typed, to the letter, and then the work is done: with real masters and pilots, at sites of this machine."""
+"""Tests that the commands suggested by ``why`` solve the problem, with real masters and pilots at sites of this machine."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def person() -> Iterator[Obedient]:
 
 
 def add(person: Obedient, name: str, *about: str) -> None:
-    """Pilots there are processes of this machine."""
+    """Add a site whose pilots are processes of this machine."""
     person.do("site", "add", name, "--backend", "ssh", "--period", "1s", *about)
 
 
@@ -48,7 +48,7 @@ def test_a_paused_site(person: Obedient) -> None:
     ],
 )
 def test_a_limit_that_the_person_has_set(person: Obedient, place: str, limit: list[str], command: str) -> None:
-    """The only worker there is busy for long, and too small for the next task."""
+    """The only worker there is busy for long and too small for the next task."""
     add(person, "desk", "--cores", "1", *limit)
     gate = person.directory / "gate"
     first = person.begin("--site", place, "--", "sh", "-c", f"while ! test -e {gate}; do sleep 0.05; done")
@@ -64,7 +64,7 @@ def test_a_limit_that_the_person_has_set(person: Obedient, place: str, limit: li
 
 
 def test_a_task_that_is_too_big_for_every_site(person: Obedient) -> None:
-    """One has pilots that are described, the other takes machines as they are."""
+    """One site has a configured size; the other uses machines as they are."""
     add(person, "desk", "--cores", "1")
     add(person, "shed")
     run = person.begin("--site", "desk", "--site", "shed", "--cores", "64", "--", "true")
@@ -89,7 +89,7 @@ def test_a_walltime_that_is_too_short(person: Obedient) -> None:
 
 @pytest.mark.parametrize(("place", "wrong"), [("desk:1", "setup"), ("desk", "python")])
 def test_agents_that_do_not_start(person: Obedient, place: str, wrong: str) -> None:
-    """With a number of pilots that is to be kept, the site is soon held back; otherwise it is only tried less and less often."""
+    """With a fixed number of pilots the site is soon held; otherwise it is only tried at growing intervals."""
     python = person.directory / "python3"
     python.write_text(BROKEN_PYTHON)
     python.chmod(0o755)

@@ -1,4 +1,4 @@
-"""Shares with real workers: what two runs get of two slots."""
+"""Tests shares with real workers: how two runs divide two slots."""
 
 from __future__ import annotations
 

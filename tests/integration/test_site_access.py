@@ -1,4 +1,4 @@
-"""Commands and files of a site: run here, or on a login node with a real sshd and an ordinary user."""
+"""Tests commands and files of a site, run here or on a login node with a real sshd and an ordinary user."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def server() -> Iterator[Sshd]:
 
 @pytest.fixture(autouse=True)
 def nothing_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
-    """No connection, and no process on the login node."""
+    """Check that no connection and no process on the login node is left."""
     yield
     if "server" in request.fixturenames:
         server = request.getfixturevalue("server")
@@ -124,7 +124,7 @@ def test_a_command_that_says_too_much_has_said_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("pipe", ["1", "2"])
 def test_a_command_that_never_stops_talking_is_stopped(tmp_path: Path, pipe: str) -> None:
-    """Long before our patience ends: to listen costs more than anything that it could say is worth."""
+    """It is stopped long before the timeout, because no useful output is that long."""
 
     async def story(runner: CommandRunner) -> None:
         command = Command(("sh", "-c", f"echo $$ > {tmp_path}/pid; exec yes >&{pipe}"), patience_s=1000.0)
@@ -226,7 +226,7 @@ def test_what_needs_a_person_is_said_and_not_tried_again_at_once(server: Sshd, d
         assert all("pilotfish site login here" in answer.complaint() for answer in answers)
         assert all(answer.code == LOGIN_NEEDED for answer in answers)
         assert words in runner.login_needed and log.read_text().count("Connection from") == knocks
-        # A person logs in; the same runner goes on.
+        # After a login by the user, the same runner continues.
         ready = ["-i", str(server.directory / "id"), "-o", f"UserKnownHostsFile={server.directory}/known_hosts"]
         log_in = runner.ssh().log_in()
         subprocess.run([*log_in[:1], *ready, *log_in[1:]], check=True)
@@ -258,7 +258,7 @@ def test_a_command_that_hangs_there_harms_no_other(server: Sshd) -> None:
         answer = await hanging
         assert answer.status is None and answer.complaint() == "it did not answer in time"
         assert (await runner.run(Command(("echo", "well")))).stdout == "well\n"
-        # It would end there a little later by itself.
+        # It would end a little later by itself.
         os.kill(int(answer.stdout), signal.SIGKILL)
 
     play(story, server.site(), server.sockets)

@@ -1,4 +1,4 @@
-"""doctor SITE with real masters: its test pilot leaves the queue again, however doctor ends. The queue is made of shell scripts."""
+"""Tests ``doctor SITE`` with real masters: its test pilot leaves the queue however doctor ends. Shell scripts act as the queue."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.integration.terminal import PATIENCE_S
 from tests.support.remedy_follower import Obedient
 from tests.support.scripted_master import eventually
 
-# Each job is a file with its number, and waits for ever.
+# Each job is a file with its number and waits forever.
 PROGRAMS = {
     "sbatch": 'cat >/dev/null; number=$(($(ls "$QUEUE" | wc -l) + 1)); echo "$REASON" > "$QUEUE/$number"; echo $number',
     "squeue": 'cd "$QUEUE" && for job in *; do case $* in *--jobs=*) echo "$job|PENDING|$(cat $job)";; esac; done; exit 0',
@@ -27,7 +27,7 @@ PROGRAMS = {
 
 
 class Waiter(Obedient):
-    """Has a queue in which nothing ever starts."""
+    """A user with a queue in which nothing ever starts."""
 
     def __init__(self, directory: Path) -> None:
         self.queue = directory / "queue"
@@ -42,7 +42,7 @@ class Waiter(Obedient):
         self.environment["PATH"] = f"{programs}:{self.environment['PATH']}"
 
     def describe(self, reason: str) -> None:
-        """All that waits there waits for this."""
+        """Add the site; all its jobs wait for this reason."""
         (self.directory / "reason").write_text(reason)
         self.do("site", "add", "hpc", "--backend", "slurm", "--period", "1s")
 

@@ -1,4 +1,4 @@
-"""A slow task is tried by a second worker as well, with real agents: who wins, what is left of the other, and whose files come home."""
+"""Tests speculative copies with real agents: which attempt wins, how the other one ends, and whose files are copied back."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def words(name: str, note: Path) -> list[str]:
 
 
 def begin_straggler(pool: PeerPool, run: pilotfish.Run, note: Path) -> tuple[pilotfish.TaskFuture[pilotfish.Completed], int]:
-    """Some that are quick, and one that hangs at the only worker that there is: it, and its process."""
+    """Run quick tasks and one that hangs at the only worker; return that task and its process."""
     pool.start("slow")
     for number in range(USUAL):
         run.executable(words(f"usual{number}", note), outputs=["out.txt"]).result(PATIENCE_S)
@@ -56,7 +56,7 @@ def test_the_copy_wins_and_the_straggler_is_killed_and_its_file_never_comes(pool
 
 
 def test_a_stopped_straggler_that_wakes_up_too_late_changes_nothing(pool: PeerPool, tmp_path: Path) -> None:
-    """The whole agent sleeps while the copy wins, and hears of it when it wakes up."""
+    """The whole agent is suspended while the copy wins, and learns of it when it continues."""
     with pilotfish.Run(pool=pool.pool, speculate=True) as run:
         straggler, process = begin_straggler(pool, run, tmp_path / "note")
         wait_until(lambda: pool.ask("task", task=f"{run.id}.{USUAL}")["state"] == "running", "the master to know that it runs")

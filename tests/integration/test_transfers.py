@@ -1,4 +1,4 @@
-"""Contents through the real door of a master: TLS and Unix sockets, cuts, slow readers, and beats beside them."""
+"""Tests transfers through a master's real listener: TLS and Unix sockets, cuts, slow readers, and heartbeats beside them."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def in_thread(work: Any) -> threading.Thread:
     return thread
 
 
-# --- over and over again -------------------------------------------------------------------------------------------------------------
+# --- repeated cuts -------------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -98,7 +98,7 @@ def test_a_put_that_is_cut_anywhere_goes_on_until_it_is_kept(
     tries = 0
     while not source.cache.has(digest, len(data)):
         tries += 1
-        # What was cut off may still be on its way to the disk: then the next one is told to come again.
+        # Data of the interrupted transfer may still be on its way to disk; until then a new one is told to retry.
         eventually(lambda: source.cache.arriving(digest) is None)
         scissors.allowance = chance.randrange(1000, 1000 + tries * 100_000)
         try:
@@ -305,7 +305,7 @@ def is_cut(channel: TransferChannel) -> bool:
 
 
 def test_beats_are_answered_beside_four_streams(endpoint: TransferEndpoint, source: Files, tmp_path: Path) -> None:
-    """Each in a small part of the time that a stream takes: they never wait behind data."""
+    """Each takes a small part of a stream's time: heartbeats never wait behind data."""
     data = random_bytes(4, 48 * MIB)
     digest = source.add(data)
     took: list[float] = []

@@ -1,4 +1,4 @@
-"""Agents that cannot reach their master by themselves: a real tunnel through a real sshd, a real relay, and real deaths of all of them."""
+"""Tests agents without a direct route to their master: a real tunnel through a real sshd, a real relay, and the death of each."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from tests.support.scripted_master import Client, FakeMaster, alive, eventually,
 from tests.support.sshd import Sshd, running_sshd
 
 PATIENCE_S = 100.0
-"""Processes by the dozen are started here, on a machine that may have others to run."""
+"""Seconds until a test counts as hung; it starts dozens of processes on a machine that may be busy."""
 
 
 @pytest.fixture
 def server() -> Iterator[Sshd]:
-    """Nothing may be left of a tunnel: no process, no socket, no connection."""
+    """An sshd; nothing may be left of a tunnel: no process, no socket, no connection."""
     with running_sshd() as made:
         yield made
         eventually(lambda: not made.processes(), "something is left on the login node", PATIENCE_S)
@@ -60,7 +60,7 @@ async def bundle_at(server: Sshd) -> str:
 
 
 class Watched:
-    """A tunnel that is open, and how often it told of other endpoints. The master's agents are led through it."""
+    """An open tunnel, and how often it reported new endpoints. The master's agents connect through it."""
 
     def __init__(self, server: Sshd, master: FakeMaster, ssh: SshCommand | None = None, **fields: Any) -> None:
         self.server, self.master, self.changes = server, master, 0
@@ -129,7 +129,7 @@ def test_agents_join_through_it_and_join_again_after_a_part_died(server: Sshd, m
 
 
 def test_a_connection_that_went_silent_is_replaced_together_with_its_relay(server: Sshd, master: FakeMaster) -> None:
-    """As after a cut: neither end is told, and the old relay still has the port."""
+    """As after a cut: neither end is notified, and the old relay still holds the port."""
 
     async def story() -> None:
         async with Watched(server, master, server.ssh(alive_s=2)) as watched:
@@ -230,7 +230,7 @@ def test_why_it_does_not_open_is_said(server: Sshd, master: FakeMaster) -> None:
 
 @contextlib.contextmanager
 def running_relay(directory: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str], int, socket.socket]]:
-    """Its process, its port, and the listener that it leads to."""
+    """Yield the relay's process, its port and the listener that it connects to."""
     path = str(directory / "to.sock")
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(path)

@@ -1,4 +1,4 @@
-"""The whole of it, for real: a client, a master, an agent and its slots, on this machine."""
+"""Tests the whole system on this machine: a client, a master, an agent and its slots."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Start = Callable[..., PoolHandle]
 
 @pytest.fixture
 def start(pilotfish_home: Path) -> Iterator[Start]:
-    """Starts pools with settings of one's own; all are stopped at the end and must leave nothing."""
+    """Start pools with special settings; all are stopped at the end and must leave nothing."""
     pools: list[PoolHandle] = []
 
     def make(**settings: Any) -> PoolHandle:
@@ -44,7 +44,7 @@ def start(pilotfish_home: Path) -> Iterator[Start]:
 
 
 def ask(pool: PoolHandle, kind: str, **arguments: Any) -> Any:
-    client = MasterClient.connect(pool.directory, pool.revive, 0.0)  # one that was just killed may still seem to listen
+    client = MasterClient.connect(pool.directory, pool.revive, 0.0)  # a master that was just killed may still seem to listen
     try:
         return client.ask(kind, **arguments).data
     finally:
@@ -109,7 +109,7 @@ def test_a_time_limit_ends_the_whole_tree(start: Start, tmp_path: Path) -> None:
 
 
 def _grab(mebibytes: int) -> int:
-    """Really use so much: pages that are never written to are not there."""
+    """Use the memory by writing to it; pages that are never written do not count."""
     kept = bytearray(mebibytes * MiB)
     kept[::4096] = b"x" * len(kept[::4096])
     return len(kept)

@@ -1,4 +1,4 @@
-"""Networks for tests, and pools that span them."""
+"""Fixtures for networks and pools that span them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SpreadOut = Callable[..., FarPool]
 
 @pytest.fixture
 def spread_out(tmp_path: Path) -> Iterator[SpreadOut]:
-    """A pool with an agent on each of these hosts: ``spread_out("a", "b", lease_s=3.0)``."""
+    """Create a pool with an agent on each host: ``spread_out("a", "b", lease_s=3.0)``."""
     if missing := what_is_missing():
         pytest.skip(missing)
     with ExitStack() as stack:

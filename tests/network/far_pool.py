@@ -1,6 +1,6 @@
-"""A pool whose master is on one host of a network, and whose agents are on others, started by hand as on machines far away.
+"""Runs a pool whose master and agents are on different hosts of a network; agents are started by hand, as on remote machines.
 
-What a person submits lies in a directory that the agents do not see: all that they have of it has come over the network.
+Agents cannot see the directory with the submitted files, so that all contents come over the network.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SETTINGS: dict[str, Any] = {"workers": 1, "beat_s": 1.0, "lease_s": 6.0, "linger
 
 
 class PoolOnHost(PoolHandle):
-    """The socket for clients is a file, which can be seen from everywhere."""
+    """A pool whose master runs on a host. The client socket is a file, which every host can reach."""
 
     host: Host
 
@@ -40,7 +40,7 @@ class PoolOnHost(PoolHandle):
 
 
 class FarPool(PeerPool):
-    """Each agent is on the host of its name."""
+    """A pool in which each agent runs on the host of its name."""
 
     network: Network
 
@@ -56,13 +56,13 @@ class FarPool(PeerPool):
         return self.network[name].enter(*words)
 
     def digest_at(self, run: pilotfish.Run, name: str, path: Path) -> ExecutableFuture:
-        """A task on that host that says what it finds its input to be."""
+        """Submit a task on that host that prints the digest of its input."""
         return run.executable(["sha256sum", "in.dat"], inputs={"in.dat": path}, tags={"name": name})
 
-    # --- the verdict ------------------------------------------------------------------------------------------------------------------
+    # --- checks -----------------------------------------------------------------------------------------------------------------------
 
     def assert_nobody_was_blamed(self, run: pilotfish.Run) -> None:
-        """Every task ran once, and every worker was there all the time."""
+        """Check that every task ran once and no worker was lost."""
         rows = self.ask("tasks", run=run.id)
         assert all(row["state"] == "done" and not row["failures"] and not row["losses"] for row in rows), rows
         assert self.ask("run", run=run.id)["attempts"] == len(rows)
@@ -76,7 +76,7 @@ class FarPool(PeerPool):
 
 @contextmanager
 def far_pool(place: Path, network: Network, **settings: Any) -> Iterator[FarPool]:
-    """The host ``master`` has the master. No agents yet."""
+    """Start a pool with its master on the host ``master`` and without agents."""
     before = os.environ.get("PILOTFISH_HOME")
     os.environ["PILOTFISH_HOME"] = str(place / "home")
     (place / "home").mkdir(mode=0o700)

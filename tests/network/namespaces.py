@@ -1,9 +1,9 @@
-"""A small network of this machine's own: a switch, and hosts that are plugged into it with links of any width, which can be cut.
+"""Builds a small network on this machine: a switch and hosts, with links of any bandwidth that can be cut.
 
-Every host is a network namespace, and so is the switch: nothing of this machine's own network is touched. Their names are those of the
-process that made them, and what a process left that is gone is cleared away by the next one.
+Switch and hosts are network namespaces; the machine's own network is not touched. They are named after the process that created them, and
+the next process removes those of a dead one.
 
-Rates are those of ``tbf``. Delays are what its queue makes of them: not every kernel has ``netem``.
+Bandwidth is set with ``tbf``. Delay comes only from its queue, because not every kernel has ``netem``.
 """
 
 from __future__ import annotations
@@ -27,20 +27,21 @@ PATTERN = re.compile(r"pf-(\d+x\d+)-lan\d+-\w+")
 PROGRAMS = ("ip", "tc", "bridge", "ss", "nft", "nsenter", "unshare", "mount")
 UPLINK = "eth0"
 NET = "10.99.0"
-"""The same for all: nobody sees the others."""
+"""The same for all networks, because they are isolated."""
 MOST_BURST_BYTES = 64 * 1024
-"""Not less than what the kernel puts on a link at once."""
+"""Not less than the kernel puts on a link at once."""
 QUEUE_S = 0.05
 
 Kind = Literal["down", "silent", "reset", "forgotten"]
-"""``down``: the host itself sees it. ``silent``: packets vanish, and nobody is told. ``reset``: all its connections break at once, and both
-ends are told. ``forgotten``: whoever sends something is told that there is no such connection, as by a router that was restarted."""
+"""How a link breaks. ``down``: the host sees it. ``silent``: packets are dropped without notice. ``reset``: all connections break at once,
+and both ends are notified. ``forgotten``: a sender is told that there is no such connection, as after a router restart.
+"""
 
 _numbers = count(1)
 
 
 def what_is_missing() -> str:
-    """Why there can be no such network here; nothing, if there can."""
+    """Return why such a network cannot be created here; empty if it can."""
     path = os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin", "/sbin"))
     missing = [program for program in PROGRAMS if shutil.which(program, path=path) is None]
     if missing:
@@ -50,7 +51,7 @@ def what_is_missing() -> str:
 
 @dataclass(frozen=True)
 class Host:
-    """``port`` is where it is plugged into the switch."""
+    """A host. ``port`` is its port at the switch."""
 
     namespace: str
     switch: str
@@ -58,11 +59,11 @@ class Host:
     address: str
 
     def enter(self, *command: str) -> list[str]:
-        # not "ip netns exec", which hides some of what is mounted
+        # "ip netns exec" would hide some mounts
         return ["nsenter", f"--net={NAMES / self.namespace}", "--", *command]
 
     def shape(self, megabits_per_s: float, queue_s: float = QUEUE_S) -> None:
-        """How wide its link is, in each direction."""
+        """Set the bandwidth of its link in both directions."""
         rate = ["root", "tbf", "rate", f"{megabits_per_s:g}mbit", "burst", str(MOST_BURST_BYTES), "latency", f"{queue_s * 1000:.0f}ms"]
         _run("tc", "-n", self.namespace, "qdisc", "replace", "dev", UPLINK, *rate)
         _run("tc", "-n", self.switch, "qdisc", "replace", "dev", self.port, *rate)
@@ -78,7 +79,7 @@ class Host:
             self._filter("tcp flags & rst == 0 reject with tcp reset")  # or the resets themselves would be dropped
 
     def heal(self) -> None:
-        """Whatever it suffers from."""
+        """Repair the link."""
         self._filter_at_switch()
         self._filter()
         _run("ip", "-n", self.namespace, "link", "set", UPLINK, "up")
@@ -94,7 +95,7 @@ class Host:
         _run("nsenter", f"--net={NAMES / self.switch}", "--", "nft", "-f", "-", text="\n".join(lines))
 
     def bytes_out(self) -> int:
-        """All that has left it, with everything that is around the contents."""
+        """Bytes sent by the host, with all protocol overhead."""
         return self._counters()["tx"]
 
     def bytes_in(self) -> int:
@@ -115,14 +116,14 @@ class Network:
         return self.hosts[name]
 
     def keep_apart(self, names: Sequence[str]) -> None:
-        """None of these reaches another one; packets vanish."""
+        """Isolate these hosts from each other; packets are dropped."""
         for name in names:
             _run("bridge", "-n", self.switch, "link", "set", "dev", self.hosts[name].port, "isolated", "on")
 
 
 @contextmanager
 def network(*names: str) -> Iterator[Network]:
-    """Hosts with these names, all of which reach each other."""
+    """Create hosts that all reach each other."""
     clear_away_after_the_dead()
     prefix = f"pf-{processes.life_of(os.getpid())}-lan{next(_numbers)}"
     switch = f"{prefix}-switch"
@@ -161,12 +162,12 @@ def clear_away_after_the_dead() -> None:
 
 
 def _remove(namespace: str) -> None:
-    """With everybody who lives there: they would keep it alive without a name."""
+    """Remove a namespace and kill the processes in it, which would keep it alive without a name."""
     if (NAMES / namespace).exists():
         said = subprocess.run(["ip", "netns", "pids", namespace], capture_output=True, text=True)
         processes.end(int(pid) for pid in said.stdout.split())
         gone = subprocess.run(["ip", "netns", "delete", namespace], capture_output=True, text=True)
-        if gone.returncode and (NAMES / namespace).exists():  # another process may clear away after the same dead one
+        if gone.returncode and (NAMES / namespace).exists():  # another process may remove the same one
             raise RuntimeError(gone.stderr.strip())
 
 

@@ -1,4 +1,4 @@
-"""One content for many agents: it leaves the master about once, and comes to all, whatever happens among them."""
+"""Tests one content for many agents: it leaves the master about once and reaches all of them despite failures."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_agents_that_cannot_reach_each_other_get_it_from_the_master(spread_out: 
 
 
 def test_a_broadcast_goes_on_without_one_that_dies_amid_it(spread_out: SpreadOut) -> None:
-    """The first one gets it from the master, and the others get it through the first one, as it comes."""
+    """The first agent fetches it from the master, and the others fetch it from the first while it arrives."""
     others = [f"node{number}" for number in range(3)]
     pool = spread_out("first", *others)
     pool.master.shape(12)

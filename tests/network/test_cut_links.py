@@ -1,4 +1,4 @@
-"""Contents on links that break: they arrive whole, little is sent twice, and nobody is blamed."""
+"""Tests transfers over links that break: contents arrive complete, little is sent twice, and no worker is blamed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.network.namespaces import Host, Kind
 MB = 1_000_000
 SIZE, STEP = 4 * MB, MB // 4
 RATE = 3
-"""Megabits per second. So few that there is something left to cut when a busy machine is slow to cut it."""
+"""Megabits per second; slow enough that something is left to cut on a busy machine."""
 FAST = 100
 MOST_CUTS = 6
 KINDS: tuple[Kind, ...] = ("silent", "down", "reset", "forgotten")
@@ -31,7 +31,7 @@ def moved(host: Host) -> int:
 
 
 def cut_again_and_again(host: Host, until: Future[Any]) -> int:
-    """After every so many bytes, in every way; how often. What is left then goes fast."""
+    """Cut the link in every way, each time after some more bytes; then let the rest go fast. Return the number of cuts."""
 
     def goes_on(mark: int) -> bool:
         processes.wait_until(lambda: until.done() or moved(host) >= mark, "the next bytes move")
@@ -96,7 +96,7 @@ def test_a_transfer_is_resumed_by_the_next_master(spread_out: SpreadOut) -> None
 
 
 def test_heartbeats_pass_while_contents_fill_a_narrow_link(spread_out: SpreadOut) -> None:
-    """Both ways at once, for many times as long as a worker may be silent."""
+    """Both directions are full for many times as long as the lease."""
     # the lease is long enough for an agent that waits for a processor, and the link narrow enough to be full for longer
     pool = spread_out("far", beat_s=1.0, lease_s=5.0)
     host = pool.network["far"]

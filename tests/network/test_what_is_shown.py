@@ -1,4 +1,4 @@
-"""What people are told while files are on a slow line."""
+"""Tests what users see while files are transferred over a slow link."""
 
 from __future__ import annotations
 

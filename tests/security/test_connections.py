@@ -1,4 +1,4 @@
-"""Strangers, wrong keys, garbage and giants are shut out and harm nobody."""
+"""Tests that unauthenticated peers, wrong keys, garbage and oversized messages are rejected and harm no other connection."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def send(sock: socket.socket, header: list[Any], body: bytes = b"") -> None:
 
 
 def is_closed(sock: socket.socket) -> bool:
-    """Whatever was said before, the master has hung up."""
+    """Whether the master has closed the connection."""
     try:
         while sock.recv(65536):
             pass
@@ -74,7 +74,7 @@ def sockets_of(pid: int) -> dict[str, None]:
 
 
 def tcp_port(pool: PoolHandle) -> int:
-    """The one port that the master listens on."""
+    """Find the one port that the master listens on."""
     inodes = sockets_of(master_pid(pool))
     for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
         fields = line.split()
@@ -99,7 +99,7 @@ def dial_tls(pool: PoolHandle) -> ssl.SSLSocket:
 
 
 def prove(sock: socket.socket, keyring: Keyring, role: str, key_id: str, key: bytes | None = None) -> list[Any]:
-    """Shake hands and return the master's verdict."""
+    """Authenticate and return the master's answer."""
     banner, _ = receive(sock)
     binding = hashlib.sha256(sock.getpeercert(True) or b"").hexdigest() if isinstance(sock, ssl.SSLSocket) else "unix"
     nonce = secrets.token_hex(32)
@@ -278,7 +278,7 @@ def test_garbage_from_a_proven_peer_drops_that_peer_alone(pool: PoolHandle) -> N
 
 
 def test_a_client_that_says_what_cannot_be_used_is_told_so(pool: PoolHandle) -> None:
-    """Hung up on, it would come back and say it again for ever."""
+    """If the master closed the connection instead, the client would reconnect and repeat the request forever."""
     with dial_unix(pool) as sock:
         prove(sock, open_keyring(pool.directory), CLIENT, CLIENT)
         said: list[tuple[list[Any], int]] = [(["ask", 7, 5, {}], 7), (["open", 3], -1), (["sing"], -1), ([], -1)]
@@ -319,7 +319,7 @@ def test_a_crowd_of_silent_strangers_does_not_keep_a_worker_out(pool: PoolHandle
 
 
 def test_the_master_never_loads_pickle(pool: PoolHandle) -> None:
-    """Its modules are imported here anew in a process where pickle's loaders are poisoned at the source: not even an import uses them."""
+    """Import its modules in a new process in which pickle's loaders raise an error: not even an import uses them."""
     code = (
         "import sys\n"
         "import pilotfish.master, pilotfish.master.master_server\n"

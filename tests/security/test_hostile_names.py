@@ -1,4 +1,4 @@
-"""Names, links and outputs that want to lead out of a sandbox: nothing outside of it is made, changed or read, whatever they say."""
+"""Tests names, links and outputs that point out of a sandbox: nothing outside is created, changed or read."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def world(tmp_path: Path) -> World:
 
 
 def leading_out() -> list[str]:
-    """To be refused, all of them."""
+    """Names that must all be refused."""
     ups = ["../" * depth for depth in range(1, 13)]
     befores = ["", "a/", "a/b/", "./", "a/../", "a/./../", ".//", "a//", "etc/../../"]
     afters = ["passwd", "decoy/x", "decoy/etc/passwd", "", ".", ".."]
@@ -53,7 +53,7 @@ def leading_out() -> list[str]:
 
 
 def odd_but_inside() -> list[str]:
-    """Names like any other, for those who take them as they are."""
+    """Unusual but harmless names, which must be taken literally."""
     dots = [
         "\uff0e\uff0e",
         "\u2024\u2024",
@@ -185,7 +185,7 @@ def links_in(box: Path) -> list[str]:
 
 
 def make_anything(world: World, dice: random.Random) -> None:
-    """One entry of a tree, made of few names, so that they meet; links may be on the way of others."""
+    """Create one entry of a tree from few names, so that they collide; links may be part of a path."""
     words = ("a", "b", "c", "..", ".")
     name = "/".join(dice.choice(words[:3]) for _ in range(dice.randint(1, 4)))
     target = "/".join(dice.choice(words) for _ in range(dice.randint(1, 5)))

@@ -1,4 +1,4 @@
-"""A task that puts links on the way while its sandbox is filled, emptied or removed gains nothing: what is outside stays as it is."""
+"""Tests a task that inserts links while its sandbox is filled, emptied or removed: files outside stay unchanged."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def world(tmp_path: Path) -> World:
 
 
 class Swap:
-    """A place in the sandbox, for which a link to something outside can be put, and the other way round."""
+    """A path in the sandbox that can be swapped for a link to something outside, and back."""
 
     def __init__(self, place: str, outside: str) -> None:
         self.place = place
@@ -62,11 +62,11 @@ STEPS: dict[str, Callable[[World], Any]] = {
     "remove": lambda world: world.sandbox.remove(),
 }
 CALLS = ("open", "mkdir", "rename", "unlink", "rmdir", "listdir", "link", "symlink", "chmod", "lstat", "access")
-"""Those that can meet a link."""
+"""System calls that can follow a link."""
 
 
 class Adversary:
-    """Swaps just before a certain call to the system; back before the next one, or never."""
+    """Swaps just before a certain system call, and back before the next one or never."""
 
     def __init__(self, world: World, swap: Swap, at: int, returns: bool) -> None:
         self.world = world
@@ -156,7 +156,7 @@ def test_who_swaps_directories_for_links_all_the_time_gains_nothing(world: World
 
 
 def act_in_all_ways(world: World) -> int:
-    """How many of them were not refused."""
+    """Try all operations; return how many were not refused."""
     done = 0
     for act in ("put", "place", "make_directory", "make_link"):
         for name in (f"d/{act}", f"d/etc/{act}"):

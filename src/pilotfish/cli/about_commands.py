@@ -1,4 +1,4 @@
-"""version, completion, explain."""
+"""Implements version, help, completion and explain."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pilotfish.errors import BadInput
 
 SHELLS = ("bash", "zsh", "fish")
 SUBJECT = re.compile(r"[0-9]+|.+[.][0-9]+")
-"""A run or a task, more likely than a code."""
+"""Matches a run or a task, which is no error code."""
 
 
 @click.command()

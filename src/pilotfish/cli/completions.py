@@ -1,6 +1,6 @@
-"""What a shell offers when Tab is pressed: runs, tasks and pools.
+"""Completes runs, tasks, sites and pools for the shell.
 
-It asks a master that is there, and starts none: nobody who presses Tab wants a process. Whatever goes wrong, nothing is offered.
+It asks a master that already runs and never starts one. After any error it offers nothing.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from pilotfish.client.session import PoolSession, connect_if_served
 from pilotfish.errors import PilotfishError
 
 ANSWER_S = 2.0
-"""A shell that hangs is worse than one that offers nothing."""
+"""Seconds until completion gives up; a hanging shell is worse than no suggestion."""
 MOST_RUNS = 50
 ONE_WORD = re.compile(r"[\w@%+=:,./-]+")
-"""Other names would have to be quoted, each shell in its own way."""
+"""Matches names that need no quotes in any shell."""
 MOST_TASKS = 100
 
 Row = dict[str, Any]
@@ -45,7 +45,7 @@ def failed(row: Row) -> bool:
 def complete_run(
     wanted: Callable[[Row], bool] = any_run,
 ) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:
-    """Numbers and names of the runs that a command can do something with."""
+    """Complete numbers and names of the runs that the command accepts."""
 
     def complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
         return [item for rows in _asked(context, _runs) for item in _run_items(rows, wanted, incomplete)]
@@ -54,7 +54,7 @@ def complete_run(
 
 
 def complete_task(wanted: Callable[[Row], bool] = any_run) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:
-    """Tasks, once a run and a dot are there; before that the runs."""
+    """Complete tasks after a run and a dot; before the dot, complete runs."""
 
     def complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
         return [item for rows in _asked(context, _runs) for item in _task_or_run_items(rows, wanted, incomplete)]
@@ -63,7 +63,7 @@ def complete_task(wanted: Callable[[Row], bool] = any_run) -> Callable[[click.Co
 
 
 def complete_running_task(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Tasks, and as long as no run is named those that run just now: they are what somebody wants to see the end of."""
+    """Complete tasks; before the dot, complete the running ones, which users most often want to see."""
     if "." in incomplete:
         return complete_task()(context, parameter, incomplete)
     running = [str(row["id"]) for rows in _asked(context, _running) for row in rows]
@@ -71,14 +71,14 @@ def complete_running_task(context: click.Context, parameter: click.Parameter, in
 
 
 def complete_subject(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Runs, tasks, workers and sites."""
+    """Complete runs, tasks, workers and sites."""
     workers = [str(row["worker"]) for rows in _asked(context, _workers) for row in rows]
     found = [*complete_task()(context, parameter, incomplete), *(CompletionItem(name) for name in workers if name.startswith(incomplete))]
     return [*found, *complete_site(context, parameter, incomplete)]
 
 
 def complete_site(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """From what is written: nobody need be asked."""
+    """Complete sites from ``sites.toml``, without a master."""
     from pilotfish.client.sites_file import read_tables, sites_path
 
     try:
@@ -90,7 +90,7 @@ def complete_site(context: click.Context, parameter: click.Parameter, incomplete
 
 
 def complete_what_if(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """The forms in which something can be asked, with the sites that are written."""
+    """Complete the forms of a variation, with the configured sites."""
     sites = [item.value for item in complete_site(context, parameter, "")]
     forms = [f"policy={name}" for name in plugins.names("policies")] + ["cores="]
     for site in sites:
@@ -99,7 +99,7 @@ def complete_what_if(context: click.Context, parameter: click.Parameter, incompl
 
 
 def complete_share(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Shares that runs of the pool have."""
+    """Complete shares of the pool's runs."""
     names = {row["share"]: None for rows in _asked(context, _runs) for row in rows if row.get("share")}
     return [CompletionItem(name) for name in names if name.startswith(incomplete) and ONE_WORD.fullmatch(name)]
 
@@ -111,7 +111,7 @@ def complete_site_key(context: click.Context, parameter: click.Parameter, incomp
 
 
 def complete_add(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """``workers add SITE``."""
+    """Complete ``workers add SITE``."""
     given = context.params.get(parameter.name or "") or ()
     if not given:
         return [CompletionItem("add", help="ask a site for pilots")] if "add".startswith(incomplete) else []
@@ -144,7 +144,7 @@ def _task_or_run_items(rows: Rows, wanted: Callable[[Row], bool], incomplete: st
 
 
 def _run_items(rows: Rows, wanted: Callable[[Row], bool], incomplete: str) -> list[CompletionItem]:
-    """The newest first, as those are meant most often."""
+    """List the newest runs first, because they are meant most often."""
     found: dict[str, CompletionItem] = {}
     for row in sorted(rows, key=lambda row: -int(row["run"])):
         name = str(row["name"])
@@ -155,12 +155,12 @@ def _run_items(rows: Rows, wanted: Callable[[Row], bool], incomplete: str) -> li
 
 
 def _task_items(row: Row, index: str) -> list[CompletionItem]:
-    """Made from the number of tasks alone: a run may have a million of them."""
+    """List task numbers from the task count alone, because a run may have a million tasks."""
     return [CompletionItem(f"{row['run']}.{number}") for number in _numbers_like(index, int(row["tasks"]))]
 
 
 def _numbers_like(start: str, count: int) -> list[int]:
-    """The numbers below ``count`` that begin like this: 1 gives 1, 10 to 19, 100 to 199."""
+    """Return the numbers below ``count`` that start with these digits: 1 gives 1, 10 to 19, 100 to 199."""
     if start and not (start.isascii() and start.isdigit()):
         return []
     if not start:
@@ -191,7 +191,7 @@ def _workers(master: PoolSession) -> Rows:
 
 
 def _asked(context: click.Context, question: Callable[[PoolSession], Rows]) -> Iterable[Rows]:
-    """The answer of the pool that is meant; none when there is no master, or it takes too long."""
+    """Yield the answer of the pool; nothing without a master or after a timeout."""
     try:
         with _at_most(ANSWER_S):
             master = connect_if_served(context.params.get("pool") or DEFAULT_POOL)

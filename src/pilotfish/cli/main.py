@@ -1,4 +1,7 @@
-"""The command ``pilotfish``. Commands live in modules of their own and are imported when they are used, so that help is instant."""
+"""Dispatches commands and turns errors into messages and exit status.
+
+Commands are imported when they are used, so that help is instant.
+"""
 
 from __future__ import annotations
 
@@ -14,18 +17,17 @@ from pilotfish.cli.terminal.pool_hints import mean, note_command_of_pool
 from pilotfish.errors import PilotfishError, did_you_mean
 
 MORE = "More"
-"""The section of commands whose plug-in names none that exists."""
+"""Section of plug-in commands that name no existing section."""
 NUMBERS = {"a valid integer range": "a whole number", "a valid integer": "a whole number", "a valid float range": "a number"}
-"""What click calls them, and what people do."""
+"""Plain words for click's names of types."""
 SHORT_HELP = 80
-"""Maximum length of what the overview says of a plug-in's command."""
+"""Maximum length of a plug-in command's help in the overview."""
 COMPLETING = "_PILOTFISH_COMPLETE"
-"""Set by the shell when it asks for completions."""
+"""Variable that the shell sets when it asks for completions."""
 
 
 class LazyGroup(click.Group):
-    """Knows its commands by name; imports them when they are called. Commands of plug-ins are imported for the overview as well, because
-    only they know their sections and help."""
+    """Imports commands when they are called. The overview also imports plug-in commands, because only they know section and help."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(plugins.names("commands"))
@@ -60,7 +62,7 @@ class LazyGroup(click.Group):
                 formatter.write_dl(list(commands.items()), col_max=14)
 
     def _overview(self, ctx: click.Context, name: str) -> tuple[str, str]:
-        """The section of a plug-in's command and what it does; if the plug-in is broken, why."""
+        """Return section and help of a plug-in command; if the plug-in is broken, the error."""
         try:
             command = self.get_command(ctx, name)
         except PilotfishError as problem:
@@ -90,7 +92,7 @@ def pilotfish() -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The entry point: runs a command, and turns errors into sentences and an exit status."""
+    """Run a command and exit with its status."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     if COMPLETING in os.environ:
         pilotfish.main(words, prog_name="pilotfish", complete_var=COMPLETING)
@@ -101,7 +103,7 @@ def invoke(words: list[str]) -> int:
     mean(None)
     as_json = "--json" in (words[: words.index("--")] if "--" in words else words)
     try:
-        # Not by way of click's own main, which would print errors its own way and take a closed pipe for a failure.
+        # click's own main would print errors in its own way and treat a closed pipe as a failure.
         with pilotfish.make_context("pilotfish", list(words), obj=list(words)) as context:
             outcome = pilotfish.invoke(context)
         sys.stdout.flush()
@@ -121,7 +123,7 @@ def invoke(words: list[str]) -> int:
     except (KeyboardInterrupt, click.Abort):
         return 130
     except BrokenPipeError:
-        # The reader of our output went away (`pilotfish tasks | head`): nobody is left to tell.
+        # The reader of the output is gone (`pilotfish tasks | head`); there is nothing left to report to.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
@@ -133,7 +135,7 @@ def invoke(words: list[str]) -> int:
 
 
 def as_problem(error: click.ClickException) -> PilotfishError:
-    """click's complaint as one of ours, with the command that helps."""
+    """Turn an error of click into a PilotfishError with a hint."""
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else "pilotfish"
     message = error.format_message().rstrip(".")

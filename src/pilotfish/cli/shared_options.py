@@ -1,4 +1,4 @@
-"""Options that several commands share."""
+"""Defines options that several commands share."""
 
 from __future__ import annotations
 
@@ -62,5 +62,5 @@ def deadline_option(function: Decorated) -> Decorated:
 
 
 def run_argument(offered: Callable[[dict[str, Any]], bool] = completions.any_run) -> Callable[[Decorated], Decorated]:
-    """A run, by default the last; ``offered`` says which of them are worth a suggestion by the shell."""
+    """Argument RUN, by default the last run; ``offered`` selects the runs that completion suggests."""
     return click.argument("run", required=False, metavar="[RUN]", shell_complete=completions.complete_run(offered))

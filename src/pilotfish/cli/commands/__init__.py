@@ -1,1 +1,1 @@
-"""Names the commands."""
+"""Commands that run, inspect, control and maintain."""

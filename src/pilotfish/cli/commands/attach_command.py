@@ -1,4 +1,4 @@
-"""Watching a run to its end, leaving it with Ctrl-C, and telling how it ended."""
+"""Implements attach: follows a run to its end, detaches on Ctrl-C and prints the outcome."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ INCOMPLETE = "incomplete"
 CANCELLED = "cancelled"
 SEEN_RUNNING = 1000
 HOPELESS = frozenset({"too-big", "too-few-nodes", "tags", "requirement", "walltime"})
-"""Reasons that no waiting will change, only somebody's doing."""
+"""Reasons for waiting that only a user's action can remove."""
 SITES_AT_FAULT = frozenset({"no-site", "site-paused", "site-trouble", "batch-limit", "site-unused", "bootstrap"})
 QUEUED = "pending"
 QUEUE_TOLD_AFTER_S = 10.0
-"""Pilots wait in queues; that is worth a word only if it takes a while."""
+"""Seconds until queued pilots are mentioned; short waits are normal."""
 MAY_CHANGE = SITES_AT_FAULT | {QUEUED, "starting", "site-limit"}
-"""As long as one site is only late, it does not matter that another has nothing that fits."""
+"""Reasons that may pass at one site. While one site is only late, it does not matter that another has nothing that fits."""
 WORTH_TELLING = (
     HOPELESS | SITES_AT_FAULT | {"no-workers", "held", "disk-full", "quarantine", "paused", "lost-input", "kept-elsewhere", QUEUED}
 )
@@ -47,7 +47,7 @@ WORTH_TELLING = (
 
 @dataclass(slots=True)
 class RunTiming:
-    """Where the time went, as far as it is seen from here."""
+    """Where the time of a run went, as far as the client sees it."""
 
     started: float
     elapsed_s: float = 0.0
@@ -55,7 +55,7 @@ class RunTiming:
     run_s: float = 0.0
     cpu_s: float = 0.0
     turnaround_s: float = 0.0
-    """From the start of the run to the end of each task, added up."""
+    """Sum over tasks of the time from the start of the run to the end of the task."""
     ended: int = 0
 
     def note(self, now: float, wall_us: int, cpu_us: int) -> None:
@@ -67,7 +67,7 @@ class RunTiming:
         self.turnaround_s += now - self.started
 
     def shares(self, cores: float) -> dict[str, float]:
-        """Means per task and how much of the workers was used."""
+        """Return means per task and the utilisation of the workers."""
         count = max(1, self.ended)
         offered = max(1e-9, cores * self.elapsed_s)
         return {
@@ -84,21 +84,21 @@ class RunTiming:
 
 @dataclass(slots=True)
 class RunOutcome:
-    """How a run stands when we stop watching it."""
+    """State of a run when the client stops following it."""
 
     run: int
     counts: dict[str, int]
     tasks: int
     left: str = ""
-    """Empty when the run ended; else why we stopped watching: ``interrupted`` or ``hopeless``."""
+    """Empty if the run ended; else the reason to stop following: ``interrupted`` or ``hopeless``."""
     failures: list[dict[str, str]] = field(default_factory=list)
-    """The first few failed tasks: ``task``, ``command``, ``cause``, ``message``, and the last line that it ``wrote`` about it."""
+    """The first failed tasks: ``task``, ``command``, ``cause``, ``message``, and ``wrote``, the last line of output about it."""
     parameters: list[str] = field(default_factory=list)
-    """The values of the parameters of these, for a terminal on which the whole commands have no room."""
+    """Parameter values of these tasks, shown if the terminal is too narrow for the commands."""
     manager_wrote: str = ""
-    """The last line of an application manager whose run was cancelled: that may be why."""
+    """Last line of an application manager whose run was cancelled; it may hold the reason."""
     state: str = ""
-    """One word for where the run stands, as in ``status``."""
+    """State of the run in one word, as in ``status``."""
     timing: RunTiming = field(default_factory=lambda: RunTiming(time.monotonic()))
 
     @property
@@ -107,7 +107,7 @@ class RunOutcome:
 
 
 class RunFollower:
-    """Keeps count while a run is watched."""
+    """Counts the tasks of a run while it is followed."""
 
     def __init__(
         self,
@@ -130,7 +130,7 @@ class RunFollower:
         self._ask_why_at = time.monotonic() + ASK_WHY_AFTER_S
         counts = self.outcome.counts
         progress.total = row["tasks"]
-        # A run of our own is heard from its first task on, however quick that was: where its time went is to be known.
+        # Read a run of our own from its first task, so that all of its time is accounted for.
         self.cursor = 0 if from_the_start else sum(counts.get(word, 0) for word in ("done", "failed", "cancelled"))
         if self.cursor:
             progress.begin(row.get("elapsed_s") or 0.0, self.cursor, counts.get("failed", 0))
@@ -138,7 +138,7 @@ class RunFollower:
             progress.work_total = sum(costs)
 
     def look_who_runs(self) -> None:
-        """Some began before we listened, so that nobody will tell us. To be called when we listen, or there would be a gap."""
+        """Read which tasks already run, because their start is not reported again. Call it after subscribing, or some starts are missed."""
         rows = self._master.ask("tasks", run=self.outcome.run, state="running", limit=SEEN_RUNNING)
         self._running.update(row["index"] for row in rows)
         self.progress.running = len(self._running)
@@ -153,7 +153,7 @@ class RunFollower:
         self.progress.running = len(self._running)
 
     def recount(self) -> None:
-        """The run of an application grows while it is watched, and large files take their time."""
+        """Read the counts again: the run of an application grows, and transfers of large files progress."""
         if (self._open or self._has_contents) and time.monotonic() >= self._recount_at:
             self._recount_at = time.monotonic() + RECOUNT_S
             row = self._master.ask("run", run=self.outcome.run)
@@ -162,7 +162,7 @@ class RunFollower:
             self.progress.total = self.outcome.tasks = row["tasks"]
 
     def conclude(self) -> None:
-        """How it stands now, from the one who knows it."""
+        """Read the final state from the master."""
         outcome = self.outcome
         row = self._master.ask("run", run=outcome.run)
         outcome.counts, outcome.tasks, outcome.state = dict(row["counts"]), row["tasks"], state_of_run(row)
@@ -186,7 +186,7 @@ class RunFollower:
         return {**about, "message": failure_note(failure), "wrote": wrote}
 
     def look_for_trouble(self, screen: Screen) -> bool:
-        """When nothing moves, say why; True when waiting is of no use."""
+        """If no task has started, print why. Return True if waiting is useless."""
         if self._running or self.outcome.timing.ended or time.monotonic() < self._ask_why_at:
             return False
         self._ask_why_at = time.monotonic() + ASK_WHY_AGAIN_S
@@ -202,7 +202,7 @@ class RunFollower:
         return bool(codes & HOPELESS) and not codes & MAY_CHANGE and not self._more_is_coming()
 
     def _more_is_coming(self) -> bool:
-        """Whether a worker is on its way, which may have what is missing."""
+        """Whether a pilot is requested or queued; its worker may have what the tasks need."""
         pilots = self._master.ask("status").get("pilots", ())
         return any(pilot["state"] in ("requested", "submitted") for pilot in pilots)
 
@@ -215,10 +215,10 @@ def follow(
     started: float | None = None,
     alone: bool = False,
 ) -> RunOutcome:
-    """Watch until the run has ended, or somebody presses Ctrl-C. The moving line goes to the standard error output.
+    """Follow the run until it ends or the user presses Ctrl-C. The progress line goes to standard error.
 
-    ``started`` is when the person began to wait for a run of their own; of another run the master knows how long it took.
-    ``alone``: it is one task, of which nothing is told but that files are under way.
+    ``started`` is when the user began to wait for a run of their own; for another run the master knows the elapsed time. ``alone``: the run
+    has one task, and only transfers are shown.
     """
     screen = Screen.of(sys.stderr)
     progress = RunProgress(screen, time.monotonic)
@@ -256,14 +256,14 @@ def follow(
 
 
 def exit_status_of(outcome: RunOutcome) -> int:
-    """Somebody who leaves knows that the work goes on; a script that waits must not take a run that cannot start for a success."""
+    """Return the exit status: 0 after detaching, because the run continues; not 0 if the run cannot start, so that scripts notice."""
     if outcome.left:
         return NOT_STARTED if outcome.left == "hopeless" else 0
     return SOME_FAILED if outcome.bad or outcome.state in (INCOMPLETE, CANCELLED) else 0
 
 
 def show_outcome(screen: Screen, outcome: RunOutcome, as_json: bool = False) -> int:
-    """Tell how it ended; the exit status."""
+    """Print the outcome and return the exit status."""
     if as_json:
         screen.json(
             {
@@ -299,7 +299,7 @@ def _show_end(screen: Screen, outcome: RunOutcome) -> None:
         screen.table(*with_parameters(screen, columns, cells, outcome.parameters))
         screen.line(f"All of them:   pilotfish tasks {run} --state failed")
         if all(one.get("cause") == NO_DIRECTORY for one in outcome.failures):
-            # It wrote nothing, and would fail so once more.
+            # The task wrote nothing, and a rerun would fail in the same way.
             screen.line("What helps:    --sandbox (sandbox=True in Python), and --input FILE (inputs=[...]) for each file that it needs")
         elif all(one.get("cause") == MISSING_INPUT and one.get("blame") == "user" for one in outcome.failures):
             screen.line("What helps:    a new run, with the files as they are now; rerun would look for the old ones")

@@ -1,4 +1,4 @@
-"""bench: ten seconds of measuring what this machine can do with Pilotfish. Numbers for a bug report or a purchase, not for a paper."""
+"""Implements bench: measures this machine for ten seconds. The numbers suit a bug report, not a paper."""
 
 from __future__ import annotations
 
@@ -21,8 +21,6 @@ COMMANDS = 400
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """One number with its unit, and what it means."""
-
     what: str
     value: float
     unit: str
@@ -56,7 +54,7 @@ def measure_disk() -> list[Measurement]:
 
 
 def measure_calls(cores: int) -> list[Measurement]:
-    """Python calls through an Executor: how soon the first, how long a single one, how many together."""
+    """Measure Python calls through an Executor: time to the first, time of one, and throughput."""
     from pilotfish import Executor
 
     def nothing(number: int) -> int:

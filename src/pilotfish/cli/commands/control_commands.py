@@ -1,4 +1,4 @@
-"""cancel, pause, resume, set, rerun."""
+"""Implements cancel, pause, resume, set, rerun and forget."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def rerun(run: str | None, failed: bool, detach: bool, quiet: bool, pool: str, a
     row = find_run(master, run)
     if not row["counts"].get("failed"):
         raise _nothing_failed(row)
-    # With a uid of our own, a master that dies over it and is asked again does not do it twice.
+    # The uid makes the request idempotent: if the master dies and is asked again, it does not create a second run.
     answer = master.ask("rerun", run=row["run"], uid=uuid.uuid4().hex)
     keep_rerun(master, row, answer["run"], answer["tasks"])
     screen = Screen.of()

@@ -1,4 +1,4 @@
-"""After a DAG has ended: what is done is written down beside it, so that it need not be done again when the DAG was mended."""
+"""Writes and retires rescue files after a DAG run, so that a corrected DAG does not repeat finished DAG nodes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def keep_rescue(dag: Dag, master: PoolSession, outcome: RunOutcome, quiet: bool)
         retire_rescues(dag.path)
         return
     run = [node.name for node in dag.nodes if not node.done]
-    if len(run) != outcome.tasks:  # some nodes, once more
+    if len(run) != outcome.tasks:  # a rerun of some DAG nodes
         return
     done = [node.name for node in dag.nodes if node.done] + [run[row["index"]] for row in all_tasks(master, outcome.run, "done")]
     rescue = write_rescue(dag.path, done) if done else None
@@ -34,7 +34,7 @@ def keep_rescue(dag: Dag, master: PoolSession, outcome: RunOutcome, quiet: bool)
 
 
 def keep_rescue_of(master: PoolSession, row: dict[str, Any], outcome: RunOutcome, quiet: bool) -> None:
-    """The same for a run that another command has begun, if it was of a DAG that is still as it was."""
+    """Write the rescue file for a run started by another command, if its DAG file is unchanged."""
     words = _words(row)
     if not words or outcome.left:
         return
@@ -45,7 +45,7 @@ def keep_rescue_of(master: PoolSession, row: dict[str, Any], outcome: RunOutcome
 
 
 def retire_rescues_of(row: dict[str, Any], outcome: RunOutcome) -> None:
-    """What had failed of a DAG was run once more, and all is done now."""
+    """Retire the rescue files if the rerun has completed the DAG."""
     words = _words(row)
     if words and not outcome.left and outcome.counts.get("done", 0) == outcome.tasks:
         with contextlib.suppress(OSError), contextlib.chdir(row["cwd"]):
@@ -53,7 +53,7 @@ def retire_rescues_of(row: dict[str, Any], outcome: RunOutcome) -> None:
 
 
 def _words(row: dict[str, Any]) -> list[str]:
-    """``--dag FILE # rescue 2``, if the run is that of a DAG."""
+    """Return the words of ``--dag FILE # rescue 2`` if the run is a DAG run."""
     try:
         words = shlex.split(row["command"])
     except ValueError:

@@ -1,4 +1,4 @@
-"""data: which files are where, what is under way, and where it came from."""
+"""Implements data: where files are, current transfers, and where files came from."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def data(run: str | None, limit: int | None, offset: int, pool: str, as_json: bo
     _show_totals(screen, answer)
     if answer["sites"]:
         screen.line()
-        # What workers had to get is known of all runs together.
+        # What workers fetched is counted for all runs together.
         columns = SITE_COLUMNS if not chosen else SITE_COLUMNS[:HELD]
         screen.table(columns, [_site_cells(row)[: len(columns)] for row in answer["sites"]])
     if answer["contents"]:
@@ -83,7 +83,7 @@ def data(run: str | None, limit: int | None, offset: int, pool: str, as_json: bo
 
 
 def _as_it_is_now(row: dict[str, Any]) -> dict[str, Any]:
-    """Whether the person's file, unless the pool has a copy of it at home, is still what it was when it was submitted."""
+    """Check whether a user's file, if the pool has no copy, is still as it was at submission."""
     if not row["path"] or row.get("stored"):
         return {}
     try:
@@ -101,7 +101,7 @@ def _show_totals(screen: Screen, answer: dict[str, Any]) -> None:
     made = answer["total"] - inputs["contents"]
     parts = [f"{inputs['contents']:,} of yours ({size(inputs['bytes'])})"] if inputs["contents"] else []
     parts += [f"{made:,} made by tasks ({size(answer['bytes'] - inputs['bytes'])})"] if made else []
-    if parts:  # what a task has just made is counted when it is home
+    if parts:  # a new output is counted when it has arrived
         screen.line(f"{plural(answer['total'], 'file')}, {size(answer['bytes'])}: {', '.join(parts)}.")
     if answer["moving"]:
         screen.line(screen.paint(f"{under_way(answer['moving'])}.", "blue"))
@@ -118,7 +118,7 @@ def _show_totals(screen: Screen, answer: dict[str, Any]) -> None:
 
 
 def _where_from(got: dict[str, dict[str, int]]) -> str:
-    """Hits and misses in one sentence."""
+    """Describe cache hits and sources in one sentence."""
     fetched = [f"{size(got[source]['bytes'])} {words}" for source, words in _FROM.items() if got[source]["contents"]]
     there = (
         f"Of {plural(_needed(got), 'file')} that tasks needed, {_share(got['here']['contents'], _needed(got))} were at the worker already"
@@ -165,7 +165,7 @@ def _content_cells(row: dict[str, Any], names: dict[str, str]) -> list[object]:
 
 
 def _at(site: str, count: int, workers: list[str]) -> str:
-    """The one worker that has it, or how many of a site."""
+    """Return the one worker that has the content, or the number of workers at the site."""
     return clean(workers[0]) if len(workers) == 1 else f"{site or 'elsewhere'} ({plural(count, 'worker')})"
 
 
@@ -180,13 +180,13 @@ def _below_here(path: str) -> str:
 
 
 def _names(master: PoolSession, rows: list[dict[str, Any]]) -> dict[str, str]:
-    """What is called how. The names of files that tasks made are in their results; ``run --input`` takes them as they are shown."""
+    """Map digests to names. Names of outputs are in their tasks' results; ``run --input`` accepts them as shown."""
     names = {row["digest"]: _below_here(row["path"]) or row["name"] for row in rows if row["name"]}
     for maker in dict.fromkeys(row["made_by"] for row in rows if not row["name"] and row["made_by"]):
         try:
             output = fetch_output(master, master.ask("task", task=maker))
         except PilotfishError:
-            continue  # the run is gone
+            continue  # the run was deleted
         if output.completed is not None:
             names.update((file.digest, f"{maker}:{name}") for name, file in output.completed.files.items() if file.digest)
     return names

@@ -1,4 +1,4 @@
-"""demo: a tour of half a minute. It kills a task, an agent and the master on purpose, and shows that nothing is lost."""
+"""Implements demo. It kills a task, an agent and the master on purpose and shows that nothing is lost."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _kill_master(private: PrivatePool) -> str:
     return f"the master itself (process {master})" if kill(master) else ""
 
 
-# (after which share of the tasks, what is killed, what to watch for)
+# (fraction of tasks done, function that kills, what happens then)
 ACTS: tuple[tuple[float, Callable[[PrivatePool], str], str], ...] = (
     (0.15, _kill_slot, "its task is tried again"),
     (0.40, _kill_agent, "a new one is started, its tasks are tried again"),
@@ -80,7 +80,7 @@ ACTS: tuple[tuple[float, Callable[[PrivatePool], str], str], ...] = (
 
 
 def _watch(private: PrivatePool, run: int, screen: Screen, say: Callable[[str], None]) -> list[str]:
-    """Follow the run and kill on cue; what was killed."""
+    """Follow the run and kill processes at the planned times. Return what was killed."""
     progress = RunProgress(screen, time.monotonic)
     follower = RunFollower(private.master, private.master.ask("run", run=run), progress, None)
     watcher = private.master.watch(run, follower.cursor)
@@ -108,7 +108,7 @@ def _watch(private: PrivatePool, run: int, screen: Screen, say: Callable[[str], 
 
 
 def _verdict(private: PrivatePool, run: int, count: int) -> dict[str, Any]:
-    """What the master says of every task, and whether each gave its own result."""
+    """Count finished and repeated tasks and check that each has its own result."""
     done = own = again = 0
     for row in all_tasks(private.master, run):
         done += row["state"] == "done"
@@ -117,12 +117,12 @@ def _verdict(private: PrivatePool, run: int, count: int) -> dict[str, Any]:
     return {"tasks": count, "done": done, "own_results": own, "tried_again": again}
 
 
-# The processes of a pool on this machine, by the part they play. For ``demo``, which kills them on purpose.
+# Finds the processes of a pool on this machine for ``demo``, which kills them on purpose.
 
 
 @dataclass(frozen=True, slots=True)
 class PoolProcesses:
-    """Who is who. Supervisor, agent and slots are found by descent: each is the parent of the next."""
+    """Process ids of a pool. Supervisor, agent and slots are found by descent: each is the parent of the next."""
 
     master: int
     supervisor: int
@@ -131,7 +131,7 @@ class PoolProcesses:
 
 
 def parents() -> dict[int, int]:
-    """The parent of every process."""
+    """Return the parent of every process."""
     found = {}
     for entry in os.scandir("/proc"):
         if entry.name.isdigit():
@@ -145,7 +145,7 @@ def parents() -> dict[int, int]:
 
 
 def cast_of(directory: Path) -> PoolProcesses:
-    """0 stands for a part that nobody plays just now."""
+    """Find the processes of the pool in ``directory``; 0 stands for a missing one."""
     tree = parents()
     children: dict[int, list[int]] = {}
     for pid, parent in tree.items():
@@ -159,7 +159,7 @@ def cast_of(directory: Path) -> PoolProcesses:
 
 
 def kill(pid: int) -> bool:
-    """kill -9; False when there was nobody."""
+    """Send SIGKILL. Return False if there is no such process."""
     if pid <= 1:
         return False
     try:

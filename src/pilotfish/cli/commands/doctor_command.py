@@ -1,4 +1,4 @@
-"""doctor: does everything here work? Each line that is not green carries the command that cures it."""
+"""Implements doctor: checks this installation. Each problem is printed with its fix."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def check_python(place: Path) -> CheckResult:
 
 
 def check_home(place: Path) -> CheckResult:
-    """It can be made and written, and only by us."""
+    """Check that the directory can be created, written, and accessed by this user only."""
     try:
         place.mkdir(parents=True, exist_ok=True, mode=0o700)
         probe = place / f".doctor-{os.getpid()}"
@@ -127,7 +127,7 @@ def check_space(place: Path) -> CheckResult:
 
 
 def file_system_of(place: Path, mounts: str) -> str:
-    """The type of the file system that holds a path, from the text of /proc/mounts."""
+    """Return the type of the file system that holds a path, from the text of /proc/mounts."""
     best, found = -1, "unknown"
     resolved = str(place.resolve())
     for line in mounts.splitlines():
@@ -141,7 +141,7 @@ def file_system_of(place: Path, mounts: str) -> str:
 
 
 def check_sync(place: Path) -> CheckResult:
-    """How long it takes to make a record durable: every answer waits for that."""
+    """Measure how long a durable write takes, because every answer of a master waits for one."""
     kind = file_system_of(place, _read("/proc/mounts"))
     try:
         median = measure_sync(place)
@@ -196,7 +196,7 @@ def check_processes(place: Path) -> CheckResult:
 
 
 def check_clock(place: Path) -> CheckResult:
-    """Time goes forward, and the date is of this age."""
+    """Check that the monotonic clock never goes back and that the date is plausible."""
     readings = [time.monotonic() for _ in range(1000)]
     if any(after < before for before, after in itertools.pairwise(readings)):
         return CheckResult(
@@ -218,7 +218,7 @@ def check_leftovers(place: Path) -> CheckResult:
 
 
 def check_pools(place: Path) -> CheckResult:
-    """What the masters that run would like to be known."""
+    """Show the warnings of running masters."""
     from pilotfish.client.pools import find_pools
     from pilotfish.client.session import connect_if_served
 
@@ -234,7 +234,7 @@ def check_pools(place: Path) -> CheckResult:
 
 
 def check_test_pool(place: Path) -> CheckResult:
-    """The whole way: a master, a worker, a task, and nothing left."""
+    """Run one task in a temporary pool and check that nothing is left."""
     from pilotfish.cli.commands.attach_command import follow
     from pilotfish.client.temporary_pool import private_master
 

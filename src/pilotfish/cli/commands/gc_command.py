@@ -1,4 +1,4 @@
-"""gc: leftovers of masters that died: processes, sockets and directories of temporary pools."""
+"""Implements gc: finds leftovers of dead masters (processes, sockets, directories of temporary pools)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SHOWN_CELLS = 100
 
 @dataclass(frozen=True, slots=True)
 class Leftover:
-    """Something that no living master owns."""
+    """Something that belongs to no running master."""
 
     kind: str
     what: str
@@ -55,12 +55,12 @@ def gc(remove: bool, as_json: bool) -> int:
 
 
 def leftovers_of(pool: PoolHandle) -> list[Leftover]:
-    """What a pool without a master has no use for."""
+    """List what is left of a pool without a master."""
     if is_served(pool.directory):
         return []
     running = list(processes_of(pool.directory))
     if any("pilotfish.master" in command for _, command in running):
-        # A master that is only starting (or stopped) holds the pool: it may yet listen.
+        # A master that is starting or suspended holds the pool; it may listen later.
         return []
     found = [Leftover("process", f"{pid} {command}", pool, pid) for pid, command in running]
     socket_path = PoolDirectory(pool.directory).socket_path()
@@ -72,7 +72,7 @@ def leftovers_of(pool: PoolHandle) -> list[Leftover]:
 
 
 def _owner_lives(directory: Path) -> bool:
-    """A temporary pool is named ``private-PID-...`` for the process that made it."""
+    """Whether the creator of a temporary pool runs; the name is ``private-PID-...``."""
     pid = directory.name.split("-")[1]
     return pid.isdigit() and os.path.exists(f"/proc/{pid}")
 
@@ -88,7 +88,7 @@ def remove_leftover(leftover: Leftover) -> bool:
 
 
 def _end_process(pid: int) -> bool:
-    """Ask, then insist. The descriptor makes sure that it is the same process all along."""
+    """Send SIGTERM, then SIGKILL. The pidfd guarantees that it stays the same process."""
     try:
         handle = os.pidfd_open(pid)
     except ProcessLookupError:

@@ -1,7 +1,7 @@
-"""logs, tail: what tasks wrote.
+"""Implements logs and tail: print the output of tasks.
 
-Bytes go through unchanged to a file or a pipe. On a terminal control characters are made visible, so that no task can drive it;
-``--raw`` lets them through.
+Files and pipes get the bytes unchanged. On a terminal control characters are escaped, so that no task can control it; ``--raw`` disables
+that.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ENDED = ("done", "failed", "cancelled")
 
 
 def write_bytes(data: bytes, stream: Any, raw: bool) -> None:
-    """Bytes of a task to a stream of ours."""
+    """Write a task's bytes to a stream, escaped if it is a terminal."""
     if not data:
         return
     stream.flush()
@@ -79,7 +79,7 @@ def logs(subject: str | None, only: str | None, failed: bool, raw: bool, pool: s
 
 
 def _print_log(master: PoolSession, row: dict[str, Any], only: str | None, raw: bool) -> bool:
-    """Print what a task wrote; whether that was anything."""
+    """Print the output of a task. Return whether there was any."""
     if row["state"] == "running":
         texts = {name: _peek(master, row, name, 0) for name in STREAMS if only in (None, name)}
     else:
@@ -92,7 +92,7 @@ def _print_log(master: PoolSession, row: dict[str, Any], only: str | None, raw: 
 
 
 def _what_happened(output: TaskOutput) -> bytes:
-    """The traceback of a Python call, or at least the message, where the task's own output does not say it."""
+    """Return the traceback, or at least the message, of a failed Python call; the output of a command already shows its failure."""
     failure = output.row.get("failure")
     if failure and output.row.get("kind") != "exec":
         return (output.traceback or str(failure.get("message", ""))).rstrip("\n").encode() + b"\n"
@@ -100,7 +100,7 @@ def _what_happened(output: TaskOutput) -> bytes:
 
 
 def show_single(master: PoolSession, task: str) -> int:
-    """After a run of one task: what it wrote goes where it would have gone without us."""
+    """Print the output of a run of one task to the same streams as the task would have used."""
     row = master.ask("task", task=task)
     output = fetch_output(master, row)
     write_bytes(output.stdout, sys.stdout, False)
@@ -111,7 +111,7 @@ def show_single(master: PoolSession, task: str) -> int:
     failure = row.get("failure")
     screen.line(f"Task {task} {row['state']}" + (f": {clean(failure_note(failure))}" if failure else ""))
     screen.line(f"  why         pilotfish why {task}")
-    if not (failure and failure["cause"] == MISSING_INPUT and failure["blame"] == "user"):  # the same file would be missing again
+    if not (failure and failure["cause"] == MISSING_INPUT and failure["blame"] == "user"):  # a rerun would miss the same file
         screen.line(f"  once more   pilotfish rerun {row['run']} --failed")
     return SOME_FAILED
 
@@ -146,7 +146,7 @@ def tail(task: str, follow: bool, lines: int, stream: str | None, raw: bool, poo
 
 
 def _tail_once(master: PoolSession, task: str, stream: str, lines: int, raw: bool) -> int:
-    """Print the last lines there are; how many bytes that leaves behind us."""
+    """Print the last lines and return the number of bytes seen so far."""
     row = master.ask("task", task=task)
     if row["state"] in ENDED:
         data: bytes = getattr(fetch_output(master, row), stream)
@@ -163,7 +163,7 @@ def _tail_once(master: PoolSession, task: str, stream: str, lines: int, raw: boo
 
 
 def _say_what_it_waits_for(master: PoolSession, task: str) -> None:
-    """A task whose inputs are on their way has written nothing, and that needs a word."""
+    """Say which inputs a task waits for, because it has no output yet."""
     if master.ask("task", task=task)["state"] == "assigned":
         reasons = [reason for reason in master.ask("why", task=task)["reasons"] if reason["code"] in STAGING]
         for reason in reasons[:1]:
@@ -171,7 +171,7 @@ def _say_what_it_waits_for(master: PoolSession, task: str) -> None:
 
 
 def _peek(master: PoolSession, row: dict[str, Any], stream: str, offset: int) -> bytes:
-    """What a running task wrote beyond ``offset``."""
+    """Return what a running task wrote after ``offset``."""
     if row["state"] != "running":
         return b""
     return master.peek(row["id"], STREAMS[stream], offset)

@@ -1,4 +1,4 @@
-"""What came of a run, and where its time went."""
+"""Implements results and the report of a run: results and where the time went."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ REPORTED_RESULTS = 12
 
 
 def show_report(screen: Screen, master: PoolSession, outcome: RunOutcome) -> None:
-    """A table of results, then queue, run, overhead and how busy the workers were."""
+    """Print the results, then queue time, run time, overhead and utilisation."""
     rows = master.ask("tasks", run=outcome.run, limit=REPORTED_RESULTS)
     show_results(screen, master, master.ask("run", run=outcome.run), rows)
     if outcome.tasks > len(rows):
@@ -51,7 +51,7 @@ def show_times(screen: Screen, outcome: RunOutcome, cores: float) -> None:
     screen.line()
 
 
-# results: what the tasks gave, as a table, as CSV or JSON for programs, or as files.
+# results: task results as a table, as CSV or JSON, or as files.
 
 SHOWN_RESULTS = 100
 RESULT_COLUMNS = (
@@ -63,7 +63,7 @@ RESULT_COLUMNS = (
     Column("FILES", elastic=True),
 )
 CSV_FIRST = ("run", "index")
-"""Two numbers: a program would take the task 1.10 for the number 1.1."""
+"""Two columns, because a program would read task 1.10 as the number 1.1."""
 CSV_COLUMNS = ("state", "exit", "wall_s", "cpu_s", "rss_bytes", "result", "failure", "command")
 
 
@@ -120,7 +120,7 @@ def show_results(screen: Screen, master: PoolSession, run: dict[str, Any], rows:
 
 
 def _complain_of_unknown_values(run: dict[str, Any], tasks: DescribedTasks) -> None:
-    """A table without the columns that somebody counts on must not pass for one that has them."""
+    """Warn that parameter columns are missing, so that the table is not mistaken for a complete one."""
     if not tasks.known and str(run["command"]).startswith("--"):
         Screen.of(sys.stderr).line(
             f"warning: the parameters of run {run['run']} are not known any more: they came from a file that is gone or has changed since"
@@ -148,7 +148,7 @@ def _as_data(master: PoolSession, task: DescribedTask, names: tuple[str, ...]) -
         "wall_s": row.get("wall_s"),
         "cpu_s": row.get("cpu_s"),
         "rss_bytes": row.get("rss_bytes"),
-        # What a task that failed wrote last is no result.
+        # The last output of a failed task is no result.
         "result": output.result_line() if row["state"] == "done" else None,
         "failure": row.get("failure"),
         "note": output.failure_line() or None,
@@ -164,7 +164,7 @@ def _as_data(master: PoolSession, task: DescribedTask, names: tuple[str, ...]) -
 
 
 class SavedFiles(NamedTuple):
-    """How many files were written, and how many are where they were made."""
+    """Number of files written, and of files that stayed on their workers."""
 
     files: int = 0
     stayed: int = 0
@@ -176,7 +176,7 @@ class SavedFiles(NamedTuple):
 
 
 def save_results(master: PoolSession, run: int, directory: str, streams: bool) -> SavedFiles:
-    """Write what the tasks left to directory/INDEX/."""
+    """Write task outputs to directory/INDEX/."""
     if os.path.exists(directory) and not os.path.isdir(directory):
         raise BadInput(f"{directory!r} is not a directory", "Give another one: --save DIR")
     try:

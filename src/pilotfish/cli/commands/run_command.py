@@ -1,4 +1,4 @@
-"""run: submits a command, a sweep, a task list, a run file or a DAGMan file, and follows it to its end."""
+"""Implements run: submits a command, sweep, task list, run file or DAGMan file and follows it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ NUMBER = re.compile(r"[0-9]+([.][0-9]+)?")
 
 
 class RunCommandLine(click.Command):
-    """Remembers whether ``--`` stood before the command: ``run x.py`` is a run file, ``run -- x.py`` a program."""
+    """Remembers whether ``--`` preceded the command: ``run x.py`` is a run file, ``run -- x.py`` a program."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         given = list(args)
@@ -155,7 +155,7 @@ def run(context: click.Context, /, **options: Any) -> int:
 
 
 def run_request(request: RunRequest) -> int:
-    """Do what was asked; the exit status."""
+    """Submit and follow the run. Return the exit status."""
     command = request.command
     names_file = bool(command) and is_application(command[0]) and not request.after_dashes
     if request.dag is not None or (names_file and not request.is_sweep):
@@ -184,7 +184,7 @@ def run_request(request: RunRequest) -> int:
 
 @contextmanager
 def _clearing(reading: HashingProgress) -> Iterator[None]:
-    """An error message must not stand behind a progress line."""
+    """Clear the progress line before an error message is printed."""
     try:
         yield
     finally:
@@ -199,7 +199,7 @@ def _refuse_list(program: str) -> None:
 
 
 def check_name(name: str) -> None:
-    """A name that could be taken for the number of a run or task would never be found again, nor one that nobody can type."""
+    """Reject names that look like a run or task number, or that cannot be typed: such a run could not be selected."""
     if len(name) > MAX_NAME:
         raise BadInput(
             f"--name {clean(name[:20])}...: it has {len(name):,} characters, and {MAX_NAME} are the most", "Give it a shorter name."
@@ -216,7 +216,7 @@ def check_name(name: str) -> None:
 
 @contextmanager
 def _uploading(request: RunRequest, count: int, title: str = "") -> Iterator[Progress]:
-    """Show how many tasks are submitted; after Ctrl-C, say what became of the run."""
+    """Show the number of submitted tasks; after Ctrl-C, print what happened to the run."""
     screen = _progress_screen(request.silent)
     line = UploadProgressLine(screen, time.monotonic, count)
     opened: list[int] = []
@@ -241,7 +241,7 @@ def _uploading(request: RunRequest, count: int, title: str = "") -> Iterator[Pro
 
 
 def _progress_screen(silent: bool) -> Screen:
-    """Where moving lines go: only to a terminal, and only if they are wanted."""
+    """Return a screen that shows progress lines only on a terminal and only if they are wanted."""
     screen = Screen.of(sys.stderr)
     screen.is_terminal = screen.is_terminal and not silent
     return screen
@@ -306,7 +306,7 @@ BELONGS_INSIDE = {
 
 
 def run_any_file(request: RunRequest) -> int:
-    """Run the run file or DAGMan file that was typed."""
+    """Run a run file or DAGMan file."""
     command = request.command
     if request.dag is None and not command[0].endswith(".dag"):
         return run_file(command[0], command[1:], request)
@@ -352,7 +352,7 @@ def _run_loaded(
     lines: Iterable[TaskDescription] = (),
     ended: Callable[[PoolSession, RunOutcome], None] | None = None,
 ) -> int:
-    """``lines`` describe its tasks. ``ended`` is called when the run was followed to its end."""
+    """Submit a loaded run file and follow the run. ``lines`` describe its tasks; ``ended`` is called at the end of the run."""
     screen = Screen.of()
     if request.dry_run:
         show_run_file_plan(screen, loaded, request.as_json)

@@ -1,4 +1,4 @@
-"""status, tasks, workers: what there is."""
+"""Implements status, tasks and workers."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def status(everything: bool, pool: str, as_json: bool) -> None:
 
 
 def _without_guess(row: dict[str, Any]) -> dict[str, Any]:
-    """How quick a run was of late says nothing of its end while others come before it, or end before it does."""
+    """Drop the finish time estimated from the current rate: other runs may go first or end earlier, and the rate changes then."""
     return row if row["state"] == "done" else {**row, "eta_s": None, "late_s": None}
 
 
@@ -129,7 +129,7 @@ def _pool_sentence(answer: dict[str, Any]) -> str:
 
 
 def show_runs(screen: Screen, rows: Sequence[dict[str, Any]]) -> None:
-    """A line per run. What only matters while something is to be done is left out when nothing is."""
+    """Print a line per run. Columns about unfinished work are omitted when all runs are done."""
     left_out = [title for title in IF_ANY if not any(row.get(title.lower()) for row in rows)]
     if all(row["state"] == "done" for row in rows):
         left_out += WHILE_ACTIVE
@@ -158,13 +158,13 @@ def run_cells(row: dict[str, Any]) -> list[object]:
 
 
 NEAR_S = 600.0
-"""Of moments so near, seconds matter."""
+"""Seconds around a deadline within which its time is shown with seconds."""
 LATEST = 2.5e11
-"""The last moment that has a date."""
+"""Latest time (in seconds since 1970) that can be shown as a date."""
 
 
 def deadline_told(row: dict[str, Any], now: float) -> str:
-    """When a run should end, and whether it will, as far as is known."""
+    """Describe a run's deadline and whether it will be met, as far as known."""
     if not row.get("deadline"):
         return "-"
     moment, late_s, ended = datetime.fromtimestamp(min(row["deadline"], LATEST)), row.get("late_s"), row["state"] == "done"
@@ -178,13 +178,13 @@ def deadline_told(row: dict[str, Any], now: float) -> str:
 
 
 def program_first(row: dict[str, Any]) -> str:
-    """The command of a run with what it is swept over behind it, because a narrow table cuts the end."""
+    """Return the command of a run with the sweep options last, because a narrow table cuts the end."""
     swept, dashes, program = shown_command(row).partition(" -- ")
     return f"{program}  {swept}" if dashes and swept.startswith("--") else shown_command(row)
 
 
 def shown_command(row: dict[str, Any]) -> str:
-    """The command of a run as it was typed; the dashes before one that is not swept say nothing."""
+    """Return the command of a run as typed, without leading dashes."""
     return str(row["command"]).removeprefix("-- ")
 
 
@@ -246,7 +246,7 @@ def task_cells(task: dict[str, Any], command: str) -> list[object]:
 def with_parameters(
     screen: Screen, columns: Sequence[Column], rows: Sequence[Sequence[object]], parameters: Sequence[str]
 ) -> tuple[list[Column], Sequence[Sequence[object]]]:
-    """The table, with parameters in place of commands where a terminal has no room for these: the cut end is what differs."""
+    """Replace commands by parameters if the terminal is too narrow, because the cut end of a command is what differs."""
     shown = list(columns)
     if not screen.width or not rows or not all(parameters) or fits(shown, rows, screen.width):
         return shown, rows
@@ -295,7 +295,7 @@ def _set_cores(screen: Screen, pool: str, cores: int, as_json: bool) -> None:
 
 
 def _show_workers(screen: Screen, workers: Sequence[dict[str, Any]]) -> None:
-    """A line per worker. Where it is matters only if they are not all here."""
+    """Print a line per worker. The site column is shown only if some worker is not local."""
     elsewhere = any(worker.get("site", LOCAL) not in ("", LOCAL) for worker in workers)
     kept = [place for place, column in enumerate(WORKER_COLUMNS) if elsewhere or column.title != "SITE"]
     lines = (worker_cells(worker) for worker in workers)
@@ -318,19 +318,19 @@ def worker_cells(worker: dict[str, Any]) -> list[object]:
     ]
 
 
-# What is known of a pool that somebody stopped. For that nobody has to start its master again.
+# Shows a stopped pool without starting its master.
 
 UNFINISHED = ("waiting", "ready", "assigned", "running")
 NAMED_RUNS = 3
 
 
 def last_stop(pool: str) -> StopMark | None:
-    """None if nobody stopped the pool, or its work was wanted again since."""
+    """Return when the pool was stopped; None if it was not, or was used again since."""
     return read_stop(pool_home(pool).directory)
 
 
 def status_at_stop(pool: str, stop: StopMark | None) -> dict[str, Any] | None:
-    """How a pool stood when it was stopped, as its master would say it; None if the master has to be asked."""
+    """Return the status of a stopped pool, in the master's format; None if the master must be asked."""
     if stop is None or stop.runs is None or is_served(pool_home(pool).directory):
         return None
     runs = [{**row, "rate_per_s": 0.0, "eta_s": None} for row in stop.runs]
@@ -338,7 +338,7 @@ def status_at_stop(pool: str, stop: StopMark | None) -> dict[str, Any] | None:
 
 
 def sentence(pool: str, stop: StopMark, runs: list[dict[str, Any]] | None = None) -> str:
-    """When it was stopped, what is left to do, and how to go on."""
+    """Say when the pool was stopped, what is unfinished and how to resume."""
     told = f"The pool {clean(pool)} was stopped {duration(max(1.0, round(time.time() - stop.at)))} ago"
     left = [row for row in runs or stop.runs or () if row["state"] != "done"]
     if not left:

@@ -1,4 +1,4 @@
-"""stop: an end that can be checked."""
+"""Implements stop and verifies that nothing is left."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pilotfish.master.sites.submitted_batches import BatchRegistry
 from pilotfish.store.pool_directory import pool_home, stop_marker
 
 GOODBYE_S = 75.0
-"""Longer than a master takes that waits for a site which does not answer."""
+"""Seconds until stop gives up; longer than a master waits for a site that does not answer."""
 SHOWN_CELLS = 100
 
 
@@ -26,7 +26,7 @@ def stop(now: bool, pool: str, as_json: bool) -> int:
     screen = Screen.of()
     found = PoolHandle(pool_home(pool).directory)
     answer: dict[str, int] = {}
-    # Pilots of a master that died may be at their sites: only a master can take them out.
+    # A dead master may have left pilots at sites, and only a master can cancel them.
     was_running = is_served(found.directory) or any((found.directory / "orders").glob("*.json"))
     if was_running:
         stop_marker(found.directory).touch()

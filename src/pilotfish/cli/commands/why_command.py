@@ -47,7 +47,7 @@ def _ask(master: PoolSession, subject: str | None) -> dict[str, Any]:
 
 
 def _with_output(master: PoolSession, answer: dict[str, Any]) -> dict[str, Any]:
-    """Add what only the client can read: the command of a task, and what a task or an application manager wrote last."""
+    """Add what only the client can read: a task's command, and the last output of a task or application manager."""
     kind, _, name = str(answer["subject"]).partition(" ")
     wrote, more = "", {}
     if kind == "task":
@@ -64,7 +64,7 @@ def _with_output(master: PoolSession, answer: dict[str, Any]) -> dict[str, Any]:
 
 
 def show_reasons(screen: Screen, answer: dict[str, Any]) -> None:
-    """The sentence, then what stands behind it, then what to type."""
+    """Print the summary, then the reasons, then the commands to type."""
     screen.line(clean(answer["sentence"]))
     if answer.get("wrote"):
         screen.line(f"  wrote   {clean(answer['wrote'])}")

@@ -1,1 +1,1 @@
-"""Names the commands that estimate."""
+"""Commands that estimate and simulate."""

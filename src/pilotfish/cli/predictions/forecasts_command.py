@@ -1,4 +1,4 @@
-"""forecasts: what the pool has learnt about how long things take, and how wrong it was of late."""
+"""Implements forecasts: prints learned task times, link speeds and queue waits with their recent errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shared by predict, whatif and replay: which run is meant, and how times and intervals are shown."""
+"""Prints times, intervals and notes of estimates; selects the run for predict, whatif and replay."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RECORD_CURE = "See how good predictions were: pilotfish predict --record"
 
 
 def find(state: State, wanted: str | None, unfinished: bool = True) -> Run:
-    """The run that is meant. Without a name: the newest that has not ended, or that has."""
+    """Find the run. Without a name: the newest unfinished one, or the newest finished one."""
     if wanted is None or wanted == LAST:
         able = [run for run in state.runs.values() if bool(run.unfinished) == unfinished]
         return max(able, key=lambda run: run.id) if able else find_run(state)
@@ -30,7 +30,7 @@ def find(state: State, wanted: str | None, unfinished: bool = True) -> Run:
 
 
 def find_unfinished(state: State, wanted: str | None, cure: str = RECORD_CURE) -> Run:
-    """``cure``: what to do instead with one that has ended; {} is its number."""
+    """Find an unfinished run. ``cure`` is the hint for a finished one; {} is its number."""
     run = find(state, wanted)
     if not run.unfinished:
         raise BadInput(f"run {run.id} has ended", cure.format(run.id))
@@ -40,7 +40,7 @@ def find_unfinished(state: State, wanted: str | None, cure: str = RECORD_CURE) -
 
 
 def clock(at: float, now: float) -> str:
-    """A moment as a person says it: with the day if it is not today, with seconds if it is near."""
+    """Format a time, with the day if it is not today and with seconds if it is near."""
     there, here = time.localtime(at), time.localtime(now)
     if there[:3] != here[:3]:
         return time.strftime("%a %d %b %H:%M", there)
@@ -52,12 +52,12 @@ def about(seconds: float) -> str:
 
 
 def number(seconds: float) -> float | None:
-    """For JSON, which knows no infinity."""
+    """Round for JSON, which has no infinity."""
     return round(seconds, 3) if isfinite(seconds) else None
 
 
 def notes(pool: OfflinePool, run: Run, foresight: FinishEstimate) -> list[str]:
-    """What makes an answer worse than it looks."""
+    """List what makes the estimate less accurate."""
     said = [
         f"nothing is known yet of how long {plural(count, 'task')} of {clean(name.partition(' ')[2])} will take: a rough guess"
         for name, count in foresight.guessed.items()
@@ -72,7 +72,7 @@ def notes(pool: OfflinePool, run: Run, foresight: FinishEstimate) -> list[str]:
 
 
 def progress_of(screen: Screen, as_json: bool) -> Callable[[int, int], None]:
-    """A bar on the terminal while futures are imagined."""
+    """Show a progress bar on the terminal while samples are simulated."""
     shown = RunProgress(screen, time.monotonic)
 
     def told(done: int, total: int) -> None:

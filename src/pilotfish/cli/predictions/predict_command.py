@@ -1,4 +1,4 @@
-"""predict: when a run will be over. The pool as it stands goes on in the simulator, many times."""
+"""Implements predict: simulates the pool many times from its current state to estimate when a run finishes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pilotfish.sim.projections.prediction_record import PredictionRecord
 
 SHOWN = 20
-"""So many of the record's predictions, the latest."""
+"""Maximum recorded predictions shown, the latest ones."""
 PARTS = {
     "waiting_s": "waiting for workers",
     "behind_s": "behind other runs",
@@ -29,7 +29,7 @@ PARTS = {
 }
 Band = tuple[float, float]
 LEAST_S = 0.001
-"""Shorter parts are not worth a line."""
+"""Minimum seconds of a part to be printed."""
 
 
 @click.command()

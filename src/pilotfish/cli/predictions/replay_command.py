@@ -1,4 +1,4 @@
-"""replay: a run that is over, as it would have gone under other policies, or with more of its workers."""
+"""Implements replay: simulates a finished run under other policies or with more cores."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class ReplayRow(NamedTuple):
-    """``seconds``: None if it would never end."""
+    """One line of the table. ``seconds`` is None if the run would never end."""
 
     what: str
     cores: float
@@ -81,7 +81,7 @@ def replay(run: str, policy: str, workers: int | None, pool: str, as_json: bool)
 
 
 def _remarks(run: Run, history: RunHistory, others: list[int]) -> list[str]:
-    """What makes a replay differ from what was."""
+    """List why a replay may differ from the measured run."""
     said = []
     unknown, failed = len(run.tasks) - sum(count for _, count in history.arrivals), len(run.tasks) - run.counts[DONE]
     if others:
@@ -95,7 +95,7 @@ def _remarks(run: Run, history: RunHistory, others: list[int]) -> list[str]:
 
 
 def beside(state: State, run: Run) -> list[int]:
-    """Runs that had tasks at the same time."""
+    """List runs that had tasks at the same time."""
     return [
         other.id
         for other in state.runs.values()

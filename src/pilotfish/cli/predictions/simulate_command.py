@@ -1,6 +1,6 @@
-"""simulate: the same work at the same sites under several policies, before anything is run.
+"""Implements simulate: compares policies for the same tasks and sites by simulation.
 
-What decides in a simulation is what decides live; only hosts, links and the clock are made up. No pool is needed.
+The simulation uses the same scheduling code as a live pool; only hosts, links and the clock are simulated. No pool is needed.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     from pilotfish.sim.workload import Workload
 
 MOST_SITE_COLUMNS = 4
-"""Of more sites, only what was sent to all of them together has a column."""
+"""Maximum sites with a column of their own; more sites share one column."""
 
 
 def complete_policies(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """The last of the names, which are separated by commas."""
+    """Complete the last name of a comma-separated list."""
     before, comma, last = incomplete.rpartition(",")
     chosen = before.split(",")
     return [
@@ -133,7 +133,7 @@ def simulate(file: str | None, plot: str | None, gantt: str | None, processes: i
 
 
 def read(file: str | None, wanted: dict[str, Any]) -> Scenario:
-    """Options count instead of what the file says."""
+    """Read the scenario file and the options; options take precedence."""
     from pilotfish.sim.scenarios.scenario_file import ScenarioOptions, read_scenario
 
     table: dict[str, Any] = {}
@@ -150,7 +150,7 @@ def read(file: str | None, wanted: dict[str, Any]) -> Scenario:
 
 
 def read_list(path: str) -> Workload:
-    """Tasks of a list: how long they take compared with each other, which wait for which, and the inputs that are here."""
+    """Read a task list: relative task times, dependencies, and the inputs that exist here."""
     from pilotfish.sim.workload import Workload
 
     if path.endswith(".dag"):
@@ -168,7 +168,7 @@ def read_list(path: str) -> Workload:
 
 
 def read_nodes(path: str) -> Workload:
-    """Nodes of a DAGMan file that are not done, each of cost 1: the file does not say how long they take."""
+    """Read the unfinished DAG nodes of a DAGMan file, each with cost 1, because the file gives no times."""
     from pilotfish.applications.dagman.dag_file import read_dag
     from pilotfish.applications.dagman.node_tasks import node_tasks
     from pilotfish.sim.workload import Workload
@@ -186,7 +186,7 @@ def read_nodes(path: str) -> Workload:
 
 
 def check_picture(path: str | None) -> None:
-    """Before anything is reckoned for minutes."""
+    """Check the path of a picture before minutes of simulation."""
     if path is not None and not path.endswith(".svg"):
         raise BadInput(f"{path}: pictures are written as SVG, which browsers show", f"call it {Path(path).stem}.svg")
     if path is not None and not os.access(Path(path).absolute().parent, os.W_OK):

@@ -1,4 +1,4 @@
-"""whatif: the same run with more workers, other sites, another policy. Each goes on in the simulator from how the pool stands now."""
+"""Implements whatif: simulates the pool from its current state with more pilots, other sites or another policy."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MARK = "\0"
 
 
 class SignedArguments(click.Command):
-    """``-site X`` and ``-5 workers`` are no options."""
+    """Accepts ``-site X`` and ``-5 workers`` as arguments, not options."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         return super().parse_args(ctx, [MARK + word if FEWER.match(word) else word for word in args])
@@ -111,7 +111,7 @@ def _cells(one: FinishEstimate, base: FinishEstimate, now: float, factor: float)
     return (one.variation.text, clock(now + one.median_s, now), about(one.median_s), f"{about(low)} to {about(high)}", than_now, sooner)
 
 
-# What a person may ask ``whatif``, as they write it: ``+50 workers cluster``, ``-site far``, ``policy=near``; several with commas.
+# Parses variations such as ``+50 workers cluster``, ``-site far`` and ``policy=near``; commas separate several.
 
 FORMS = {
     "workers": re.compile(r"([+-][0-9]+) +workers?(?: +(?:at +)?(\S+))?"),
@@ -125,7 +125,7 @@ MOST_WORKERS = 100_000
 
 
 def read_variation(text: str, sites: Iterable[str]) -> Variation:
-    """``sites``: those that the pool knows."""
+    """Parse one variation. ``sites`` are the sites known to the pool."""
     found: dict[str, list[tuple[str, ...]]] = {}
     known = list(dict.fromkeys([LOCAL, *sites]))
     for word in text.split(","):

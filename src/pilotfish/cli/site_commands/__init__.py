@@ -1,1 +1,1 @@
-"""Names the site commands."""
+"""Commands about sites."""

@@ -1,4 +1,4 @@
-"""doctor SITE: from the description of a site to a pilot that joins. Each line that is not green carries what cures it."""
+"""Checks a site step by step, from its configuration to a pilot that joins. Each problem is printed with its fix."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ OLDEST_AGENT = (3, 8)
 SKEW_S = 5.0
 MISSING = (126, 127)
 NOBODY = "pf-00000000-0"
-"""The name of an order that nobody has ever made."""
+"""Name of a pilot batch that never existed."""
 
 PROBE = """\
 cd "$1" || exit 1
@@ -68,11 +68,11 @@ for python in {PYTHONS}; do
 done
 exit 1
 """
-"""As ``start.sh`` does it; tells of each that was tried and is one."""
+"""Finds Python as ``start.sh`` does and prints each one that it tried."""
 
 
 def examine(name: str, *, no_pilot: bool, patience: str, pool: str, as_json: bool) -> int:
-    """Show what is found, line by line. 0 when nothing is bad."""
+    """Print the results line by line. Return 0 if nothing is bad."""
     screen = Screen.of()
     patience_s = parse_seconds(patience, "--patience")
     findings: list[CheckResult] = []
@@ -102,7 +102,7 @@ def _bad(findings: list[CheckResult]) -> int:
 
 
 def _in_all(name: str, findings: list[CheckResult]) -> str:
-    """Only what was seen to work is well."""
+    """Summarise the results. Only a check that succeeded counts as good."""
     doubtful = [finding.check for finding in findings if finding.state == DOUBTFUL]
     if _bad(findings):
         return f"{plural(_bad(findings), 'thing')} to cure."
@@ -121,7 +121,7 @@ def _described(name: str, note: Note) -> Site | None:
     except BadInput as error:
         note(CheckResult("description", BAD, str(error), error.hint))
         return None
-    real = path.resolve()  # some people keep such files elsewhere
+    real = path.resolve()  # sites.toml may be a symbolic link
     if site.environment and real.stat().st_mode & 0o044 and real.parent.stat().st_mode & 0o011:
         note(CheckResult("description", DOUBTFUL, f"others may read {real}, and what its variables are set to", f"chmod 600 {real}"))
     elif site.paused:
@@ -132,7 +132,7 @@ def _described(name: str, note: Note) -> Site | None:
 
 
 async def _look(name: str, site: Site, pool: str, note: Note) -> None:
-    """What can be seen with commands. What could not even be reached is not asked for more."""
+    """Run the checks that need only commands. An unreachable machine gets no further checks."""
     runner = runner_of(name, site, pool)
     try:
         reached = [await _check_reach(runner, place, note) for place in destinations(site)]
@@ -145,7 +145,7 @@ async def _look(name: str, site: Site, pool: str, note: Note) -> None:
         for host in site.hosts or ("",):
             await _check_place(runner, host, note)
     finally:
-        # What was opened here may be used by the master meanwhile; it ends by itself when nobody does.
+        # The master may use the connections opened here by now. They close by themselves when idle.
         if served(pool) is None:
             await runner.close()
 
@@ -169,7 +169,7 @@ async def _check_reach(runner: CommandRunner, place: str, note: Note) -> bool:
 
 
 async def _check_programs(runner: CommandRunner, note: Note) -> None:
-    """Which of the commands are there; each is only asked for its version, or the like."""
+    """Check which commands exist; each is only run for its version or similar."""
     site = runner.site
     kind = plugins.traits(site.backend)
     programs = (*kind.programs, *kind.helpers)
@@ -188,7 +188,7 @@ async def _check_programs(runner: CommandRunner, note: Note) -> None:
 
 
 async def _check_answer(runner: CommandRunner, note: Note) -> None:
-    """The real question: is there an order of this name?"""
+    """Check that the batch system answers: search for a pilot batch that does not exist."""
     backend: Backend = plugins.load("backends", runner.site.backend)()
     for exchange in backend.find(runner.site, NOBODY):
         began = time.monotonic()
@@ -207,7 +207,7 @@ def _typed(site: Site, command: Command) -> str:
 
 
 async def _check_place(runner: CommandRunner, host: str, note: Note) -> None:
-    """The machine on which files are put: room, limits, clock and Python."""
+    """Check the machine that holds the pilot files: disk space, limits, clock and Python."""
     suffix = f" of {host}" if host and len(runner.site.hosts) > 1 else ""
     try:
         folder = await site_files.absolute_folder(runner, runner.site.folder, host)
@@ -257,7 +257,7 @@ async def _clock(runner: CommandRunner, host: str, check: str) -> CheckResult:
     if not words or not words[-1].isdigit():
         return CheckResult(check, DOUBTFUL, f"it could not be read: {answer.complaint()}", "Try it by hand: date +%s")
     there = int(words[-1])
-    # It tells whole seconds, at some time between the question and the answer.
+    # The clock is given in whole seconds, read at some time between question and answer.
     skew_s = there - after if there > after else min(0.0, there + 1 - before)
     if abs(skew_s) > SKEW_S:
         ahead = "ahead of" if skew_s > 0 else "behind"
@@ -267,7 +267,7 @@ async def _clock(runner: CommandRunner, host: str, check: str) -> CheckResult:
 
 
 async def _python(runner: CommandRunner, host: str, check: str) -> CheckResult:
-    """As on a node, after the lines of ``setup``; a node may have another one, which the test pilot shows."""
+    """Find Python as a node would, after the lines of ``setup``. A node may have another one; the test pilot shows that."""
     site = runner.site
     chosen = [f"PILOTFISH_PYTHON={shlex.quote(site.python)}"] if site.python else []
     answer = await _ask(runner, host, "sh", "-s", stdin="\n".join(["exec 3>&1 >&2", *site.setup, *chosen, FIND_PYTHON]))

@@ -1,4 +1,4 @@
-"""site: describes places where pilots can run. What is typed here is written to ``sites.toml``, which can be edited just as well."""
+"""Implements the site subcommands. They edit ``sites.toml``, which can also be edited by hand."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ LIST_COLUMNS = (
 
 
 class SiteGroup(click.Group):
-    """Says what its nearest command is."""
+    """A group that suggests the nearest subcommand for an unknown one."""
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
@@ -103,7 +103,7 @@ def add(name: str, **given: Any) -> None:
 
 
 def _table(name: str, given: dict[str, Any]) -> Table:
-    """The options that were given, as they are written down."""
+    """Turn the given options into a table of ``sites.toml``."""
     table: Table = {}
     for key, value in given.items():
         if key in ("tags", "options", "environment"):
@@ -140,7 +140,7 @@ def set_keys(name: str, changes: tuple[str, ...]) -> None:
 
 
 def _edit(name: str, change: Any) -> list[str]:
-    """Change the table of a site, once it is checked. What is other than before, in words."""
+    """Change the table of a site after a check. Return the differences in words."""
     path = sites_path()
     with editing(path):
         tables = read_tables(path)
@@ -191,7 +191,7 @@ def _tell(sentence: str) -> None:
     Screen.of().line(sentence)
 
 
-# --- looking --------------------------------------------------------------------------------------------------------------------------
+# --- inspection -----------------------------------------------------------------------------------------------------------------------
 
 
 @site.command("list")

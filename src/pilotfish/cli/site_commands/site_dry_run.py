@@ -1,4 +1,4 @@
-"""What would be run at a site for one pilot, to the letter; and logging in to it by hand."""
+"""Shows the exact commands for one pilot; runs commands and logs in by hand."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class SiteUnreachable(PilotfishError):
 
 @dataclass(frozen=True, slots=True)
 class PilotDryRun:
-    """``folder`` holds the order's files, ``bundle`` is the agent there."""
+    """The commands for one pilot. ``folder`` holds the pilot batch's files, ``bundle`` is the agent in it."""
 
     folder: str
     bundle: str
@@ -59,7 +59,7 @@ def make_plan(site: Site, pool: str) -> PilotDryRun:
 
 
 def _digest(pool: str) -> str:
-    """The pool's short name, if it is there already."""
+    """Return the pool's short name, or zeros if the pool does not exist yet."""
     from pilotfish.store.keyring import open_keyring, pool_digest
 
     directory = pool_home(pool).directory
@@ -67,14 +67,14 @@ def _digest(pool: str) -> str:
 
 
 def with_environment(site: Site, command: Command) -> Command:
-    """With the variables that the site's own commands are given."""
+    """Add the variables configured for the site's commands."""
     if not site.environment:
         return command
     return replace(command, argv=("env", *(f"{name}={value}" for name, value in sorted(site.environment.items())), *command.argv))
 
 
 def typed(site: Site, command: Command) -> str:
-    """A command as a person would type it, with its input."""
+    """Format a command, with its input, as a user would type it."""
     destination, text = command.at or site.via, shlex.join(command.argv)
     if destination:
         text = f"ssh {shlex.quote(destination)} {shlex.quote(text)}"
@@ -120,7 +120,7 @@ def _datas(plan: PilotDryRun) -> list[dict[str, Any]]:
 
 
 def execute(name: str, site: Site, words: Sequence[str], pool: str) -> int:
-    """Run a command there, say what it said, and end as it did."""
+    """Run a command at the site, print its output and return its exit status."""
     answer = asyncio.run(_execute(runner_of(name, site, pool), Command(tuple(words), patience_s=PATIENCE_S)))
     sys.stdout.write(answer.stdout)
     sys.stderr.write(answer.stderr if answer.stderr.endswith("\n") or not answer.stderr else answer.stderr + "\n")
@@ -137,18 +137,18 @@ async def _execute(runner: CommandRunner, command: Command) -> CommandOutput:
 
 
 def destinations(site: Site) -> list[str]:
-    """The machines that are reached through ssh; the login node first."""
+    """Return the machines reached by ssh, the login node first."""
     return [*([site.via] if site.via else []), *site.hosts]
 
 
 def runner_of(name: str, site: Site, pool: str) -> CommandRunner:
-    """With the connections that the pool's master has or will have."""
+    """Return a command runner that shares the connections of the pool's master."""
     directory: Path = pool_home(pool).directory
     return CommandRunner(name, site, control_directory(directory))
 
 
 def log_in(screen: Screen, name: str, site: Site, pool: str) -> None:
-    """ssh in the foreground, with a person who answers what it asks."""
+    """Run ssh in the foreground, so that the user can answer its questions."""
     places = destinations(site)
     if not places:
         raise BadInput(

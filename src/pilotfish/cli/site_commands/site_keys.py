@@ -1,4 +1,4 @@
-"""What a person types about a site, as it is written down: ``cores=16``, ``walltime=2h``, ``environment.SLURM_CONF=/etc/slurm.conf``."""
+"""Parses KEY=VALUE words of a site: ``cores=16``, ``walltime=2h``, ``environment.SLURM_CONF=/etc/slurm.conf``."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from pilotfish.model.site import Site
 Table = dict[str, Any]
 YES, NO = ("true", "yes", "on"), ("false", "no", "off")
 SEVERAL = ("hosts",)
-"""Names without commas in them, so that several may be written with commas between."""
+"""Keys whose values contain no commas, so that commas can separate several."""
 
 
 def field_of(key: str) -> str:
-    """What a Site calls it."""
+    """Return the name of the field in Site."""
     return QUANTITIES.get(key, key)
 
 
 def changed(name: str, table: Table, words: Iterable[str]) -> Table:
-    """A table of ``sites.toml`` after ``KEY=VALUE`` for each word. An empty value brings the default back."""
+    """Return the table of ``sites.toml`` with each ``KEY=VALUE`` applied. An empty value restores the default."""
     after = dict(table)
     for word in words:
         key, equals, text = word.partition("=")
@@ -33,7 +33,7 @@ def changed(name: str, table: Table, words: Iterable[str]) -> Table:
         if not equals or not key:
             raise BadInput(f"{word!r} is not KEY=VALUE", f"write it like this: pilotfish site set {name} max_pilots=8")
         if key in after and not part and not text:
-            # Also one that is no key at all: how else would it be got rid of?
+            # Unknown keys can be removed as well.
             del after[key]
             continue
         key = key.replace("-", "_")
@@ -56,7 +56,7 @@ def _with_part(before: Any, part: str, text: str) -> Table:
 
 
 def read_value(name: str, key: str, text: str) -> Any:
-    """A value of the kind that the key has, in the words of the person: sizes and durations stay as they were typed."""
+    """Read a value of the key's type. Sizes and durations stay as they were typed."""
     kind, field = KIND_OF[key], f"site {name}: {key}"
     if not text:
         return None
@@ -85,7 +85,7 @@ def _number(text: str, otherwise: Any) -> Any:
 
 
 def _several(field: str, kind: Any, key: str, text: str) -> Any:
-    """A list is written as TOML has it, or is one element; a table is written as TOML has it."""
+    """Read a list (in TOML, or one element) or a table (in TOML)."""
     if text[0] in "[{":
         try:
             return tomllib.loads(f"value = {text}")["value"]
@@ -101,7 +101,7 @@ def _example(kind: Any, key: str) -> str:
 
 
 def pairs(option: str, words: Iterable[str]) -> dict[str, str]:
-    """``K=V`` of an option that can be given several times."""
+    """Read ``K=V`` pairs of a repeatable option."""
     found: dict[str, str] = {}
     for word in words:
         key, equals, value = word.partition("=")
@@ -112,12 +112,12 @@ def pairs(option: str, words: Iterable[str]) -> dict[str, str]:
 
 
 def discreet(site: Site) -> Site:
-    """Without the values of its variables, which may be secrets: what is shown ends up in logs and in letters to others."""
+    """Hide the values of environment variables. They may be secrets, and this output is often copied."""
     return msgspec.structs.replace(site, environment=dict.fromkeys(site.environment, HIDDEN))
 
 
 def shown(site: Site) -> dict[str, object]:
-    """All keys with their values, as a person reads them."""
+    """Return all keys with readable values."""
     return {key: _shown_value(key, getattr(discreet(site), field_of(key))) for key in SITE_KEYS}
 
 
@@ -136,6 +136,6 @@ def _shown_value(key: str, value: Any) -> object:
 
 
 def as_data(name: str, site: Site) -> Table:
-    """A site for programs: numbers are seconds and bytes."""
+    """Return a site as data for programs: durations in seconds, sizes in bytes."""
     data: Table = msgspec.to_builtins(discreet(site))
     return {"site": name, **data}

@@ -1,4 +1,4 @@
-"""Requests to masters about sites: to read ``sites.toml`` again, and to add pilots."""
+"""Tells masters about changed sites and adds pilots."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pilotfish.model.site import LOCAL
 
 
 def served(pool: str) -> PoolSession | None:
-    """The master of a pool if one is at work; none is started."""
+    """Connect to the pool's master if it runs; never start one."""
     try:
         return connect_if_served(pool)
     except NoPool:
@@ -24,7 +24,7 @@ def served(pool: str) -> PoolSession | None:
 
 
 def masters_at_work() -> Iterator[PoolSession]:
-    """Sites are the same for all pools."""
+    """Connect to the running masters of all pools, because all pools share the same sites."""
     from pilotfish.client.pools import find_pools
 
     for pool in find_pools():
@@ -37,7 +37,7 @@ def masters_at_work() -> Iterator[PoolSession]:
 
 
 def tell_masters(released: str = "") -> int:
-    """Have all masters read ``sites.toml`` again, and try a site again that they held back. How many there are."""
+    """Have all masters read ``sites.toml`` again and release the held site ``released``. Return the number of masters."""
     count = 0
     for master in masters_at_work():
         master.ask("sites_reread")
@@ -52,7 +52,7 @@ def tell_masters(released: str = "") -> int:
 
 
 def add_workers(words: Sequence[str], pool: str, as_json: bool) -> None:
-    """``workers add SITE [N]``: so many pilots at once, whatever there is to do."""
+    """Request N pilots at once with ``workers add SITE [N]``, even without tasks."""
     first, *rest = words
     if first != "add" or not 1 <= len(rest) <= 2:
         raise BadInput(f"workers {' '.join(words)}: that is not understood", "Write it like this: pilotfish workers add SITE 2")

@@ -1,4 +1,4 @@
-"""sites: how the places do to which pilots are sent."""
+"""Implements sites: pilots, queue waits and failures of each site."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def sites(pool: str, as_json: bool) -> None:
     """
     screen = Screen.of()
     master = served(pool)
-    # A master that has sent nobody anywhere knows of no place at all.
+    # A master that never submitted a pilot reports no sites.
     rows = (site_rows(master) if master is not None else []) or rows_as_written()
     if as_json:
         screen.json(rows)
@@ -53,7 +53,7 @@ def sites(pool: str, as_json: bool) -> None:
 
 
 def rows_as_written() -> list[Row]:
-    """Without a master nobody knows how they do."""
+    """List configured sites. Without a master there is nothing to say about their pilots."""
     return [
         _row(LOCAL, LOCAL, "ready"),
         *(_row(name, site.backend, "paused" if site.paused else "ready", site.via) for name, site in read_sites(sites_path()).items()),

@@ -1,4 +1,4 @@
-"""A test pilot: does one start at a site, and does its agent find the way back to the master? Whatever comes of it, it does not stay."""
+"""Submits one test pilot and waits for its worker. The pilot is withdrawn in every case."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LOOK_S = 0.2
 SELDOM_S = 1.0
 GOODBYE_S = 10.0
 CERTAIN_S = 5.0
-"""A reason that stays for so long is not one of the moment."""
+"""Seconds after which a reason for waiting counts as permanent."""
 LOOK_ONESELF_S = 3.0
 LOOK_PATIENCE_S = 10.0
 ENDING = "ending"
@@ -39,7 +39,7 @@ REASON = "it was only a test"
 
 
 def check_pilot(name: str, site: Site, pool: str, patience_s: float, waiting: InterruptibleWait) -> CheckResult:
-    """Ask the master for one, wait for its worker, and send it home; or withdraw it, if none comes."""
+    """Request a pilot, wait for its worker, then release it; withdraw the pilot if no worker joins."""
     try:
         master = connect(pool, start=True)
         master.ask("sites_reread")
@@ -66,7 +66,7 @@ def check_pilot(name: str, site: Site, pool: str, patience_s: float, waiting: In
 
 @dataclass(slots=True)
 class TestPilot:
-    """One test pilot. ``said`` is what a person is told of it, ``seen`` what its queue says."""
+    """One test pilot. ``said`` is the text shown to the user, ``seen`` the status from its queue."""
 
     master: PoolSession
     name: str
@@ -80,7 +80,7 @@ class TestPilot:
     seen: dict[str, Any] | None = None
     commands: list[str] = field(default_factory=list)
     since: float = 0.0
-    """When that was heard first."""
+    """Time at which ``said`` changed last."""
 
     def judge(self, patience_s: float, waiting: InterruptibleWait) -> CheckResult:
         while True:
@@ -98,7 +98,7 @@ class TestPilot:
             time.sleep(min(SELDOM_S, LOOK_S + self._took_s / 50))
 
     def withdraw(self) -> None:
-        """It is nobody's: who waits is cancelled, who works goes home. One that is gone is none of this."""
+        """Withdraw the pilot: a queued one is cancelled, a running one released. One that has ended is not affected."""
         self.master.ask("pilots_withdraw", pilots=[self.pilot], reason=REASON)
 
     @property
@@ -121,7 +121,7 @@ class TestPilot:
         return next((row for row in self.master.ask("status")["pilots"] if row["pilot"] == self.pilot), None)
 
     def _listen(self, *, at_once: bool = False) -> None:
-        """What the master knows; it looks at the queue only now and then, so that who waits here may have to ask for themselves."""
+        """Read the master's view. The master polls the queue rarely, so that this command may query the queue itself."""
         try:
             answer = self.master.ask("why", pilot=self.pilot)
         except BadInput:
@@ -139,7 +139,7 @@ class TestPilot:
             self.said, self.since = said, time.monotonic()
         self.commands, self.seen = commands, seen
 
-    # --- what came of it --------------------------------------------------------------------------------------------------------------
+    # --- results -------------------------------------------------------------------------------------------------------------------------
 
     def _joined(self, workers: list[dict[str, Any]]) -> CheckResult:
         took_s = self._took_s
@@ -148,23 +148,23 @@ class TestPilot:
         self.withdraw()
         deadline = time.monotonic() + GOODBYE_S
         while time.monotonic() < deadline and (self._pilot_row() or {"state": ENDING})["state"] != ENDING:
-            time.sleep(LOOK_S)  # that its queue has forgotten it, too, is known only later
+            time.sleep(LOOK_S)  # the queue forgets the batch job a little later
         text = f"{self.pilot} started on {where}{self._other_python(info)}, reached the master after {duration(took_s)}, and was sent home"
         return CheckResult(CHECK, GOOD, text)
 
     def _other_python(self, info: dict[str, Any]) -> str:
-        """A path that was named may be that of a script which starts another one; that is why this is only told."""
+        """Report another Python than configured. It is only a remark: the configured path may be a script that starts another one."""
         wanted, used = self.site.python, str(info.get("executable", ""))
         if not wanted.startswith("/") or not used or os.path.normpath(wanted) == os.path.normpath(used):
             return ""
         return f" (with Python {info.get('python', '')} {used}, not {wanted})"
 
     def _gone(self) -> CheckResult:
-        """It is no longer known: it failed, or somebody took it out of the queue."""
+        """Explain a pilot that the master no longer lists: it failed or was removed from the queue."""
         took = duration(self._took_s)
         try:
             end = self.master.ask("why", pilot=self.pilot)["end"] or {}
-        except BadInput:  # so much happened at its site since then that it is forgotten
+        except BadInput:  # later events at the site displaced its record
             end = {}
         if end.get("kind") == SUCCEEDED:
             return CheckResult(CHECK, GOOD, f"{self.pilot} started, reached the master, and is home already after {took}")
@@ -190,7 +190,7 @@ class TestPilot:
         return CheckResult(CHECK, DOUBTFUL, text, "; or: ".join(ways))
 
     def _in_trouble(self, row: dict[str, Any], job: str, took: str) -> CheckResult:
-        """The master cannot speak to the site, although all went well from here; or it takes no more for a while."""
+        """Explain why the master cannot use the site although this shell can, or why the site is held."""
         reason = row.get("reason") or {}
         sent = f"{self.pilot} (job {job}) was not heard of" if job else f"{self.pilot} could not be sent"
         ways = "; ".join(self._ways_out(reason.get("commands", ()), job)) or f"pilotfish site log {self.name}"
@@ -199,7 +199,7 @@ class TestPilot:
         return CheckResult(CHECK, state, f"{sent} for {took}: {row['trouble']}; it was withdrawn", cure)
 
     def _ways_out(self, commands: Any, job: str) -> list[str]:
-        """What to type, but for what looks again, and for what is about a job that is withdrawn."""
+        """Return the commands to type, without those that only check again or concern a withdrawn batch job."""
         idle = ("pilotfish sites", f"pilotfish doctor {self.name}", f"pilotfish workers add {self.name} 1")
         return [command for command in commands if command not in idle and not (job and shlex.quote(job) in command.split())]
 
@@ -209,7 +209,7 @@ def _row(master: PoolSession, name: str) -> dict[str, Any]:
 
 
 async def _see(name: str, site: Site, pool: str, job: str) -> JobStatus | None:
-    """What the queue says of a job; the connection is the master's, and stays."""
+    """Query the queue for a batch job over the master's connection, which stays open."""
     runner = runner_of(name, site, pool)
     backend: Backend = plugins.load("backends", site.backend)()
     for exchange in backend.query(site, [job]):
@@ -221,20 +221,20 @@ async def _see(name: str, site: Site, pool: str, job: str) -> JobStatus | None:
     return None
 
 
-# A site's commands may work in this shell and not for the master, which was started from another one: where their variables differ.
+# Compares variables of this shell and of the master: a site's commands may work here and fail in a master started from another shell.
 
 SHOWN = 3
 FOR_SSH = ("SSH_AUTH_SOCK", "KRB5CCNAME")
 MISSING = re.compile(r"no such command|not found")
-"""Said where another PATH may be the reason."""
+"""Matches errors that another PATH may explain."""
 
 
 def cure_for_other_variables(master: PoolSession, name: str, site: Site, complaint: str) -> str:
-    """What to do if the master's commands fail and those of this shell do not, and their variables differ; nothing if they do not."""
+    """Return the fix if the master's commands fail because its variables differ from this shell's; else an empty text."""
     theirs = _variables_of(master)
     ours = without_secrets(os.environ)
     names = [] if theirs is None else [one for one in sorted(ours.keys() | theirs.keys()) if ours.get(one) != theirs.get(one)]
-    # On another machine only what ssh goes by is taken along.
+    # For a remote site only the variables that ssh itself reads matter.
     beginnings = FOR_SSH if site.via or site.hosts else plugins.traits(site.backend).variables
     found = [one for one in names if one.startswith(beginnings) and one not in site.environment]
     if not found and "PATH" in names and not site.via and MISSING.search(complaint):
@@ -249,7 +249,7 @@ def cure_for_other_variables(master: PoolSession, name: str, site: Site, complai
 
 
 def _variables_of(master: PoolSession) -> dict[str, str] | None:
-    """As its process was started; None where that cannot be seen."""
+    """Return the variables with which the master was started; None if they cannot be read."""
     with suppress(OSError):
         content = Path(f"/proc/{int(master.ask('status')['pid'])}/environ").read_bytes()
         return dict(os.fsdecode(line).partition("=")[::2] for line in content.split(b"\0") if line)

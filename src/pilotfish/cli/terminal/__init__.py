@@ -1,1 +1,1 @@
-"""Names terminal output."""
+"""Output to the terminal: tables, progress, errors."""

@@ -1,4 +1,4 @@
-"""Results of checks by ``doctor`` and ``doctor SITE``: how each is shown, and the limits that both check."""
+"""Prints the results of ``doctor`` and ``doctor SITE``, and holds the limits that both check."""
 
 from __future__ import annotations
 
@@ -20,8 +20,6 @@ FEW_PROCESSES = 256
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """The outcome of one check."""
-
     check: str
     state: str
     text: str
@@ -29,7 +27,7 @@ class CheckResult:
 
 
 def show_check(screen: Screen, result: CheckResult) -> None:
-    """Print the result, and below it what fixes the problem."""
+    """Print the result and, below it, the fix."""
     mark, colour = MARKS[result.state]
     if (screen.stream.encoding or "").lower().replace("-", "") != "utf8":
         mark = ASCII_MARKS[result.state]

@@ -1,6 +1,6 @@
-"""Errors as a person meets them: what happened, what to do now, and a code to look up.
+"""Prints errors with a hint and a code.
 
-Every code has an entry here, so that no error is ever shown without a next step; a test walks through all error classes.
+Every code has an entry here, so that each error is shown with a next step; a test checks all error classes.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ class UsageError(PilotfishError):
 
 @dataclass(frozen=True, slots=True)
 class ErrorExplanation:
-    """What a code means, and the commands that help when the error itself names none."""
+    """The meaning of a code, and commands to suggest if the error itself names none."""
 
     meaning: str
     commands: tuple[str, ...]
     says_more: bool = True
-    """Whether it says anything that the error itself does not."""
+    """Whether the meaning adds anything to the error's own message."""
 
 
 EXPLANATIONS: dict[str, ErrorExplanation] = {
@@ -99,7 +99,6 @@ def exit_status(error: PilotfishError) -> int:
 
 
 def complain(error: PilotfishError, as_json: bool = False) -> None:
-    """Write the error to the standard error output."""
     screen = Screen.of(sys.stderr)
     explanation = explain(error.code)
     if as_json:
@@ -115,7 +114,7 @@ def complain(error: PilotfishError, as_json: bool = False) -> None:
         screen.line(f"  {screen.paint('more:', 'dim')} pilotfish explain {error.code}")
 
 
-# The causes of failures, which are shown in brackets: what ``pilotfish explain`` says of each.
+# Causes of failures, shown in brackets, with the text of ``pilotfish explain``.
 
 CAUSES: dict[str, str] = {
     "cancelled": "Somebody cancelled it, or its run gave up after too many failures.",

@@ -1,4 +1,4 @@
-"""Waiting for what may take minutes: a line at the terminal that says for what, and a way out in order for who has had enough."""
+"""Waits with a status line and a clean Ctrl-C."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class InterruptibleWait:
-    """Ctrl-C, or a signal to end, is noted at first, so that whoever waits can clear up. Somebody who insists need not wait for that."""
+    """Records the first Ctrl-C or termination signal, so that the caller can clean up. A second one raises KeyboardInterrupt."""
 
     def __init__(self, *, quiet: bool) -> None:
         self._screen = Screen.of(sys.stderr)
@@ -25,23 +25,23 @@ class InterruptibleWait:
 
     @property
     def is_over(self) -> bool:
-        """Whether somebody has had enough."""
+        """Whether a signal ended the wait."""
         return bool(self._signal)
 
     @property
     def status(self) -> int:
-        """The exit status of a command that was ended so; 0 if nobody did that."""
+        """The exit status for a wait ended by a signal; 0 without one."""
         return 128 + self._signal if self._signal else 0
 
     def show(self, text: str) -> None:
         if self._shown and text != self._drawn:
-            # Noted before it is drawn: Ctrl-C may come in between.
+            # Set before drawing, because Ctrl-C may arrive in between.
             self._drawn = text
             self._screen.stream.write(f"\r\x1b[K{cut(clean(text), self._screen.width - 1)}")
             self._screen.stream.flush()
 
     def clear(self) -> None:
-        """Take the line away, so that ordinary lines may follow."""
+        """Remove the status line, so that ordinary lines can follow."""
         if self._drawn:
             self._screen.stream.write("\r\x1b[K")
             self._screen.stream.flush()
@@ -49,7 +49,7 @@ class InterruptibleWait:
 
     def __enter__(self) -> InterruptibleWait:
         if threading.current_thread() is threading.main_thread():
-            # What is ignored (nohup, or a shell's background) stays so.
+            # Ignored signals (nohup, a background job of a shell) stay ignored.
             for number in SIGNALS:
                 if signal.getsignal(number) not in (signal.SIG_IGN, None):
                     self._before[number] = signal.signal(number, self._note)

@@ -1,7 +1,6 @@
-"""Commands that a person is told to type name the pool that is meant, wherever a bare command would mean another.
+"""Adds --pool to suggested commands.
 
-All that is written by ``Screen.line``, and the commands in JSON, go through here; cells of tables, which hold the person's own words,
-do not.
+Text written by ``Screen.line`` and commands in JSON pass through here. Table cells hold the user's own text and do not.
 """
 
 from __future__ import annotations
@@ -16,15 +15,15 @@ from pilotfish.plugins import SECTIONS
 DEFAULT_POOL = "default"
 POOL_VARIABLE = "PILOTFISH_POOL"
 TOLD = ("commands", "cure", "hint")
-"""What commands are called in JSON."""
+"""JSON keys that hold commands."""
 
 _pool: str | None = None
 _loaded: dict[str, None] = {}
-"""Commands of plug-ins that were loaded and take ``--pool``."""
+"""Loaded plug-in commands that take ``--pool``."""
 
 
 def commands_of_pool() -> list[str]:
-    """Commands with an option ``--pool``."""
+    """Return the commands that have an option ``--pool``."""
     found: list[str] = []
     for name, entry in ((name, entry) for section in SECTIONS.values() for name, entry in section.items()):
         found += [name] if entry.pool is True else [f"{name} {part}" for part in entry.pool or ()]
@@ -32,12 +31,12 @@ def commands_of_pool() -> list[str]:
 
 
 def note_command_of_pool(name: str) -> None:
-    """Hints may name this command, and it takes ``--pool``."""
+    """Register a plug-in command that takes ``--pool``."""
     _loaded[name] = None
 
 
 def mean(pool: str | None) -> None:
-    """From now on hints are about this pool; None: about no pool in particular, as at the start of every command."""
+    """Set the pool of all further hints; None, as at the start of every command, means no particular pool."""
     global _pool
     _pool = pool
     if pool is None:
@@ -45,7 +44,7 @@ def mean(pool: str | None) -> None:
 
 
 def aimed(text: str) -> str:
-    """The text with ``--pool`` in the commands that it names, if they need it."""
+    """Add ``--pool`` to the commands in the text that need it."""
     if _pool is None or _pool == DEFAULT_POOL == (os.environ.get(POOL_VARIABLE) or DEFAULT_POOL):
         return text
     option = f"--pool {shlex.quote(_pool)}"
@@ -54,7 +53,7 @@ def aimed(text: str) -> str:
 
 
 def aimed_data(data: Any, told: bool = False) -> Any:
-    """The same for what is printed as JSON."""
+    """Add ``--pool`` to the commands in JSON data."""
     if isinstance(data, dict):
         return {name: aimed_data(value, told or name in TOLD) for name, value in data.items()}
     if isinstance(data, list | tuple):

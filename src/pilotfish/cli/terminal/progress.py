@@ -1,7 +1,7 @@
-"""The line that moves: how much is done, how fast, how long yet, and what failed.
+"""Draws progress lines.
 
-On a terminal it is redrawn in place. Elsewhere (a log file, CI) a plain line is written now and then, and one at the end.
-The clock is handed in, so that a test decides what time it is.
+On a terminal the line is redrawn in place. Elsewhere (a log file, CI) plain lines are written at intervals, and one at the end. The clock
+is a parameter, so that tests control the time.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ RATE_WINDOW_S = 20.0
 LEAST_SAMPLE_S = 0.5
 BAR_CELLS = 24
 READING_S = 0.5
-"""What is read more quickly is not worth a word."""
+"""Seconds until hashing of inputs is shown."""
 
 
 class RateEstimate:
-    """Work per second over the last while, so that an estimate follows what happens now and not what happened an hour ago."""
+    """Work per second in a recent window, so that the estimate follows the current rate."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -31,7 +31,7 @@ class RateEstimate:
         self._samples: deque[tuple[float, float]] = deque([(self._started, 0.0)])
 
     def begin(self, elapsed_s: float, done: float) -> None:
-        """What was done before we came, so that a rate is known at once."""
+        """Record the work done before this command started, so that a rate is known at once."""
         now = self._clock()
         self._samples = deque([(now - elapsed_s, 0.0), (now, done)])
 
@@ -49,7 +49,7 @@ class RateEstimate:
 
 
 class RunProgress:
-    """Tells of one run. ``done`` counts all that ended, ``failed`` those of them that ended badly."""
+    """The progress line of one run. ``done`` counts all finished tasks, ``failed`` those of them that failed."""
 
     def __init__(self, screen: Screen, clock: Callable[[], float], total: int = 0) -> None:
         self.total = total
@@ -66,13 +66,13 @@ class RunProgress:
         self._drawn = False
 
     def begin(self, elapsed_s: float, done: int, failed: int) -> None:
-        """The run has been going on for so long, and so many have ended."""
+        """Record how long the run has been going on and how many tasks have ended and failed."""
         self.done, self.failed = done, failed
         if elapsed_s > 0 and done:
             self._speed.begin(elapsed_s, done)
 
     def ended(self, failed: bool, cost: float | None = None) -> None:
-        """One more task ended. ``cost`` is its share of the work, where that is known."""
+        """Count one finished task. ``cost`` is its share of the work, if known."""
         self.done += 1
         self.failed += failed
         if cost is not None:
@@ -83,7 +83,7 @@ class RunProgress:
         return (self.work_done, self.work_total) if self.work_total else (float(self.done), float(self.total))
 
     def remaining_s(self) -> float | None:
-        """None until there is something to go by."""
+        """Return the estimated seconds left; None while nothing is known."""
         done, total = self._amount()
         per_second = self._speed.per_second(done)
         if self.done < 1 or per_second <= 0 or not total:
@@ -108,7 +108,7 @@ class RunProgress:
         return "  ".join(parts)
 
     def draw(self) -> None:
-        """Show the state, if it is time to."""
+        """Draw the line if its interval has passed."""
         now = self._clock()
         if now - self._drawn_at < (REDRAW_S if self._screen.is_terminal else PLAIN_LINE_S):
             return
@@ -133,7 +133,7 @@ class RunProgress:
         return self._screen.paint(full * filled, "green") + self._screen.paint(empty * (BAR_CELLS - filled), "dim")
 
     def clear(self) -> None:
-        """Take the moving line away, so that ordinary lines may follow."""
+        """Remove the moving line, so that ordinary lines can follow."""
         if self._drawn:
             self._screen.stream.write("\r\x1b[K")
             self._screen.stream.flush()
@@ -141,7 +141,7 @@ class RunProgress:
 
 
 class UploadProgressLine:
-    """How much of a large run has been handed over; on a terminal only."""
+    """Number of tasks submitted so far, for large runs; only on a terminal."""
 
     def __init__(self, screen: Screen, clock: Callable[[], float], total: int) -> None:
         self.handed_over = 0
@@ -155,7 +155,7 @@ class UploadProgressLine:
         self.handed_over += 1
         if self._screen.is_terminal and self._clock() >= self._draw_at:
             self._draw_at = self._clock() + REDRAW_S
-            # Noted before it is drawn: Ctrl-C may come in between.
+            # Set before drawing, because Ctrl-C may arrive in between.
             self._drawn = True
             self._screen.stream.write(f"\r\x1b[Ksubmitting {self.handed_over:,}/{self._total:,}")
             self._screen.stream.flush()
@@ -168,7 +168,7 @@ class UploadProgressLine:
 
 
 class HashingProgress:
-    """Large inputs are read for their hashes before anything is sent: how far that is, if it takes long; on a terminal only."""
+    """Progress of hashing large inputs before submission, if it takes long; only on a terminal."""
 
     def __init__(self, screen: Screen, clock: Callable[[], float]) -> None:
         self._screen = screen

@@ -14,11 +14,10 @@ from pilotfish.client.task_source import TaskSource
 from pilotfish.model.quantities import show_bytes, show_seconds
 
 SHOWN_TASKS = 5
-"""Maximum number of tasks that are shown."""
+"""Maximum tasks shown."""
 
 
 def show_plan(screen: Screen, source: TaskSource, wanted: TaskOptions, asked: RunRequest) -> None:
-    """Show what would be run."""
     files = {"inputs": list(asked.inputs), "outputs": list(asked.outputs), "keep": list(asked.keep)}
     first = [(task.argv, label) for task, _, label in islice(source.described(), SHOWN_TASKS)]
     request = wanted.request

@@ -1,7 +1,7 @@
-"""What a person sees: tables that fit, colours where they are wanted, and nothing that can play tricks on a terminal.
+"""Writes tables, colours and safe text.
 
-Text that came from outside (output of tasks, names, host names) goes through ``clean`` before it is shown, so that no task can move
-the cursor, set the title or forge a line. Only ``logs`` and ``tail`` write raw bytes, and only when they are asked to.
+Text from outside (task output, names, host names) passes through ``clean`` before it is shown, so that no task can move the cursor, set the
+title or forge a line. Only ``logs`` and ``tail`` write raw bytes, and only on request.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pilotfish.model.quantities import show_bytes, show_seconds
 ELLIPSIS = "…"
 GAP = "  "
 LEAST_WIDTH = 6
-"""Columns are not squeezed below this, whatever the terminal."""
+"""Minimum width of a column, even on a narrow terminal."""
 
 COLOURS = {"red": "31", "green": "32", "yellow": "33", "blue": "34", "bold": "1", "dim": "2"}
 STATE_COLOURS = {
@@ -40,7 +40,7 @@ STATE_COLOURS = {
 
 
 def clean(text: object) -> str:
-    """The text on one line with every control character made visible: an escape becomes ``\\x1b``."""
+    r"""Return the text on one line with control characters made visible: an escape becomes ``\x1b``."""
     shown = str(text)
     if shown.isprintable():
         return shown
@@ -50,7 +50,7 @@ def clean(text: object) -> str:
 def _visible(character: str) -> str:
     if character in "\n\r\t":
         return " "
-    # Cc: control characters; Cf: direction changes and invisible ones; Cs: bytes that were not UTF-8.
+    # Cc: control characters. Cf: direction changes and invisible characters. Cs: bytes that were not UTF-8.
     if unicodedata.category(character) in ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"):
         code = ord(character)
         return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
@@ -58,14 +58,14 @@ def _visible(character: str) -> str:
 
 
 def width_of(text: str) -> int:
-    """How many cells of a terminal the text takes."""
+    """Return the number of terminal cells that the text takes."""
     if text.isascii():
         return len(text)
     return sum(0 if unicodedata.combining(one) else 2 if unicodedata.east_asian_width(one) in "WF" else 1 for one in text)
 
 
 def cut(text: str, width: int) -> str:
-    """The text in at most so many cells, with an ellipsis where something is missing."""
+    """Cut the text to ``width`` cells; an ellipsis marks the cut."""
     if width_of(text) <= width:
         return text
     kept, used = [], 0
@@ -79,7 +79,7 @@ def cut(text: str, width: int) -> str:
 
 @dataclass(slots=True)
 class Screen:
-    """Where output goes, and what it can show."""
+    """An output stream and what it can show."""
 
     stream: TextIO
     is_terminal: bool
@@ -90,16 +90,16 @@ class Screen:
     def of(cls, stream: TextIO | None = None) -> Screen:
         stream = stream or sys.stdout
         is_terminal = stream.isatty()
-        # https://no-color.org: any value that is not empty switches colours off.
+        # See https://no-color.org: any value that is not empty switches colours off.
         coloured = is_terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
         return cls(stream, is_terminal, coloured, shutil.get_terminal_size((100, 24)).columns if is_terminal else 0)
 
     def line(self, text: str = "") -> None:
-        """One line of our own words; the commands in it name the pool."""
+        """Write one line of Pilotfish's own text; commands in it get ``--pool``."""
         self._write(aimed(text))
 
     def _write(self, text: str) -> None:
-        """Characters that the stream's encoding lacks are replaced rather than fatal."""
+        """Replace characters that the stream's encoding lacks instead of failing."""
         encoding = self.stream.encoding or "utf-8"
         if not text.isascii() and encoding.lower().replace("-", "") != "utf8":
             text = text.encode(encoding, "replace").decode(encoding)
@@ -121,18 +121,18 @@ class Screen:
         return " ".join(self.paint(word, STATE_COLOURS[word]) if word in STATE_COLOURS else word for word in words)
 
     def fields(self, pairs: Iterable[tuple[str, object]]) -> None:
-        """Names and values below each other."""
+        """Write names and values, one pair per line."""
         listed = [(name, clean(value)) for name, value in pairs]
         longest = max((len(name) for name, _ in listed), default=0)
         for name, value in listed:
             self._write(f"{self.paint(name.ljust(longest), 'dim')}  {value}")
 
     def json(self, data: Any) -> None:
-        """One JSON document; ASCII, so that it is safe on any terminal."""
+        """Write one JSON document in ASCII, which is safe on any terminal."""
         self._write(json.dumps(aimed_data(data), indent=2 if self.is_terminal else None, default=str))
 
     def csv(self, rows: Iterable[Sequence[object]]) -> None:
-        """Lines of CSV. A program gets every text as it is; a terminal gets none that could drive it."""
+        """Write lines of CSV. Control characters are escaped on a terminal only; programs get the text unchanged."""
         line = io.StringIO()
         writer = csv.writer(line, lineterminator="")
         for row in rows:
@@ -142,7 +142,7 @@ class Screen:
             line.truncate()
 
     def json_list(self, items: Iterable[Any]) -> None:
-        """One JSON document, written item by item: there may be more of them than fit into memory."""
+        """Write one JSON document item by item, because all items together may not fit into memory."""
         between = "["
         for item in items:
             self.stream.write(between + json.dumps(item, indent=2 if self.is_terminal else None, default=str))
@@ -152,7 +152,7 @@ class Screen:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """``elastic`` columns give way when the terminal is narrow; the others are kept whole."""
+    """A table column. ``elastic`` columns shrink first when the terminal is narrow."""
 
     title: str
     right: bool = False
@@ -160,7 +160,7 @@ class Column:
 
 
 def lay_out(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int) -> list[str]:
-    """The table as lines. A width of 0 means that there is no limit: what is piped somewhere is never cut."""
+    """Return the lines of the table. A width of 0 means no limit: piped output is never cut."""
     widths = [max([width_of(column.title), *(width_of(row[place]) for row in rows)]) for place, column in enumerate(columns)]
     if width:
         _squeeze(widths, columns, width - len(GAP) * (len(columns) - 1))
@@ -170,13 +170,13 @@ def lay_out(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int
 
 
 def fits(columns: Sequence[Column], rows: Sequence[Sequence[object]], width: int) -> bool:
-    """Whether nothing of the table has to be cut."""
+    """Whether the table fits without a cut."""
     lines = lay_out(columns, [[clean(cell) for cell in row] for row in rows], 0)
     return max(map(width_of, lines)) <= width
 
 
 def _squeeze(widths: list[int], columns: Sequence[Column], room: int) -> None:
-    """Take cells from the widest elastic column, then from any, until the table fits or nothing is left to take."""
+    """Shrink the widest elastic column, then any column, until the table fits or all columns have their minimum width."""
     for candidates in ([place for place, column in enumerate(columns) if column.elastic], list(range(len(columns)))):
         while sum(widths) > room and candidates:
             widest = max(candidates, key=lambda place: widths[place])
@@ -195,7 +195,7 @@ def _join(cells: Sequence[str], columns: Sequence[Column], widths: Sequence[int]
 
 
 def duration(seconds: float | None) -> str:
-    """Seconds as people say them; a dash when they are not known."""
+    """Format seconds for people; a dash if they are unknown."""
     if seconds is None:
         return "-"
     if 0 < seconds < 0.001:
@@ -218,7 +218,7 @@ def rate(per_second: float | None) -> str:
 
 
 def under_way(moving: dict[str, Any] | None) -> str:
-    """What is being moved now: ``3 files under way, 2.1 GiB of 5 GiB, 120 MiB/s, about 25 s``; nothing if nothing is."""
+    """Describe the current transfers: ``3 files under way, 2.1 GiB of 5 GiB, 120 MiB/s, about 25 s``; empty if there are none."""
     if not moving:
         return ""
     parts = [f"{plural(moving['contents'], 'file')} under way", f"{show_bytes(moving['done_bytes'])} of {show_bytes(moving['bytes'])}"]

@@ -87,7 +87,6 @@ def _stdin(value: bytes | str) -> bytes:
 
 
 class ExecutableEncoder:
-
     def __init__(self, register: Callable[[TaskSpec, bytes], int]) -> None:
         self._register = register
         self._specs: dict[str, int] = {}

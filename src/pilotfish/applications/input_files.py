@@ -165,7 +165,7 @@ def pack_files(inputs: Mapping[str, Source]) -> PackedFiles:
 
 
 def _walk(name: str, directory: str) -> Iterator[tuple[str, str]]:
-    """Yields (name in the sandbox, local path) for everything below a directory, including empty directories. Links inside it stay links."""
+    """Yields (name in the sandbox, local path) of all files and empty directories below a directory. Links inside it stay links."""
     with os.scandir(directory) as found:
         entries = sorted(found, key=lambda entry: entry.name)
     if not entries:

@@ -1,4 +1,4 @@
-"""Iterates over the values of one or more parameters. Values are never held in memory, so that a sweep may have millions of tasks."""
+"""Iterates over the values of parameters. Ranges and large files are not held in memory, so that a sweep may have millions of tasks."""
 
 from __future__ import annotations
 

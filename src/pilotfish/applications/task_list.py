@@ -69,7 +69,7 @@ class TaskList:
         self.has_outputs = False
         """Does any executable bring files home?"""
         self._kept: dict[int, tuple[str, ...]] = {}
-        """By index: what executables keep for others."""
+        """Names and patterns that executables keep for other tasks, by index."""
 
     def __len__(self) -> int:
         return self._next

@@ -86,7 +86,7 @@ class DagNode:
 class Dag:
     """A DAG with its nodes in topological order. ``notices``: messages for the user.
 
-    ``files``: all files that were read; the lines of submit descriptions.
+    ``files``: all files that were read, with the lines of submit descriptions.
     """
 
     path: str

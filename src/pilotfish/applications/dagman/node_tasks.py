@@ -113,7 +113,7 @@ def _task(dag: Dag, node: DagNode, number: int) -> NodeTask:
     if plain and RETRY not in "".join(words):
         return NodeTask(node, words, {**options, "cwd": here}, command)
     script = _Wrapper(node, job, here, retries, len(dag.nodes)).script(words)
-    # The script is in a variable to keep the command line short in process listings.
+    # The script is in a variable to keep the command short in listings.
     return NodeTask(node, ["sh", "-c", f'eval "${SCRIPT}"', node.name], {**options, "env": {**known, SCRIPT: script}}, command)
 
 

@@ -1,1 +1,1 @@
-"""How fast is it, next to what else there is? One question per module; ``python -m benchmarks`` asks them all."""
+"""Compares the speed of Pilotfish with other systems. Each module is one benchmark; ``python -m benchmarks`` runs them all."""

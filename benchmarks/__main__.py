@@ -1,4 +1,4 @@
-"""``python -m benchmarks [QUESTION ...]``: ask all questions, or some, one after the other."""
+"""Runs all benchmarks, or some, one after the other: ``python -m benchmarks [QUESTION ...]``."""
 
 from __future__ import annotations
 

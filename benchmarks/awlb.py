@@ -33,12 +33,12 @@ from tests.support.peer_pool import PeerPool, peer_pool
 
 WORKERS = 16
 POOLS = 100
-"""So many drawn pools; figures are means over them."""
+"""Number of random pools; figures are means over them."""
 LOAD = 16_000
 LATENCY_S = 1.0
-"""What each chunk costs, whatever its size: a grid's overhead."""
+"""Seconds per chunk of any size: the overhead of a grid."""
 RATIOS = (0.01, 0.1, 0.3, 1.0, 3.0, 10.0)
-"""f_c; with 1, an ordinary worker takes as long to get its data as to work on it."""
+"""Values of f_c. With 1, a worker of median speed needs as long to receive its data as to process it."""
 SPREADS = (0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.2)
 """Standard deviations of the logarithm of speeds."""
 
@@ -55,7 +55,7 @@ PHI = Figure("phi", "Phi", 2)
 
 
 def draw_pool(dice: random.Random, speeds: float, bandwidths: float) -> list[WorkerCapacity]:
-    """Speeds and bandwidths around 10 units and 10 bytes a second, with these standard deviations of their logarithms."""
+    """Draws speeds and bandwidths around 10 units and 10 bytes a second, with these standard deviations of their logarithms."""
     return [
         WorkerCapacity(f"w{number}", 10 * math.exp(dice.gauss(0, speeds)), 10 * math.exp(dice.gauss(0, bandwidths)), LATENCY_S)
         for number in range(WORKERS)
@@ -63,7 +63,7 @@ def draw_pool(dice: random.Random, speeds: float, bandwidths: float) -> list[Wor
 
 
 def searched(workers: Sequence[WorkerCapacity], application: LoadModel, link: Uplink) -> float:
-    """The run time with the f_c* that is found by trying, as if it were not known."""
+    """Returns the run time with the f_c* found by search, as if it were not known."""
 
     def run_time(ratio: float) -> float:
         return time_of(plan(workers, LoadModel(ratio), LOAD, link).sizes, workers, application, link)
@@ -72,7 +72,7 @@ def searched(workers: Sequence[WorkerCapacity], application: LoadModel, link: Up
 
 
 def by_ratio(link: Uplink) -> list[dict[str, float]]:
-    """Run times for six applications that compute the same and move more and more."""
+    """Returns run times of six applications with equal computation and growing amounts of data."""
     rows = []
     for ratio in RATIOS:
         application = LoadModel(ratio)
@@ -90,7 +90,7 @@ def by_ratio(link: Uplink) -> list[dict[str, float]]:
 
 
 def by_heterogeneity() -> list[dict[str, float]]:
-    """theta for more and more unequal processors, which get equal tasks or balanced ones; nothing is moved."""
+    """Returns theta for increasingly heterogeneous processors, with equal and with balanced chunks; no data is moved."""
     rows = []
     for spread in SPREADS:
         seen: dict[str, list[float]] = {}
@@ -105,7 +105,7 @@ def by_heterogeneity() -> list[dict[str, float]]:
 
 
 def growth(rows: Sequence[dict[str, float]]) -> float:
-    """The power of Phi with which theta - 1 grows, by least squares of the logarithms."""
+    """Returns the power of Phi with which theta - 1 grows, by least squares of the logarithms."""
     points = [(math.log(row["phi"]), math.log(row["theta_1"] - 1)) for row in rows]
     return statistics.linear_regression(*zip(*points, strict=True)).slope
 
@@ -125,12 +125,12 @@ def slowed(slowness: dict[str, float], unit_s: float) -> Callable[[Any, Any], in
 
 
 def known_theta(slowness: Sequence[float]) -> float:
-    """If nothing but the work took time."""
+    """Returns theta if only the computation took time."""
     return max(slowness) / len(slowness) * sum(1 / times for times in slowness)
 
 
 def measure(seconds: float) -> dict[str, Any]:
-    """Equal chunks and balanced ones, ten iterations each, on agents that are as slow as they are told to be."""
+    """Runs equal and balanced chunks, ten iterations each, on agents with known slowness."""
     with tempfile.TemporaryDirectory(prefix="pfb", ignore_cleanup_errors=True) as place:
         os.environ["PILOTFISH_HOME"] = place
         with peer_pool(Path(place), Path(place) / "agents") as pool:
@@ -151,7 +151,7 @@ def compare_live(pool: PeerPool, seconds: float) -> dict[str, Any]:
 
     equal, balanced = go(ITERATIONS), go(0)
     print(balanced, file=sys.stderr)
-    # The first one of each starts the slots; the second is the first that was cut by what had been measured.
+    # The first iteration starts the slots. The second is the first with measured speeds.
     theta = sum(one.seconds for one in equal.iterations[1:]) / sum(one.seconds for one in balanced.iterations[1:])
     expected = balanced.expected_theta or math.nan
     return {
@@ -165,7 +165,7 @@ def compare_live(pool: PeerPool, seconds: float) -> dict[str, Any]:
 
 
 def measure_links() -> dict[str, Any]:
-    """Bytes that are hardly worked on, for agents behind links of their own; every byte really travels."""
+    """Runs an iteration over data with little computation, for agents behind separate links; every byte is really sent."""
     data = os.urandom(MEGABYTES * 1_000_000)
     with tempfile.TemporaryDirectory(prefix="pfb", ignore_cleanup_errors=True) as place, network(MASTER, *LINKS_MBIT) as hosts:
         for name, mbit in LINKS_MBIT.items():

@@ -39,7 +39,7 @@ def measure(names: list[str], size: int, together: bool) -> dict[str, Any]:
 
 
 def _broadcast(pool: FarPool, names: list[str], size: int) -> dict[str, Any]:
-    """Until the last agent has it, and has made sure of it."""
+    """Measures until the last agent has the file and has verified it."""
     path = pool.write_input("input", size)
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,4 +1,4 @@
-"""Command lines as contestants: ``pilotfish run`` with a home of its own, and ``xargs``."""
+"""Runs command lines as contestants: ``pilotfish run`` with its own home, and ``xargs``."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from benchmarks.peers import RUN_TIMEOUT_S, end_leftovers, last_line
 
 
 class CommandFailed(Exception):
-    """A command line that did not end well; the text is what it said last."""
+    """A failed command line; the text is its last line of output."""
 
 
 class Shell:
-    """Runs ``pilotfish`` commands with a home of their own, as a person would in a terminal."""
+    """Runs ``pilotfish`` commands with their own home, as a user would in a terminal."""
 
     def __init__(self, directory: str, mark: str) -> None:
         self.directory = Path(directory)
         self.environment = {**os.environ, MARK: mark, "PILOTFISH_HOME": str(self.directory / "home"), "TMPDIR": directory}
 
     def pilotfish(self, *arguments: str) -> float:
-        """Run it to its end; the seconds it took."""
+        """Runs a command; returns its seconds."""
         program = Path(sys.executable).parent / "pilotfish"
         began = time.perf_counter()
         done = subprocess.run(
@@ -57,7 +57,7 @@ class Shell:
 
 @contextmanager
 def fresh_home() -> Iterator[Shell]:
-    """A home that nobody has used yet; afterwards its master is stopped and nothing of it is left."""
+    """Provides a new home; afterwards its master is stopped and the home removed."""
     mark = uuid.uuid4().hex
     with tempfile.TemporaryDirectory(prefix="pfb", ignore_cleanup_errors=True) as directory:
         shell = Shell(directory, mark)
@@ -72,7 +72,7 @@ def fresh_home() -> Iterator[Shell]:
 
 
 def measured(measure: Callable[[], dict[str, Any]]) -> Callable[[], dict[str, Any]]:
-    """A command that fails or is not there is an answer, like every other contestant's."""
+    """Wraps a measurement so that a failed or missing command is reported as an error."""
 
     def run() -> dict[str, Any]:
         try:
@@ -84,7 +84,7 @@ def measured(measure: Callable[[], dict[str, Any]]) -> Callable[[], dict[str, An
 
 
 def xargs_true(options: Options) -> dict[str, Any]:
-    """The floor: no durability, no results, all output in one file."""
+    """Measures xargs, the lower bound: no durability, no results, all output in one file."""
     command = ["xargs", f"-P{options.workers}", "-n1", "/bin/true"]
 
     def run(count: int) -> float:
@@ -99,7 +99,7 @@ def xargs_true(options: Options) -> dict[str, Any]:
 
 
 def pilotfish_run_true(options: Options) -> dict[str, Any]:
-    """``pilotfish run --each-line`` with a master that is already up; the command's own start is part of the time."""
+    """Measures ``pilotfish run --each-line`` with a running master; the start of the command is included."""
     with fresh_home() as shell:
         first_s = shell.run_true(1, options.workers)
         warm_s = shell.run_true(1, options.workers)
@@ -108,7 +108,7 @@ def pilotfish_run_true(options: Options) -> dict[str, Any]:
 
 
 def pilotfish_run_cold(options: Options) -> dict[str, Any]:
-    """The first ``pilotfish run`` of a person: no master yet. The task leaves a file, whose time says when it ran."""
+    """Measures the first ``pilotfish run``, without a master. The timestamp of the task's file shows when it ran."""
     with fresh_home() as shell:
         proof = shell.directory / "proof"
         began = time.time()

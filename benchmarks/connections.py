@@ -24,7 +24,7 @@ def usage_of(pid: int) -> Process:
 
 
 def measure(pool: OwnPool, count: int, watched_s: float) -> dict[str, Any]:
-    """Let so many agents join, then watch the master hold them."""
+    """Lets ``count`` agents join, then measures the master while it holds the connections."""
     start_s = pool.start(workers=0)
     pid = pool.pid
     before = usage_of(pid)

@@ -20,7 +20,7 @@ QUESTION = Question(
     notes=["CPU time of all processes of a contestant; bytes that its files grew by (a journal, logs)"],
 )
 ROLES = (("pilotfish.master ", "master"), ("bundle slot ", "slot"), ("bundle agent ", "agent"), (".pyz --credentials ", "supervisor"))
-"""What the command line of a process of ours holds, and the part it plays."""
+"""Part of the command line of each of our processes, and its role."""
 
 
 def role_of(process: dict[str, Any]) -> str:
@@ -30,7 +30,7 @@ def role_of(process: dict[str, Any]) -> str:
 
 
 def show_roles(rounds: Sequence[dict[str, Any]]) -> None:
-    """The table of our own processes, from the round with the median cost."""
+    """Prints a table of our processes, from the round with the median cost."""
     usable = sorted((figures for figures in rounds if "processes" in figures), key=lambda figures: figures["cpu_us_per_task"])
     if not usable:
         return

@@ -29,11 +29,13 @@ CALM_S, CUT_S = 3.0, 0.7
 PATIENCE_S = 1800.0
 KINDS: tuple[Kind, ...] = ("down", "silent", "reset")
 ROOM = 3.2
-"""So many times the file must fit: at the master, in the cache, and at the task if it is root's, who could change what is in the cache."""
+"""Disk space needed, as a multiple of the file: at the master, in the cache and, for a task of root, a copy, because root could change
+the cache.
+"""
 
 
 def write_large(path: Path, size: int) -> str:
-    """Bytes that cannot be made smaller, no two blocks the same, faster than a generator of chance makes them; their digest."""
+    """Writes incompressible bytes without equal blocks, faster than a random generator; returns their digest."""
     block, known = bytearray(hashlib.shake_128(b"a large file").digest(MIB)), hashlib.sha256()
     with path.open("wb") as file:
         for number in range(size // MIB):
@@ -49,7 +51,7 @@ def peak_mib(pid: int) -> float:
 
 
 def cut_until(host: Host, there: Callable[[], bool]) -> int:
-    """How often that was."""
+    """Cuts the link again and again until the condition is true; returns the number of cuts."""
     for count, kind in enumerate(cycle(KINDS)):
         if becomes_true(there, CALM_S):
             return count

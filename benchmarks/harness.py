@@ -1,6 +1,6 @@
-"""How contestants are compared: taking turns within one run, medians of the rounds, ratios within the same round.
+"""Compares contestants: they take turns in one run; results are medians of the rounds and ratios within the same round.
 
-The machine is shared and noisy, so an absolute figure means little and the ratio of two figures from the same minute means much.
+The machine is shared and noisy. Absolute figures vary, but the ratio of two figures from the same minute is reliable.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Kind = Literal["floor", "pool", "peer", "ours"]
 
 @dataclass(frozen=True)
 class Options:
-    """What a person may choose for every question."""
+    """Options of every benchmark."""
 
     out: Path | None
     cache: Path
@@ -58,7 +58,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Contestant:
-    """Something that can be measured. ``measure`` returns figures by name, or {"error": why not}."""
+    """A system to measure. ``measure`` returns figures by name, or {"error": reason}."""
 
     name: str
     kind: Kind
@@ -67,7 +67,7 @@ class Contestant:
 
 @dataclass(frozen=True)
 class Figure:
-    """A number to compare contestants by."""
+    """A measured quantity."""
 
     key: str
     title: str
@@ -77,19 +77,19 @@ class Figure:
 
 @dataclass(frozen=True)
 class Goal:
-    """Ours against others: the ratio (ours over theirs, or theirs over ours when lower is better) or the bare figure must reach a bound."""
+    """A bound for the ratio of our figure to that of others (inverted when lower is better), or for our figure alone."""
 
     text: str
     figure: Figure
     against: tuple[str, ...]
-    """Kinds or names of those compared with; the best of them counts. Empty: the bare figure of ours."""
+    """Kinds or names of the other contestants; the best of them counts. Empty: our figure alone."""
     bound: float
     ours: str = "pilotfish"
 
 
 @dataclass
 class Standing:
-    """All figures of one contestant."""
+    """The results of one contestant."""
 
     name: str
     kind: Kind
@@ -116,7 +116,7 @@ class Question:
 
 
 def take_turns(contestants: Sequence[Contestant], options: Options) -> list[Standing]:
-    """Measure everybody once per round; each round begins with another one, so that nobody always runs in another's wake."""
+    """Measures each contestant once per round. Each round starts with another one, so that the order favours none."""
     chosen = [one for one in contestants if not options.only or one.name.lower().startswith(options.only)]
     standings = {one.name: Standing(one.name, one.kind, []) for one in chosen}
     for number in range(options.rounds):
@@ -134,7 +134,7 @@ def take_turns(contestants: Sequence[Contestant], options: Options) -> list[Stan
 
 
 def ratio(one: Standing, other: Standing, figure: Figure) -> float | None:
-    """How many times better the one is than the other: the median over the rounds in which both have the figure."""
+    """Returns how many times better ``one`` is than ``other``: the median over the rounds in which both have the figure."""
     ratios = []
     for mine, theirs in zip(one.rounds, other.rounds, strict=True):
         if mine.get(figure.key) and theirs.get(figure.key):
@@ -144,7 +144,7 @@ def ratio(one: Standing, other: Standing, figure: Figure) -> float | None:
 
 
 def judge(goal: Goal, standings: Sequence[Standing]) -> dict[str, Any]:
-    """Whether a goal is met: None when it could not be seen."""
+    """Tests whether a goal is met; ``met`` is None when it could not be measured."""
     ours = next((one for one in standings if one.name == goal.ours), None)
     seen: float | None = None
     rival = ""
@@ -163,7 +163,7 @@ def judge(goal: Goal, standings: Sequence[Standing]) -> dict[str, Any]:
 
 
 def layout(rows: Sequence[Sequence[str]]) -> str:
-    """Rows of text as aligned columns; the first row is the heading."""
+    """Formats rows as aligned columns; the first row is the heading."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = []
     for row in rows:
@@ -174,7 +174,7 @@ def layout(rows: Sequence[Sequence[str]]) -> str:
 
 
 def table(question: Question, standings: Sequence[Standing]) -> str:
-    """One row per contestant: medians, spread of the first figure, and how ours compares in the same rounds."""
+    """Formats one row per contestant: medians, range of the first figure, and our ratio in the same rounds."""
     main_figure = question.figures[0]
     measured = [one for one in standings if one.values(main_figure.key)]
     reference = next((one for one in measured if one.kind == "ours"), next(iter(measured), None))
@@ -225,7 +225,7 @@ def show_goals(verdicts: Sequence[dict[str, Any]]) -> None:
 
 
 def compare(question: Question, contestants: Sequence[Contestant], options: Options) -> int:
-    """Ask everybody the question, print the table, write the JSON; the exit status."""
+    """Runs a benchmark, prints the table and writes the JSON; returns the exit status."""
     machine = describe_machine()
     print(f"{question.name}: {question.title}; {options.workers} workers, {options.rounds} rounds", file=sys.stderr)
     standings = take_turns(contestants, options)

@@ -28,16 +28,16 @@ from pilotfish.portable.wire.frames import PROTOCOL
 
 PREFIX = struct.Struct("!II")
 NOTHING = struct.pack("!I4Q", 4, 0, 4, 0, 0) + b"\x80\x05N."
-"""The parcel of a Python task that returned None."""
+"""Payload of a Python task that returned None."""
 AT_THE_DOOR = 64
-"""So many connect at a time: a master makes room for the next stranger by dropping the one that has waited longest."""
+"""Maximum agents that connect at once. A master with too many unauthenticated connections drops the oldest."""
 JOIN_TIMEOUT_S = 60.0
-# asyncio gives every TLS connection a read buffer of this size; stock, 2,000 of them take half a gigabyte.
+# asyncio gives every TLS connection a read buffer of this size; with the default, 2,000 of them take half a gigabyte.
 asyncio.sslproto.SSLProtocol.max_size = 16 * 1024
 
 
 def raise_file_limit() -> int:
-    """As many open files as this process may have; children inherit it."""
+    """Raises the limit of open files to the maximum; children inherit it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -45,7 +45,7 @@ def raise_file_limit() -> int:
 
 
 class Account:
-    """What the agents of this process did, together."""
+    """Totals of all agents of this process."""
 
     def __init__(self) -> None:
         self.welcomed_s: list[float] = []
@@ -57,7 +57,7 @@ class Account:
 
 
 class LightAgent(asyncio.Protocol):
-    """One agent: proves itself, says hello, beats, and returns each task as done the moment it comes."""
+    """An agent that authenticates, sends heartbeats and returns each task as done at once."""
 
     def __init__(self, number: int, credentials: dict[str, Any], cores: float, account: Account) -> None:
         self.worker = f"light-{number}-{secrets.token_hex(4)}"
@@ -159,7 +159,7 @@ class LightAgent(asyncio.Protocol):
 
 
 async def keep_beating(agent: LightAgent, beat_s: float, share: float) -> None:
-    """Beat for ever; the agents' beats are spread over the interval, as those of agents that started by themselves are."""
+    """Sends heartbeats. They are spread over the interval, like those of independent agents."""
     await asyncio.sleep(beat_s * share)
     while agent.transport is not None:
         agent.beat()
@@ -167,7 +167,7 @@ async def keep_beating(agent: LightAgent, beat_s: float, share: float) -> None:
 
 
 async def join_all(credentials: dict[str, Any], count: int, cores: float, account: Account) -> list[tuple[LightAgent, float]]:
-    """Connect all agents, a limited number at a time; those that came in, with the beat they were told."""
+    """Connects all agents, a limited number at a time; returns those that joined, with their heartbeat interval."""
     loop = asyncio.get_running_loop()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3

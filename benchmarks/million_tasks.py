@@ -24,7 +24,7 @@ SOURCE = b"def nothing(number):\n    return number\n"
 
 
 class Conversation:
-    """A client's connection to the master, one thread, frames in and out."""
+    """A client connection to the master in one thread."""
 
     def __init__(self, pool: OwnPool) -> None:
         from pilotfish.client.master_connection import dial
@@ -38,7 +38,7 @@ class Conversation:
         self.link.flush()
 
     def hear_until(self, satisfied: Callable[[Any], bool]) -> None:
-        """Read messages until one of them satisfies; what waits to be sent goes out meanwhile."""
+        """Reads messages until one satisfies the condition; sends queued frames meanwhile."""
         while True:
             writable = [self.link] if self.link.waiting else []
             ready, room, _ = select.select([self.link], writable, [], SILENCE_S)
@@ -56,7 +56,7 @@ class Conversation:
 
 
 class Tenths:
-    """Rate and master's CPU time for each tenth of a long stretch; on a busy machine the CPU time is the steadier of the two."""
+    """Rate and CPU time of the master for each tenth of the tasks. On a busy machine the CPU time varies less."""
 
     def __init__(self, total: int, pid: int) -> None:
         self.total = total
@@ -64,7 +64,7 @@ class Tenths:
         self.begin()
 
     def begin(self) -> None:
-        """Count from now: what came before was the start of the workers."""
+        """Starts the measurement, without the start of the workers."""
         self.marks = [time.perf_counter()]
         self.cpu_s = [usage_of(self.pid).cpu_s]
 
@@ -93,7 +93,7 @@ def usage_of(pid: int) -> Process:
 
 
 def submit_all(conversation: Conversation, total: int, pid: int) -> tuple[int, Tenths]:
-    """Open a run and submit the tasks, a thousand in a frame, some frames ahead of what the master has confirmed."""
+    """Opens a run and submits the tasks, PER_FRAME in a frame, up to FRAMES_AHEAD frames before the master confirms them."""
     from pilotfish.model import messages as m
     from pilotfish.model.task import RunOptions, TaskSpec
     from pilotfish.portable.payload_format import pack_one
@@ -143,7 +143,7 @@ def pickled_argument(number: int) -> bytes:
 
 
 def complete_all(conversation: Conversation, run: int, total: int, pid: int) -> Tenths:
-    """Watch the run until its last task has ended."""
+    """Waits until the last task has ended."""
     from pilotfish.model import messages as m
     from pilotfish.model.states import DONE
 

@@ -1,4 +1,4 @@
-"""A pool of our own to measure: its master as a separate process, reached by its Unix socket, and light agents for it."""
+"""Starts a pool to measure: a master as a separate process, reached by its Unix socket, and light agents."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ POOL = "default"
 REPLY_TIMEOUT_S = 300.0
 PILOT = "benchmark"
 LISTENING = "0A"
-"""How /proc/net/tcp says it."""
+"""Code of the state LISTEN in /proc/net/tcp."""
 
 
 class OwnPool:
@@ -32,7 +32,7 @@ class OwnPool:
         self.master: Any = None
 
     def start(self, workers: int) -> float:
-        """Start the master, or start it again, and wait until it answers; the seconds that took."""
+        """Starts or restarts the master and waits until it answers; returns the seconds."""
         from pilotfish.client.session import connect
 
         began = time.perf_counter()
@@ -45,7 +45,7 @@ class OwnPool:
 
     @property
     def pid(self) -> int:
-        """The master's process: the one with our mark that serves this pool."""
+        """Process id of the master: the process with our mark that serves this pool."""
         serving = f"pilotfish.master {self.directory}"
         return next(process.pid for process in marked_processes(os.environ[MARK]).values() if serving in process.command)
 
@@ -53,7 +53,7 @@ class OwnPool:
         return bytes_below(str(self.directory))
 
     def kill(self, pid: int) -> None:
-        """The master's sudden death, and the proof of it."""
+        """Kills the master and waits until its process is gone."""
         self.master.close()
         os.kill(pid, signal.SIGKILL)
         deadline = time.monotonic() + 30
@@ -63,7 +63,7 @@ class OwnPool:
             time.sleep(0.001)
 
     def agent_credentials(self) -> Path:
-        """A file with what a light agent needs: a key of its own, which the pool's secret yields, and the TLS endpoint."""
+        """Writes the credentials file of light agents: their own key, derived from the pool secret, and the TLS endpoint."""
         from pilotfish.store.keyring import open_keyring
 
         keyring = open_keyring(self.directory)
@@ -77,7 +77,7 @@ class OwnPool:
 
 
 def listening_port(pid: int) -> int:
-    """The TCP port that a process listens on, from /proc: the master is asked for nothing that only benchmarks need."""
+    """Returns the TCP port of a process from /proc, so that the master needs no request only for benchmarks."""
     sockets = set()
     for descriptor in Path(f"/proc/{pid}/fd").iterdir():
         try:
@@ -94,7 +94,7 @@ def listening_port(pid: int) -> int:
 
 
 class LightAgents:
-    """The process with the light agents."""
+    """The process of the light agents."""
 
     def __init__(self, credentials: Path, count: int, cores: float) -> None:
         command = [
@@ -140,7 +140,7 @@ class LightAgents:
 
 @contextmanager
 def own_pool() -> Iterator[OwnPool]:
-    """A pool in a fresh home; its master and all its workers are gone afterwards."""
+    """Provides a pool in a new home; ends its master and workers afterwards."""
     mark = uuid.uuid4().hex
     with tempfile.TemporaryDirectory(prefix="pfb", ignore_cleanup_errors=True) as directory:
         os.environ.update({MARK: mark, "PILOTFISH_HOME": directory})

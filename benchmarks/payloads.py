@@ -21,7 +21,7 @@ def question(form: str) -> Question:
 
 
 def main(options: Options) -> int:
-    """Bytes first, then numpy arrays, which travel without a copy where a contestant knows how."""
+    """Measures bytes, then numpy arrays, which some contestants transfer without a copy."""
     statuses = [compare(question(form), engine_contestants("payloads", options, ("--form", form)), options) for form in ("bytes", "numpy")]
     return max(statuses)
 

@@ -1,7 +1,7 @@
-"""The other systems: each in a virtual environment of its own below a cache directory, installed by name and version.
+"""Installs the other systems, each in its own virtual environment below a cache directory, by name and version.
 
-A contestant is a program of ``contestants/`` that runs in such an environment, alone on the machine as far as we can help it, and prints
-one line ``RESULT {json}``. What cannot be installed or run is an answer too (``error``), never a gap in a table.
+A contestant is a program of ``contestants/`` that runs in such an environment, if possible alone on the machine, and prints one line
+``RESULT {json}``. A system that cannot be installed or run is reported as ``error``, never left out of a table.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ RUN_TIMEOUT_S = 120
 GOODBYE_S = 20
 NUMPY = "numpy==2.3.5"
 OWN_ENVIRONMENT = ""
-"""The Python that runs the benchmarks: the one that has pilotfish."""
+"""Environment of the Python that runs the benchmarks; it has pilotfish."""
 
 
 @dataclass(frozen=True)
 class Peer:
-    """One contestant: which module of ``contestants/`` in which environment, and the settings that make it a variant of another."""
+    """A contestant: its module of ``contestants/``, its environment, and the settings that make it a variant of another."""
 
     name: str
     kind: Kind
@@ -61,17 +61,17 @@ PEERS: list[Peer] = [
     Peer("Parsl HTEX", "peer", "parsl_htex", "parsl"),
     Peer("Parsl HTEX, tuned", "peer", "parsl_htex", "parsl", {"PARSL_PREFETCH": "64", "PARSL_QUIET": "1"}),
     Peer("HyperQueue", "peer", "hyperqueue_cluster", "hyperqueue"),
-    # Its workers answer to the process that made them: a pool of one machine, without a scheduler, so not a distributed peer here.
+    # A pool of one machine without a scheduler, so not a distributed peer: its workers belong to the process that started them.
     Peer("executorlib, one node", "pool", "executorlib_local", "executorlib"),
 ]
 
 
 class Unavailable(Exception):
-    """A peer that cannot be installed here; the text says why."""
+    """A peer cannot be installed here; the text is the reason."""
 
 
 def python_of(environment: str, cache: Path) -> Path:
-    """The interpreter of a peer's environment, which is made and filled if it is not there."""
+    """Returns the interpreter of a peer's environment; creates the environment if it is missing."""
     if environment == OWN_ENVIRONMENT:
         return Path(sys.executable)
     directory = cache / f"{environment}-py{sys.version_info.major}{sys.version_info.minor}"
@@ -100,7 +100,7 @@ def last_line(text: str) -> str:
 
 
 def end_leftovers(mark: str) -> int:
-    """Wait for a contestant's daemons to end, then end those that stay; how many that were."""
+    """Waits for a contestant's daemons to end and kills the rest; returns the number of killed ones."""
     deadline = time.monotonic() + GOODBYE_S
     while left := marked_processes(mark):
         if time.monotonic() > deadline:
@@ -115,9 +115,9 @@ def end_leftovers(mark: str) -> int:
 
 
 def run_program(python: Path, arguments: list[str], variables: dict[str, str]) -> dict[str, Any]:
-    """Run one contestant program to its end, in a directory of its own, and return what it printed as RESULT."""
+    """Runs a contestant program in its own directory; returns its RESULT."""
     mark = uuid.uuid4().hex
-    # A short path: some contestants put Unix sockets below it.
+    # The path is short because some contestants put Unix sockets below it.
     directory = tempfile.mkdtemp(prefix="pfb")
     environment = {
         **os.environ,
@@ -153,7 +153,7 @@ def run_program(python: Path, arguments: list[str], variables: dict[str, str]) -
 
 
 def engine_contestants(question: str, options: Options, extra: tuple[str, ...] = ()) -> list[Contestant]:
-    """Every peer as a contestant for one of the questions of ``contestants/measure.py``."""
+    """Returns every peer as a contestant for a question of ``contestants/measure.py``."""
     made = []
     for peer in PEERS:
 
@@ -171,7 +171,7 @@ def engine_contestants(question: str, options: Options, extra: tuple[str, ...] =
 
 
 def main() -> None:
-    """Install all peers, and say which of them could not be."""
+    """Installs all peers and lists those that failed."""
     options = Options.from_command_line("Install the other systems, each in an environment of its own.")
     for environment in REQUIREMENTS:
         try:

@@ -21,7 +21,7 @@ CASES = ("6 shared files", "200 shared files", "own and shared files", "no files
 
 
 def make_tasks(case: str, count: int, dice: random.Random) -> tuple[list[tuple[int, ...]], list[float], list[float]]:
-    """Files and seconds of every task, and the files' sizes: 1 to 100 MB if shared, 100 kB if a task's own."""
+    """Returns the files and seconds of every task, and file sizes: 1 to 100 MB if shared, 100 kB if not."""
     seconds = [dice.uniform(1.0, 20.0) for _ in range(count)]
     if case == "no files":
         return [()] * count, seconds, []
@@ -33,7 +33,7 @@ def make_tasks(case: str, count: int, dice: random.Random) -> tuple[list[tuple[i
 
 
 def make_chart(hosts: int, sizes: list[float], dice: random.Random) -> GanttChart:
-    """Hosts of as many speeds at ten sites whose links differ by a factor of 40; no file is anywhere yet."""
+    """Returns hosts of different speeds at ten sites whose bandwidths differ by up to a factor of 40; no file is at a site yet."""
     return GanttChart(
         lane_worker=np.arange(hosts),
         lane_free_s=np.zeros(hosts),
@@ -75,7 +75,7 @@ def measure(case: str, heuristic: Heuristic, tasks: int, hosts: int) -> dict[str
 
 
 def _lower_bound(chart: GanttChart, batches: list[TaskBatch]) -> float:
-    """All work at the joint speed of all hosts, as if there were no files."""
+    """Returns the time of all work at the total speed of all hosts, without files."""
     return sum(float(np.sum(batch.seconds)) for batch in batches) / float(np.sum(1.0 / np.asarray(chart.worker_slowness)))
 
 

@@ -26,25 +26,25 @@ from pilotfish.sim.workload import SimulatedSite, Workload
 
 COMPARED = ("workqueue", "near", "min-min", "max-min", "sufferage", "xsufferage", "auto")
 OTHERS = COMPARED[:-1]
-"""All but auto, which is to be nearly as good as the best of them."""
+"""All policies but auto, which should be nearly as good as the best of them."""
 PLANS = ("min-min", "max-min", "sufferage", "xsufferage", "auto")
 SEEDS = 5
 UNITS_S = (1.0, 1.5, 2.0, 5.0, 10.0)
-"""How long cost 1 takes: the publication does not say."""
+"""Seconds per unit of cost; the publication does not give the value."""
 GRIDS = 100
 ERRORS = (0.0, 0.25, 0.5, 0.75, 1.0)
 MISJUDGED_GRIDS = 12
 SITES, HOSTS = 10, 20
 MB = 1_000_000
 GOALS = {"a": 1.62, "b": 1.0, "c": 1.0}
-"""How many times quicker than the workqueue a plan must be."""
+"""Required speed-up of a plan over workqueue."""
 ROOM = 1.1
-"""A goal is asked where a schedule that no file holds up would gain so many times as much: where tasks are long, nobody can gain."""
+"""Minimum ratio of the possible speed-up to the goal. With long tasks files matter little, and no policy can reach the goal."""
 NEAR_ENOUGH = 1.05
 
 
 class Turn(NamedTuple):
-    """One rehearsal. ``case``: a scenario of the sweep, or empty for a grid; ``error``: of hints and benchmarks."""
+    """One simulation. ``case``: a scenario of the sweep, or empty for a grid; ``error``: relative error of hints and benchmarks."""
 
     policy: str
     seed: int
@@ -54,7 +54,7 @@ class Turn(NamedTuple):
 
 
 class Misjudged(LightWorld):
-    """Hosts whose benchmarks say something else than they are."""
+    """Simulates hosts whose reported benchmarks are wrong."""
 
     error = 0.0
 
@@ -65,7 +65,7 @@ class Misjudged(LightWorld):
 
 
 def draw_grid(seed: int) -> tuple[list[SimulatedSite], Workload]:
-    """Ten sites of 20 hosts; bandwidths from 0.1 to 100 MB/s and speeds from 0.5 to 2; 10 to 40 files, each shared by a group of tasks."""
+    """Draws ten sites of 20 hosts, bandwidths from 0.1 to 100 MB/s, speeds from 0.5 to 2, and 10 to 40 files, each for a group of tasks."""
     dice = random.Random(f"grid {seed}")
     places = [
         SimulatedSite(f"site{number}", HOSTS, speed=_even(dice, 0.5, 2.0), spread=0.1, bandwidth=_even(dice, 0.1, 100.0) * MB)
@@ -83,7 +83,7 @@ def draw_grid(seed: int) -> tuple[list[SimulatedSite], Workload]:
 
 
 def _even(dice: random.Random, least: float, most: float) -> float:
-    """Evenly drawn by its logarithm."""
+    """Draws from a log-uniform distribution."""
     return least * math.exp(dice.uniform(0.0, math.log(most / least)))
 
 
@@ -103,7 +103,7 @@ Makespans = dict[Turn, float]
 
 
 def play_all(turns: Sequence[Turn]) -> Makespans:
-    """One grid or seed after the other: what is there when somebody stops it can be compared."""
+    """Simulates one seed after the other, so that partial results are comparable."""
     order = sorted(turns, key=lambda turn: turn.seed)
     found: Makespans = {}
     began = time.monotonic()
@@ -150,7 +150,7 @@ def published(seeds: int, units_s: Sequence[float]) -> tuple[list[str], Makespan
 
 
 def unhindered_s(unit_s: float, seeds: int) -> float:
-    """All hosts at work all the time, as if every file were everywhere: no schedule is shorter."""
+    """Returns a lower bound of the makespan: all hosts always busy, every file everywhere."""
     hosts = sum(place.hosts for place in apst_sweep.places("d"))
     return statistics.fmean(sum(apst_sweep.sweep(seed, unit_s).seconds) / hosts for seed in range(seeds))
 
@@ -159,7 +159,7 @@ def unhindered_s(unit_s: float, seeds: int) -> float:
 
 
 def grids(count: int) -> tuple[list[str], Makespans]:
-    """How far each is from the best of all, grid by grid, and how often it is the best."""
+    """Compares each policy with the best one on every grid, and counts how often it is the best."""
     found = play_all([Turn(policy, seed) for policy in COMPARED for seed in range(count)])
     best = {seed: min(found[Turn(policy, seed)] for policy in COMPARED) for seed in range(count)}
     rows = [
@@ -187,7 +187,7 @@ def grids(count: int) -> tuple[list[str], Makespans]:
 
 
 def misjudged(count: int, picture: Path | None) -> tuple[list[str], Makespans]:
-    """Costs of tasks and benchmarks of hosts are wrong by up to so much; how many times quicker than the workqueue is each plan?"""
+    """Measures the speed-up of each plan over workqueue when task costs and host benchmarks are wrong by up to ``error``."""
     turns = [Turn(policy, seed, error=error) for error in ERRORS for policy in PLANS for seed in range(count)]
     found = play_all([*turns, *(Turn("workqueue", seed) for seed in range(count))])
     lines = {
@@ -208,13 +208,16 @@ def misjudged(count: int, picture: Path | None) -> tuple[list[str], Makespans]:
 
 
 def as_table(rows: Iterable[Sequence[str]]) -> list[str]:
-    """For Markdown."""
+    """Formats rows as a Markdown table."""
     lines = [f"| {' | '.join(row)} |" for row in rows]
     return [lines[0], "|---" * (lines[0].count("|") - 1) + "|", *lines[1:]]
 
 
 def judge(found: Makespans, seeds: int) -> Iterator[tuple[str, bool]]:
-    """The gain hangs on how long cost 1 takes, which the publication does not say: a goal is to be met at every length that leaves room."""
+    """Judges the goals. The gain depends on the seconds per unit of cost, which the publication does not give.
+
+    A goal must therefore be met at every value at which it is possible.
+    """
     units_s = sorted({turn.unit_s for turn in found if turn.case})
 
     def mean_s(policy: str, case: str, unit_s: float) -> float:
@@ -237,14 +240,14 @@ def judge(found: Makespans, seeds: int) -> Iterator[tuple[str, bool]]:
 
 
 def write_into(page: Path, part: str, table: Sequence[str]) -> None:
-    """Between the two remarks of this part, in a page of the documentation."""
+    """Replaces the table between the two marks of this part in a documentation page."""
     begin, end = f"<!-- {part}: by python -m benchmarks.policies -->\n", "<!-- end -->"
     before, _, rest = page.read_text().partition(begin)
     page.write_text(before + begin + "\n" + "\n".join(table) + "\n\n" + end + rest.partition(end)[2])
 
 
 def run(parts: Sequence[str], size: float, drawn: tuple[Path | None, Path | None], options: Options) -> int:
-    """``size``: 1 for all, less for a part; ``drawn``: where the picture goes, and the page for the tables."""
+    """Runs the parts. ``size``: fraction of the seeds and grids; ``drawn``: path of the picture and page for the tables."""
     picture, page = drawn
     seeds = max(1, round(SEEDS * size))
     asked: dict[str, tuple[str, Callable[[], tuple[list[str], Makespans]]]] = {

@@ -19,11 +19,11 @@ from pilotfish.sim.projections.pool_snapshot import AS_IT_IS
 
 WORKLOADS = 200
 MOMENTS = (0.1, 0.5, 0.9)
-"""Parts of the tasks that have ended when it is asked."""
+"""Fractions of finished tasks at which predictions are made."""
 HALF = 0.5
 REPLICAS = 24
 DIFFERENT = 0.05
-"""Pairs of options that are nearer to each other, in truth, are not ranked."""
+"""Minimum relative difference of two options that are ranked."""
 
 
 def predict_all(seed: int) -> list[dict[str, Any]]:
@@ -77,7 +77,7 @@ def rank_two(seed: int) -> dict[str, Any]:
 
 
 def ranked(rows: list[dict[str, Any]], truth: str, teller: str) -> tuple[int, int]:
-    """How many pairs of options were put in the right order, of those that differ in truth."""
+    """Returns the number of correctly ranked pairs, and of pairs whose options differ enough."""
     told = [row for row in rows if max(row[truth]) > (1 + DIFFERENT) * min(row[truth])]
     return sum((row[truth][0] < row[truth][1]) == (row[teller][0] < row[teller][1]) for row in told), len(told)
 

@@ -36,13 +36,13 @@ from tests.network.namespaces import network, what_is_missing
 HOSTS = (8, 2, 4)
 TASKS = 300
 UNIT_S = 0.4 / 3
-"""300 tasks for 14 hosts and 32 s, as 1,200 for 56 hosts and five and a half minutes: files and links follow."""
+"""Seconds per unit of cost: 300 tasks on 14 hosts in 32 s, scaled from 1,200 on 56 hosts in 5.5 minutes. Files and links are scaled too."""
 FILES_SCALE = 0.25
 BANDWIDTH = 28 * MB
 WRAPPING = 1.06
-"""So many bytes are on the wire for one of a file: of Ethernet, TCP and TLS."""
+"""Bytes on the wire per byte of a file, with Ethernet, TCP and TLS."""
 LAUNCH_S = 0.03
-"""What a task takes beside its own time, on two cores that do everything else here as well."""
+"""Seconds of overhead per task, on two cores that run everything else as well."""
 WALLTIME_S = 3600.0
 
 WORKQUEUE, PLAN, AUTO = "workqueue", "xsufferage", "auto"
@@ -71,11 +71,11 @@ def rehearse(scenario: str, policy: str, seed: int) -> float:
     return LightWorld(sites_of(scenario), work_of(seed), plugins.load("policies", policy)(), seed).run().makespan_s
 
 
-# --- for real -------------------------------------------------------------------------------------------------------------------------
+# --- measurement ----------------------------------------------------------------------------------------------------------------------
 
 
 def measure(scenario: str, policy: str, seeds: list[int]) -> dict[str, Any]:
-    """Each round another seed."""
+    """Measures one round; each round has another seed."""
     seed = seeds.pop(0)
     sites = sites_of(scenario)
     with (
@@ -95,7 +95,7 @@ def measure(scenario: str, policy: str, seeds: list[int]) -> dict[str, Any]:
 
 
 def open_sites(pool: FarPool, sites: Sequence[SimulatedSite], inputs: dict[str, Path]) -> None:
-    """All their agents are there when this is over, and some files."""
+    """Starts the pilots of all sites, puts some files into their caches, and waits until all agents have joined."""
     for site in sites:
         disk = ContentCache(str(_folder(pool, site) / "cache"), 1 << 40)
         for name in site.files:
@@ -110,7 +110,7 @@ def open_sites(pool: FarPool, sites: Sequence[SimulatedSite], inputs: dict[str, 
 
 
 def _describe(pool: FarPool, site: SimulatedSite) -> str:
-    """Its pilots are processes in its network, each with a node's own place for temporary files."""
+    """Returns the table of a site. Its pilots are processes in its network, each with its own temporary directory."""
     folder = _folder(pool, site)
     python = folder / "python"
     enter = " ".join(pool.enter(site.name))
@@ -134,7 +134,7 @@ def _digest(path: Path) -> str:
 
 
 def run(pool: FarPool, work: Workload, inputs: dict[str, Path]) -> float:
-    """Seconds from the first task that was given to a worker to the end of the last one."""
+    """Returns the seconds from the first assignment to the end of the last task."""
     with pool.run() as run:
         for seconds, cost, (name,) in zip(work.seconds, work.costs, work.needs, strict=True):
             run.executable(["sleep", f"{seconds:.3f}"], inputs={"in.dat": inputs[name]}, cost=cost)
@@ -144,7 +144,7 @@ def run(pool: FarPool, work: Workload, inputs: dict[str, Path]) -> float:
 
 
 def links_of(pool: FarPool, sites: Sequence[SimulatedSite]) -> dict[str, float]:
-    """What the master has learnt of each link, by what it really is; and what came over it."""
+    """Returns the forecast bandwidth of each link relative to the true one, and the megabytes received over it."""
     forecasts = _forecasts(pool)
     told: dict[str, float] = {}
     for site in sites:
@@ -156,7 +156,7 @@ def links_of(pool: FarPool, sites: Sequence[SimulatedSite]) -> dict[str, float]:
 
 
 def _forecasts(pool: FarPool) -> Forecasts:
-    """From a copy of the journal: the master writes to it."""
+    """Reads the forecasts from a copy of the journal, because the master still writes to it."""
     with tempfile.TemporaryDirectory(dir=pool.place) as copy:
         shutil.copytree(pool.pool.directory / "journal", f"{copy}/journal")
         journal, recovery = Journal.open(f"{copy}/journal")

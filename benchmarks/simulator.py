@@ -15,7 +15,7 @@ from pilotfish.sim.workload import SimulatedSite, Workload
 
 CASES = ((20_000, 200), (100_000, 1_000), (1_000_000, 10_000))
 TURN_S = 0.05
-"""What ends within so short a time is dealt with in one turn: of tasks that take minutes, no more need be known."""
+"""Simulated seconds that are handled in one turn. Tasks take minutes, so this is accurate enough."""
 
 
 def main(options: Options) -> int:

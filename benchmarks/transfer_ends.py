@@ -1,6 +1,6 @@
-"""The two ends of a transfer, each in a process of its own: ``python -m benchmarks.transfer_ends ROLE ...``; see ``transfers.py``.
+"""Runs one end of a transfer in its own process: ``python -m benchmarks.transfer_ends ROLE ...``; see ``transfers.py``.
 
-A server prints ``READY`` and what the other end must know; the other end prints ``RESULT`` and the seconds that it took.
+A server prints ``READY`` and the data that the other end needs; the other end prints ``RESULT`` and its seconds.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ KEY_ID = "pilot:benchmark"
 
 
 class OneFile:
-    """A shelf with one content, that takes whatever it is given."""
+    """A content source with one content that accepts every upload."""
 
     def __init__(self, source: str, cache: ContentCache) -> None:
         self.source, self.cache = source, cache
@@ -44,7 +44,7 @@ class OneFile:
 
 
 async def serve_as_master(directory: Path, source: str) -> None:
-    """The real door of a master, and a porter behind it."""
+    """Serves with the real admission and transfer server of a master."""
     keyring = open_keyring(directory)
     doorman = Admission(keyring, lambda link, message, body: None, lambda link: None)
     doorman.warn = lambda text: print(text, file=sys.stderr)
@@ -69,7 +69,7 @@ def transfer(role: str, directory: Path, source: str, digest: str) -> None:
 
 
 def send_plainly(directory: Path, size: int, source: str = "") -> None:
-    """The same bytes again and again, over a TLS socket as Python has it; or those of a file."""
+    """Sends the same block repeatedly, or a file, over a plain Python TLS socket."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         print("READY", listener.getsockname()[1], flush=True)
         connection, _ = listener.accept()
@@ -81,11 +81,11 @@ def send_plainly(directory: Path, size: int, source: str = "") -> None:
             if file is not None:
                 file.readinto(block)
             secured.sendall(block)
-        sys.stdin.read()  # until the other end has hung up, and our time was read
+        sys.stdin.read()  # until the other end has disconnected and our CPU time was read
 
 
 def receive_plainly(port: int, size: int, target: str = "", digest: str = "") -> None:
-    """Nothing is done with it; or it is written to a file, and hashed."""
+    """Receives bytes and discards them, or writes and hashes them."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE

@@ -33,7 +33,7 @@ MASTER_PEAK = Figure("master_peak_mib", "master's peak MiB")
 
 
 class Stage:
-    """Files to be sent, and a place for what comes; all on the same file system."""
+    """Source files and a directory for received files, on the same file system."""
 
     def __init__(self, directory: Path, size_mib: int) -> None:
         self.directory = directory
@@ -50,7 +50,10 @@ class Stage:
 
     @contextlib.contextmanager
     def scratch(self) -> Iterator[Path]:
-        """A directory for one turn. Memory that this machine was never given would be counted as its contestant's: have it given before."""
+        """Provides a directory for one measurement.
+
+        It writes a copy first: the first use of new memory by a virtual machine is slow and would be counted against a contestant.
+        """
         made = Path(tempfile.mkdtemp(dir=self.directory))
         made.chmod(0o777)
         try:
@@ -64,7 +67,7 @@ class Stage:
         return self.size / seconds / 1e6
 
     def figures(self, result: dict[str, Any], server: int) -> dict[str, float]:
-        """Of what one end told, and of the process that is the other one. Both have begun a Python, which counts."""
+        """Returns the figures from the result of one end and the process of the other. Both include the start of Python."""
         process = read_process(server)
         if process is None:
             raise RuntimeError("the server is gone")
@@ -73,7 +76,7 @@ class Stage:
 
 @contextlib.contextmanager
 def serving(role: str, *words: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """A process that serves, and what it said when it was ready."""
+    """Starts a serving process; yields it and its READY line."""
     command = [sys.executable, "-m", "benchmarks.transfer_ends", role, *words]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
@@ -100,7 +103,7 @@ def peak_mib(pid: int) -> float:
 
 
 def ours(stage: Stage, role: str) -> dict[str, Any]:
-    """Dialling and the check of the digest included."""
+    """Measures our transfer, including connection and digest check."""
     with stage.scratch() as directory, serving("master", str(directory), str(stage.source)) as (master, _):
         result = asking(role, str(directory), str(stage.source), stage.digest)
         return {
@@ -116,14 +119,14 @@ def plain(stage: Stage) -> dict[str, Any]:
 
 
 def plain_files(stage: Stage) -> dict[str, Any]:
-    """The same work as ours, as one would write it down: read and send; receive, write and hash."""
+    """Measures the same work with plain code: read and send; receive, write and hash."""
     with stage.scratch() as directory, serving("plain-sender", str(directory), str(stage.size), str(stage.source)) as (sender, port):
         words = [port, str(stage.size), str(directory / "copy"), stage.digest]
         return stage.figures(asking("plain-receiver", *words), sender.pid)
 
 
 def copied(stage: Stage, server: Sshd, words: list[str], to_server: bool) -> dict[str, Any]:
-    """By scp or rsync, the connection included."""
+    """Measures scp or rsync, including the connection."""
     with stage.scratch() as directory:
         places = [str(stage.source), str(directory / "copy")]
         places[int(to_server)] = f"{ALIAS}:{places[int(to_server)]}"

@@ -1,4 +1,4 @@
-"""Simulated worlds to be predicted: what they are drawn from is known here, and hidden from who predicts."""
+"""Simulates pools to predict. The distributions are known here and hidden from the prediction."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TRIES = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Law:
-    """How long tasks of one class take, for cost 1: lognormal about ``unit_s``, or one of five takes much longer than the others."""
+    """Distribution of the seconds of one task class for cost 1: lognormal around ``unit_s``, or bimodal with one in five much longer."""
 
     unit_s: float
     scatter: float
@@ -33,12 +33,12 @@ class Law:
         return self.unit_s * mode * dice.lognormvariate(0.0, 0.1 if self.bimodal else self.scatter)
 
     def draw_beyond(self, dice: random.Random, least: float) -> float:
-        """One that has lasted so long already."""
+        """Draws a duration of at least ``least`` seconds."""
         return next((drawn for drawn in (self.draw(dice) for _ in range(TRIES)) if drawn >= least), least)
 
 
 def draw_work(dice: random.Random, cores: int) -> tuple[Workload, dict[str, Law], list[str]]:
-    """Some classes of tasks, each with its law; costs that are told; perhaps files, perhaps a DAG."""
+    """Draws task classes with their distributions, costs as hints, and sometimes files or a DAG."""
     count = min(MOST_TASKS, max(LEAST_TASKS, round(cores * dice.uniform(4.0, 12.0))))
     traits = []
     laws = {
@@ -85,7 +85,7 @@ def draw_places(dice: random.Random) -> tuple[list[SimulatedSite], list[str]]:
 
 
 class World(LightWorld):
-    """What really happens, and what facts tell of it."""
+    """The simulated truth, and the facts that it produces."""
 
     beat_s = 5.0
 
@@ -102,7 +102,7 @@ class World(LightWorld):
         self.heard = self.past.hear
 
     def _recall(self, dice: random.Random) -> None:
-        """The pool has used these sites before, and knows their queues."""
+        """Adds earlier queue waits of the sites to the forecasts."""
         for place in self.places.values():
             for _ in range(5 if place.wait_s else 0):
                 self.machine.state.forecasts.waited(place.name, place.wait_s * dice.lognormvariate(0.0, place.wait_spread))
@@ -112,8 +112,10 @@ class World(LightWorld):
 
 
 class Sage(Projection):
-    """A future as somebody imagines it who knows all laws: hosts, links and queues as they are, and tasks that have not ended drawn anew.
-    Nobody can know more."""
+    """A projection with all distributions known: true hosts, links and queues, and new samples for unfinished tasks.
+
+    This is the best possible prediction.
+    """
 
     def __init__(self, world: World, moment: PoolSnapshot, variation: Variation, luck: int) -> None:
         self._world = world
@@ -152,14 +154,14 @@ class Sage(Projection):
             host.speed = self.variation.speeds.get(place.name, 1.0) * place.speed * dice.lognormvariate(0.0, place.spread)
 
     def end_s(self) -> float:
-        """From the moment."""
+        """Returns the seconds from the snapshot to the end."""
         self.begin()
         self.go_on_to_the_end()
         return float("inf") if self.machine.state.unfinished else self.now - self.forked_at
 
 
 class Fate(Sage):
-    """What would really come of a variation: tasks take what they take."""
+    """The true result of a variation: tasks have their true durations."""
 
     def _draw_lengths(self) -> None:
         work = self._world.work

@@ -1,10 +1,10 @@
-"""Tasks that make tasks: an integral whose intervals are halved where the function is difficult.
+"""Integrates a function with tasks that create tasks: an interval is halved where the function is difficult.
 
     pilotfish run examples/adaptive.py
 
-Nobody knows beforehand how many tasks there will be. Each task estimates one interval; where two estimates differ too much, the
-manager adds two tasks for its halves. What has been dealt with is written down together with the tasks that came of it, so that the
-manager may be killed at any moment and goes on where it was.
+The number of tasks is not known in advance. Each task estimates one interval; where two estimates differ too much, the manager adds two
+tasks for its halves. Handled results are recorded together with the tasks created from them, so the manager can be killed at any moment
+and continues where it stopped.
 """
 
 import math
@@ -25,10 +25,10 @@ def wild(x: float) -> float:
 
 
 class Estimate(ApplicationWorker):
-    """Lives in a slot: one object for many tasks."""
+    """Runs in a slot: one object for many tasks."""
 
     def initialize(self) -> None:
-        self.points = 64  # a real worker would load its model here, once
+        self.points = 64  # a real worker would load its model here, once per slot
 
     def do_work(self, parameters: Any) -> tuple[Interval, float, float]:
         left, right = parameters
@@ -41,7 +41,7 @@ class Estimate(ApplicationWorker):
 
 
 class Integral(ApplicationManager):
-    """Lives beside the master: decides what is to be done next."""
+    """Runs beside the master and creates the next tasks."""
 
     worker = Estimate
 
@@ -65,7 +65,7 @@ class Integral(ApplicationManager):
                 tasks.work((middle, right))
 
     def account(self, task: TaskDone) -> bool:
-        """Whether the estimate is good enough to be counted."""
+        """Adds the estimate to the total if it is accurate enough; returns whether it is."""
         if task.error is not None:
             raise task.error
         (left, right), coarse, fine = task.value

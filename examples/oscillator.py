@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""A damped oscillator, pushed at random: how far does it swing on average? Usage: oscillator.py DAMPING SEED
+"""Prints the mean amplitude of a damped, randomly driven oscillator. Usage: oscillator.py DAMPING SEED
 
-A stand-in for a real simulation: some tenths of a second of computing, one line of result. Only the standard library.
+It replaces a real simulation: a few tenths of a second of computing and one line of result, with the standard library only.
 """
 
 import math
@@ -13,7 +13,7 @@ STEP_S = 0.002
 
 
 def mean_amplitude(damping: float, seed: int) -> float:
-    """The root mean square of the position, after the first tenth has been forgotten."""
+    """Returns the root mean square of the position, without the first tenth of the steps."""
     dice = random.Random(seed)
     position, velocity, total = 1.0, 0.0, 0.0
     push = math.sqrt(STEP_S)

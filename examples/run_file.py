@@ -1,4 +1,4 @@
-"""A run file: a Python file that adds tasks in a loop.
+"""Adds tasks in a loop: an example of a run file.
 
 pilotfish run examples/run_file.py
 """

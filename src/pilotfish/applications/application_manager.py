@@ -1,8 +1,8 @@
-"""Applications that decide while they run: a manager beside the master makes tasks, workers in the slots do them.
+"""Defines ApplicationManager and ApplicationWorker.
 
-The manager has a thread of its own and is never called from two threads at once. What it answers to ended tasks is written down
-together with the fact that it has dealt with them, so that neither a crash of its process nor one of the master makes it see a task
-twice or lose one that it made.
+A manager runs beside the master and creates tasks; workers execute them in the slots. The manager has its own thread and is never
+called from two threads at once. Its new tasks are recorded together with the fact that it has handled the finished ones. After a crash
+of its process or of the master, it therefore sees no task twice and loses none that it created.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class ApplicationWorker:
 
 
 def _is_executable(payload: Buffer) -> bool:
-    """Whether a result is that of an executable: its report says how it exited."""
+    """Tests whether a result comes from an executable: its report has an exit status."""
     try:
         return b'"exit"' in bytes(unpack(payload)[0])
     except (PayloadFormatError, IndexError):
@@ -86,7 +86,7 @@ def _is_executable(payload: Buffer) -> bool:
 
 
 def read_ending(item: EndedItem, payload: Buffer, kept: Path | None = None) -> TaskDone:
-    """What a task left, whatever kind it was. ``kept``: where the pool keeps large outputs."""
+    """Decodes the result of a task of any kind. ``kept``: directory where the pool keeps large outputs."""
     value: Any = None
     error: BaseException | None = None
     failure = item.failure or _UNKNOWN

@@ -1,4 +1,4 @@
-"""Things that wait for each other, brought into an order in which each comes after all that it waits for."""
+"""Sorts things topologically and names a cycle."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 
 class DependencyCycle(Exception):
-    """Some wait for each other: ``places``, each of which waits for the one before it, and the first for the last."""
+    """A dependency cycle. In ``places``, each entry depends on the one before it, and the first on the last."""
 
     def __init__(self, places: list[int]) -> None:
         super().__init__(f"a circle of {len(places)}")
@@ -14,7 +14,10 @@ class DependencyCycle(Exception):
 
 
 def in_order(parents: Sequence[Iterable[int]]) -> list[int]:
-    """Places of ``parents``, which says for each what it waits for, none of them twice; those that may begin first come first."""
+    """Returns the indices of ``parents`` in topological order; entries without dependencies come first.
+
+    ``parents`` lists the dependencies of each entry, none of them twice.
+    """
     children: list[list[int]] = [[] for _ in parents]
     missing = [0] * len(parents)
     for place, needed in enumerate(parents):
@@ -22,7 +25,7 @@ def in_order(parents: Sequence[Iterable[int]]) -> list[int]:
             children[parent].append(place)
             missing[place] += 1
     ready = [place for place, count in enumerate(missing) if not count]
-    for place in ready:  # grows while it is gone through
+    for place in ready:  # the loop body appends to it
         for child in children[place]:
             missing[child] -= 1
             if not missing[child]:
@@ -33,7 +36,7 @@ def in_order(parents: Sequence[Iterable[int]]) -> list[int]:
 
 
 def _circle(parents: Sequence[Iterable[int]], missing: Sequence[int]) -> list[int]:
-    """Going from parent to parent among those that never become ready, one is met twice."""
+    """Follows parents among the entries that never become ready, until one is met twice."""
     seen: dict[int, int] = {}
     walk: list[int] = []
     place = next(place for place, count in enumerate(missing) if count)

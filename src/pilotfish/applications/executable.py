@@ -1,4 +1,4 @@
-"""Executables as tasks: what is to be started, with which files, and what came of it."""
+"""Describes an executable task and decodes its result."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Completed(Struct, frozen=True):
 
 
 class FutureFile(NamedTuple):
-    """A file that a task will leave, as an input of later tasks of its run. ``task``: its future, or its index in a list of tasks."""
+    """A file that a task will produce, as an input of later tasks of its run. ``task``: its future, or its index in a task list."""
 
     task: Future[Any] | int
     name: str
@@ -69,7 +69,7 @@ class ExecutableFailed(TaskFailed):
 
 
 class Executable(Struct, frozen=True):
-    """One executable to run: checked, files not yet read."""
+    """An executable whose options were checked. Its files are not read yet."""
 
     argv: tuple[str, ...]
     inputs: dict[str, Source] = {}
@@ -95,7 +95,7 @@ def check_argv(argv: Sequence[str | os.PathLike[str]]) -> tuple[str, ...]:
 
 
 def _sandbox_name(path: str) -> str:
-    """Where a file goes in the sandbox: its relative path, or its bare name when that would lead elsewhere."""
+    """Returns the name of a file in the sandbox: its relative path, or its base name if that path would leave the sandbox."""
     relative = os.path.normpath(path)
     name = os.path.basename(relative) if os.path.isabs(relative) or relative.startswith("..") else relative
     if name in ("", ".", ".."):
@@ -106,7 +106,7 @@ def _sandbox_name(path: str) -> str:
 
 
 def _named(source: object) -> tuple[str, Source | FutureFile]:
-    """A name for what stands in a list without one."""
+    """Returns the sandbox name of an input that was given without one."""
     if isinstance(source, FutureFile) or (isinstance(source, TravelFile) and source.name):
         return source.name, source
     if isinstance(source, (TravelFile, bytes)):
@@ -128,7 +128,7 @@ def _path(source: object) -> str:
 
 
 def check_inputs(inputs: Inputs) -> dict[str, Source]:
-    """Inputs as {name in the sandbox: path here, content, or a file that another task left}. A directory brings all that is in it."""
+    """Returns inputs as {name in the sandbox: local path, bytes, or file of another task}. A directory stands for everything in it."""
     if isinstance(inputs, (str, bytes, os.PathLike)):
         raise BadInput(f"inputs: {inputs!r} is one name, not a list", f"write inputs=[{inputs!r}]")
     if isinstance(inputs, Mapping):
@@ -161,7 +161,7 @@ def check_outputs(outputs: Iterable[str], field: str = "outputs") -> tuple[str, 
     if isinstance(outputs, (str, bytes)):
         raise BadInput(f"{field}: {outputs!r} is one name, not a list", f"write {field}=[{outputs!r}]")
     names = tuple(os.fspath(name) for name in outputs)
-    # A directory may be written with a slash behind it.
+    # A directory may be written with a trailing slash.
     return tuple("/".join(check_name(name.rstrip("/") or name, field)) for name in names)
 
 
@@ -175,7 +175,7 @@ def check_environment(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def check_signal(value: int | str) -> int:
-    """By its name or its number; 0 for none. Those that nobody can catch warn nobody."""
+    """Reads a signal name or number; 0 means none. Signals that no program can catch are refused."""
     names = {one.name.removeprefix("SIG"): int(one) for one in signal.Signals}
     number = names.get(value.upper().removeprefix("SIG"), -1) if isinstance(value, str) else value
     if number and (number not in names.values() or number in (signal.SIGKILL, signal.SIGSTOP)):
@@ -184,7 +184,7 @@ def check_signal(value: int | str) -> int:
 
 
 def program_beside(argv: Sequence[str]) -> dict[str, Source]:
-    """The program itself as an input, when it is a relative path that exists here: a sandbox would not have it otherwise."""
+    """Returns the program as an input if it is an existing relative path; otherwise a sandbox would not have it."""
     program = argv[0]
     if "/" in program and not os.path.isabs(program) and os.path.isfile(program):
         return {_sandbox_name(program): program}
@@ -192,7 +192,7 @@ def program_beside(argv: Sequence[str]) -> dict[str, Source]:
 
 
 class LaunchSpec(Struct, frozen=True, kw_only=True):
-    """What executables of one spec share."""
+    """Options shared by the executables of one spec."""
 
     cwd: str | None = None
     sandbox: bool = False
@@ -200,12 +200,12 @@ class LaunchSpec(Struct, frozen=True, kw_only=True):
     inputs: dict[str, Source] = {}
     outputs: tuple[str, ...] = ()
     keep: tuple[str, ...] = ()
-    """Outputs that stay with the worker, for tasks that need them there."""
+    """Outputs that stay on the worker for later tasks."""
     output_cap: int = 0
-    """How much of stdout and of stderr is kept; 0: as much as agents keep of any task."""
+    """Maximum bytes kept of stdout and of stderr; 0 means the default of the agent."""
     shell: bool = False
     warn_signal: int = 0
-    """Sent to it shortly before its pilot ends; 0: none."""
+    """Signal sent shortly before the pilot ends; 0 means none."""
 
 
 def executable_spec(name: str, launch: LaunchSpec, wanted: TaskOptions = NOTHING_SPECIAL) -> tuple[TaskSpec, bytes]:
@@ -226,7 +226,7 @@ def executable_spec(name: str, launch: LaunchSpec, wanted: TaskOptions = NOTHING
 
 
 def executable_payload(task: Executable) -> tuple[bytes, tuple[Content, ...]]:
-    """What is sent of a task, and the contents that it needs besides."""
+    """Returns the payload of a task and the contents that it needs."""
     packed = pack_files(task.inputs)
     described = {"argv": task.argv, "env": task.env, "inputs": packed.entries, "outputs": task.outputs}
     if task.keep:
@@ -241,7 +241,7 @@ def executable_payload(task: Executable) -> tuple[bytes, tuple[Content, ...]]:
 
 
 def decode_completed(payload: Buffer, kept: Path | None = None) -> Completed:
-    """``kept``: where the pool keeps large outputs."""
+    """Decodes the report of an executable. ``kept``: directory where the pool keeps large outputs."""
     meta, stdout, stderr, *contents = unpack_result(payload)
     try:
         said = json.loads(bytes(meta))
@@ -268,7 +268,7 @@ def decode_completed(payload: Buffer, kept: Path | None = None) -> Completed:
 
 
 def decode_executable_failure(payload: Buffer, failure: Failure, kept: Path | None = None) -> TaskFailed:
-    """The error for an executable that ended badly, with the last lines it wrote to stderr."""
+    """Returns the error for a failed executable, with the last lines of its stderr."""
     plain = failed(failure)
     completed: Completed | None = None
     if len(payload):
@@ -284,7 +284,7 @@ def decode_executable_failure(payload: Buffer, failure: Failure, kept: Path | No
 
 
 def expand_inputs(patterns: Iterable[str]) -> list[str]:
-    """Names and glob patterns as the files they mean; a pattern that means nothing is an error."""
+    """Expands glob patterns to file names. A pattern without a match is an error."""
     found: dict[str, None] = {}
     for pattern in patterns:
         matches = sorted(glob.glob(pattern)) if glob.has_magic(pattern) else [pattern]

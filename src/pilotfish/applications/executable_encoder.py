@@ -1,4 +1,7 @@
-"""Executables of one run as (spec number, payload): what they share goes into the spec, what differs into the task."""
+"""Encodes the executables of one run as specs and payloads.
+
+What the executables share goes into the spec; what differs goes into the payload of each task.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ from pilotfish.model.task import TaskSpec
 
 
 class ExecutableKeywords(TaskKeywords, total=False):
-    """The keywords understood where an executable is added, besides those of every task."""
+    """Keywords of an executable, in addition to those of every task."""
 
     inputs: Inputs
     outputs: Sequence[str]
@@ -45,11 +48,11 @@ EXECUTABLE_KNOWN = (*KNOWN, *(name for name in ExecutableKeywords.__annotations_
 _OF_ONE_TASK = ("inputs", "outputs", "keep", "stdin", "env")
 
 Encoded = tuple[int, bytes, tuple[Content, ...]]
-"""A task: the number of its spec, its payload, and the contents that it needs besides those of its spec."""
+"""Number of the spec, payload, and contents needed in addition to those of the spec."""
 
 
 class ExecutableDefaults:
-    """What all executables of a run share unless they say otherwise: ``tasks.defaults.outputs = ["out.dat"]``.
+    """Default options of all executables of a run: ``tasks.defaults.outputs = ["out.dat"]``.
 
     Inputs set here are sent to a worker once; inputs of a single task are sent with that task.
     """
@@ -84,8 +87,6 @@ def _stdin(value: bytes | str) -> bytes:
 
 
 class ExecutableEncoder:
-    """Encodes executables for one run."""
-
     def __init__(self, register: Callable[[TaskSpec, bytes], int]) -> None:
         self._register = register
         self._specs: dict[str, int] = {}
@@ -97,7 +98,7 @@ class ExecutableEncoder:
         defaults: ExecutableDefaults,
         awaited: Sequence[AwaitedFile] = (),
     ) -> Encoded:
-        """``awaited``: inputs that other tasks will leave."""
+        """Encodes one executable. ``awaited``: inputs that other tasks will produce."""
         words = check_argv(argv)
         if options:
             check_known(options, EXECUTABLE_KNOWN, "executable")
@@ -131,7 +132,7 @@ class ExecutableEncoder:
         return number
 
     def _describe(self, task: Executable, shared: dict[str, Any], needs_sandbox: bool, is_made: bool) -> tuple[TaskSpec, bytes]:
-        """``is_made``: the program itself comes from another task."""
+        """Builds the spec of a task. ``is_made``: another task produces the program itself."""
         inputs, outputs = check_inputs(shared.get("inputs", ())), check_outputs(shared.get("outputs", ()))
         keep = check_outputs(shared.get("keep", ()), "keep")
         sandbox = shared.get("sandbox")
@@ -140,7 +141,7 @@ class ExecutableEncoder:
         if sandbox and not is_made:
             inputs = {**program_beside(task.argv), **inputs}
         cwd = shared.get("cwd")
-        # What is named in full may well be known only to the nodes.
+        # An absolute path may exist only on the nodes, so it is not checked here.
         if cwd is not None and not os.path.isabs(cwd) and not os.path.isdir(cwd):
             raise BadInput(f"cwd: {os.fspath(cwd)!r} is not a directory here", "create it, or name one of the nodes in full")
         launch = LaunchSpec(

@@ -1,6 +1,7 @@
-"""What files hash to, remembered by path, size, times of change and inode, so that a large input is read once and not for every run.
+"""Remembers file hashes by path, size, times and inode, so that a large input is not read again for every run.
 
-One line of JSON per file, appended; the last line about a file counts. Losing the file, or a line, costs a reading and nothing else.
+The file has one line of JSON per hash, appended; the last line for a file counts. A lost file or line costs one more reading,
+nothing else.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from pathlib import Path
 
 BLOCK_BYTES = 1 << 20
 RACY_S = 2.0
-"""A file changed so lately may change again without its time of change telling: its hash is not remembered."""
+"""Minimum age in seconds of a file whose hash is remembered. A younger file may change again without a change of its timestamp."""
 MOST_LINES = 20_000
 
 Key = tuple[str, int, int, int, int]
-"""path, size, mtime_ns, ctime_ns (which nobody can set back), inode"""
+"""path, size, mtime_ns, ctime_ns (which users cannot set back), inode"""
 
 
 class DigestCache:
@@ -26,10 +27,10 @@ class DigestCache:
         self._path = path
         self._known: dict[Key, str] | None = None
         self._reading = reading
-        """Told of what is being read: path, bytes so far, bytes in all."""
+        """Progress callback: path, bytes read, total bytes."""
 
     def of(self, path: str, descriptor: int) -> str:
-        """The SHA-256 of an open file, in hexadecimal digits."""
+        """Returns the SHA-256 of an open file in hexadecimal."""
         status = os.fstat(descriptor)
         key = (path, status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
         known = self._load()
@@ -66,7 +67,7 @@ class DigestCache:
                     path, size, mtime_ns, ctime_ns, inode, digest = json.loads(line)
                     self._known[path, size, mtime_ns, ctime_ns, inode] = digest
                 except (ValueError, TypeError):
-                    continue  # a line that was cut off
+                    continue  # an incomplete line
             if len(lines) > MOST_LINES:
                 self._shorten()
         return self._known
@@ -87,7 +88,7 @@ class DigestCache:
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         except OSError:
-            return  # it is only a memory
+            return  # only a cache: the hash is computed again
         try:
             os.write(descriptor, _line(key, digest).encode())
         except OSError:

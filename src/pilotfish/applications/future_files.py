@@ -1,4 +1,4 @@
-"""Files that tasks will leave, as inputs of later tasks of their run."""
+"""Names files that a task will produce as inputs of later tasks of its run."""
 
 from __future__ import annotations
 
@@ -15,14 +15,17 @@ from pilotfish.model.contents import MAGIC, AwaitedFile
 
 
 def kept_by(options: ExecutableKeywords, defaults: ExecutableDefaults) -> tuple[str, ...]:
-    """Names and patterns of what an executable keeps for others."""
+    """Returns the names and patterns that an executable keeps for other tasks."""
     if "keep" in options:
         options["keep"] = check_outputs(options["keep"], "keep")
     return check_outputs((*(defaults.keep or ()), *options.get("keep", ())), "keep")
 
 
 def promise(task: Future[Any] | int, name: str, kept: Iterable[str], shown: str) -> FutureFile:
-    """``kept``: what the task keeps for others. What a pattern will match, nobody knows yet: whoever then gets nothing is told so."""
+    """Returns a future file of a task. ``kept``: names and patterns that the task keeps for others.
+
+    A pattern is accepted, because its matches are not known yet; if nothing matches, the later task fails with a message.
+    """
     (name,) = check_outputs([name], "file")
     if not any(name == one or name.startswith(f"{one}/") or MAGIC.intersection(one) for one in kept):
         hint = f"give that task keep=[{name!r}]; with outputs=[{name!r}] as well, it comes home besides"
@@ -31,7 +34,7 @@ def promise(task: Future[Any] | int, name: str, kept: Iterable[str], shown: str)
 
 
 def take_promised(options: ExecutableKeywords, index_of: Callable[[Any], int]) -> tuple[AwaitedFile, ...]:
-    """Those inputs that other tasks will leave: they are taken off the rest. ``index_of``: a task in its run."""
+    """Removes the future files from the inputs and returns them. ``index_of`` gives the index of a task in its run."""
     if "inputs" not in options:
         return ()
     options["inputs"], promised = _split(options["inputs"])
@@ -41,7 +44,7 @@ def take_promised(options: ExecutableKeywords, index_of: Callable[[Any], int]) -
 
 
 def _split(inputs: Inputs) -> tuple[Inputs, dict[str, FutureFile]]:
-    """Inputs that are there, and those that tasks will leave, by the names that they will have."""
+    """Splits inputs into existing ones and future files, by their names in the sandbox."""
     if isinstance(inputs, (str, bytes, os.PathLike)):
         return inputs, {}
     promised: dict[str, FutureFile] = {}

@@ -1,7 +1,7 @@
-"""Files that travel: inputs named by a person, outputs that a task left.
+"""Packs input files inline or as contents.
 
-Small ones go inside the task's own description. Larger ones are contents, named by their hash: they are sent where they are needed, and
-only if they are not there yet.
+Small files are part of the task's payload. Larger ones are contents, named by their hash; a worker that has a content does not receive
+it again.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ INLINE_TOTAL_BYTES = 1024 * 1024
 MODE_MASK = 0o755
 MOST_ENTRIES = 100_000
 DIRECTORY, LINK = "directory", "link"
-"""Entries that are no files: [name, "directory"] and [name, "link", target]."""
+"""Entries other than files: [name, "directory"] and [name, "link", target]."""
 
 
 @dataclass(frozen=True, slots=True)
 class TravelFile:
-    """A regular file that travels: its permission bits, and its bytes, or where they are.
+    """A regular file with its permission bits and its bytes, or the place of its bytes.
 
-    As an input of another task it is the same file, wherever it lies by now.
+    As an input of another task it is the same file, wherever it is stored.
     """
 
     data: bytes | None = None
@@ -40,9 +40,9 @@ class TravelFile:
     digest: str = ""
     size: int = -1
     path: Path | None = None
-    """Where the pool keeps it; do not write to it."""
+    """Path of the pool's copy; do not write to it."""
     name: str = ""
-    """What the task called it that left it."""
+    """Name that the producing task gave it."""
 
     @property
     def content(self) -> bytes:
@@ -57,7 +57,7 @@ class TravelFile:
         return found
 
     def _insist_on(self, found: str) -> None:
-        """Disks forget."""
+        """Raises an error if the stored file was damaged on disk."""
         if self.digest and found != self.digest:
             raise TaskFailed(f"the file {self.path} is damaged: it has other bytes than the task left", "run the task again that made it")
 
@@ -81,7 +81,7 @@ Source = str | os.PathLike[str] | bytes | TravelFile
 
 
 class PackedFiles(NamedTuple):
-    """Inputs, ready to be sent: what there is, the bytes of the small ones, and which contents the others are."""
+    """Inputs ready to be sent: entries, the bytes of small files, and the contents of the others."""
 
     entries: list[list[Any]]
     parts: list[bytes]
@@ -89,7 +89,7 @@ class PackedFiles(NamedTuple):
 
 
 class FilePacker:
-    """Inputs of a spec or of a task on their way to becoming a Packed."""
+    """Collects the inputs of a spec or task into a PackedFiles."""
 
     def __init__(self) -> None:
         self.entries: list[list[Any]] = []
@@ -129,7 +129,6 @@ class FilePacker:
         self.contents[content.digest] = content
 
     def _add_entry(self, name: str, path: str) -> None:
-        """One entry of a directory."""
         if len(self.entries) >= MOST_ENTRIES:
             raise BadInput(f"inputs: {name.split('/', maxsplit=1)[0]!r} has more than {MOST_ENTRIES} files", "pack them into an archive")
         check_name(name, "inputs")
@@ -166,7 +165,7 @@ def pack_files(inputs: Mapping[str, Source]) -> PackedFiles:
 
 
 def _walk(name: str, directory: str) -> Iterator[tuple[str, str]]:
-    """(name in the sandbox, path here) of all below a directory; of directories only the empty ones. Links inside it stay links."""
+    """Yields (name in the sandbox, local path) of all files and empty directories below a directory. Links inside it stay links."""
     with os.scandir(directory) as found:
         entries = sorted(found, key=lambda entry: entry.name)
     if not entries:
@@ -190,7 +189,7 @@ def _walk(name: str, directory: str) -> Iterator[tuple[str, str]]:
 
 
 def _stays_inside(name: str, target: str) -> bool:
-    """Whether a link of this name leads to a place below the first component of the name."""
+    """Tests whether a link of this name leads to a place below the first component of the name."""
     if os.path.isabs(target):
         return False
     reached = os.path.normpath(os.path.join(os.path.dirname(name), target))
@@ -201,7 +200,7 @@ _digests: list[DigestCache] = []
 
 
 def digests(reading: Callable[[str, int, int], None] | None = None) -> DigestCache:
-    """What this program knows of files' hashes; ``reading`` is told of long readings from now on."""
+    """Returns the digest cache of this program; ``reading`` receives the progress of long readings from now on."""
     if reading is not None or not _digests:
         _digests[:] = [DigestCache(home() / "digests", reading)]
     return _digests[0]

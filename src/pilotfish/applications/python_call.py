@@ -1,8 +1,8 @@
-"""Python calls as tasks: the function once per run, its arguments once per task.
+"""Pickles functions once per run and arguments once per task.
 
 A plain function is pickled (cloudpickle) when it is first used and found again by identity; one that is equal byte for byte is found by
-its hash. What is not a plain function (a bound method, a partial, an object with ``__call__``) carries state that may change from call
-to call, so it travels with the arguments each time.
+its hash. Other callables (a bound method, a partial, an object with ``__call__``) have state that may change from call to call, so they
+are sent with the arguments each time.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from pilotfish.model.task import TaskSpec
 from pilotfish.portable.payload_format import PackedPayload, join_pieces, pack_one, pack_pieces
 
 Register = Callable[[TaskSpec, bytes], int]
-"""Gives a spec its number in the run; equal specs get the same."""
+"""Returns the number of a spec in the run; equal specs get the same number."""
 Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 PYTHON = [sys.version_info.major, sys.version_info.minor]
 PICKLE, SOURCE = "pickle", "source"
 _FROM_MAIN = b"\x8c\x08__main__\x94"
-"""How pickle 5 names a module called ``__main__``."""
+"""The name of the module ``__main__`` in pickle protocol 5."""
 _NOT_PICKLABLE = (pickle.PicklingError, TypeError, AttributeError)
 LARGE_BYTES = 64 * 1024
-"""Bytes longer than this are worth being left where they are."""
+"""Minimum size of bytes objects that are not copied into the pickle."""
 _CLOSURES_PER_CODE = 16
-"""So many different closures over one piece of code become specs; more of them are data, and travel with the arguments."""
+"""Maximum closures over one code object that become specs. More of them count as data and are sent with the arguments."""
 
 
 def _libraries() -> tuple[str, ...]:
@@ -49,7 +49,7 @@ def _libraries() -> tuple[str, ...]:
 
 
 def import_path() -> list[str]:
-    """The directories that a slot of the same Python needs to import what the caller can import."""
+    """Returns the directories that a slot of the same Python needs to import what the caller can import."""
     libraries = _libraries()
     found: dict[str, None] = {}
     for entry in sys.path:
@@ -72,10 +72,10 @@ def current_directory() -> str | None:
 
 
 def dump(value: object) -> tuple[bytes, list[pickle.PickleBuffer]]:
-    """A value and its large buffers, pickled by the standard library where that is enough.
+    """Pickles a value and its large buffers, with the standard library where that is enough.
 
-    What was defined in ``__main__`` is only known here, so the standard pickle's reference to it would lead nowhere: cloudpickle
-    takes such things by value, and those of modules that the person told it to send along.
+    Names defined in ``__main__`` exist only in this process, so a pickled reference to them would not resolve in a slot. cloudpickle sends
+    them by value, and also modules that the user registered with it.
     """
     buffers: list[pickle.PickleBuffer] = []
     try:
@@ -89,7 +89,7 @@ def dump(value: object) -> tuple[bytes, list[pickle.PickleBuffer]]:
 
 
 class _Apart:
-    """Large bytes that shall not be copied into the pickle; they arrive as bytes."""
+    """Wraps large bytes so that they are not copied into the pickle; they arrive as bytes."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -103,7 +103,7 @@ def _apart(value: Any) -> Any:
 
 
 def pack_pickled(value: object) -> PackedPayload:
-    """In one piece, or in several if some are large."""
+    """Pickles a value into one part, or several if it has large buffers."""
     data, buffers = dump(value)
     if buffers:
         return pack_pieces([data, *(buffer.raw() for buffer in buffers)])
@@ -115,7 +115,7 @@ def _pack_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> PackedPayload:
 
 
 def source_of(function: Callable[..., Any]) -> bytes:
-    """The source of a function that needs nothing but itself, for slots with another Python."""
+    """Returns the source of a self-contained function, for slots with another Python version."""
     name = _show(function)
     if not isinstance(function, types.FunctionType) or function.__name__ == "<lambda>":
         raise BadInput(f"{name}: only a function made with def can be sent as source", 'use form="pickle", or write it with def')
@@ -144,14 +144,14 @@ def _as_it_is(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _rests_in_itself(function: object) -> bool:
-    """Whether calling it twice means the same function twice: a plain function, a class, or a built-in one of a module."""
+    """Tests whether a callable has no state of its own: a plain function, a class, or a built-in function of a module."""
     if isinstance(function, types.BuiltinFunctionType):
         return function.__self__ is None or isinstance(function.__self__, types.ModuleType)
     return isinstance(function, (types.FunctionType, type))
 
 
 class CallEncoder:
-    """Turns calls into (spec number, payload) for one run and one set of wishes. What is sent of a function is ``wrap(function)``."""
+    """Turns calls into (spec number, payload) for one run and one set of options. ``wrap(function)`` is sent instead of the function."""
 
     def __init__(self, register: Register, wanted: TaskOptions = NOTHING_SPECIAL, form: str = PICKLE, wrap: Wrap = _as_it_is) -> None:
         if form not in (PICKLE, SOURCE):
@@ -174,7 +174,7 @@ class CallEncoder:
         return number, _pack_call(args, kwargs)
 
     def _learn(self, function: Callable[..., Any]) -> int | None:
-        """The number of a function seen for the first time; None when it has to travel with its arguments."""
+        """Returns the number of a new function, or None if it must be sent with its arguments."""
         if self._form == SOURCE:
             code = source_of(function)
         elif not _rests_in_itself(function):
@@ -200,7 +200,7 @@ class CallEncoder:
         return True
 
     def _carrier(self, function: object) -> int:
-        """The spec of tasks whose first argument is what to call; one per name, so that listings can tell them apart."""
+        """Returns the spec of tasks whose first argument is the callable; one per name, so that listings can tell them apart."""
         name = _show(function)
         number = self._carriers.get(name)
         if number is None:
@@ -211,13 +211,13 @@ class CallEncoder:
     def _launch(self, name: str) -> dict[str, Any]:
         path: Iterable[str] = import_path()
         if self._form == SOURCE:
-            # The slot may have another Python: what is installed for this one would only confuse it.
+            # The slot may have another Python, which cannot use the packages installed for this one.
             path = [place for place in path if not place.startswith((sys.prefix, sys.base_prefix)) and "site-packages" not in place]
         return {"python": PYTHON, "form": self._form, "name": name, "path": list(path), "cwd": current_directory(), "env": {}}
 
 
 def worker_spec(worker: object, wanted: TaskOptions, in_process: bool = False) -> tuple[TaskSpec, bytes]:
-    """The spec of tasks that are done by an ApplicationWorker: its class, or any callable that makes one."""
+    """Returns the spec of tasks executed by an ApplicationWorker, given its class or any callable that creates one."""
     launch: dict[str, Any] = {
         "python": PYTHON,
         "form": PICKLE,
@@ -235,7 +235,10 @@ def worker_payload(parameters: object) -> bytes:
 
 
 def chunked(function: Callable[..., Any]) -> Callable[..., list[Any]]:
-    """The function over a list of argument tuples. It is made here, not imported there: slots do not have this package."""
+    """Returns a function that calls ``function`` for a list of argument tuples.
+
+    It is defined here and sent by value, because slots do not have this package.
+    """
 
     def run_chunk(rows: list[tuple[Any, ...]]) -> list[Any]:
         return [function(*row) for row in rows]

@@ -1,4 +1,4 @@
-"""What a Python task left: its value, or the exception it raised, with the traceback it had over there."""
+"""Decodes the value or exception of a Python task."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ HINTS = {
 
 
 class RemoteTraceback(Exception):
-    """The traceback that an exception had in the slot, as text; it is the ``__cause__`` of the exception raised here."""
+    """The traceback of the exception in the slot, as text; it is the ``__cause__`` of the exception raised here."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -63,7 +63,7 @@ class CallOutcome(NamedTuple):
 
 
 def failed(failure: Failure, remote_traceback: str = "") -> TaskFailed:
-    """The error for an attempt that ended badly without an exception of its own."""
+    """Returns the error for an attempt that failed without an exception of its own."""
     message = failure.message or f"the task failed ({failure.cause})"
     missing = _MISSING_MODULE.search(message) if failure.cause == "unpickle" else None
     hint = _bring_module(missing[1]) if missing else HINTS.get(failure.cause, "")
@@ -73,7 +73,7 @@ def failed(failure: Failure, remote_traceback: str = "") -> TaskFailed:
 
 
 def _bring_module(name: str) -> str:
-    """What helps against a module that is here and not there. Those that are installed here have more than can be pickled."""
+    """Returns the hint for a module that only this machine has. Installed packages often have parts that cannot be pickled."""
     top = name.partition(".")[0]
     if "-packages" in (getattr(sys.modules.get(top), "__file__", None) or ""):
         return f"the worker has no module {top}: install it for the Python there"
@@ -91,7 +91,7 @@ def _is_here(name: str) -> bool:
 
 
 def result_gone() -> TaskFailed:
-    """The error for a task that ended well, whose large result nobody can read any more."""
+    """Returns the error for a task that succeeded but whose large result file was deleted."""
     return TaskFailed(
         "the task ended well, but the file with its result is gone",
         "somebody deleted it below the pool's directory: submit the task again, and leave those files to Pilotfish",
@@ -100,20 +100,20 @@ def result_gone() -> TaskFailed:
 
 
 def _load(data: Buffer, buffers: Sequence[memoryview]) -> tuple[Any, BaseException | None]:
-    """Unpickle what the person's own function made; what prevents it is returned, and may be anything, as user code runs here."""
+    """Unpickles a result and returns (value, error). Any exception is possible, because user code runs here."""
     if buffers and not isinstance(buffers[0].obj, mmap.mmap):
-        # Each gets memory of its own: an array kept for long must not keep a whole frame of other results.
+        # Copy each buffer: an array that the caller keeps must not keep the whole frame, with other results, in memory.
         buffers = [memoryview(bytearray(buffer)) for buffer in buffers]
     try:
         return pickle.loads(data, buffers=buffers or None), None
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
-            raise  # Ctrl-C arrives there, and only there
+            raise  # Ctrl-C is delivered only to the main thread
         return None, error
 
 
 def decode_value(payload: Buffer) -> CallOutcome:
-    """The outcome of a task that ended well."""
+    """Decodes the outcome of a task that succeeded."""
     try:
         if len(payload) >= _FOUR.size:
             count, meta, length, out, err = _FOUR.unpack_from(payload)
@@ -145,7 +145,7 @@ def _unreadable_value(reason: BaseException) -> TaskFailed:
 
 
 def unpack_result(payload: Buffer) -> list[memoryview]:
-    """Unpack what a task left; raise DamagedPayload if that is impossible."""
+    """Unpacks a result; raises DamagedPayload if that is impossible."""
     try:
         return unpack(payload)
     except PayloadFormatError as error:
@@ -160,7 +160,7 @@ def _parts(payload: Buffer) -> list[memoryview]:
 
 
 def decode_failure(payload: Buffer, failure: Failure) -> CallOutcome:
-    """The outcome of a task that ended badly: its own exception where there is one that can be read here, else TaskFailed."""
+    """Decodes the outcome of a failed task: its own exception if it can be unpickled here, otherwise TaskFailed."""
     if not len(payload):
         return CallOutcome(None, failed(failure), b"", b"")
     try:

@@ -1,7 +1,7 @@
-"""Run files: Python files that say what to run.
+"""Loads a run file and finds its ``run`` function or manager.
 
-Either ``def run(tasks)``, which adds tasks in a loop, or ``manager = MyManager(…)``, which makes tasks while the run goes on, in a
-process of its own (``client/application_host.py``).
+``def run(tasks)`` adds tasks in a loop. ``manager = MyManager(…)`` creates tasks during the run, in its own process
+(``client/application_host.py``).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SHOWN_NAMES = 5
 
 
 class RunFile(NamedTuple):
-    """A run file, loaded: either all its tasks, or the manager that will make them."""
+    """A loaded run file: either all its tasks, or the manager that will create them."""
 
     path: Path
     tasks: TaskList | None
@@ -35,12 +35,12 @@ class RunFile(NamedTuple):
 
 
 def is_application(path: str) -> bool:
-    """Whether an application plug-in reads files of this suffix."""
+    """Tests whether an application plug-in reads files with this suffix."""
     return Path(path).suffix[1:] in plugins.names("applications")
 
 
 def load_application(path: str | os.PathLike[str], arguments: Sequence[str] = ()) -> RunFile:
-    """Read a file that says what to run, by the application plug-in for its suffix."""
+    """Loads a file with the application plug-in for its suffix."""
     read = plugins.load("applications", Path(path).suffix[1:])
     loaded = read(path, arguments)
     if not isinstance(loaded, RunFile) or (loaded.tasks is None) == (loaded.manager is None):
@@ -50,7 +50,7 @@ def load_application(path: str | os.PathLike[str], arguments: Sequence[str] = ()
 
 
 def load(path: str | os.PathLike[str], arguments: Sequence[str] = ()) -> RunFile:
-    """Load a run file and, where it has ``run``, call it. Errors in it name the file, the line and what it said."""
+    """Loads a run file and calls its ``run`` function, if it has one. Errors name the file and the line."""
     file = Path(path).resolve()
     if not file.is_file():
         raise BadInput(f"run file: {os.fspath(path)!r} does not exist (looked in {os.getcwd()})", "check the path")
@@ -77,7 +77,7 @@ def load(path: str | os.PathLike[str], arguments: Sequence[str] = ()) -> RunFile
 
 
 def _check_shape(file: Path, written: str, arguments: Sequence[str]) -> None:
-    """A program that was meant to be run is told from a run file before anything of it is executed here."""
+    """Rejects a file without ``run`` and ``manager`` before any of it is executed; it is probably a program."""
     defined: list[str] = []
     _guarded(file, lambda: defined.extend(_top_level_names(ast.parse(file.read_bytes(), file.name))))
     if not {"run", "manager", "*"} & set(defined):
@@ -89,7 +89,7 @@ def _check_shape(file: Path, written: str, arguments: Sequence[str]) -> None:
 
 
 def _top_level_names(tree: ast.AST) -> Iterator[str]:
-    """What the file may define, also in an ``if`` or ``try``; ``*`` when it takes over all names of something."""
+    """Yields the names that the file may define, also in an ``if`` or ``try``; ``*`` for a star import."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             yield node.name
@@ -112,7 +112,7 @@ def _signature(function: Any) -> str:
 
 
 def _execute(file: Path, arguments: Sequence[str]) -> dict[str, Any]:
-    """The names that the file defines. It may import what lies beside it; its own classes travel to workers by value."""
+    """Executes the file and returns its names. It may import modules beside it; its own classes are sent to workers by value."""
     sys.argv = [str(file), *arguments]
     if str(file.parent) not in sys.path:
         sys.path.insert(0, str(file.parent))

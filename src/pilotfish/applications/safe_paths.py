@@ -1,7 +1,7 @@
-"""Writing files below a directory whose names came from elsewhere: nothing is ever written outside, whatever the names say.
+"""Writes files below a directory without following links.
 
-Every component is opened without following links and relative to the directory above it, so that a link put there meanwhile is an
-error and not a way out.
+The names are not trusted: no name can lead outside the directory. Each component is opened relative to the one above it and without
+following links, so that a link created in the meantime causes an error.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _BLOCK_BYTES = 1 << 20
 
 
 def check_name(name: object, field: str) -> tuple[str, ...]:
-    """The components of a relative name that stays below its directory."""
+    """Returns the components of a relative name that stays below its directory."""
     if not isinstance(name, str):
         raise BadInput(f"{field}: {name!r} is not a file name", f"give {field} as text")
     parts = tuple(part for part in name.split("/") if part not in ("", "."))
@@ -40,12 +40,12 @@ def _enter(parent: int, name: str) -> int:
 
 
 def write_below(directory: str | os.PathLike[str], name: str, content: bytes, mode: int) -> Path:
-    """Write one file; it appears under its name only when it is whole."""
+    """Writes a file. It gets its name only when it is complete."""
     return _make_below(directory, name, mode, lambda target: _write_all(target, content))
 
 
 def copy_below(directory: str | os.PathLike[str], name: str, source: Path, mode: int) -> Path:
-    """Copy one file, which may be large; it appears under its name only when it is whole."""
+    """Copies a file, which may be large. It gets its name only when it is complete."""
     return _make_below(directory, name, mode, lambda target: _copy_all(target, source))
 
 
@@ -55,7 +55,7 @@ def _write_all(target: int, content: bytes) -> None:
 
 
 def _copy_all(target: int, source: Path) -> None:
-    """Holes stay holes: zeros are not written."""
+    """Copies the bytes and keeps holes: blocks of zeros are not written."""
     with open(source, "rb", buffering=0) as stream:
         size = done = 0
         while block := stream.read(_BLOCK_BYTES):

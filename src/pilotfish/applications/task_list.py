@@ -1,4 +1,4 @@
-"""Where an application manager or a run file puts its tasks before anybody sends them."""
+"""Collects the tasks of a run before they are sent."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ Post = Callable[..., None]
 
 
 class TaskNeeds(NamedTuple):
-    """What a task needs before it can begin: earlier tasks of its run, by index, and contents besides those of its spec."""
+    """Conditions for the start of a task: earlier tasks of its run, by index, and contents in addition to those of its spec."""
 
     after: Sequence[int] = ()
     contents: tuple[Content, ...] = ()
     cost: float = 1.0
-    """How long it takes compared with the other tasks of its kind, as far as is known."""
+    """Expected run time relative to other tasks of its kind."""
     awaited: tuple[AwaitedFile, ...] = ()
-    """Files that earlier tasks of its run will leave."""
+    """Files that earlier tasks of its run will produce."""
 
 
 def read_cost(cost: float) -> float:
@@ -43,7 +43,7 @@ NOTHING = TaskNeeds()
 
 
 class TaskEntry(NamedTuple):
-    """A task before it has a number in its run. ``spec`` counts in the list's own specs."""
+    """A task without a number in its run. ``spec`` is an index in the list's own specs."""
 
     spec: int
     payload: bytes
@@ -69,7 +69,7 @@ class TaskList:
         self.has_outputs = False
         """Does any executable bring files home?"""
         self._kept: dict[int, tuple[str, ...]] = {}
-        """By index: what executables keep for others."""
+        """Names and patterns that executables keep for other tasks, by index."""
 
     def __len__(self) -> int:
         return self._next

@@ -1,4 +1,4 @@
-"""What a person may ask for about a task, whatever kind of task it is: read once, checked once."""
+"""Reads and checks the options that every task may have."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pilotfish.portable.expressions.evaluation import BadExpression, parse
 
 
 class TaskKeywords(TypedDict, total=False):
-    """The keywords understood wherever a task is made."""
+    """Keywords of every task."""
 
     name: str
     cores: int | float | str | tuple[float, float]
@@ -35,12 +35,12 @@ class TaskKeywords(TypedDict, total=False):
 
 KNOWN = tuple(TaskKeywords.__annotations__)
 OF_EXECUTABLES = ("inputs", "outputs", "keep", "stdin", "env", "cwd", "sandbox", "shell", "output_cap", "warn_signal")
-"""What only a program can be given."""
+"""Options of executables only."""
 MOST_COUNT = 1_000_000
 
 
 class TaskOptions(Struct, frozen=True):
-    """Wishes, read: what a TaskSpec says about its tasks but for how to run them."""
+    """Checked task options: a TaskSpec without its kind and launch description."""
 
     name: str = ""
     request: Request = Request()
@@ -52,7 +52,7 @@ class TaskOptions(Struct, frozen=True):
     requirement: str = ""
     rank: str = ""
     names_hosts: bool = False
-    """It asked for nodes, were it only one: it finds their names in a file."""
+    """Whether ``nodes`` was given, even as 1: the task then gets a host file."""
 
     def spec(self, kind: str, name: str, launch: dict[str, Any]) -> TaskSpec:
         return TaskSpec(
@@ -111,7 +111,7 @@ def _table(wishes: Mapping[str, Any], field: str, example: str) -> Mapping[str, 
 
 
 def check_known(given: Mapping[str, Any], known: tuple[str, ...], what: str) -> None:
-    """Refuse a keyword that nobody reads: a misspelt one must not be silently without effect."""
+    """Refuses unknown keywords: a misspelt option must not be ignored silently."""
     for key in given:
         if key not in known and key in OF_EXECUTABLES:
             raise BadInput(

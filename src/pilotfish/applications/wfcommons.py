@@ -1,6 +1,6 @@
-"""Workflow instances of WfCommons (JSON, schema 1.0 to 1.5) as a neutral Workflow: what ran for how long, after what, with which files.
+"""Reads WfCommons workflow instances (JSON, schema 1.0 to 1.5): task durations, dependencies and files.
 
-Real executions, published for benchmarks: the simulator runs them, and ``add_stand_ins`` makes tasks of them that only sleep.
+The instances are published records of real executions. The simulator runs them; ``add_stand_ins`` creates tasks that only sleep.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ FORM = "An instance has workflow.specification.tasks (1.5) or workflow.tasks (1.
 
 @dataclass(frozen=True, slots=True)
 class WorkflowTask:
-    """``parents`` are indices of earlier tasks; ``inputs`` and ``outputs`` names of files."""
+    """A task of a workflow. ``parents``: indices of earlier tasks; ``inputs`` and ``outputs``: file names."""
 
     name: str
     program: str
@@ -36,7 +36,7 @@ class WorkflowTask:
 
 @dataclass(frozen=True)
 class Workflow:
-    """Tasks, each after all its parents, and the sizes of all files in bytes."""
+    """Tasks in topological order, and the sizes of all files in bytes."""
 
     name: str
     tasks: tuple[WorkflowTask, ...]
@@ -52,7 +52,7 @@ class Workflow:
 
     @cached_property
     def levels(self) -> tuple[int, ...]:
-        """How many tasks come one after the other before each task."""
+        """Length of the longest chain of tasks before each task."""
         found: list[int] = []
         for task in self.tasks:
             found.append(1 + max((found[parent] for parent in task.parents), default=-1))
@@ -60,24 +60,24 @@ class Workflow:
 
     @cached_property
     def work_s(self) -> float:
-        """Seconds of cores that all tasks take together."""
+        """Core-seconds of all tasks."""
         return math.fsum(task.seconds * task.cores for task in self.tasks)
 
     @cached_property
     def critical_path_s(self) -> float:
-        """The longest chain of tasks: nobody can be quicker, with however many workers."""
+        """Duration of the longest chain of tasks: a lower bound of the makespan with any number of workers."""
         ends: list[float] = []
         for task in self.tasks:
             ends.append(task.seconds + max((ends[parent] for parent in task.parents), default=0.0))
         return max(ends, default=0.0)
 
     def least_s(self, cores: float) -> float:
-        """No schedule on so many cores is shorter, even if files took no time."""
+        """Returns a lower bound of the makespan on this number of cores, without time for files."""
         return max(self.critical_path_s, self.work_s / cores)
 
 
 def read_workflow(path: str | os.PathLike[str]) -> Workflow:
-    """An instance from a file."""
+    """Reads an instance from a file."""
     shown = os.fspath(path)
     try:
         if os.path.getsize(path) > MOST_BYTES:
@@ -92,7 +92,7 @@ def read_workflow(path: str | os.PathLike[str]) -> Workflow:
 
 
 def parse_workflow(document: Any, where: str = "the instance") -> Workflow:
-    """An instance from its parsed JSON; BadInput says what is wrong with it."""
+    """Reads an instance from parsed JSON; raises BadInput if it is not valid."""
     try:
         return _parse(document, where)
     except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
@@ -129,7 +129,7 @@ def _parse(document: Any, where: str) -> Workflow:
 
 
 def _parents(rows: Sequence[Any], indices: Mapping[str, int], where: str) -> list[dict[int, None]]:
-    """As said by children of their parents, or by parents of their children."""
+    """Returns the parents of each task, from its ``parents`` and from the ``children`` of others."""
     found: list[dict[int, None]] = [{} for _ in rows]
 
     def known(name: object, row: Any) -> int:
@@ -173,7 +173,7 @@ def _size(file: Mapping[str, Any]) -> int:
 
 
 def add_stand_ins(tasks: TaskList, workflow: Workflow, scale: float = 1.0) -> None:
-    """Tasks that wait for each other as those of the workflow do, and only sleep: ``scale`` times as long as those ran.
+    """Adds tasks with the dependencies of the workflow that only sleep, ``scale`` times the recorded duration.
 
     In a run file: ``def run(tasks): add_stand_ins(tasks, read_workflow("instance.json"), 0.01)``.
     """

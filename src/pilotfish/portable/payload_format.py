@@ -1,8 +1,8 @@
 """Packs several byte strings into one payload and unpacks them.
 
-The format: ``!I`` the number of parts, ``!Q`` the length of each part, then the parts. Clients and slots use it; the master never unpacks
-a payload. A payload in a shared file travels as a reference of 24 bytes instead: a mark that no packed payload begins with, the number of
-the file and its length.
+Format: ``!I`` number of parts, ``!Q`` length of each part, then the parts. Clients and slots use it; the master never unpacks a payload.
+A payload in a shared file is sent as a reference of 24 bytes instead: a mark with which no packed payload begins, the number of the file
+and its length.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import List, Sequence, Tuple, Union
 
 Buffer = Union[bytes, bytearray, memoryview]
 PackedPayload = Union[bytes, List[Buffer]]
-"""One byte string, or pieces that a writer need not copy together first."""
+"""One byte string, or pieces that a writer need not join first."""
 
 MAX_PARTS = 1 << 20
-"""Maximum number of parts in a payload."""
+"""Maximum parts of a payload."""
 _COUNT = struct.Struct("!I")
 _ONE = struct.Struct("!IQ")
 _STRUCTS = {count: struct.Struct("!I%dQ" % count) for count in range(9)}
@@ -35,38 +35,38 @@ def _head(count: int) -> struct.Struct:
 
 
 def pack_head(parts: Sequence[Buffer]) -> bytes:
-    """Encode the number of parts and their lengths: what comes before the parts. Each part is a flat buffer of bytes."""
+    """Encodes the number of parts and their lengths, which precede the parts. Each part is a flat buffer of bytes."""
     return _head(len(parts)).pack(len(parts), *map(len, parts))
 
 
 def pack(parts: Sequence[Buffer]) -> bytes:
-    """Pack the parts into one byte string."""
+    """Packs the parts into one byte string."""
     return b"".join([pack_head(parts), *parts])
 
 
 def pack_one(part: bytes) -> bytes:
-    """Pack a single part; faster than ``pack``."""
+    """Packs a single part; faster than ``pack``."""
     return _ONE.pack(1, len(part)) + part
 
 
 def pack_pieces(parts: Sequence[Buffer]) -> List[Buffer]:
-    """Pack the parts without copying them."""
+    """Packs the parts without copying them."""
     return [pack_head(parts), *parts]
 
 
 def join_pieces(payload: PackedPayload) -> bytes:
-    """Turn a packed payload into one byte string."""
+    """Joins a packed payload into one byte string."""
     return payload if isinstance(payload, bytes) else b"".join(payload)
 
 
 def begins_with(payload: Buffer, mark: bytes) -> bool:
-    """Whether the first part of a packed payload begins with ``mark``."""
+    """Tests whether the first part of a packed payload begins with ``mark``."""
     start = 4 + 8 * int.from_bytes(bytes(payload[:4]), "big")
     return bytes(payload[start : start + len(mark)]) == mark
 
 
 def unpack(payload: Buffer) -> List[memoryview]:
-    """Return the parts as views into the payload."""
+    """Returns the parts as views into the payload."""
     view = memoryview(payload)
     if len(view) < _COUNT.size:
         raise PayloadFormatError("a payload of %d bytes is too short to hold anything" % len(view))
@@ -86,16 +86,15 @@ def unpack(payload: Buffer) -> List[memoryview]:
 
 
 def is_reference(payload: Buffer) -> bool:
-    """Whether this is a reference to a shared file."""
     return len(payload) == REFERENCE_BYTES and payload[:8] == REFERENCE_MARK
 
 
 def pack_reference(number: int, length: int) -> bytes:
-    """Encode the reference to a payload of ``length`` bytes in the shared file ``number``."""
+    """Encodes the reference to a payload of ``length`` bytes in the shared file ``number``."""
     return _REFERENCE.pack(REFERENCE_MARK, number, length)
 
 
 def unpack_reference(reference: Buffer) -> Tuple[int, int]:
-    """Return the number of the shared file and the length of the payload."""
+    """Returns the number of the shared file and the length of the payload."""
     _, number, length = _REFERENCE.unpack(reference)
     return number, length

@@ -1,7 +1,7 @@
-"""Writes a large payload to a shared file, makes its reference and resolves it.
+"""Writes a large payload to a shared file, makes its 24-byte reference and resolves it.
 
 Client, master and slots of one machine share a directory. A payload in it does not pass through the master: its writer sends a reference
-of 24 bytes instead. The master checks that the file exists, makes it durable, counts references and removes it.
+instead. The master checks that the file exists, syncs it to disk, counts references and removes it.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from typing import List, Sequence, Union
 from .payload_format import Buffer, is_reference, pack_reference, unpack_reference
 
 SHARE_BYTES = 128 * 1024
-"""Minimum size of a payload that gets a file of its own."""
+"""Minimum size in bytes of a payload that gets its own file."""
 PARTS_PER_CALL = 512
 
 Directory = Union[str, "os.PathLike[str]"]
 
 
 def shared_path(directory: Directory, number: int) -> str:
-    """Return the path of the file with this number."""
+    """Returns the path of the file with this number."""
     return os.path.join(directory, "%016x" % number)
 
 
 def write_payload(directory: Directory, parts: Sequence[Buffer]) -> bytes:
-    """Write a payload to a new file and return its reference. The master makes the file durable."""
+    """Writes a payload to a new file and returns its reference. The master syncs the file to disk."""
     number = int.from_bytes(os.urandom(8), "big") >> 1
     path = shared_path(directory, number)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -47,9 +47,9 @@ def write_payload(directory: Directory, parts: Sequence[Buffer]) -> bytes:
 
 
 def read_payload(directory: Directory, payload: memoryview) -> memoryview:
-    """Return the payload itself, whether it came whole or as a reference. Raise OSError if its file is gone.
+    """Returns the payload itself, also for a reference. Raises OSError if the file is gone.
 
-    The file is mapped privately: the reader may write to the payload. Without a directory a reference stays as it is.
+    The file is mapped privately, so the reader may change the payload. Without a directory a reference stays as it is.
     """
     if not is_reference(payload) or not directory:
         return payload
@@ -62,7 +62,7 @@ def read_payload(directory: Directory, payload: memoryview) -> memoryview:
 
 
 def resolve(directory: Directory, payload: memoryview) -> memoryview:
-    """Return the payload itself, or its reference if the file is gone. A reference never unpacks as a payload."""
+    """Returns the payload itself, or its reference if the file is gone. A reference never unpacks as a payload."""
     try:
         return read_payload(directory, payload)
     except OSError:

@@ -1,7 +1,7 @@
-"""Serves the cache of this agent to its peers, contents that are still arriving included.
+"""Serves the cache of this agent to its peers, including contents that are still arriving.
 
-When two peers already fetch a content from here, others are sent on to those two. So a file that all need at once is spread through a tree,
-in whatever order they ask.
+When two peers already fetch a content from here, others are redirected to those two. A file that all peers need at once is therefore
+distributed through a tree, whatever the order of requests.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from ...portable.transfer.transfer_protocol import AskElsewhere, ContentAbsent
 
 MAX_READERS = 2
 MAX_CONTACTS = 1000
-"""Maximum number of peers that others may be sent to."""
+"""Maximum peers to which others may be redirected."""
 
 
 class PeerContentSource:
     def __init__(self, cache: ContentCache) -> None:
         self._contacts: OrderedDict[str, Any] = OrderedDict()
-        """How peers that ask can be reached, by their ids; the latest last."""
+        """Contacts of peers that may request contents, by id; the latest last."""
         self._cache = cache
         self._lock = threading.Lock()
         self._readers: Dict[str, List[str]] = {}
 
     def introduce(self, contact: Any) -> None:
-        """Remember how a peer that may ask for contents can be reached: [id, address]."""
+        """Stores the contact, [id, address], of a peer that may request contents."""
         with self._lock:
             self._contacts.pop(contact[0], None)
             self._contacts[contact[0]] = contact
@@ -37,7 +37,7 @@ class PeerContentSource:
                 self._contacts.popitem(last=False)
 
     def forget(self, asker: str) -> None:
-        """Send nobody to this peer any more: it has left, or cannot be reached."""
+        """Stops redirecting to a peer that left or cannot be reached."""
         with self._lock:
             self._contacts.pop(asker, None)
 

@@ -1,6 +1,6 @@
-"""Connects this agent to the peers of its site in a thread, so that peers never disturb the slots.
+"""Connects this agent to the peers of its site, in a thread of its own so that peers never delay the slots.
 
-Unreachable peers are no failure: searches find fewer of them, and the fetcher goes on to the site's storage or the master.
+Unreachable peers are no failure: searches then find fewer holders, and the fetcher uses the site's storage or the master.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from .peer_handshake import PeerIdentity, dial_peer, node_id, receive_peer
 FIND_TIMEOUT_S = 3.0
 FIRST_BACKOFF_S = 5.0
 MAX_BACKOFF_S = 600.0
-"""Seconds until a peer that could not be reached is tried again; twice as long each time: there may be a firewall between us."""
+"""Maximum seconds until an unreachable peer is tried again. The pause doubles each time, because a firewall may block the peer for good."""
 MAX_BACKOFFS = 1000
-"""Maximum number of unreachable peers that are known; those that failed the longest ago are forgotten first."""
+"""Maximum unreachable peers in memory; the oldest failures are forgotten first."""
 MAX_LINKS = 96
 MAX_LINKS_OF_SITE_MASTER = 1024
-"""The site master talks to each worker of the site whenever that has free resources."""
+"""Maximum links of a site master, which sends to every worker of the site with free resources."""
 MAX_UNAUTHENTICATED = 32
 HANDSHAKE_TIMEOUT_S = 5.0
 """Seconds until an unauthenticated peer is disconnected."""
@@ -50,7 +50,7 @@ GOODBYE = ["goodbye"]
 
 
 class PeerNetwork:
-    """The peers of this agent. Public methods may be called from any thread. There are no peers before ``introduce``."""
+    """The peers of this agent. Public methods may be called from any thread. Without ``introduce`` there are no peers."""
 
     def __init__(self, offer: WorkerOffer, cache: ContentCache, workdir: str) -> None:
         self.worker = offer.worker
@@ -68,14 +68,14 @@ class PeerNetwork:
         self._selector = selectors.DefaultSelector()
         self._inbox: Deque[Tuple[Callable[..., None], Tuple[Any, ...]]] = deque()
         self._links: OrderedDict[int, FrameLink] = OrderedDict()
-        """Links used for sending. Others are read too until the other side has closed them."""
+        """Links used for sending. Others are still read until the other side closes them."""
         self._unsent: Dict[int, List[Tuple[Sequence[Any], Sequence[Any]]]] = {}
         self._answers: Dict[int, Callable[[List[Contact]], None]] = {}
         self._backoff = PeerBackoff()
         self._spare_channels: OrderedDict[int, TransferChannel] = OrderedDict()
         self._spare_lock = threading.Lock()
         self._unauthenticated: OrderedDict[socket.socket, float] = OrderedDict()
-        """Deadlines of connections in their handshake. Only the peer thread closes them: it must not shut down a closed socket."""
+        """Deadlines of connections in their handshake. Only the peer thread closes them, because a closed socket must not be shut down."""
         self._left = False
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_read, False)
@@ -84,7 +84,7 @@ class PeerNetwork:
     # --- for other threads ----------------------------------------------------------------------------------------------------------------
 
     def listen(self, host: str) -> Optional[List[Any]]:
-        """Listen at this local address; return our contact for the master, or None if that is not possible."""
+        """Listens at this local address; returns our contact for the master, or None if that fails."""
         if self.me is None:
             try:
                 family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -98,7 +98,7 @@ class PeerNetwork:
         return self.me.wire
 
     def introduce(self, header: Sequence[Any]) -> None:
-        """Take identity, contacts and site master from the master, which sends them on every connection."""
+        """Receives identity, contacts and site master from the master, which sends them on every connection."""
         if self.me is None or self._left:
             return
         _, site, key, certificate, private_key, contacts, term, master = header[:8]
@@ -114,7 +114,7 @@ class PeerNetwork:
         self._post(self._introduced, list(valid_contacts(contacts)), term, list(valid_contacts([master])) if master else [])
 
     def delegate(self, header: Sequence[Any], body: Any) -> None:
-        """Take tasks that were delegated to this site master."""
+        """Receives tasks that the master delegated to this site master."""
         if self._member is not None:
             self._post(self._member.matching.delegated, header, bytes(body), time.monotonic())
 
@@ -127,12 +127,12 @@ class PeerNetwork:
             self._post(self._member.matching.free_changed, free, time.monotonic())
 
     def disconnected(self) -> None:
-        """The connection to the master is lost."""
+        """Handles the loss of the connection to the master."""
         if self._member is not None:
             self._post(self._member.matching.disconnected)
 
     def find(self, digest: str) -> List[Contact]:
-        """Peers that have the content or are fetching it. Waits a few seconds for the answer."""
+        """Returns peers that have the content or are fetching it. Waits up to FIND_TIMEOUT_S for the answer."""
         if self._member is None or not self._links:
             return []
         found: List[Contact] = []
@@ -147,7 +147,7 @@ class PeerNetwork:
         return found
 
     def publish(self, digests: Sequence[str]) -> None:
-        """Announce contents that peers can fetch here."""
+        """Announces contents that peers can fetch here."""
         if self._member is not None:
             self._post(self._publish, list(digests))
 
@@ -156,7 +156,7 @@ class PeerNetwork:
             self._post(self._withdraw, list(digests))
 
     def channel(self, contact: Contact) -> TransferChannel:
-        """A transfer connection to a peer. Raises ConnectionCut if it cannot be reached."""
+        """Returns a transfer connection to a peer. Raises ConnectionCut if the peer cannot be reached."""
         with self._spare_lock:
             kept = self._spare_channels.pop(contact.node, None)
         if kept is not None:
@@ -174,7 +174,7 @@ class PeerNetwork:
         return channel
 
     def release_channel(self, contact: Contact, channel: TransferChannel) -> None:
-        """Keep a connection that still works for the next transfer."""
+        """Keeps a working connection for the next transfer."""
         if channel.fileno() < 0:
             return
         channel.rest()
@@ -187,7 +187,7 @@ class PeerNetwork:
             spare.close()
 
     def leave(self) -> None:
-        """Leave the overlay, if that takes less than a second."""
+        """Leaves the overlay; gives up after one second."""
         self._left = True
         if self._member is not None:
             done = threading.Event()
@@ -307,7 +307,7 @@ class PeerNetwork:
 
     def _unreachable(self, node: int) -> None:
         self._unsent.pop(node, None)
-        if node not in self._links:  # or it has reached us meanwhile
+        if node not in self._links:  # otherwise it has connected to us in the meantime
             self._forget(node)
 
     def _accept(self) -> None:
@@ -323,7 +323,7 @@ class PeerNetwork:
             self._authenticated(connection, None)
 
     def _reject_oldest(self) -> None:
-        """Disconnect the oldest unauthenticated peer. This wakes its thread."""
+        """Disconnects the oldest unauthenticated peer. This wakes its thread."""
         connection, _ = self._unauthenticated.popitem(last=False)
         try:
             connection.shutdown(socket.SHUT_RDWR)
@@ -350,7 +350,7 @@ class PeerNetwork:
             connection.close()
 
     def _linked(self, link: FrameLink) -> None:
-        """Add a link. When two peers dial each other at once, both keep the link that the lower id dialled."""
+        """Adds a link. When two peers dial each other at once, both keep the link that the lower id dialled."""
         node = link.contact.node
         old = self._links.get(node)
         link.connection.setblocking(False)
@@ -400,8 +400,10 @@ class PeerNetwork:
             self._lose(link)
 
     def _retire(self, link: FrameLink) -> None:
-        """Stop sending on a link: there is a better one, or there are too many and this was used longest ago. The peer is not dead, and
-        messages that it sent before the goodbye are still read."""
+        """Stops sending on a link: there is a better one, or there are too many and this one was used longest ago.
+
+        The peer is not lost: messages that it sent before the goodbye are still read.
+        """
         if self._links.get(link.contact.node) is link:
             del self._links[link.contact.node]
         link.send(GOODBYE, [])
@@ -416,7 +418,7 @@ class PeerNetwork:
             self._lose(link)
 
     def _forget(self, node: int) -> None:
-        """A peer has left or cannot be reached."""
+        """Removes a peer that left or cannot be reached."""
         assert self._member is not None
         self._content_source.forget("%064x" % node)
         self._member.unreachable(node, time.monotonic())
@@ -426,7 +428,7 @@ class PeerNetwork:
             self._forget(link.contact.node)
 
     def _drop(self, link: FrameLink) -> bool:
-        """Close a link; return whether it was used for sending."""
+        """Closes a link; returns whether it was used for sending."""
         self._selector.unregister(link)
         link.close()
         if self._links.get(link.contact.node) is not link:
@@ -436,7 +438,7 @@ class PeerNetwork:
 
 
 class PeerBackoff:
-    """Peers that could not be reached, and how long they are left alone. Any thread may call it."""
+    """Pauses before the next attempt for unreachable peers. Any thread may call it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -447,7 +449,7 @@ class PeerBackoff:
         return len(self._until)
 
     def applies(self, node: int) -> bool:
-        """Whether the peer is to be left alone now."""
+        """Tests whether the peer must not be tried now."""
         with self._lock:
             return self._until.get(node, (0.0, 0.0))[0] > time.monotonic()
 
@@ -468,7 +470,7 @@ class PeerBackoff:
 
 
 def _start_thread(target: Callable[..., None], *arguments: Any) -> bool:
-    """Start a thread; False if this machine allows no more."""
+    """Starts a thread; returns False if this machine allows no more."""
     try:
         threading.Thread(target=target, args=arguments, daemon=True).start()
         return True
@@ -485,4 +487,4 @@ def valid_contacts(contacts: Sequence[Any]) -> Iterator[Contact]:
 
 
 def _ignore(*what: Any) -> None:
-    """Called before ``notify`` is set."""
+    """Does nothing; the value of ``notify`` until it is set."""

@@ -1,1 +1,1 @@
-"""Names the parts of DAGMan support."""
+"""Supports DAGMan files: DAG files, submit descriptions and rescue files."""

@@ -1,8 +1,8 @@
-"""DAGMan files: nodes, which of them wait for which, and what is to be done around each.
+"""Reads DAGMan files: nodes, their dependencies, scripts and options.
 
-Read in two passes, as DAGMan does: first the nodes of a file with those of its splices and includes, then what is said about them, so
-that the order of lines does not matter. Keywords without effect on the outcome are passed over with a word; those that cannot be
-honoured are an error that says what to do instead. Paths are relative to the directory in which the command was typed.
+There are two passes, as in DAGMan: first the nodes of a file with its splices and includes, then the lines about nodes, so that the order
+of lines does not matter. Keywords without effect on the outcome give a notice; unsupported ones that would change the outcome give an
+error with an alternative. Paths are relative to the current directory of the command.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ PASSED_OVER = {
     "ENV": "scripts see the environment of the worker",
     "CATEGORY": "no limit is kept for it",
 }
-"""Keywords without effect, and what the person should know."""
+"""Ignored keywords, with a note for the user."""
 REFUSED = {
     "SUBDAG": "Use SPLICE, or run that DAG by a command of its own.",
     "FINAL": "Leave it out, and run it afterwards: pilotfish run FILE; ./final",
@@ -50,12 +50,12 @@ REFUSED = {
     "WEAK": "A POST script that exits with 0 makes the parent succeed.",
     "REJECT": "Its author wants it not to be run; see why, and take the line out.",
 }
-"""Keywords that would change the outcome, and what to do instead."""
+"""Unsupported keywords that would change the outcome, with an alternative."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeScript:
-    """To be run before or after a node's job; ``words`` may be macros such as $RETURN."""
+    """A PRE or POST script; ``words`` may be macros such as $RETURN."""
 
     where: str
     words: tuple[str, ...]
@@ -66,7 +66,7 @@ class DagNode:
     name: str
     where: str
     description: tuple[DagLine, ...] | str
-    """Inline, or the name of a file."""
+    """Inline lines, or the name of a file."""
     directory: str = "."
     noop: bool = False
     done: bool = False
@@ -78,15 +78,15 @@ class DagNode:
     priority: int = 0
     before: dict[str, str] = field(default_factory=dict)
     after: dict[str, str] = field(default_factory=dict)
-    """Macros from VARS: set before the submit description is read, and after that."""
+    """Macros from VARS, set before or after the submit description is read."""
     parents: dict[str, None] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
 class Dag:
-    """``nodes`` come after all that they wait for. ``notices``: what a person should know.
+    """A DAG with its nodes in topological order. ``notices``: messages for the user.
 
-    ``files``: all that was read for it; of submit descriptions their lines.
+    ``files``: all files that were read, with the lines of submit descriptions.
     """
 
     path: str
@@ -94,11 +94,11 @@ class Dag:
     notices: list[str]
     files: dict[str, tuple[DagLine, ...]]
     rescue: int = 0
-    """The number of the rescue file that was read for it."""
+    """Number of the rescue file that was read; 0 if none."""
 
 
 def read_dag(path: str, rescue: RescueFile = LATEST) -> Dag:
-    """A DAG file with all that it includes; the rescue file beside it says which nodes are done."""
+    """Reads a DAG file with its includes; the rescue file beside it lists the nodes that are done."""
     reader = _Reader()
     top = _Scope("", "", reader.notices)
     reader.read(path, top)
@@ -111,7 +111,7 @@ def read_dag(path: str, rescue: RescueFile = LATEST) -> Dag:
 
 @dataclass(slots=True)
 class _Scope:
-    """The file that is read, or the splice: its nodes have this before their names, and its paths this before them."""
+    """The names of one file or splice. ``prefix`` is put before node names, ``directory`` before paths."""
 
     prefix: str
     directory: str
@@ -123,7 +123,7 @@ class _Scope:
     later: list[tuple[Callable[[_Scope, DagLine, list[str]], None], DagLine, list[str]]] = field(default_factory=list)
 
     def find(self, name: str, line: DagLine) -> list[DagNode]:
-        """The node of this name, or all."""
+        """Returns the node of this name, or all nodes for ALL_NODES."""
         if name.upper() == ALL_NODES:
             return self.all_nodes()
         found = self.find_exact(name)
@@ -150,7 +150,7 @@ class _Reader:
         self._reads = 0
 
     def read(self, path: str, scope: _Scope, where: str = "") -> None:
-        """First pass: nodes, splices and descriptions; the rest is kept for when all nodes are known."""
+        """First pass: reads nodes, splices and descriptions; keeps other lines until all nodes are known."""
         self._reads += 1
         full = os.path.join(scope.directory, path)
         if os.path.abspath(full) in scope.inside:
@@ -178,7 +178,7 @@ class _Reader:
         scope.inside = outer
 
     def finish(self, scope: _Scope) -> None:
-        """Second pass, from the innermost splice on: what is said about nodes, which are all known now."""
+        """Second pass: applies the other lines, innermost splices first."""
         for splice in scope.splices.values():
             self.finish(splice)
         for action, line, words in scope.later:
@@ -257,7 +257,7 @@ def _parent(scope: _Scope, line: DagLine, words: list[str]) -> None:
 
 
 def _ends_of(scope: _Scope, name: str, line: DagLine, last: bool) -> list[DagNode]:
-    """A node; of a splice those that wait for nothing in it, or those for which nothing in it waits."""
+    """Returns a node; for a splice, its nodes without children (``last``) or without parents in it."""
     splice = scope.splices.get(name)
     if splice is None:
         return scope.find(name, line) if name.upper() != ALL_NODES else _nobody(line, name)
@@ -356,11 +356,11 @@ _LATER: dict[str, Callable[[_Scope, DagLine, list[str]], None]] = {
 }
 
 
-# --- what is done, and in which order ---------------------------------------------------------------------------------------------------
+# --- rescue file and order --------------------------------------------------------------------------------------------------------------
 
 
 def _apply_rescue(path: str, reader: _Reader, which: RescueFile) -> int:
-    """The number of the rescue file that was read."""
+    """Marks the nodes of the rescue file as done and returns its number."""
     rescue, done = done_nodes(path, reader.nodes, which)
     for name in done:
         reader.nodes[name].done = True
@@ -370,7 +370,7 @@ def _apply_rescue(path: str, reader: _Reader, which: RescueFile) -> int:
 
 
 def _in_order(nodes: dict[str, DagNode]) -> list[DagNode]:
-    """Each node after all that it waits for."""
+    """Sorts nodes topologically."""
     listed = list(nodes.values())
     places = {node.name: place for place, node in enumerate(listed)}
     try:

@@ -1,4 +1,4 @@
-"""Lines and words of DAGMan files and submit descriptions."""
+"""Splits DAGMan files and submit descriptions into lines and words."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ MOST_NUMBER = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class DagLine:
-    """A line of a file, joined with those that continue it; ``where`` names file and number."""
+    """A line with its continuation lines; ``where`` names file and line number."""
 
     where: str
     text: str
 
 
 def read_lines(path: str, where: str = "") -> Iterator[DagLine]:
-    """Lines without comments, joined where one ends with a backslash. ``where``: who named the file."""
+    """Yields lines without comments; a backslash at the end continues a line. ``where``: place that names the file, for errors."""
     try:
         if not os.path.isfile(path):
             raise FileNotFoundError(2, "no such file")
@@ -56,7 +56,7 @@ def _joined(path: str, text: str) -> Iterator[DagLine]:
 
 
 def words_of(line: DagLine) -> list[str]:
-    """Apart by blanks; quotes hold together what belongs together, a backslash in them takes away the meaning of what follows."""
+    """Splits a line at blanks. Quotes group words; inside quotes, a backslash makes the next character literal."""
     if '"' not in line.text and "'" not in line.text:
         return line.text.split()
     words: list[str] = []
@@ -99,14 +99,14 @@ def read_number(text: str, line: DagLine, what: str, least: int = -MOST_NUMBER) 
 
 
 def closing_of(opening: str) -> str:
-    """What ends an inline description that begins so; nothing if it is none."""
+    """Returns the closing word of an inline description that begins with ``opening``; empty if it does not begin one."""
     if opening.startswith("{"):
         return "}"
     return "@" + opening[2:] if opening.startswith("@=") and len(opening) > 2 else ""
 
 
 def read_inline(line: DagLine, opening: str, lines: Iterator[DagLine]) -> tuple[tuple[DagLine, ...], list[str]]:
-    """The lines up to the closing word, and what stands behind that."""
+    """Returns the lines up to the closing word, and the words after it."""
     end = closing_of(opening)
     found: list[DagLine] = []
     for inner in lines:

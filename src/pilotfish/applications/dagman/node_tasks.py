@@ -1,8 +1,8 @@
-"""Nodes of a DAG as tasks of a run: one task a node, with its scripts, in the node's directory.
+"""Turns DAG nodes into tasks with PRE and POST scripts.
 
-PRE script, job and POST script are one small shell script, so that they happen at the same place and count as one: the node fails if its
-PRE script fails, if its job fails and there is no POST script, or if its POST script fails. Tasks run where the directory is: on this
-machine, or on nodes that share it.
+A node becomes one task in the node's directory. PRE script, job and POST script form one shell script, so that they run at the same
+place and count as one: the node fails if its PRE script fails, if its job fails and there is no POST script, or if its POST script fails.
+Tasks run where the directory is: on this machine, or on nodes that share it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pilotfish.applications.task_list import TaskList
 from pilotfish.errors import BadInput
 
 SCRIPT = "DAG_NODE"
-"""The variable that has a node's script."""
+"""Environment variable with the script of a node."""
 MACROS = {
     "$RETRY": '"$retry"',
     "$JOBID": '"$PILOTFISH_TASK"',
@@ -51,11 +51,11 @@ BRING_NEW = """for file in "$scratch"/*; do
   case "$before" in *"$line${file##*/}$line"*) ;; *) if [ -f "$file" ]; then cp -p "$file" . || exit 1; fi ;; esac
 done
 """
-"""All files that were not inputs."""
+"""Shell lines that copy back all files that were not inputs."""
 
 
 class NodeTask(NamedTuple):
-    """What is to be run for a node; ``command`` is what its person would recognise."""
+    """The task of a node; ``command`` is the command that the user wrote."""
 
     node: DagNode
     argv: list[str]
@@ -64,14 +64,14 @@ class NodeTask(NamedTuple):
 
 
 def node_tasks(dag: Dag) -> Iterator[NodeTask]:
-    """The nodes that are not done, in an order in which each comes after its parents."""
+    """Yields the tasks of nodes that are not done, parents first."""
     for number, node in enumerate(dag.nodes, 1):
         if not node.done:
             yield _task(dag, node, number)
 
 
 def task_list(dag: Dag) -> TaskList:
-    """All tasks, ready to be submitted. ``dag.notices`` grows by what was found in submit descriptions."""
+    """Returns all tasks. Notices about submit descriptions are added to ``dag.notices``."""
     tasks = TaskList()
     indices: dict[str, int] = {}
     for task in node_tasks(dag):
@@ -83,7 +83,7 @@ def task_list(dag: Dag) -> TaskList:
 
 
 def load_dag(path: str | os.PathLike[str], arguments: Sequence[str] = ()) -> RunFile:
-    """Read a DAGMan file as a run file of tasks."""
+    """Loads a DAGMan file as a run file of tasks."""
     if arguments:
         raise BadInput(f"a DAGMan file takes no arguments, and there are some: {shlex.join(arguments)}", "Leave them out.")
     return RunFile(Path(path).resolve(), task_list(read_dag(os.fspath(path))), None)
@@ -113,7 +113,7 @@ def _task(dag: Dag, node: DagNode, number: int) -> NodeTask:
     if plain and RETRY not in "".join(words):
         return NodeTask(node, words, {**options, "cwd": here}, command)
     script = _Wrapper(node, job, here, retries, len(dag.nodes)).script(words)
-    # Its words shall be few, for whoever looks at them.
+    # The script is in a variable to keep the command short in listings.
     return NodeTask(node, ["sh", "-c", f'eval "${SCRIPT}"', node.name], {**options, "env": {**known, SCRIPT: script}}, command)
 
 
@@ -141,7 +141,10 @@ def _read(dag: Dag, node: DagNode, number: int) -> SubmitDescription:
 
 
 def _program(program: str, here: str, node: DagNode) -> str:
-    """A bare name is a file of the directory, as in HTCondor, or else a command. What an earlier node may make is not looked for."""
+    """Returns the path of a program. As in HTCondor, a bare name is a file of the directory, or else a command.
+
+    A file that an earlier node may create is not checked.
+    """
     path = os.path.join(here, program)
     if os.path.isfile(path):
         if not os.access(path, os.X_OK):
@@ -157,7 +160,7 @@ def _program(program: str, here: str, node: DagNode) -> str:
 
 
 def quote(text: str) -> str:
-    """One word for a shell, in which the number of the try is still to be put in."""
+    """Quotes a word for the shell; the attempt number is inserted when the script runs."""
     return '"$retry"'.join(shlex.quote(part) if part else "" for part in text.split(RETRY)) or "''"
 
 
@@ -175,7 +178,7 @@ class _Wrapper:
         node = self._node
         if node.unless_exit is None:
             return f"unset {SCRIPT}\nretry=$((${{PILOTFISH_ATTEMPT:-1}} - 1))\n{self._once(words)}"
-        # Another try elsewhere would not know how the last one ended.
+        # The loop is in the script, because a new attempt elsewhere would not know the last exit status.
         return (
             f"unset {SCRIPT}\nretry=0\nonce() (\n{self._once(words)})\nwhile :; do\n  once; code=$?\n"
             f'  if [ "$code" -eq 0 ] || [ "$code" -eq {node.unless_exit} ] || [ "$retry" -ge {self._retries} ]; then exit "$code"; fi\n'
@@ -210,7 +213,7 @@ class _Wrapper:
         if not job.scratch:
             return f"{text}exec {command}\n"
         for name in job.inputs:
-            # Of a directory with a slash behind it, what is in it.
+            # For a directory with a trailing slash, copy its contents.
             source = os.path.join(self._here, name) + ("." if name.endswith("/") else "")
             text += f'cp -R {quote(source)} "$scratch"/ || exit 1\n'
         text = FETCH + text + NOTE_INPUTS + f'(cd "$scratch" && exec {command})\nended=$?\n'

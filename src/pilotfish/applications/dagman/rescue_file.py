@@ -1,4 +1,4 @@
-"""Rescue files of DAGs, as DAGMan writes and reads them: FILE.rescue001, 002 ... The latest says which nodes are done."""
+"""Reads and writes rescue files as DAGMan does: FILE.rescue001, 002 ... The latest lists the nodes that are done."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OLD = ".old"
 
 
 class RescueFile(NamedTuple):
-    """Which rescue file is meant: the latest, or that of a number, as it was at a time; 0 is none."""
+    """Selects a rescue file: the latest, or one by number as it was at a time; 0 means none."""
 
     number: int | None = None
     written_before: float = math.inf
@@ -27,7 +27,7 @@ LATEST = RescueFile()
 
 
 def done_nodes(path: str, known: Iterable[str], which: RescueFile) -> tuple[str, list[str]]:
-    """The rescue file of a DAG file, and the nodes that it says are done; nothing if there is none."""
+    """Returns the rescue file of a DAG file and its done nodes; empty if there is none."""
     rescue = _find(path, which)
     if not rescue:
         return "", []
@@ -53,12 +53,12 @@ def _find(path: str, which: RescueFile) -> str:
 
 
 def number_of(rescue: str) -> int:
-    """The number in the name of a rescue file; 0 for none."""
+    """Returns the number in the name of a rescue file; 0 for none."""
     return int(rescue.removesuffix(OLD).rpartition(".rescue")[2]) if rescue else 0
 
 
 def write_rescue(path: str, done: Iterable[str]) -> Path | None:
-    """One more rescue file, with these nodes; None if it cannot be written."""
+    """Writes a new rescue file with these nodes; returns None if that fails."""
     found = _rescues(path)
     number = number_of(found[-1].name) + 1 if found else 1
     rescue = Path(f"{path}.rescue{min(number, MOST_RESCUES):03}")
@@ -73,7 +73,7 @@ def write_rescue(path: str, done: Iterable[str]) -> Path | None:
 
 
 def retire_rescues(path: str) -> None:
-    """All is done: whoever runs the DAG once more wants all of it."""
+    """Renames all rescue files after a complete run, so that the next run starts from the beginning."""
     for rescue in _rescues(path):
         try:
             rescue.rename(f"{rescue}{OLD}")
@@ -82,7 +82,7 @@ def retire_rescues(path: str) -> None:
 
 
 def _rescues(path: str) -> list[Path]:
-    """The oldest first."""
+    """Returns the rescue files, oldest first."""
     name = re.compile(re.escape(Path(path).name) + r"\.rescue[0-9]{3,9}")
     folder = Path(path).parent
     return sorted((folder / entry for entry in os.listdir(folder) if name.fullmatch(entry)), key=lambda rescue: number_of(rescue.name))

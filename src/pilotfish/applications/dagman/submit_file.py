@@ -1,7 +1,7 @@
-"""Submit descriptions of HTCondor, as far as a node of a DAG needs them: the program, its words, its files and what it asks for.
+"""Reads HTCondor submit descriptions, as far as a DAG node needs them: program, arguments, files and resources.
 
-``name = value`` lines, ``$(macro)`` and ``$(macro:default)``, one ``queue`` at most. What only HTCondor's own machinery can use is passed
-over; what would change the outcome and cannot be done is an error that says what to do instead.
+Supported are ``name = value`` lines, ``$(macro)`` and ``$(macro:default)``, and at most one ``queue``. Options that only HTCondor itself
+can use are ignored; unsupported ones that would change the outcome give an error with an alternative.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pilotfish.errors import BadInput
 from pilotfish.model.environment import without_secrets
 
 RETRY = "\ue000"
-"""Stands for the number of the try, which is known only when the node runs."""
+"""Placeholder for the attempt number, which is known only when the node runs."""
 MOST_TEXT = 1 << 20
 MOST_DEPTH, MOST_STEPS = 64, 10_000
 MACRO = re.compile(r"\$\(([^():$]*)(?::([^()$]*))?\)|\$ENV\(([^():]*)(?::([^()]*))?\)|\$(\$?[A-Za-z]*)\(")
@@ -26,12 +26,12 @@ YES = ("true", "yes", "t", "1")
 
 UNIVERSES = ("vanilla", "local", "scheduler", "5", "12", "7")
 WITHOUT_EFFECT = ("requirements", "rank", "concurrency_limits", "max_materialize", "deferral_time", "hold", "noop_job", "success_exit_code")
-"""Wishes that Pilotfish does not read; the person is told."""
+"""Options that Pilotfish ignores with a notice."""
 
 
 @dataclass(frozen=True, slots=True)
 class SubmitDescription:
-    """What a submit description says about one job. Paths are relative to ``directory``."""
+    """The submit description of one job. Paths are relative to ``directory``."""
 
     program: str
     arguments: tuple[str, ...] = ()
@@ -45,15 +45,15 @@ class SubmitDescription:
     gpus: int = 0
     retries: int = 0
     scratch: bool = False
-    """It runs in a directory of its own: inputs are copied there, and outputs back."""
+    """Whether it runs in a private directory: inputs are copied there, and outputs back."""
     inputs: tuple[str, ...] = ()
     outputs: tuple[str, ...] | None = None
-    """None: whatever is new there."""
+    """None means all new files."""
     notices: tuple[str, ...] = ()
 
 
 def read_job(lines: Iterable[DagLine], before: Mapping[str, str], after: Mapping[str, str], directory: str) -> SubmitDescription:
-    """``before`` and ``after``: macros that are set ahead of the description, and those that it cannot change."""
+    """Reads a submit description. ``before``: macros set before it; ``after``: macros that it cannot change."""
     macros = SubmitMacros(before)
     notices: list[str] = []
     queued = ""
@@ -69,7 +69,7 @@ def read_job(lines: Iterable[DagLine], before: Mapping[str, str], after: Mapping
 
 
 def _read_line(line: DagLine, macros: SubmitMacros, notices: list[str]) -> str:
-    """Take over one line; the place of the ``queue`` if it is one."""
+    """Reads one line; returns its place if it is the ``queue`` line."""
     word = line.text.split(None, 1)[0].lower()
     name, equals, value = (part.strip() for part in line.text.partition("="))
     if word == "queue" and not (equals and name.lower() == "queue"):
@@ -97,7 +97,7 @@ def _queue(line: DagLine) -> str:
 
 
 class SubmitMacros:
-    """Names without regard to case, values expanded when they are used."""
+    """Macros with case-insensitive names; values are expanded when used."""
 
     def __init__(self, values: Mapping[str, str]) -> None:
         self._values: dict[str, str] = {}
@@ -107,7 +107,7 @@ class SubmitMacros:
             self.set(name, value, "VARS")
 
     def set(self, name: str, value: str, where: str) -> None:
-        """A value may use what its own name meant before."""
+        """Sets a macro. The new value may use the previous value of the same name."""
         key = name.lower()
         if f"$({key})" in value.lower():
             before = self._values.get(key, "")
@@ -117,7 +117,7 @@ class SubmitMacros:
         self._places[key] = where
 
     def place(self, name: str, otherwise: str) -> str:
-        """Where a value comes from."""
+        """Returns the place where a macro was set."""
         return self._places.get(name, otherwise)
 
     def get(self, name: str, where: str) -> str:
@@ -163,7 +163,7 @@ class SubmitMacros:
 
 
 class _Reading:
-    """The values of one description, made into a Job."""
+    """Makes a SubmitDescription from macros."""
 
     def __init__(self, macros: SubmitMacros, where: str) -> None:
         self._macros = macros
@@ -225,7 +225,7 @@ class _Reading:
         return int(text)
 
     def _memory(self) -> int:
-        """In MiB unless a unit is given."""
+        """Reads the memory in bytes; a number without unit is in MiB."""
         text = self._text("request_memory")
         found = SIZE.fullmatch(text)
         if text and (found is None or len(text) > 20):
@@ -263,7 +263,10 @@ class _Reading:
         return {name: value for name, value in ours.items() if name in names}
 
     def _words(self, text: str, name: str) -> list[str]:
-        """The quoted form: all in double quotes, words apart by blanks, single quotes around blanks, both doubled to mean themselves."""
+        """Splits the quoted form: double quotes around everything, blanks between words, single quotes around blanks.
+
+        Doubled quotes are literal.
+        """
         if len(text) < 2 or not text.endswith('"') or text[1:-1].replace('""', "").count('"'):
             raise BadInput(
                 f"{self._place(name)}: {name} = {text[:60]}: a double quote is not closed", f'Write: {name} = "one \'two words\' ""x"""'

@@ -1,1 +1,1 @@
-"""Names the sources of sweeps."""
+"""Reads the sources of sweeps: parameter values, tables and task list files."""

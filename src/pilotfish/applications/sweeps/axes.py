@@ -1,4 +1,4 @@
-"""Axes: rows of texts with names. They are iterated, never held: a sweep of a million tasks takes no more memory than one of ten."""
+"""Iterates over the values of parameters. Ranges and large files are not held in memory, so that a sweep may have millions of tasks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Row = tuple[str, ...]
 
 
 class Axis(Protocol):
-    """Rows of texts, one per name; iterating it again begins again."""
+    """Rows of strings, one per name; each iteration starts from the beginning."""
 
     @property
     def names(self) -> Row: ...
@@ -27,7 +27,7 @@ class Axis(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ListedValues:
-    """An axis that was written out."""
+    """An axis with its values in a list."""
 
     names: Row
     rows: Sequence[Row]
@@ -41,7 +41,7 @@ class ListedValues:
 
 @dataclass(frozen=True, slots=True)
 class NumberRange:
-    """``count`` numbers from ``first`` on, in units of the last decimal place, because whole numbers never become 0.30000000000000004."""
+    """``count`` numbers from ``first`` on, in units of the last decimal place: integers avoid values such as 0.30000000000000004."""
 
     names: Row
     first: int
@@ -60,7 +60,7 @@ class NumberRange:
 
 
 def number_range(name: str, start: Decimal, stop: Decimal, step: Decimal) -> NumberRange:
-    """From start to stop, both counted; the step is not 0 and points from one to the other."""
+    """Returns the numbers from start to stop, both included; the step is not 0 and has the right sign."""
     decimals = max(0, *(-int(number.as_tuple().exponent) for number in (start, stop, step)))
     first, last, stride = (_in_units(number, decimals) for number in (start, stop, step))
     return NumberRange((name,), first, stride, (last - first) // stride + 1, decimals)
@@ -79,7 +79,7 @@ def _place_point(number: int, decimals: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ChainedAxis:
-    """Several axes of the same name, one behind the other: ``seed=1..3,10..12``."""
+    """Several axes of the same name, one after another: ``seed=1..3,10..12``."""
 
     names: Row
     parts: tuple[Axis, ...]
@@ -93,7 +93,7 @@ class ChainedAxis:
 
 @dataclass(frozen=True, slots=True)
 class FileAxis:
-    """An axis that is read from its file each time, because the file is large."""
+    """An axis that reads its large file at each iteration."""
 
     names: Row
     path: Path

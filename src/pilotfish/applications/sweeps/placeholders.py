@@ -1,7 +1,7 @@
-"""Placeholders in commands: ``{alpha}`` is the task's value of alpha, ``{}`` its line (or its only value), ``{#}`` its number.
+"""Replaces placeholders in commands: ``{alpha}`` is the value of alpha, ``{}`` the line (or only value), ``{#}`` the task number.
 
-Only braces round a name are placeholders: ``awk '{print $1}'``, ``{"json": 1}`` and ``${HOME}`` stay as they are. A doubled pair,
-``{{alpha}}``, gives the braces and the name themselves.
+Only braces around a name are placeholders: ``awk '{print $1}'``, ``{"json": 1}`` and ``${HOME}`` stay as they are. Double braces,
+``{{alpha}}``, give literal braces.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Fill = Callable[[Row, int], str]
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """A text with holes. ``fill`` takes the values in the order of the names it was made for, and the task's number."""
+    """A text with placeholders. ``fill`` takes the values in the order of the names, and the task number."""
 
     text: str
     uses: frozenset[str]
@@ -30,7 +30,7 @@ class Template:
 
 
 def make_template(text: str, names: Sequence[str], where: str) -> Template:
-    """``where`` says what the text is ("the command"), for the error about a placeholder that stands for nothing."""
+    """Compiles a text. ``where`` names it in errors, such as "the command"."""
     pieces: list[str | int] = []
     uses: set[str] = set()
     literal, end = "", 0
@@ -52,7 +52,7 @@ def make_template(text: str, names: Sequence[str], where: str) -> Template:
 
 
 def _resolve(name: str, names: Sequence[str], where: str) -> str:
-    """The parameter that a placeholder means."""
+    """Returns the parameter of a placeholder."""
     if name in names or name == NUMBER:
         return name
     if name == LINE:
@@ -71,7 +71,7 @@ def _resolve(name: str, names: Sequence[str], where: str) -> str:
 
 
 def _filler(pieces: list[str | int]) -> Fill:
-    """A function for the pieces; the frequent shapes are short because a sweep calls it a million times."""
+    """Returns the fill function. Frequent cases have fast versions, because a sweep calls it once per task."""
     if len(pieces) == 1:
         whole = str(pieces[0])
         return lambda values, number: whole
@@ -87,7 +87,7 @@ def _filler(pieces: list[str | int]) -> Fill:
 
 
 def check_all_used(templates: Sequence[Template], groups: Sequence[Row], where: str) -> None:
-    """Every parameter must be used somewhere; of a table's columns at least one."""
+    """Checks that every parameter is used; for a table, at least one column."""
     used = frozenset().union(*(template.uses for template in templates))
     for names in groups:
         if used.isdisjoint(names):

@@ -1,7 +1,7 @@
-"""Sweeps: from what a person wrote (``alpha=0.1:1.0:0.1``, ``seed=1..100``, a table in a file) to the values of each task.
+"""Combines axes into a sweep: from ``alpha=0.1:1.0:0.1``, ``seed=1..100`` or a table to the values of each task.
 
-A sweep is the product of its axes, or with ``zipped`` their rows side by side. Every value is a text, because that is what a command
-line takes; numbers are decimal and exact.
+A sweep is the product of its axes or, with ``zipped``, their rows side by side. Every value is text for a command line; numbers are exact
+decimals.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from pilotfish.errors import BadInput
 
 MAX_TASKS = 50_000_000
 TASK_BYTES = 400
-"""About what the master keeps of each task in memory."""
+"""Approximate bytes per task in the memory of the master."""
 PYTHONIC = re.compile(r"\[.*\]|range\(.*\)|np\..*|numpy\..*|linspace\(.*\)")
-"""Values that somebody wrote as in a program: cut at their commas they would be nonsense."""
+"""Values in Python syntax; splitting them at commas would give nonsense."""
 MAX_EXPONENT = 100
-"""Beyond this a number is a slip of the finger rather than a parameter."""
+"""Maximum decimal exponent; a larger one is probably a typing error."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """All combinations of the axes' rows (the last axis moves fastest), or with ``zipped`` the first rows, the second rows, ..."""
+    """All combinations of the axes' rows (the last axis changes fastest) or, with ``zipped``, the first rows, the second rows, ..."""
 
     axes: tuple[Axis, ...]
     zipped: bool = False
@@ -43,14 +43,14 @@ class Sweep:
         return math.prod(len(axis) for axis in self.axes)
 
     def __iter__(self) -> Iterator[Row]:
-        """The values of each task, in the order of ``names``."""
+        """Yields the values of each task in the order of ``names``."""
         if self.zipped:
             return (tuple(itertools.chain.from_iterable(rows)) for rows in zip(*self.axes, strict=True))
         return _product(self.axes)
 
 
 def _product(axes: tuple[Axis, ...]) -> Iterator[Row]:
-    # Not itertools.product: that would first put every axis into memory.
+    # itertools.product would first load every axis into memory.
     if not axes:
         yield ()
         return
@@ -60,7 +60,7 @@ def _product(axes: tuple[Axis, ...]) -> Iterator[Row]:
 
 
 def make_sweep(parameters: Iterable[str] = (), tables: Iterable[str] = (), each_line: str | None = None, zipped: bool = False) -> Sweep:
-    """The sweep that ``--param``, ``--params-from``, ``--each-line`` and ``--zip`` describe; BadInput says what is wrong with them."""
+    """Builds the sweep of ``--param``, ``--params-from``, ``--each-line`` and ``--zip``; raises BadInput if they are not valid."""
     axes: list[Axis] = []
     if each_line is not None:
         axes.append(read_lines(each_line))
@@ -79,7 +79,7 @@ def make_sweep(parameters: Iterable[str] = (), tables: Iterable[str] = (), each_
 
 
 def check_count(count: int, what: str) -> None:
-    """Before anything is submitted: a slip of the finger must not fill the machine."""
+    """Checks the number of tasks before submission, because a typing error can produce billions."""
     if count > MAX_TASKS:
         limit = f"a run may have {MAX_TASKS:,}, as the master keeps about {TASK_BYTES} bytes of each in memory"
         raise BadInput(
@@ -103,7 +103,7 @@ def _check_zip(axes: list[Axis]) -> None:
 
 
 def parse_parameter(text: str) -> Axis:
-    """``name=values``, where values are a range, a list or ``@file``."""
+    """Parses ``name=values``, where values are a range, a list or ``@file``."""
     name, equals, values = text.partition("=")
     if not equals:
         raise BadInput(f"--param {text!r} has no '='", "Write --param name=values, such as --param seed=1..100 or --param kind=fast,slow")
@@ -132,7 +132,7 @@ def parse_parameter(text: str) -> Axis:
 
 
 def _split_list(name: str, values: str) -> list[tuple[str, bool]]:
-    """The items between commas, each with whether it was quoted: ``a,"b,c"`` are two."""
+    """Returns the items between commas, each with whether it was quoted: ``a,"b,c"`` has two."""
     items: list[tuple[str, bool]] = []
     rest = values
     while True:
@@ -176,7 +176,7 @@ def _starts_like_number(text: str) -> bool:
 
 
 def _meant_as_range(parts: list[str]) -> bool:
-    """``0.1:1.0:x`` is a range with a mistake in it; ``node1:/data`` and ``localhost:8080`` are texts."""
+    """Tests whether a range was meant: ``0.1:1.0:x`` is a range with an error; ``node1:/data`` and ``localhost:8080`` are text."""
     if len(parts) == 3:
         return sum(_starts_like_number(part) for part in parts) >= 2
     return all(_starts_like_number(part) for part in parts)

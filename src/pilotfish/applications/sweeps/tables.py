@@ -1,4 +1,4 @@
-"""Values of parameters from files: lines, CSV, TSV and JSON tables."""
+"""Reads parameter values from lines, CSV, TSV and JSON files."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from pilotfish.applications.sweeps.axes import Axis, FileAxis, ListedValues, Row
 from pilotfish.errors import BadInput, did_you_mean
 
 LINE = ""
-"""The name of the values of ``--each-line``: what ``{}`` stands for."""
+"""Parameter name of ``--each-line`` values; ``{}`` refers to it."""
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 SMALL_FILE_BYTES = 1 << 20
 
 
 def read_lines(path: str) -> Axis:
-    """One value per line that is not blank, from a file or ('-') from the standard input."""
+    """Reads one value per non-blank line of a file, or of standard input for '-'."""
     if path == "-":
         lines = without_nul(sys.stdin, "--each-line -")
         return _not_empty(ListedValues((LINE,), [(line.rstrip("\r\n"),) for line in lines if line.strip()]), "--each-line -")
@@ -30,7 +30,7 @@ def read_lines(path: str) -> Axis:
 
 
 def read_table(path: str) -> Axis:
-    """A table, read by the sweep source for its suffix, or as CSV; each column is a parameter, each row one combination."""
+    """Reads a table with the sweep source for its suffix, or as CSV. Columns are parameters, rows are combinations."""
     file = existing_file(path, "--params-from")
     suffix = file.suffix[1:]
     read: Callable[[str], Axis] = plugins.load("sweeps", suffix if suffix in plugins.names("sweeps") else "csv")
@@ -46,7 +46,7 @@ def read_json(path: str) -> Axis:
 
 
 def read_column(name: str, path: str) -> Axis:
-    """``name=@file``: the column of that name of a CSV or JSON table, a JSON list, or the lines of any other file."""
+    """Reads ``name=@file``: the column of that name in a CSV or JSON table, a JSON list, or the lines of another file."""
     option = f"--param {name}=@{path}"
     file = existing_file(path, option)
     if file.suffix == ".json":
@@ -165,14 +165,14 @@ def _check_names(file: Path, names: Row) -> None:
 
 def _load_json(file: Path) -> Any:
     try:
-        # Numbers stay as they were written: 0.10 is not turned into 0.1.
+        # Numbers keep their notation: 0.10 does not become 0.1.
         return json.loads("".join(text_of(file)), parse_float=str, parse_int=str)
     except json.JSONDecodeError as error:
         raise BadInput(f"{file}, line {error.lineno}: not JSON ({error.msg})", f"Check it: python3 -m json.tool {file}") from None
 
 
 def _json_table(file: Path) -> tuple[Row, list[Row]]:
-    """A list of objects with the same keys, or one object of lists of the same length."""
+    """Reads a list of objects with the same keys, or an object of lists of the same length."""
     content = _load_json(file)
     hint = 'Write a list of objects, [{"a": 1, "b": 2}, ...], or an object of lists, {"a": [1, 2], "b": [3, 4]}.'
     if isinstance(content, dict) and content and all(isinstance(column, list) for column in content.values()):

@@ -1,15 +1,15 @@
-"""Task list files: one task per line.
+"""Reads task list files, with one task per line.
 
-    # what follows a '#' is a comment; quotes and backslashes work as in a shell, nothing is expanded
+    # a comment follows '#'; quotes and backslashes work as in a shell, nothing is expanded
     ./sim --seed 1
     in=mesh.dat out=flow.csv cost=2.5   ./sim --mesh mesh.dat
     in=a.txt,b.txt out='*.log'          ./merge a.txt b.txt
     id=prepare                          ./prepare
     after=prepare                       ./use
 
-Fields come before the program, as variables do in a shell: ``in=`` files to bring along, ``out=`` files to bring back (both separated by
-commas), ``cost=`` how long the task takes compared with the others, ``id=`` a name by which ``after=`` of others waits for it. A task also
-waits for those that make a file that it needs. ``--`` ends the fields.
+Fields come before the program, as variables do in a shell: ``in=`` input files, ``out=`` output files (both separated by commas),
+``cost=`` run time relative to the other tasks, ``id=`` a name for ``after=`` of other tasks, which then wait for this one. A task also
+waits for the tasks that produce its input files. ``--`` ends the fields.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ class ListedTask:
 
 @dataclass(frozen=True, slots=True)
 class TaskFile:
-    """A task list file that was read through once and found good; iterating it reads it again.
+    """A task list file that was read once and is valid; each iteration reads it again.
 
-    ``flow``: which tasks wait for which, if any do; then tasks come in its order.
+    ``flow``: the dependencies, if there are any; then tasks come in its order.
     """
 
     path: Path
@@ -59,11 +59,11 @@ class TaskFile:
 
     @property
     def made(self) -> frozenset[str]:
-        """Files that one task makes and another needs."""
+        """Intermediate files: one task produces them, another needs them."""
         return self.flow.files if self.flow is not None else frozenset()
 
     def awaited(self, place: int) -> tuple[AwaitedFile, ...]:
-        """Those that this task needs."""
+        """Returns the intermediate files that a task needs."""
         return self.flow.awaited[place] if self.flow is not None else ()
 
     def __iter__(self) -> Iterator[ListedTask]:
@@ -88,7 +88,7 @@ def read_task_file(path: str) -> TaskFile:
 
 
 def _tasks_of(file: Path) -> Iterator[tuple[int, ListedTask]]:
-    """With the numbers of their lines."""
+    """Yields line numbers and tasks."""
     for number, line in enumerate(text_of(file), 1):
         where = f"{file}, line {number}"
         try:
@@ -100,7 +100,7 @@ def _tasks_of(file: Path) -> Iterator[tuple[int, ListedTask]]:
 
 
 def parse_words(words: list[str], where: str) -> ListedTask:
-    """Fields, then the program and its arguments."""
+    """Parses fields, program and arguments."""
     fields: dict[str, str] = {}
     rest = list(words)
     verbatim = False
@@ -167,26 +167,26 @@ def _cost(text: str, where: str) -> float:
     return cost
 
 
-# Which tasks of a task list wait for which: ``after=`` names them, and who needs a file waits for who makes it.
+# Dependencies between the tasks of a list: from ``after=``, and from files that one task produces and another needs.
 
 SHOWN = 6
 
 
 @dataclass(frozen=True, slots=True)
 class TaskFlow:
-    """``order``: the tasks of the list, each after those it waits for. ``parents``: for each task in that order, the places of these."""
+    """``order``: the tasks of the list in topological order. ``parents``: for each task in that order, the positions of its parents."""
 
     order: tuple[int, ...]
     parents: tuple[tuple[int, ...], ...]
     files: frozenset[str]
-    """Files that one task makes and another needs."""
+    """Intermediate files: one task produces them, another needs them."""
     awaited: tuple[tuple[AwaitedFile, ...], ...]
-    """For each task in that order: those of them that it needs."""
+    """Files of other tasks that each task in that order needs."""
 
 
 @dataclass(slots=True)
 class DependencyBuilder:
-    """What the lines of a list say about each other, collected while it is read."""
+    """Collects the dependencies of a list while it is read."""
 
     path: str
     _lines: list[int] = field(default_factory=list)
@@ -196,7 +196,7 @@ class DependencyBuilder:
     _needs: dict[int, tuple[str, ...]] = field(default_factory=dict)
 
     def note(self, line: int, label: str, after: tuple[str, ...], inputs: Iterable[str], outputs: Iterable[str]) -> None:
-        """One more task, in this line."""
+        """Adds the task of a line."""
         index = len(self._lines)
         self._lines.append(line)
         if label:
@@ -216,7 +216,7 @@ class DependencyBuilder:
             self._needs[index] = needed
 
     def flow(self) -> TaskFlow | None:
-        """None if no task waits for another."""
+        """Returns the dependencies, or None if there are none."""
         parents: list[dict[int, None]] = [{} for _ in self._lines] if self._after or self._needs else []
         files: dict[tuple[int, str], int] = {}
         for index, labels in self._after.items():

@@ -1,1 +1,1 @@
-"""Names the parts of a connection: frames, TLS, handshake."""
+"""Implements a connection: frames, TLS and handshake."""

@@ -1,6 +1,6 @@
-"""The connection to the master: dial, prove, then frames without blocking.
+"""Sends and receives frames over a proved connection without blocking.
 
-``dial`` blocks (the host calls it in a thread, so that slots never wait for a slow network) and returns a FrameLink proved by both sides.
+``dial`` blocks, so the agent calls it in a thread and slots never wait for a slow network. It returns a FrameLink proved by both sides.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ TLS_RECORD = 16 * 1024
 
 
 class LinkLost(Exception):
-    """The connection is gone, or never came about."""
+    """The connection was lost or could not be made."""
 
 
 class Rejected(Exception):
-    """The master knows us and wants nothing of us; the argument is its reason."""
+    """The master refuses this agent; the argument is its reason."""
 
 
 def dial(credentials: Credentials, timeout_s: float = DIAL_TIMEOUT_S) -> FrameLink:
@@ -36,7 +36,7 @@ def dial(credentials: Credentials, timeout_s: float = DIAL_TIMEOUT_S) -> FrameLi
 
 
 def connect(credentials: Credentials, timeout_s: float) -> FrameLink:
-    """Try the endpoints in order of preference; the first that proves itself is taken. It still blocks."""
+    """Connects to the first endpoint that proves itself, in order of preference. The returned link still blocks."""
     failures = []
     for endpoint in credentials.endpoints:
         try:
@@ -72,7 +72,7 @@ def _connect(endpoint: Dict[str, Any], credentials: Credentials, timeout_s: floa
 
 
 def keep_alive(connection: socket.socket) -> None:
-    """A machine that vanished without a word is noticed after a quarter of a minute, whether something is being sent or awaited."""
+    """Enables keep-alive: a machine that disappears is detected after about 15 s, also while nothing is sent."""
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in (("TCP_KEEPIDLE", 5), ("TCP_KEEPINTVL", 3), ("TCP_KEEPCNT", 3), ("TCP_USER_TIMEOUT", 15000)):
@@ -82,7 +82,7 @@ def keep_alive(connection: socket.socket) -> None:
 
 
 def prove(link: FrameLink, key: bytes, role: str, key_id: str, binding: str) -> int:
-    """Do the handshake of the dialler; return the master's epoch."""
+    """Performs the dialler's part of the handshake; returns the master's epoch."""
     banner = link.wait_for_frame()
     if banner[0] != "pilotfish" or banner[1] != PROTOCOL:
         raise LinkLost("it speaks %r, we speak pilotfish %d; use the same version on both sides" % (banner[:2], PROTOCOL))
@@ -99,7 +99,10 @@ def prove(link: FrameLink, key: bytes, role: str, key_id: str, binding: str) -> 
 
 
 class FrameLink:
-    """Frames over a proved connection. Beats overtake frames that were not begun, so that bulk never makes us look dead."""
+    """Frames over a proved connection.
+
+    Heartbeats overtake frames that were not begun. Otherwise a large transfer could delay them beyond the lease.
+    """
 
     def __init__(self, connection: TlsStream) -> None:
         self.connection = connection
@@ -108,7 +111,7 @@ class FrameLink:
         self.has_more = False
         self.contact: Any = None
         self.dialler = 0
-        """If it leads to a peer: which one, and who of us two dialled."""
+        """For a link to a peer: the id of the side that dialled; ``contact`` is the peer."""
         self._urgent: Deque[List[Any]] = deque()
         self._waiting: Deque[List[Any]] = deque()
         self._current: Deque[memoryview] = deque()
@@ -120,7 +123,7 @@ class FrameLink:
         self.connection.close()
 
     def wait_for_frame(self) -> List[Any]:
-        """Of the handshake only: blocks, within the time limit of the connection."""
+        """Waits for one frame during the handshake, within the time limit of the connection."""
         while True:
             for header, _ in self.reader.frames():
                 return header
@@ -130,7 +133,7 @@ class FrameLink:
             self.reader.received(count)
 
     def receive(self) -> Iterator[Frame]:
-        """The frames that have come. ``has_more``: there may be more, call again before waiting."""
+        """Yields the frames that have arrived. ``has_more``: call again before waiting, because there may be more."""
         total = 0
         reader = self.reader
         self.has_more = False
@@ -149,14 +152,14 @@ class FrameLink:
             reader.received(count)
             yield from reader.frames()
             if count < min(len(room), TLS_RECORD):
-                return  # that was all for now; if not, the selector says so at once
+                return  # nothing more for now; otherwise the selector reports it at once
         self.has_more = True
 
     def send(self, header: Sequence[Any], parts: Sequence[Any]) -> None:
         (self._urgent if header[0] == "beat" else self._waiting).append(frame_buffers(header, parts))
 
     def flush(self) -> bool:
-        """Write what can be written now; whether all is written."""
+        """Writes as much as possible now; returns whether everything is written."""
         while True:
             if not self._current and not self._take_next():
                 return True
@@ -173,7 +176,7 @@ class FrameLink:
                 self._current[0] = chunk[count:]
 
     def _take_next(self) -> bool:
-        """The next frames to write, cut into pieces: what could not be written at once is wanted again as it was."""
+        """Takes the next frames and splits them into pieces. TLS requires a failed write to be repeated with the same bytes."""
         buffers: List[Any] = []
         size = 0
         while size < WRITE_AT_ONCE and (self._urgent or self._waiting):

@@ -14,7 +14,7 @@ from typing import Any, Iterable, Iterator, List, Optional, Sequence, Tuple
 from ..payload_format import Buffer
 
 PROTOCOL = 2
-"""Version of the protocol; both sides must speak the same."""
+"""Version of the protocol; both sides must use the same."""
 PREFIX = struct.Struct("!II")
 PREFIX_BYTES = PREFIX.size
 MAX_BEFORE_PROOF = 64 * 1024
@@ -34,11 +34,11 @@ _decode = json.JSONDecoder().decode
 
 
 class FrameError(ValueError):
-    """What came is not a frame, or is larger than allowed."""
+    """The received bytes are not a frame, or the frame is larger than allowed."""
 
 
 def join_small(buffers: Iterable[Buffer], below_bytes: int) -> Iterator[Buffer]:
-    """Join neighbours smaller than ``below_bytes``; yield larger buffers as they are, without a copy."""
+    """Joins neighbours smaller than ``below_bytes``; yields larger buffers as they are, without a copy."""
     small: List[Buffer] = []
     for buffer in buffers:
         if len(buffer) < below_bytes:
@@ -53,7 +53,7 @@ def join_small(buffers: Iterable[Buffer], below_bytes: int) -> Iterator[Buffer]:
 
 
 def frame_buffers(header: Sequence[Any], parts: Sequence[Buffer]) -> List[Buffer]:
-    """Encode a frame as buffers to write one after the other; small ones are joined."""
+    """Encodes a frame as buffers to write one after the other; small ones are joined."""
     text = _encode(header).encode("ascii")
     length = sum(map(len, parts))
     if len(text) > MAX_HEADER or length > MAX_BODY:
@@ -62,7 +62,7 @@ def frame_buffers(header: Sequence[Any], parts: Sequence[Buffer]) -> List[Buffer
 
 
 def check_lengths(header_length: int, body_length: int, proved: bool) -> None:
-    """Raise FrameError if a frame may not be that large. ``proved``: the other side has proved itself."""
+    """Raises FrameError if a frame may not be that large. ``proved``: the other side has proved itself."""
     if proved:
         if header_length > MAX_HEADER or body_length > MAX_BODY:
             raise FrameError("a frame of %d + %d bytes was announced: that is no Pilotfish peer" % (header_length, body_length))
@@ -71,7 +71,7 @@ def check_lengths(header_length: int, body_length: int, proved: bool) -> None:
 
 
 class FrameReader:
-    """Receive into ``room()``, say how much came with ``received(count)``, then take ``frames()``."""
+    """Decodes frames: receive into ``room()``, report the bytes with ``received(count)``, then take ``frames()``."""
 
     def __init__(self) -> None:
         self.proved = False
@@ -106,12 +106,12 @@ class FrameReader:
     def received(self, count: int) -> None:
         if self._large is None:
             self._end += count
-            self._much = 2 * count >= len(self._view)  # then more at once is less work
+            self._much = 2 * count >= len(self._view)  # a larger buffer then saves system calls
         else:
             self._filled += count
 
     def frames(self) -> Iterator[Frame]:
-        """The complete frames so far. Bodies belong to the taker."""
+        """Yields the complete frames so far. Bodies belong to the caller."""
         if self._large is not None:
             if self._filled < self._total:
                 return
@@ -162,16 +162,16 @@ class FrameSplitter:
         self._proved = False
 
     def trust(self) -> None:
-        """Accept large frames: the other side has proved itself."""
+        """Accepts large frames from now on: the other side has proved itself."""
         self._proved = True
 
     @property
     def missing(self) -> int:
-        """Number of bytes known to be still on their way."""
+        """Number of missing bytes of the current frame, as far as known."""
         return self._need - self._have
 
     def feed(self, data: bytes) -> List[Tuple[memoryview, memoryview]]:
-        """Take a chunk; return the frames that are complete now, as (header, body)."""
+        """Adds a chunk; returns the frames that are complete now, as (header, body)."""
         if self._chunks:
             self._chunks.append(data)
             self._have += len(data)
@@ -197,6 +197,6 @@ class FrameSplitter:
         return frames
 
     def rest(self, frames: Iterable[Tuple[memoryview, memoryview]]) -> bytes:
-        """Return the bytes of the given last frames and of what followed them."""
+        """Returns the bytes of the given last frames and the bytes after them."""
         whole = [part for header, body in frames for part in (PREFIX.pack(len(header), len(body)), header, body)]
         return b"".join([*whole, *self._chunks])

@@ -18,13 +18,13 @@ from .frames import PROTOCOL
 AGENT = "agent"
 CLIENT = "client"
 UNIX = "unix"
-"""What a proof is bound to on a Unix socket; over TLS it is the fingerprint of the certificate."""
+"""Channel binding of a proof on a Unix socket; over TLS it is the fingerprint of the certificate."""
 DIALLER, LISTENER = "peer", "master"
-"""The two sides of a connection, as they are named in a proof."""
+"""The names of the two sides of a connection in a proof."""
 
 
 class Claim(NamedTuple):
-    """What a proof is about: the role of the dialler, its key and the channel."""
+    """The subject of a proof: the role of the dialler, its key and the channel."""
 
     role: str
     key_id: str
@@ -32,19 +32,19 @@ class Claim(NamedTuple):
 
 
 def make_proof(key: bytes, side: str, claim: Claim, nonces: Tuple[str, str]) -> str:
-    """Make what only a holder of the key can make. ``side``: who proves itself; ``nonces``: the other side's, then its own."""
+    """Makes the proof that a side has the key. ``side``: the side that proves itself; ``nonces``: of the other side, then its own."""
     words = ("pilotfish-%d" % PROTOCOL, side, claim.role, claim.key_id, *nonces, claim.binding)
     return hmac.new(key, b"|".join(word.encode("ascii", "replace") for word in words), hashlib.sha256).hexdigest()
 
 
 def verify_proof(given: Any, key: bytes, side: str, claim: Claim, nonces: Tuple[str, str]) -> bool:
-    """Whether this is the proof that ``side`` makes with the key. What was received may be anything."""
+    """Tests whether ``given``, which may be anything, is the proof that ``side`` makes with the key."""
     expected = make_proof(key, side, claim, nonces).encode()
     return isinstance(given, str) and hmac.compare_digest(expected, given.encode("ascii", "replace"))
 
 
 class BadCredentials(Exception):
-    """The credentials file cannot be used. ``fix``: the command that helps, if there is one."""
+    """The credentials file cannot be used. ``fix``: the command that solves the problem, if there is one."""
 
     def __init__(self, problem: str, fix: str = "") -> None:
         super().__init__("%s; correct that with: %s" % (problem, fix) if fix else problem)
@@ -53,7 +53,7 @@ class BadCredentials(Exception):
 
 
 class Credentials(NamedTuple):
-    """The key of an agent or client, and where its master may be found."""
+    """The key of an agent or client, and the endpoints of its master."""
 
     key_id: str
     key: bytes
@@ -62,13 +62,13 @@ class Credentials(NamedTuple):
 
     @property
     def pool(self) -> str:
-        """A name that tells the pools of one person apart, wherever their masters are; empty without TLS."""
+        """A name that is unique for each pool of a user, independent of the address of its master; empty without TLS."""
         prints = [str(endpoint["fingerprint"]).lower() for endpoint in self.endpoints if "fingerprint" in endpoint]
         return "-" + prints[0][:16] if prints else ""
 
 
 def read_credentials(path: Union[str, "os.PathLike[str]"]) -> Credentials:
-    """Read a credentials file. Read it again before every connection: a master may move."""
+    """Reads a credentials file. Call it before every connection, because the address of a master may change."""
     try:
         with open(path, "rb") as file:
             status = os.fstat(file.fileno())

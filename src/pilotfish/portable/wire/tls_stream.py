@@ -1,6 +1,7 @@
-"""TLS between memory buffers: so a session can change hands, whoever shakes hands can be cut short, and much is read at once.
+"""Runs TLS 1.3 between memory buffers over one socket.
 
-An SSLSocket reads record by record, and wakes up for each. This takes a quarter less of the processor, and half the time if that is busy.
+With memory buffers a session can be passed to another owner, a handshake can be interrupted, and much can be read at once. An SSLSocket
+reads and wakes up once per record; this needs a quarter less CPU time, and half the time on a busy CPU.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ FIRST_READ_BYTES = 16 * 1024
 
 
 class TlsSession(NamedTuple):
-    """TLS on memory buffers."""
+    """A TLS session with its memory buffers."""
 
     tls: ssl.SSLObject
     incoming: ssl.MemoryBIO
@@ -24,9 +25,10 @@ class TlsSession(NamedTuple):
 
 
 class TlsStream:
-    """A ``Connection``. ``ahead``: what was read and decrypted already, but not heard. Without a session it is a plain socket.
+    """A ``ByteStream``. ``ahead``: bytes that were decrypted but not received yet. Without a session it is a plain socket.
 
-    If the socket does not block, BlockingIOError says so, as with any socket; what could not be sent is to be sent again as it was."""
+    On a non-blocking socket, BlockingIOError is raised as usual. Repeat a failed send with the same bytes.
+    """
 
     def __init__(self, sock: socket.socket, session: Optional[TlsSession], ahead: bytes = b"") -> None:
         self.sock = sock
@@ -51,12 +53,12 @@ class TlsStream:
         self._room = memoryview(b"")
 
     def pending(self) -> bool:
-        """Whether something can be received that will not be seen at the socket."""
+        """Tests whether bytes can be received that a selector cannot see at the socket."""
         if not self._ahead and self._session is not None and (self._session.incoming.pending or self._session.tls.pending()):
             try:
                 self._ahead = memoryview(self._session.tls.read(READ_BYTES))
             except ssl.SSLError:
-                return False  # the rest of it is still to come; if it is wrong, that is found when it is received
+                return False  # the record is incomplete; a wrong one is reported by recv_into
         return bool(self._ahead)
 
     def send(self, data: Any, /) -> int:
@@ -74,7 +76,7 @@ class TlsStream:
             self.send(data)
 
     def recv_into(self, buffer: Any, /) -> int:
-        """Of a session: less than there is room for means that this was all for now."""
+        """Receives bytes. With a session, fewer bytes than requested mean that there are no more for now."""
         if self._ahead:
             count = min(len(buffer), len(self._ahead))
             buffer[:count] = self._ahead[:count]
@@ -90,7 +92,7 @@ class TlsStream:
                 break
             try:
                 received: Any = tls.read(len(view) - count, view[count:])
-                count += received  # with a buffer it is a number
+                count += received  # with a buffer, read returns a number
             except ssl.SSLWantReadError:
                 continue
             except ssl.SSLZeroReturnError:
@@ -98,7 +100,7 @@ class TlsStream:
         return count
 
     def shake_hands(self) -> bytes:
-        """The certificate of the other side."""
+        """Performs the TLS handshake; returns the certificate of the other side."""
         session = self._session
         assert session is not None
         while True:
@@ -115,7 +117,7 @@ class TlsStream:
     def _flush(self, session: TlsSession) -> None:
         if not self._sealed:
             self._sealed = memoryview(session.outgoing.read())
-        while self._sealed:  # not sendall, because that would count the time for all of it
+        while self._sealed:  # not sendall: its timeout would apply to all bytes together
             self._sealed = self._sealed[self.sock.send(self._sealed) :]
 
     def _take_in(self, session: TlsSession) -> int:
@@ -129,7 +131,7 @@ class TlsStream:
 
 
 def secure(sock: socket.socket, fingerprint: str) -> TlsStream:
-    """TLS 1.3 with the one certificate we know: nobody vouches for it, it was pinned before. ConnectionError if it is another one."""
+    """Starts TLS 1.3 with a pinned certificate instead of a CA. Raises ConnectionError if the certificate is another one."""
     if not getattr(ssl, "HAS_TLSv1_3", False):
         raise ConnectionError("the ssl module of this Python has no TLS 1.3 (%s)" % ssl.OPENSSL_VERSION)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -143,7 +145,7 @@ def secure(sock: socket.socket, fingerprint: str) -> TlsStream:
 
 
 def shake_hands(sock: socket.socket, context: ssl.SSLContext, server_side: bool = False) -> Tuple[TlsStream, bytes]:
-    """With the certificate of the other side, if it has one."""
+    """Performs a TLS handshake; returns the stream and the certificate of the other side, if it has one."""
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     stream = TlsStream(sock, TlsSession(context.wrap_bio(incoming, outgoing, server_side), incoming, outgoing))
     return stream, stream.shake_hands()

@@ -23,7 +23,7 @@ class PayloadStore:
         self._shared = SharedPayloads(shared_directory(directory))
 
     def keep_all(self, parts: list[memoryview], *, spill: bool = True) -> list[Payload]:
-        """Keeps payloads from a peer; large ones go to disk unless ``spill`` is False. On a full disk the peer is refused and tries again."""
+        """Keeps payloads from a peer; large ones go to disk unless ``spill`` is False. If the disk is full, the peer must try again."""
         kept: list[Payload] = []
         try:
             for part in parts:

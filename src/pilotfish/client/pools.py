@@ -57,7 +57,7 @@ class PoolHandle:
             if answer == "ready":
                 return
             if answer == SILENT_END and time.monotonic() < deadline - START_S + SILENT_S:
-                continue  # it was killed while it started, which is nobody's fault: try again
+                continue  # it was killed while it started: try again
             if answer.startswith("failed "):
                 message, _, hint = answer.removeprefix("failed ").partition("\t")
                 raise PilotfishError(f"the master of pool {self.name} did not start: {message}", hint or f"see {self.directory}/master.log")

@@ -1,4 +1,4 @@
-"""What became of divisible work: who got how much, how long it took, and what the balancing brought."""
+"""Reports how much each worker did of a divisible load, how long it took, and the speed-up by balancing."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class WorkerShare:
-    """What one worker did in one iteration; if it did several chunks, the times are those of the slowest."""
+    """Work of one worker in one iteration. With several chunks, the times are those of the slowest."""
 
     units: int
-    """How much it did."""
+    """Units done."""
     compute_s: float
-    """What that took it."""
+    """Seconds of computation."""
     transfer_s: float
-    """What its chunks took besides, from being sent to being back."""
+    """Other seconds of its chunks, from sending to return."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class BalanceReport:
         usual = self._usual()
         equal = [one.seconds for one in self.iterations if not one.balanced]
         if equal and usual:
-            # The first one also got the workers ready.
+            # The first iteration includes the start-up of the workers.
             return statistics.median(equal[1:] or equal) / statistics.median(one.seconds for one in usual)
         return statistics.median(one.theta for one in usual) if usual else 1.0
 
@@ -108,7 +108,7 @@ class BalanceReport:
         return usual[-1].ratio if usual else 0.0
 
     def _usual(self) -> list[Iteration]:
-        """Those that were balanced by what had been measured, if there are any."""
+        """Returns the iterations that were balanced by measurements, or else all balanced ones."""
         balanced = [one for one in self.iterations if one.balanced and one.shares]
         return [one for one in balanced if one.planned_s is not None] or balanced
 

@@ -1,7 +1,7 @@
-"""``pilotfish.divide`` and ``pilotfish.iterate``: a load that can be cut anywhere, one chunk for each worker, as large as suits it.
+"""Implements divide and iterate for divisible loads: one chunk per worker, sized for it.
 
-How large is found by adaptive workload balancing (AWLB), from what the chunks before took. Who joined, left, or became slow meanwhile is
-taken into account with the next iteration.
+Adaptive workload balancing (AWLB) finds the sizes from the times of earlier chunks. Workers that joined, left or became slow are
+taken into account in the next iteration.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from pilotfish.policies.load_balancing import (
 )
 
 JOINING_S = 5.0
-"""Workers of a pool that was just started are on their way for so long."""
+"""Seconds to wait for the workers of a pool that was just started."""
 CHUNKS_FOR_NOBODY = 8
-"""So many equal chunks, if there is no worker yet: so many are asked for at once."""
+"""Number of equal chunks, and so of requested workers, if there is no worker yet."""
 PROBE = 0.05
-"""So much of a load that is done once is for measuring the workers."""
+"""Fraction of a load for ``divide`` that is used to measure the workers."""
 SPREAD = 1.15
-"""If the slowest worker took so many times as long as all on average, the sizes were not right yet."""
+"""Maximum ratio of the slowest worker's time to the mean; above it the sizes are not right yet."""
 MOST_ROUNDS = 6
 BASELINE_ITERATIONS = 2
-"""The first one also gets the workers ready."""
+"""Default number of iterations with equal chunks: two, because the first includes the start-up of the workers."""
 
 
 class _Balancing(TypedDict, total=False):
@@ -58,7 +58,7 @@ BALANCING_OPTIONS = {
 
 
 class Balancing(_Balancing, TaskKeywords, total=False):
-    """Keywords of ``divide`` and ``iterate``; those of tasks hold for each chunk."""
+    """Keywords of ``divide`` and ``iterate``; task options apply to each chunk."""
 
 
 def divide(
@@ -116,7 +116,7 @@ def iterate(
 
 
 class _Balancer:
-    """Cuts a load, and learns from each round for the next."""
+    """Divides a load into chunks; each round uses the measurements of the rounds before."""
 
     def __init__(self, run: Run, function: Callable[..., Any], load: int | Sequence[Any], options: Balancing) -> None:
         if not isinstance(run, Run):
@@ -144,7 +144,7 @@ class _Balancer:
 
     @property
     def seats(self) -> list[str]:
-        """Where a chunk can run in this round: workers, each as often as it has room."""
+        """Workers for chunks in this round; each is listed once per chunk that it can run at the same time."""
         if self._seats is None:
             self._seats = self._crew.wait_for_seats(0.0 if self.report.iterations else JOINING_S) if self.load else []
             for worker, benchmark in self._crew.benchmarks.items():
@@ -153,7 +153,7 @@ class _Balancer:
 
     @property
     def is_even(self) -> bool:
-        """Whether all took about equally long in the last round, which was cut by what had been measured."""
+        """Whether all workers took about equally long in the last round, which was planned from measurements."""
         last = self.report.iterations[-1]
         times = [share.compute_s + share.transfer_s for share in last.shares.values()]
         return last.planned_s is not None and max(times) <= SPREAD * sum(times) / len(times)
@@ -164,7 +164,7 @@ class _Balancer:
     # --- one round --------------------------------------------------------------------------------------------------------------------
 
     def go(self, units: int, title: str, arguments: Callable[[Any], tuple[Any, ...]]) -> list[Any]:
-        """Have the next units done; the results, in order."""
+        """Executes the next units; returns the results in order."""
         if not units:
             self.report.iterations.append(Iteration(0.0, {}, (), 0.0, 0.0, 0.0))
             return []
@@ -205,7 +205,7 @@ class _Balancer:
         return in_order(sizes, names, self._done), time_of(sizes, workers, application) if known else None
 
     def _recut(self, late: Chunk, idle: list[str]) -> None:
-        """Cut a chunk that is late for those who have nothing to do."""
+        """Divides a late chunk among idle workers."""
         if not idle:
             return
         workers = [self._estimates.capacity(worker) for worker in idle]
@@ -254,7 +254,7 @@ class _Balancer:
 
 
 def _is_count(value: Any) -> bool:
-    """A whole number, of whatever library."""
+    """Whether the value is a whole number of any library, such as numpy."""
     return hasattr(value, "__index__") and not isinstance(value, bool) and not hasattr(value, "__len__")
 
 

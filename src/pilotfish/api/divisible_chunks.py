@@ -1,4 +1,4 @@
-"""Chunks of a divisible load: sent to the workers they are meant for, timed, and done by others if that takes too long."""
+"""Sends chunks to workers, times and repeats them: idle workers also get the units of late chunks."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from pilotfish.portable.expressions.evaluation import parse
 
 TICK_S = 0.1
 WORD_S = 3.0
-"""Who waits for longer than this before anything began is told why."""
+"""Seconds until the user is told why no chunk has started."""
 LATE = 3.0
-"""A chunk is late when it takes so many times as long as it should,"""
+"""Ratio of elapsed to expected time above which a chunk is late."""
 GRACE_S = 1.0
-"""and this. Whether there is somebody idle for it is asked as often."""
+"""Additional seconds until a chunk is late, and seconds between two searches for idle workers."""
 Arguments = Callable[[int, int], tuple[Any, ...]]
-"""What the function is called with for units start to stop."""
+"""Returns the arguments of the function for units start to stop."""
 
 
 @dataclass(slots=True, eq=False)
@@ -37,7 +37,7 @@ class Chunk:
     start: int
     stop: int
     worker: str = ""
-    """Whom it is meant for, and, when it is done, who did it."""
+    """The intended worker; after the end, the worker that did it."""
     avoid: str = ""
     future: TaskFuture[Any] | None = None
     sent_at: float = 0.0
@@ -48,7 +48,7 @@ class Chunk:
     compute_s: float = 0.0
     value: Any = None
     instead: list[Chunk] = field(default_factory=list)
-    """The same units, cut up for workers that are idle, because it is late."""
+    """The same units in chunks for idle workers, because this chunk is late."""
 
     @property
     def units(self) -> int:
@@ -64,7 +64,7 @@ class Chunk:
 
 
 def in_order(sizes: Sequence[int], workers: Sequence[str], start: int) -> list[Chunk]:
-    """One chunk for each worker that gets anything, one behind the other."""
+    """Makes consecutive chunks, one for each worker with units."""
     chunks = []
     for size, worker in zip(sizes, workers, strict=True):
         if size > 0:
@@ -74,7 +74,7 @@ def in_order(sizes: Sequence[int], workers: Sequence[str], start: int) -> list[C
 
 
 def timed(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, with who did it and how long that took. It is made here, not imported there: slots do not have this package."""
+    """Wraps a function to return its worker and duration, too. Defined here because slots do not have this package."""
 
     def run_chunk(*arguments: Any) -> tuple[Any, str, float]:
         import contextlib
@@ -96,7 +96,7 @@ def timed(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class ChunkWorkers:
-    """The workers of a run, as somebody sees them who has chunks of a load for each."""
+    """The workers of a run, each with its chunks of a load."""
 
     def __init__(self, run: Run, function: Callable[..., Any], wanted: TaskOptions, progress: bool) -> None:
         self._session = run._session
@@ -107,10 +107,10 @@ class ChunkWorkers:
         self._calls: dict[tuple[str, str], CallEncoder] = {}
         self._draws = progress and sys.stderr is not None and sys.stderr.isatty()
         self.benchmarks: dict[str, float] = {}
-        """How fast workers are by what they found when they started; of equal processors, what was found by most."""
+        """Speed of each worker by the benchmark at its start; the median over equal processors."""
 
     def seats(self) -> list[str]:
-        """The names of workers that are there, each as often as chunks can run on it at the same time."""
+        """Returns the connected workers; each is listed once per chunk that it can run at the same time."""
         rows = [
             row
             for row in self._session.session.ask("workers")
@@ -131,7 +131,7 @@ class ChunkWorkers:
         return min((int(capacity.get(name, 0) / amount + 1e-6) for name, amount in self._wanted.request.amounts()), default=1)
 
     def wait_for_seats(self, patience_s: float) -> list[str]:
-        """Those who are there; if there is nobody yet, those who come soon."""
+        """Returns the connected workers; waits up to ``patience_s`` seconds for the first."""
         deadline = time.monotonic() + patience_s
         while not (found := self.seats()) and time.monotonic() < deadline:
             time.sleep(TICK_S)
@@ -142,7 +142,7 @@ class ChunkWorkers:
     def do(
         self, chunks: list[Chunk], arguments: Arguments, title: str, planned_s: float, recut: Callable[[Chunk, list[str]], None]
     ) -> None:
-        """Have all chunks done. ``recut`` is called for one that is late, with idle workers, and may name chunks to be done instead."""
+        """Executes all chunks. ``recut`` gets each late chunk with the idle workers and may set ``instead``."""
         ends: queue.SimpleQueue[tuple[Chunk, float]] = queue.SimpleQueue()
         sent: list[Chunk] = []
         begun = time.monotonic()
@@ -163,7 +163,7 @@ class ChunkWorkers:
                             sent.append(part)
                             self._send(part, arguments, ends)
         finally:
-            # Of those that were done by others instead too; and of all, after an error or Ctrl-C: nobody would hear of them.
+            # Cancels late chunks that were replaced and, after an error or Ctrl-C, all others: their results are not needed.
             self._give_up([chunk for chunk in sent if not chunk.ended])
             self._clear()
 
@@ -180,7 +180,7 @@ class ChunkWorkers:
         future.add_done_callback(lambda _: ends.put((chunk, time.monotonic())))
 
     def _calls_for(self, chunk: Chunk) -> CallEncoder:
-        """A rank, not a requirement: if that worker is gone or has no room, any other is better than none."""
+        """Uses a rank, not a requirement: if the worker is gone or full, another one is better than none."""
         key = chunk.worker, chunk.avoid
         if key not in self._calls:
             conditions = [f"({self._wanted.requirement})"] if self._wanted.requirement else []
@@ -200,7 +200,7 @@ class ChunkWorkers:
             raise TaskFailed(f"{title}, units {chunk.start:,} to {chunk.stop - 1:,}: the task {chunk.future.task_id} was cancelled")
         error = chunk.future.exception()
         if isinstance(error, PilotfishError) and not isinstance(error, TaskFailed):
-            raise error  # the pool's, not the chunk's
+            raise error  # an error of the pool, not of the chunk
         if error is not None:
             where = getattr(error, "pilotfish_worker", "") or chunk.worker
             place = f"{title}, units {chunk.start:,} to {chunk.stop - 1:,}" + (f", at worker {where}" if where else "")
@@ -215,7 +215,7 @@ class ChunkWorkers:
         chunk.ended = True
 
     def _idle(self, late: Chunk, chunks: Sequence[Chunk]) -> list[str]:
-        """Where there is room while a chunk is late; it is noted where that one is. None if it runs nowhere."""
+        """Returns idle workers for a late chunk and sets ``avoid`` to its worker; empty if the chunk is not running."""
         assert late.future is not None
         late.looked_at = time.monotonic()
         late.avoid = self._session.session.ask("task", task=late.future.task_id)["worker"] or ""
@@ -234,7 +234,7 @@ class ChunkWorkers:
         if running:
             self._session.cancel_tasks([future.index for future in running])
 
-    # --- what the person sees ---------------------------------------------------------------------------------------------------------
+    # --- terminal output --------------------------------------------------------------------------------------------------------------
 
     def _say_why(self, begun: float, chunks: Sequence[Chunk]) -> bool:
         if time.monotonic() < begun + WORD_S:
@@ -244,7 +244,7 @@ class ChunkWorkers:
             try:
                 print(self._why(), file=sys.stderr, flush=True)
             except PilotfishError:
-                pass  # whoever waits for a result will hear of it
+                pass  # callers that wait for a result get the error
         return True
 
     def _draw(self, title: str, chunks: Sequence[Chunk]) -> None:
@@ -259,7 +259,7 @@ class ChunkWorkers:
 
 
 def _benchmarks(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Agents that start together on one node disturb each other, so that one of them may seem slow."""
+    """Takes the median over equal processors: agents that start together on one node disturb each other's benchmarks."""
     kinds = {row["worker"]: row["info"].get("cpu") or row["worker"] for row in rows}
     said: dict[Any, list[float]] = {}
     for row in rows:
@@ -274,7 +274,7 @@ def _quoted(name: str) -> str:
 
 
 def _late(chunks: Sequence[Chunk], planned_s: float) -> list[Chunk]:
-    """When half of them have ended it is known what to expect."""
+    """Returns the late chunks. The expected time is known once half of the chunks have ended."""
     ended = [chunk.total_s for chunk in chunks if chunk.ended]
     if not ended or 2 * len(ended) < len(chunks):
         return []

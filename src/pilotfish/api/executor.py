@@ -1,4 +1,4 @@
-"""``pilotfish.Executor``: a ``concurrent.futures.Executor`` on a pool of its own, or on the person's."""
+"""Implements concurrent.futures.Executor on a private or shared pool."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ log = logging.getLogger("concurrent.futures")
 Value = TypeVar("Value")
 Arguments = ParamSpec("Arguments")
 CANNOT_SEND = (pickle.PicklingError, TypeError, AttributeError, ValueError, RecursionError, BadInput)
-"""What pickling raises when an argument cannot travel."""
+"""Errors of pickling a call that cannot be sent."""
 
 
 class ExecutorBroken(PilotfishError, concurrent.futures.BrokenExecutor):
@@ -43,7 +43,7 @@ class LeftBehind(PilotfishError):
 
 
 def initialized(function: Callable[..., Any], initializer: Callable[..., Any], initargs: tuple[Any, ...], token: str) -> Callable[..., Any]:
-    """The function, in a process in which the initializer has run once. Made here, not imported there: slots do not have this package."""
+    """Wraps a function to run the initializer once per process. Defined here because slots do not have this package."""
 
     def run_initialized(*args: Any, **kwargs: Any) -> Any:
         import sys
@@ -54,7 +54,7 @@ def initialized(function: Callable[..., Any], initializer: Callable[..., Any], i
             try:
                 initializer(*initargs)
                 done[token] = None
-            except BaseException as error:  # noqa: BLE001 (the slot: whatever a person's initializer raises)
+            except BaseException as error:  # noqa: BLE001 (user code may raise anything)
                 done[token] = f"the initializer failed: {type(error).__name__}: {error}"
         if done[token] is not None:
             raise BrokenExecutor(done[token])
@@ -66,7 +66,7 @@ def initialized(function: Callable[..., Any], initializer: Callable[..., Any], i
 
 
 class _ExecutorSession(RunFutures):
-    """A session that breaks when the initializer fails: every further task would fail as well."""
+    """Session that breaks when the initializer fails, because every further task would fail as well."""
 
     broken: ExecutorBroken | None = None
 
@@ -126,7 +126,7 @@ class Executor(concurrent.futures.Executor):
         self._calls: CallEncoder | None = None
 
     def _start(self) -> RunFutures:
-        """The session, made when the first task comes."""
+        """Opens the session at the first task."""
         with self._lock:
             self._refuse()
             if self._session is None:
@@ -136,7 +136,7 @@ class Executor(concurrent.futures.Executor):
                 kind = RunFutures if self._initializer[0] is None else _ExecutorSession
                 session = kind(pool, options, private_workers=private_workers, echo=self._echo)
                 self._calls = self._make_encoder(session)
-                # The session holds no reference to us, so that an executor nobody holds any more ends by itself.
+                # The session has no reference to the executor, so that an unreferenced executor ends by itself.
                 weakref.finalize(self, session.finish, True).atexit = False
                 self._session = session
             return self._session
@@ -156,13 +156,13 @@ class Executor(concurrent.futures.Executor):
         try:
             spec, payload = self._calls.encode(fn, args, kwargs)
         except CANNOT_SEND as error:
-            # As in the standard library: what cannot be pickled fails its future, not the loop that submits.
+            # As in the standard library: a call that cannot be pickled fails its future, not the loop that submits.
             future.set_exception(error)
             return future
         return session.submit(future, spec, payload)
 
     def _refuse(self) -> None:
-        """Say why no task can be taken, if none can."""
+        """Raises the reason if no task can be submitted."""
         if self._shut:
             raise RuntimeError("cannot schedule new futures after shutdown")
         if interpreter_ends():
@@ -173,7 +173,7 @@ class Executor(concurrent.futures.Executor):
 
     @property
     def _broken(self) -> bool:
-        # Not public, but looked at by libraries that know the executors of the standard library.
+        # Not public, but read by libraries that know the executors of the standard library.
         return self._session is not None and self._session.failure is not None
 
     def map(

@@ -1,4 +1,4 @@
-"""A task as the person who submitted it holds it: a ``concurrent.futures.Future`` that knows which task it is."""
+"""Defines the futures of tasks and executables."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _UNKNOWN = Failure("unknown", "task", "the task failed; nothing is known of the 
 class TaskFuture(Future[Value]):
     """The future of one task. ``cancel`` works until the task has been seen running."""
 
-    # Defaults live in the class: a million pending futures need not each hold what most never change.
+    # Defaults are in the class to save memory: most of a million pending futures never change them.
     index: int = -1
     """The task's place in its run; -1 if it never became a task (its arguments could not be sent)."""
     stdout: bytes = b""
@@ -66,7 +66,7 @@ class TaskFuture(Future[Value]):
             except Exception:
                 raise  # the standard library logs it
             except BaseException:
-                # Raised in a thread of the program it is the program's to deal with; ours has all other results to bring.
+                # In a thread of the program, the program must handle it. The client's thread must continue to deliver other results.
                 if self._session.client.is_elsewhere():
                     raise
                 _logger.exception("exception calling callback for %r", future)
@@ -76,15 +76,15 @@ class TaskFuture(Future[Value]):
     # --- called by the session ----------------------------------------------------------------------------------------------------
 
     def began(self) -> None:
-        """The master has seen it running."""
+        """Marks the future as running."""
         if not self.running():
             try:
                 self.set_running_or_notify_cancel()
             except InvalidStateError:
-                pass  # it ended or was cancelled in the same moment
+                pass  # it ended or was cancelled at the same time
 
     def ended(self, item: EndedItem, payload: memoryview) -> None:
-        """The master has written down how it ended."""
+        """Sets the result that the master has recorded."""
         self._ended = item
         gone = is_reference(payload)
         try:
@@ -103,7 +103,7 @@ class TaskFuture(Future[Value]):
             else:
                 self.set_exception(error)
         except InvalidStateError:
-            # It was cancelled here while its end was on the way.
+            # It was cancelled here before its end arrived.
             if self.cancelled():
                 self.set_running_or_notify_cancel()
 

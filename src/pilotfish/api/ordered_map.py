@@ -1,4 +1,4 @@
-"""``map`` over futures: results in order, cancelled behind a consumer who leaves, a bounded number ahead where asked."""
+"""Maps a function over inputs with results in order. A consumer that stops early cancels the rest."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Submit = Callable[..., "Future[Any]"]
 def map_by(
     submit: Submit, fn: Callable[..., Value], iterables: Sequence[Iterable[Any]], timeout: float | None, sizes: tuple[int, int | None]
 ) -> Iterator[Value]:
-    """The results of ``fn`` over the iterables, in order; ``sizes``: of a chunk, and of what may be under way (None: everything)."""
+    """Returns the results of ``fn`` in order. ``sizes``: calls per task, and maximum tasks ahead of the consumer (None: no limit)."""
     chunksize, buffersize = sizes
     _check_sizes(chunksize, buffersize)
     rows = zip(*iterables, strict=False)
@@ -54,7 +54,7 @@ def _result_or_cancel(holder: list[Future[Value]], timeout: float | None) -> Val
 
 
 def _results(futures: Iterator[Future[Value]], timeout: float | None, buffersize: int | None) -> Iterator[Value]:
-    """The results of futures in order. ``futures`` submits as it is drawn from: all at once, or ``buffersize`` ahead."""
+    """Returns the results of futures in order. Reading from ``futures`` submits: all at once, or ``buffersize`` ahead."""
     deadline = None if timeout is None else time.monotonic() + timeout
     ahead = deque(itertools.islice(futures, buffersize))
 
@@ -65,7 +65,7 @@ def _results(futures: Iterator[Future[Value]], timeout: float | None, buffersize
                 first = [ahead.popleft()]
                 if buffersize is not None:
                     ahead.extend(itertools.islice(futures, 1))
-                # Neither the future nor its result is held while the consumer has it.
+                # Holds no reference to the future or its result while the consumer uses the result.
                 yield _result_or_cancel(first, left)
         finally:
             for future in ahead:

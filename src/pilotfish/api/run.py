@@ -1,4 +1,4 @@
-"""``pilotfish.Run``: a run in the person's pool, with Python calls, executables and dependencies between them."""
+"""Implements Run: calls, executables and dependencies in a pool."""
 
 from __future__ import annotations
 
@@ -227,6 +227,6 @@ class Run:
         try:
             self.detach()
         except PilotfishError:
-            return  # the error that is on its way says more
+            return  # the exception that is being raised says more
         if unfinished and sys.stderr is not None:
             print(f"run {self.id} goes on with {unfinished} unfinished tasks; see: pilotfish status", file=sys.stderr)

@@ -1,6 +1,6 @@
-"""The futures of one run: which future is which task, and how the run ends.
+"""Connects the futures of one run to the client.
 
-They outlive their Executor or Run for as long as the program holds one of them.
+They outlive their Executor or Run while the program holds one of them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FutureType = TypeVar("FutureType", bound=TaskFuture[Any])
 
 
 def usable_cores() -> int:
-    """How many cores this process may use."""
+    """Returns the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -35,7 +35,7 @@ _sessions: weakref.WeakSet[RunFutures] = weakref.WeakSet()
 
 
 class RunFutures:
-    """The futures of one run. A pool with ``private_workers`` belongs to the run, and ends with it."""
+    """Futures of one run. A pool with ``private_workers`` belongs to the run and ends with it."""
 
     def __init__(self, pool: PoolHandle, options: RunOptions, uid: str = "", private_workers: int = 0, echo: bool = False) -> None:
         self._pool = pool
@@ -79,7 +79,7 @@ class RunFutures:
         return self.upload.spec(spec, code)
 
     def submit(self, future: FutureType, spec: int, payload: PackedPayload, needs: TaskNeeds = NOTHING, command: str = "") -> FutureType:
-        """Submit a task. ``command``: the command line of an executable, which is shown for it."""
+        """Submits a task. ``command``: command line of an executable, for listings."""
 
         def enter(index: int) -> None:
             future.index = index
@@ -93,7 +93,7 @@ class RunFutures:
         return future
 
     def cancelled_here(self, future: TaskFuture[Any]) -> None:
-        """A future was cancelled: tell those who wait for it, and the master. Only the first to ask does it."""
+        """Reports a cancelled future to its waiters and to the master, once."""
         if self._futures.pop(future.index, None) is not None:
             future.set_running_or_notify_cancel()
             self.cancel_tasks([future.index])
@@ -104,7 +104,7 @@ class RunFutures:
             self.client.tell("cancel", tasks=[f"{self.run}.{index}" for index in indices])
 
     def cancel_pending(self) -> None:
-        """Cancel every future that has not been seen running, but for the oldest: workers may have those in hand already."""
+        """Cancels all futures that are not known to run, except the oldest ones: workers may have started these already."""
         cancelled = []
         for future in list(self._futures.values())[self._private_workers :]:
             if super(TaskFuture, future).cancel() and self._futures.pop(future.index, None) is not None:
@@ -120,12 +120,12 @@ class RunFutures:
         return "\n".join(lines)
 
     def tasks(self, state: str | None) -> Iterator[dict[str, Any]]:
-        """The rows of the run's tasks, with their descriptions."""
+        """Returns the rows of the run's tasks, with their descriptions."""
         self._register.flush()
         return described_rows(self.session, self.session.ask("run", run=self.run), all_tasks(self.session, self.run, state))
 
     def show_output(self, stdout: bytes, stderr: bytes) -> None:
-        """What a task printed appears where the program prints, as if it had run here."""
+        """Prints the output of a task in this program, as if it had run here."""
         if self._echo:
             for stream, data in ((sys.stdout, stdout), (sys.stderr, stderr)):
                 if data and stream is not None:
@@ -133,9 +133,9 @@ class RunFutures:
                         stream.write(data.decode(errors="replace"))
                         stream.flush()
                     except (OSError, ValueError):
-                        pass  # closed, or nobody reads it any more; the future has it, and its result counts
+                        pass  # closed or broken stream; the output is in the future, and the result counts
 
-    # --- what the client tells ----------------------------------------------------------------------------------------------------
+    # --- called by the client -----------------------------------------------------------------------------------------------------
 
     def ended(self, items: list[EndedItem], body: memoryview) -> None:
         start, futures = 0, self._futures
@@ -160,7 +160,7 @@ class RunFutures:
             self._part()
 
     def _part(self) -> None:
-        """Leave a shared pool, in which the run has finished."""
+        """Disconnects from a shared pool after the run has finished."""
         if self._first_to_end():
             if self._forget_when_done:
                 self.client.tell("forget", run=self.run)
@@ -181,7 +181,7 @@ class RunFutures:
     # --- the end ------------------------------------------------------------------------------------------------------------------
 
     def finish(self, forget: bool = False) -> None:
-        """No more tasks will come: end by yourself once the last one has."""
+        """Declares that no more tasks will come; the session ends after the last one."""
         if self._owner != os.getpid() or self._draining:
             return
         self._forget_when_done = forget
@@ -190,7 +190,7 @@ class RunFutures:
         if self._private_workers:
             self._end_if_drained()
         elif self._finished.is_set():
-            self._part()  # somebody cancelled the run before we closed it
+            self._part()  # the run was cancelled before it was closed
         elif self.client.failure is None:
             try:
                 self.upload.close()
@@ -199,7 +199,7 @@ class RunFutures:
                     raise
 
     def detach(self) -> None:
-        """Leave the run to the master: no more tasks will come from here, and nobody here waits for its end."""
+        """Leaves the run to the master: no more tasks will come, and its end is not awaited here."""
         if self._owner == os.getpid() and not self._draining and self.client.failure is None:
             self._draining = True
             self._register.flush()
@@ -207,7 +207,7 @@ class RunFutures:
             self.client.close()
 
     def _end_if_drained(self) -> None:
-        # A shared pool goes on, so there the end is when the master says that the run has finished.
+        # A shared pool continues; there the session ends when the master reports the end of the run.
         if self._draining and self._private_workers and not self._futures:
             self._stop_pool()
 
@@ -217,14 +217,14 @@ class RunFutures:
             self.client.close(wait=False)
 
     def _first_to_end(self) -> bool:
-        """The client's thread and that of the caller may both find that all is done; one of them acts."""
+        """Whether this thread ends the session: the client's thread and the caller's may both find that all is done."""
         with self._end_lock:
             first = not self._ending and self.client.failure is None
             self._ending = True
             return first
 
     def wait(self) -> None:
-        """Wait for the end that ``finish`` announced."""
+        """Waits for the end after ``finish``."""
         if self._owner == os.getpid() and self.client.is_elsewhere():
             self.client.join()
 
@@ -237,12 +237,12 @@ _interpreter_ends = threading.Event()
 
 
 def interpreter_ends() -> bool:
-    """Whether it is too late to start anything."""
+    """Whether the interpreter is shutting down, so that nothing can be started."""
     return _interpreter_ends.is_set()
 
 
 def _finish_all() -> None:
-    """At the end of the interpreter: private pools end after their last task; runs in shared ones go on without us."""
+    """Ends all sessions at interpreter exit: private pools after their last task; runs in shared pools continue."""
     _interpreter_ends.set()
     for session in list(_sessions):
         if session._private_workers:
@@ -252,5 +252,5 @@ def _finish_all() -> None:
             session.detach()
 
 
-# Before the threads are joined, as concurrent.futures does it; there is no public name for this moment.
+# Must run before threads are joined, as in concurrent.futures; there is no public hook for this.
 threading._register_atexit(_finish_all)  # type: ignore[attr-defined]

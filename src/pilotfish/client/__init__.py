@@ -1,1 +1,1 @@
-"""Says what client is: the one way to a master."""
+"""Connects commands and programs to the master of a pool."""

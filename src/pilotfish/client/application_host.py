@@ -1,8 +1,8 @@
-"""The process beside the master that hosts an ApplicationManager: ``python -m pilotfish.client.application_host POOL UID FILE``.
+"""Runs an ApplicationManager in a process beside the master: ``python -m pilotfish.client.application_host POOL UID FILE``.
 
-The manager has a thread of its own behind a queue; this process speaks to the master as any client does. After each batch of ended
-tasks, the tasks that the manager made in answer and the fact that it has dealt with the batch are sent in one frame, which the master
-writes down as a whole: after a crash of either side the manager goes on exactly behind the last batch that was written down.
+The manager has its own thread, fed by a queue; to the master this process is a client. After each batch of ended tasks, one frame
+carries the new tasks of the manager and its progress (the batch is processed). The master records the frame as a whole, so that after
+a crash of either side the manager continues exactly after the last recorded batch.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from pilotfish.portable.payload_reference import resolve
 
 POST_THREADS = 4
 IDLE_S = 1.0
-"""How often a manager without tasks is asked whether more will come."""
+"""Seconds between the questions to a manager without tasks whether more will come."""
 
 
 class _Changed:
-    """In the queue: tasks were added outside of a callback."""
+    """Queue item: tasks were added outside of a callback."""
 
 
 class _Lost:
@@ -47,7 +47,7 @@ _News = list[TaskDone] | _Changed | _Lost
 
 
 class ApplicationHost:
-    """Runs one manager to its end. ``run`` blocks; its thread is the manager's own."""
+    """Runs one manager to its end. ``run`` blocks; its thread is the manager's thread."""
 
     def __init__(self, client: MasterClient, submission: Submission, manager: ApplicationManager) -> None:
         self._client = client
@@ -92,7 +92,7 @@ class ApplicationHost:
                 self._rebuild(news)
 
     def _rebuild(self, done: list[TaskDone]) -> None:
-        """Show the manager what it had dealt with before; what is beyond that is new."""
+        """Passes tasks that were processed before a restart to ``resume``, and new ones to ``tasks_done``."""
         known = min(len(done), self._dealt_with - self._ended)
         self._ended += known
         self._manager.resume(done[:known])
@@ -114,12 +114,12 @@ class ApplicationHost:
         self._send(self._tasks.take(), self._dealt_with)
 
     def _wait(self, timeout_s: float | None) -> _News | None:
-        """The next news; None when there was none for so long."""
+        """Waits for the next news; None after ``timeout_s`` seconds."""
         try:
             news = self._news.get(timeout=timeout_s)
         except queue.Empty:
             return None
-        # All news first, then the manager once: it is asked less often, and answers in larger frames.
+        # Collects all news for one call of the manager: fewer calls, larger frames.
         while isinstance(news, list) and not self._news.empty():
             more = self._news.get()
             if isinstance(more, _Lost):
@@ -146,10 +146,10 @@ class ApplicationHost:
         self._send(self._tasks.take(), -1)
         return more or self._unfinished()
 
-    # --- what the task list calls ---------------------------------------------------------------------------------------------------
+    # --- called by the task list ----------------------------------------------------------------------------------------------------
 
     def _added(self) -> None:
-        # What the manager adds in a callback is taken when the callback returns; other threads have to knock.
+        # Tasks that are added in a callback are sent when it returns; other threads must wake the manager's thread.
         if threading.current_thread() is not self._thread:
             self._news.put(_Changed())
 
@@ -159,12 +159,12 @@ class ApplicationHost:
         self._posted.append(self._pool.submit(function, *args))
 
     def _wait_for_posts(self) -> None:
-        """Results count as dealt with when the work on them is through; an error in it is the manager's error."""
+        """Waits for posted work: only then the batch counts as processed. An error in it is the manager's error."""
         posted, self._posted = self._posted, []
         for future in posted:
             future.result()
 
-    # --- what the client calls, in its thread -----------------------------------------------------------------------------------------
+    # --- called by the client, in its thread ------------------------------------------------------------------------------------------
 
     def ended(self, items: list[EndedItem], body: memoryview) -> None:
         start, done = 0, []
@@ -185,9 +185,9 @@ class ApplicationHost:
 
 
 def host(pool_directory: Path, uid: str, path: Path) -> int:
-    """Run the manager of a run file to its end; the exit status of the process.
+    """Runs the manager of a run file to its end; returns the exit status of the process.
 
-    A host ends with its link to the master: the next master starts a new one, and two at a time would both answer the same tasks.
+    A host ends with its connection to the master: the next master starts a new host, and two hosts would both answer the same tasks.
     """
     try:
         client = MasterClient.connect(pool_directory, patience_s=0.0)
@@ -202,7 +202,7 @@ def host(pool_directory: Path, uid: str, path: Path) -> int:
 
 
 def _die() -> None:
-    """At once, wherever the manager is: what it has not sent counts as not done."""
+    """Ends the process at once, wherever the manager is; unsent tasks and progress do not count."""
     print("the master is gone", file=sys.stderr, flush=True)
     os._exit(1)
 
@@ -217,16 +217,16 @@ def _host(client: MasterClient, uid: str, path: Path) -> int:
     except ConnectionFailed as error:
         print(f"{path.name}: {error}", file=sys.stderr)
         return 1
-    except Exception:  # noqa: BLE001 (the edge of the application's thread: user code may raise anything)
+    except Exception:  # noqa: BLE001 (user code may raise anything)
         traceback.print_exc()
-        # The run must not wait for ever for tasks that nobody will make.
+        # Otherwise the run would wait forever for tasks of this manager.
         client.ask("cancel", run=run.run, reason="its application manager failed")
         return 1
     return 0
 
 
 def _surroundings(client: MasterClient, run: Submission) -> list[str]:
-    """Go where the person was who started the run; the arguments that the run file was given."""
+    """Changes to the working directory of the run; returns the arguments of its run file."""
     row = client.ask("run", run=run.run).data
     if os.path.isdir(row["cwd"]):
         os.chdir(row["cwd"])

@@ -1,8 +1,8 @@
-"""A client of a master: thread-safe, synchronous, and undisturbed by a master that dies and comes back.
+"""Sends requests from any thread and survives a master's restart.
 
-One thread does all receiving and most sending. Callers append to what is to be sent and wake it, so that a burst of tasks becomes a few
-frames. After a pause the first caller sends its own task at once, which saves a switch of threads when tasks come one by one.
-What the master has not confirmed is repeated after a reconnect; the master skips what it has, so that nothing is lost or done twice.
+One thread receives everything and sends most. Callers append to its queue and wake it, so that a burst of tasks becomes a few frames.
+After a pause the first caller sends its own task, which saves a thread switch when tasks come one by one. After a reconnect, the client
+repeats all that the master has not confirmed. The master skips duplicates, so that nothing is lost or done twice.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ from pilotfish.store.pool_directory import PoolDirectory
 from pilotfish.store.shared_payloads import shared_directory
 
 PATIENCE_S = 60.0
-"""How long a master may be away before the client gives up."""
+"""Seconds until the client gives up on a master."""
 FULL_DISK_S = 1.0
-"""How long to wait before tasks are offered again to a master whose disk is full."""
+"""Seconds until tasks are sent again to a master whose disk was full."""
 _DIRECT_AFTER_S = 0.0001
-"""A caller sends by itself when nothing was sent for so long: tasks come one by one, and there is nothing to batch."""
+"""Seconds without sending after which a caller sends by itself: tasks then come one by one and cannot be batched."""
 _BACKLOG_BYTES = 256 * 1024 * 1024
-"""Callers wait when more than this is on its way to the master."""
+"""Maximum unsent bytes of a run; callers wait above it."""
 
 _clients: weakref.WeakSet[MasterClient] = weakref.WeakSet()
 
 
 class _SayAgain(ConnectionFailed):
-    """The connection is fine, but what was sent over it was refused for now."""
+    """A request was refused for now; the connection itself is intact."""
 
 
 class MasterClient:
-    """Use ``Client.connect``. All methods may be called from any thread, and from callbacks of the client but for those that wait."""
+    """Client of one master; create it with ``connect``. Methods are thread-safe. Callbacks may call those that do not wait."""
 
     def __init__(
         self, pool_directory: Path, link: MasterConnection, revive: Callable[[], None] | None, patience_s: float = PATIENCE_S
@@ -55,9 +55,9 @@ class MasterClient:
         self.pool_directory = pool_directory
         self.share = shared_directory(PoolDirectory(pool_directory).payloads)
         self.contents = PoolDirectory(pool_directory).contents
-        """Where large payloads lie that everybody on this machine reads and writes directly."""
+        """Directory of large contents, which all processes on this machine read and write directly."""
         self.on_end: Callable[[], None] | None = None
-        """Called in the client's thread as its last act."""
+        """Called last in the client's thread."""
         self._owner = os.getpid()
         self._lock = threading.Lock()
         self._sending = threading.Lock()
@@ -82,9 +82,9 @@ class MasterClient:
     def connect(
         cls, pool_directory: str | os.PathLike[str], revive: Callable[[], None] | None = None, patience_s: float = PATIENCE_S
     ) -> MasterClient:
-        """A client of the pool's master. ``revive`` starts the master again when nobody listens any more.
+        """Connects to the master of a pool. ``revive`` starts the master again if none listens.
 
-        ``patience_s`` is how long the master may be away later on; 0 ends the client with its first link.
+        ``patience_s``: seconds until the client gives up on a lost master; 0 ends the client with its first connection.
         """
         directory = Path(pool_directory)
         try:
@@ -96,10 +96,10 @@ class MasterClient:
             link = dial(directory)
         return cls(directory, link, revive, patience_s)
 
-    # --- what callers do ----------------------------------------------------------------------------------------------------------
+    # --- calls of any thread ------------------------------------------------------------------------------------------------------
 
     def open_run(self, uid: str, options: RunOptions, *, feeds: bool = True) -> Submission:
-        """Open a run, or find it again by its uid. ``feeds`` False: somebody else sends its tasks, or did."""
+        """Opens a run, or finds it by its uid. ``feeds`` False: this client does not send its tasks."""
         submission = Submission(uid, options, feeds)
         with self._lock:
             self._check()
@@ -114,7 +114,7 @@ class MasterClient:
             return run.spec_number(spec, code)
 
     def _write_shared(self, parts: list[Buffer]) -> bytes:
-        """Write a large payload to a shared file and return its reference."""
+        """Writes a large payload to a shared file and returns its reference."""
         try:
             return write_payload(self.share, parts)
         except OSError as error:
@@ -124,7 +124,7 @@ class MasterClient:
             raise JournalFull(text, "Free some space (or quota) and submit it again.") from error
 
     def submit(self, run: Submission, spec: int, packed: PackedPayload, register: Callable[[int], None], needs: TaskNeeds = NOTHING) -> int:
-        """Add one task. ``register`` is told its index before anything can be heard of it."""
+        """Adds one task. ``register`` gets its index before any news of it can arrive."""
         parts: list[Buffer] = [packed] if isinstance(packed, bytes) else packed
         if sum(map(len, parts)) > SHARE_BYTES and self.share.is_dir():
             payload = self._write_shared(parts)
@@ -148,7 +148,7 @@ class MasterClient:
         return index
 
     def submit_whole(self, run: Submission, tasks: TaskList, entries: Sequence[TaskEntry], advance: int) -> range:
-        """Add tasks of a list, and how far the application has come, in one frame that is written down as a whole."""
+        """Adds tasks of a list and the progress of the application in one frame, which the master records as a whole."""
         with self._lock:
             self._check()
             indices = run.add_whole(tasks.specs, entries, advance)
@@ -156,7 +156,7 @@ class MasterClient:
         return indices
 
     def watch(self, run: Submission, listener: RunListener, cursor: int = 0, payloads: bool = True) -> None:
-        """Hear of the tasks of a run from the ``cursor``-th that ended on."""
+        """Reports ended tasks of a run to ``listener``, from the ``cursor``-th on."""
         with self._lock:
             self._check()
             run.listener, run.payloads_wanted = listener, payloads
@@ -165,24 +165,24 @@ class MasterClient:
             self._wake()
 
     def close_run(self, run: Submission) -> None:
-        """No more tasks will come."""
+        """Declares that no more tasks will come."""
         with self._lock:
             self._check()
             run.close_wanted = True
-            # A Close is not answered. The master works in order, so that any later answer shows that it was written down.
+            # A Close has no answer. The master works in order, so any later answer shows that the Close was recorded.
             self._errands.ask("run", {"run": run.run})
             self._wake()
 
     def ask(self, kind: str, **arguments: Any) -> Reply:
-        """Ask, and wait for the answer; a problem is raised with the master's hint."""
+        """Sends a request and waits for the answer; raises a problem with the master's hint."""
         return self._wait(self._put_question(kind, arguments))
 
     def tell(self, kind: str, **arguments: Any) -> None:
-        """A command whose answer nobody waits for."""
+        """Sends a command without waiting for the answer."""
         self._put_question(kind, arguments)
 
     def close(self, wait: bool = True) -> None:
-        """Send what is to be sent, then hang up."""
+        """Sends everything that is left, then disconnects."""
         if self._owner != os.getpid():
             return
         with self._lock:
@@ -196,13 +196,13 @@ class MasterClient:
         return self._failure
 
     def is_elsewhere(self) -> bool:
-        """Whether the caller may wait for the client's thread: it is not that thread itself."""
+        """Whether the caller may wait for the client's thread, because it runs in another one."""
         return threading.current_thread() is not self._thread
 
     def join(self) -> None:
         self._thread.join()
 
-    # --- inside callers -----------------------------------------------------------------------------------------------------------
+    # --- helpers of callers -------------------------------------------------------------------------------------------------------
 
     def _check(self) -> None:
         if self._failure is not None:
@@ -211,7 +211,7 @@ class MasterClient:
             raise ConnectionFailed("this client has been closed")
 
     def _wake(self, wherever: bool = False) -> None:
-        """Have the client's thread look around. ``wherever``: also if it waits for a master, to which nothing can be sent yet."""
+        """Wakes the client's thread. ``wherever``: also while it has no connection, when nothing can be sent."""
         if self._sleeping or (wherever and self._wake_write >= 0):
             self._sleeping = False
             os.write(self._wake_write, b"w")
@@ -229,7 +229,7 @@ class MasterClient:
         return question.wait()
 
     def _send_now(self) -> None:
-        """Send in the caller's thread, unless the client's thread is at it."""
+        """Sends in the caller's thread, unless the client's thread is sending."""
         if not self._sending.acquire(blocking=False):
             with self._lock:
                 self._wake()
@@ -243,7 +243,7 @@ class MasterClient:
                 with self._lock:
                     self._wake()
         except OSError:
-            # The client's thread sees the same and reconnects; what was to be sent is among the unaccepted.
+            # The client's thread finds the same error and reconnects; unconfirmed frames are repeated then.
             with self._lock:
                 self._wake()
         finally:
@@ -266,7 +266,7 @@ class MasterClient:
                     self._reconnect()
                 else:
                     break
-        except BaseException as error:  # the edge: whoever waits has to hear of it, whatever it was
+        except BaseException as error:  # waiting callers must be told of any error
             self._fail(error if isinstance(error, PilotfishError) else PilotfishError(f"the client's thread died: {error!r}"))
             if not isinstance(error, PilotfishError):
                 raise
@@ -286,7 +286,7 @@ class MasterClient:
             self._wake_write = -1
 
     def _serve(self, link: MasterConnection) -> None:
-        """Send and receive until the link breaks (an exception) or the client is closed."""
+        """Sends and receives until the connection breaks (an exception) or the client is closed."""
         poll, descriptor, wake = self._poll, link.fileno(), self._wake_read
         poll.register(descriptor, select.POLLIN)
         interest = select.POLLIN
@@ -317,10 +317,10 @@ class MasterClient:
                     os.read(wake, 64)
                 else:
                     for message, body in link.receive():
-                        if type(message) is not Opened:  # with which every connection begins
+                        if type(message) is not Opened:  # every connection begins with Opened, so it shows no progress
                             self._reconnection.heard()
                         self._handle(message, body)
-                        del message, body  # what was large is not kept while nothing comes
+                        del message, body  # release large buffers before waiting
 
     def _has_unsent(self) -> bool:
         if self._errands.has_unsent:
@@ -333,7 +333,7 @@ class MasterClient:
         return False
 
     def _gather(self, link: MasterConnection) -> None:
-        """Put all that is to be sent on the link. The sending lock is held."""
+        """Queues all unsent frames on the connection. The caller holds the sending lock."""
         with self._lock:
             for encoded in self._errands.cut_opens():
                 link.put(encoded)
@@ -414,10 +414,9 @@ class MasterClient:
             question.fail(problem)
 
     def _unasked_problem(self, problem: PilotfishError) -> None:
-        """An Open or a Submit was refused. The oldest Open is meant, if any waits; else the runs cannot go on.
+        """Handles the refusal of an Open or a Submit. It belongs to the oldest pending Open, if any; otherwise the runs fail.
 
-        A full disk is waited for: everything is said again after a while, and what was sent behind the refused tasks is refused
-        for that reason only.
+        After a full disk the client waits and repeats everything; refusals of later frames have the same cause and are ignored.
         """
         if problem.code == JournalFull.code:
             self._say_again_at = time.monotonic() + FULL_DISK_S
@@ -435,7 +434,7 @@ class MasterClient:
                 if run.listener is not None:
                     run.listener.lost(problem)
 
-    # --- when the master goes away ------------------------------------------------------------------------------------------------
+    # --- loss of the master -------------------------------------------------------------------------------------------------------
 
     def _drop(self) -> None:
         with self._sending:
@@ -448,10 +447,10 @@ class MasterClient:
                 link.close()
 
     def _reconnect(self) -> None:
-        """A new link, on which everything unconfirmed is said again. Gives up when the master stays away."""
+        """Opens a new connection and repeats everything unconfirmed. Raises ConnectionFailed if the master stays away."""
         link = self._reconnection.connect(self._is_over)
         with self._sending, self._lock:
-            forgotten = self._errands.runs_to_forget()  # to open one of these might make a new run of it
+            forgotten = self._errands.runs_to_forget()  # opening a forgotten run could create it again
             for run in [run for run in self._runs.values() if run.run not in forgotten]:
                 link.put(frame_message(run.opening()))
                 for encoded in run.again():
@@ -459,17 +458,17 @@ class MasterClient:
             self._link = link
 
     def _is_over(self) -> bool:
-        """After the link broke: whether there is no more reason for another one."""
+        """Whether no new connection is needed after the last one broke."""
         with self._lock:
             self._errands.repeat()
             return self._closing and not self._unsettled()
 
     def _unsettled(self) -> bool:
-        """Whether the master owes us a confirmation."""
+        """Whether confirmations of the master are outstanding."""
         return bool(self._errands) or any(run.has_unaccepted for run in self._runs.values())
 
     def _fail(self, error: PilotfishError) -> None:
-        """Tell all who wait that nothing more will come."""
+        """Reports the end to all waiting callers and listeners."""
         with self._lock:
             self._failure = self._failure or error
             questions = self._errands.give_up()
@@ -482,10 +481,8 @@ class MasterClient:
             if run.listener is not None:
                 run.listener.lost(error)
 
-    # --- fork ---------------------------------------------------------------------------------------------------------------------
-
     def _forget_after_fork(self) -> None:
-        """In a forked child: the thread is not here and the link belongs to the parent."""
+        """Disables the client in a forked child: its thread does not exist there and the connection belongs to the parent."""
         self._lock = threading.Lock()
         self._sending = threading.Lock()
         self._room = threading.Condition(self._lock)

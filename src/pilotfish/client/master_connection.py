@@ -1,7 +1,6 @@
-"""One proven connection to a master, as a client has it: a Unix socket, frames in, frames out, nothing that waits.
+"""Connects to a master's Unix socket and exchanges frames.
 
-``dial`` does wait: it connects, proves who we are and has the master prove that it is ours. ``Reconnection`` dials again after a connection
-broke.
+A connection never blocks. ``dial`` does: it connects and authenticates both sides. ``Reconnection`` dials again after a connection broke.
 """
 
 from __future__ import annotations
@@ -42,13 +41,13 @@ Frame = tuple[Any, memoryview]
 _READ_BYTES = 64 * 1024
 _READ_BYTES_LARGE = 1024 * 1024
 _JOIN_BELOW = 32 * 1024
-"""Smaller parts are joined before they are sent: one copy is cheaper than one more entry for the kernel to walk."""
+"""Size in bytes below which parts are joined before sending: a copy is cheaper than another entry of a system call."""
 _PARTS_PER_CALL = 64
 HANDSHAKE_S = 20.0
 _BACK_OFF_S = (0.0, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
-"""Pauses before the second, third, ... try to reach the master."""
+"""Seconds before the second, third, … attempt to reach the master."""
 _STEADY_S = 5.0
-"""Seconds after which a connection counts as good although nothing came over it."""
+"""Seconds after which a silent connection counts as good."""
 
 
 class Interrupt:
@@ -59,12 +58,12 @@ class Interrupt:
         self._wanted = wanted
 
     def rang(self) -> bool:
-        """Call it when the descriptor is readable: whether the wait is to end."""
+        """Reads the descriptor; whether the wait must end. Call it only when the descriptor is readable."""
         os.read(self.descriptor, 64)
         return self._wanted()
 
     def pause(self, seconds: float) -> None:
-        """Sleep, but not longer than until somebody rings."""
+        """Sleeps, at most until the descriptor becomes readable."""
         poll = select.poll()
         poll.register(self.descriptor, select.POLLIN)
         if poll.poll(seconds * 1000):
@@ -72,7 +71,7 @@ class Interrupt:
 
 
 class MasterConnection:
-    """The connection. One thread at a time may send, one may receive."""
+    """Authenticated connection. One thread at a time may send, one may receive."""
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
@@ -85,12 +84,12 @@ class MasterConnection:
         return self.sock.fileno()
 
     def trust(self, epoch: int) -> None:
-        """The master has proven itself: large frames may come."""
+        """Allows large frames after the master has authenticated."""
         self.epoch = epoch
         self._inbox.trust()
 
     def put(self, buffers: Sequence[Buffer]) -> None:
-        """Have these buffers sent, after what waits already."""
+        """Queues buffers for sending."""
         self._unsent.extend(map(memoryview, join_small(buffers, _JOIN_BELOW)))
 
     @property
@@ -98,7 +97,7 @@ class MasterConnection:
         return bool(self._unsent)
 
     def flush(self) -> None:
-        """Send as much as the socket takes."""
+        """Sends as much as the socket takes."""
         unsent = self._unsent
         while unsent:
             try:
@@ -114,7 +113,7 @@ class MasterConnection:
                 unsent[0] = unsent[0][sent:]
 
     def receive(self) -> list[Frame]:
-        """The frames that have come, decoded; ConnectionFailed at the end of the stream."""
+        """Returns the decoded frames received so far; raises ConnectionFailed at the end of the stream."""
         try:
             data = self.sock.recv(_READ_BYTES if self._inbox.missing < _READ_BYTES else _READ_BYTES_LARGE)
         except BlockingIOError:
@@ -133,8 +132,8 @@ class MasterConnection:
         self.sock.close()
 
     def next_frame(self, deadline: float, interrupt: Interrupt | None = None) -> Message:
-        """The next message, waited for: only for the handshake, in which the master says one thing at a time."""
-        poll = select.poll()  # select() cannot look at descriptors above 1023, and a program may have more files open than that
+        """Waits for the next message. Only for the handshake, in which the master sends one message at a time."""
+        poll = select.poll()  # select() cannot watch descriptors above 1023
         poll.register(self.sock, select.POLLIN)
         if interrupt is not None:
             poll.register(interrupt.descriptor, select.POLLIN)
@@ -150,7 +149,7 @@ class MasterConnection:
 
 
 def dial(pool_directory: Path, timeout_s: float = HANDSHAKE_S, interrupt: Interrupt | None = None) -> MasterConnection:
-    """A proven link to the master of a pool; the credentials are read anew, as the master may have moved."""
+    """Opens an authenticated connection to the master of a pool. Reads the credentials each time, because the endpoint may change."""
     file = PoolDirectory(pool_directory).client_credentials
     if not file.exists():
         raise ConnectionFailed(f"there is no pool in {pool_directory}", "start one with: pilotfish run")
@@ -199,10 +198,10 @@ def _prove(link: MasterConnection, credentials: Credentials, timeout_s: float, i
 
 
 class Reconnection:
-    """Reaches the master again after a connection broke: at once, then after growing pauses, and not for ever.
+    """Reconnects to the master: at once, then after growing pauses, up to ``patience_s``.
 
-    A master that dies again and again before it says anything is treated like one that is away: the pauses go on growing and its time
-    runs out, so that a request that kills every master neither keeps them busy with starting nor lets its client wait without end.
+    A master that dies repeatedly before it answers is treated like one that is away. So a request that kills every master neither restarts
+    masters in a tight loop nor lets its client wait forever.
     """
 
     def __init__(self, pool_directory: Path, revive: Callable[[], None] | None, patience_s: float, interrupt: Interrupt) -> None:
@@ -211,16 +210,16 @@ class Reconnection:
         self._patience_s = patience_s
         self._interrupt = interrupt
         self._fruitless = 0
-        """Connections in a row over which nothing came."""
+        """Consecutive connections over which nothing was received."""
         self._away_since = 0.0
         self._connected_at = time.monotonic()
 
     def heard(self) -> None:
-        """The master said something that shows that it does its work."""
+        """Records that the master answered, so it does its work."""
         self._fruitless = 0
 
     def connect(self, is_over: Callable[[], bool]) -> MasterConnection:
-        """A new link. Raises ConnectionFailed when the master stays away, or nobody needs it any more."""
+        """Returns a new connection. Raises ConnectionFailed if the master stays away, or the connection is no longer needed."""
         if not self._patience_s:
             raise ConnectionFailed("the master is gone")
         now = time.monotonic()

@@ -1,4 +1,4 @@
-"""Reads a pool from its journal, without its master: what predict, whatif and replay start from."""
+"""Reads the state of a pool from its journal without a master, for predict, whatif and replay."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from pilotfish.sim.projections.pool_snapshot import PoolSnapshot
 
 MAX_TRIES = 5
-"""Maximum number of times the journal is read: its master may remove a file meanwhile."""
+"""Maximum attempts to read the journal: its master may remove a file meanwhile."""
 STOPPED = "the pool is stopped"
 
 
 @dataclass(slots=True)
 class OfflinePool:
-    """The state of a pool as its journal has it. ``served``: a master runs, so the state goes on changing."""
+    """State of a pool from its journal. ``served``: a master runs, so the state continues to change."""
 
     directory: Path
     state: State
@@ -40,15 +40,15 @@ class OfflinePool:
     served: bool
     now: float
     ended: dict[str, float] = field(default_factory=dict)
-    """When runs ended, as far back as the journal goes."""
+    """End times of runs, as far back as the journal goes."""
 
     @classmethod
     def read(cls, pool: str, make_listener: Callable[[], Heard] = lambda: lambda state, fact, at: None) -> OfflinePool:
-        """Replay the journal of a pool. Each try calls ``make_listener`` for a new listener, which hears all facts."""
+        """Replays the journal of a pool. Each attempt calls ``make_listener`` for a new listener, which receives all facts."""
         place = pool_home(pool)
         if not place.journal.is_dir():
             raise NoPool(f"there is no pool {pool!r} yet", "Start one: pilotfish run -- COMMAND")
-        # A reader sees half-written records of a running master: those are no problem to report.
+        # A running master may be writing a record, so an incomplete one at the end is no problem to report.
         logging.getLogger("pilotfish.journal").setLevel(logging.CRITICAL)
         for tries in range(MAX_TRIES):
             try:
@@ -62,7 +62,7 @@ class OfflinePool:
 
     @classmethod
     def snapshot(cls, pool: str) -> tuple[OfflinePool, PoolSnapshot]:
-        """The pool, and a snapshot from which the simulator continues."""
+        """Returns the pool and a snapshot from which the simulator continues."""
         from pilotfish.sim.projections.attempt_history import AttemptHistory
         from pilotfish.sim.projections.pool_snapshot import PoolSnapshot
 
@@ -80,7 +80,7 @@ class OfflinePool:
 
 
 def _remove_workers(state: State) -> None:
-    """End all workers and pilots, because a master that starts again finds none of them."""
+    """Ends all workers and pilots, because a restarted master finds none of them."""
     for worker in list(state.workers.values()):
         held = [task.id for task in worker.tasks]
         if held:

@@ -1,4 +1,4 @@
-"""What a client has asked of its master and has not been answered yet. The client's lock guards it all but ``Question.wait``."""
+"""Keeps requests until the master answers them. The client's lock guards everything except ``PendingRequest.wait``."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from pilotfish.model.messages import Ask, frame_message
 from pilotfish.portable.payload_format import Buffer
 
 MOST_TRIES = 3
-"""A question is given up after so many connections that broke before the answer: it may be what the masters die of."""
+"""Maximum connections that may break before the answer to a request; then it is given up, because it may be what kills the masters."""
 
 
 class Reply(NamedTuple):
-    """The answer to a question: its data, and bytes where the kind has any."""
+    """Answer to a request: data, and bytes for some kinds."""
 
     data: Any
     body: bytes
@@ -42,10 +42,10 @@ class PendingRequest:
         self._said.set()
 
     def cut_off(self) -> bool:
-        """The connection over which it was sent broke. Whether it is settled by that, and not to be asked again."""
+        """Handles a broken connection; returns whether the request is settled and not to be repeated."""
         self._tries += 1
         if self.kind == "stop":
-            # The master that is asked to stop may be gone before its answer is.
+            # A master that is asked to stop may be gone before it answers.
             self.answer(Reply({}, b""))
         elif self._tries >= MOST_TRIES:
             text = f"{self.kind}: the connection broke {MOST_TRIES} times before the master answered"
@@ -61,7 +61,7 @@ class PendingRequest:
 
 
 class PendingRequests:
-    """Runs to be opened and questions to be answered, each until the master has replied."""
+    """Runs to open and requests to answer, each until the master replies."""
 
     def __init__(self) -> None:
         self._opening: dict[str, tuple[Submission, PendingRequest]] = {}
@@ -70,7 +70,7 @@ class PendingRequests:
         self._unsent: list[int] = []
         self._next = 0
         self._name = secrets.token_hex(8)
-        """Of this client, among all that ever speak to the pool."""
+        """Unique name of this client in the pool."""
 
     def __bool__(self) -> bool:
         return bool(self._opening or self._questions)
@@ -93,31 +93,31 @@ class PendingRequests:
         return question
 
     def cut_opens(self) -> list[list[Buffer]]:
-        """The frames that open runs; they go before everything else."""
+        """Returns the frames that open runs; they are sent before all others."""
         frames = [frame_message(self._opening[uid][0].opening()) for uid in self._open_unsent]
         self._open_unsent.clear()
         return frames
 
     def cut_questions(self) -> list[list[Buffer]]:
-        """The frames that ask; they go last, so that a question about a task comes after the task."""
+        """Returns the frames of requests; they are sent last, so that a request about a task follows the task."""
         frames = [frame_message(self._asking(number)) for number in self._unsent]
         self._unsent.clear()
         return frames
 
     def _asking(self, number: int) -> Ask:
-        """The same each time that it is asked, so that the master knows it again."""
+        """Builds the request, always with the same id, so that the master recognises repetitions."""
         question = self._questions[number]
         return Ask(number, question.kind, question.arguments, f"{self._name}-{number}")
 
     def runs_to_forget(self) -> set[Any]:
-        """Runs that the master may have forgotten already, although it has not said so."""
+        """Returns the runs with an unanswered ``forget``; the master may have forgotten them already."""
         return {question.arguments.get("run") for question in self._questions.values() if question.kind == "forget"}
 
     def opened(self, uid: str) -> tuple[Submission, PendingRequest] | None:
         return self._opening.pop(uid, None)
 
     def oldest_open(self) -> PendingRequest | None:
-        """The run that has waited longest to be opened; taken, as its Open was refused."""
+        """Removes and returns the oldest pending Open, which was refused."""
         uid = next(iter(self._opening), None)
         return None if uid is None else self._opening.pop(uid)[1]
 
@@ -125,7 +125,7 @@ class PendingRequests:
         return self._questions.pop(number, None)
 
     def cut_off(self) -> None:
-        """The connection broke: no answer will come to what was sent over it."""
+        """Handles a broken connection: requests that were sent over it get no answer."""
         unsent, open_unsent = set(self._unsent), set(self._open_unsent)
         for number, question in list(self._questions.items()):
             if number not in unsent and question.cut_off():
@@ -135,12 +135,12 @@ class PendingRequests:
                 del self._opening[uid]
 
     def repeat(self) -> None:
-        """The connection is new: ask everything again."""
+        """Marks all requests to be sent again over a new connection."""
         self._open_unsent = list(self._opening)
         self._unsent = list(self._questions)
 
     def give_up(self) -> list[PendingRequest]:
-        """Everything that will not be answered any more."""
+        """Removes and returns all requests; none will be answered."""
         left = [*self._questions.values(), *(question for _, question in self._opening.values())]
         for collection in (self._questions, self._opening, self._unsent, self._open_unsent):
             collection.clear()

@@ -1,4 +1,4 @@
-"""Finds the master of a pool, or starts it. People never start one by hand."""
+"""Finds the master of a pool or starts it. Users never start one by hand."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from pilotfish.store.keyring import require_private
 from pilotfish.store.pool_directory import PRIVATE, PoolDirectory, pool_home, stop_marker
 
 START_S = 60.0
-"""A master that has a long journal to read may take a while."""
+"""Seconds until a starting master is given up; a long journal takes a while to read."""
 SILENT_S = 5.0
-"""For so long a master that dies while it starts is started again."""
+"""Seconds during which a master that dies at its start is started again."""
 SILENT_END = "failed it ended without a word\t"
 GOODBYE_S = 30.0
 PRIVATE_SETTINGS: dict[str, Any] = {"orphan_s": 60.0, "linger_s": 2.0, "author_s": 10.0}
-"""A private pool ends with its client, so that it need not wait long for anybody."""
+"""Settings with short waits, because a private pool ends with its client."""
 
 
 @dataclass
 class PoolHandle:
-    """A pool and how to bring its master (back) to life."""
+    """A pool, and how to start its master."""
 
     directory: Path
     settings: dict[str, Any] = field(default_factory=dict)
@@ -44,20 +44,20 @@ class PoolHandle:
         return self.directory.name
 
     def revive(self) -> None:
-        """Have a master serve this pool; harmless if one does. Not against the will of somebody who stopped it."""
+        """Starts a master if none runs. Raises PoolStopped if a user stopped the pool."""
         if stop_marker(self.directory).exists():
             raise PoolStopped("the pool was stopped; what is unfinished is kept", "go on with it: pilotfish attach")
         self.start()
 
     def start(self) -> None:
-        """The same for a pool that was stopped, too: as long as the marker is there, its master leaves the work alone."""
+        """Starts a master, also for a stopped pool; while the stop mark exists, that master starts no work."""
         deadline = time.monotonic() + START_S
         while not is_served(self.directory):
             answer = _start(self)
             if answer == "ready":
                 return
             if answer == SILENT_END and time.monotonic() < deadline - START_S + SILENT_S:
-                continue  # it was killed while it started: not its fault, nor its client's
+                continue  # it was killed while it started: try again
             if answer.startswith("failed "):
                 message, _, hint = answer.removeprefix("failed ").partition("\t")
                 raise PilotfishError(f"the master of pool {self.name} did not start: {message}", hint or f"see {self.directory}/master.log")
@@ -66,7 +66,7 @@ class PoolHandle:
             time.sleep(0.02)
 
     def wait_until_gone(self, timeout_s: float = GOODBYE_S) -> list[str]:
-        """Wait for the master, which was told to stop, and tell what is left of it: nothing, if all is well."""
+        """Waits until the stopped master is gone; returns what is left of it."""
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
             left = self.leftovers()
@@ -83,7 +83,7 @@ class PoolHandle:
 
 
 def ensure_pool(name: str = "default", looking: bool = False) -> PoolHandle:
-    """The person's pool of that name, with a master that serves it. Only ``looking``, what somebody stopped stays as it is."""
+    """Returns a pool with a running master. With ``looking``, a stopped pool stays stopped."""
     pool = PoolHandle(pool_home(name).make().directory)
     if looking:
         pool.start()
@@ -94,7 +94,7 @@ def ensure_pool(name: str = "default", looking: bool = False) -> PoolHandle:
 
 
 def private_pool(workers: int) -> PoolHandle:
-    """A pool of one's own, gone when it is closed or its client dies."""
+    """Starts a pool that ends when it is closed or its client dies."""
     directory = home() / "pools" / f"{PRIVATE}{os.getpid()}-{secrets.token_hex(4)}"
     pool = PoolHandle(PoolDirectory(directory).make().directory, {**PRIVATE_SETTINGS, "workers": workers}, temporary=True)
     pool.revive()
@@ -102,7 +102,7 @@ def private_pool(workers: int) -> PoolHandle:
 
 
 def find_pools() -> list[PoolHandle]:
-    """All pools that there are, served or not."""
+    """Lists all pools, with and without a master."""
     root = home() / "pools"
     if not root.is_dir():
         return []
@@ -110,7 +110,7 @@ def find_pools() -> list[PoolHandle]:
 
 
 def is_served(directory: Path) -> bool:
-    """Does a master listen? Asked of the socket itself, because files may be left by a dead one."""
+    """Whether a master listens. Tests the socket, because a dead master may leave its files."""
     path = PoolDirectory(directory).socket_path()
     if not path.exists():
         return False
@@ -123,7 +123,7 @@ def is_served(directory: Path) -> bool:
 
 
 def _start(pool: PoolHandle) -> str:
-    """Start a master and return its first words."""
+    """Starts a master and returns its first line."""
     require_private(pool.directory)
     reading, writing = os.pipe()
     command = [sys.executable, "-m", "pilotfish.master", str(pool.directory), "--ready", str(writing)]
@@ -132,7 +132,7 @@ def _start(pool: PoolHandle) -> str:
     if pool.temporary:
         command.append("--temporary")
     try:
-        # A shared pool outlives the shell that happened to start it: what is secret there is no business of later runs.
+        # A shared pool outlives the shell that started it, so later runs must not see the secrets of that shell.
         environment = dict(os.environ) if pool.temporary else without_secrets(os.environ)
         with subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[writing], start_new_session=True, env=environment) as process:
             os.close(writing)

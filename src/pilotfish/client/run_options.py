@@ -1,4 +1,4 @@
-"""Options of a run: all that ``pilotfish run`` takes as one value, and how deadlines, shares and expressions are read.
+"""Reads the options of a run: all of ``pilotfish run`` as one value, with deadlines, shares and expressions.
 
 A deadline is ``18:00``, ``2h`` or ``2030-05-01 12:00``; a share is ``alice`` or ``alice:3``.
 """
@@ -32,7 +32,7 @@ Deadline = str | int | float | timedelta | datetime
 
 
 class RunKeywords(TypedDict, total=False):
-    """What may be asked for about a run as a whole."""
+    """Keyword options of a run as a whole."""
 
     max_failures: int
     share: str
@@ -44,7 +44,7 @@ LATEST_S = 100 * 366 * 86400.0
 
 
 def read_deadline(value: Deadline, field: str, now: float) -> float:
-    """In seconds since 1970. A time of day is the next such time; a number is seconds from now; without a zone, times are local."""
+    """Returns seconds since 1970. A time of day is the next such time; a number is seconds from now; times without a zone are local."""
     text = value.strip() if isinstance(value, str) else value
     if isinstance(text, str) and (clock := _CLOCK.fullmatch(text)):
         today = datetime.fromtimestamp(now).replace(hour=int(clock[1]), minute=int(clock[2]), second=0, microsecond=0)
@@ -71,7 +71,7 @@ def _future(value: str | datetime, field: str, now: float) -> float:
 
 
 def read_share(text: str, field: str) -> tuple[str, float]:
-    """NAME or NAME:WEIGHT; the weight is 0 if none is given."""
+    """Reads NAME or NAME:WEIGHT; the weight is 0 if none is given."""
     name, colon, weight_text = text.rpartition(":") if ":" in text else (text, "", "")
     fix = f"write {field} NAME or {field} NAME:WEIGHT, such as {field} thesis:2"
     if not name or len(name) > MAX_NAME or not name.isprintable() or name != name.strip():
@@ -88,7 +88,7 @@ def read_share(text: str, field: str) -> tuple[str, float]:
 
 
 def run_wishes(wishes: RunKeywords, now: float) -> dict[str, Any]:
-    """The fields of RunOptions that follow."""
+    """Converts the keywords to fields of RunOptions."""
     unknown = [name for name in wishes if name not in RunKeywords.__annotations__]
     if unknown:
         raise BadInput(f"Run: {unknown[0]!r} is not understood", f"it takes {', '.join(RunKeywords.__annotations__)}")
@@ -110,7 +110,7 @@ ANY_SITE = SiteSelection()
 
 @dataclass(frozen=True, slots=True)
 class RunRequest:
-    """What a person asked of ``pilotfish run``, before anything was made of it."""
+    """The options of ``pilotfish run`` as the user gave them."""
 
     # Source: what the tasks are.
     command: tuple[str, ...] = ()
@@ -121,9 +121,9 @@ class RunRequest:
     each_line: str | None = None
     zipped: bool = False
     after_dashes: bool = False
-    """``--`` stood before the command: it is a program, even if it looks like a run file."""
+    """``--`` precedes the command: it is a program, even if it looks like a run file."""
     typed: str = ""
-    """The whole command line, to be typed again."""
+    """The whole command line, quoted for a shell."""
 
     # Resources: what each task needs.
     cores: str | None = None
@@ -147,7 +147,7 @@ class RunRequest:
     max_failures: int = 0
     speculate: bool | None = None
 
-    # Files: what travels with the tasks.
+    # Files: what is copied with the tasks.
     inputs: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
     keep: tuple[str, ...] = ()
@@ -155,7 +155,7 @@ class RunRequest:
     environment: tuple[str, ...] = ()
     stdin: str | None = None
 
-    # Terminal: what the person sees.
+    # Terminal: what the user sees.
     name: str = ""
     detach: bool = False
     dry_run: bool = False
@@ -169,11 +169,11 @@ class RunRequest:
 
     @property
     def silent(self) -> bool:
-        """No progress line is wanted."""
+        """Whether to hide the progress line."""
         return self.quiet or self.as_json
 
     def task_options(self) -> TaskOptions:
-        """What each task needs, checked as the Python interface checks it."""
+        """Returns the options of each task, checked as in the Python API."""
         wishes: dict[str, Any] = {"retries": self.retries, "priority": self.priority}
         if self.command:
             wishes["name"] = os.path.basename(self.command[0])
@@ -188,7 +188,7 @@ class RunRequest:
         return read_wishes(wishes, "run")
 
     def run_options(self, command: str, application: str = "") -> RunOptions:
-        """What the master is told about the run. ``command`` is shown for it; ``application`` is its run file, if that has a manager."""
+        """Returns the options of the run. ``command`` is shown to users; ``application`` is the run file, if it has a manager."""
         share, weight = self.share or ("", 0.0)
         return RunOptions(
             name=self.name,
@@ -221,7 +221,7 @@ EXAMPLES = {"--require": "memory >= 8G", "--rank": "cores"}
 EVERYWHERE = tuple(worker_properties("", "", {}, {}, dict.fromkeys(INFO, "")))
 """Properties that all workers have."""
 OF_THE_PAIR = ("held", "wanted")
-"""What only a rank may use: bytes of a task's inputs that are at the worker, and bytes of all its inputs."""
+"""Properties for ranks only: bytes of a task's inputs that the worker has, and bytes of all its inputs."""
 
 
 def read_expression(option: str, text: str) -> str:
@@ -232,7 +232,7 @@ def read_expression(option: str, text: str) -> str:
 
 
 def property_warnings(session: PoolSession, wanted: TaskOptions) -> Iterator[str]:
-    """Warn of properties that no present worker has. They are no errors, because a later worker may have them."""
+    """Warns of properties that no present worker has. They are not errors, because a later worker may have them."""
     if not (wanted.requirement or wanted.rank):
         return
     here = [worker.get("properties", {}) for worker in session.ask("workers", all=False)]
@@ -245,7 +245,7 @@ def property_warnings(session: PoolSession, wanted: TaskOptions) -> Iterator[str
 
 
 def _warning(option: str, name: str, meant: str, any_here: bool) -> str:
-    """Without workers any property may come: only a likely mistake is worth a warning then."""
+    """Returns a warning or nothing. While there are no workers, only a likely mistake is worth a warning."""
     if name in OF_THE_PAIR:
         return f"warning: {option}: only --rank may ask for {name}, which is about a task and a worker; here it is not known"
     if not meant and not any_here:

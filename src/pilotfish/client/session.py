@@ -1,4 +1,4 @@
-"""Sessions with a pool's master: questions, runs to submit, runs to watch. Command line and Python interface use the same session."""
+"""Opens a session with a pool: send requests, submit runs, watch runs. The command line and the Python API use the same session."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from pilotfish.portable.payload_format import PackedPayload
 from pilotfish.store.pool_directory import pool_home
 
 PEEK_S = 2.0
-"""Seconds until a worker that does not answer is given up."""
+"""Seconds until a request to a worker is given up."""
 PAGE = 10_000
-"""Maximum number of rows in one answer."""
+"""Maximum rows per answer."""
 
 
 class NoPool(PilotfishError):
@@ -34,7 +34,7 @@ class NoPool(PilotfishError):
 
 @dataclass(frozen=True, slots=True)
 class RunNews:
-    """News of a run: tasks that ended, tasks that began, whether the run is over, or why there will be no more news."""
+    """News of a run: ended tasks, started tasks, whether the run is finished, or the reason why no more news will come."""
 
     ended: tuple[EndedItem, ...] = ()
     began: tuple[int, ...] = ()
@@ -43,13 +43,13 @@ class RunNews:
 
 
 class RunWatcher:
-    """Queues the news of a run for the thread that asks for them."""
+    """Queues the news of a run for another thread."""
 
     def __init__(self) -> None:
         self._news: queue.SimpleQueue[RunNews] = queue.SimpleQueue()
 
     def next(self, timeout_s: float) -> RunNews | None:
-        """Wait for news; None if there are none for ``timeout_s``."""
+        """Waits for news; None after ``timeout_s`` seconds."""
         try:
             return self._news.get(timeout=timeout_s)
         except queue.Empty:
@@ -71,8 +71,6 @@ class RunWatcher:
 
 
 class RunUpload:
-    """Sends the tasks of one run."""
-
     def __init__(self, client: MasterClient, submission: Submission) -> None:
         self.number = submission.run
         self._client = client
@@ -84,27 +82,27 @@ class RunUpload:
 
     @property
     def sites(self) -> tuple[str, ...]:
-        """The sites where the run may go; empty: all."""
+        """Sites that the run may use; empty means all."""
         return self._submission.options.sites
 
     def spec(self, spec: TaskSpec, code: bytes) -> int:
-        """The number of a spec in the run; equal specs have the same."""
+        """Returns the number of a spec in the run; equal specs have the same."""
         return self._client.spec_number(self._submission, spec, code)
 
     def add(self, spec: int, payload: PackedPayload, needs: TaskNeeds = NOTHING, register: Callable[[int], None] | None = None) -> None:
-        """Add a task; waits when the master cannot keep up. ``register`` gets its index before any news of it can come."""
+        """Adds a task; waits if the master cannot keep up. ``register`` gets its index before any news of it can arrive."""
         self._client.submit(self._submission, spec, payload, register or _ignore, needs)
 
     def close(self) -> None:
-        """No more tasks will come."""
+        """Declares that no more tasks will come."""
         self._client.close_run(self._submission)
 
     def confirm(self) -> None:
-        """Close the run, and wait until all tasks are on the master's disk. Raises if the master refused some."""
-        # The master tells a refusal to the listener of the run. Nobody else listens to this run yet.
+        """Closes the run and waits until all tasks are durable at the master. Raises if the master refused some."""
+        # The master reports a refusal to the listener of the run, and this run has no other listener yet.
         watcher = self._submission.listener
         self.close()
-        # The master answers in order: with this answer, everything before it is on its disk.
+        # The master answers in order, so with this answer everything before it is durable.
         known = self._client.ask("run", run=self.number).data["tasks"]
         while isinstance(watcher, RunWatcher) and (news := watcher.next(0.0)) is not None:
             if news.lost is not None:
@@ -115,17 +113,17 @@ class RunUpload:
 
 
 def _ignore(index: int) -> None:
-    """The caller does not wait for single tasks."""
+    """Default of ``register``."""
 
 
 class PoolSession:
-    """A session with the master of one pool, which is started again when it dies."""
+    """A session with the master of one pool, which is restarted when it dies."""
 
     def __init__(self, client: MasterClient) -> None:
         self.client = client
         self.directory = client.pool_directory
         self.contents: Path | None = client.contents
-        """Directory of large outputs that were fetched from workers."""
+        """Directory of large outputs that were copied from workers."""
         self._submissions: dict[int, Submission] = {}
 
     @classmethod
@@ -133,16 +131,16 @@ class PoolSession:
         return cls(MasterClient.connect(pool.directory, pool.revive))
 
     def ask(self, kind: str, **arguments: Any) -> Any:
-        """Send a question or command and wait for the answer; a refusal is raised as PilotfishError."""
+        """Sends a request and waits for the answer; raises PilotfishError if it is refused."""
         return self.client.ask(kind, **arguments).data
 
     def ask_bytes(self, kind: str, **arguments: Any) -> tuple[Any, bytes]:
-        """The same for questions whose answer has bytes."""
+        """Like ``ask``, for answers with bytes."""
         reply = self.client.ask(kind, **arguments)
         return reply.data, reply.body
 
     def peek(self, task: str, stream: int, offset: int) -> bytes:
-        """What a running task wrote to a stream beyond ``offset``; nothing if its worker does not answer in time."""
+        """Returns the output of a running task from ``offset`` on; empty if its worker does not answer in time."""
         heard: queue.SimpleQueue[bytes | PilotfishError] = queue.SimpleQueue()
 
         def ask() -> None:
@@ -161,14 +159,14 @@ class PoolSession:
         return answer
 
     def begin(self, options: RunOptions, uid: str = "", listener: RunListener | None = None) -> RunUpload:
-        """Open a run, or find the one with this ``uid``. A ``listener`` hears of its tasks from the first on, with their results."""
+        """Opens a run, or finds it by ``uid``. ``listener`` receives all its endings, with results."""
         submission = self.client.open_run(uid or secrets.token_hex(16), options, feeds=not options.application)
         self._submissions[submission.run] = submission
         self.client.watch(submission, listener or RunWatcher(), payloads=listener is not None)
         return RunUpload(self.client, submission)
 
     def watch(self, run: int, cursor: int) -> RunWatcher:
-        """Watch a run from the ``cursor``-th task that ended on."""
+        """Watches a run from the ``cursor``-th ended task on."""
         submission = self._submissions.get(run)
         if submission is None:
             row = self.ask("run", run=run)
@@ -186,17 +184,17 @@ class PoolSession:
 
 Connector = Callable[[str, bool, int | None], PoolSession]
 _connector: Connector | None = None
-"""Makes all sessions instead, if set: tests need no master then."""
+"""Creates all sessions if set, so that tests need no master."""
 
 
 def use_connector(connector: Connector | None) -> None:
-    """Make sessions with ``connector`` from now on; None: with masters again."""
+    """Creates sessions with ``connector`` from now on; None restores real masters."""
     global _connector
     _connector = connector
 
 
 def connect(pool: str, start: bool = False, workers: int | None = None) -> PoolSession:
-    """Open a session with a pool, and start its master if it does not run. ``start``: make the pool if there is none."""
+    """Opens a session with a pool; starts its master if none runs. ``start``: create the pool if it does not exist."""
     if _connector is not None:
         return _connector(pool, start, workers)
     if not start:
@@ -208,7 +206,7 @@ def connect(pool: str, start: bool = False, workers: int | None = None) -> PoolS
 
 
 def look(pool: str) -> PoolSession:
-    """The same for commands that only ask: a pool that a person stopped does not go on with its work."""
+    """Like ``connect``, for commands that only read: a stopped pool stays stopped."""
     if _connector is not None:
         return _connector(pool, False, None)
     _require_pool(pool)
@@ -216,7 +214,7 @@ def look(pool: str) -> PoolSession:
 
 
 def connect_if_served(pool: str) -> PoolSession | None:
-    """Open a session if a master runs; otherwise None. The session ends with that master."""
+    """Opens a session if a master runs; otherwise returns None. The session ends with that master."""
     if _connector is not None:
         return _connector(pool, False, None)
     directory = pool_home(pool).directory
@@ -224,7 +222,7 @@ def connect_if_served(pool: str) -> PoolSession | None:
 
 
 def connect_to_stop(pool: PoolHandle) -> PoolSession:
-    """Open a session that does not start the master again."""
+    """Opens a session that does not restart the master."""
     return PoolSession(MasterClient.connect(pool.directory))
 
 
@@ -237,7 +235,7 @@ def _require_pool(pool: str) -> None:
 
 
 def find_run(master: PoolSession, wanted: str | None) -> dict[str, Any]:
-    """The row of a run: a number, a name (the newest of that name), or None for the newest of all."""
+    """Finds the row of a run by number or name (the newest with that name); None is the newest of all."""
     row: dict[str, Any] = master.ask("run", **({} if wanted is None else {"run": wanted}))
     return row
 
@@ -245,7 +243,7 @@ def find_run(master: PoolSession, wanted: str | None) -> dict[str, Any]:
 def all_tasks(
     master: PoolSession, run: int, state: str | None = None, offset: int = 0, limit: int | None = None
 ) -> Iterator[dict[str, Any]]:
-    """The tasks of a run, a page at a time; without a limit all of them."""
+    """Returns the tasks of a run, read page by page; all of them without a limit."""
     filtered = {"state": state} if state else {}
     left = limit
     while left is None or left > 0:
@@ -259,7 +257,7 @@ def all_tasks(
 
 
 def task_name(text: str) -> str:
-    """A task as a person writes it, ``3.17``, checked."""
+    """Checks a task id such as ``3.17``."""
     run, dot, index = text.partition(".")
     if not (dot and run.isascii() and run.isdigit() and index.isascii() and index.isdigit()):
         raise BadInput(f"{text!r} does not name a task", "A task is RUN.INDEX, such as 3.17; list them: pilotfish tasks")

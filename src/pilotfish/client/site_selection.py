@@ -1,4 +1,4 @@
-"""Sites that a run may use, as a person writes them: ``hpc`` or ``hpc:4``. ``run --site`` and ``Run(sites=…)`` read them here."""
+"""Reads where a run may go, ``hpc`` or ``hpc:4``, and tells the pool. Used by ``run --site`` and ``Run(sites=…)``."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from pilotfish.errors import BadInput, did_you_mean
 from pilotfish.model.site import LOCAL, Site
 
 AS_MANY_AS_PAY = -1
-"""No number was given: the pool's factory decides how many pilots a site gets."""
+"""Number of pilots if none was given: the pool's factory decides."""
 
 
 def read_place(text: str) -> tuple[str, int]:
-    """Split ``hpc:4`` into the name of a site and its number of pilots."""
+    """Splits ``hpc:4`` into the name of a site and its number of pilots."""
     name, colon, count = text.partition(":")
     if not name or (colon and not (count.isdigit() and int(count))):
         raise BadInput(f"site {text!r} is not understood", "write a site's name, or how many pilots it shall have as well: hpc:4")
@@ -24,7 +24,7 @@ def read_place(text: str) -> tuple[str, int]:
 
 
 def unknown_site(name: str, known: Sequence[str]) -> BadInput:
-    """The error for a site that is not in ``sites.toml``."""
+    """Returns the error for a site that is not in ``sites.toml``."""
     if name == LOCAL:
         return BadInput("local is this machine, and no site of sites.toml", "Its settings, such as cache_size, are in config.toml: [pool]")
     near = did_you_mean(name, known)
@@ -33,7 +33,7 @@ def unknown_site(name: str, known: Sequence[str]) -> BadInput:
 
 
 def find_site(name: str) -> Site:
-    """Read one site of ``sites.toml`` and check it."""
+    """Reads one site from ``sites.toml`` and checks it."""
     sites = read_sites(sites_path())
     if name not in sites:
         raise unknown_site(name, list(sites))
@@ -42,10 +42,10 @@ def find_site(name: str) -> Site:
 
 @dataclass(frozen=True, slots=True)
 class SiteSelection:
-    """The sites where a run may go, and how many pilots each shall have."""
+    """Sites that a run may use, and their numbers of pilots."""
 
     places: tuple[str, ...] = ()
-    """As a person wrote them."""
+    """As the user wrote them."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -53,12 +53,12 @@ class SiteSelection:
 
     @property
     def local_cores(self) -> int | None:
-        """``--site local:4`` means the same as ``--workers 4``."""
+        """Cores from ``--site local:4``, which means the same as ``--workers 4``."""
         cores = dict(map(read_place, self.places)).get(LOCAL, AS_MANY_AS_PAY)
         return None if cores == AS_MANY_AS_PAY else cores
 
     def use(self, ask: Callable[..., Any]) -> None:
-        """Tell the pool's master to use these sites. It rejects unknown ones."""
+        """Tells the master to use these sites. It rejects unknown ones."""
         remote = [(name, pilots) for name, pilots in map(read_place, self.places) if name != LOCAL]
         if remote:
             ask("sites_reread")
@@ -67,7 +67,7 @@ class SiteSelection:
 
 
 def read_selection(sites: str | Sequence[str]) -> SiteSelection:
-    """Check sites before anything is started: each must be in ``sites.toml`` and be described correctly."""
+    """Checks sites before anything is started: each must have a valid entry in ``sites.toml``."""
     selection = SiteSelection((sites,) if isinstance(sites, str) else tuple(sites))
     remote = [name for name in selection.names if name != LOCAL]
     if remote:
@@ -75,5 +75,5 @@ def read_selection(sites: str | Sequence[str]) -> SiteSelection:
         for name in remote:
             if name not in known:
                 raise unknown_site(name, [*known, LOCAL])
-            known[name]  # a wrong description raises here
+            known[name]  # an invalid entry raises here
     return selection

@@ -1,7 +1,7 @@
-"""``sites.toml`` as a text that a person has written: what is changed is changed in its place, and all else stays as it is.
+"""Edits sites.toml and keeps comments.
 
-The text is cut into statements (a header, a key with its value, a line that says nothing), which are kept, replaced or left out. Whatever
-comes of it is read again before it is written: it must say what was meant, and nothing else may have changed.
+The text is split into statements (a header, a key with its value, a comment or blank line), which are kept, replaced or removed. The
+result is parsed before it is written: it must have the wanted values, and all other sites must be unchanged.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ def sites_path() -> Path:
 
 
 def read_tables(path: Path) -> dict[str, Table]:
-    """What is written, as it is written; nothing of it is checked but that it is TOML."""
+    """Reads all tables; checks only that the file is TOML."""
     return parse_toml(path, read_toml(path))
 
 
 def write_site(path: Path, name: str, table: Table | None) -> None:
-    """Have the file say this of a site, and of all others what it said before. None: nothing any more."""
+    """Writes the table of one site and keeps all others. None removes the site."""
     text = read_toml(path)
     before = parse_toml(path, text)
     wanted = {key: value for key, value in before.items() if key != name} | ({name: table} if table is not None else {})
@@ -56,7 +56,7 @@ def write_site(path: Path, name: str, table: Table | None) -> None:
             f"write it as a table, [{show_key(name)}], or edit it",
         )
     try:
-        # Where a link leads to, as some people keep such files elsewhere.
+        # Follows a symbolic link, because some users keep such files elsewhere.
         write_private(path.resolve(), after.encode())
     except UnicodeEncodeError:
         raise BadInput(f"site {name}: what is to be written is not UTF-8", "use other characters") from None
@@ -64,7 +64,7 @@ def write_site(path: Path, name: str, table: Table | None) -> None:
 
 @contextmanager
 def editing(path: Path) -> Iterator[None]:
-    """Only one of us at a time reads it and writes it again."""
+    """Locks the file for a read and the write that follows."""
     directory = os.open(make_private_directory(path.parent), os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(directory, fcntl.LOCK_EX)
@@ -78,7 +78,7 @@ def editing(path: Path) -> Iterator[None]:
 
 @dataclass(slots=True)
 class TomlStatement:
-    """Some whole lines. ``header``: the table that begins here. ``key``: the first part of what is set. Neither: blank, or a comment."""
+    """Whole lines of TOML. ``header``: the table that begins here. ``key``: first part of the key. Neither: blank, or a comment."""
 
     text: str
     header: tuple[str, ...] = ()
@@ -90,7 +90,7 @@ class TomlStatement:
 
 
 def statements(text: str) -> list[TomlStatement]:
-    """A statement is as many lines as make sense by themselves: a value may go over several."""
+    """Splits a text into statements. Each is the fewest lines that parse on their own, because a value may span several."""
     found: list[TomlStatement] = []
     waiting = ""
     for line in text.splitlines(keepends=True):
@@ -119,13 +119,13 @@ def _path_of(says: Any) -> tuple[str, ...]:
 
 
 def with_table(text: str, name: str, table: Mapping[str, Any]) -> str:
-    """One more table, at the end."""
+    """Appends a table."""
     gap = "" if not text else "\n" if text.endswith("\n") else "\n\n"
     return f"{text}{gap}[{show_key(name)}]\n" + "".join(f"{show_key(key)} = {show_value(value)}\n" for key, value in table.items())
 
 
 def with_changes(text: str, name: str, before: Table, table: Table) -> str:
-    """Keys that are other than before are written where they were, new ones below the last, and those that are gone are left out."""
+    """Writes changed keys in place and new ones after the last; removes missing ones."""
     pending = {key: value for key, value in table.items() if key not in before or before[key] != value}
     changed = {*pending, *(key for key in before if key not in table)}
     lines: list[TomlStatement] = []
@@ -133,7 +133,7 @@ def with_changes(text: str, name: str, before: Table, table: Table) -> str:
     last = 0
     for one in statements(text):
         inside = one.header or inside
-        # A part of a key that is changed, in a table of its own, is written anew as a whole.
+        # A subtable of a changed key is removed, because the key is written again as a whole.
         if inside[:1] == (name,) and len(inside) > 1 and inside[1] in changed:
             continue
         if inside == (name,) and one.key is not None and one.key in changed:
@@ -152,7 +152,7 @@ def with_changes(text: str, name: str, before: Table, table: Table) -> str:
 
 
 def without_table(text: str, name: str) -> str:
-    """The table with its parts and with the comment right above it; comments right above the next one belong to that."""
+    """Removes a table, its subtables and the comment directly above. A comment directly above the next table stays."""
     kept: list[TomlStatement] = []
     ours: list[TomlStatement] = []
     inside: tuple[str, ...] = ()
@@ -175,7 +175,7 @@ def _comments_above(lines: list[TomlStatement]) -> list[TomlStatement]:
 
 
 def _remark(text: str) -> str:
-    """What a person noted behind a value, with the space before it."""
+    """Returns the comment after a value, with the space before it."""
     says = tomllib.loads(text)
     for place in (match.start() for match in re.finditer(r"\s*#", text)):
         try:
@@ -194,7 +194,6 @@ def show_key(key: str) -> str:
 
 
 def show_value(value: Any) -> str:
-    """A value as TOML."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):

@@ -1,4 +1,4 @@
-"""One run as its client sees it: what is still to be sent, what the master has not yet written down, and how far we have listened."""
+"""Keeps the unsent and unconfirmed tasks of one run, and how many endings were received."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ BATCH_TASKS = 4096
 BATCH_BYTES = 4 * 1024 * 1024
 BATCH_LINKS = 100_000
 WHOLE_TASKS = 500_000
-"""So many tasks and dependencies fit one header, whatever their numbers are."""
+"""Maximum tasks and dependencies in one frame; they fit a header with any numbers."""
 TAKE_BYTES = 1024 * 1024
 TASK_WEIGHT = 64
 
 
 def readable(text: str) -> str:
-    """A text for people: bytes that are not UTF-8 (a file name can have such) are shown by their number."""
+    """Shows bytes that are not UTF-8, as a file name can have, by their number."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
 class RunListener(Protocol):
-    """Who hears about a run. Called in the client's own thread: it must be quick and must not wait for the client."""
+    """Receives the news of a run in the client's thread: it must be quick and must not wait for the client."""
 
     def ended(self, items: list[EndedItem], body: memoryview) -> None: ...
 
@@ -44,11 +44,11 @@ class RunListener(Protocol):
     def finished(self, counts: dict[str, int]) -> None: ...
 
     def lost(self, error: PilotfishError) -> None:
-        """Nothing more will be heard: the master cannot be reached, or refused."""
+        """Called when no more news will come, because the master is lost or refused the run."""
 
 
 class SubmitBatch:
-    """What becomes one Submit. ``size`` counts the bytes of its body."""
+    """Content of one Submit message. ``size`` is the number of bytes of its body."""
 
     __slots__ = (
         "advance", "awaited", "codes", "contents", "costs", "deps", "first", "first_spec", "links", "payloads", "size", "specs", "tasks",
@@ -66,12 +66,12 @@ class SubmitBatch:
         self.contents: dict[int, tuple[Content, ...]] = {}
         self.awaited: dict[int, tuple[AwaitedFile, ...]] = {}
         self.costs: list[float] = []
-        """Of the first tasks; those beyond it cost 1."""
+        """Costs of the first tasks; the others cost 1."""
         self.size = 0
         self.links = 0
         self.advance = -1
         self.whole = whole
-        """Nothing is added to it any more."""
+        """True if nothing may be added."""
 
     def add(self, spec: int, payload: bytes, needs: TaskNeeds) -> None:
         place = len(self.tasks)
@@ -98,7 +98,7 @@ class SubmitBatch:
 
 
 class Submission:
-    """The state of one run at its client. The client's lock guards it; nothing here waits or does I/O."""
+    """State of one run at its client. The client's lock guards it; nothing here waits or does I/O."""
 
     def __init__(self, uid: str, options: RunOptions, feeds: bool = True) -> None:
         self.uid = uid
@@ -113,7 +113,7 @@ class Submission:
         self.listener: RunListener | None = None
         self.payloads_wanted = True
         self.cursor = self.begun_at = 0
-        """How many endings we have been told of, and from which on we wanted to be told."""
+        """Number of endings received, and the first one that was requested."""
         self._told = bytearray()
         self._digested = 0
         self._weight = 0
@@ -130,7 +130,7 @@ class Submission:
         return Open(self.uid, self.options, self._feeds)
 
     def found(self, opened: Opened) -> None:
-        """The master knows the run: a new one, or one from before, whose tasks and specs keep their numbers."""
+        """Takes over the master's numbers: a new run, or an existing one, whose tasks and specs keep their numbers."""
         first_time = self.run < 0
         self.run = opened.run
         if first_time:
@@ -138,11 +138,11 @@ class Submission:
             self.next_spec = opened.specs
             self.advanced = opened.advanced
         elif self._advance_sent > opened.advanced and not self._unaccepted and not self._fresh:
-            # An advance without tasks is not among the unaccepted; if the old master died before writing it down, say it again.
+            # Progress without tasks is not kept as unaccepted. If the old master died before it recorded it, it is sent again.
             self.add_whole((), (), self._advance_sent)
 
     def spec_number(self, spec: TaskSpec, code: bytes, batch: SubmitBatch | None = None) -> int:
-        """The number of a spec in the run; an equal one is not sent again."""
+        """Returns the number of a spec in the run; an equal spec is sent only once."""
         if len(code) > MAX_BODY // 2:
             raise PayloadTooLarge(
                 f"{spec.name!r} has {show_bytes(len(code))} of code or shared files; {show_bytes(MAX_BODY // 2)} is the most",
@@ -177,7 +177,7 @@ class Submission:
         return batch
 
     def add(self, spec: int, payload: bytes, needs: TaskNeeds = NOTHING) -> int:
-        """One more task; its index in the run."""
+        """Adds a task; returns its index in the run."""
         size = len(payload)
         if len(needs.after) > WHOLE_TASKS:
             raise PayloadTooLarge(
@@ -197,9 +197,9 @@ class Submission:
         return index
 
     def add_whole(self, specs: Sequence[tuple[TaskSpec, bytes]], entries: Sequence[TaskEntry], advance: int) -> range:
-        """Tasks in one frame, together with how far the application has come: all of it is written down, or nothing.
+        """Adds tasks and the progress of the application in one frame; the master records all of it or nothing.
 
-        The entries count in ``specs``, of which those that the run has not yet are sent along.
+        ``spec`` of an entry is an index in ``specs``. Specs that the run does not have yet are sent, too.
         """
         used = dict.fromkeys(entry.spec for entry in entries)
         size = sum(len(entry.payload) for entry in entries) + sum(len(specs[local][1]) for local in used)
@@ -230,12 +230,12 @@ class Submission:
         return bool(self._unaccepted) or self.has_unsent
 
     def cut(self) -> list[list[Buffer]]:
-        """The frames to send now; they are kept until the master has written them down."""
+        """Returns the frames to send now; they are kept until the master has recorded them."""
         frames = []
         while self._fresh:
             batch = self._fresh[0]
             if not batch.tasks and batch.advance < 0 and len(self._fresh) == 1:
-                # Specs alone wait for their first task: only tasks are counted when the master says what it has.
+                # Specs alone wait for their first task, because the master confirms only numbers of tasks.
                 break
             encoded = batch.encode(self.run)
             self._fresh.popleft()
@@ -246,12 +246,12 @@ class Submission:
         return frames
 
     def again(self) -> list[list[Buffer]]:
-        """What a new connection has to repeat."""
+        """Returns the frames to repeat over a new connection."""
         self.watching = self.close_sent = False
         return [encoded for _, encoded in self._unaccepted]
 
     def give_up(self) -> None:
-        """Nothing of what is not written down will be."""
+        """Drops everything that is not recorded."""
         self._fresh.clear()
         self._unaccepted.clear()
 
@@ -261,7 +261,7 @@ class Submission:
             unaccepted.popleft()
 
     def heard(self, cursor: int, items: list[EndedItem], body: memoryview) -> tuple[list[EndedItem], memoryview]:
-        """The news in an Ended. A master whose journal was damaged tells everything again, in an order of its own."""
+        """Returns the new endings of an Ended message. After damage to its journal, a master repeats all endings in another order."""
         told = self._told
         told.extend(bytes(max(0, max((item.index for item in items), default=0) + 1 - len(told))))
         news = [item for item in items[max(0, self.begun_at - cursor) :] if not told[item.index]]
@@ -273,13 +273,13 @@ class Submission:
         return news, body
 
     def digested(self, items: list[EndedItem]) -> None:
-        """Whoever listens has made of them what he wanted, so that the originals are no longer needed."""
+        """Notes that the listener has processed these endings, so that the master may drop their results."""
         self._digested = self.cursor
         self._weight += sum(SHARE_BYTES if item.length == REFERENCE_BYTES else item.length + TASK_WEIGHT for item in items)
 
     @property
     def has_taken(self) -> bool:
-        """Enough that it pays to tell the master, which keeps it for us alone."""
+        """Whether enough results were processed to tell the master, which keeps them for this client only."""
         return self._weight > TAKE_BYTES and self.options.owned and self.payloads_wanted
 
     def take(self) -> Taken:

@@ -1,8 +1,8 @@
-"""Descriptions of tasks: the command line, parameters and label of each task of a run.
+"""Finds the command line, parameters and label of each task of a run; writes and reads registers.
 
-The master forgets the input of a task that is done. So whoever submits tasks also writes their descriptions to the run's register,
+The master forgets the input of a finished task. So the client that submits tasks also writes their descriptions to the run's register,
 ``register-N.gz`` in the pool directory, and all clients read them from there: command line, ``--json`` and Python show the same. A sweep
-whose command line tells what each task is needs no register: its descriptions are made from the command line again.
+whose command line determines each task needs no register: its descriptions are made from the command line again.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from pilotfish.portable.payload_format import unpack
 
 CHUNK = 1000
 LINE_COLUMN = "line"
-"""What the lines of ``--each-line`` are called where they need a name."""
+"""Column name for the lines of ``--each-line``."""
 
 
 @dataclass(frozen=True, slots=True)
 class DescribedTask:
-    """A task with its own command line (its name before it), and its values of the run's parameters where they are known."""
+    """A task with its command line (after its label, if any) and its values of the run's parameters, where known."""
 
     row: dict[str, Any]
     command: str
@@ -46,24 +46,24 @@ class DescribedTask:
     label: str = ""
 
     def parameters(self, names: Values) -> str:
-        """``alpha=0.1 seed=3``; nothing if they are not known."""
+        """Formats the parameters as ``alpha=0.1 seed=3``; empty if they are unknown."""
         return " ".join(f"{name}={value}" for name, value in zip(names, self.values or (), strict=False))
 
 
 @dataclass(slots=True)
 class DescribedTasks:
-    """The tasks of a run with all that is known of each. To be gone through once."""
+    """The tasks of a run with their descriptions. ``found`` can be read once."""
 
     names: Values
     found: Iterator[DescribedTask]
     known: bool
-    """Whether it is known what was typed or written for them."""
+    """Whether the run has a register or a usable command line."""
 
 
 def describe(master: PoolSession, run: dict[str, Any], rows: Iterable[dict[str, Any]], ask: bool = True) -> DescribedTasks:
-    """Each task with its own command line, where that can be known; else with the name of its program or function.
+    """Finds the command line of each task, or else the name of its program or function.
 
-    The rows come in the order of their indices. Without ``ask`` the master is not asked for the input of single tasks.
+    ``rows`` must be in the order of their indices. Without ``ask``, the master is not asked for the inputs of single tasks.
     """
     known = recipe_of(master, run)
     recipe = known or RunDescription((), iter(()))
@@ -82,7 +82,7 @@ def describe(master: PoolSession, run: dict[str, Any], rows: Iterable[dict[str, 
 
 
 def described_rows(master: PoolSession, run: dict[str, Any], rows: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """The rows of tasks for programs, with their command lines, labels and parameters."""
+    """Returns the rows of tasks for JSON output, with command lines, labels and parameters."""
     tasks = describe(master, run, rows, ask=False)
     for task in tasks.found:
         parameters = dict(zip(tasks.names, task.values or (), strict=False))
@@ -94,12 +94,11 @@ def with_commands(master: PoolSession, run: dict[str, Any], rows: Iterable[dict[
 
 
 def command_of(master: PoolSession, run: dict[str, Any], row: dict[str, Any]) -> str:
-    """The command line of one task."""
     return next(with_commands(master, run, [row]))[1]
 
 
 def _own_command(master: PoolSession, row: dict[str, Any]) -> str:
-    """From the task's input, which the master keeps as long as the task may be run again."""
+    """Reads the command line from the task's input, which the master keeps while the task may run again."""
     name = str(row["name"])
     if row.get("kind") != "exec" or row["state"] == "done":
         return name
@@ -108,7 +107,7 @@ def _own_command(master: PoolSession, row: dict[str, Any]) -> str:
 
 
 def command_in(payload: bytes) -> str:
-    """The command line in the input of an executable; empty if there is none."""
+    """Returns the command line in the input of an executable; empty if there is none."""
     try:
         return shlex.join(json.loads(bytes(unpack(payload)[0]))["argv"]) if payload else ""
     except (ValueError, KeyError):
@@ -116,7 +115,7 @@ def command_in(payload: bytes) -> str:
 
 
 def named_task(master: PoolSession, text: str) -> str | None:
-    """The task that a person means by ``3.17``, ``NAME.17`` or ``3.LABEL``; None if no run has such a name, or one has the whole of it."""
+    """Finds the task ``3.17``, ``NAME.17`` or ``3.LABEL``; None if no run has such a name, or a run has the whole text as its name."""
     if _run_named(master, text) is not None:
         return None
     problem: BadInput | None = None
@@ -143,16 +142,16 @@ def _run_named(master: PoolSession, name: str) -> dict[str, Any] | None:
     return None
 
 
-# --- runs that try some tasks of another once more ----------------------------------------------------------------------------------
+# --- reruns -------------------------------------------------------------------------------------------------------------------------
 
 
 def keep_rerun(master: PoolSession, origin: dict[str, Any], run: int, tasks: int) -> None:
-    """A run that tries again what failed in another keeps what its tasks are, whatever becomes of the other."""
+    """Writes the register of a rerun, which must not depend on the original run."""
     recipe = recipe_of(master, origin)
     if recipe is None:
         return
     failed = [row["index"] for row in all_tasks(master, origin["run"], "failed")]
-    if len(failed) != tasks:  # more failed since, and nobody knows which of them are meant
+    if len(failed) != tasks:  # more tasks failed since, so the rerun's tasks are unknown
         return
     register = TaskRegister(master.directory, run, recipe.names)
     for place, line in enumerate(_only(recipe.lines, failed)):
@@ -161,7 +160,7 @@ def keep_rerun(master: PoolSession, origin: dict[str, Any], run: int, tasks: int
 
 
 def recipe_of(master: PoolSession, run: dict[str, Any]) -> RunDescription | None:
-    """The descriptions in the register of a run, or else those that its command line gives."""
+    """Returns the descriptions from the register of a run, or else from its command line."""
     return read_register(master.directory, run["run"]) or read_recipe(run)
 
 
@@ -175,27 +174,27 @@ def _only(lines: Iterator[TaskDescription], indices: Iterable[int]) -> Iterator[
         yield line
 
 
-# --- from what was typed to the tasks -------------------------------------------------------------------------------------------------
+# --- from the command line to the tasks -----------------------------------------------------------------------------------------------
 
 
 def read_recipe(row: dict[str, Any]) -> RunDescription | None:
-    """All tasks of a run, their commands to be pasted into a shell; None when they cannot be known for certain."""
+    """Makes all tasks of a run from its command line, quoted for a shell; None if they are not certain."""
     recipe = str(row.get("command", ""))
     if not recipe.startswith("--"):
         return None
     cwd = str(row.get("cwd") or os.getcwd())
     try:
-        # Files of a sweep were named from where the command was typed.
+        # Paths in a sweep are relative to the directory of the command.
         with contextlib.chdir(cwd):
             total, names, lines = _read(shlex.split(recipe), float(row.get("opened_at") or "inf"))
     except (BadInput, ValueError, KeyError, StopIteration, OSError):
         return None
-    # A rerun has the recipe of the whole, but only some of its tasks.
+    # A rerun has the command line of the whole run, but only some of its tasks.
     return RunDescription(names, _in_directory(cwd, lines)) if total == row["tasks"] else None
 
 
 def _in_directory(cwd: str, lines: Iterator[TaskDescription]) -> Iterator[TaskDescription]:
-    """Large files are read while it goes on."""
+    """Reads in chunks, because files can be large; the working directory changes only while a chunk is read."""
     while True:
         try:
             with contextlib.chdir(cwd):
@@ -243,7 +242,7 @@ def columns_of(names: Values) -> Values:
 
 
 def _check_unchanged(path: str, opened_at: float) -> None:
-    """A table that was edited since would tell other values than those that were run. A file moved in its place counts, too."""
+    """Refuses a file that changed after the run began: its values may differ. The change time also covers a replaced file."""
     if os.stat(path).st_ctime > opened_at:
         raise BadInput(f"{path} was changed after the run had begun", "")
 
@@ -251,17 +250,17 @@ def _check_unchanged(path: str, opened_at: float) -> None:
 # --- registers ------------------------------------------------------------------------------------------------------------------------
 
 MAX_REGISTER_BYTES = 64 << 20
-"""Maximum size of a register: millions of tasks. A larger run has none; its tasks are known as long as its files are unchanged."""
+"""Maximum size of a register, enough for millions of tasks. A larger run has none; its tasks are known while its files are unchanged."""
 PIECE_TASKS = 1000
-"""Descriptions that are written together."""
+"""Descriptions per write."""
 PIECE_S = 1.0
-"""Seconds until fewer descriptions are written, too."""
+"""Seconds until fewer descriptions are written."""
 
 Values = tuple[str, ...]
 
 
 class TaskDescription(NamedTuple):
-    """A task: its command line, its values of the run's parameters, and the label that a task list or DAG gave it."""
+    """Command line of a task, its values of the run's parameters, and its label from a task list or DAG."""
 
     command: str
     values: Values = ()
@@ -276,14 +275,14 @@ UNDESCRIBED = TaskDescription("")
 
 @dataclass(frozen=True, slots=True)
 class RunDescription:
-    """The tasks of a run in the order of their indices, with the names of its parameters."""
+    """Descriptions of a run's tasks in the order of their indices, with the names of its parameters."""
 
     names: Values
     lines: Iterator[TaskDescription]
 
 
 class TaskRegister:
-    """Writes the descriptions of a run's tasks. May be used from any thread; a run does without if they cannot be written.
+    """Writes the descriptions of a run's tasks. Thread-safe; write errors are ignored, because a run works without a register.
 
     The register is a series of gzip members, each a list of JSON rows. The first row has the names of the parameters. A row is
     [label, command, values…]; one that does not follow the row before it begins with its index.
@@ -298,12 +297,12 @@ class TaskRegister:
         self._lock = threading.Lock()
 
     def note(self, index: int, description: TaskDescription) -> None:
-        """Keep a description until it is written. The caller notes tasks in the order of their indices."""
+        """Keeps a description until it is written. Call it in the order of task indices."""
         if not self._too_large:
             self._waiting.append((index, description))
 
     def flush_if_due(self) -> None:
-        """Write what waits, if it is much or waits for long."""
+        """Writes if many descriptions wait, or some have waited long."""
         count = len(self._waiting)
         if count >= PIECE_TASKS or (count and time.monotonic() - self._flushed_at >= PIECE_S):
             self.flush()
@@ -332,14 +331,14 @@ class TaskRegister:
 
 
 def read_register(directory: Path, run: int) -> RunDescription | None:
-    """The register of a run; None if there is none."""
+    """Reads the register of a run; None if there is none."""
     rows = _rows(_register_path(directory, run))
     names = next(rows, None)
     return None if names is None else RunDescription(tuple(names), _in_order(rows))
 
 
 def _in_order(rows: Iterator[list[Any]]) -> Iterator[TaskDescription]:
-    """One description per index, from 0 on; tasks in between that nobody described are UNDESCRIBED."""
+    """Returns one description per index from 0 on; UNDESCRIBED for missing ones."""
     position = index = 0
     for row in rows:
         if isinstance(row[0], int):

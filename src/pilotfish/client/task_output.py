@@ -14,7 +14,7 @@ ENDED_BY_ITSELF = ("exit", "signal")
 
 
 class TaskOutput:
-    """What one ended task left, whatever kind it is of."""
+    """Output and result of a finished task of any kind."""
 
     def __init__(self, row: dict[str, Any], payload: bytes, kept: Path | None = None) -> None:
         self.row = row
@@ -38,22 +38,22 @@ class TaskOutput:
             self.value, self.has_value = (outcome.value, True) if outcome.error is None else (outcome.error, True)
 
     def headline(self) -> str:
-        """The result in one line, or what went wrong."""
+        """Returns the failure or the result in one line."""
         return self.failure_line() or self.result_line()
 
     def result_line(self) -> str:
-        """A value, or the last line of the output."""
+        """Returns the value, or the last line of the output."""
         return repr(self.value) if self.has_value else last_line(self.stdout)
 
     def failure_line(self) -> str:
-        """What went wrong, with the last line that the program wrote about it; nothing if all went well."""
+        """Returns the failure with the last line of standard error; empty if the task did not fail."""
         failure = self.row.get("failure")
         if not failure:
             return ""
         return failure_told(failure_note(failure), self.last_words())
 
     def last_words(self) -> str:
-        """The last line that a program wrote to its standard error output before it ended by itself."""
+        """Returns the last line of standard error of a program that ended by itself."""
         failure = self.row.get("failure") or {}
         return last_line(self.stderr) if self.completed is not None and failure.get("cause") in ENDED_BY_ITSELF else ""
 
@@ -62,13 +62,13 @@ class TaskOutput:
 
 
 def last_line(data: bytes) -> str:
-    """The last line that is not blank."""
+    """Returns the last line that is not blank."""
     lines = data.decode(errors="replace").strip().splitlines()
     return lines[-1].strip() if lines else ""
 
 
 def _traceback(meta: bytes) -> str:
-    """The traceback that a Python call left over there, if it raised."""
+    """Returns the traceback of a Python call, if it raised."""
     try:
         said = json.loads(meta) if meta else {}
     except ValueError:
@@ -84,13 +84,13 @@ def fetch_output(master: PoolSession, row: dict[str, Any]) -> TaskOutput:
 
 
 def failure_note(failure: dict[str, Any]) -> str:
-    """A failure in one line: what happened, and whose fault that was when it was not the task's."""
+    """Describes a failure in one line, with the blame unless that is the task."""
     message = failure.get("message") or failure.get("cause") or "failed"
     blame = failure.get("blame", "task")
     return message if blame == "task" else f"{message} (blame: {blame})"
 
 
 def failure_told(note: str, wrote: str) -> str:
-    """A failure with what the program wrote about it, which is what a person wants to see of a line that is cut."""
+    """Joins a failure with the program's own message, and shortens the first so that the second survives a cut line."""
     first = note.splitlines()[0]
     return f"{first.removeprefix('it ended with ')}: {wrote}" if wrote else first

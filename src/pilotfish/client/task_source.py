@@ -1,4 +1,7 @@
-"""From the options of ``pilotfish run`` to tasks: checked before anything is started, made one by one while they are submitted."""
+"""Makes tasks from a sweep, list or command, checked before anything starts.
+
+Tasks are made one by one while they are submitted.
+"""
 
 from __future__ import annotations
 
@@ -50,33 +53,33 @@ SHOWN_COMMAND = 60
 NOT_PASSED = ("PILOTFISH_", "BASH_FUNC_")
 
 MAX_PROGRAMS = 50
-"""Maximum number of programs in a task list that get a spec of their own."""
+"""Maximum programs of a task list with a spec of their own."""
 
 Progress = Callable[[int, int], None]
-"""Hears the number of the run and how many tasks were sent: 0 when the run was opened, then after each task."""
+"""Called with the number of the run and the number of tasks sent: 0 when the run is open, then after each task."""
 ReadInputs = Callable[[Iterable[str]], dict[str, Input]]
 
 
 @dataclass(frozen=True, slots=True)
 class TaskSource:
-    """Tasks that can be made: how many, what they share, and how to make each."""
+    """Tasks to submit: how many, what they share, and how to make each."""
 
     count: int
     launch: LaunchSpec
     command: str
     from_files: bool
-    """Whether what was typed does not tell what each task is."""
+    """Whether the descriptions need a register, because the command line alone does not determine each task."""
     sweep: Sweep = field(default_factory=lambda: Sweep(()))
     templates: CommandTemplates | None = None
     listed: TaskFile | None = None
     read: ReadInputs = check_inputs
-    """What is made of the inputs of a listed task."""
+    """Reads the inputs of a listed task."""
 
     def __iter__(self) -> Iterator[Executable]:
         return (task for task, _, _ in self.described())
 
     def described(self) -> Iterator[tuple[Executable, tuple[str, ...], str]]:
-        """Each task with its values of the parameters and its ``id=``."""
+        """Returns each task with its parameter values and its ``id=``."""
         listed = self.listed
         if listed is not None:
             return ((self._listed_executable(listed, place, task), (), task.id) for place, task in enumerate(listed))
@@ -85,11 +88,11 @@ class TaskSource:
         return ((templates.fill(values, number), values, "") for number, values in enumerate(self.sweep))
 
     def parents(self, place: int) -> tuple[int, ...]:
-        """The tasks for which this one waits."""
+        """Indices of the tasks that this task waits for."""
         return self.listed.flow.parents[place] if self.listed is not None and self.listed.flow is not None else ()
 
     def awaited(self, place: int) -> tuple[AwaitedFile, ...]:
-        """Files that come to its directory from those of others."""
+        """Intermediate files that other tasks leave for this one."""
         return self.listed.awaited(place) if self.listed is not None and self.launch.sandbox else ()
 
     def _listed_executable(self, listed: TaskFile, place: int, task: ListedTask) -> Executable:
@@ -101,7 +104,7 @@ class TaskSource:
         return Executable(argv=task.argv, inputs=inputs, outputs=outputs, keep=tuple(name for name in outputs if name in listed.made))
 
     def program_of(self, task: Executable) -> str:
-        """Of a list, tasks of one program are thought to be of one kind; nothing for a line that a shell reads, or for another source."""
+        """Returns the program of a listed task, to group tasks of one kind; empty for shell lines and other sources."""
         if self.listed is None:
             return ""
         name, *rest = task.argv
@@ -111,7 +114,7 @@ class TaskSource:
         return os.path.basename(rest[0]) if rest and not rest[0].startswith("-") else ""
 
     def costs(self) -> list[float] | None:
-        """How long each task takes compared with the others, if the task list says so."""
+        """Returns the relative durations of the tasks, if the task list has them."""
         if self.listed is None:
             return None
         costs = [task.cost for task in self.listed]
@@ -120,7 +123,7 @@ class TaskSource:
 
 @dataclass(frozen=True, slots=True)
 class CommandTemplates:
-    """The parts of a command that differ from task to task."""
+    """Templates for the parts of a command that differ from task to task."""
 
     argv: tuple[Template, ...]
     env: dict[str, Template]
@@ -135,7 +138,7 @@ class CommandTemplates:
         return [*self.argv, *self.env.values(), *self.inputs, *self.outputs, *self.keep, *([self.stdin] if self.stdin else [])]
 
     def check_files(self, sweep: Sweep) -> None:
-        """A file that only the last task misses is told before the first one begins."""
+        """Checks all input files now, so that a missing one is found before the first task starts."""
         if self.inputs:
             for number, values in enumerate(sweep):
                 check_inputs(self.find(template.fill(values, number) for template in self.inputs))
@@ -154,7 +157,7 @@ class CommandTemplates:
 
 
 def make_source(request: RunRequest, environ: Mapping[str, str], find: Finder = list) -> TaskSource:
-    """Check everything that was typed; BadInput says what is wrong. ``find`` knows outputs of earlier tasks among inputs."""
+    """Checks the whole request; raises BadInput. ``find`` resolves outputs of earlier tasks among inputs."""
     _check_forms(request)
     env = read_environment(request.environment, environ)
     if request.task_list is not None:
@@ -227,7 +230,7 @@ def _from_list(request: RunRequest, env: dict[str, str], environ: Mapping[str, s
     earlier = [text for text in request.inputs if is_earlier(text)]
 
     def read(inputs: Iterable[str]) -> dict[str, Input]:
-        # What may lie at one site alone is for each task to say.
+        # Outputs of earlier tasks are inputs of each task, not of the spec, because they may be at one site only.
         return check_inputs(find([*earlier, *inputs]))
 
     made = listed.made
@@ -236,7 +239,7 @@ def _from_list(request: RunRequest, env: dict[str, str], environ: Mapping[str, s
         raise BadInput(f"--input {both}: a task of {request.task_list} makes it", "Leave it out: in= of those that need it is enough.")
     needs_sandbox, seen = bool(request.inputs or request.outputs or request.keep), set()
     for place, task in enumerate(listed):
-        # Those who make files for each other share this directory, unless a sandbox is asked for.
+        # Tasks that make files for each other share the working directory, unless a sandbox is requested.
         needs_sandbox = needs_sandbox or (bool(task.inputs or task.outputs) and not made) or any(map(is_earlier, task.inputs))
         try:
             read(_not_awaited(task, listed.awaited(place)))
@@ -259,7 +262,7 @@ def _from_list(request: RunRequest, env: dict[str, str], environ: Mapping[str, s
 
 
 def _with_task(problem: BadInput, listed: TaskFile, task: ListedTask) -> BadInput:
-    """Which task of the list it is about; a name that does not exist may be meant for what another one makes."""
+    """Adds the task to the message. A missing file may be a misspelt output of another task."""
     outputs = [name for other in listed for name in other.outputs]
     missing = next((name for name in task.inputs if not os.path.lexists(name) and name not in outputs), "")
     meant = did_you_mean(missing, outputs) if missing else ""
@@ -267,13 +270,13 @@ def _with_task(problem: BadInput, listed: TaskFile, task: ListedTask) -> BadInpu
 
 
 def _not_awaited(task: ListedTask, awaited: Iterable[AwaitedFile]) -> list[str]:
-    """Inputs that are here, or that an earlier run left."""
+    """Returns the inputs that exist here or that an earlier run left."""
     coming = {file.name for file in awaited}
     return [name for name in task.inputs if os.path.normpath(name) not in coming]
 
 
 def read_environment(given: Sequence[str], environ: Mapping[str, str]) -> dict[str, str]:
-    """``NAME=VALUE`` sets a variable, ``NAME`` alone takes over its value from here."""
+    """Reads variables: ``NAME=VALUE`` sets one, ``NAME`` copies its value from this environment."""
     found: dict[str, str] = {}
     for text in given:
         name, equals, value = text.partition("=")
@@ -286,12 +289,12 @@ def read_environment(given: Sequence[str], environ: Mapping[str, str]) -> dict[s
 
 
 def _passed_on(environ: Mapping[str, str]) -> dict[str, str]:
-    """A task sees the shell in which it was typed, but for what is ours and what looks like a secret: the journal would keep that."""
+    """Returns the shell's environment without our variables and without likely secrets, which the journal would keep."""
     return {name: value for name, value in without_secrets(environ).items() if not name.startswith(NOT_PASSED)}
 
 
 def check_program(program: str, environ: Mapping[str, str]) -> None:
-    """A misspelt program is told now, not a thousand times later."""
+    """Checks that a program exists, so that a misspelt name fails once and not in every task."""
     if "/" in program:
         _check_path(Path(program), program)
     elif shutil.which(program, path=environ.get("PATH")) is None:
@@ -321,7 +324,7 @@ def _check_path(path: Path, program: str) -> None:
 
 
 def _is_plain_text(path: Path) -> bool:
-    """A shell would run such a file by itself; nobody else does."""
+    """Whether the file is text without ``#!``: only a shell can run it."""
     try:
         with path.open("rb") as file:
             start = file.read(TEXT_BYTES)
@@ -331,7 +334,7 @@ def _is_plain_text(path: Path) -> bool:
 
 
 def _interpreter(program: str) -> str:
-    """What reads a file of this kind, where it cannot be started by itself."""
+    """Returns the usual interpreter of a file that is not executable."""
     if os.access(program, os.X_OK):
         return ""
     return {".py": "python ", ".sh": "sh ", ".R": "Rscript ", ".jl": "julia ", ".pl": "perl "}.get(Path(program).suffix, "")
@@ -347,7 +350,7 @@ def _nearest_program(program: str, environ: Mapping[str, str]) -> str:
 
 @lru_cache(maxsize=8)
 def _read_stdin(path: str) -> bytes:
-    """Read once, because a pipe cannot be read twice; and not without end, because a device has none."""
+    """Reads a file once, because a pipe cannot be read twice, and up to a limit, because a device has no end."""
     try:
         with open(path, "rb") as file:
             content = file.read(MOST_STDIN_BYTES + 1)
@@ -361,7 +364,7 @@ def _read_stdin(path: str) -> bytes:
 
 
 def _recipe(request: RunRequest) -> str:
-    """What was typed about the tasks, so that it can be shown, and each task's command be found again from its number."""
+    """Returns the part of the command line that determines the tasks, to show it and to find each command from its index."""
     words: list[str] = []
     for option, values in (("--param", request.parameters), ("--params-from", request.tables)):
         for value in values:
@@ -375,14 +378,14 @@ def _recipe(request: RunRequest) -> str:
 
 
 def connect_for(request: RunRequest) -> PoolSession:
-    """Open a session with the pool of a request, and tell the pool which sites to use."""
+    """Opens a session with the pool of a request, and tells the pool which sites to use."""
     session = connect(request.pool, start=True, workers=request.workers or request.sites.local_cores)
     request.sites.use(session.ask)
     return session
 
 
 def submit_source(session: PoolSession, source: TaskSource, wanted: TaskOptions, options: RunOptions, progress: Progress) -> int:
-    """Submit all tasks of a source as one run; its number. If that fails, the run is cancelled."""
+    """Submits all tasks of a source as one run; returns its number. Cancels the run on an error."""
     with _upload(session, options, progress) as upload:
         specs: dict[str, int] = {}
         costs = source.costs()
@@ -408,7 +411,7 @@ def submit_source(session: PoolSession, source: TaskSource, wanted: TaskOptions,
 def submit_tasks(
     session: PoolSession, tasks: TaskList, descriptions: Iterable[TaskDescription], options: RunOptions, progress: Progress
 ) -> int:
-    """Submit all tasks of a run file or DAG as one run; its number. If that fails, the run is cancelled.
+    """Submits all tasks of a run file or DAG as one run; returns its number. Cancels the run on an error.
 
     Without ``descriptions``, an executable is described by its command line.
     """
@@ -432,7 +435,7 @@ def submit_tasks(
 
 @contextmanager
 def _upload(session: PoolSession, options: RunOptions, progress: Progress) -> Iterator[RunUpload]:
-    """Cancel the run on an error, because nobody could send the rest. A run whose tasks were all refused is forgotten."""
+    """Cancels the run on an error, because its other tasks will never be sent. Forgets it if the master has none of its tasks."""
     upload = session.begin(options)
     try:
         progress(upload.number, 0)
@@ -444,17 +447,17 @@ def _upload(session: PoolSession, options: RunOptions, progress: Progress) -> It
         raise
 
 
-# Outputs of earlier tasks as inputs: ``--input 3.0:mesh.bin`` is what task 3.0 left under that name, wherever it lies by now.
+# Outputs of earlier tasks as inputs: ``--input 3.0:mesh.bin`` is a file that task 3.0 left, wherever it is now.
 
 FORM = re.compile(r"([0-9]+[.][0-9]+):(.+)")
 REMEMBERED = 256
-"""Results of so many tasks."""
+"""Maximum tasks whose results are cached."""
 
 Finder = Callable[[Iterable[str]], list[str | TravelFile]]
 
 
 class PastOutputs:
-    """Finds them among inputs as they were typed, and leaves the others alone. The pool is asked only if there is one."""
+    """Replaces outputs of earlier tasks among inputs by their files. Connects to the pool only if there is one among them."""
 
     def __init__(self, pool: str) -> None:
         self._pool = pool

@@ -1,4 +1,4 @@
-"""Runs a temporary pool for one command: started, used and proved gone."""
+"""Runs a temporary pool for one command and checks that nothing of it is left."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pilotfish.model.task import RunOptions
 
 
 class PrivatePool:
-    """The pool, its master, and after the end what was left of it (nothing, if all is well)."""
+    """A temporary pool and its session. After its end, ``left`` lists leftovers."""
 
     def __init__(self, pool: PoolHandle, master: PoolSession) -> None:
         self.pool = pool
@@ -21,7 +21,7 @@ class PrivatePool:
         self.left: list[str] = []
 
     def submit(self, commands: Sequence[Sequence[str]], wanted: TaskOptions | None = None) -> int:
-        """A run of these commands."""
+        """Submits these commands as one run; returns its number."""
         new = self.master.begin(RunOptions(command=" ".join(commands[0])))
         spec, code = executable_spec(commands[0][0], LaunchSpec(cwd="/"), wanted or TaskOptions())
         number = new.spec(spec, code)

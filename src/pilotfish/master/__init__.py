@@ -1,1 +1,1 @@
-"""The master: the live host of the pure machine, with an event loop, sockets, a journal and batch systems."""
+"""Runs a pool live: event loop, sockets, journal and batch systems around the pure machine."""

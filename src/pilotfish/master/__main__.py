@@ -1,4 +1,4 @@
-"""Starts the master process: ``python -m pilotfish.master POOL_DIRECTORY``. ``client/pools.py`` runs it; people do not."""
+"""Starts the master process: ``python -m pilotfish.master POOL_DIRECTORY``. ``client/pools.py`` runs it, not users."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _serve(options: argparse.Namespace) -> None:
         logging.error("%s", problem)
         say(f"failed {problem}\t{problem.hint}")
         sys.exit(1)
-    except Exception as problem:  # whatever it is, the process that started the master must be told
+    except Exception as problem:  # the process that started the master must be told of any error
         logging.exception("the master cannot go on")
         say(f"failed {type(problem).__name__}: {problem}\tsee {pool.log}")
         sys.exit(1)
@@ -70,7 +70,7 @@ def _serve(options: argparse.Namespace) -> None:
 
 
 def _redirect(log: Path) -> None:
-    """Detach from the terminal: no input, output to the log."""
+    """Detaches from the terminal: no input, output to the log."""
     nowhere = os.open(os.devnull, os.O_RDONLY)
     target = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     for source, number in ((nowhere, 0), (target, 1), (target, 2)):

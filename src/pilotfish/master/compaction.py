@@ -56,7 +56,7 @@ class Compaction:
                     self._writer.write([encode_record(TurnRecord(now, [fact]))])
                 self._writer.commit()
                 status = 0
-            except BaseException:  # noqa: BLE001 - the child must end here, whatever happens
+            except BaseException:  # noqa: BLE001 - the child must end here after any error
                 traceback.print_exc()
             finally:
                 os._exit(status)

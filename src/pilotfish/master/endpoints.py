@@ -38,7 +38,7 @@ JOIN_BELOW_BYTES = 16 * 1024
 """Parts below this size share a TLS record."""
 HIGH_WATER_BYTES = 4 * 1024 * 1024
 UNSENT_BYTES = 32 * 1024
-"""Maximum unsent bytes of a content in the kernel. They count as sent, so that more of them would spoil the measured bandwidth."""
+"""Maximum unsent bytes of a content in the kernel. They count as sent, so more would distort the measured bandwidth."""
 
 
 @dataclass
@@ -59,7 +59,7 @@ class EndpointRules:
 
 
 class Admission:
-    """What all connections share: the keys, the unauthenticated connections, and the callbacks of the master."""
+    """Shared by all connections: the keys, the unauthenticated connections, and the callbacks of the master."""
 
     def __init__(
         self, keyring: Keyring, receive: Callable[[EndpointLink, m.Message, memoryview], None], closed: Callable[[EndpointLink], None]
@@ -76,10 +76,10 @@ class Admission:
         self.transfer_server: TransferServer | None = None
         """Serves connections of agents that transfer contents."""
         self.pilot_of: Callable[[str], str | None] = lambda worker: None
-        """The pilot of a worker; None if the worker is not known."""
+        """Returns the pilot of a worker; None if the worker is unknown."""
         self.unproven: OrderedDict[EndpointLink, asyncio.TimerHandle] = OrderedDict()
         self.buffer = memoryview(bytearray(READ_BYTES))
-        """Shared by all connections: data is taken out before the next read."""
+        """Read buffer of all connections; data is copied out before the next read."""
         self._links = 0
 
     def next_number(self) -> int:
@@ -109,7 +109,7 @@ class EndpointLink(asyncio.BufferedProtocol):
         self.role = ""
         self.key_id = ""
         self.near = False
-        """The peer stops with this machine, so that it needs no sync before it is told something."""
+        """The peer stops with this machine, so messages to it need not wait for a sync."""
         self.transport: asyncio.Transport | None = None
         self._received = False
         self._inbox = FrameSplitter()
@@ -190,7 +190,7 @@ class EndpointLink(asyncio.BufferedProtocol):
         read, incoming = self._tls.read, self._incoming
         pieces: list[bytes] = []
         try:
-            # Decrypted data is never larger than what came in; asking for exactly that much avoids useless allocations.
+            # Decrypted data is never larger than the input, so a buffer of that size is enough.
             while self.transport is not None and (room := incoming.pending or self._tls.pending()):
                 piece = read(room)
                 if not piece:
@@ -228,7 +228,7 @@ class EndpointLink(asyncio.BufferedProtocol):
         try:
             message = m.decode_from_client(header)
         except msgspec.ValidationError as problem:
-            # A client that is disconnected would come back and send the same again.
+            # A client that is disconnected would reconnect and send the same again.
             kind, number, *_ = [*msgspec.json.decode(header, type=list), None, None]
             query = number if kind == "ask" and isinstance(number, int) else -1
             self.send(m.Problem(query, BadInput.code, f"the master cannot use {kind!r}: {problem}", "use the same version of both"))
@@ -237,7 +237,7 @@ class EndpointLink(asyncio.BufferedProtocol):
             self.admission.receive(self, message, body)
 
     def _hand_over(self, worker: str, unheard: Iterable[tuple[memoryview, memoryview]]) -> None:
-        """Hand the connection to the transfer server, with all data that was read. The event loop keeps nothing of it."""
+        """Hands the connection over to the transfer server, with all data that was read."""
         server, transport = self.admission.transfer_server, self.transport
         if server is None or transport is None or self._received or transport.get_write_buffer_size():
             raise ConnectionFailed("a connection for contents was not to be expected")
@@ -290,11 +290,11 @@ class EndpointLink(asyncio.BufferedProtocol):
             self.transport.close()
 
     def send(self, message: m.Message, parts: Sequence[Buffer] = ()) -> None:
-        """Put a message in the outbox; ``flush`` sends all that is there at once."""
+        """Queues a message; ``flush`` sends all queued messages at once."""
         self._outbox.extend(m.frame_message(message, parts))
 
     def seal(self) -> None:
-        """Encrypt what is in the outbox; it leaves with ``flush``."""
+        """Encrypts queued messages; ``flush`` sends them."""
         if self._tls is None or not self._outbox:
             return
         outbox, self._outbox = self._outbox, []
@@ -316,7 +316,7 @@ class EndpointLink(asyncio.BufferedProtocol):
             self.transport.writelines(outbox)
 
     def drop(self, reason: str) -> None:
-        """Close at once. Only this peer is affected."""
+        """Closes at once. Only this peer is affected."""
         self.admission.leave(self)
         if self.transport is not None:
             if self.role:
@@ -324,7 +324,7 @@ class EndpointLink(asyncio.BufferedProtocol):
             self.transport.abort()
 
     def hang_up(self) -> None:
-        """Close after the outbox is sent."""
+        """Closes after all queued messages are sent."""
         self.flush()
         if self.transport is not None:
             self.transport.close()

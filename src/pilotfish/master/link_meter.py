@@ -11,7 +11,7 @@ from pilotfish.model import inputs as i
 READ_EVERY_S = 2.0
 """Seconds between two readings while something is sent."""
 LEAST_BYTES = 32_768
-"""Fewer bytes say nothing about a link: all of them may be in buffers of this machine."""
+"""Minimum bytes of a measurement: fewer may all be in buffers of this machine."""
 
 
 class LinkMeter:

@@ -1,7 +1,6 @@
-"""Serves contents from the person's own files and from the master's store of what tasks have made.
+"""Serves the user's files and stored outputs to workers.
 
-Threads that serve transfers call it. They never touch the machine: the event loop looks up what they need, and what they learn is handed
-to the event loop as an input.
+Transfer threads call it. They never touch the machine: the event loop looks up what they need, and receives their findings as inputs.
 """
 
 from __future__ import annotations
@@ -27,29 +26,29 @@ from pilotfish.portable.transfer.transfer_protocol import AskElsewhere, AskLater
 from pilotfish.store.pool_directory import PoolDirectory
 
 ORPHANED_S = 86400.0
-"""What no run knows after so long never became the result of a task."""
+"""Seconds until a content that no run knows is removed: it never became part of a result."""
 UNBOUNDED = 1 << 62
 MAX_ASKED = 1000
-"""Maximum number of askers and contents whose waiting time is known."""
+"""Maximum pairs of worker and content whose waiting time is kept."""
 MAX_ASKERS = 10_000
-"""Maximum number of workers whose site is known."""
+"""Maximum workers whose site is kept."""
 LATE_S = 3600.0
-"""A result comes at most so long after the first of its files, as a rule."""
+"""Seconds that a released content is kept while tasks are unfinished: a result may still name it."""
 HOLDER_S = 90.0
 HOLDER_AGAIN_S = 3.0
-"""So long, and so often, one asks for what a worker holds that does not answer."""
+"""Seconds between two requests for a content whose holder does not answer; they end after HOLDER_S seconds."""
 RESERVE_BYTES = 256 * 1024 * 1024
 
 
 class TransferLimit:
-    """Limits the transfers at once with one site; other workers ask again later. Any thread may call it."""
+    """Limits the transfers at once with one site; other workers ask again later. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._passing: dict[str, int] = {}
 
     def enter(self, place: AskerPlace) -> None:
-        """Count one transfer more. AskLater if the site has enough of them."""
+        """Counts one more transfer. Raises AskLater if the site is at its limit."""
         with self._lock:
             if self._passing.get(place.site, 0) >= place.max_transfers:
                 raise AskLater(LATER_S)
@@ -61,7 +60,7 @@ class TransferLimit:
 
 
 class MasterContentSource:
-    """Serves contents to transfer threads. ``calls`` has the event loop answer; ``tell`` hands it an input. Both are thread-safe."""
+    """Serves contents to transfer threads. ``calls`` runs functions in the event loop; ``tell`` sends it an input. Both are thread-safe."""
 
     def __init__(
         self, pool: PoolDirectory, machine: Machine, meter: LinkMeter, calls: LoopCalls, tell: Callable[[i.Input], object]
@@ -77,7 +76,7 @@ class MasterContentSource:
         self._released: dict[str, float] = {}
         self._lock = threading.Lock()
         self._asked: dict[tuple[str, str], tuple[float, float]] = {}
-        """Who asks us for what a worker holds, since when, and when for the last time."""
+        """Per worker and content that only another worker holds: times of the first and the last request."""
         self._sites: dict[str, str] = {}
         """Sites of the workers that asked for a transfer."""
         self._room_problem = ""
@@ -123,7 +122,7 @@ class MasterContentSource:
         if kept is not None:
             return FileReader(kept, size, "site")
         beside = content_path(self._cache, digest)
-        if os.path.exists(beside):  # an agent on this machine has it; the receiver will see whether it is sound
+        if os.path.exists(beside):  # an agent on this machine has it; the receiver verifies its hash
             return FileReader(beside, size, "site")
         if record.path:
             return _persons_file(record)
@@ -132,13 +131,13 @@ class MasterContentSource:
         raise ContentAbsent(_lost(record), "site")
 
     def _may_come(self, asker: str, record: KnownContent) -> bool:
-        """A worker that is here holds it: if it did not answer this one, it may do so in a moment. But not for ever."""
+        """Whether to ask again later: a connected worker holds the content and may answer soon. Ends after HOLDER_S seconds."""
         if not record.holder_is_here:
             return False
         now = time.monotonic()
         with self._lock:
             since, last = self._asked.pop((asker, record.digest), (now, now))
-            since = since if now - last < HOLDER_S else now  # it is another task that asks
+            since = since if now - last < HOLDER_S else now  # a later request belongs to another task
             self._asked[asker, record.digest] = since, now
             if len(self._asked) > MAX_ASKED:
                 del self._asked[next(iter(self._asked))]
@@ -149,7 +148,7 @@ class MasterContentSource:
             return None
         free = shutil.disk_usage(self._store.directory).free - self._store.incoming_bytes()
         if free < size + RESERVE_BYTES:
-            # The journal lies on the same disk, and without it nothing goes on.
+            # The journal is on the same disk, and the master cannot continue without it.
             spared = f"{show_bytes(max(0, free))} are free, and {show_bytes(RESERVE_BYTES)} must stay so"
             problem = f"{show_bytes(size)} do not fit into {self._store.directory}, where {spared}"
             self._report_room(problem)
@@ -165,7 +164,7 @@ class MasterContentSource:
         return incoming
 
     def _report_room(self, problem: str) -> None:
-        """Tell the event loop why files cannot come home, or that they can again."""
+        """Tells the event loop that outputs do not fit on the disk, or that they fit again."""
         with self._lock:
             changed, self._room_problem = problem != self._room_problem, problem
         if changed:
@@ -174,11 +173,14 @@ class MasterContentSource:
     # --- called by the event loop ---------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """The event loop answers no more: let no thread wait for it."""
+        """Releases threads that wait for the event loop, which answers no more."""
         self._calls.close()
 
     def release(self, digest: str) -> None:
-        """No run needs it. But a task that runs may have made it anew, and have been told that it is here: then it stays for a while."""
+        """Removes a content that no run needs. While tasks are unfinished it stays for a while.
+
+        A running task may have produced the same content and skipped the upload, because the master had it.
+        """
         now = time.monotonic()
         self._released[digest] = now
         for known, at in list(self._released.items()):
@@ -190,7 +192,7 @@ class MasterContentSource:
                     os.unlink(content_path(self._store.directory, known))
 
     def sweep(self) -> None:
-        """Remove what came for results that never did: its agent died in between."""
+        """Removes contents without a result: their agent died before it sent one."""
         for digest in self._store.contents():
             path = content_path(self._store.directory, digest)
             try:
@@ -201,7 +203,7 @@ class MasterContentSource:
 
 
 def _persons_file(record: KnownContent) -> FileReader:
-    """It must still be the file that was submitted; that its bytes are, the receiver finds out."""
+    """Opens the user's file. It must be unchanged since submission; the receiver verifies its hash."""
     reading = FileReader(record.path, record.size, "user")
     status = os.fstat(reading.fileno())
     if status.st_mtime_ns != record.mtime_ns:

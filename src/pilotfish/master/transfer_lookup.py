@@ -1,6 +1,6 @@
-"""Answers what transfer threads need to know of the machine. The event loop looks it up; threads get values that never change.
+"""Answers the questions of transfer threads about the machine. The event loop looks them up; threads get immutable values.
 
-The machine belongs to the event loop: a thread that reads its tables meets them in the midst of a change.
+Only the event loop may read the machine: a thread could read its tables in the middle of a change.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from pilotfish.core.state import Worker
 from pilotfish.portable.transfer.transfer_protocol import AskLater
 
 MAX_BROADCASTS = 1000
-"""Maximum number of contents and sites whose broadcast trees are known."""
+"""Maximum pairs of content and site whose broadcast trees are kept."""
 MAX_TRANSFERS = 16
-"""Maximum number of transfers at once with workers of no site."""
+"""Maximum transfers at once with workers of no site."""
 SHOWN_HOLDERS = 3
 """Number of holders that an error message names."""
 LOOK_UP_S = 30.0
-"""Seconds until a thread gives up waiting for the event loop, which may be waiting for room on the disk."""
+"""Seconds until a thread gives up waiting for the event loop, which may be waiting for disk space."""
 LATER_S = 1.0
-"""Seconds after which a worker that was put off may ask again."""
+"""Seconds until a worker that was put off may ask again."""
 
 Answer = TypeVar("Answer")
 
 
 class LoopCalls:
-    """Has functions run by the event loop, for threads that wait for the answer. ``schedule`` is thread-safe."""
+    """Runs functions in the event loop for threads that wait for the answer. ``schedule`` is thread-safe."""
 
     def __init__(self, schedule: Callable[[Callable[[], None]], object]) -> None:
         self._schedule = schedule
@@ -40,7 +40,7 @@ class LoopCalls:
         self._closed = False
 
     def call(self, function: Callable[[], Answer]) -> Answer:
-        """Return what the function returns on the event loop. AskLater if the loop does not answer in time or has ended."""
+        """Returns the result of the function in the event loop. Raises AskLater if the loop does not answer in time or has ended."""
         future: Future[Answer] = Future()
         with self._lock:
             if self._closed:
@@ -57,7 +57,7 @@ class LoopCalls:
                 self._waiting.discard(future)
 
     def close(self) -> None:
-        """Put off all threads that wait, and those that come later."""
+        """Raises AskLater in all waiting threads and in later calls."""
         with self._lock:
             self._closed = True
             for future in self._waiting:
@@ -74,27 +74,27 @@ def _answer(future: Future[Answer], function: Callable[[], Answer]) -> None:
 
 
 class AskerPlace(NamedTuple):
-    """The site of a worker and how many transfers at once the site may have."""
+    """Site of a worker, and its maximum number of transfers at once."""
 
     site: str
     max_transfers: int
 
 
 class KnownContent(NamedTuple):
-    """What the machine knew of a content when it was looked up."""
+    """Facts about a content at the time of the look-up."""
 
     digest: str
     size: int
     path: str
-    """Where a person has it; it had this time of change when it was submitted."""
+    """The user's file, or empty; ``mtime_ns`` is its modification time at submission."""
     mtime_ns: int
     maker: int
     holders: tuple[str, ...]
-    """The first workers that hold it."""
+    """The first of the workers that hold it."""
     holder_is_here: bool
     asker: AskerPlace
     sources: list[Any]
-    """Contacts of workers that the asker is to get it from; none: the master sends it."""
+    """Contacts of workers to get it from; empty: the master sends it."""
 
 
 class TransferLookup:
@@ -105,7 +105,7 @@ class TransferLookup:
         self._broadcasts = BroadcastTree(machine.state.workers, machine.presence)
 
     def content(self, asker: str, digest: str, size: int, insist: bool) -> KnownContent | None:
-        """Look up a content for a worker. None: no run needs a content of that digest and size."""
+        """Looks up a content for a worker; None if no run needs a content of that digest and size."""
         record = self._machine.state.contents.get(digest)
         if record is None or record.size != size:
             return None
@@ -122,8 +122,11 @@ class TransferLookup:
 
 
 class BroadcastTree:
-    """Decides who gets a content from whom. Of the workers of one site that ask for the same content, the first gets it from the master;
-    the others get it from those before them, as it arrives, in a binary tree."""
+    """Chooses the workers from which a worker gets a content.
+
+    Of the workers of one site that ask for the same content, the first gets it from the master; the others get it from those before them,
+    as it arrives, in a binary tree.
+    """
 
     def __init__(self, workers: Mapping[str, Worker], presence: Mapping[str, WorkerConnection]) -> None:
         self._workers = workers
@@ -131,7 +134,7 @@ class BroadcastTree:
         self._getters: OrderedDict[tuple[str, str], list[str]] = OrderedDict()
 
     def sources(self, asker: str, digest: str) -> list[Any]:
-        """Return contacts of workers that have it or get it before this one; none: the master sends it."""
+        """Returns contacts of workers that have the content or get it before this one; empty: the master sends it."""
         worker = self._workers.get(asker)
         if worker is None or self._contact(asker) is None:
             return []

@@ -1,1 +1,1 @@
-"""What is kept on disk: the journal of facts, large payloads, and the lock that keeps a second master away."""
+"""Keeps a pool on disk: the journal of facts, large payloads, and the lock against a second master."""

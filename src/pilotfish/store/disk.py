@@ -1,7 +1,6 @@
-"""The calls to the operating system that the store makes.
+"""Wraps the system calls of the store so that tests can fail them.
 
-They are in one class so that tests can lose, tear, reorder and refuse them. Each method is one call: what must happen in which order
-to survive a crash is said by those who use it.
+Tests can lose, tear, reorder and refuse each call. A method is one call; callers are responsible for an order that survives a crash.
 """
 
 from __future__ import annotations
@@ -15,18 +14,18 @@ from dataclasses import dataclass
 Buffer = bytes | bytearray | memoryview
 
 PARTS_PER_CALL = 1024
-"""Linux takes no more buffers than this in one pwritev."""
+"""Maximum buffers in one pwritev on Linux."""
 
 PAGE_BYTES = 4096
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-"""What the system says when there is no room: the disk, the quota, or the limit on the size of a file."""
+"""Error numbers for lack of space: disk full, over quota, or file too large."""
 
 _DIRECTORY_SYNC_UNSUPPORTED = frozenset({errno.EINVAL, errno.ENOTSUP})
 
 
 @dataclass(frozen=True, slots=True)
 class FileIdentity:
-    """Which file it is, whatever its name, and how long."""
+    """Identity and size of a file; a rename does not change them."""
 
     device: int
     inode: int
@@ -34,7 +33,7 @@ class FileIdentity:
 
 
 class Disk:
-    """The real disk."""
+    """System calls on the real disk."""
 
     def make_directory(self, directory: str) -> None:
         with suppress(FileExistsError):
@@ -54,14 +53,14 @@ class Disk:
         os.close(descriptor)
 
     def write(self, descriptor: int, parts: Sequence[Buffer], offset: int) -> int:
-        """Writes what it can, which may be less than all; at a place, so that nothing depends on where the last write stopped."""
+        """Writes at ``offset``, maybe only a part; returns the number of bytes written."""
         return os.pwritev(descriptor, parts, offset)
 
     def read(self, descriptor: int, length: int, offset: int) -> bytes:
         return os.pread(descriptor, length, offset)
 
     def begin_writing(self, descriptor: int, offset: int, length: int) -> None:
-        """Lets the device begin now with what ``sync`` will wait for."""
+        """Starts writing to the device, so that ``sync`` waits less."""
         with suppress(OSError):
             os.posix_fadvise(descriptor, offset, length, os.POSIX_FADV_DONTNEED)
 
@@ -92,11 +91,11 @@ class Disk:
         return FileIdentity(status.st_dev, status.st_ino, status.st_size)
 
     def allocate(self, descriptor: int, offset: int, length: int) -> None:
-        """Makes the file reach that far, with room on the disk for all of it; what was not written reads as zeros."""
+        """Reserves disk space for a range of a file and extends the file to its end; unwritten bytes read as zeros."""
         os.posix_fallocate(descriptor, offset, length)
 
     def forget_cached(self, descriptor: int) -> None:
-        """Asks that the next read comes from the device and not from memory; a wish, not a promise."""
+        """Drops cached pages, so that the next read comes from the device if possible."""
         with suppress(OSError):
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
 
@@ -105,7 +104,7 @@ DISK = Disk()
 
 
 def write_all(disk: Disk, descriptor: int, parts: Sequence[Buffer], offset: int) -> int:
-    """Writes all parts, in one call if the system takes them; returns the offset behind them. All parts are of single bytes."""
+    """Writes all parts, in as few calls as possible; returns the offset after them. The items of each part must be single bytes."""
     rest = parts
     while rest:
         head = rest if len(rest) <= PARTS_PER_CALL else rest[:PARTS_PER_CALL]
@@ -124,7 +123,7 @@ def _unwritten(parts: Sequence[Buffer], written: int) -> Sequence[Buffer]:
 
 
 def read_all(disk: Disk, descriptor: int, length: int, offset: int) -> bytes:
-    """Reads ``length`` bytes, or fewer if the file ends before that."""
+    """Reads ``length`` bytes, or fewer if the file ends earlier."""
     first = disk.read(descriptor, length, offset)
     if len(first) == length:
         return first
@@ -136,7 +135,7 @@ def read_all(disk: Disk, descriptor: int, length: int, offset: int) -> bytes:
 
 
 def create_durably(disk: Disk, directory: str, name: str, content: bytes) -> int:
-    """Makes a file that after a crash is either there with all of ``content`` or not there at all; returns it open."""
+    """Creates a file and returns it open. After a crash it has all of ``content`` or does not exist."""
     path = os.path.join(directory, name)
     draft = path + ".tmp"
     with suppress(FileNotFoundError):

@@ -1,6 +1,6 @@
-"""Who may speak to a pool: one secret per pool, from which every key is derived, and a certificate that peers pin.
+"""Derives every role key from one pool secret and makes the certificate that peers pin.
 
-Nothing is stored per key, so that a pilot's key can be made when it is asked for and revoked by name.
+Keys are not stored: a pilot's key is derived when it is needed and revoked by name.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Keyring:
         return hmac.digest(self.secret, b"pilotfish-key|" + key_id.encode(), "sha256")
 
     def peers(self, site: str) -> tuple[str, str, str]:
-        """What the agents of a site have in common: a key, and a certificate with its own private key."""
+        """Returns what the agents of a site share: a key, and a certificate with its private key."""
         directory = self.certificate.parent
         certificate, private_key = directory / "peers.crt", directory / "peers.key"
         if not certificate.exists():
@@ -41,17 +41,17 @@ class Keyring:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         context.load_cert_chain(self.certificate, self.private_key)
-        context.num_tickets = 0  # sessions are never resumed: a proof is made anew for each connection
+        context.num_tickets = 0  # no session resumption: each connection needs a new proof
         return context
 
 
 def pool_digest(keyring: Keyring) -> str:
-    """A short name of a pool that no other pool has. It is part of batch tags and of paths at sites."""
+    """Returns a short, unique name of a pool for batch tags and paths at sites."""
     return hashlib.sha256(b"pilotfish-pool|" + keyring.secret).hexdigest()[:8]
 
 
 def open_keyring(pool: Path) -> Keyring:
-    """The keys of a pool; made when the pool is new."""
+    """Opens the keys of a pool; creates them for a new pool."""
     secret, certificate, private_key = pool / "secret", pool / "master.crt", pool / "master.key"
     if not secret.exists():
         write_private(secret, secrets.token_hex(32).encode())
@@ -64,7 +64,7 @@ def open_keyring(pool: Path) -> Keyring:
 
 
 def require_private(path: Path) -> None:
-    """Refuse what others could have read or replaced."""
+    """Refuses a file that other users could read or replace."""
     status = path.stat()
     if status.st_uid != os.geteuid():
         raise BadInput(f"{path} belongs to another user (uid {status.st_uid})", f"chown {os.geteuid()} {path}")
@@ -73,7 +73,7 @@ def require_private(path: Path) -> None:
 
 
 def write_private(path: Path, content: bytes) -> None:
-    """Write a file that only its owner can ever read; readers see the old content or the new one."""
+    """Replaces a file atomically; only its owner can ever read it."""
     scratch = path.with_name(f".{path.name}.{os.getpid()}")
     descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
     try:
@@ -85,7 +85,7 @@ def write_private(path: Path, content: bytes) -> None:
 
 
 def _make_certificate(certificate: Path, private_key: Path) -> None:
-    # Imported here: only the first start of a pool pays for it.
+    # Imported here because only the first start of a pool needs it.
     from datetime import UTC, datetime, timedelta
 
     from cryptography import x509

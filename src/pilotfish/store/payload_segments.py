@@ -1,7 +1,8 @@
-"""Where large payloads lie: appended to segment files and named by place, so that the journal need not carry them.
+"""Appends large payloads to segment files, which keeps them out of the journal.
 
-A payload is safe after ``sync``; only then may the journal speak of it. A segment goes when nothing in it is referred to any more:
-call ``collect`` only when what was released is also gone from the durable journal. Segments of an earlier master are never added to.
+A payload is named by segment, offset and length. It is durable after ``sync``; only then may the journal refer to it. A segment is
+removed when no reference to it is left: call ``collect`` only after the releases are durable in the journal. Segments of an earlier
+master get no more payloads.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _NAME = re.compile(r"payloads-(\d{8,})\.dat\Z")
 
 
 class PayloadSegments:
-    """Open it with ``PayloadStore.open``, ``adopt`` all that the replayed journal still refers to, then use it."""
+    """Payloads in segment files. Call ``open``, then ``adopt`` for each reference in the replayed journal, before other use."""
 
     def __init__(self, disk: Disk, directory: str, sizes: dict[int, int], segment_bytes: int) -> None:
         self._disk = disk
@@ -57,7 +58,7 @@ class PayloadSegments:
                     disk.remove(os.path.join(path, name))
             store = cls(disk, path, sizes, segment_bytes)
             if sizes:
-                # Its writer may have died before it was durable, and what the journal says of it is about to be believed.
+                # The last master may have died before it was durable, and references from the journal are about to be adopted.
                 disk.sync(store._reader(max(sizes)))
                 disk.sync_directory(path)
         except OSError as error:
@@ -69,7 +70,7 @@ class PayloadSegments:
         return sum(self._sizes.values())
 
     def put(self, parts: Sequence[Buffer]) -> StoredPayload:
-        """Appends one payload given in parts, and refers to it once. Not safe before ``sync``."""
+        """Appends one payload, given in parts, with one reference. It is durable only after ``sync``."""
         self._require_sound()
         views = [part if isinstance(part, bytes) else memoryview(part).cast("B") for part in parts]
         length = sum(map(len, views))
@@ -90,7 +91,7 @@ class PayloadSegments:
         return StoredPayload(segment, offset, length)
 
     def get(self, stored: StoredPayload) -> bytes:
-        """The payload as it was put, or JournalError: what is damaged is never returned."""
+        """Reads a payload. Raises JournalError if it is damaged."""
         self._require_inside(stored)
         try:
             descriptor = self._reader(stored.segment)
@@ -104,18 +105,17 @@ class PayloadSegments:
         return body
 
     def adopt(self, stored: StoredPayload) -> None:
-        """Counts a reference that the journal remembers. JournalError if it points to nothing."""
+        """Adds a reference that is in the journal. Raises JournalError if its target does not exist."""
         self._require_inside(stored)
         self._references[stored.segment] += 1
 
     def release(self, stored: StoredPayload) -> None:
-        """One reference fewer."""
         if self._references.get(stored.segment, 0) <= 0:
             raise JournalError(f"{self._describe(stored)} was released more often than it was referred to.")
         self._references[stored.segment] -= 1
 
     def sync(self) -> None:
-        """Makes all payloads durable. If that fails nothing else is accepted."""
+        """Makes all payloads durable. After a failure, nothing more is accepted."""
         self._require_sound()
         if self._unsynced:
             try:
@@ -125,7 +125,7 @@ class PayloadSegments:
             self._unsynced = False
 
     def collect(self) -> int:
-        """Removes segments that nothing refers to; returns the bytes freed. The newest stays, so that no number is used twice."""
+        """Removes segments without references; returns the bytes freed. The newest stays, so that no number is used twice."""
         freed = 0
         newest = max(self._sizes, default=0)
         for segment in [number for number, count in self._references.items() if count == 0 and number != newest]:
@@ -142,7 +142,7 @@ class PayloadSegments:
         return freed
 
     def close(self) -> None:
-        """Makes all durable and lets go of the files."""
+        """Makes all payloads durable and closes the files."""
         try:
             if not self._trouble:
                 self.sync()
@@ -154,7 +154,7 @@ class PayloadSegments:
             self._trouble = self._trouble or "they are closed"
 
     def _make_room(self, length: int) -> None:
-        """Begins a new segment if there is none of ours or this payload would make it too long."""
+        """Begins a new segment if this master has none yet or the payload would make it too long."""
         header = HEADER.size
         if self._descriptor >= 0:
             size = self._sizes[self._current]
@@ -178,7 +178,7 @@ class PayloadSegments:
             raise self._broken("cannot be cut back", error) from error
 
     def _reader(self, segment: int) -> int:
-        """A few files stay open for reading, the last used ones."""
+        """Returns a descriptor for reading; the most recently used files stay open."""
         if segment == self._current and self._descriptor >= 0:
             return self._descriptor
         if segment in self._readers:
@@ -225,7 +225,7 @@ def _encode_header(number: int, version: int) -> bytes:
 
 
 def _require_readable(disk: Disk, path: str) -> None:
-    """Refuses what a newer version wrote. A damaged header is no reason to refuse: each payload is checked by itself."""
+    """Refuses segments of a newer version. A damaged header is accepted, because each payload has its own checksum."""
     descriptor = disk.open(path)
     try:
         data = disk.read(descriptor, HEADER.size, 0)

@@ -1,4 +1,4 @@
-"""What the master does with payloads: small ones stay in memory, larger ones go to disk, shared ones are only referred to."""
+"""Decides where a payload lives: memory, segment file or shared file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pilotfish.store.shared_payloads import SharedPayloads, shared_directory
 log = logging.getLogger("pilotfish.payloads")
 
 INLINE_BYTES = 32 * 1024
-"""Larger payloads are kept on disk, not in memory."""
+"""Maximum size of a payload that is kept in memory."""
 
 
 class PayloadStore:
@@ -23,7 +23,7 @@ class PayloadStore:
         self._shared = SharedPayloads(shared_directory(directory))
 
     def keep_all(self, parts: list[memoryview], *, spill: bool = True) -> list[Payload]:
-        """Take payloads from a peer; large ones go to disk unless ``spill`` is False. A peer that is turned away calls again."""
+        """Keeps payloads from a peer; large ones go to disk unless ``spill`` is False. If the disk is full, the peer must try again."""
         kept: list[Payload] = []
         try:
             for part in parts:
@@ -43,7 +43,10 @@ class PayloadStore:
         return self._stored.put([part])
 
     def _admit(self, reference: memoryview) -> Payload:
-        """A reference whose file is gone is kept as it is: said for the second time, nobody needs it; else the task fails and says so."""
+        """Admits a shared file. If it is gone, keeps the reference.
+
+        Either the peer repeats a message and the payload is no longer needed, or the task fails with an error that names the file.
+        """
         try:
             return self._shared.admit(reference)
         except JournalError as problem:
@@ -51,9 +54,9 @@ class PayloadStore:
             return bytes(reference)
 
     def load(self, payload: Payload, *, whole: bool) -> bytes:
-        """What to send for a payload. Shared ones as a reference, unless they are wanted ``whole``.
+        """Returns the bytes to send for a payload; for a shared one a reference, unless ``whole``.
 
-        Zeros, which are no packed payload, if the disk no longer has it.
+        If the payload is lost, returns zeros, which are never valid in the payload format.
         """
         if isinstance(payload, bytes):
             return payload
@@ -66,7 +69,7 @@ class PayloadStore:
             return bytes(payload.length)
 
     def refer(self, stored: StoredPayload) -> None:
-        """One more reference: from the replayed journal, or of a task that is tried again."""
+        """Adds a reference, from the replayed journal or for a task that is tried again."""
         try:
             (self._shared if stored.segment == SHARED_SEGMENT else self._stored).adopt(stored)
         except JournalError as problem:

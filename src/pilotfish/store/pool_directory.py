@@ -1,4 +1,4 @@
-"""Where things live on disk: PILOTFISH_HOME, the directories of pools, and what is in them."""
+"""Names the files and directories of a pool, below PILOTFISH_HOME."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from pilotfish.store.keyring import Keyring, require_private, write_private
 
 PRIVATE = "private-"
 MAX_SOCKET_PATH = 100
-"""The kernel takes Unix socket paths of at most 107 bytes."""
+"""Maximum length of a Unix socket path in bytes. The kernel's limit is 107."""
 
 
 def make_private_directory(path: Path) -> Path:
-    """A directory that only we can enter; refuse one that others could."""
+    """Creates a directory that only its owner can enter; refuses an existing one that others can enter."""
     path.mkdir(parents=True, exist_ok=True, mode=0o700)
     require_private(path)
     return path
@@ -32,8 +32,6 @@ def make_private_directory(path: Path) -> Path:
 
 @dataclass(frozen=True)
 class PoolDirectory:
-    """The directory of one pool."""
-
     directory: Path
 
     @property
@@ -42,12 +40,12 @@ class PoolDirectory:
 
     @property
     def private(self) -> bool:
-        """Whether it belongs to one program and ends with it: nobody ever comes back to it."""
+        """Whether the pool belongs to one program and ends with it."""
         return self.name.startswith(PRIVATE)
 
     @property
     def sites(self) -> Path:
-        """What the person has written about sites: for all pools the same."""
+        """Path of the user's site configuration, shared by all pools."""
         return self.directory.parent.parent / "sites.toml"
 
     @property
@@ -60,12 +58,12 @@ class PoolDirectory:
 
     @property
     def contents(self) -> Path:
-        """Large outputs that were brought home, by their hash."""
+        """Large outputs that were copied to the master, named by their SHA-256."""
         return self.directory / "contents"
 
     @property
     def cache(self) -> Path:
-        """Contents that agents on this machine have needed."""
+        """Cache of contents for agents on this machine."""
         return self.directory / "cache"
 
     @property
@@ -81,7 +79,7 @@ class PoolDirectory:
         return self.directory / "client.json"
 
     def diary(self, site: str) -> Path:
-        """Every command that was run for a site, as a person would type it."""
+        """Log of every command that was run for a site, as a user would type it."""
         return self.directory / f"site-{site}.log"
 
     @property
@@ -89,7 +87,7 @@ class PoolDirectory:
         return self.directory / "port"
 
     def last_port(self) -> int:
-        """Where the last master of this pool listened; 0 if that is not known."""
+        """Returns the port of the last master of this pool; 0 if unknown."""
         try:
             return int(self.port_file.read_text())
         except (OSError, ValueError):
@@ -99,7 +97,7 @@ class PoolDirectory:
         return self.directory / "pilots" / name
 
     def socket_path(self) -> Path:
-        """In the pool's directory, or where that is too deep for the kernel, in a private directory below the temporary one."""
+        """Path of the master's socket: in the pool's directory or, if that path is too long, in a private temporary directory."""
         wanted = self.directory / "master.sock"
         if len(os.fsencode(wanted)) <= MAX_SOCKET_PATH:
             return wanted
@@ -117,7 +115,7 @@ class PoolDirectory:
 
     @staticmethod
     def credentials(keyring: Keyring, key_id: str, endpoints: list[dict[str, Any]]) -> bytes:
-        """What a client or an agent needs to find and convince the master; only its owner may read it."""
+        """Encodes what a client or an agent needs to find the master and authenticate. The result is secret."""
         content = {"key_id": key_id, "key": keyring.key(key_id).hex(), "pilot": key_id.partition(":")[2], "endpoints": endpoints}
         return json.dumps(content).encode()
 
@@ -131,26 +129,26 @@ def pool_home(name: str) -> PoolDirectory:
     return PoolDirectory(home() / "pools" / name)
 
 
-# The mark of a pool that somebody stopped on purpose, and what its master leaves there for those who only look.
+# Mark of a pool that a user stopped, with the runs as its master left them.
 
 
 def stop_marker(directory: Path) -> Path:
-    """A file that says that somebody stopped the pool on purpose.
+    """Path of the file that exists while a pool is stopped by a user.
 
-    Clients that still watch must not bring its master back, and a master that is started for somebody who only looks starts nothing.
+    Clients that still watch must not restart its master, and a master that is started only to show the pool starts nothing.
     """
     return directory / "stopped"
 
 
 class StopMark(Struct, frozen=True):
-    """What the marker says: when the pool was stopped (by the wall clock), and its runs as its master left them; None: it did not."""
+    """Content of the mark: when the pool was stopped (wall clock), and its runs. ``runs`` is None if the master did not write them."""
 
     at: float
     runs: list[dict[str, Any]] | None = None
 
 
 def note_stop(directory: Path, runs: list[dict[str, Any]]) -> None:
-    """Write the runs into the marker. It is never made here, because whoever wants the work to go on may have removed it just now."""
+    """Writes the runs into an existing mark. Never creates it: a user who resumes the pool may just have removed it."""
     stop = read_stop(directory)
     if stop is not None:
         with suppress(OSError), open(os.open(stop_marker(directory), os.O_WRONLY | os.O_TRUNC), "wb") as file:
@@ -158,7 +156,7 @@ def note_stop(directory: Path, runs: list[dict[str, Any]]) -> None:
 
 
 def read_stop(directory: Path) -> StopMark | None:
-    """None if nobody stopped the pool, or its work was wanted again since."""
+    """Reads the mark; None if the pool is not stopped or was resumed."""
     marker = stop_marker(directory)
     try:
         at, content = marker.stat().st_mtime, marker.read_bytes()

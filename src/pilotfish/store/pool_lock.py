@@ -1,12 +1,12 @@
-"""The lock that keeps a second master away from a pool, on one machine and across those that share its directory.
+"""Locks a pool against a second master, on one machine and across machines that share its directory.
 
-It is a file ``lock-N`` that says who holds the pool. Taking over from a dead owner means to create ``lock-(N+1)``, which the file
-system lets only one do; the file with the highest number is never removed, only replaced by a higher one, so that a slow contender
-cannot mistake an old state for the present one. File locks are not used: on network file systems they are missing, forgotten after
-a restart of the server, or hang.
+The lock is a file ``lock-N`` that names the owner. To take over from a dead owner, a master creates ``lock-(N+1)``; the file system lets
+only one succeed. The file with the highest number is never removed, only replaced by a higher one, so that a slow contender cannot
+mistake an old state for the present one. File locks are not used: on network file systems they may be missing, forgotten after a
+restart of the server, or hang.
 
-An owner on this machine is dead when its process is. One on another machine is dead when it has not renewed its lease: the file's age
-is measured against a file made just now in the same directory, so both times come from one clock, that of the file server.
+An owner on this machine is dead when its process is. An owner on another machine is dead when it has not renewed its lease. The age
+of the lock file is measured against a new file in the same directory, so that both times come from the clock of the file server.
 """
 
 from __future__ import annotations
@@ -31,31 +31,31 @@ _NO_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK})
 
 
 class LockOwner(msgspec.Struct, frozen=True):
-    """Who holds the pool, or held it."""
+    """Present or former owner of a pool."""
 
     pid: int
     host: str
     boot: str
-    """Which run of the machine's kernel, and which process namespace in it: where this differs, ``pid`` means nothing to us."""
+    """Boot id of the kernel and process namespace; where they differ, ``pid`` has no meaning here."""
     started: str
-    """When the process began, in the kernel's own count: tells it from a later one with the same number."""
+    """Start time of the process in kernel ticks; tells it from a later process with the same pid."""
     lease_s: float
     token: str
     released: bool = False
 
 
 class PoolLock:
-    """Held from ``acquire`` to ``release`` as long as ``renew`` is called at least every third of the lease."""
+    """Lock on a pool, held from ``acquire`` to ``release``. Call ``renew`` at least every third of the lease."""
 
     def __init__(self, directory: str, generation: int, owner: LockOwner) -> None:
         self.directory = directory
         self.generation = generation
-        """Grows with each owner."""
+        """Number of the lock file; it grows with each owner."""
         self.owner = owner
 
     @classmethod
     def acquire(cls, directory: str | os.PathLike[str], lease_s: float = LEASE_S) -> PoolLock:
-        """Takes the pool or says who has it (AlreadyRunning)."""
+        """Takes the lock. Raises AlreadyRunning, which names the owner, if it is held."""
         path = os.fspath(directory)
         owner = this_process(lease_s)
         try:
@@ -72,7 +72,7 @@ class PoolLock:
             raise JournalError(message, "Check that the directory is there and is yours.") from error
 
     def renew(self) -> None:
-        """Says that the owner lives. Raises AlreadyRunning if another has taken over: then stop at once and write nothing more."""
+        """Renews the lease. Raises AlreadyRunning if another master has taken over: then stop at once and write nothing more."""
         try:
             top = max(_generations(self.directory), default=0)
             if top < self.generation:
@@ -85,13 +85,13 @@ class PoolLock:
             raise JournalError(f"the lock of the pool in {self.directory} cannot be renewed: {error.strerror or error}.") from error
 
     def release(self) -> None:
-        """Lets the next one in at once. The file stays, as it carries the number."""
+        """Releases the lock for the next owner. The file stays, because it carries the number."""
         try:
             if self._is_ours():
                 draft = _write_draft(self.directory, msgspec.structs.replace(self.owner, released=True))
                 os.rename(draft, self._path)
         except OSError:
-            # The next owner will find a dead process or an old lease instead.
+            # The next owner will find a dead process or an expired lease instead.
             return
 
     @property
@@ -103,7 +103,7 @@ class PoolLock:
         return owner is not None and owner.token == self.owner.token
 
     def _put_back(self) -> None:
-        """Somebody removed the file. That takes nothing from us unless another was quicker."""
+        """Creates the lock file again after it was removed, unless another master has taken over."""
         draft = _write_draft(self.directory, self.owner)
         try:
             if not _create(draft, self._path):
@@ -136,7 +136,7 @@ def _take(directory: str, draft: str) -> int:
         if not _create(draft, _lock_path(directory, mine)):
             continue
         if max(_generations(directory), default=mine) > mine:
-            # We were slow: a higher one was made meanwhile, and those below it removed.
+            # A faster contender created a higher lock meanwhile and removed those below it.
             with suppress(FileNotFoundError):
                 os.unlink(_lock_path(directory, mine))
             continue
@@ -178,7 +178,7 @@ def _lock_path(directory: str, generation: int) -> str:
 
 
 def _read(path: str) -> tuple[LockOwner | None, float]:
-    """Who is written there and when it was last renewed; opened first, because that makes a network file system ask its server."""
+    """Reads the owner and the time of the last renewal. Opens the file first, because that makes a network file system ask its server."""
     with open(path, "rb") as file:
         renewed = os.fstat(file.fileno()).st_mtime
         content = file.read(4096)
@@ -203,11 +203,11 @@ def _write_draft(directory: str, owner: LockOwner) -> str:
 
 
 def _create(draft: str, path: str) -> bool:
-    """Gives the draft its name unless that is taken: with a link, which is atomic everywhere and shows the content at once."""
+    """Links the draft to its name unless that is taken. A link is atomic on every file system and shows the full content at once."""
     try:
         os.link(draft, path)
     except FileExistsError:
-        # A network file system may have done it, lost the answer and tried again.
+        # A network file system may have made the link, lost the answer and tried again.
         return os.stat(draft).st_nlink == 2
     except OSError as error:
         if error.errno not in _NO_LINKS:
@@ -227,7 +227,7 @@ def _create_without_links(draft: str, path: str) -> bool:
 
 
 def _sweep(directory: str, mine: int, draft: str) -> None:
-    """Removes older locks, and drafts that a killed contender left."""
+    """Removes older locks, and drafts of contenders that were killed."""
     now = os.stat(draft).st_mtime
     for name in os.listdir(directory):
         path = os.path.join(directory, name)
@@ -246,7 +246,7 @@ def _boot() -> str:
 
 
 def _process_start(pid: int) -> str:
-    """When that process began; nothing if it is not there, only its unreaped remains are, or the system does not say."""
+    """Returns the start time of a process; empty if it does not exist, is a zombie, or the system does not tell."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].split()
@@ -264,7 +264,7 @@ def _process_lives(pid: int, started: str) -> bool:
 
 
 def _is_hidden(pid: int) -> bool:
-    """Some systems show a person only their own processes; then the process is there although it cannot be looked at."""
+    """Whether the process exists but is hidden: some systems show users only their own processes."""
     return not os.path.exists(f"/proc/{pid}") and _exists(pid)
 
 

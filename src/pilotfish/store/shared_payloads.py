@@ -1,7 +1,7 @@
-"""Keeps count of the payloads in shared files.
+"""Admits, counts and removes payload files shared on this machine.
 
 A client or slot on this machine writes a large payload to a file and sends a reference (see portable/payload_reference.py). The master
-checks that the file exists, makes it durable before it acknowledges it, counts references and removes it when there is none.
+checks that the file exists, makes it durable before it acknowledges it, counts references and removes it when none is left.
 """
 
 from __future__ import annotations
@@ -30,8 +30,6 @@ def shared_directory(payloads: Path) -> Path:
 
 
 class SharedPayloads:
-    """The master's side: admits references, counts them, removes what is no longer wanted."""
-
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         directory.mkdir(mode=0o700, exist_ok=True)
@@ -40,7 +38,7 @@ class SharedPayloads:
         self._helpers = ThreadPoolExecutor(SYNCS_AT_ONCE, "payloads")
 
     def admit(self, reference: bytes | memoryview) -> StoredPayload:
-        """Believe a reference that a peer sent, if the file is there as it says."""
+        """Accepts a reference from a peer if the file exists with the right size."""
         number, length = unpack_reference(reference)
         stored = StoredPayload(SHARED_SEGMENT, number, length)
         self.adopt(stored)
@@ -48,7 +46,7 @@ class SharedPayloads:
         return stored
 
     def sync(self) -> None:
-        """Make durable what was admitted: several at once, which costs little more than one."""
+        """Makes admitted files durable, several at once, which costs little more than one."""
         unsynced, self._unsynced = self._unsynced, []
         if len(unsynced) == 1:
             self._sync_one(unsynced[0])
@@ -61,7 +59,7 @@ class SharedPayloads:
         try:
             descriptor = os.open(self._path(number), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         except FileNotFoundError:
-            return  # nobody refers to it any more
+            return  # no longer referred to
         except OSError as error:
             raise JournalError(f"shared payload {number:016x} cannot be opened: {error.strerror}") from error
         try:
@@ -93,7 +91,7 @@ class SharedPayloads:
         return content
 
     def release(self, stored: StoredPayload, *, keep_file: bool = False) -> None:
-        """One reference less. With ``keep_file`` the file stays for a while: its writer may speak of it again."""
+        """Removes one reference. With ``keep_file`` the file stays for a while, because its writer may send the reference again."""
         left = self._references.get(stored.offset, 0) - 1
         if left > 0:
             self._references[stored.offset] = left
@@ -103,7 +101,7 @@ class SharedPayloads:
             self._path(stored.offset).unlink(missing_ok=True)
 
     def collect(self) -> None:
-        """Remove files that were written long ago and never spoken of: their writer died in between."""
+        """Removes old files without references: their writers died before they sent one."""
         now = time.time()
         for path in self._directory.iterdir():
             if _NAME.fullmatch(path.name) and int(path.name, 16) not in self._references:

@@ -1,4 +1,4 @@
-"""From the journal to the state: recovery is replay."""
+"""Rebuilds the state from the journal."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ Heard = Callable[[State, AnyFact, float], None]
 
 
 def replay(recovery: JournalReader, heard: Heard | None = None) -> State:
-    """Apply every record. After a hole, go on with what can still be believed, and say so. ``heard`` is told of each fact then."""
+    """Applies every record and returns the state. ``heard`` is called after each fact.
+
+    After damage, replay continues with the facts that can still be applied, and logs how many could not.
+    """
     state = State()
     troubles = recovery.salvage
     unusable = 0
@@ -58,7 +61,7 @@ def _apply(state: State, fact: AnyFact, at: float) -> None:
     try:
         apply(state, fact, at)
     except (ValueError, TypeError) as problem:
-        if isinstance(fact, Restored):  # rows of a snapshot have no names, and another version may have had others
+        if isinstance(fact, Restored):  # rows of a snapshot have no field names, so another version may have other fields
             raise _of_another_version(problem) from problem
         raise
 
@@ -69,7 +72,7 @@ def _of_another_version(problem: Exception) -> JournalError:
 
 
 def stored_payloads(state: State) -> list[StoredPayload]:
-    """Every reference to the payload store in the state."""
+    """Returns every reference to the payload store in the state."""
     found: list[Any] = []
     for run in state.runs.values():
         found.extend(spec.code for spec in run.specs)

@@ -1,6 +1,6 @@
 """Runs commands of a site here or over ssh, limited in rate.
 
-Recent commands are kept in memory and in a log file, as a person would type them.
+Recent commands are kept in memory and in a log file, as a user would type them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ that line. The script is one line, because csh as a login shell accepts no more.
 
 @dataclass(frozen=True)
 class CommandRecord:
-    """A command that was run. ``typed``: what a person would type for it; ``at``: wall-clock time of its start."""
+    """A command that was run. ``typed``: what a user would type for it; ``at``: wall-clock time of its start."""
 
     typed: str
     at: float
@@ -78,7 +78,7 @@ class CommandRunner:
 
     @property
     def login_needed(self) -> str:
-        """Message of ssh if a person must log in (``pilotfish site login``); otherwise empty."""
+        """Message of ssh if a user must log in (``pilotfish site login``); otherwise empty."""
         return next((one.login_needed for one in self._connections.values() if one.login_needed), "")
 
     def ssh(self, at: str = "") -> SshCommand:

@@ -22,9 +22,9 @@ log = logging.getLogger(__name__)
 
 MAX_INTERVAL_S = 300.0
 MIN_INTERVAL_S = 15.0
-"""Seconds between two checks: at least so many near the end of a credential and while pilots wait for a new one."""
+"""Minimum seconds between two checks, near the end of a credential and while pilots wait for a new one."""
 WARN_S = 3600.0
-"""Maximum seconds before the end of a credential at which the person is warned."""
+"""Maximum seconds before the end of a credential at which the user is warned."""
 WARN_SHARE = 0.25
 """Maximum share of a credential's lifetime that is left at the warning: tickets for ten minutes would warn from their first moment."""
 
@@ -115,7 +115,7 @@ class CredentialWatch:
         while True:
             try:
                 await self.check()
-            except Exception:  # a tool that prints something strange must not keep pilots waiting for ever
+            except Exception:  # a tool with unexpected output must not keep pilots waiting forever
                 log.exception("site %s: its credentials could not be looked at", self.name)
             self._checked.set()
             self._wake.clear()

@@ -35,7 +35,7 @@ class LocalProcess:
     """Started by this master, so that it can be waited for."""
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     kill_timer: asyncio.TimerHandle | None = None
-    """Set once the process was told to end."""
+    """Set after SIGTERM was sent."""
 
 
 class LocalController:

@@ -146,7 +146,7 @@ class PilotMonitor:
     async def _describe_end(self, pilot: PilotRecord, status: JobStatus) -> i.PilotGone:
         reason = status.reason or "ended"
         if pilot.cancelled:
-            # A pilot that was cancelled because it fell silent may have ended otherwise before: the site's reason tells.
+            # A pilot that was cancelled because it fell silent may have ended earlier; the site reports the real reason.
             return i.PilotGone(pilot.id, True, f"cancelled ({reason})", cause=CANCELLED)
         known = self._pilots.master.find_pilot(pilot.id)
         joined = known is not None and known.joined

@@ -116,7 +116,7 @@ class PilotSubmission:
         await self._submit(batch)
 
     async def _prepare(self, pilots: list[PilotRecord], size: PilotSize) -> SubmittedBatch:
-        """Make the batch and write it to disk, so that it can be found by its tag whatever happens to the submission."""
+        """Make the batch and write it to disk, so that it can be found by its tag even if the submission fails or gets no answer."""
         await self._pilots.credentials.require_valid()
         host = self._choose_host(pilots)
         names = [pilot.id for pilot in pilots]

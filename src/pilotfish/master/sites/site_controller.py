@@ -1,6 +1,6 @@
 """Controls the pilots of one site.
 
-It decides nothing. Answers of the site are told to the machine; a question without a clear answer changes nothing and is asked again.
+It decides nothing. It reports the site's answers to the machine; a question without a clear answer changes nothing and is repeated.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 
 class PilotController(Protocol):
-    """Controls the pilots of one site. It tells PilotGone once for every pilot that it was given."""
+    """Controls the pilots of one site. It reports PilotGone once for every pilot that it was given."""
 
     def submit(self, pilot: str, size: PilotSize) -> None: ...
 
@@ -95,7 +95,7 @@ class SiteControllers:
             self._tell(i.PilotGone(pilot, True, "was not running"))
 
     def _report(self, item: i.Input) -> None:
-        """Pass on what a controller tells."""
+        """Pass on a report of a controller."""
         if isinstance(item, i.PilotGone):
             self._of_pilot.pop(item.pilot, None)
             self._end_replaced()

@@ -76,7 +76,7 @@ async def stage(runner: CommandRunner, folder: str, files: Mapping[str, tuple[by
 
 
 async def stage_bundle(runner: CommandRunner, folder: str, at: str = "") -> str:
-    """Path of the agent at the site. It is sent only if it is missing; a person may have removed it."""
+    """Path of the agent at the site. It is sent only if it is missing; a user may have removed it."""
     content = bundle_content()
     name = f"agent-{hashlib.sha256(content).hexdigest()[:16]}.pyz"
     folder = f"{_checked(folder)}/agents"

@@ -57,7 +57,7 @@ class PilotRecord:
     """Clear answers in a row that did not list the pilot."""
     polls_since_cancel: int = 0
     reported: tuple[bool, str] | None = None
-    """The last status that the machine was told: whether it runs, and the reason."""
+    """The last status that was reported to the machine: whether it runs, and the reason."""
 
 
 class BackgroundTasks:
@@ -111,7 +111,7 @@ class SitePilots:
         return any(not pilot.cancelled and pilot.id in self.records for pilot in pilots)
 
     def remove(self, pilot: PilotRecord, news: i.PilotGone) -> None:
-        """Tell the machine that a pilot is gone. The files of a batch go with its last pilot."""
+        """Report to the machine that a pilot is gone. The files of a batch are removed with its last pilot."""
         if self.records.pop(pilot.id, None) is None:
             return
         self.changed.set()

@@ -1,6 +1,6 @@
 """Shares one OpenSSH connection per machine.
 
-The system's ssh is used with the person's configuration: names, users, keys, jump hosts, Kerberos. Only options that a program without a
+The system's ssh is used with the user's configuration: names, users, keys, jump hosts, Kerberos. Only options that a program without a
 terminal needs are set here.
 """
 
@@ -61,8 +61,8 @@ _UNATTENDED = (
     "EscapeChar=none",
 )
 
-# First prints a mark: text before it comes from the start-up files of the person's shell. An exit status 255 of the command of_command is
-# marked, too. The timeout ends commands on the login node that the master no longer waits for.
+# Prints a mark first: text before it comes from the start-up files of the user's shell. Another mark tells an exit status 255 of the
+# command from an error of ssh. The timeout ends commands on the login node that the master no longer waits for.
 _WRAP = (
     'echo "$0"; if command -v timeout >/dev/null 2>&1; then timeout -k 5 "$@"; else shift; "$@"; fi; '
     's=$?; test $s = 255 && echo "$0" >&2; exit $s'
@@ -82,7 +82,7 @@ def control_directory(pool: Path) -> Path:
 
 
 def leave_directory(pool: Path) -> None:
-    """Remove the directory, unless a person's login is still open in it."""
+    """Remove the directory, unless a user's login is still open in it."""
     with suppress(OSError):
         _control_place(pool).rmdir()
 
@@ -94,7 +94,7 @@ def _control_place(pool: Path) -> Path:
 
 
 def needs_person(words: str) -> bool:
-    """Whether a message of ssh means that a person must log in."""
+    """Whether a message of ssh means that a user must log in."""
     return _NEEDS_LOGIN.search(words) is not None
 
 
@@ -140,7 +140,7 @@ class SshCommand:
         return [*self.words(options, "-T"), *self.to("exit 0")]
 
     def log_in(self) -> list[str]:
-        """Open the shared connection for a person at a terminal; the master uses it from then on."""
+        """Open the shared connection for a user at a terminal; the master uses it from then on."""
         options = ["ControlMaster=auto", self.control_path(), f"ControlPersist={LOGIN_PERSIST}", "ClearAllForwardings=yes"]
         return [*self.words(options, "-T", batch=False), *self.to("exit 0")]
 
@@ -175,7 +175,7 @@ class SshConnection:
     def __init__(self, ssh: SshCommand) -> None:
         self.ssh = ssh
         self.login_needed = ""
-        """Message of ssh if a person must log in."""
+        """Message of ssh if a user must log in."""
         self.through_login_shell = False
         self._opening: asyncio.Task[str] | None = None
         self._opened = False
@@ -264,7 +264,7 @@ class SshConnection:
         return f"{message}; a person must log in: pilotfish site login {self.ssh.site}"
 
     async def close(self) -> None:
-        """Close the connection if this object opened it. A person's login stays open until it expires."""
+        """Close the connection if this object opened it. A user's login stays open until it expires."""
         if self._opening is not None:
             self._opened = True
             self._opening.cancel()

@@ -1,4 +1,4 @@
-"""Writes each batch to disk before it is submitted. A master that restarts finds the batch again, whatever happened to the submission."""
+"""Writes each batch to disk before it is submitted. A restarted master finds the batch again, also if the submission got no answer."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class SubmittedBatch(msgspec.Struct):
     bundle: str
     host: str = ""
     sent: bool = True
-    """Whether the site may know the batch. Until the submission starts, nobody needs to look for it at the site."""
+    """Whether the site may know the batch. Before the submission starts, it need not be looked up at the site."""
     sent_at: float = 0.0
-    """Wall-clock time of the submission. After a restart it tells how long the batch may still take to appear."""
+    """Wall-clock time of the submission; after a restart, it limits how long the batch may still take to appear."""
 
     def to_submit(self) -> PilotBatch:
         """The batch as a backend submits it."""

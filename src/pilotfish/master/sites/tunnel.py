@@ -24,7 +24,7 @@ log = logging.getLogger("pilotfish.tunnel")
 
 OPEN_S = 60.0
 GRACE_S = 3.0
-"""Seconds for the relay to clean up when it is told to end."""
+"""Seconds for the relay to clean up before it is killed."""
 SILENCE_S = 60.0
 """Seconds without data after which a relay ends, because its connection is dead."""
 MAX_UNANSWERED = 2
@@ -117,14 +117,14 @@ class Tunnel:
             pause = min(most, pause * 2)
 
     async def _pause(self, pause_s: float) -> None:
-        """Pause before the next attempt. If a person must log in, wait for that: servers lock out hosts that try too often."""
+        """Pause before the next attempt. If a user must log in, wait for that: servers lock out hosts that try too often."""
         if not self.login_needed:
             await asyncio.sleep(pause_s * random.uniform(0.8, 1.2))
             return
         end = asyncio.get_running_loop().time() + LOGIN_RETRY_S
         while asyncio.get_running_loop().time() < end:
             if self.ssh.is_open():
-                self._shared = True  # use the person's connection: a new one would need another login
+                self._shared = True  # use the user's connection: a new one would need another login
                 return
             await asyncio.sleep(LOGIN_CHECK_S)
 

@@ -1,1 +1,1 @@
-"""Names the parts of the journal."""
+"""Keeps the facts of a pool on disk: an append-only log in segments, and snapshots."""

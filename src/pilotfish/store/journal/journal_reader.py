@@ -1,8 +1,7 @@
-"""Reading a journal back: the newest snapshot that can be trusted, then every later segment, past whatever is damaged.
+"""Reads a journal back past damage: the newest intact snapshot, then every later segment.
 
-Nothing is changed on disk before the last record was handed out; then what was torn at the end is cut off, what was read is made
-durable (the one who wrote it may have died before it was), and files that a snapshot has replaced are removed. Each of these can be
-interrupted and done again.
+The disk is not changed before the last record was read. Then a torn write at the end is cut off, all that was read is made durable
+(its writer may have died before that), and files that a snapshot has replaced are removed. Each step can be interrupted and repeated.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from pilotfish.store.journal.snapshot_file import record_bounds, snapshot_is_who
 class Damage:
     """Bytes that should be records and are not.
 
-    ``what``: damaged, missing (the whole file), or unused (a damaged snapshot for which an older one and all segments since stood in).
+    ``what``: damaged, missing (the whole file), or unused (a damaged snapshot, replaced by an older one and all segments since).
     """
 
     file: str
@@ -44,9 +43,9 @@ class Damage:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Records that are not there.
+    """Missing records.
 
-    ``durable`` False: they may never have been on disk, as after a power cut, and then nobody was told of them.
+    ``durable`` False: they may never have been on disk, as after a power cut, and were then never acknowledged.
     """
 
     first: int
@@ -56,7 +55,7 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class TruncatedTail:
-    """An unfinished write at the end, removed. Zeros there are just room for more."""
+    """An unfinished write at the end, which was removed. Zeros at the end are not one: they are reserved space."""
 
     file: str
     offset: int
@@ -65,9 +64,9 @@ class TruncatedTail:
 
 @dataclass(slots=True)
 class DamageReport:
-    """What was met while reading: each hole is listed before the first record behind it is handed out.
+    """Damage found while reading; each entry is added before the first record after it is returned.
 
-    Compact soon after ``damages``: they are met again at every start until then. Whether a gap was durable is known only at the end.
+    Write a snapshot soon after ``damages``: until then they are found again at every start. ``durable`` of a gap is known only at the end.
     """
 
     damages: list[Damage] = field(default_factory=list)
@@ -77,26 +76,26 @@ class DamageReport:
 
 @dataclass(slots=True)
 class Tail:
-    """Where writing goes on: an open segment, or none when a new one must be begun."""
+    """Position where writing continues: an open segment, or none if a new one must begin."""
 
     number: int
     next_sequence: int
     size: int = 0
     descriptor: int = -1
     files: dict[str, FileIdentity] = field(default_factory=dict)
-    """The other files that the journal consists of."""
+    """The other files of the journal."""
     snapshot: str = ""
 
 
 class JournalReader:
-    """Iterate it once, to the end; the journal takes new records only then. ``salvage`` is complete after that."""
+    """Iterator over all records. Read it once, to the end; only then the journal accepts new records and ``salvage`` is complete."""
 
     def __init__(self, disk: Disk, directory: str, pool: bytes, listing: JournalListing, resume: Callable[[Tail], None]) -> None:
         self.salvage = DamageReport()
         self.records = 0
-        """How many were handed out so far."""
+        """Number of records returned so far."""
         self.reading_snapshot = False
-        """True while the records handed out come from the snapshot."""
+        """True while the returned records come from the snapshot."""
         self._disk = disk
         self._directory = directory
         self._pool = pool
@@ -110,7 +109,7 @@ class JournalReader:
         return chain.from_iterable(self.batches())
 
     def batches(self) -> Iterator[list[bytes]]:
-        """The same in lists of many, for those in a hurry."""
+        """Returns the records in lists, which is faster than one by one."""
         if self._started:
             raise JournalError("a journal is read only once after it was opened; open it again.")
         self._started = True
@@ -122,7 +121,10 @@ class JournalReader:
             raise JournalError(f"the journal in {self._directory} cannot be read: {error.strerror or error}.", "Check the disk.") from error
 
     def _choose_snapshot(self) -> int:
-        """The newest, unless it is damaged and an older one with all segments since is still here; 0 is the very beginning."""
+        """Returns the newest snapshot; 0 is the start of the journal.
+
+        If it is damaged, returns an older one, provided that all segments since then still exist.
+        """
         present = set(self._listing.segments)
         bases = [*reversed(self._listing.snapshots), *([0] if 1 in present else [])]
         if not bases:
@@ -189,7 +191,7 @@ class JournalReader:
         return RecordScan(file.read, min(HEADER_BYTES, file.size), file.size, file.seed, self._expected)
 
     def _hand_out(self, file: str, scan: RecordScan) -> Iterator[list[bytes]]:
-        """No batch reaches over a hole, so what was met before it is told before it is handed out."""
+        """Returns batches. No batch spans a hole, so damage is reported before the records after it are returned."""
         damages = gaps = 0
         for batch in scan.batches():
             if len(scan.damages) > damages or len(scan.gaps) > gaps:
@@ -200,10 +202,13 @@ class JournalReader:
         self._note_holes(file, scan.damages[damages:], scan.gaps[gaps:])
 
     def _finish_segment(self, number: int, file: OpenSegment, scan: RecordScan) -> Tail:
-        """Cuts what was torn. Where the header is lost, or the device did not give all, nothing is cut or added: a new segment follows."""
+        """Cuts off a torn write and returns the tail.
+
+        If the header is lost or the device could not be read, the segment stays as it is and a new one follows.
+        """
         if file.header is None or file.header.version != VERSION or file.unreadable:
             self._disk.sync(file.descriptor)
-            # What the device withholds now it may give another day: no number that could be in there is used again.
+            # The device may return these bytes another day, so sequence numbers that could be in them are not used again.
             withheld = (file.size - scan.good_end) // HEAD_BYTES if file.unreadable else 0
             return Tail(number + 1, max(self._expected, 1) + withheld)
         if scan.good_end < file.size:
@@ -249,11 +254,11 @@ class JournalReader:
             self.salvage.gaps += [Gap(first, last, durable=False) for first, last in gaps if first > 0]
 
 
-# Reading a journal while its master writes it, or after: nothing on the disk is changed.
+# Reading a journal without changing it, also while its master writes it.
 
 
 class ReadOnlyDisk(Disk):
-    """A disk that one may look at. What recovery would mend there is left to the master."""
+    """Disk without changes; repairs are left to the master."""
 
     def open(self, path: str) -> int:
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -272,7 +277,7 @@ class ReadOnlyDisk(Disk):
 
 
 def look_at(directory: str | os.PathLike[str]) -> JournalReader:
-    """What is written so far. A record that is just being written is not part of it."""
+    """Opens a journal for reading only. A record that is being written is not part of it."""
     path, disk = os.fspath(directory), ReadOnlyDisk()
     try:
         listing = list_files(disk, path)

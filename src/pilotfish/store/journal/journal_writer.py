@@ -1,13 +1,12 @@
-"""The journal: an append-only record of opaque bytes, which is the truth about a pool.
+"""Appends records durably and rotates segments.
 
     journal, recovery = Journal.open(directory)
-    for record in recovery: ...            # all of it, before anything is added
-    journal.append([b"...", b"..."])       # written, not yet safe
-    journal.sync()                         # safe: now it may be acted upon
+    for record in recovery: ...            # read all records before the first append
+    journal.append([b"...", b"..."])       # written, not yet durable
+    journal.sync()                         # durable: now it may be acted upon
 
-What cannot be made durable is never reported as if it were: after a failed sync the journal refuses everything, because the system
-may have dropped the pages and a second try would succeed without them. A full disk is another matter: what did not fit is taken back
-and the journal goes on when there is room.
+Records are opaque bytes. After a failed sync the journal refuses everything: the system may have dropped the pages, and a second sync
+would succeed without them. After a full disk, the part of a write that did fit is removed and the journal continues when there is space.
 """
 
 from __future__ import annotations
@@ -49,14 +48,14 @@ RESERVE_FILE = "journal.reserve"
 
 @dataclass(frozen=True, slots=True)
 class ChangedFile:
-    """A file of the journal that is no longer what was written. ``what``: deleted, replaced, truncated or extended."""
+    """A file of the journal that changed on disk. ``what``: deleted, replaced, truncated or extended."""
 
     file: str
     what: str
 
 
 class Journal:
-    """Open it with ``Journal.open``; one master at a time, which the lock on the pool ensures."""
+    """Journal of one pool; create it with ``open``. The pool's lock ensures that only one master uses it."""
 
     def __init__(self, disk: Disk, directory: str, pool: bytes, segment_bytes: int) -> None:
         self.pool = pool
@@ -82,7 +81,7 @@ class Journal:
     def open(
         cls, directory: str | os.PathLike[str], disk: Disk = DISK, segment_bytes: int = SEGMENT_BYTES
     ) -> tuple[Journal, JournalReader]:
-        """Opens or begins the journal of ``directory``. Refuses other versions and other pools; damage it reads past."""
+        """Opens or creates the journal of ``directory``. Refuses other versions and other pools; reads past damage."""
         path = os.fspath(directory)
         try:
             disk.make_directory(path)
@@ -99,26 +98,26 @@ class Journal:
 
     @property
     def size_bytes(self) -> int:
-        """All that the journal occupies, reserve aside."""
+        """Size of the journal on disk without the reserve."""
         return self._size + sum(identity.size for identity in self._others.values())
 
     @property
     def snapshot_bytes(self) -> int:
-        """How much of that is the snapshot: when the rest is a multiple of it, a new one pays."""
+        """Size of the snapshot. A new one is worth writing when the rest is a multiple of it."""
         return self._others[self._snapshot].size if self._snapshot in self._others else 0
 
     @property
     def last_sequence(self) -> int:
-        """The number of the record last appended; the first ever is 1."""
+        """Sequence number of the last appended record; the first is 1."""
         return self._next_sequence - 1
 
     @property
     def durable_sequence(self) -> int:
-        """The number of the last record that is safe."""
+        """Sequence number of the last durable record."""
         return self._durable
 
     def append(self, records: Sequence[bytes]) -> int:
-        """Writes the records, all or none; returns the number of the last. They are not safe before ``sync``."""
+        """Writes all of the records or none; returns the sequence number of the last. They are durable only after ``sync``."""
         self._require_sound()
         if self._descriptor < 0 or self._size >= self._segment_bytes:
             self._rotate()
@@ -138,11 +137,11 @@ class Journal:
         return self._next_sequence - 1
 
     def begin_sync(self) -> None:
-        """Lets the device begin now with what was appended last; ``sync`` will wait less."""
+        """Starts writing the last append to the device, so that ``sync`` waits less."""
         self._disk.begin_writing(self._descriptor, self._last_start, self._size - self._last_start)
 
     def sync(self) -> None:
-        """Makes all that was appended durable. If that fails nothing else is accepted: stop, and start again from what is on disk."""
+        """Makes all appended records durable. After a failure nothing more is accepted: stop, and start again from the disk."""
         self._require_sound()
         if self._durable == self._next_sequence - 1:
             return
@@ -153,7 +152,7 @@ class Journal:
         self._durable = self._next_sequence - 1
 
     def close(self) -> None:
-        """Makes all durable and lets go of the file."""
+        """Makes all records durable and closes the file."""
         try:
             if not self._trouble:
                 self.sync()
@@ -165,9 +164,9 @@ class Journal:
             self._trouble = self._trouble or "it is closed"
 
     def begin_snapshot(self) -> SnapshotWriter:
-        """Begins a new segment and returns what takes the snapshot of all before it: the state exactly as of now.
+        """Begins a new segment and returns the writer of a snapshot, which must hold the state exactly as of now.
 
-        Fork and let the child write and commit it, or do so here; then ``finish_snapshot``, or ``abandon_snapshot`` if it failed.
+        Write and commit it in a forked child or here. Then call ``finish_snapshot``, or ``abandon_snapshot`` if it failed.
         """
         self._require_sound()
         if self._snapshot_under_way:
@@ -178,7 +177,7 @@ class Journal:
         return SnapshotWriter(self._disk, self._directory, header, seed_of(self.pool, SNAPSHOT, self._number))
 
     def finish_snapshot(self, writer: SnapshotWriter) -> None:
-        """Removes what the committed snapshot replaces. Keeps everything, and raises, if the snapshot is not there as it should be."""
+        """Removes the files that the committed snapshot replaces. Keeps all and raises JournalError if the snapshot is not intact."""
         self._snapshot_under_way = False
         name = snapshot_name(writer.number)
         try:
@@ -190,7 +189,7 @@ class Journal:
             raise JournalError(f"{name} was not written: {error.strerror or error}; the older files are kept.") from error
         kept = {segment_name(number) for number in range(writer.number, self._number)}
         for other in [other for other in self._others if other not in kept]:
-            # What cannot be removed now is no longer part of the journal, and is removed when it is next opened.
+            # A file that cannot be removed now is no longer part of the journal; the next start removes it.
             with suppress(OSError):
                 self._disk.remove(self._path(other))
             del self._others[other]
@@ -198,19 +197,19 @@ class Journal:
         self._snapshot = name
 
     def abandon_snapshot(self, writer: SnapshotWriter) -> None:
-        """Forgets a snapshot that failed; the journal goes on as it was."""
+        """Removes a failed snapshot; the journal is unchanged."""
         self._snapshot_under_way = False
         writer.discard()
 
     def release_reserve(self) -> bool:
-        """Gives up the room that was put aside, so that it can be said on a full disk that it is full; False if it was gone already."""
+        """Frees the reserved space, so that a full disk can still be recorded; False if it was freed already."""
         with suppress(OSError):
             self._disk.remove(self._path(RESERVE_FILE))
             return True
         return False
 
     def restore_reserve(self) -> bool:
-        """Puts room aside again; False when there is not enough."""
+        """Reserves the space again; False if there is not enough."""
         try:
             if self._disk.identify(self._path(RESERVE_FILE)).size == RESERVE_BYTES:
                 return True
@@ -230,7 +229,7 @@ class Journal:
         return True
 
     def verify_in_place(self) -> list[ChangedFile]:
-        """Were files deleted, replaced or truncated under us? If so write a snapshot at once: it replaces them all."""
+        """Lists files that others deleted, replaced or truncated. If there are any, write a snapshot at once: it replaces all."""
         found = [displaced for name, identity in self._others.items() if (displaced := self._displaced(name, identity))]
         if self._descriptor >= 0:
             identity = FileIdentity(self._identity.device, self._identity.inode, self._length)
@@ -250,7 +249,7 @@ class Journal:
         return ChangedFile(name, "truncated" if found.size < expected.size else "extended")
 
     def _resume(self, tail: Tail) -> None:
-        """Reading is over: writing goes on where it ended."""
+        """Continues writing where reading ended."""
         self._trouble = ""
         self._number, self._size, self._descriptor = tail.number, tail.size, tail.descriptor
         self._length = tail.size
@@ -258,7 +257,7 @@ class Journal:
         self._durable = tail.next_sequence - 1
         self._others, self._snapshot = tail.files, tail.snapshot
         self._seed = seed_of(self.pool, SEGMENT, self._number)
-        # On a full disk the journal opens all the same, so that what it holds can be seen; the first append says that it is full.
+        # The journal opens even on a full disk, so that its records can be read; the first append raises JournalFull.
         with suppress(JournalFull):
             self._write_pool_file()
             if self._descriptor < 0:
@@ -287,7 +286,7 @@ class Journal:
         self._disk.close(descriptor)
 
     def _begin_segment(self, number: int) -> None:
-        """The new segment is on disk, with its name, before it is used; until then the old one is the last."""
+        """Creates a segment. It is durable under its name before it is used; until then the old one is the last."""
         name = segment_name(number)
         header = FileHeader(SEGMENT, number, self._next_sequence, self.pool)
         try:
@@ -300,9 +299,9 @@ class Journal:
         self._seed = seed_of(self.pool, SEGMENT, number)
 
     def _prepare(self) -> None:
-        """Room ahead: a sync of bytes that do not make the file longer is a third faster, and the disk cannot be full amid them.
+        """Reserves space ahead. A sync that does not extend the file is a third faster, and the disk cannot be full within it.
 
-        Zeros at the end of a segment are such room, whoever reads it. Where the file system cannot do it, things go on without.
+        Readers take zeros at the end of a segment for reserved space. Where the file system cannot reserve, the journal works without.
         """
         self._length = self._size
         if self._prepares:
@@ -314,13 +313,13 @@ class Journal:
                 self._trim()
 
     def _trim(self) -> None:
-        """Gives back the room that is not needed."""
+        """Frees the reserved space that was not used."""
         with suppress(OSError):
             self._disk.truncate(self._descriptor, self._size)
             self._length = self._size
 
     def _take_back(self) -> None:
-        """Removes the part of a write that did fit, for good: what was refused must not come back after a crash."""
+        """Removes the part of a write that did fit, durably: refused records must not come back after a crash."""
         try:
             self._disk.truncate(self._descriptor, self._size)
             self._disk.sync(self._descriptor)

@@ -1,12 +1,12 @@
-"""How bytes lie in the journal's files: a header, then records, each of which can be recognised and checked on its own.
+"""Defines headers and records of journal files. Each record can be recognised and checked on its own.
 
     header   magic 8, version 2, kind 2, number 4, first sequence 8, pool 16, crc 4   (frozen: all later versions keep it)
     record   marker 4, check 4, crc 4, length 4, sequence 8, unsynced 4, body
 
-``check`` covers length, sequence and unsynced, so that after damage a header can be trusted before its body is read. ``crc`` covers them,
-the check and the body. Both begin from a seed made of the pool and the file's number: what lies on the disk from another journal, or
-inside somebody's payload, is never taken for one of our records. ``unsynced`` counts the records before this one that were not yet
-durable when it was written: all earlier ones were, so a hole among those is damage and not just the trace of a crash.
+The numbers are bytes. ``check`` covers length, sequence and unsynced, so that after damage a record's head can be trusted before its
+body is read. ``crc`` covers them, the check and the body. Both start from a seed made of the pool and the file's number, so that records
+of another journal, or bytes inside a payload, are never taken for records of this file. ``unsynced`` counts the records before this one
+that were not yet durable when it was written. All earlier ones were, so a hole among those is damage and not the result of a crash.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ POOL_BYTES = 16
 
 @dataclass(frozen=True, slots=True)
 class FileHeader:
-    """What a file says of itself in its first bytes."""
+    """Header of a segment or snapshot."""
 
     kind: int
     number: int
@@ -54,7 +54,7 @@ def encode_header(header: FileHeader) -> bytes:
 
 
 def decode_header(data: bytes) -> FileHeader | None:
-    """The header, or None when these bytes are none or are damaged."""
+    """Decodes a header; None if it is damaged or not a header."""
     if len(data) < HEADER_BYTES or crc32(data[: HEADER_BYTES - 4]) != int.from_bytes(data[HEADER_BYTES - 4 : HEADER_BYTES], "little"):
         return None
     magic, version, kind, number, first_sequence, pool, _ = HEADER.unpack_from(data)
@@ -62,7 +62,7 @@ def decode_header(data: bytes) -> FileHeader | None:
 
 
 def require_readable(header: FileHeader, file: str, pool: bytes) -> None:
-    """Refuses what another version or another pool wrote."""
+    """Refuses files of another version or another pool."""
     if header.version > VERSION:
         raise JournalError(
             f"{file} was written by a newer Pilotfish (journal format {header.version}; this one knows {VERSION}).",
@@ -82,7 +82,7 @@ def seed_of(pool: bytes, kind: int, number: int) -> int:
 
 
 def frame(bodies: Sequence[bytes], sequence: int, durable: int, seed: int) -> list[bytes]:
-    """Heads and bodies, alternating, ready to be written; ``durable`` is the last sequence number known to be on disk."""
+    """Encodes records as alternating heads and bodies. ``durable`` is the last sequence number known to be on disk."""
     parts: list[bytes] = []
     add = parts.append
     pack_fields, pack_prefix = FIELDS.pack, PREFIX.pack
@@ -101,14 +101,14 @@ def frame(bodies: Sequence[bytes], sequence: int, durable: int, seed: int) -> li
 
 
 def encode_end(count: int, seed: int) -> bytes:
-    """The last bytes of a snapshot: without them it is not whole."""
+    """Encodes the end of a snapshot; without it a snapshot is incomplete."""
     fields = FIELDS.pack(0, count, 0)
     check = crc32(fields, seed)
     return PREFIX.pack(END_MARKER, check, crc32(fields, check ^ seed)) + fields
 
 
 def decode_end(data: bytes, seed: int) -> int | None:
-    """How many records the snapshot has, or None when this is not the end of one."""
+    """Returns the number of records of a snapshot; None if this is not the end of one."""
     if len(data) != HEAD_BYTES:
         return None
     count: int = FIELDS.unpack_from(data, FIELDS_AT)[1]
@@ -116,6 +116,6 @@ def decode_end(data: bytes, seed: int) -> int | None:
 
 
 def proven_durable(head: bytes) -> int:
-    """The last sequence number that was certainly on disk when this record was written."""
+    """Returns the last sequence number that was certainly on disk when this record was written."""
     _, sequence, unsynced = FIELDS.unpack_from(head, FIELDS_AT)
     return int(sequence) - int(unsynced) - 1

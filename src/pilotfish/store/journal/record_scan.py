@@ -1,7 +1,7 @@
-"""One pass over the records of one file, past whatever is damaged in it.
+"""Scans the records of one file and skips damage.
 
-The common case is a tight loop over whole, consecutive records. What breaks it is looked at slowly: if the head can be trusted, its
-record alone is skipped; if not, the next trustworthy head is searched for.
+Intact, consecutive records are read in a tight loop. After an interruption, a slow path takes over: if the record's head can be trusted,
+only this record is skipped; otherwise the scan searches for the next trustworthy head.
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ from pilotfish.store.journal.record_format import (
 CHUNK_BYTES = 1 << 20
 
 Read = Callable[[int, int], bytes]
-"""length, offset -> bytes; fewer only where the file ends."""
+"""Reads (length, offset); returns fewer bytes only at the end of the file."""
 
 
 @dataclass(slots=True)
 class RecordScan:
-    """Iterate ``batches`` to the end; then the other fields tell what was met."""
+    """One scan of a file. Iterate ``batches`` to the end; then the other fields report what was found."""
 
     read: Read
     start: int
     size: int
     seed: int
     expected: int
-    """The sequence number of the next record."""
+    """Sequence number of the next record."""
     good_end: int = 0
-    """Where the last whole record ends; behind it is only what could not be read."""
+    """End of the last intact record; only unreadable bytes follow."""
     records: int = 0
     proven: int = 0
-    """The highest sequence number of which a later record says that it was on disk."""
+    """Highest sequence number that was on disk according to a later record."""
     damages: list[tuple[int, int]] = field(default_factory=list)
-    """(offset, end) of what is no record."""
+    """(start, end) offsets of bytes that are not records."""
     gaps: list[tuple[int, int]] = field(default_factory=list)
-    """(first, last) sequence numbers that should be here and are not."""
+    """(first, last) sequence numbers of missing records."""
     _buffer: bytes = b""
     _base: int = 0
     _position: int = 0
@@ -63,7 +63,7 @@ class RecordScan:
             del self.damages[-1]
 
     def _whole_records(self) -> list[bytes]:
-        """All records from here that are whole and in sequence, as far as the buffer reaches."""
+        """Returns the intact, consecutive records from here to the end of the buffer."""
         buffer, position, expected, seed = self._buffer, self._position, self.expected, self.seed
         limit = len(buffer)
         last_head = -1
@@ -86,7 +86,7 @@ class RecordScan:
         return batch
 
     def _step_on(self) -> None:
-        """Something else than a whole record in sequence is next: more must be read, or it must be skipped."""
+        """Handles anything but an intact record in sequence: reads more bytes, or skips them."""
         position, buffer = self._position, self._buffer
         offset = self._base + position
         if offset >= self.size:
@@ -117,7 +117,7 @@ class RecordScan:
         return bool(marker == MARKER and crc32(fields, self.seed) == check) and length <= MAX_BODY
 
     def _search(self, position: int) -> None:
-        """Skips to the next head that can be trusted, or to where the buffer no longer tells."""
+        """Skips to the next trustworthy head, or to the end of the buffer."""
         buffer = self._buffer
         while True:
             position = buffer.find(MARKER, position)
@@ -131,7 +131,7 @@ class RecordScan:
             position += 1
 
     def _is_blank(self, start: int, end: int) -> bool:
-        """Zeros to the end were never records: room that was prepared, or a length that was on disk before what it counts."""
+        """Whether only zeros follow: reserved space, or a file length that reached the disk before the data."""
         return not any(self.read(min(CHUNK_BYTES, end - at), at).strip(b"\0") for at in range(start, end, CHUNK_BYTES))
 
     def _skip_to(self, position: int) -> None:
@@ -143,7 +143,7 @@ class RecordScan:
         self._position = position
 
     def _fill(self, needed: int) -> None:
-        """Drops what was read and reads on, so that at least ``needed`` bytes are there."""
+        """Drops processed bytes and reads until at least ``needed`` bytes are in the buffer."""
         left = self._buffer[self._position :]
         self._base += self._position
         self._position = 0

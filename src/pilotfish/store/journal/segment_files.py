@@ -1,4 +1,4 @@
-"""The files of a journal: their names, who they belong to, and reading them where the device will not."""
+"""Names, lists and opens journal files; reads around unreadable parts of the device."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def snapshot_name(number: int) -> str:
 
 @dataclass(slots=True)
 class JournalListing:
-    """What lies in the directory."""
+    """Files of a journal in its directory."""
 
     segments: list[int] = field(default_factory=list)
     snapshots: list[int] = field(default_factory=list)
@@ -59,7 +59,7 @@ def list_files(disk: Disk, directory: str) -> JournalListing:
 
 @dataclass(slots=True)
 class OpenSegment:
-    """A segment or snapshot opened for reading; what the device refuses to give reads as zeros, which no record matches."""
+    """A segment or snapshot opened for reading. Unreadable pages read as zeros, which no record matches."""
 
     disk: Disk
     name: str
@@ -77,7 +77,7 @@ class OpenSegment:
 
 
 def open_file(disk: Disk, directory: str, kind: int, number: int, pool: bytes) -> OpenSegment:
-    """Opens a segment or snapshot; refuses another version's or another pool's."""
+    """Opens a segment or snapshot; refuses those of another version or another pool."""
     name = segment_name(number) if kind == SEGMENT else snapshot_name(number)
     path = os.path.join(directory, name)
     descriptor = disk.open(path)
@@ -116,7 +116,7 @@ def _read_what_is_readable(file: OpenSegment, length: int, offset: int) -> bytes
 
 
 def find_pool(disk: Disk, directory: str, listing: JournalListing) -> bytes | None:
-    """Whose journal this is: from the file that says so or, if that is lost, from any header that is whole."""
+    """Finds the id of the pool, from its own file or, if that is lost, from any intact header."""
     with suppress(FileNotFoundError):
         if found := _POOL_LINE.match(_first_bytes(disk, os.path.join(directory, POOL_FILE), 128)):
             pool = bytes.fromhex(found[1].decode())
@@ -129,7 +129,7 @@ def find_pool(disk: Disk, directory: str, listing: JournalListing) -> bytes | No
 
 
 def write_pool(disk: Disk, directory: str, pool: bytes) -> None:
-    """Says whose journal this is, apart from the headers: a lost header must not make its records unreadable."""
+    """Writes the id of the pool to its own file: with it, records are readable even if their file's header is lost."""
     if len(pool) != POOL_BYTES:
         raise ValueError(f"a pool id has {POOL_BYTES} bytes, not {len(pool)}")
     content = b"pilotfish-journal %s %08x\n" % (pool.hex().encode(), crc32(pool))

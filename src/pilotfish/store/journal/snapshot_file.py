@@ -1,6 +1,6 @@
-"""A snapshot: all that is still worth knowing of the segments before it, so that they can go.
+"""Writes and verifies snapshot files. A snapshot replaces all segments before it.
 
-It is written beside the journal, usually by a forked child, and gets its name only when it is whole, on disk and has been read back.
+It is written beside the journal, usually by a forked child, and gets its name only when it is complete, durable and was read back.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ WRITE_BYTES = 256 << 10
 
 
 class SnapshotWriter:
-    """Takes the records of one snapshot. Opens its file at the first write, so that a forked child shares nothing with its parent.
+    """Writer of one snapshot. It opens its file at the first write, so that a forked child shares nothing with its parent.
 
-    Records are gathered, so that they may come one by one.
+    Records are buffered, so that callers may write them one by one.
     """
 
     def __init__(self, disk: Disk, directory: str, header: FileHeader, seed: int) -> None:
@@ -72,7 +72,7 @@ class SnapshotWriter:
         self._descriptor = -1
 
     def discard(self) -> None:
-        """Removes what was written so far; the journal is as it was."""
+        """Removes the draft; the journal is unchanged."""
         if self._descriptor >= 0:
             self._disk.close(self._descriptor)
             self._descriptor = -1
@@ -96,7 +96,7 @@ class SnapshotWriter:
 
 
 def record_bounds(file: OpenSegment) -> tuple[int, int | None]:
-    """Where the records of a snapshot end, and how many they should be; None when its end is lost."""
+    """Returns the offset at which the records end, and their number; None if the end of the snapshot is lost."""
     end = file.size - HEAD_BYTES
     if end < HEADER_BYTES:
         return file.size, None
@@ -105,7 +105,7 @@ def record_bounds(file: OpenSegment) -> tuple[int, int | None]:
 
 
 def is_whole(file: OpenSegment) -> bool:
-    """Reads all of a snapshot: is every record there and undamaged?"""
+    """Reads the whole snapshot; whether every record is there and undamaged."""
     end, count = record_bounds(file)
     if count is None or file.header is None:
         return False
@@ -124,7 +124,7 @@ def snapshot_is_whole(disk: Disk, directory: str, number: int, pool: bytes) -> b
 
 
 def snapshot_looks_whole(disk: Disk, directory: str, number: int, pool: bytes) -> bool:
-    """The quick look, for one that was read back when it was written: its beginning and its end."""
+    """Checks only beginning and end: enough for a snapshot that was read back when it was written."""
     file = open_file(disk, directory, SNAPSHOT, number, pool)
     try:
         return file.header is not None and record_bounds(file)[1] is not None

@@ -354,14 +354,14 @@ def a_look_at_the_output_is_never_answered(patch: Patch) -> None:
 @bug
 def a_second_run_shares_code_that_is_given_up_with_the_first(patch: Patch) -> None:
     """A rerun does not keep the payloads that its tasks need."""
-    rerun = pool_commands.COMMANDS["rerun"]
+    rerun = client_messages.KNOWN["rerun"]
 
     def careless(master: Machine, arguments: dict[str, Any]) -> Any:
         answer = rerun(master, arguments)
         master.effects = [effect for effect in master.effects if not isinstance(effect, e.KeepPayload)]
         return answer
 
-    patch.setitem(pool_commands.COMMANDS, "rerun", careless)
+    patch.setitem(client_messages.KNOWN, "rerun", careless)
 
 
 @bug

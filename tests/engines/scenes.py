@@ -49,7 +49,8 @@ def let_time_run_out(campus: Campus, site: str, life_s: float) -> None:
         warned = run.executable(["sh", "-c", "trap 'echo warned; exit 0' USR1; sleep 300 & wait"], warn_signal="USR1", retries=0)
         campus.wait_for_workers(site, 2)
         futures = [run.executable(["sh", "-c", f"sleep {life_s / 16}; echo $PILOTFISH_WORKER"]) for _ in range(60)]
-        futures[25].result(timeout=PATIENCE_S)  # by now no pilot of the first ones has enough time for the long tasks
+        # A pilot with more time left is needed by the long tasks, and would be outlived as a whole by the one that is cut off.
+        processes.wait_until(lambda: _have_half_their_time(campus, life_s), "pilots are half-way to their end", PATIENCE_S)
         cut_off = run.executable(["sh", "-c", f"mkdir '{flag}' && sleep 300; echo again"], retries=0, losses=0, priority=1)
         long_s = life_s * 0.6
         long_ones = [run.executable(["sh", "-c", "echo $(date +%s) $PILOTFISH_ENDS_AT"], time=f"{long_s}s") for _ in range(2)]
@@ -63,6 +64,11 @@ def let_time_run_out(campus: Campus, site: str, life_s: float) -> None:
     attempts = {row["index"]: row["attempt"] for row in finished_tasks(campus, run.id)}
     assert attempts.pop(1 + len(futures)) == 2 and set(attempts.values()) == {1}, attempts
     assert campus.row(site)["failures"] == {}
+
+
+def _have_half_their_time(campus: Campus, life_s: float) -> bool:
+    left = [row["ends_at"] - time.time() for row in campus.ask("workers") if row["ends_at"]]
+    return bool(left) and max(left) < 0.55 * life_s and max(left) > 0.3 * life_s
 
 
 def have_the_system_end_pilots(campus: Campus, site: str) -> None:

@@ -26,8 +26,10 @@ def test_slurm_throws_pilots_out_for_urgent_jobs(campus: Campus, slurm: Slurm) -
 
 @pytest.mark.campaign
 def test_grid_engine_reschedules_pilots(campus: Campus, gridengine: GridEngine) -> None:
-    """Rescheduled jobs go back into the queue if they may run again. Grid Engine does not end a job before its host has reported it as
-    running, nor one that restarts before its host was told to end it. Therefore the test waits for jobs, with the queue closed.
+    """Rescheduled jobs return to the queue if they may run again.
+
+    Grid Engine ends the old instances only if the next message of their host lists them. A host lists all its jobs at every load report, but
+    only one job when that job ends. Therefore all jobs are rescheduled at once, just after a load report, with the queue closed.
     """
     site = campus.add("reef", "sge", gridengine, cores=4, directives=["-r y"])
 
@@ -38,12 +40,14 @@ def test_grid_engine_reschedules_pilots(campus: Campus, gridengine: GridEngine) 
             reports.add(gridengine.ask("qhost", "-F", "cpu,mem_used"))
             return len(reports) > 2
 
-        processes.wait_until(has_reported_twice, "their host tells that they run")
+        jobs = [pilot["job"] for pilot in campus.pilots(site)]
         gridengine.ask("qmod", "-d", "all.q")
-        for pilot in campus.pilots(site):
-            assert "Pushed rescheduling" in gridengine.ask("qmod", "-rj", pilot["job"])
-        processes.wait_until(lambda: not there & scenes.workers_at(campus, site), "the host has told them")
-        gridengine.ask("qmod", "-e", "all.q")
+        try:
+            processes.wait_until(has_reported_twice, "their host reports that they run")
+            assert gridengine.ask("qmod", "-rj", *jobs).count("Pushed rescheduling") == len(jobs)
+            processes.wait_until(lambda: not there & scenes.workers_at(campus, site), "the host ends them")
+        finally:
+            gridengine.ask("qmod", "-e", "all.q")
 
     scenes.throw_pilots_out(campus, site, throw_out, rounds=250)
 

@@ -103,7 +103,9 @@ class GridEngine(Engine):
                 (SHIPPED / "default-configuration").read_text(),
                 execd_spool_dir=self.place / "execd",
                 mailer="/bin/true",
-                load_report_time="00:00:05",
+                # The host sends at most one message per second, so that each one lists all its jobs. A rescheduled job whose host sends
+                # a message that does not list it is never ended.
+                load_report_time="00:00:01",
                 # an extra group id marks each job, so no other engine on this machine may use the same ids
                 gid_range=f"{self.ports[0] * 100}-{self.ports[0] * 100 + 99}",
                 reporting_params="accounting=true reporting=false flush_time=00:00:01 joblog=false sharelog=00:00:00",

@@ -62,7 +62,9 @@ def let_time_run_out(campus: Campus, site: str, life_s: float) -> None:
             assert began + long_s <= ends + 1.0
     assert len(workers) > 2
     attempts = {row["index"]: row["attempt"] for row in finished_tasks(campus, run.id)}
-    assert attempts.pop(1 + len(futures)) == 2 and set(attempts.values()) == {1}, attempts
+    assert attempts.pop(1 + len(futures)) == 2, attempts
+    # On a busy machine a short task may start too late to end with its pilot, at most one on each of its two cores.
+    assert sum(attempts.values()) - len(attempts) <= 2 * len(workers) and len(workers) < 10, attempts
     assert campus.row(site)["failures"] == {}
 
 

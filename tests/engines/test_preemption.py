@@ -28,8 +28,8 @@ def test_slurm_throws_pilots_out_for_urgent_jobs(campus: Campus, slurm: Slurm) -
 def test_grid_engine_reschedules_pilots(campus: Campus, gridengine: GridEngine) -> None:
     """Rescheduled jobs return to the queue if they may run again.
 
-    Grid Engine ends the old instances only if the next message of their host lists them. A host lists all its jobs at every load report, but
-    only one job when that job ends. Therefore all jobs are rescheduled at once, just after a load report, with the queue closed.
+    Grid Engine ends the old instances only if their host has reported them as running and its next message lists them. No job restarts
+    before that because the queue is closed.
     """
     site = campus.add("reef", "sge", gridengine, cores=4, directives=["-r y"])
 

@@ -30,7 +30,7 @@ help:
 	@sed -n '1,/^$$/s/^# \{0,1\}//p' Makefile
 
 run: $(VENV)/base
-	@PATH="$(CURDIR)/$(BIN):$$PATH" pilotfish run --workers $(WORKERS) --report --name oscillator \
+	@PATH="$(CURDIR)/$(BIN):$$PATH" pilotfish run --local-cores $(WORKERS) --report --name oscillator \
 		--param damping=0.2:2.0:0.2 --param seed=1..4 -- examples/oscillator.py {damping} {seed}
 	@echo "Next:  . $(VENV)/bin/activate && pilotfish demo"
 

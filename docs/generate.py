@@ -62,7 +62,7 @@ def _command(command: click.Command, context: click.Context) -> list[str]:
     paragraphs = [_paragraph(part) for part in text.split("\n\n")]
     path = context.command_path.removeprefix("pilotfish ")
     lines = [f"### {path}\n", f"`pilotfish {path} {usage}`\n", "\n\n".join(paragraphs) + "\n"]
-    rows = [parameter for parameter in command.params if isinstance(parameter, click.Option)]
+    rows = [parameter for parameter in command.params if isinstance(parameter, click.Option) and not parameter.hidden]
     if rows:
         lines += ["| option | |", "|---|---|"]
         for option in rows:

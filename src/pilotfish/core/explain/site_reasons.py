@@ -66,7 +66,7 @@ def _of(machine: Machine, shape: TaskShape, name: str, record: SiteRecord | None
 def standing(machine: Machine, name: str, record: SiteRecord) -> Reason:
     """The state of a site, for any task."""
     if name == LOCAL and record.held:
-        cures = ("pilotfish doctor", "pilotfish workers --set 2  (tries again)")
+        cures = ("pilotfish doctor", "pilotfish workers --local-cores 2  (tries again)")
         return make_reason("held", f"local workers are held back: {record.held}", *cures)
     found = None
     if record.site is not None:

@@ -28,10 +28,8 @@ def pool_option(function: Decorated) -> Decorated:
         default=DEFAULT_POOL,
         envvar=POOL_VARIABLE,
         callback=_mean,
-        show_default=True,
-        show_envvar=True,
         shell_complete=completions.complete_pool,
-        help="Pool to use.",
+        help=f"Pool to use.  [env: {POOL_VARIABLE}; default: {DEFAULT_POOL}]",
     )(function)
 
 

@@ -149,7 +149,7 @@ def run(context: click.Context, /, **options: Any) -> int:
 
     {name} is a parameter value, {} the line, {#} the task number. Ctrl-C detaches; the run continues.
     Exit status: 0 all tasks succeeded, 1 some failed, 2 wrong usage, 3 nothing can run the tasks yet (the run is kept),
-    4 other error.
+    4 Pilotfish itself failed.
     """
     check_name(options["name"])
     reading = HashingProgress(_progress_screen(options["quiet"] or options["as_json"]), time.monotonic)

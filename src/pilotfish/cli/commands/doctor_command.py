@@ -240,7 +240,7 @@ def check_test_pool(place: Path) -> CheckResult:
 
     started = time.monotonic()
     try:
-        with private_master(workers=1) as private:
+        with private_master(cores=1) as private:
             run = private.submit([["true"]])
             outcome = follow(private.master, run, quiet=True)
             first = time.monotonic() - started

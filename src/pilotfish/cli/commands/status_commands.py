@@ -285,7 +285,7 @@ def workers(words: tuple[str, ...], everything: bool, local_cores: int | None, p
 
 
 def _set_cores(screen: Screen, pool: str, cores: int, as_json: bool) -> None:
-    master = connect(pool, start=True, workers=cores)
+    master = connect(pool, start=True, local_cores=cores)
     if as_json:
         screen.json(master.ask("workers", all=False))
     else:

@@ -311,7 +311,7 @@ class MasterClient:
             self._sleeping = False
             if self._say_again_at is not None and time.monotonic() >= self._say_again_at:
                 self._say_again_at = None
-                raise _SayAgain("the disk of the master was full: say everything again")
+                raise _SayAgain("the disk of the master was full: send everything again")
             for ready, _ in events:
                 if ready == wake:
                     os.read(wake, 64)
@@ -391,7 +391,7 @@ class MasterClient:
             opening[1].answer(Reply(None, b""))
         for other in strangers:
             if other.listener is not None:
-                other.listener.lost(PilotfishError("the master came back without this run", "see what became of it: pilotfish doctor"))
+                other.listener.lost(PilotfishError("the master restarted without this run", "check the pool: pilotfish doctor"))
 
     def _answered(self, message: Answer | Problem, body: memoryview) -> None:
         if isinstance(message, Problem):

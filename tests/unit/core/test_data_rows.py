@@ -75,7 +75,7 @@ def test_a_task_that_waits_for_an_input_says_how_far_it_is_and_how_long_it_takes
     assert reason["text"] == "its input big.dat (4 GiB) is on its way to worker n1: 50 %, 1 GiB/s, about 2 s"
     assert reason["commands"] == ["pilotfish data 1"]
     beat(stage, link, (BIG, 2 * GIB, 4 * GIB))
-    assert first_reason(stage, task)["text"].endswith("50 %, and nothing came of late")
+    assert first_reason(stage, task)["text"].endswith("50 %, and nothing arrived recently")
     beat(stage, link, (BIG, 4 * GIB, 4 * GIB))
     assert first_reason(stage, task)["text"].endswith("100 %, and is being checked")
     assert "task 1.0 waits: its input big.dat" in run_reasons.why_run(stage.machine, task.shape.run)["sentence"]
@@ -114,7 +114,7 @@ def test_a_task_that_was_lent_to_a_site_says_so() -> None:
     worker.lent[task] = None
     reason = first_reason(stage, task)
     assert reason["code"] == "lent"
-    assert "where worker n1 gives tasks to the others" in reason["text"]
+    assert "where site master n1 assigns tasks" in reason["text"]
     assert worker_row(stage.machine, worker)["lent"] == 1
 
 
@@ -133,7 +133,7 @@ def test_an_input_that_was_kept_at_another_site_says_where_it_can_be_had() -> No
     reason = first_reason(stage, stage.task(run, 0))
     assert reason["code"] == "kept-elsewhere"
     assert reason["text"].endswith(
-        "(1 GiB) was kept at lyon and can be had there alone, where no worker has room for it now: task 1.0 made it"
+        "(1 GiB) was kept at lyon and is available only there, where no worker has a free core now: task 1.0 made it"
     )
 
 
@@ -145,7 +145,7 @@ def test_files_on_their_way_home_are_told_and_a_full_disk_that_keeps_them_waitin
     assert first_reason(stage, task)["code"] == "sending", "it was too quick for anybody to see it run"
     stage.started(link, task)
     beat(stage, link, (KEPT, 2024, 4000))
-    text = "1 file that tasks at worker n1 made is on the way home: 3.91 KiB, 50 %, 1023 B/s, about 2 s"
+    text = "1 file made by tasks at worker n1 is in transfer to the master: 3.91 KiB, 50 %, 1023 B/s, about 2 s"
     assert first_reason(stage, task)["text"] == text
     stage.tell(i.SpaceChanged(True))
     reason = first_reason(stage, task)
@@ -172,7 +172,7 @@ def test_an_input_that_went_with_its_worker_names_the_task_that_made_it() -> Non
     link = stage.join("n2")
     reasons = {reason["code"]: reason for reason in task_reasons.why_task(stage.machine, user)["reasons"]}
     lost = reasons["lost-input"]
-    assert lost["text"] == ("its input mesh.bin (1 GiB) was kept where it was made, and no worker that is here has it: task 1.0 made it")
+    assert lost["text"] == ("its input mesh.bin (1 GiB) was kept on its worker, and no connected worker has it: task 1.0 made it")
     assert "make it again: pilotfish run ... ./mesh" in lost["commands"]
     assert any("--output" in command for command in lost["commands"])
     stage.finish(link, user, failure=Failure("missing-input", "user", "the content was kept where it was made"))
@@ -199,7 +199,7 @@ def test_an_input_that_was_changed_has_to_be_submitted_again() -> None:
     stage.finish(link, task, failure=Failure("missing-input", "user", "big.dat was changed after it was submitted"))
     reason = first_reason(stage, task)
     assert "big.dat was changed" in reason["text"]
-    assert reason["commands"] == ["run it anew, with its files as they are now: pilotfish run ... ./sim"]
+    assert reason["commands"] == ["run it again with the current files: pilotfish run ... ./sim"]
 
 
 # --- requirements -------------------------------------------------------------------------------------------------------------------
@@ -211,7 +211,7 @@ def test_a_requirement_that_one_worker_fails_says_which_part_of_it_and_what_the_
     (task,) = stage.work(TaskSpec("python", requirement='cores >= 2 and memory >= 64G and card == "a100"'))
     reason = first_reason(stage, task)
     assert reason["code"] == "requirement"
-    assert reason["text"].endswith('the only worker that is here, n1, fails memory >= 64G and card == "a100" (memory 8 GiB, no card)')
+    assert reason["text"].endswith('the only connected worker, n1, fails memory >= 64G and card == "a100" (memory 8 GiB, no card)')
     assert any("--require" in command for command in reason["commands"])
     stage.join("n2", cores=4.0, capacity={"memory": 64.0 * GIB}, tags={"card": "a100"})
     assert task.state == ASSIGNED
@@ -239,7 +239,7 @@ def test_a_text_without_quotes_is_told_to_lack_them() -> None:
     stage = Stage()
     stage.join("n1", tags={"system": "Linux"})
     (task,) = stage.work(TaskSpec("python", requirement="cores >= 1 and system == Linux"))
-    assert first_reason(stage, task)["text"].endswith('fails system == Linux (system "Linux", no Linux); a text stands in quotes: "Linux"')
+    assert first_reason(stage, task)["text"].endswith('fails system == Linux (system "Linux", no Linux); write a text in quotes: "Linux"')
 
 
 def test_a_requirement_is_looked_at_where_the_run_may_go() -> None:

@@ -249,7 +249,7 @@ class SlotLoop:
         except OSError as error:
             if is_limit(error):
                 raise
-            failure = ["missing-input", "task", "its input is gone: %s" % error.strerror]
+            failure = ["missing-input", "task", "its input is missing: %s" % error.strerror]
             outbox.report((sequence, 0, 0, self._rss_kib), failure, [b"", b"", b"", b""])
             return
         if spec.kind == "exec":

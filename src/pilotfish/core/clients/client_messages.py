@@ -119,9 +119,11 @@ def _submit(machine: Machine, link: int, message: m.Submit, payloads: list[Paylo
 
 def _refuse_growth(machine: Machine, run: Run) -> None:
     if run.closed:
-        raise BadInput(f"run {run.id} is closed ({run.closed}): it takes no more tasks", "open another run")
+        raise BadInput(f"run {run.id} is closed ({run.closed}): it accepts no more tasks", "open another run")
     if machine.space_full:
-        raise JournalFull("the disk of the journal is full: no new tasks can be taken", "free some space; what is known goes on by itself")
+        raise JournalFull(
+            "the disk of the journal is full: no new tasks can be taken", "free some space; known tasks continue automatically"
+        )
 
 
 def _with_code(spec: TaskSpec, code: Payload) -> TaskSpec:
@@ -135,7 +137,7 @@ def _with_code(spec: TaskSpec, code: Payload) -> TaskSpec:
         try:
             text and parse(text)
         except BadExpression as problem:
-            raise BadInput(f"{name}: {problem}", "docs/reference/expressions.md says what may be written") from problem
+            raise BadInput(f"{name}: {problem}", "see docs/reference/expressions.md") from problem
     for name, count in (("retries", spec.retries), ("losses", spec.losses), ("priority", spec.priority)):
         if not -MOST_COUNT <= count <= MOST_COUNT:
             raise BadInput(f"{name} is {count}", f"choose a number up to {MOST_COUNT}")
@@ -148,7 +150,7 @@ def _check_contents(machine: Machine, contents: Iterable[Content]) -> None:
         if not DIGEST.match(content.digest) or not 0 <= content.size <= MOST or (known is not None and known.size != content.size):
             raise BadInput(f"a file of {content.size} bytes cannot be called {content.digest!r}", "name it by its SHA-256")
         if known is None and not content.path:
-            raise BadInput(f"nobody has the content {content.digest}", "give the path of the file, or the file that a task has made")
+            raise BadInput(f"no worker has the content {content.digest}", "give the path of the file, or the file that a task has made")
 
 
 def _read_tasks(run: Run, message: m.Submit, known: int) -> dict[int, list[int]]:
@@ -160,7 +162,7 @@ def _read_tasks(run: Run, message: m.Submit, known: int) -> dict[int, list[int]]
         raise BadInput(f"{len(message.costs)} costs are given for {len(message.tasks)} tasks of run {run.id}", "send one for each, or none")
     if not all(LEAST_COST <= cost <= MOST_COST for cost in message.costs):
         wrong = next(cost for cost in message.costs if not LEAST_COST <= cost <= MOST_COST)
-        raise BadInput(f"cost: {wrong:g} is not between {LEAST_COST:g} and {MOST_COST:g}", "say how long it takes compared with the others")
+        raise BadInput(f"cost: {wrong:g} is not between {LEAST_COST:g} and {MOST_COST:g}", "give its duration relative to the other tasks")
     for spec, _ in message.tasks[known:]:
         if not 0 <= spec < max(specs, len(run.specs)):
             raise BadInput(f"run {run.id} has no spec {spec}", "send the spec before the task")
@@ -183,13 +185,13 @@ def _read_awaited(run: Run, message: m.Submit, known: int, deps: dict[int, list[
     for offset, files in message.awaited.items():
         index = message.first + offset
         if not 0 <= offset < len(message.tasks) or any(not 0 <= file.maker < index for file in files):
-            raise BadInput(f"task {run.id}.{index} awaits files of tasks that are not before it", "a task may need earlier tasks only")
+            raise BadInput(f"task {run.id}.{index} expects files of tasks that are not before it", "a task may need earlier tasks only")
         if offset < known:
             continue
         number = message.tasks[offset][0]
         spec = run.specs[number] if number < len(run.specs) else message.specs[number - message.first_spec]
         if spec.kind != "exec" or not spec.launch.get("sandbox"):
-            raise BadInput(f"task {run.id}.{index} awaits files and has no directory for them", "only executables in sandboxes may")
+            raise BadInput(f"task {run.id}.{index} expects files and has no directory for them", "only executables in sandboxes may")
         found[index] = files
         deps[index] = sorted({*deps.get(index, ()), *(file.maker for file in files)})
     return found
@@ -314,7 +316,7 @@ def author_expired(machine: Machine, key: str) -> None:
         machine.effects.append(e.StartApplication(run.id, run.uid, run.options.application))
         author_gone(machine, run)
     elif run.options.owned:
-        pool_commands.cancel_run(machine, run, "the client that owned it is gone")
+        pool_commands.cancel_run(machine, run, "its client disconnected")
     elif not run.closed:
         machine.record(f.RunClosed(run.id, CLIENT_GONE))
 

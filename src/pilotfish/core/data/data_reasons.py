@@ -47,7 +47,8 @@ def waits_for_outputs(machine: Machine, task: Task) -> Reason | None:
     if not going:
         return None
     slowest = max(going, key=lambda transfer: transfer.size - transfer.done)
-    what = f"{count(len(going), 'file')} that tasks at worker {task.worker.id} made {'is' if len(going) == 1 else 'are'} on the way home"
+    verb = "is" if len(going) == 1 else "are"
+    what = f"{count(len(going), 'file')} made by tasks at worker {task.worker.id} {verb} in transfer to the master"
     if machine.space_full or machine.no_room_at_home:
         full = machine.no_room_at_home or "the master's disk is full"
         return make_reason("disk-full", f"{what}, and waits for room: {full}", "pilotfish doctor")
@@ -59,8 +60,8 @@ def lost_input(machine: Machine, task: Task) -> Reason | None:
     record = next((record for record in needs(task) if record.is_nowhere), None)
     if record is None:
         return None
-    text = f"its input {_name(task, record)} ({show_bytes(record.size)}) was kept where it was made, and no worker that is here has it"
-    again = "pilotfish workers  (one that comes back to that node brings it along)"
+    text = f"its input {_name(task, record)} ({show_bytes(record.size)}) was kept on its worker, and no connected worker has it"
+    again = "pilotfish workers  (a new worker on that node has it in its cache)"
     return _about_kept(machine, "lost-input", text, record, again)
 
 
@@ -77,7 +78,7 @@ def kept_elsewhere(machine: Machine, task: Task) -> Reason | None:
     record = max(kept, key=lambda record: record.size)
     sites = " and ".join(dict.fromkeys(state.workers[worker].site or worker for worker in record.holders))
     what = f"its input {_name(task, record)} ({show_bytes(record.size)})"
-    text = f"{what} was kept at {sites} and can be had there alone, where no worker has room for it now"
+    text = f"{what} was kept at {sites} and is available only there, where no worker has a free core now"
     return _about_kept(machine, "kept-elsewhere", text, record, "pilotfish workers")
 
 
@@ -87,7 +88,7 @@ def _about_kept(machine: Machine, code: str, text: str, record: ContentRecord, *
         text += f": task {show_task(maker.id)} made it"
         command = machine.state.runs[run_of(maker.id)].options.command.removeprefix("-- ")
         commands = (*commands, f"make it again: pilotfish run ... {command}".rstrip())
-    return make_reason(code, text, *commands, "name it with --output (outputs=[...] in Python) instead of --keep, and it comes home")
+    return make_reason(code, text, *commands, "name it with --output (outputs=[...] in Python) instead of --keep, and it is copied back")
 
 
 def of_missing_input(machine: Machine, task: Task) -> list[str]:
@@ -101,7 +102,7 @@ def of_missing_input(machine: Machine, task: Task) -> list[str]:
         return list(_about_kept(machine, "", "", record, f"pilotfish data {task.shape.run.id}").commands)
     command = task.shape.run.options.command.removeprefix("-- ")
     if task.failure.blame == "user":
-        return [f"run it anew, with its files as they are now: pilotfish run ... {command}".rstrip()]
+        return [f"run it again with the current files: pilotfish run ... {command}".rstrip()]
     return [f"pilotfish data {task.shape.run.id}", f"pilotfish rerun {task.shape.run.id} --failed"]
 
 
@@ -128,7 +129,7 @@ def how_far(transfer: TransferView) -> str:
     if transfer.rate is None or not transfer.done:
         return percent
     if not transfer.rate or transfer.eta_s is None:
-        return f"{percent}, and nothing came of late"
+        return f"{percent}, and nothing arrived recently"
     return f"{percent}, {show_bytes(transfer.rate)}/s, about {show_seconds(max(1, round(transfer.eta_s)))}"
 
 

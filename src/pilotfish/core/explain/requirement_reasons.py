@@ -32,7 +32,7 @@ def _meant(name: str, requirement: Expression, workers: list[Worker]) -> str:
     near = get_close_matches(name, list(known), 1)
     if near:
         return f"; for {name}, did you mean {near[0]}?"
-    return f'; a text stands in quotes: "{name}"' if lacks_quotes(name, requirement, [worker.properties for worker in workers]) else ""
+    return f'; write a text in quotes: "{name}"' if lacks_quotes(name, requirement, [worker.properties for worker in workers]) else ""
 
 
 def _where(requirement: Expression, workers: list[Worker]) -> str:
@@ -42,7 +42,7 @@ def _where(requirement: Expression, workers: list[Worker]) -> str:
     names = dict.fromkeys(name for part in failing[nearest.id] for name in part.names)
     has = ", ".join(_value(name, nearest.properties.get(name)) for name in names)
     if len(workers) == 1:
-        return f"the only worker that is here, {nearest.id}, fails {_joined([str(part) for part in failing[nearest.id]])} ({has})"
+        return f"the only connected worker, {nearest.id}, fails {_joined([str(part) for part in failing[nearest.id]])} ({has})"
     told = []
     for part in parts:
         count = sum(not part.holds(worker.properties) for worker in workers)

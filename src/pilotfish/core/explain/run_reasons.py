@@ -45,7 +45,7 @@ def why_run(machine: Machine, run: Run) -> dict[str, Any]:
 
 def _unfinished(machine: Machine, run: Run) -> list[Reason]:
     if run.paused:
-        return [make_reason("paused", "somebody paused it", f"pilotfish resume {run.id}")]
+        return [make_reason("paused", "a user paused it", f"pilotfish resume {run.id}")]
     for wanted in (READY, WAITING):
         first = next((task for task in run.tasks if task.state == wanted), None)
         if first is not None:
@@ -87,7 +87,7 @@ def _done(run: Run) -> Reason:
 
 
 def _incomplete(run: Run) -> Reason:
-    text = f"its client went away before it had sent all tasks; {len(run.tasks)} arrived, {run.counts[DONE]} of them are done"
+    text = f"its client disconnected before it had sent all tasks; {len(run.tasks)} arrived, {run.counts[DONE]} of them are done"
     return make_reason("incomplete", text, *([f"again: {run.options.command}"] if run.options.command else []))
 
 

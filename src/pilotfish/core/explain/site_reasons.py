@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 SHOWN_PILOTS = 3
 HOW_ENDED = {
-    SUCCEEDED: "ended in order",
-    EXPIRED: "ended because its time was over",
-    WITHDRAWN: "was withdrawn while it waited",
+    SUCCEEDED: "ended normally",
+    EXPIRED: "reached its walltime",
+    WITHDRAWN: "was withdrawn while queued",
 }
 
 
@@ -36,7 +36,7 @@ def site_reasons(machine: Machine, shape: TaskShape) -> list[Reason]:
     if not names and state.local_cores <= 0 and not state.workers:
         names = tuple(name for name, record in state.sites.items() if record.site is not None)
         if not names:
-            text = "this machine has no workers for the pool, and no site is described"
+            text = "this machine has no workers for the pool, and no site is configured"
             return [make_reason("no-site", text, "pilotfish site add NAME --backend slurm")]
     return [_of(machine, shape, name, state.sites.get(name)) for name in names if name != LOCAL]
 
@@ -53,28 +53,28 @@ def _of(machine: Machine, shape: TaskShape, name: str, record: SiteRecord | None
         return make_reason("no-site", f"there is no site {name}", f"pilotfish site add {name} --backend slurm")
     if name in shape.lacking:
         text = f"site {name} does not have the directory {shape.run.specs[shape.made_from[0]].launch.get('cwd')} of these tasks"
-        return make_reason(NO_DIRECTORY, text, "run them anew with --sandbox, and --input for their files")
+        return make_reason(NO_DIRECTORY, text, "run them again with --sandbox, and --input for their files")
     lack = _shut(machine, name, record) or _too_short(shape, name, record.site, record.lost_s)
     lack = lack or _lack(machine, shape, name, record.site) or _small_machines(machine, shape, name, record.site)
     if lack is not None:
         return lack
     cores = cores_of_pilot(shape, record.site, machine.state.traits(record.site.backend))
     found = _of_pilots(machine, name, record) or _limit(machine, name, record, cores)
-    return found or make_reason("starting", f"pilots for site {name} are about to be sent", "pilotfish sites")
+    return found or make_reason("starting", f"pilots for site {name} are about to be submitted", "pilotfish sites")
 
 
 def standing(machine: Machine, name: str, record: SiteRecord) -> Reason:
     """The state of a site, for any task."""
     if name == LOCAL and record.held:
         cures = ("pilotfish doctor", "pilotfish workers --local-cores 2  (tries again)")
-        return make_reason("held", f"local workers are held back: {record.held}", *cures)
+        return make_reason("held", f"local workers are held: {record.held}", *cures)
     found = None
     if record.site is not None:
         found = _shut(machine, name, record) or _of_pilots(machine, name, record) or _limit(machine, name, record, record.site.cores or 1)
     pilots = [pilot for pilot in machine.state.pilots.values() if pilot.site == name]
     active = sum(pilot.joined > 0 for pilot in pilots)
     return found or make_reason(
-        "ready", f"site {name} is ready: {len(pilots) - active} of its pilots wait, {active} work", "pilotfish sites"
+        "ready", f"site {name} is ready: {len(pilots) - active} of its pilots queued, {active} running", "pilotfish sites"
     )
 
 
@@ -82,14 +82,14 @@ def _shut(machine: Machine, name: str, record: SiteRecord) -> Reason | None:
     """Why no pilot at all is submitted to the site; None if pilots are."""
     assert record.site is not None
     if record.leaving:
-        text = f"site {name} was removed, and its last pilots are on their way home"
+        text = f"site {name} was removed, and its last pilots are leaving"
         return make_reason("no-site", text, f"pilotfish site add {name} --backend {record.site.backend}")
     if record.site.paused:
-        text = f"site {name} is paused: it gets no new pilots until somebody resumes it"
+        text = f"site {name} is paused: it gets no new pilots until it is resumed"
         return make_reason("site-paused", text, f"pilotfish site resume {name}")
     if record.held:
         commands = (*remedies.for_bad_start(name, record.site, record.held), f"pilotfish site resume {name}")
-        return make_reason("held", f"site {name} is held back: {record.held}", *commands)
+        return make_reason("held", f"site {name} is held: {record.held}", *commands)
     if record.wanted is None and not any(pilot.site == name for pilot in machine.state.pilots.values()):
         return make_reason("site-unused", f"this pool does not use site {name}", remedies.try_now(name))
     return None
@@ -136,7 +136,7 @@ def too_few_nodes(machine: Machine, shape: TaskShape, fitting: list[Worker]) -> 
     most = max(together.values(), default=0)
     if most >= shape.nodes:
         return None
-    text = f"it asks for {shape.nodes} nodes of one pilot, and {most or 'none'} of those that are here could be had together"
+    text = f"it asks for {shape.nodes} nodes of one pilot, and {most or 'none'} of the connected ones are in one pilot"
     return make_reason("too-few-nodes", text, "ask for less (--nodes)", "pilotfish site add NAME --backend slurm")
 
 
@@ -189,7 +189,7 @@ def _of_pilots(machine: Machine, name: str, record: SiteRecord) -> Reason | None
         return make_reason("site-trouble", text, *(row["renew"] for row in missing))
     found = machine.site_troubles.get(name)
     if found is not None and found.code == BATCH_LIMIT:
-        text = f"site {name} takes no more pilots now, and is asked again by itself; it said: {found.trouble}"
+        text = f"site {name} accepts no more pilots now, and is tried again automatically; its answer: {found.trouble}"
         return make_reason("batch-limit", text, *remedies.for_limit(name, machine.state.traits(record.site.backend), found.trouble))
     if found is not None:
         login = [f"pilotfish site login {name}"] if found.code == LOGIN_NEEDED else []
@@ -211,27 +211,27 @@ def _limit(machine: Machine, name: str, record: SiteRecord, more: float) -> Reas
     assert record.site is not None
     site, pilots = record.site, _present(machine, name)
     if len(pilots) >= site.max_pilots:
-        text = f"site {name} has {len(pilots)} pilots, as many as it may"
+        text = f"site {name} has {len(pilots)} pilots, its maximum"
         return make_reason("site-limit", text, f"pilotfish site set {name} max_pilots={2 * len(pilots)}")
     used = sum(pilot.cores for pilot in pilots)
     if site.max_cores and used + more > site.max_cores:
-        text = f"pilots of site {name} have {used:g} cores, and {site.max_cores} is the most that it may have"
+        text = f"pilots of site {name} have {used:g} cores, and {site.max_cores} is its maximum"
         return make_reason("site-limit", text, f"pilotfish site set {name} max_cores={math.ceil(used + more)}")
     there = sum(1 for pilot in machine.state.pilots.values() if pilot.site != LOCAL and pilot.state <= ACTIVE)
     if 0 < machine.settings.pilots <= there:
-        text = f"the pool has {there} pilots at all sites together, as many as it may: pilots = {machine.settings.pilots} in config.toml"
+        text = f"the pool has {there} pilots at all sites together, its maximum: pilots = {machine.settings.pilots} in config.toml"
         return make_reason("site-limit", text, remedies.try_now(name))
     if not site.max_queued:
         return make_reason("site-limit", f"no pilot may wait at site {name}", f"pilotfish site set {name} max_queued=1")
     if record.wanted is not None and 0 <= record.wanted <= len(pilots):
-        text = f"site {name} has {len(pilots)} pilots, as many as this pool was told to keep there"
+        text = f"site {name} has {len(pilots)} pilots, as many as were requested there"
         return make_reason("site-limit", text, remedies.try_now(name))
     if record.bad_starts:
-        text = f"the last pilot at site {name} {record.last_bad}; another one is sent soon"
+        text = f"the last pilot at site {name} {record.last_bad}; another one is submitted soon"
         return make_reason("bootstrap", text, *remedies.for_bad_start(name, record.site, record.last_bad), f"pilotfish site resume {name}")
     last = record.history[-1] if record.history else None
     if last is not None and last.kind == FAILED:
-        text = f"the last pilot at site {name} did not do well ({last.cause or 'failed'}); another one is sent after a while"
+        text = f"the last pilot at site {name} failed ({last.cause or 'failed'}); another one is submitted after a delay"
         return make_reason("back-off", text, f"pilotfish doctor {name}", f"pilotfish site resume {name}")
     return None
 
@@ -251,9 +251,9 @@ def of_pilot(machine: Machine, pilot: Pilot) -> Reason:
     """What a pilot does, or waits for."""
     record = machine.state.sites.get(pilot.site)
     if pilot.state > ACTIVE:
-        return make_reason("ending", f"pilot {pilot.id} is on its way home", "pilotfish sites")
+        return make_reason("ending", f"pilot {pilot.id} is leaving", "pilotfish sites")
     if pilot.joined or record is None or record.site is None:
-        return make_reason("active", f"pilot {pilot.id} is at work: {len(pilot.workers)} of its agents are here", "pilotfish workers")
+        return make_reason("active", f"pilot {pilot.id} is running: {len(pilot.workers)} of its agents are connected", "pilotfish workers")
     return make_reason("pending", f"pilot {_pending(machine, pilot)}", *_ways_out(machine, pilot.site, record.site, [pilot]))
 
 
@@ -261,7 +261,7 @@ def of_gone_pilot(machine: Machine, name: str, events: Sequence[SiteEvent]) -> R
     """How a pilot ended, from its events."""
     end, joined = end_of(events), any(event.kind == JOINED for event in events)
     if end is None:
-        return make_reason("ended", f"pilot {name} is gone, and how it ended is not known", "pilotfish sites")
+        return make_reason("ended", f"pilot {name} has ended; the reason is unknown", "pilotfish sites")
     if end.kind in HOW_ENDED and (joined or end.kind != EXPIRED):
         return make_reason("ended", f"pilot {name} {HOW_ENDED[end.kind]}", "pilotfish sites")
     if joined:
@@ -270,7 +270,7 @@ def of_gone_pilot(machine: Machine, name: str, events: Sequence[SiteEvent]) -> R
         )
     site = machine.state.sites[end.site].site
     commands = remedies.for_bad_start(end.site, site, end.reason) if site is not None else ["pilotfish doctor"]
-    return make_reason("ended", f"pilot {name} {end.reason or f'did not work ({end.cause})'}", *commands)
+    return make_reason("ended", f"pilot {name} {end.reason or f'failed ({end.cause})'}", *commands)
 
 
 def end_of(events: Sequence[SiteEvent]) -> SiteEvent | None:

@@ -60,7 +60,7 @@ def _trouble(machine: Machine, name: str) -> str:
     found = machine.site_troubles.get(name)
     if found is None:
         return ""
-    return f"it takes no more pilots now: {found.trouble}" if found.code == BATCH_LIMIT else found.trouble
+    return f"it accepts no more pilots now: {found.trouble}" if found.code == BATCH_LIMIT else found.trouble
 
 
 def _failures(record: SiteRecord) -> dict[str, int]:
@@ -78,7 +78,7 @@ def why_pilot(machine: Machine, named: NamedPilot) -> dict[str, Any]:
         return _why_gone(machine, named)
     pilot, sighting = machine.state.pilots[named.name], machine.sightings.get(named.name)
     reason = of_pilot(machine, pilot)
-    asked = make_reason("asked", f"it was asked for because: {pilot.reason}")
+    asked = make_reason("asked", f"reason of the request: {pilot.reason}")
     return {
         **answer(f"pilot {pilot.id}", PILOT_STATES[pilot.state], [reason, asked], reason.text),
         "job": pilot.job,

@@ -67,7 +67,7 @@ def task_reasons(machine: Machine, task: Task) -> list[Reason]:
         return [make_reason(task.failure.cause, text, *_after_failure(machine, task, task.failure))]
     if task.state == CANCELLED:
         return [make_reason("cancelled", task.failure.message if task.failure else "asked for")]
-    return [make_reason("done", f"it ended well at attempt {task.attempt}", f"pilotfish logs {name}")]
+    return [make_reason("done", f"succeeded at attempt {task.attempt}", f"pilotfish logs {name}")]
 
 
 def _waits_for_others(task: Task) -> Reason:
@@ -80,7 +80,7 @@ def _waits_for_others(task: Task) -> Reason:
 
 def _after_failure(machine: Machine, task: Task, failure: Failure) -> list[str]:
     if failure.cause == NO_DIRECTORY:
-        return ["run it anew with --sandbox, and --input for its files"]
+        return ["run it again with --sandbox, and --input for its files"]
     if failure.cause == MISSING_INPUT:
         return of_missing_input(machine, task)
     return [f"pilotfish logs {show_task(task.id)}", f"pilotfish rerun {task.shape.run.id} --failed"]
@@ -92,22 +92,22 @@ def _why_placed(machine: Machine, task: Task) -> list[Reason]:
     reasons = [make_reason("placed", f"attempt {task.attempt} is at worker {task.worker.id}", f"pilotfish tail -f {show_task(task.id)}")]
     others = machine.state.gangs.get(task, ())[1:]
     if others:
-        text = f"it has the room of {', '.join(worker.id for worker in others)} as well, and finds their hosts in $PILOTFISH_HOSTFILE"
+        text = f"it also uses {', '.join(worker.id for worker in others)}; their hosts are in $PILOTFISH_HOSTFILE"
         reasons.append(make_reason("several-nodes", text, "pilotfish workers"))
     twin = machine.state.twins.get(task)
     if twin is not None and twin.worker is not None:
-        text = f"attempt {twin.attempt} is at worker {twin.worker.id} as well, because the first takes long: the first result counts"
+        text = f"attempt {twin.attempt} is at worker {twin.worker.id} as well, as a speculative copy: the first result counts"
         reasons.append(make_reason("copied", text, f"pilotfish tasks {task.shape.run.id}"))
     if task in task.worker.lent:
         where = f"site {task.worker.site}" if task.worker.site else "workers of no site"
-        text = f"it was lent to {where}, where worker {task.worker.id} gives tasks to the others as they have room"
+        text = f"it was delegated to {where}, where site master {task.worker.id} assigns tasks"
         reasons = [make_reason("lent", text, "pilotfish workers")]
     waits = None if task.state == RUNNING else lost_input(machine, task) or waits_for_inputs(machine, task)
     data = waits or waits_for_outputs(machine, task)
     presence = machine.presence.get(task.worker.id)
     unreachable = None
     if presence is None or presence.link is None:
-        text = f"worker {task.worker.id} is out of reach; after {machine.settings.lease_s:g} s of silence the task runs elsewhere"
+        text = f"worker {task.worker.id} is disconnected; after {machine.settings.lease_s:g} s of silence the task runs elsewhere"
         unreachable = make_reason("out-of-reach", text, "pilotfish workers")
     return [reason for reason in (unreachable, cut_off(task), data) if reason is not None] + reasons
 
@@ -117,21 +117,21 @@ def _why_ready(machine: Machine, task: Task) -> list[Reason]:
     run, state = task.shape.run, machine.state
     reasons: list[Reason] = []
     if machine.resting:
-        return [make_reason("stopped", "the pool was stopped, and nobody has gone on with it since", f"pilotfish attach {run.id}")]
+        return [make_reason("stopped", "the pool was stopped and not resumed since", f"pilotfish attach {run.id}")]
     if machine.space_full:
-        reasons.append(make_reason("disk-full", "the disk of the journal is full, so that nothing new is started", "pilotfish doctor"))
+        reasons.append(make_reason("disk-full", "the disk of the journal is full, so nothing new is started", "pilotfish doctor"))
     if run.paused:
         reasons.append(make_reason("paused", f"run {run.id} is paused", f"pilotfish resume {run.id}"))
     reasons += _fit_reasons(machine, task)
     about_kept = lost_input(machine, task) or kept_elsewhere(machine, task) if state.workers else None
     reasons += [about_kept] if about_kept is not None else []
     if task.suspect:
-        text = "workers died while they ran it, so that it must run alone and waits for an empty worker"
+        text = "workers died while they ran it, so it must run alone and waits for an idle worker"
         reasons.append(make_reason("suspect", text, "pilotfish workers"))
     if not reasons:
         ahead = sum(len(shape.queue) for shape in state.ready if shape.priority >= task.shape.priority)
         others = count(max(ahead - 1, 0), "other task")
-        text = f"all workers that could take it are busy, with {others} ready as well"
+        text = f"all workers that could run it are busy; {others} ready as well"
         turn = _waits_for_turn(machine, task)
         reasons += [turn] if turn is not None else []
         planned = machine.policy.why(task)
@@ -159,7 +159,7 @@ def _worker_reasons(machine: Machine, task: Task) -> list[Reason]:
     tagged = [worker for worker in able if worker.qualifies(shape)]
     if not tagged and any(worker.site in shape.lacking for worker in able):
         return [
-            make_reason(NO_DIRECTORY, "no worker that is here has its directory", "run it anew with --sandbox, and --input for its files")
+            make_reason(NO_DIRECTORY, "no connected worker has its directory", "run it again with --sandbox, and --input for its files")
         ]
     if not tagged and shape.run.options.sites:
         return [make_reason("site", f"no worker is at {' or '.join(shape.run.options.sites)}", "pilotfish sites")]
@@ -175,12 +175,12 @@ def _worker_reasons(machine: Machine, task: Task) -> list[Reason]:
         return [lack]
     usable = [worker for worker in in_time if not worker.quarantined_until]
     if not usable:
-        return [make_reason("quarantine", f"all fitting workers are in quarantine: {in_time[0].reason}", "pilotfish workers")]
+        return [make_reason("quarantine", f"all workers that fit are in quarantine: {in_time[0].reason}", "pilotfish workers")]
     reached = [worker for worker in usable if (presence := machine.presence.get(worker.id)) and presence.link is not None]
     if not reached:
-        return [make_reason("out-of-reach", "no fitting worker can be reached just now", "pilotfish workers")]
+        return [make_reason("out-of-reach", "no worker that fits is connected", "pilotfish workers")]
     if too_few_nodes(machine, shape, reached) is not None:
-        text = f"it asks for {shape.nodes} nodes of one pilot, and of those that fit too few can be reached just now"
+        text = f"it asks for {shape.nodes} nodes of one pilot, and too few of those that fit are connected"
         return [make_reason("out-of-reach", text, "pilotfish workers")]
     return []
 
@@ -190,7 +190,7 @@ def no_workers(machine: Machine) -> Reason:
     site = state.sites.get("local")
     if site is not None and site.held:
         return make_reason(
-            "held", f"local workers are held back: {site.held}", "pilotfish doctor", "pilotfish workers --local-cores 2  (tries again)"
+            "held", f"local workers are held: {site.held}", "pilotfish doctor", "pilotfish workers --local-cores 2  (tries again)"
         )
     if state.local_cores <= 0:
         return make_reason("no-workers", "the pool has no workers", "pilotfish workers --local-cores 2")
@@ -263,7 +263,7 @@ def _late(machine: Machine, run: Run, others: list[TaskShape]) -> Reason | None:
     before = in_danger(run)
     for other in dict.fromkeys(shape.run for shape in others):
         if other.options.deadline and in_danger(other) and not (before and run.options.deadline <= other.options.deadline):
-            text = f"run {other.id} would miss its deadline otherwise, and goes first until that is certain not to happen"
+            text = f"run {other.id} would miss its deadline, and goes first until it is on time"
             return make_reason("deadline", text, f"pilotfish set {other.id} --deadline none")
     return None
 
@@ -275,7 +275,7 @@ def _less_served(shape: TaskShape, live: list[TaskShape]) -> Reason | None:
     first = min(typical, key=lambda account: standing(account, typical[account]))
     if first is own or standing(first, typical[first]) >= standing(own, typical[own]):
         return None
-    text = f"it is the turn of {_named(first)}, which of late had less of the pool for its weight than {_named(own)}"
+    text = f"{_named(first)} goes first: it recently used less of the pool for its weight than {_named(own)}"
     return make_reason("share", text, f"pilotfish set {shape.run.id} --share {own.name or 'NAME'}:{2 * own.weight:g}")
 
 
@@ -289,7 +289,7 @@ def cut_off(task: Task) -> Reason | None:
     charged = sum((troubles.failures, troubles.losses, troubles.deaths, troubles.crashes, troubles.ooms)) if troubles else 0
     if task.attempt - charged <= MANY_TIMES:
         return None
-    text = f"task {show_task(task.id)} was begun {task.attempt} times: each time its worker ended first, or gave it back"
+    text = f"task {show_task(task.id)} was started {task.attempt} times: each time its worker ended first or returned it"
     return make_reason("cut-off", text, "pilotfish sites", "give pilots more time: pilotfish site set NAME walltime=DURATION")
 
 

@@ -103,7 +103,7 @@ def _replace_outdated(machine: Machine, name: str, before: Site, site: Site) -> 
         return
     for pilot in list(machine.state.pilots.values()):
         if pilot.site == name and not pilot.joined and pilot.state <= ACTIVE:
-            machine.end_pilot(pilot.id, f"site {name} is described anew")
+            machine.end_pilot(pilot.id, f"site {name} was reconfigured")
             if pilot.by_hand and not site.paused:
                 machine.request_pilot(PilotProposal(name, site.pilot_size, pilot.reason), by_hand=True)
 
@@ -165,15 +165,15 @@ def _add_pilots(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
         raise BadInput(f"site {name} is paused", f"pilotfish site resume {name}")
     there = sum(1 for pilot in machine.state.pilots.values() if pilot.site == name and pilot.state <= ACTIVE)
     if there + count > site.max_pilots:
-        text = f"site {name} may have {site.max_pilots} pilots at a time, and {there} are there"
+        text = f"site {name} may have {site.max_pilots} pilots at a time, and has {there}"
         raise BadInput(text, f"pilotfish site set {name} max_pilots={there + count}")
-    wish = PilotProposal(name, site.pilot_size, "somebody asked for it")
+    wish = PilotProposal(name, site.pilot_size, "a user requested it")
     return {"pilots": [machine.request_pilot(wish, by_hand=True) for _ in range(count)]}
 
 
 def _withdraw_pilots(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
     """Withdraw pilots that a user requested: cancel queued ones, drain running ones. Returns those that still existed."""
-    names, reason = arguments.get("pilots"), str(arguments.get("reason") or "somebody no longer wants it")
+    names, reason = arguments.get("pilots"), str(arguments.get("reason") or "a user withdrew it")
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise BadInput(f"{names!r} are not names of pilots", "pilotfish sites")
     found = [pilot for name in dict.fromkeys(names) if (pilot := machine.state.pilots.get(name)) is not None and pilot.by_hand]

@@ -129,7 +129,7 @@ def _cancel_twins(machine: Machine, pilot: Pilot) -> None:
     for other in [pilots[name] for name in (first, *machine.state.stand_ins) if name in pilots]:
         if other is not pilot and first in (other.id, other.instead_of) and not other.joined and other.state <= ACTIVE:
             cause = OUTRUN if other.requested_at <= pilot.requested_at else RELIEVED
-            machine.end_pilot(other.id, f"{pilot.id} was asked for as well, and started first", cause)
+            machine.end_pilot(other.id, f"{pilot.id} was requested as well, and started first", cause)
 
 
 def _reconcile(machine: Machine, link: int, worker: Worker, holding: list[tuple[int, int, int]]) -> None:
@@ -144,7 +144,7 @@ def _reconcile(machine: Machine, link: int, worker: Worker, holding: list[tuple[
     for lost in missing:
         if worker.has(lost):
             # The agent reported this task as running and does not know it now: it died and was restarted under its old name.
-            machine.fail_attempt(judge_death(state, worker, lost, "was started anew", died=True))
+            machine.fail_attempt(judge_death(state, worker, lost, "was restarted", died=True))
     started: list[tuple[int, int]] = []
     unwanted: list[tuple[int, int]] = []
     for number, attempt, stage in holding:
@@ -247,7 +247,7 @@ def _failed(machine: Machine, worker: Worker, item: m.ResultItem, payload: Paylo
     if should_quarantine(machine.state, worker, machine.settings.quarantine_after):
         until = machine.now + machine.settings.quarantine_s
         last = item.failure.message or item.failure.cause
-        reason = f"{len(worker.streak)} different tasks failed there in a row while other workers do well; the last one: {last}"
+        reason = f"{len(worker.streak)} different tasks failed there in a row, but not on other workers; the last one: {last}"
         machine.record(f.WorkerQuarantined(worker.id, until, reason))
         machine.set_timer(until, "quarantine", worker.id)
 

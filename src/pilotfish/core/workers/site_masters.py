@@ -93,7 +93,7 @@ def introduce(machine: Machine, worker: Worker) -> None:
     presence = machine.presence[worker.id]
     if presence.peer is None:
         if worker.lent:
-            machine.record(f.TasksReturned(worker.id, [task.id for task in worker.lent], "it no longer speaks for its site"))
+            machine.record(f.TasksReturned(worker.id, [task.id for task in worker.lent], "it is no longer the site master"))
         return
     others = (other for other in reversed(machine.state.workers.values()) if other is not worker and other.site == worker.site)
     present = (machine.presence[other.id] for other in others if other.id in machine.presence)
@@ -203,7 +203,7 @@ def claims(machine: Machine, lender: Worker, message: m.ClaimedTasks) -> None:
         if worker is None or worker.site != lender.site:
             lost = [number for number, attempt in items if is_lent(machine, lender, number, attempt)]
             if lost:
-                machine.record(f.TasksReturned(lender.id, lost, f"worker {name}, which had them, is gone"))
+                machine.record(f.TasksReturned(lender.id, lost, f"worker {name}, which had them, was lost"))
             continue
         wanted: list[tuple[int, int]] = []
         unwanted: list[tuple[int, int]] = []
@@ -224,7 +224,7 @@ def loans(machine: Machine, lender: Worker, message: m.DelegatedTasks) -> None:
     held = dict.fromkeys(message.items)
     missing = [task.id for task in lender.lent if (task.id, task.attempt) not in held]
     if missing:
-        machine.record(f.TasksReturned(lender.id, missing, "the loan never reached its site"))
+        machine.record(f.TasksReturned(lender.id, missing, "the delegation never reached its site"))
     presence = machine.presence[lender.id]
     unwanted = [(number, attempt) for number, attempt in held if not is_lent(machine, lender, number, attempt)]
     if unwanted and presence.link is not None:

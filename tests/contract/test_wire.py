@@ -50,7 +50,7 @@ EXAMPLES: list[Any] = [
     wire.Returned([(4, 1)]),
     wire.Draining("nearly over"),
     wire.Leave("drained"),
-    wire.Gone("w", "signal 9"),
+    wire.AgentDied("w", "signal 9"),
     wire.Peeked(3, True, 1024),
     wire.Welcome(7, 5.0, 60.0),
     wire.Assign(

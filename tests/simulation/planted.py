@@ -121,9 +121,9 @@ def a_late_hello_is_believed(patch: Patch) -> None:
     hello = agent_messages._hello
 
     def believe(master: Machine, link: int, message: m.Hello) -> None:
-        presence = master.presence.get(message.worker)
-        if presence is not None:
-            presence.newest_link = 0
+        connection = master.connections.get(message.worker)
+        if connection is not None:
+            connection.newest_link = 0
         hello(master, link, message)
 
     patch.setattr(agent_messages, "_hello", believe)
@@ -243,7 +243,7 @@ def poison_is_convicted_by_company(patch: Patch) -> None:
 
     def rash(state: Any, worker: Worker, task: Task, reason: str, died: bool) -> f.AttemptFailed:
         fact = judge_death(state, worker, task, reason, died)
-        deaths = task.troubles.deaths if task.troubles else 0
+        deaths = task.failure_counts.deaths if task.failure_counts else 0
         if died and deaths >= 2:
             return msgspec.structs.replace(fact, final=True, suspect=False, failure=Failure("poison", "task", "it was there again"))
         return msgspec.structs.replace(fact, suspect=False)
@@ -270,12 +270,12 @@ def a_swift_poison_costs_nothing(patch: Patch) -> None:
 @bug
 def an_end_that_nobody_saw_counts_as_a_death(patch: Patch) -> None:
     """A pilot that ended while no master watched makes its tasks suspects."""
-    gone = machine._HEAR[i.PilotGone]
+    gone = machine._HEAR[i.PilotEndReported]
 
-    def assume(master: Machine, item: i.PilotGone) -> None:
+    def assume(master: Machine, item: i.PilotEndReported) -> None:
         gone(master, msgspec.structs.replace(item, witnessed=True))
 
-    patch.setitem(machine._HEAR, i.PilotGone, assume)
+    patch.setitem(machine._HEAR, i.PilotEndReported, assume)
 
 
 @bug
@@ -322,7 +322,7 @@ def a_watcher_starts_from_the_beginning(patch: Patch) -> None:
     """The cursor of a reconnected client is ignored."""
 
     def rewind(master: Machine, link: int, message: m.Watch, payloads: list[Any]) -> None:
-        master.audience.links[link][message.run] = Subscription(0, message.payloads)
+        master.subscriptions.links[link][message.run] = Subscription(0, message.payloads)
 
     patch.setitem(client_messages._HEAR, m.Watch, rewind)
 
@@ -333,8 +333,8 @@ def a_client_that_came_back_counts_as_gone(patch: Patch) -> None:
     expired = client_messages.author_expired
 
     def hasty(master: Machine, key: str) -> None:
-        master.audience.gone_since.pop(int(key), None)
-        master.audience.gone_since[int(key)] = master.now - master.settings.author_s
+        master.subscriptions.gone_since.pop(int(key), None)
+        master.subscriptions.gone_since[int(key)] = master.now - master.settings.author_s
         expired(master, key)
 
     patch.setitem(machine._EXPIRE, "author", hasty)

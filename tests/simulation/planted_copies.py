@@ -21,7 +21,7 @@ def who_lost_is_not_told(patch: Patch) -> None:
     kill = assignment.kill
 
     def forgetful(master: Machine, attempts: Iterable[tuple[Task, Worker, int]]) -> None:
-        kill(master, [attempt for attempt in attempts if attempt[0] not in master.state.twins])
+        kill(master, [attempt for attempt in attempts if attempt[0] not in master.state.copies])
 
     patch.setattr(assignment, "kill", forgetful)
 
@@ -29,9 +29,9 @@ def who_lost_is_not_told(patch: Patch) -> None:
 @bug
 def the_room_of_who_lost_is_not_freed(patch: Patch) -> None:
     def careless(state: State, worker: Worker, task: Task, at: float) -> None:
-        twin = state.twins.pop(task, None)
-        if twin is not None and twin.worker is worker:
-            task.attempt = twin.attempt
+        copy = state.copies.pop(task, None)
+        if copy is not None and copy.worker is worker:
+            task.attempt = copy.attempt
 
     patch.setattr(speculative_copies, "won", careless)
 

@@ -24,7 +24,7 @@ def the_room_of_those_beside_is_not_freed(patch: Patch) -> None:
     """After an attempt, only its first worker gets its resources back."""
 
     def careless(state: State, task: Task, at: float) -> None:
-        for worker in state.gangs.pop(task, ())[:1]:
+        for worker in state.multi_node_workers.pop(task, ())[:1]:
             take_away(worker, task, at)
 
     patch.setattr(multi_node, "disband", careless)

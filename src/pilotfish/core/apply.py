@@ -10,7 +10,7 @@ from pilotfish.core import state_snapshot
 from pilotfish.core.data import intermediate_files, replicas
 from pilotfish.core.learning import speedups
 from pilotfish.core.pilots.pilot_records import Pilot, SiteRecord
-from pilotfish.core.state import KEPT_ANSWERS, KEPT_GONE_WORKERS, UNIT, AttemptLosses, Run, State, Task, Worker
+from pilotfish.core.state import MAX_ANSWERS, MAX_ENDED_WORKERS, UNIT, FailureCounts, Run, State, Task, Worker
 from pilotfish.core.tasks import fair_share, multi_node, speculative_copies
 from pilotfish.core.tasks.fair_share import settle
 from pilotfish.core.tasks.transitions import dequeue, end, enqueue, maybe_ended, move, occupy, put_back, release, take_away
@@ -174,7 +174,7 @@ def _tasks_assigned(state: State, fact: f.TasksAssigned, at: float) -> None:
         worker.progress_at = at
     now = len(fact.tasks) - fact.ahead
     if fact.ahead:
-        state.sent_ahead[worker] = None
+        state.prefetching_workers[worker] = None
     for place, number in enumerate(fact.tasks):
         task = state.task(number)
         shape = task.shape
@@ -198,14 +198,14 @@ def _tasks_assigned(state: State, fact: f.TasksAssigned, at: float) -> None:
 
 
 def _tasks_delegated(state: State, fact: f.TasksDelegated, at: float) -> None:
-    lender = state.workers[fact.worker]
+    site_master = state.workers[fact.worker]
     for number in fact.tasks:
         task = state.task(number)
         dequeue(state, task)
         move(task, ASSIGNED)
         task.attempt += 1
-        task.worker = lender
-        lender.lent[task] = None
+        task.worker = site_master
+        site_master.delegated[task] = None
         run = task.shape.run
         run.attempts += 1
         if not run.first_started_at:
@@ -218,8 +218,8 @@ def _tasks_claimed(state: State, fact: f.TasksClaimed, at: float) -> None:
         worker.progress_at = at
     for number in fact.tasks:
         task = state.task(number)
-        assert task.worker is not None and task in task.worker.lent, task
-        del task.worker.lent[task]
+        assert task.worker is not None and task in task.worker.delegated, task
+        del task.worker.delegated[task]
         task.worker = worker
         needs = task.shape.needs
         if worker.fits(needs):
@@ -246,11 +246,11 @@ def _tasks_done(state: State, fact: f.TasksDone, at: float) -> None:
     for number, wall_us, cpu_us, rss_kib, output in columns:
         task = state.task(number)
         shape = task.shape
-        if state.twins:
+        if state.copies:
             speculative_copies.won(state, worker, task, at)
         if shape.cores_max:
             speedups.learn(state, worker, task, wall_us / 1e6)
-        if state.gangs:
+        if state.multi_node_workers:
             multi_node.disband(state, task, at)
         release(worker, task)
         task.output = output
@@ -270,7 +270,7 @@ def _tasks_done(state: State, fact: f.TasksDone, at: float) -> None:
     worker.streak.clear()
     worker.progress_at = at
     if not worker.ahead:
-        state.sent_ahead.pop(worker, None)
+        state.prefetching_workers.pop(worker, None)
 
 
 def _measured(task: Task, wall_us: int, cpu_us: int, rss_kib: int) -> None:
@@ -290,29 +290,29 @@ def _tasks_returned(state: State, fact: f.TasksReturned, at: float) -> None:
     worker = state.workers[fact.worker]
     for number in reversed(fact.tasks):
         task = state.task(number)
-        if state.twins and speculative_copies.goes_on(state, worker, task, at):
+        if state.copies and speculative_copies.goes_on(state, worker, task, at):
             continue
         multi_node.disband(state, task, at)
         take_away(worker, task, at)
         if number in fact.least_s:
-            troubles = task.troubles = task.troubles or AttemptLosses()
-            troubles.least_s = max(troubles.least_s, fact.least_s[number])
-            _reshape(task, troubles)
+            failure_counts = task.failure_counts = task.failure_counts or FailureCounts()
+            failure_counts.least_s = max(failure_counts.least_s, fact.least_s[number])
+            _reshape(task, failure_counts)
         put_back(state, task)
 
 
-def _reshape(task: Task, troubles: AttemptLosses) -> None:
+def _reshape(task: Task, failure_counts: FailureCounts) -> None:
     """Give a task a shape with more memory or walltime than its spec asks for."""
-    task.shape = task.shape.run.shape_for(task.spec, troubles.memory, troubles.least_s)
+    task.shape = task.shape.run.shape_for(task.spec, failure_counts.memory, failure_counts.least_s)
 
 
 def _attempt_failed(state: State, fact: f.AttemptFailed, at: float) -> None:
     worker = state.workers[fact.worker]
     task = state.task(fact.task)
-    troubles = task.troubles = task.troubles or AttemptLosses()
-    if fact.charge:
-        setattr(troubles, fact.charge, getattr(troubles, fact.charge) + 1)
-    goes_on = bool(state.twins) and speculative_copies.goes_on(state, worker, task, at)
+    failure_counts = task.failure_counts = task.failure_counts or FailureCounts()
+    if fact.budget:
+        setattr(failure_counts, fact.budget, getattr(failure_counts, fact.budget) + 1)
+    goes_on = bool(state.copies) and speculative_copies.goes_on(state, worker, task, at)
     worker.failed += 1
     worker.progress_at = at
     _blame(worker, task, fact)
@@ -324,10 +324,10 @@ def _attempt_failed(state: State, fact: f.AttemptFailed, at: float) -> None:
     task.output = fact.output
     _measured(task, *fact.usage)
     if fact.memory:
-        troubles.memory = fact.memory
-        _reshape(task, troubles)
-    troubles.avoid = worker.id if fact.avoid else ""
-    troubles.suspect = fact.suspect
+        failure_counts.memory = fact.memory
+        _reshape(task, failure_counts)
+    failure_counts.avoid = worker.id if fact.avoid else ""
+    failure_counts.suspect = fact.suspect
     if fact.final:
         end(state, task, FAILED, at)
     else:
@@ -342,7 +342,7 @@ def _blame(worker: Worker, task: Task, fact: f.AttemptFailed) -> None:
     elif fact.failure.cause != NO_DIRECTORY or fact.avoid:
         worker.streak[fact.task] = None
     elif not fact.final and (task.worker is None or task.worker is worker or task.worker.site != worker.site):
-        task.shape.lacking[worker.site] = None  # says nothing about other tasks on its workers
+        task.shape.no_directory_sites[worker.site] = None  # says nothing about other tasks on its workers
 
 
 def _tasks_skipped(state: State, fact: f.TasksSkipped, at: float) -> None:
@@ -356,7 +356,7 @@ def _cancel(state: State, task: Task, reason: str, at: float) -> None:
     multi_node.disband(state, task, at)
     for worker, _ in list(speculative_copies.attempts(state, task)):
         take_away(worker, task, at)
-    state.twins.pop(task, None)
+    state.copies.pop(task, None)
     task.failure = Failure("cancelled", "user", reason)
     task.payload = b""
     end(state, task, CANCELLED, at)
@@ -430,15 +430,15 @@ def _worker_ended(state: State, fact: f.WorkerEnded, at: float) -> None:
     worker = state.workers.pop(fact.worker)
     state.forecasts.left(worker.id)
     state.roomy.pop(worker, None)
-    state.sent_ahead.pop(worker, None)
+    state.prefetching_workers.pop(worker, None)
     _move_worker(worker, LOST if fact.lost else LEFT, fact.reason, at)
     replicas.worker_gone(worker)
     pilot = state.pilots.get(worker.pilot)
     if pilot is not None and worker.id in pilot.workers:
         pilot.workers.remove(worker.id)
-    state.gone_workers[worker.id] = worker
-    if len(state.gone_workers) > KEPT_GONE_WORKERS:
-        state.gone_workers.popitem(last=False)
+    state.ended_workers[worker.id] = worker
+    if len(state.ended_workers) > MAX_ENDED_WORKERS:
+        state.ended_workers.popitem(last=False)
 
 
 def _site(state: State, name: str) -> SiteRecord:
@@ -458,11 +458,11 @@ def _move_pilot(pilot: Pilot, new: int) -> None:
 
 def _pilot_requested(state: State, fact: f.PilotRequested, at: float) -> None:
     state.pilots[fact.pilot] = Pilot(
-        fact.pilot, fact.site, fact.size, at, reason=fact.reason, instead_of=fact.instead_of, by_hand=fact.by_hand
+        fact.pilot, fact.site, fact.size, at, reason=fact.reason, replica_of=fact.replica_of, by_user=fact.by_user
     )
     state.next_pilot += 1
-    if fact.instead_of:
-        state.stand_ins[fact.pilot] = None
+    if fact.replica_of:
+        state.pilot_replicas[fact.pilot] = None
 
 
 def _pilot_submitted(state: State, fact: f.PilotSubmitted, at: float) -> None:
@@ -482,7 +482,7 @@ def _pilot_ending(state: State, fact: f.PilotEnding, at: float) -> None:
 
 def _pilot_ended(state: State, fact: f.PilotEnded, at: float) -> None:
     pilot = state.pilots.pop(fact.pilot)
-    state.stand_ins.pop(pilot.id, None)
+    state.pilot_replicas.pop(pilot.id, None)
     site = _site(state, pilot.site)
     if not pilot.joined and not fact.well:
         # Pilots that were submitted and refused together count as one failed start.
@@ -517,7 +517,7 @@ def _site_described(state: State, fact: f.SiteDescribed, at: float) -> None:
     record.site, record.leaving = fact.site, fact.leaving
 
 
-def _site_wanted(state: State, fact: f.SiteWanted, at: float) -> None:
+def _site_wanted(state: State, fact: f.SiteUseChanged, at: float) -> None:
     _site(state, fact.site).wanted = fact.pilots
 
 
@@ -527,7 +527,7 @@ def _key_revoked(state: State, fact: f.KeyRevoked, at: float) -> None:
 
 def _request_answered(state: State, fact: f.RequestAnswered, at: float) -> None:
     state.answers[fact.request] = fact.answer
-    if len(state.answers) > KEPT_ANSWERS:
+    if len(state.answers) > MAX_ANSWERS:
         del state.answers[next(iter(state.answers))]
 
 
@@ -571,7 +571,7 @@ _RULES: dict[type, Callable[[State, Any, float], None]] = {
     f.PilotEnded: _pilot_ended,
     f.SiteHeld: _site_held,
     f.SiteDescribed: _site_described,
-    f.SiteWanted: _site_wanted,
+    f.SiteUseChanged: _site_wanted,
     f.KeyRevoked: _key_revoked,
     f.RequestAnswered: _request_answered,
     f.Restored: _restored,

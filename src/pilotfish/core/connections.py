@@ -25,5 +25,5 @@ class WorkerConnection:
     movement: TransferReport = field(default_factory=TransferReport)
     """Contents in transfer to or from it."""
     sent_specs: dict[int, None] = field(default_factory=dict)
-    lent_specs: dict[int, None] = field(default_factory=dict)
+    delegated_specs: dict[int, None] = field(default_factory=dict)
     """Specs that it was sent with delegated tasks."""

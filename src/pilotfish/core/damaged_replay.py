@@ -37,7 +37,7 @@ _ABOUT_HOLDERS = (
 _COLUMNS = ("tasks", "wall_us", "cpu_us", "rss_kib", "outputs")
 
 
-def apply_mended(state: State, fact: f.AnyFact, at: float) -> bool:
+def apply_repaired(state: State, fact: f.AnyFact, at: float) -> bool:
     """Apply a fact after a hole. Returns False if it could not be applied."""
     try:
         for part in _mend(state, fact):

@@ -83,7 +83,7 @@ class Machine:
         self,
         state: State,
         policy: Policy,
-        strategy: Provisioner,
+        provisioner: Provisioner,
         settings: PoolSettings,
         limits: MachineLimits = LIMITS,
         traits: Callable[[str], BackendTraits] = no_traits,  # by backend name
@@ -91,31 +91,31 @@ class Machine:
         self.state = state
         state.traits = traits
         self.policy = policy
-        self.strategy = strategy
+        self.provisioner = provisioner
         self.settings = settings
         self.limits = limits
         self.deadline: float | None = None
         self.now = self.started_at = state.at
         self.facts: list[f.Fact] = []
         self.effects: list[e.Effect] = []
-        self.presence: dict[str, WorkerConnection] = {}
+        self.connections: dict[str, WorkerConnection] = {}
         self.agent_links: dict[int, str] = {}
-        self.audience = subscriptions.Subscriptions()
+        self.subscriptions = subscriptions.Subscriptions()
         self.about: dict[str, object] = {}
         """Values that the host adds to the answer of ``status``."""
         self.history_damaged = False
         """Whether a part of the journal could not be read."""
         self.refused_proposals = 0
         self.stale_results = 0
-        self.sightings: dict[str, site_events.PilotStatus] = {}
+        self.pilot_status: dict[str, site_events.PilotStatus] = {}
         """Last report of each site about pilots that have not joined. Not journaled."""
         self.caches = ReportedCaches()
         self.site_masters = site_masters.SiteMasters()
-        self.site_troubles: dict[str, i.SiteReachability] = {}
+        self.site_problems: dict[str, i.SiteReachability] = {}
         self.credentials: dict[str, tuple[float, tuple[i.CredentialSeen, ...]]] = {}
         """By site: time of the last check, and the credentials."""
-        self.space_full = False
-        self.no_room_at_home = ""
+        self.journal_full = False
+        self.output_space_problem = ""
         """Why the master's disk cannot take output files now; empty if it can."""
         self.look_again = False
         self.finish_at: float | None = None
@@ -123,7 +123,7 @@ class Machine:
         """Whether the master is ending. It requests no more pilots, even if tasks wait."""
         self.resting = False
         """Whether the pool was stopped and is only inspected: nothing is started. Set before ``start``."""
-        self.stirred = True
+        self.decide_again = True
         """Whether something changed that is not a fact, such as a connection. Then decide again."""
         self._look_at: float | None = None
         self._decided_at = 0.0
@@ -140,7 +140,7 @@ class Machine:
             self.record(f.PoolSized(float(self.settings.workers)))
         for worker in self.state.workers.values():
             lease_at = now + leases.time_to_return_s(self, worker)
-            self.presence[worker.id] = WorkerConnection(lease_at)
+            self.connections[worker.id] = WorkerConnection(lease_at)
             self.set_timer(lease_at, "lease", worker.id)
             if worker.quarantined_until:
                 self.set_timer(worker.quarantined_until, "quarantine", worker.id)
@@ -168,7 +168,7 @@ class Machine:
     def go_on(self) -> None:
         """Continue the work of a pool that was stopped."""
         if self.resting:
-            self.resting, self.stirred = False, True
+            self.resting, self.decide_again = False, True
             self._call_authors()
 
     def handle(self, inputs: Sequence[i.Input], now: float) -> Turn:
@@ -189,7 +189,7 @@ class Machine:
             bool(self.state.ready) and self.now >= self._decided_at + self.settings.beat_s
         )  # the passing of time may have changed something
         told = self._tell_policy(0)
-        if due or self.stirred or any(map(_matters, self.facts)):
+        if due or self.decide_again or any(map(_matters, self.facts)):
             self._decide()
         subscriptions.tell(self)
         self._consider_finish()
@@ -234,7 +234,7 @@ class Machine:
             candidates.append(self._look_at)
         if self.finish_at is not None:
             candidates.append(self.finish_at)
-        if self.presence:
+        if self.connections:
             # Often enough that the master notices its own suspension and does not mistake it for silent workers.
             candidates.append(self.now + self.settings.beat_s)
         if self.look_again:
@@ -255,12 +255,12 @@ class Machine:
         return PolicyView(self.state, self.now, self.settings.ahead_s, partial(can_take, self), divide)
 
     def _decide(self) -> None:
-        self.stirred = False
+        self.decide_again = False
         self._decided_at = self.now
         self._decide_pilots()
         outlook = self._outlook()
-        moments = [self.strategy.next_look_at(self.state, self.now)]
-        if not self.space_full and not self.resting:
+        moments = [self.provisioner.next_look_at(self.state, self.now)]
+        if not self.journal_full and not self.resting:
             self._decide_tasks(outlook)
             moments.append(self.policy.next_look_at(outlook))
         moments.append(self._retire_idle(outlook))
@@ -297,7 +297,7 @@ class Machine:
     def _decide_pilots(self) -> None:
         if self.finishing or self.resting:
             return
-        for proposal in self.strategy.propose(self.state, self.now):
+        for proposal in self.provisioner.propose(self.state, self.now):
             if isinstance(proposal, HoldProposal):
                 self.record(f.SiteHeld(proposal.site, proposal.reason))
             elif isinstance(proposal, WithdrawalProposal):
@@ -317,9 +317,9 @@ class Machine:
         there = sum(1 for pilot in self.state.pilots.values() if pilot.site == proposal.site and pilot.state <= ACTIVE)
         return not record.site.paused and not record.held and there < record.site.max_pilots
 
-    def request_pilot(self, wish: PilotProposal, by_hand: bool = False) -> str:
+    def request_pilot(self, wish: PilotProposal, by_user: bool = False) -> str:
         pilot = f"{wish.site}-{self.state.next_pilot}"
-        self.record(f.PilotRequested(pilot, wish.site, wish.size, wish.reason, wish.replaces, by_hand))
+        self.record(f.PilotRequested(pilot, wish.site, wish.size, wish.reason, wish.replaces, by_user))
         self.effects.append(e.SubmitPilot(pilot, wish.site, wish.size))
         return pilot
 
@@ -337,7 +337,7 @@ class Machine:
     def _consider_finish(self) -> None:
         """End the master after some time without work, clients and open runs."""
         work = self.state.unfinished or any(not run.closed for run in self.state.runs.values())
-        if self.audience.links or (work and not self.resting):
+        if self.subscriptions.links or (work and not self.resting):
             self.finish_at = None
         elif self.finish_at is None:
             self.finish_at = self.now + self.settings.linger_s
@@ -397,35 +397,35 @@ def _client_spoke(machine: Machine, item: i.ClientMessage) -> None:
 def _link_closed(machine: Machine, item: i.LinkClosed) -> None:
     worker = machine.agent_links.pop(item.link, None)
     if worker is not None:
-        presence = machine.presence.get(worker)
-        if presence is not None and presence.link == item.link:
-            presence.link = None
-            machine.stirred = True
+        connection = machine.connections.get(worker)
+        if connection is not None and connection.link == item.link:
+            connection.link = None
+            machine.decide_again = True
     client_messages.link_closed(machine, item.link)
 
 
 def _link_paused(machine: Machine, item: i.LinkPaused) -> None:
-    machine.audience.paused[item.link] = None
+    machine.subscriptions.paused[item.link] = None
 
 
 def _link_resumed(machine: Machine, item: i.LinkResumed) -> None:
-    machine.audience.paused.pop(item.link, None)
+    machine.subscriptions.paused.pop(item.link, None)
 
 
-def _space_changed(machine: Machine, item: i.SpaceChanged) -> None:
-    machine.space_full = item.full
-    machine.stirred = True
+def _space_changed(machine: Machine, item: i.JournalSpaceChanged) -> None:
+    machine.journal_full = item.full
+    machine.decide_again = True
 
 
-def _home_room_changed(machine: Machine, item: i.HomeRoomChanged) -> None:
-    machine.no_room_at_home = item.problem
+def _home_room_changed(machine: Machine, item: i.OutputSpaceChanged) -> None:
+    machine.output_space_problem = item.problem
 
 
 def _link_measured(machine: Machine, item: i.TransferMeasured) -> None:
     machine.record(f.LinkMeasured(item.site, item.size, item.seconds))
 
 
-def _work_wanted(machine: Machine, item: i.WorkWanted) -> None:
+def _work_wanted(machine: Machine, item: i.ResumeRequested) -> None:
     machine.go_on()
 
 
@@ -436,10 +436,10 @@ _HEAR: dict[type, Callable[[Machine, Any], None]] = {
     i.LinkPaused: _link_paused,
     i.LinkResumed: _link_resumed,
     **site_events.NEWS,
-    i.SpaceChanged: _space_changed,
-    i.HomeRoomChanged: _home_room_changed,
+    i.JournalSpaceChanged: _space_changed,
+    i.OutputSpaceChanged: _home_room_changed,
     i.TransferMeasured: _link_measured,
-    i.WorkWanted: _work_wanted,
+    i.ResumeRequested: _work_wanted,
 }
 
 

@@ -60,9 +60,9 @@ class RetireProposal:
 
 Proposal = AssignmentProposal | DelegationProposal | RecallProposal | CopyProposal | RetireProposal
 
-Reigns = list[tuple[Worker, list[Worker]]]
+SiteMasterGroups = list[tuple[Worker, list[Worker]]]
 """Site masters, each with the workers that it serves."""
-Divide = Callable[[list[Worker]], tuple[Reigns, list[Worker]]]
+Divide = Callable[[list[Worker]], tuple[SiteMasterGroups, list[Worker]]]
 
 
 class PolicyView:
@@ -81,7 +81,7 @@ class PolicyView:
         self._roomy: list[Worker] | None = None
 
     @cached_property
-    def _divided(self) -> tuple[Reigns, list[Worker]]:
+    def _divided(self) -> tuple[SiteMasterGroups, list[Worker]]:
         able = [worker for worker in self.state.workers.values() if self._able(worker)]
         return self._divide(able) if self._divide is not None else ([], able)
 
@@ -90,7 +90,7 @@ class PolicyView:
         return self._divided[1]
 
     @property
-    def sites(self) -> Reigns:
+    def sites(self) -> SiteMasterGroups:
         return self._divided[0] if self._divide is not None else []
 
     @property
@@ -103,7 +103,7 @@ class PolicyView:
         return self._roomy
 
     @property
-    def vouched(self) -> list[Worker]:
+    def served_workers(self) -> list[Worker]:
         """Workers that a site master serves. They get tasks directly only if these cannot be delegated."""
         return [worker for _, subjects in self.sites for worker in subjects]
 

@@ -48,14 +48,15 @@ class TaskShape:
     __slots__ = (
         "__weakref__",
         "cores_max",
-        "lacking",
         "least_s",
         "made_from",
         "mean_us",
         "needs",
+        "no_directory_sites",
         "nodes",
         "priority",
         "queue",
+        "queue_by_content",
         "rank",
         "requirement",
         "run",
@@ -63,7 +64,6 @@ class TaskShape:
         "served",
         "tags",
         "time_s",
-        "wanting",
     )
 
     def __init__(self, run: Run, number: int, memory: int, least_s: float) -> None:
@@ -80,13 +80,13 @@ class TaskShape:
         self.time_s = spec.time_s
         self.least_s = least_s
         """Seconds that such a task ran before it was cut off. It takes longer than this."""
-        self.lacking: dict[str, None] = {}
+        self.no_directory_sites: dict[str, None] = {}
         """Sites without the directory in which the tasks run."""
         self.served: dict[str, None] = {}
         """Sites where such a task succeeded."""
         self.tags = tuple(sorted(spec.tags.items()))
         self.queue: OrderedDict[Task, None] = OrderedDict()
-        self.wanting: dict[ContentRecord, OrderedDict[Task, None]] = {}
+        self.queue_by_content: dict[ContentRecord, OrderedDict[Task, None]] = {}
         """Queued tasks by the content that they need."""
         self.requirement = parse(spec.requirement) if spec.requirement else None
         self.rank = parse(spec.rank) if spec.rank else None
@@ -104,7 +104,7 @@ class TaskShape:
         self.mean_us += (wall_us - self.mean_us) / min(self.samples, 50)
 
 
-class AttemptLosses:
+class FailureCounts:
     """Counts of failed attempts of one task. Most tasks have none."""
 
     __slots__ = ("avoid", "crashes", "deaths", "failures", "least_s", "losses", "memory", "ooms", "second_opinions", "suspect")
@@ -160,13 +160,13 @@ class Task:
         "children",
         "contents",
         "failure",
+        "failure_counts",
         "id",
         "output",
         "payload",
         "shape",
         "spec",
         "state",
-        "troubles",
         "waits_for",
         "worker",
     )
@@ -181,7 +181,7 @@ class Task:
         self.worker: Worker | None = None
         self.output: Payload = b""
         self.failure: Failure | None = None
-        self.troubles: AttemptLosses | None = None
+        self.failure_counts: FailureCounts | None = None
         self.waits_for = 0
         self.children: list[int] | None = None
         self.contents: tuple[ContentRecord, ...] = ()
@@ -189,7 +189,7 @@ class Task:
 
     @property
     def suspect(self) -> bool:
-        return self.troubles is not None and self.troubles.suspect
+        return self.failure_counts is not None and self.failure_counts.suspect
 
     def __repr__(self) -> str:
         return f"task {ids.show_task(self.id)} ({TASK_STATES[self.state]})"
@@ -312,7 +312,7 @@ class Worker:
         self.recalled: dict[Task, None] = {}
         self.started: dict[Task, float] = {}
         """Time when each task was first reported as running. Tasks that end before the next heartbeat are never listed."""
-        self.lent: dict[Task, None] = {}
+        self.delegated: dict[Task, None] = {}
         """Delegated tasks of a site master that no worker of the site has yet."""
         self.holds: dict[ContentRecord, None] = {}
         self.progress_at = at
@@ -346,7 +346,7 @@ class Worker:
     @property
     def tasks(self) -> Iterator[Task]:
         """All tasks that would be lost with it."""
-        return chain(self.active, self.ahead, self.lent)
+        return chain(self.active, self.ahead, self.delegated)
 
     def count_room(self) -> None:
         if self.free.get(CORES, 0) > 0:
@@ -374,7 +374,7 @@ class Worker:
     def qualifies(self, shape: TaskShape) -> bool:
         """Whether its tags, properties and site match what tasks of this shape ask for."""
         sites = shape.run.options.sites
-        if self.site in shape.lacking or (shape.requirement is not None and not shape.requirement.holds(self.properties)):
+        if self.site in shape.no_directory_sites or (shape.requirement is not None and not shape.requirement.holds(self.properties)):
             return False
         if sites and self.site not in sites:
             return False
@@ -415,7 +415,7 @@ class State:
     run_uids: dict[str, int] = field(default_factory=dict)
     next_run: int = 1
     workers: dict[str, Worker] = field(default_factory=dict)
-    gone_workers: OrderedDict[str, Worker] = field(default_factory=OrderedDict)
+    ended_workers: OrderedDict[str, Worker] = field(default_factory=OrderedDict)
     contents: dict[str, ContentRecord] = field(default_factory=dict)
     pilots: dict[str, Pilot] = field(default_factory=dict)
     next_pilot: int = 1
@@ -425,17 +425,17 @@ class State:
     """Whether a user set the number of local cores. Zero may be what the user wants."""
     roomy: dict[Worker, None] = field(default_factory=dict)
     """Workers with free cores, whether or not they may get tasks. Spares a search through thousands of busy workers."""
-    sent_ahead: dict[Worker, None] = field(default_factory=dict)
+    prefetching_workers: dict[Worker, None] = field(default_factory=dict)
     """Workers where tasks may wait for room."""
-    stand_ins: dict[str, None] = field(default_factory=dict)
+    pilot_replicas: dict[str, None] = field(default_factory=dict)
     """Pilot replicas: pilots requested because another one waits too long."""
     ready: dict[TaskShape, None] = field(default_factory=dict)
     """Shapes that have ready tasks."""
     suspects: OrderedDict[Task, None] = field(default_factory=OrderedDict)
     """Ready tasks that must run alone."""
-    twins: dict[Task, SpeculativeCopy] = field(default_factory=dict)
+    copies: dict[Task, SpeculativeCopy] = field(default_factory=dict)
     """Speculative copies of running tasks. Most tasks never have one."""
-    gangs: dict[Task, list[Worker]] = field(default_factory=dict)
+    multi_node_workers: dict[Task, list[Worker]] = field(default_factory=dict)
     """Workers of each multi-node task. The first one received the task."""
     speedups: dict[str, Speedup] = field(default_factory=dict)
     """By class: how long moldable tasks took with each number of cores."""
@@ -455,7 +455,7 @@ class State:
         worker.roomy = self.roomy
         worker.count_room()
         if worker.ahead:
-            self.sent_ahead[worker] = None
+            self.prefetching_workers[worker] = None
 
     def find_task(self, task: int) -> Task | None:
         run = self.runs.get(task >> ids.INDEX_BITS)
@@ -471,7 +471,7 @@ class State:
         return self.runs[task.id >> ids.INDEX_BITS].specs[task.spec]
 
 
-KEPT_ANSWERS = 1000
+MAX_ANSWERS = 1000
 """Maximum answers kept for clients that ask again. They do so within a minute or not at all."""
-KEPT_GONE_WORKERS = 1000
+MAX_ENDED_WORKERS = 1000
 """Maximum workers remembered after they ended: for users to look at, and to refuse one that reconnects."""

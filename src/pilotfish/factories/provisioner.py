@@ -116,7 +116,7 @@ def _is_wanted(state: State) -> bool:
     """Whether work for this machine is ready, or expected from the client of a run that was just opened."""
     if any(_may_come(shape.run) for shape in state.ready) or any(_may_come(task.shape.run) for task in state.suspects):
         return True
-    youngest = max((worker.joined_at for worker in (*state.workers.values(), *state.gone_workers.values())), default=0.0)
+    youngest = max((worker.joined_at for worker in (*state.workers.values(), *state.ended_workers.values())), default=0.0)
     return any(not run.closed and not run.tasks and run.opened_at > youngest and _may_come(run) for run in state.runs.values())
 
 

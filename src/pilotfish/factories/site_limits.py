@@ -158,7 +158,7 @@ class ProposalRound:
         size = self.rooms[site].size_for(self.stead(pilot))
         if size is None:
             return False
-        self._ask(site, size, reason, pilot.instead_of or pilot.id)
+        self._ask(site, size, reason, pilot.replica_of or pilot.id)
         return True
 
     def stead(self, pilot: Pilot) -> PilotSize:

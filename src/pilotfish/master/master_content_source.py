@@ -168,7 +168,7 @@ class MasterContentSource:
         with self._lock:
             changed, self._room_problem = problem != self._room_problem, problem
         if changed:
-            self._tell(i.HomeRoomChanged(problem))
+            self._tell(i.OutputSpaceChanged(problem))
 
     # --- called by the event loop ---------------------------------------------------------------------------------------------------------
 

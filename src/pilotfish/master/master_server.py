@@ -226,7 +226,7 @@ class MasterServer:
             self.journal.restore_reserve()
         if full != self._space_full:
             self._space_full = full
-            self._take(i.SpaceChanged(full))
+            self._take(i.JournalSpaceChanged(full))
 
     # --- inputs ---------------------------------------------------------------------------------------------------------------------
 
@@ -258,7 +258,7 @@ class MasterServer:
         elif link.role == CLIENT:
             link.near = self.pool.private
             if self.machine.resting and not stop_marker(self.pool.directory).exists():
-                self._inbox.append(i.WorkWanted())
+                self._inbox.append(i.ResumeRequested())
         self.links[link.number] = link
         # A submission that will be refused because the disk is full must not use up the rest of it.
         payloads = self.payloads.keep_all(split_body(message, body), spill=not (self._space_full and isinstance(message, m.Submit)))

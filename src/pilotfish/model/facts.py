@@ -177,7 +177,7 @@ class AttemptFailed(Fact, frozen=True, tag="failed"):
     worker: str
     task: int
     failure: Failure
-    charge: str
+    budget: str
     final: bool
     memory: int
     """Memory to request from now on if the limit was too small; else 0."""
@@ -246,14 +246,14 @@ class ReplicasChanged(Fact, frozen=True, tag="replicas"):
 
 
 class PilotRequested(Fact, frozen=True, tag="pilot"):
-    """A pilot was requested. ``instead_of``: the queued pilot of which it is a replica; the first to join cancels the other."""
+    """A pilot was requested. ``replica_of``: the queued pilot of which it is a replica; the first to join cancels the other."""
 
     pilot: str
     site: str
     size: PilotSize
     reason: str
-    instead_of: str = ""
-    by_hand: bool = False
+    replica_of: str = ""
+    by_user: bool = False
     """Whether a user requested this pilot. It is kept even if there is no work for it."""
 
 
@@ -297,7 +297,7 @@ class SiteDescribed(Fact, frozen=True, tag="site"):
     leaving: bool = False
 
 
-class SiteWanted(Fact, frozen=True, tag="site-wanted"):
+class SiteUseChanged(Fact, frozen=True, tag="site-wanted"):
     """How many pilots this pool keeps at a site while there is work; -1: as many as are worthwhile; None: it does not use the site."""
 
     site: str
@@ -361,7 +361,7 @@ AnyFact = (
     | PilotEnded
     | SiteHeld
     | SiteDescribed
-    | SiteWanted
+    | SiteUseChanged
     | KeyRevoked
     | RequestAnswered
     | Restored

@@ -55,7 +55,7 @@ class PilotSeen(Struct, frozen=True):
     reason: str
 
 
-class PilotGone(Struct, frozen=True):
+class PilotEndReported(Struct, frozen=True):
     """A pilot is no longer at its site.
 
     ``well``: whether it ended in order; unreliable if not ``witnessed``. ``cause``: one word for how it ended (see ``model/site.py``).
@@ -112,19 +112,19 @@ class TransferMeasured(Struct, frozen=True):
     seconds: float
 
 
-class SpaceChanged(Struct, frozen=True):
+class JournalSpaceChanged(Struct, frozen=True):
     """The journal's disk is full, or has room again."""
 
     full: bool
 
 
-class HomeRoomChanged(Struct, frozen=True):
+class OutputSpaceChanged(Struct, frozen=True):
     """Why output files do not fit on the master's disk; empty if they fit again."""
 
     problem: str
 
 
-class WorkWanted(Struct, frozen=True):
+class ResumeRequested(Struct, frozen=True):
     """A client wants to continue a stopped pool, not only to inspect it."""
 
 
@@ -136,12 +136,12 @@ Input = (
     | LinkResumed
     | PilotAccepted
     | PilotSeen
-    | PilotGone
+    | PilotEndReported
     | SiteReachability
     | CredentialsSeen
     | SitesRead
-    | SpaceChanged
-    | HomeRoomChanged
+    | JournalSpaceChanged
+    | OutputSpaceChanged
     | TransferMeasured
-    | WorkWanted
+    | ResumeRequested
 )

@@ -168,7 +168,7 @@ class Leave(Message, frozen=True, tag="leave"):
     cut_off: list[tuple[int, int, float]] = []
 
 
-class Gone(Message, frozen=True, tag="gone"):
+class AgentDied(Message, frozen=True, tag="gone"):
     """A supervisor reports that its agent died and that none of its processes is left."""
 
     worker: str
@@ -453,7 +453,7 @@ FromAgent = (
     | DelegatedTasks
     | Draining
     | Leave
-    | Gone
+    | AgentDied
     | Peeked
 )
 FromClient = Prove | Open | Submit | Close | Watch | Taken | Ask

@@ -52,7 +52,7 @@ class OfferedTasks:
         for task in self.tasks:
             if task in self.spoken_for:
                 continue
-            if task.troubles is not None and _avoids(view, task, worker):
+            if task.failure_counts is not None and _avoids(view, task, worker):
                 self._avoiding.append(task)
             elif (shared or task.contents) and not _in_reach(view, task, worker):
                 self._passed_over.append(task)
@@ -66,7 +66,7 @@ class OfferedTasks:
 
 def _avoids(view: PolicyView, task: Task, worker: Worker) -> bool:
     """Whether the task failed at this worker and could run at another one."""
-    if task.troubles is None or task.troubles.avoid != worker.id:
+    if task.failure_counts is None or task.failure_counts.avoid != worker.id:
         return False
     others = (other for other in view.workers if other is not worker and other.suits(task.shape, view.now))
     return any(_in_reach(view, task, other) for other in others)

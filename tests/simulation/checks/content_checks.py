@@ -121,7 +121,7 @@ class ContentChecks:
 
     def failed(self, fact: f.AttemptFailed) -> None:
         if fact.failure.cause == "disk" and self.world.journal.shadow.task(fact.task).attempt < MOST_FULL_DISKS:
-            raise ContentMisplaced(f"task {show_task(fact.task)} was charged ({fact.charge}) with the full disk of {fact.worker}")
+            raise ContentMisplaced(f"task {show_task(fact.task)} was charged ({fact.budget}) with the full disk of {fact.worker}")
 
     def was_withdrawn(self, task: int) -> bool:
         """Returns whether a client has changed a file that the task needs."""
@@ -132,9 +132,9 @@ class ContentChecks:
     def settled(self, machine: Machine) -> None:
         """Checks that no contents are wanted and all holders are recorded, after all runs finished."""
         for node in self.world.nodes.values():
-            presence = machine.presence.get(node.worker)
+            connection = machine.connections.get(node.worker)
             quiet = node.trouble_until < self.world.now - SETTLED_S and self.world.master_trouble_until < self.world.now - SETTLED_S
-            if not node.alive or node.hung or presence is None or presence.link is None or not quiet:
+            if not node.alive or node.hung or connection is None or connection.link is None or not quiet:
                 continue
             staging = node.machine.staging
             if staging.wanted or staging.uploads:

@@ -81,7 +81,7 @@ def _check_task(world: FaultWorld, run: Run, task: Task) -> None:
         return
     if cause == "time" and spec.time_s:
         return
-    charges = {charge: count for (number, charge), count in oracle.charges.items() if number == task.id}
+    charges = {budget: count for (number, budget), count in oracle.charges.items() if number == task.id}
     raise WrongEnd(f"{task} failed by {task.failure}, but it is {behaviour}; it was charged with {charges}")
 
 
@@ -104,8 +104,8 @@ def _check_view(world: FaultWorld, machine: Machine, person: SimulatedClient) ->
 def _check_nodes(world: FaultWorld, machine: Machine) -> None:
     """Checks that no node runs or keeps anything of finished tasks."""
     for node in world.nodes.values():
-        presence = machine.presence.get(node.worker)
-        if not node.alive or node.hung or presence is None or presence.link is None or node.trouble_until > world.now - 30.0:
+        connection = machine.connections.get(node.worker)
+        if not node.alive or node.hung or connection is None or connection.link is None or node.trouble_until > world.now - 30.0:
             continue
         if node.linked_at > world.now - JUST_LINKED_S:
             continue  # the answer to its hello may be in transfer

@@ -64,14 +64,14 @@ class MultiNodeChecks:
         attempt, workers = self._gangs.get(fact.task, (0, []))
         if not attempt:
             return
-        if fact.charge == "deaths":
+        if fact.budget == "deaths":
             raise MultiNodeViolation(f"task {show_task(fact.task)} has {workers}, and was charged with the death of {fact.worker} alone")
         dead = [name for name in workers if not self.world.nodes[name].alive]
         if fact.failure.cause == "worker-lost" and not dead and not self._was_cut_off(workers) and "revoked" not in fact.failure.message:
             raise MultiNodeViolation(
                 f"task {show_task(fact.task)} was charged with the loss of {fact.worker}, and all of {workers} are well"
             )
-        if fact.charge == "failures" and fact.failure.message == LOST_A_NODE and not self._is_hard_to_tell(workers):
+        if fact.budget == "failures" and fact.failure.message == LOST_A_NODE and not self._is_hard_to_tell(workers):
             raise MultiNodeViolation(
                 f"task {show_task(fact.task)} was charged with a failure of its own, when {dead} of {workers} were gone"
             )
@@ -109,7 +109,7 @@ class MultiNodeChecks:
         pilots = {self.world.nodes[host].pilot for host in hosts}
         if len(pilots) > 1 or pilots == {""}:
             raise MultiNodeViolation(f"{task} has {hosts}, which are not of one pilot")
-        known = [worker.id for worker in self.world.journal.shadow.gangs.get(task, ())] if task is not None else []
+        known = [worker.id for worker in self.world.journal.shadow.multi_node_workers.get(task, ())] if task is not None else []
         if task is not None and known and task.attempt == execution.attempt and known != hosts:
             raise MultiNodeViolation(f"{task} was told {hosts}, and has {known}")
 
@@ -149,13 +149,13 @@ class MultiNodeChecks:
 
     def check(self, machine: Machine) -> None:
         oracle, settings = self.world.oracle, self.world.scenario.settings
-        for task, workers in machine.state.gangs.items():
+        for task, workers in machine.state.multi_node_workers.items():
             lost = [worker for worker in workers if not self.world.nodes[worker.id].alive]
             lease_s = max(settings.lease_s, RETURN_S, *(3 * worker.poll_s for worker in workers))
             if oracle.lasts(("a node less", task.id, task.attempt), bool(lost), lease_s + settings.beat_s + oracle.settle_s):
                 raise MultiNodeViolation(f"{task} goes on without {lost}")
         for shape in (shape for run in machine.state.runs.values() for shape in run.shapes.values() if shape.nodes > 1):
-            waits = shape in machine.state.ready and not machine.space_full and self._has_room(machine, shape)
+            waits = shape in machine.state.ready and not machine.journal_full and self._has_room(machine, shape)
             if oracle.lasts(("passed over", *_name(shape)), waits, PATIENCE_S + 1.0 + oracle.settle_s):
                 raise MultiNodeViolation(f"{next(iter(shape.queue))} waits, and there are {shape.nodes} nodes of one pilot that have room")
             if self._is_starved(machine, shape):
@@ -165,7 +165,7 @@ class MultiNodeChecks:
         """Returns whether the same workers were present for so long that all their earlier tasks must have ended, while no other task had
         precedence."""
         state, workers = machine.state, machine._outlook().workers
-        waits = shape in state.ready and not shape.run.paused and not machine.space_full and not state.suspects
+        waits = shape in state.ready and not shape.run.paused and not machine.journal_full and not state.suspects
         waits = waits and all(other is shape or (other.nodes == 1 and other.priority <= shape.priority) for other in state.ready)
         waits = waits and self._most_together(machine, shape, workers) >= shape.nodes
         here = tuple(worker.id for worker in workers)

@@ -38,7 +38,7 @@ def check_idle_capacity(machine: Machine) -> None:
     One worker may be reserved for suspects, one for each shape that fits nowhere at the moment, and some for multi-node tasks.
     """
     state = machine.state
-    if machine.space_full:
+    if machine.journal_full:
         return
     workers = [worker for worker in machine._outlook().workers if not any(task.suspect for task in worker.active)]
     suspects = [task for task in state.suspects if not task.shape.run.paused]
@@ -80,7 +80,7 @@ def _is_looked_at_soon(machine: Machine, worker: Worker) -> bool:
 
 
 def _may_go(machine: Machine, task: Task, worker: Worker) -> bool:
-    shunned = task.troubles is not None and task.troubles.avoid == worker.id
+    shunned = task.failure_counts is not None and task.failure_counts.avoid == worker.id
     return not shunned and within_reach(machine.state, task, worker.site)
 
 

@@ -36,7 +36,7 @@ class SimulatedMaster:
         self.doom = doom
         self.doom_fact = doom_fact
         limits = MachineLimits(ended_per_message=world.scenario.items_per_message)
-        self.machine = Machine(state, world.policy(), world.strategy(), world.scenario.settings, limits, plugins.traits)
+        self.machine = Machine(state, world.policy(), world.provisioner(), world.scenario.settings, limits, plugins.traits)
         self.links: dict[int, SimulatedLink] = {}
         self.inbox: list[i.Input] = []
         self.backlog: list[tuple[SimulatedLink | None, Any]] = []

@@ -111,7 +111,7 @@ def test_a_task_that_was_lent_to_a_site_says_so() -> None:
     (task,) = stage.work(NEEDS_BIG)
     worker = stage.machine.state.workers["n1"]
     del worker.active[task]
-    worker.lent[task] = None
+    worker.delegated[task] = None
     reason = first_reason(stage, task)
     assert reason["code"] == "lent"
     assert "where worker n1 gives tasks to the others" in reason["text"]
@@ -147,14 +147,14 @@ def test_files_on_their_way_home_are_told_and_a_full_disk_that_keeps_them_waitin
     beat(stage, link, (KEPT, 2024, 4000))
     text = "1 file that tasks at worker n1 made is on the way home: 3.91 KiB, 50 %, 1023 B/s, about 2 s"
     assert first_reason(stage, task)["text"] == text
-    stage.tell(i.SpaceChanged(True))
+    stage.tell(i.JournalSpaceChanged(True))
     reason = first_reason(stage, task)
     assert (reason["code"], reason["commands"]) == ("disk-full", ["pilotfish doctor"])
     assert "the master's disk is full" in reason["text"]
-    stage.tell(i.SpaceChanged(False))
-    stage.tell(i.HomeRoomChanged("4 GiB do not fit"))
+    stage.tell(i.JournalSpaceChanged(False))
+    stage.tell(i.OutputSpaceChanged("4 GiB do not fit"))
     assert first_reason(stage, task)["text"].endswith("and waits for room: 4 GiB do not fit")
-    stage.tell(i.HomeRoomChanged(""))
+    stage.tell(i.OutputSpaceChanged(""))
     assert first_reason(stage, task)["code"] == "sending"
 
 

@@ -69,11 +69,11 @@ def test_a_subject_may_be_anything_that_has_a_name() -> None:
     stage.join("w", pilot=pilot)
     stage.join("v", pilot=pilot)
     stage.lose("v")
-    stage.tell(i.PilotGone(refused, False, "was refused", cause=REFUSED))
+    stage.tell(i.PilotEndReported(refused, False, "was refused", cause=REFUSED))
     state = stage.machine.state
     assert find_subject(state) is find_subject(state, "sweep") is state.runs[1]
     assert find_subject(state, "w") is state.workers["w"]
-    assert find_subject(state, "v") is state.gone_workers["v"]
+    assert find_subject(state, "v") is state.ended_workers["v"]
     assert find_subject(state, pilot) == NamedPilot(pilot)
     found = find_subject(state, refused)
     assert isinstance(found, NamedPilot) and found.events

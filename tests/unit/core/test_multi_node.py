@@ -51,7 +51,7 @@ class Pair(Stage):
 
 
 def names(stage: Stage, task: Task) -> list[str]:
-    return [worker.id for worker in stage.machine.state.gangs.get(task, [])]
+    return [worker.id for worker in stage.machine.state.multi_node_workers.get(task, [])]
 
 
 # --- beginning and ending ---------------------------------------------------------------------------------------------------------
@@ -74,7 +74,7 @@ def test_others_do_not_get_its_room_and_do_when_it_is_done() -> None:
     others = stage.work(count=2)
     assert [other.state for other in others] == [READY, READY]
     stage.finish(stage.first, task, wall_us=LONG)
-    assert task.state == DONE and not stage.machine.state.gangs
+    assert task.state == DONE and not stage.machine.state.multi_node_workers
     assert [other.state for other in others] == [ASSIGNED, ASSIGNED]
 
 
@@ -123,7 +123,7 @@ def test_the_loss_of_one_that_was_told_nothing_ends_the_attempt_and_is_charged_a
     task = stage.begin()
     stage.lose("b")
     assert [kill.items for kill in stage.sent(m.Kill, stage.first)] == [[(task.id, 1)]]
-    assert task.state == READY and task.troubles is not None and (task.troubles.losses, task.troubles.deaths) == (1, 0)
+    assert task.state == READY and task.failure_counts is not None and (task.failure_counts.losses, task.failure_counts.deaths) == (1, 0)
     assert stage.is_empty("a")
     stage.finish(stage.first, task)
     assert task.state == READY, "its late result changes nothing"
@@ -136,7 +136,7 @@ def test_the_loss_of_the_first_frees_the_others() -> None:
     task = stage.begin()
     stage.lose("a")
     assert task.state == READY and stage.is_empty("b")
-    assert task.troubles is not None and task.troubles.losses == 1
+    assert task.failure_counts is not None and task.failure_counts.losses == 1
 
 
 def test_it_is_never_a_suspect_and_ends_when_it_was_lost_too_often() -> None:
@@ -173,10 +173,10 @@ def test_a_failure_while_one_of_its_workers_cannot_be_reached_is_not_its_own_doi
     task = stage.begin()
     stage.tell(i.LinkClosed(stage.second))
     stage.finish(stage.first, task, failure=fail("exit"))
-    assert task.state == READY and task.troubles is not None and (task.troubles.losses, task.troubles.failures) == (1, 0)
+    assert task.state == READY and task.failure_counts is not None and (task.failure_counts.losses, task.failure_counts.failures) == (1, 0)
     assert task.failure is not None and task.failure.blame == "worker" and "worker b" in task.failure.message
     stage.second = stage.join("b", 2.0, pilot="p", info={"hostname": "node2"})
-    stage.finish(stage.machine.presence[task.worker.id].link if task.worker else 0, task, failure=fail("exit"))  # type: ignore[arg-type]
+    stage.finish(stage.machine.connections[task.worker.id].link if task.worker else 0, task, failure=fail("exit"))  # type: ignore[arg-type]
     assert task.state == FAILED, "this time all of them were there"
 
 
@@ -229,7 +229,7 @@ def test_one_that_leaves_because_its_time_is_over_tells_how_long_the_next_must_h
     stage.wait(95.0, quietly=False)
     stage.tell(i.AgentMessage(second, m.Leave("the time of this pilot is nearly over")))
     assert task.state == READY and task.shape.least_s > 90.0 and task.shape.nodes == 2
-    assert task.troubles is not None and not task.troubles.losses
+    assert task.failure_counts is not None and not task.failure_counts.losses
 
 
 def test_it_outlives_the_master_and_a_compacted_journal() -> None:
@@ -242,7 +242,7 @@ def test_it_outlives_the_master_and_a_compacted_journal() -> None:
     held = dict(stage.held)
     stage.restart()
     again = stage.machine.state.task(task.id)
-    assert [worker.id for worker in stage.machine.state.gangs[again]] == ["a", "b"] and again.worker is stage.worker("a")
+    assert [worker.id for worker in stage.machine.state.multi_node_workers[again]] == ["a", "b"] and again.worker is stage.worker("a")
     stage.second = stage.join("b", 2.0, pilot="p")
     stage.first = stage.join("a", 2.0, pilot="p", holding=[(task.id, 1, m.STARTED)])
     stage.held[stage.first] = held[1]
@@ -269,7 +269,7 @@ def propose(stage: Pair, proposal: AssignmentProposal) -> bool:
     assert isinstance(stage.policy, Told)
     refused = stage.machine.refused_proposals
     stage.policy.wish = proposal
-    stage.machine.stirred = True
+    stage.machine.decide_again = True
     stage.tell()
     return stage.machine.refused_proposals == refused
 

@@ -94,4 +94,4 @@ def test_nobody_watches_from_before_the_beginning() -> None:
     run = stage.open_run()
     stage.tell(i.ClientMessage(CLIENT, m.Watch(run, -5, True)))
     assert not stage.sent(m.Ended)
-    assert stage.machine.audience.links[CLIENT][run].cursor == 0
+    assert stage.machine.subscriptions.links[CLIENT][run].cursor == 0

@@ -279,7 +279,7 @@ def test_a_late_hello_of_an_abandoned_connection_changes_nothing() -> None:
     effects = stage.tell(i.AgentMessage(old_link, hello))
     assert [type(effect) for effect in effects] == [e.HangUp]
     assert task.attempt == 1
-    assert stage.machine.presence["w"].link == new_link
+    assert stage.machine.connections["w"].link == new_link
 
 
 def test_a_master_that_slept_gives_its_workers_time_to_come_back() -> None:

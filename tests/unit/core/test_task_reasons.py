@@ -48,7 +48,7 @@ def test_workers_that_do_not_start_are_held_and_can_be_tried_again() -> None:
     (task,) = stage.work()
     stage.ask("workers_set", local=2)
     for number in range(1, 4):
-        stage.tell(i.PilotGone(f"local-{number}", False, "it cannot start"), after_s=20)
+        stage.tell(i.PilotEndReported(f"local-{number}", False, "it cannot start"), after_s=20)
         stage.wait(20)
     assert codes(stage, task) == ["held"]
     assert "it cannot start" in why(stage, task)["reasons"][0]["text"]
@@ -111,11 +111,11 @@ def test_a_task_that_would_not_end_in_time_waits_for_a_worker_with_more() -> Non
 def test_a_full_disk_is_said_and_work_goes_on_when_there_is_room() -> None:
     stage = Stage()
     (task,) = stage.work()
-    stage.tell(i.SpaceChanged(True))
+    stage.tell(i.JournalSpaceChanged(True))
     stage.join("w")
     assert "disk-full" in codes(stage, task)
     assert task.state == READY
-    stage.tell(i.SpaceChanged(False))
+    stage.tell(i.JournalSpaceChanged(False))
     assert task.state == ASSIGNED
 
 

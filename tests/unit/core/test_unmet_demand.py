@@ -130,7 +130,7 @@ def test_a_site_that_may_not_be_used_makes_no_demand(why: str) -> None:
 
 def busy(stage: Stage, **worker: Any) -> None:
     """A worker that may not be given anything, because the disk is full: its room is counted all the same."""
-    stage.tell(i.SpaceChanged(True))
+    stage.tell(i.JournalSpaceChanged(True))
     stage.join("w", **worker)
 
 
@@ -217,18 +217,18 @@ def test_a_pilot_on_its_way_to_a_site_that_was_paused_still_comes() -> None:
 def test_replicas_count_once_also_when_the_original_is_gone() -> None:
     stage = stage_with(pond=OPEN, reef=OPEN)
     original = add(stage)
-    replica = add(stage, "reef", instead_of=original)
-    second = add(stage, "reef", instead_of=original)
+    replica = add(stage, "reef", replica_of=original)
+    second = add(stage, "reef", replica_of=original)
     stage.work(count=3)
     assert len(demand(stage).sizes) == 1 and set(demand(stage).awaited) == {original, replica, second}
-    stage.tell(i.PilotGone(original, False, "no python", cause=BOOTSTRAP))
+    stage.tell(i.PilotEndReported(original, False, "no python", cause=BOOTSTRAP))
     assert len(demand(stage).sizes) == 1 and set(demand(stage).awaited) == {replica, second}
 
 
 def test_spare_pilots_are_named_with_their_replicas_but_not_those_that_somebody_asked_for() -> None:
     stage = stage_with(pond=OPEN, reef=OPEN)
     original = add(stage)
-    replica = add(stage, "reef", instead_of=original)
+    replica = add(stage, "reef", replica_of=original)
     stage.ask("pilots_add", site="pond")
     assert demand(stage).spare == [original, replica]
     stage.work()

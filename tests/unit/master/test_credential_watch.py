@@ -264,7 +264,7 @@ def test_pilots_wait_for_a_ticket_and_go_when_it_is_there(tmp_path: Path, monkey
         assert desk.places == desk.submitted == 0
         desk.left_s = 3600.0
         await eventually(lambda: accepted(told) == ["hpc-1"], "it is submitted")
-        assert not any(isinstance(item, i.PilotGone) for item in told)
+        assert not any(isinstance(item, i.PilotEndReported) for item in told)
         assert [item for item in told if isinstance(item, i.SiteReachability)][-1].trouble == ""
 
     run(test, monkeypatch)
@@ -282,7 +282,7 @@ def test_a_refusal_for_want_of_a_ticket_is_no_refusal(tmp_path: Path, monkeypatc
         await eventually(lambda: desk.asked, "it was looked at")
         desk.left_s = None
         await eventually(lambda: desk.submitted and desk.asked > 1, "it was refused, and looked at again")
-        assert not any(isinstance(item, i.PilotGone) for item in told)
+        assert not any(isinstance(item, i.PilotEndReported) for item in told)
         desk.left_s = 3600.0
         await eventually(lambda: accepted(told) == ["hpc-1"], "it is submitted")
 
@@ -298,7 +298,7 @@ def test_a_refusal_is_told_even_if_nobody_can_look_at_tickets(tmp_path: Path, mo
         desk, told = Desk(), list[i.Input]()
         desk.needs_ticket, desk.left_s = True, None
         controller_of(desk, told, tmp_path).submit("hpc-1", PilotSize())
-        await eventually(lambda: any(isinstance(item, i.PilotGone) and item.cause == REFUSED for item in told), "it is refused")
+        await eventually(lambda: any(isinstance(item, i.PilotEndReported) and item.cause == REFUSED for item in told), "it is refused")
 
     run(test, monkeypatch)
 
@@ -311,7 +311,7 @@ def test_a_pilot_that_waits_for_a_ticket_can_be_cancelled(tmp_path: Path, monkey
         controller.submit("hpc-1", PilotSize())
         await eventually(lambda: any(isinstance(item, i.SiteReachability) for item in told), "it says why it waits")
         controller.cancel("hpc-1")
-        await eventually(lambda: any(isinstance(item, i.PilotGone) and item.cause == CANCELLED for item in told), "it is gone")
+        await eventually(lambda: any(isinstance(item, i.PilotEndReported) and item.cause == CANCELLED for item in told), "it is gone")
         assert i.CredentialsSeen("hpc", ()) in told
 
     run(test, monkeypatch)

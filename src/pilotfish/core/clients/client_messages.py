@@ -44,7 +44,7 @@ PEEK_S = 10.0
 
 
 def hear(machine: Machine, link: int, message: m.FromClient, payloads: list[Payload]) -> None:
-    machine.audience.links.setdefault(link, {})
+    machine.subscriptions.links.setdefault(link, {})
     query = message.query if isinstance(message, m.Ask) else UNTOLD
     before = len(machine.facts), len(machine.effects)
     try:
@@ -79,13 +79,13 @@ def _open(machine: Machine, link: int, message: m.Open, payloads: list[Payload])
             author_gone(machine, state.runs[number])
     run = state.runs[number]
     if message.feeds:
-        machine.audience.authors[number] = link
+        machine.subscriptions.authors[number] = link
     machine.send(link, m.Opened(run.uid, number, len(run.tasks), len(run.specs), run.advanced))
 
 
 def _submit(machine: Machine, link: int, message: m.Submit, payloads: list[Payload]) -> None:
     run = _run(machine, message.run)
-    machine.audience.authors[run.id] = link
+    machine.subscriptions.authors[run.id] = link
     codes, inputs = payloads[: len(message.specs)], payloads[len(message.specs) :]
     known_specs, known = len(run.specs) - message.first_spec, len(run.tasks) - message.first
     if known_specs < 0 or known < 0:
@@ -120,7 +120,7 @@ def _submit(machine: Machine, link: int, message: m.Submit, payloads: list[Paylo
 def _refuse_growth(machine: Machine, run: Run) -> None:
     if run.closed:
         raise BadInput(f"run {run.id} is closed ({run.closed}): it takes no more tasks", "open another run")
-    if machine.space_full:
+    if machine.journal_full:
         raise JournalFull("the disk of the journal is full: no new tasks can be taken", "free some space; what is known goes on by itself")
 
 
@@ -205,7 +205,7 @@ def _watch(machine: Machine, link: int, message: m.Watch, payloads: list[Payload
     run = _run(machine, message.run)
     # After journal damage, the order of endings differs from what clients have counted.
     cursor = 0 if machine.history_damaged else max(0, min(message.cursor, len(run.ended)))
-    machine.audience.links[link][run.id] = Subscription(cursor, message.payloads)
+    machine.subscriptions.links[link][run.id] = Subscription(cursor, message.payloads)
 
 
 def _taken(machine: Machine, link: int, message: m.Taken, payloads: list[Payload]) -> None:
@@ -253,19 +253,19 @@ def _tail(machine: Machine, link: int, message: m.Ask) -> None:
     """Ask the worker that runs the task for its output so far. The reply is passed to the client later."""
     task = lookup.find_task(machine.state, message.arguments.get("task"))
     stream, offset = queries.read_number(message.arguments, "stream", 1), queries.read_number(message.arguments, "offset", 0)
-    presence = machine.presence.get(task.worker.id) if task.worker is not None else None
-    if presence is None or presence.link is None:
+    connection = machine.connections.get(task.worker.id) if task.worker is not None else None
+    if connection is None or connection.link is None:
         machine.send(link, m.Answer(message.query, {"known": False, "running": task.state in (ASSIGNED, RUNNING), "offset": 0}))
         return
-    audience = machine.audience
-    audience.next_peek += 1
-    audience.peeks[audience.next_peek] = (link, message.query)
-    machine.send(presence.link, m.Peek(audience.next_peek, task.id, task.attempt, stream, offset))
-    machine.set_timer(machine.now + PEEK_S, "peek", str(audience.next_peek))
+    subscriptions = machine.subscriptions
+    subscriptions.next_peek += 1
+    subscriptions.peeks[subscriptions.next_peek] = (link, message.query)
+    machine.send(connection.link, m.Peek(subscriptions.next_peek, task.id, task.attempt, stream, offset))
+    machine.set_timer(machine.now + PEEK_S, "peek", str(subscriptions.next_peek))
 
 
 def peeked(machine: Machine, message: m.Peeked, payloads: list[Payload]) -> None:
-    link, query = machine.audience.peeks.pop(message.query, (None, 0))
+    link, query = machine.subscriptions.peeks.pop(message.query, (None, 0))
     if link is not None:
         machine.send(link, m.Answer(query, {"known": message.known, "running": True, "offset": message.offset}), list(payloads))
     for payload in payloads:
@@ -274,27 +274,27 @@ def peeked(machine: Machine, message: m.Peeked, payloads: list[Payload]) -> None
 
 def peek_expired(machine: Machine, key: str) -> None:
     """Answer a client when the worker did not send the requested output in time."""
-    link, query = machine.audience.peeks.pop(int(key), (None, 0))
+    link, query = machine.subscriptions.peeks.pop(int(key), (None, 0))
     if link is not None:
         machine.send(link, m.Answer(query, {"known": False, "running": True, "offset": 0}))
 
 
 def link_closed(machine: Machine, link: int) -> None:
-    audience = machine.audience
-    audience.paused.pop(link, None)
-    if audience.links.pop(link, None) is None:
+    subscriptions = machine.subscriptions
+    subscriptions.paused.pop(link, None)
+    if subscriptions.links.pop(link, None) is None:
         return
-    for query in [query for query, (asker, _) in audience.peeks.items() if asker == link]:
-        del audience.peeks[query]
-    for number in [number for number, author in audience.authors.items() if author == link]:
+    for query in [query for query, (asker, _) in subscriptions.peeks.items() if asker == link]:
+        del subscriptions.peeks[query]
+    for number in [number for number, author in subscriptions.authors.items() if author == link]:
         run = machine.state.runs.get(number)
-        del audience.authors[number]
+        del subscriptions.authors[number]
         if run is not None and not run.finished:
             author_gone(machine, run)
 
 
 def author_gone(machine: Machine, run: Run) -> None:
-    machine.audience.gone_since[run.id] = machine.now
+    machine.subscriptions.gone_since[run.id] = machine.now
     machine.set_timer(machine.now + _patience(machine, run), "author", str(run.id))
 
 
@@ -306,9 +306,9 @@ def _patience(machine: Machine, run: Run) -> float:
 def author_expired(machine: Machine, key: str) -> None:
     """Close a run whose client is gone; cancel it if it belonged to that client."""
     run = machine.state.runs.get(int(key))
-    if run is None or run.finished or run.id in machine.audience.authors:
+    if run is None or run.finished or run.id in machine.subscriptions.authors:
         return
-    if machine.now < machine.audience.gone_since.get(run.id, machine.now) + _patience(machine, run):
+    if machine.now < machine.subscriptions.gone_since.get(run.id, machine.now) + _patience(machine, run):
         return  # it reconnected in between; a later timer counts from its last disconnect
     if run.options.application and not run.closed:
         machine.effects.append(e.StartApplication(run.id, run.uid, run.options.application))

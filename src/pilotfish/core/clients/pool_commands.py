@@ -182,9 +182,9 @@ def _let_go(machine: Machine, run: Run) -> None:
             machine.effects.append(e.ReleaseContent(record.digest))
         elif record.maker:
             for worker in record.holders:
-                presence = machine.presence.get(worker)
-                if presence is not None and presence.link is not None:
-                    kept.setdefault(presence.link, []).append(record.digest)
+                connection = machine.connections.get(worker)
+                if connection is not None and connection.link is not None:
+                    kept.setdefault(connection.link, []).append(record.digest)
     for link, digests in kept.items():
         machine.send(link, m.ReleaseContents(digests))
 

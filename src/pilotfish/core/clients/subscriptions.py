@@ -46,13 +46,13 @@ class Subscriptions:
 
 
 def tell(machine: Machine) -> None:
-    audience = machine.audience
-    if not audience.links:
-        audience.newly_running.clear()
+    subscriptions = machine.subscriptions
+    if not subscriptions.links:
+        subscriptions.newly_running.clear()
         return
-    began = _began_by_run(audience)
-    for link, watchers in audience.links.items():
-        if link in audience.paused or not watchers:
+    began = _began_by_run(subscriptions)
+    for link, watchers in subscriptions.links.items():
+        if link in subscriptions.paused or not watchers:
             continue
         for number in list(watchers):
             run = machine.state.runs.get(number)
@@ -64,11 +64,11 @@ def tell(machine: Machine) -> None:
             _tell_one(machine, link, run, watchers)
 
 
-def _began_by_run(audience: Subscriptions) -> dict[int, list[int]]:
+def _began_by_run(subscriptions: Subscriptions) -> dict[int, list[int]]:
     began: dict[int, list[int]] = {}
-    for task in audience.newly_running:
+    for task in subscriptions.newly_running:
         began.setdefault(run_of(task), []).append(task & INDEX_MASK)
-    audience.newly_running.clear()
+    subscriptions.newly_running.clear()
     return began
 
 

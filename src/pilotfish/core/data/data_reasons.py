@@ -20,7 +20,7 @@ MISSING_INPUT = "missing-input"
 
 def waits_for_inputs(machine: Machine, task: Task) -> Reason | None:
     """Why an assigned task waits for inputs; None if its worker has them all."""
-    if task.state != ASSIGNED or task.worker is None or task in task.worker.lent:
+    if task.state != ASSIGNED or task.worker is None or task in task.worker.delegated:
         return None
     absent = missing(task)
     if not absent:
@@ -41,15 +41,15 @@ def waits_for_outputs(machine: Machine, task: Task) -> Reason | None:
 
     Which task made them is not known before they arrive, nor whether a task shorter than a heartbeat has started.
     """
-    if task.worker is None or task in task.worker.lent:
+    if task.worker is None or task in task.worker.delegated:
         return None
     going = [transfer for transfer in transfers_at(machine, task.worker) if transfer.home]
     if not going:
         return None
     slowest = max(going, key=lambda transfer: transfer.size - transfer.done)
     what = f"{count(len(going), 'file')} that tasks at worker {task.worker.id} made {'is' if len(going) == 1 else 'are'} on the way home"
-    if machine.space_full or machine.no_room_at_home:
-        full = machine.no_room_at_home or "the master's disk is full"
+    if machine.journal_full or machine.output_space_problem:
+        full = machine.output_space_problem or "the master's disk is full"
         return make_reason("disk-full", f"{what}, and waits for room: {full}", "pilotfish doctor")
     return make_reason("sending", f"{what}: {show_bytes(slowest.size)}, {how_far(slowest)}", f"pilotfish data {task.shape.run.id}")
 
@@ -67,7 +67,7 @@ def lost_input(machine: Machine, task: Task) -> Reason | None:
 def kept_elsewhere(machine: Machine, task: Task) -> Reason | None:
     """Workers have room for the task, but none at the site where an input was kept."""
     state = machine.state
-    links = {name: presence.link for name, presence in machine.presence.items()}
+    links = {name: connection.link for name, connection in machine.connections.items()}
     taking = (worker for worker in state.workers.values() if worker.state < DRAINING and not worker.quarantined_until)
     present = (worker for worker in taking if links.get(worker.id) is not None)
     able = [worker for worker in present if worker.suits(task.shape, machine.now) and worker.fits(task.shape.needs)]

@@ -44,14 +44,14 @@ def transfers(machine: Machine, run: Run | None = None) -> Iterator[TransferView
 
 def transfers_at(machine: Machine, worker: Worker) -> Iterator[TransferView]:
     """Current transfers at a worker, from its last report."""
-    presence = machine.presence.get(worker.id)
-    if presence is None or not presence.movement.moving or _is_old(machine, worker, presence.movement.at):
+    connection = machine.connections.get(worker.id)
+    if connection is None or not connection.movement.moving or _is_old(machine, worker, connection.movement.at):
         return
-    for digest, done, size in presence.movement.moving:
+    for digest, done, size in connection.movement.moving:
         record = machine.state.contents.get(digest)
         # The master does not know yet what a task has just made.
         home = record is None or record in worker.holds
-        yield TransferView(worker, digest, done, size, home, presence.movement.rate(digest))
+        yield TransferView(worker, digest, done, size, home, connection.movement.rate(digest))
 
 
 def _is_old(machine: Machine, worker: Worker, at: float) -> bool:
@@ -174,7 +174,7 @@ def _got(machine: Machine, workers: Iterable[Worker]) -> dict[str, dict[str, int
     """Number and bytes of inputs by where they were found, since these workers joined."""
     sums = [0] * (2 * len(SOURCES))
     for worker in workers:
-        presence = machine.presence.get(worker.id)
-        if presence is not None and len(presence.movement.got) == len(sums):
-            sums = [one + other for one, other in zip(sums, presence.movement.got, strict=True)]
+        connection = machine.connections.get(worker.id)
+        if connection is not None and len(connection.movement.got) == len(sums):
+            sums = [one + other for one, other in zip(sums, connection.movement.got, strict=True)]
     return {source: {"contents": sums[2 * place], "bytes": sums[2 * place + 1]} for place, source in enumerate(SOURCES)}

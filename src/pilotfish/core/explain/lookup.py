@@ -121,7 +121,7 @@ def find_subject(state: State, wanted: object = None) -> Subject:
     number, dot, index = text.partition(".")
     if dot and _is_number(number) and _is_number(index):
         return find_task(state, text)
-    worker = state.workers.get(text) or state.gone_workers.get(text)
+    worker = state.workers.get(text) or state.ended_workers.get(text)
     if worker is not None:
         return worker
     if text in state.pilots:

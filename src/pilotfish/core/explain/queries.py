@@ -108,7 +108,7 @@ def run_row(machine: Machine, run: Run) -> dict[str, Any]:
 
 def task_row(state: State, task: Task) -> dict[str, Any]:
     run, index = task.shape.run, task.id & INDEX_MASK
-    troubles, twin = task.troubles, state.twins.get(task)
+    failure_counts, copy = task.failure_counts, state.copies.get(task)
     return {
         "id": show_task(task.id),
         "run": run.id,
@@ -118,20 +118,20 @@ def task_row(state: State, task: Task) -> dict[str, Any]:
         "state": TASK_STATES[task.state],
         "attempt": task.attempt,
         "worker": task.worker.id if task.worker is not None else None,
-        "copy": twin.worker.id if twin is not None and twin.worker is not None else None,
+        "copy": copy.worker.id if copy is not None and copy.worker is not None else None,
         "failure": failure_row(task.failure),
         "wall_s": run.wall_us[index] / 1e6,
         "cpu_s": run.cpu_us[index] / 1e6,
         "rss_bytes": run.rss_kib[index] * 1024,
-        "failures": troubles.failures if troubles else 0,
-        "losses": troubles.losses + troubles.deaths if troubles else 0,
+        "failures": failure_counts.failures if failure_counts else 0,
+        "losses": failure_counts.losses + failure_counts.deaths if failure_counts else 0,
         "suspect": task.suspect,
         "waits_for": task.waits_for,
     }
 
 
 def worker_row(machine: Machine, worker: Worker) -> dict[str, Any]:
-    presence = machine.presence.get(worker.id)
+    connection = machine.connections.get(worker.id)
     state = WORKER_STATES[worker.state]
     if worker.state == JOINED:
         state = "quarantined" if worker.quarantined_until else "busy" if worker.held else "idle"
@@ -140,12 +140,12 @@ def worker_row(machine: Machine, worker: Worker) -> dict[str, Any]:
         "pilot": worker.pilot,
         "site": worker.site,
         "state": state,
-        "connected": presence is not None and presence.link is not None,
+        "connected": connection is not None and connection.link is not None,
         "capacity": {name: amount / UNIT for name, amount in worker.capacity.items()},
         "free": {name: amount / UNIT for name, amount in worker.free.items()},
         "running": len(worker.active),
         "ahead": len(worker.ahead),
-        "lent": len(worker.lent),
+        "lent": len(worker.delegated),
         "assigned": [show_task(task.id) for task in worker.active],
         "tasks_done": worker.done,
         "tasks_failed": worker.failed,
@@ -264,7 +264,7 @@ def _workers(machine: Machine, arguments: dict[str, Any]) -> list[dict[str, Any]
     state = machine.state
     shown = list(state.workers.values())
     if arguments.get("all"):
-        shown += state.gone_workers.values()
+        shown += state.ended_workers.values()
     return [worker_row(machine, worker) for worker in shown]
 
 

@@ -51,7 +51,7 @@ def _used(machine: Machine) -> tuple[str, ...]:
 def _of(machine: Machine, shape: TaskShape, name: str, record: SiteRecord | None) -> Reason:
     if record is None or record.site is None:
         return make_reason("no-site", f"there is no site {name}", f"pilotfish site add {name} --backend slurm")
-    if name in shape.lacking:
+    if name in shape.no_directory_sites:
         text = f"site {name} does not have the directory {shape.run.specs[shape.made_from[0]].launch.get('cwd')} of these tasks"
         return make_reason(NO_DIRECTORY, text, "run them anew with --sandbox, and --input for their files")
     lack = _shut(machine, name, record) or _too_short(shape, name, record.site, record.lost_s)
@@ -187,7 +187,7 @@ def _of_pilots(machine: Machine, name: str, record: SiteRecord) -> Reason | None
     if missing:
         text = f"pilots for site {name} wait: {'; '.join(row['text'] for row in missing)}"
         return make_reason("site-trouble", text, *(row["renew"] for row in missing))
-    found = machine.site_troubles.get(name)
+    found = machine.site_problems.get(name)
     if found is not None and found.code == BATCH_LIMIT:
         text = f"site {name} takes no more pilots now, and is asked again by itself; it said: {found.trouble}"
         return make_reason("batch-limit", text, *remedies.for_limit(name, machine.state.traits(record.site.backend), found.trouble))
@@ -239,7 +239,7 @@ def _limit(machine: Machine, name: str, record: SiteRecord, more: float) -> Reas
 def _ways_out(machine: Machine, name: str, site: Site, coming: list[Pilot]) -> list[str]:
     """Fixes for the first pilot about which the site reported something."""
     for pilot in coming:
-        sighting = machine.sightings.get(pilot.id)
+        sighting = machine.pilot_status.get(pilot.id)
         if sighting is not None and sighting.runs and machine.now - sighting.since > remedies.LATE_S:
             return remedies.for_silence(name, site)
         if sighting is not None and sighting.reason and not sighting.runs:
@@ -278,7 +278,7 @@ def end_of(events: Sequence[SiteEvent]) -> SiteEvent | None:
 
 
 def _pending(machine: Machine, pilot: Pilot) -> str:
-    sighting = machine.sightings.get(pilot.id)
+    sighting = machine.pilot_status.get(pilot.id)
     if not pilot.job:
         return f"{pilot.id} is being submitted"
     if sighting is None:

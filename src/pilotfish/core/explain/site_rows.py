@@ -20,7 +20,7 @@ STATES = {"no-site": "leaving", "site-paused": "paused", "held": "held", "site-t
 
 
 def sites(machine: Machine, arguments: dict[str, Any]) -> list[dict[str, Any]]:
-    standings = machine.strategy.standings(machine.state, machine.now)
+    standings = machine.provisioner.standings(machine.state, machine.now)
     return [
         {**site_row(machine, name, record), **standings.get(name, {})}
         for name, record in machine.state.sites.items()
@@ -57,7 +57,7 @@ def site_row(machine: Machine, name: str, record: SiteRecord) -> dict[str, Any]:
 
 def _trouble(machine: Machine, name: str) -> str:
     """What keeps the site from answering or from taking pilots; empty if nothing does."""
-    found = machine.site_troubles.get(name)
+    found = machine.site_problems.get(name)
     if found is None:
         return ""
     return f"it takes no more pilots now: {found.trouble}" if found.code == BATCH_LIMIT else found.trouble
@@ -76,7 +76,7 @@ def why_pilot(machine: Machine, named: NamedPilot) -> dict[str, Any]:
     """``seen`` is what its site reported last; ``end`` is how it ended, if its site remembers that."""
     if named.events:
         return _why_gone(machine, named)
-    pilot, sighting = machine.state.pilots[named.name], machine.sightings.get(named.name)
+    pilot, sighting = machine.state.pilots[named.name], machine.pilot_status.get(named.name)
     reason = of_pilot(machine, pilot)
     asked = make_reason("asked", f"it was asked for because: {pilot.reason}")
     return {

@@ -90,23 +90,23 @@ def _why_placed(machine: Machine, task: Task) -> list[Reason]:
     """Why a task that is at a worker has not ended."""
     assert task.worker is not None
     reasons = [make_reason("placed", f"attempt {task.attempt} is at worker {task.worker.id}", f"pilotfish tail -f {show_task(task.id)}")]
-    others = machine.state.gangs.get(task, ())[1:]
+    others = machine.state.multi_node_workers.get(task, ())[1:]
     if others:
         text = f"it has the room of {', '.join(worker.id for worker in others)} as well, and finds their hosts in $PILOTFISH_HOSTFILE"
         reasons.append(make_reason("several-nodes", text, "pilotfish workers"))
-    twin = machine.state.twins.get(task)
-    if twin is not None and twin.worker is not None:
-        text = f"attempt {twin.attempt} is at worker {twin.worker.id} as well, because the first takes long: the first result counts"
+    copy = machine.state.copies.get(task)
+    if copy is not None and copy.worker is not None:
+        text = f"attempt {copy.attempt} is at worker {copy.worker.id} as well, because the first takes long: the first result counts"
         reasons.append(make_reason("copied", text, f"pilotfish tasks {task.shape.run.id}"))
-    if task in task.worker.lent:
+    if task in task.worker.delegated:
         where = f"site {task.worker.site}" if task.worker.site else "workers of no site"
         text = f"it was lent to {where}, where worker {task.worker.id} gives tasks to the others as they have room"
         reasons = [make_reason("lent", text, "pilotfish workers")]
     waits = None if task.state == RUNNING else lost_input(machine, task) or waits_for_inputs(machine, task)
     data = waits or waits_for_outputs(machine, task)
-    presence = machine.presence.get(task.worker.id)
+    connection = machine.connections.get(task.worker.id)
     unreachable = None
-    if presence is None or presence.link is None:
+    if connection is None or connection.link is None:
         text = f"worker {task.worker.id} is out of reach; after {machine.settings.lease_s:g} s of silence the task runs elsewhere"
         unreachable = make_reason("out-of-reach", text, "pilotfish workers")
     return [reason for reason in (unreachable, cut_off(task), data) if reason is not None] + reasons
@@ -118,7 +118,7 @@ def _why_ready(machine: Machine, task: Task) -> list[Reason]:
     reasons: list[Reason] = []
     if machine.resting:
         return [make_reason("stopped", "the pool was stopped, and nobody has gone on with it since", f"pilotfish attach {run.id}")]
-    if machine.space_full:
+    if machine.journal_full:
         reasons.append(make_reason("disk-full", "the disk of the journal is full, so that nothing new is started", "pilotfish doctor"))
     if run.paused:
         reasons.append(make_reason("paused", f"run {run.id} is paused", f"pilotfish resume {run.id}"))
@@ -157,7 +157,7 @@ def _worker_reasons(machine: Machine, task: Task) -> list[Reason]:
     if (lack := unmet(shape, able)) is not None:
         return [lack]
     tagged = [worker for worker in able if worker.qualifies(shape)]
-    if not tagged and any(worker.site in shape.lacking for worker in able):
+    if not tagged and any(worker.site in shape.no_directory_sites for worker in able):
         return [
             make_reason(NO_DIRECTORY, "no worker that is here has its directory", "run it anew with --sandbox, and --input for its files")
         ]
@@ -176,7 +176,7 @@ def _worker_reasons(machine: Machine, task: Task) -> list[Reason]:
     usable = [worker for worker in in_time if not worker.quarantined_until]
     if not usable:
         return [make_reason("quarantine", f"all fitting workers are in quarantine: {in_time[0].reason}", "pilotfish workers")]
-    reached = [worker for worker in usable if (presence := machine.presence.get(worker.id)) and presence.link is not None]
+    reached = [worker for worker in usable if (connection := machine.connections.get(worker.id)) and connection.link is not None]
     if not reached:
         return [make_reason("out-of-reach", "no fitting worker can be reached just now", "pilotfish workers")]
     if too_few_nodes(machine, shape, reached) is not None:
@@ -230,11 +230,11 @@ def why_worker(machine: Machine, worker: Worker) -> dict[str, Any]:
     if worker.id not in machine.state.workers:
         return answer(subject, state, [make_reason("ended", worker.reason, "pilotfish workers --all")])
     reasons = []
-    presence = machine.presence.get(worker.id)
+    connection = machine.connections.get(worker.id)
     if worker.quarantined_until:
         left = worker.quarantined_until - machine.now
         reasons.append(make_reason("quarantine", f"{worker.reason}; it ends in {left:.0f} s", "pilotfish workers"))
-    if presence is None or presence.link is None:
+    if connection is None or connection.link is None:
         reasons.append(make_reason("out-of-reach", "it is not connected; it is lost when its lease runs out", "pilotfish workers"))
     if not reasons:
         text = f"it runs {count(len(worker.active), 'task')} and has {len(worker.ahead)} waiting there"
@@ -285,8 +285,12 @@ def _named(account: ShareAccount) -> str:
 
 def cut_off(task: Task) -> Reason | None:
     """Explain that a task is started repeatedly because its workers end first. It is not charged for that."""
-    troubles = task.troubles
-    charged = sum((troubles.failures, troubles.losses, troubles.deaths, troubles.crashes, troubles.ooms)) if troubles else 0
+    failure_counts = task.failure_counts
+    charged = (
+        sum((failure_counts.failures, failure_counts.losses, failure_counts.deaths, failure_counts.crashes, failure_counts.ooms))
+        if failure_counts
+        else 0
+    )
     if task.attempt - charged <= MANY_TIMES:
         return None
     text = f"task {show_task(task.id)} was begun {task.attempt} times: each time its worker ended first, or gave it back"
@@ -297,7 +301,7 @@ def warnings(machine: Machine) -> list[Reason]:
     """What users should know without asking."""
     state = machine.state
     found: list[Reason] = []
-    if machine.space_full:
+    if machine.journal_full:
         found.append(make_reason("disk-full", "the disk of the journal is full: new tasks are refused", "pilotfish doctor"))
     if machine.history_damaged:
         text = "a part of the journal could not be read when this master started: tasks may be missing from runs, or may run again"

@@ -46,10 +46,10 @@ def pilot_accepted(machine: Machine, item: i.PilotAccepted) -> None:
 def pilot_seen(machine: Machine, item: i.PilotSeen) -> None:
     """Keep what a site reports about a pilot. Not journaled: the site is polled again soon."""
     if item.pilot in machine.state.pilots:
-        machine.sightings[item.pilot] = PilotStatus(item.runs, item.reason, machine.now)
+        machine.pilot_status[item.pilot] = PilotStatus(item.runs, item.reason, machine.now)
 
 
-def pilot_gone(machine: Machine, item: i.PilotGone) -> None:
+def pilot_gone(machine: Machine, item: i.PilotEndReported) -> None:
     pilot = machine.state.pilots.get(item.pilot)
     if pilot is None or (item.cause == VANISHED and pilot.workers):
         # A site may forget a job. The heartbeats of its agents are better evidence.
@@ -60,7 +60,7 @@ def pilot_gone(machine: Machine, item: i.PilotGone) -> None:
             leases.leave(machine, worker, item.reason)
         else:
             leases.lose_worker(machine, worker, item.reason, died=item.witnessed)
-    machine.sightings.pop(item.pilot, None)
+    machine.pilot_status.pop(item.pilot, None)
     machine.record(f.PilotEnded(item.pilot, well, item.reason, item.cause))
     record = machine.state.sites.get(pilot.site)
     if record is not None and record.site is not None and record.site.paused:
@@ -70,9 +70,9 @@ def pilot_gone(machine: Machine, item: i.PilotGone) -> None:
 
 def site_spoke(machine: Machine, item: i.SiteReachability) -> None:
     if item.trouble:
-        machine.site_troubles[item.site] = item
+        machine.site_problems[item.site] = item
     else:
-        machine.site_troubles.pop(item.site, None)
+        machine.site_problems.pop(item.site, None)
 
 
 def sites_read(machine: Machine, item: i.SitesRead) -> None:
@@ -87,7 +87,7 @@ def sites_read(machine: Machine, item: i.SitesRead) -> None:
         if site != before or (before is not None and leaving != machine.state.sites[name].leaving):
             machine.record(f.SiteDescribed(name, site, leaving))
             machine.effects.append(e.DescribeSite(name, site))
-            machine.stirred = True
+            machine.decide_again = True
             if site is not None and before is not None:
                 machine.record(f.SiteHeld(name, ""))  # the user may have fixed the cause
                 _replace_outdated(machine, name, before, site)
@@ -104,8 +104,8 @@ def _replace_outdated(machine: Machine, name: str, before: Site, site: Site) -> 
     for pilot in list(machine.state.pilots.values()):
         if pilot.site == name and not pilot.joined and pilot.state <= ACTIVE:
             machine.end_pilot(pilot.id, f"site {name} is described anew")
-            if pilot.by_hand and not site.paused:
-                machine.request_pilot(PilotProposal(name, site.pilot_size, pilot.reason), by_hand=True)
+            if pilot.by_user and not site.paused:
+                machine.request_pilot(PilotProposal(name, site.pilot_size, pilot.reason), by_user=True)
 
 
 def _send_home(machine: Machine, name: str, reason: str) -> bool:
@@ -122,7 +122,7 @@ def _send_home(machine: Machine, name: str, reason: str) -> bool:
 NEWS: dict[type, Callable[[Machine, Any], None]] = {
     i.PilotAccepted: pilot_accepted,
     i.PilotSeen: pilot_seen,
-    i.PilotGone: pilot_gone,
+    i.PilotEndReported: pilot_gone,
     i.SiteReachability: site_spoke,
     i.CredentialsSeen: credential_status.credentials_seen,
     i.SitesRead: sites_read,
@@ -146,8 +146,8 @@ def _use(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
     if pilots is not None and not -1 <= pilots <= MOST_PILOTS:
         raise BadInput(f"site {name}: {pilots} pilots", f"ask for at most {MOST_PILOTS}")
     if record.wanted != pilots:
-        machine.record(f.SiteWanted(name, pilots))
-        machine.stirred = True
+        machine.record(f.SiteUseChanged(name, pilots))
+        machine.decide_again = True
         if pilots is None:
             _send_home(machine, name, f"the pool no longer uses site {name}")
     return {"site": name, "pilots": pilots}
@@ -168,7 +168,7 @@ def _add_pilots(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
         text = f"site {name} may have {site.max_pilots} pilots at a time, and {there} are there"
         raise BadInput(text, f"pilotfish site set {name} max_pilots={there + count}")
     wish = PilotProposal(name, site.pilot_size, "somebody asked for it")
-    return {"pilots": [machine.request_pilot(wish, by_hand=True) for _ in range(count)]}
+    return {"pilots": [machine.request_pilot(wish, by_user=True) for _ in range(count)]}
 
 
 def _withdraw_pilots(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -176,7 +176,7 @@ def _withdraw_pilots(machine: Machine, arguments: dict[str, Any]) -> dict[str, A
     names, reason = arguments.get("pilots"), str(arguments.get("reason") or "somebody no longer wants it")
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise BadInput(f"{names!r} are not names of pilots", "pilotfish sites")
-    found = [pilot for name in dict.fromkeys(names) if (pilot := machine.state.pilots.get(name)) is not None and pilot.by_hand]
+    found = [pilot for name in dict.fromkeys(names) if (pilot := machine.state.pilots.get(name)) is not None and pilot.by_user]
     for pilot in found:
         if not pilot.joined and pilot.state <= ACTIVE:
             machine.end_pilot(pilot.id, reason, UNNEEDED)
@@ -195,7 +195,7 @@ def _release(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
     """Release a held site and try it again at once."""
     name = find_site(machine.state, arguments.get("site", "")).name
     machine.record(f.SiteHeld(name, ""))
-    machine.stirred = True
+    machine.decide_again = True
     return {"site": name}
 
 

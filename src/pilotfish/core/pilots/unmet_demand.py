@@ -100,13 +100,13 @@ def _fill_coming(state: State, work: list[WaitingTasks], demand: Demand, now: fl
         if pilot.state > ACTIVE or pilot.site == LOCAL:
             continue
         if not pilot.joined:
-            groups.setdefault(pilot.instead_of or pilot.id, []).append(pilot)
+            groups.setdefault(pilot.replica_of or pilot.id, []).append(pilot)
         elif pilot.joined < pilot.size.nodes and any(now < state.workers[name].joined_at + NODES_APART_S for name in pilot.workers):
             _fill_pilot(state, pilot, work)
     for members in groups.values():
         served = _fill_pilot(state, members[0], work)
         for member in members:
-            if served is None and not member.by_hand:
+            if served is None and not member.by_user:
                 demand.spare.append(member.id)
             elif served is not None:
                 demand.awaited[member.id], demand.awaited_at[member.id] = served.least, served.places
@@ -175,7 +175,7 @@ def could_go(shape: TaskShape, view: SiteView) -> bool:
     needs = dict(shape.needs)
     return (
         (not wanted or view.name in wanted)
-        and view.name not in shape.lacking
+        and view.name not in shape.no_directory_sites
         and is_long_enough(shape, site, view.lost_s)
         and shape.nodes <= nodes_of_pilot(shape.nodes, site, view.traits)
         and (not site.max_cores or cores_of_pilot(shape, site, view.traits) <= site.max_cores)

@@ -45,7 +45,7 @@ def assign(machine: Machine, proposal: AssignmentProposal) -> None:
     worker = proposal.worker
     beside = {proposal.tasks[0].id: [other.id for other in proposal.beside]} if proposal.beside else {}
     machine.record(f.TasksAssigned(worker.id, [task.id for task in proposal.tasks], proposal.ahead, proposal.cores, beside))
-    send_all(machine, machine.presence[worker.id], proposal.tasks, proposal.cores, m.Assign)
+    send_all(machine, machine.connections[worker.id], proposal.tasks, proposal.cores, m.Assign)
 
 
 def duplicate(machine: Machine, proposal: CopyProposal) -> None:
@@ -55,27 +55,27 @@ def duplicate(machine: Machine, proposal: CopyProposal) -> None:
         if task.shape.cores_max and task.worker is not None:
             cores.update((task.id, amount / UNIT) for name, amount in speculative_copies.needs_at(task.worker, task) if name == CORES)
     machine.record(f.TasksDuplicated(proposal.worker.id, [task.id for task in proposal.tasks]))
-    send_all(machine, machine.presence[proposal.worker.id], proposal.tasks, cores, m.Assign, copies=True)
+    send_all(machine, machine.connections[proposal.worker.id], proposal.tasks, cores, m.Assign, copies=True)
 
 
 def recall(machine: Machine, proposal: RecallProposal) -> None:
     """Ask a worker to return tasks that it has not started."""
     worker = proposal.worker
-    presence = machine.presence.get(worker.id)
+    connection = machine.connections.get(worker.id)
     tasks = [task for task in proposal.tasks if task.worker is worker and task.state == ASSIGNED]
-    if presence is None or presence.link is None or not tasks:
+    if connection is None or connection.link is None or not tasks:
         return
-    machine.record(f.TasksRecalled(worker.id, [task.id for task in tasks if task not in worker.lent]))
-    machine.send(presence.link, m.Recall([(task.id, task.attempt) for task in tasks]))
+    machine.record(f.TasksRecalled(worker.id, [task.id for task in tasks if task not in worker.delegated]))
+    machine.send(connection.link, m.Recall([(task.id, task.attempt) for task in tasks]))
 
 
 def kill(machine: Machine, attempts: Iterable[tuple[Task, Worker, int]]) -> None:
     """Stop these attempts at their workers. A disconnected worker is told when it reconnects."""
     kills: dict[int, list[tuple[int, int]]] = {}
     for task, worker, number in attempts:
-        presence = machine.presence.get(worker.id)
-        if presence is not None and presence.link is not None:
-            kills.setdefault(presence.link, []).append((task.id, number))
+        connection = machine.connections.get(worker.id)
+        if connection is not None and connection.link is not None:
+            kills.setdefault(connection.link, []).append((task.id, number))
     for link, items in kills.items():
         machine.send(link, m.Kill(items))
 
@@ -87,28 +87,28 @@ def stop_beside(machine: Machine, worker: Worker) -> None:
 
 def send_all(
     machine: Machine,
-    presence: WorkerConnection,
+    connection: WorkerConnection,
     tasks: list[Task],
     cores: dict[int, float],
     kind: type[m.Assign] | type[m.Delegate],
     copies: bool = False,
 ) -> None:
-    known = presence.sent_specs if kind is m.Assign else presence.lent_specs
+    known = connection.sent_specs if kind is m.Assign else connection.delegated_specs
     parcelling = AssignmentBuilder(known, copies)
     for task in tasks:
-        _add(machine, presence, parcelling, task, cores.get(task.id, 0.0))
+        _add(machine, connection, parcelling, task, cores.get(task.id, 0.0))
         if parcelling.size > BYTES_PER_MESSAGE:
-            _send(machine, presence, parcelling, kind)
+            _send(machine, connection, parcelling, kind)
             parcelling = AssignmentBuilder(known, copies)
     if parcelling.tasks:
-        _send(machine, presence, parcelling, kind)
+        _send(machine, connection, parcelling, kind)
 
 
-def _add(machine: Machine, presence: WorkerConnection, parcelling: AssignmentBuilder, task: Task, cores: float) -> None:
-    whole = not presence.shares
+def _add(machine: Machine, connection: WorkerConnection, parcelling: AssignmentBuilder, task: Task, cores: float) -> None:
+    whole = not connection.shares
     run = task.shape.run
     number = run.id << INDEX_BITS | task.spec
-    launch = multi_node.with_hosts(machine.state, task) if machine.state.gangs else None
+    launch = multi_node.with_hosts(machine.state, task) if machine.state.multi_node_workers else None
     if number not in parcelling.known or launch is not None:
         parcelling.known[number] = None
         spec = machine.state.spec_of(task)
@@ -120,16 +120,16 @@ def _add(machine: Machine, presence: WorkerConnection, parcelling: AssignmentBui
         parcelling.specs.append(m.SentSpec(number, spec.kind, spec.time_s, needs, launch or spec.launch, length, contents, *words))
         parcelling.size += length
     length = sent_bytes(task.payload, whole)
-    memory = task.troubles.memory if task.troubles else 0
+    memory = task.failure_counts.memory if task.failure_counts else 0
     contents = tuple(record.content for record in task.contents) if task.contents else ()
-    attempt = machine.state.twins[task].attempt if parcelling.copies else task.attempt
+    attempt = machine.state.copies[task].attempt if parcelling.copies else task.attempt
     handed = tuple(intermediate_files.inputs_of(task)) if run.awaited or run.handed else ()
     parcelling.tasks.append(m.SentTask(task.id, attempt, number, length, cores, memory, contents, handed))
     parcelling.payloads.append(task.payload)
     parcelling.size += length + ROW_BYTES * (len(contents) + len(handed))
 
 
-def _send(machine: Machine, presence: WorkerConnection, parcelling: AssignmentBuilder, kind: type[m.Assign] | type[m.Delegate]) -> None:
-    assert presence.link is not None
+def _send(machine: Machine, connection: WorkerConnection, parcelling: AssignmentBuilder, kind: type[m.Assign] | type[m.Delegate]) -> None:
+    assert connection.link is not None
     message = kind(parcelling.specs, parcelling.tasks)
-    machine.effects.append(e.Send(presence.link, message, parcelling.codes + parcelling.payloads, not presence.shares))
+    machine.effects.append(e.Send(connection.link, message, parcelling.codes + parcelling.payloads, not connection.shares))

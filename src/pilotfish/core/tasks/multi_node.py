@@ -44,7 +44,7 @@ def within_reach(state: State, task: Task, site: str) -> bool:
 
 def with_hosts(state: State, task: Task) -> dict[str, Any] | None:
     """The launch description with the hosts of a multi-node attempt; None for any other task. It differs for each attempt."""
-    workers = state.gangs.get(task)
+    workers = state.multi_node_workers.get(task)
     if workers is None:
         return None
     hosts = [str(worker.info.get("node") or worker.info.get("hostname") or worker.id) for worker in workers]
@@ -78,10 +78,10 @@ def formed(state: State, fact: f.TasksAssigned, at: float) -> None:
             if not other.held:
                 other.progress_at = at
             occupy(other, task, task.shape.needs)
-        state.gangs[task] = [state.workers[fact.worker], *others]
+        state.multi_node_workers[task] = [state.workers[fact.worker], *others]
 
 
 def disband(state: State, task: Task, at: float) -> None:
     """Free all workers of an attempt that is over."""
-    for worker in state.gangs.pop(task, ()):
+    for worker in state.multi_node_workers.pop(task, ()):
         take_away(worker, task, at)

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 def can_take(machine: Machine, worker: Worker) -> bool:
     """Whether a worker may get tasks: it is connected, not draining and not in quarantine."""
-    presence = machine.presence.get(worker.id)
-    return presence is not None and presence.link is not None and worker.state == JOINED and not worker.quarantined_until
+    connection = machine.connections.get(worker.id)
+    return connection is not None and connection.link is not None and worker.state == JOINED and not worker.quarantined_until
 
 
 def may_retire(machine: Machine, proposal: RetireProposal) -> bool:
@@ -80,9 +80,9 @@ def _may_have_copy(machine: Machine, worker: Worker, task: Task) -> bool:
     run = task.shape.run
     if task.shape.nodes > 1:
         return False
-    if task.state != RUNNING or task.worker is worker or task in machine.state.twins or run.paused or run.options.speculate is False:
+    if task.state != RUNNING or task.worker is worker or task in machine.state.copies or run.paused or run.options.speculate is False:
         return False
-    return not (task.troubles is not None and task.troubles.deaths) and worker.suits(task.shape, machine.now)
+    return not (task.failure_counts is not None and task.failure_counts.deaths) and worker.suits(task.shape, machine.now)
 
 
 def may_delegate(machine: Machine, proposal: DelegationProposal) -> bool:

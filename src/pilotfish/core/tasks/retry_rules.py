@@ -21,7 +21,7 @@ import msgspec
 
 from pilotfish.core.data.replicas import needs
 from pilotfish.core.pilots.unmet_demand import could_go, usable_sites
-from pilotfish.core.state import FRESH, UNIT, AttemptLosses, State, Task, TaskShape, Worker
+from pilotfish.core.state import FRESH, UNIT, FailureCounts, State, Task, TaskShape, Worker
 from pilotfish.core.tasks.speculative_copies import is_doubled
 from pilotfish.model import facts as f
 from pilotfish.model.ids import show_task
@@ -44,56 +44,56 @@ def judge(
     state: State, worker: Worker, task: Task, failure: Failure, usage: tuple[int, int, int] = (0, 0, 0), output: Payload = b""
 ) -> f.AttemptFailed:
     """The fact to record for an attempt that the agent reported as failed."""
-    troubles = task.troubles or AttemptLosses()
+    failure_counts = task.failure_counts or FailureCounts()
     spec = state.spec_of(task)
     memory, avoid, final = 0, False, False
     if failure.blame == "user":
-        charge, final = "failures", True
+        budget, final = "failures", True
     elif failure.cause == "oom":
-        charge = "ooms"
+        budget = "ooms"
         memory = _more_memory(state, task)
-        final = not memory or troubles.ooms >= OOM_BUDGET
-        if troubles.ooms:
+        final = not memory or failure_counts.ooms >= OOM_BUDGET
+        if failure_counts.ooms:
             asked = spec.request.memory / 2**20
             failure = msgspec.structs.replace(
                 failure, message=f"{failure.message} ({asked:.4g} MiB at first, twice as much after each try)"
             )
     elif failure.cause in ("crash", *KILLED_CAUSES):
         # It may have been killed from outside. But a task that is killed each time is probably the cause.
-        charge, avoid = "crashes", failure.cause in KILLED_CAUSES
-        final = troubles.crashes >= max(KILLED_BUDGET if avoid else CRASH_BUDGET, spec.retries)
+        budget, avoid = "crashes", failure.cause in KILLED_CAUSES
+        final = failure_counts.crashes >= max(KILLED_BUDGET if avoid else CRASH_BUDGET, spec.retries)
     elif failure.cause == NO_DIRECTORY and worker.site not in task.shape.served:
         # Workers of one site are alike: try another site, if there is one.
-        charge, final = "second_opinions", not _may_go_elsewhere(state, worker.site, task.shape)
+        budget, final = "second_opinions", not _may_go_elsewhere(state, worker.site, task.shape)
     elif failure.cause == MISSING_INPUT and failure.blame == "site" and any(record.is_nowhere for record in needs(task)):
-        charge, final = "failures", True
+        budget, final = "failures", True
     elif failure.blame in ("worker", "site"):
-        charge, avoid = "losses", True
-        final = troubles.losses + troubles.deaths >= spec.losses
+        budget, avoid = "losses", True
+        final = failure_counts.losses + failure_counts.deaths >= spec.losses
     elif _doubtful(state, worker, task, failure):
-        charge, avoid = "second_opinions", True
+        budget, avoid = "second_opinions", True
     else:
-        charge = "failures"
-        final = troubles.failures >= spec.retries
-    fact = f.AttemptFailed(worker.id, task.id, failure, charge, final, 0 if final else memory, avoid, troubles.suspect, usage, output)
+        budget = "failures"
+        final = failure_counts.failures >= spec.retries
+    fact = f.AttemptFailed(worker.id, task.id, failure, budget, final, 0 if final else memory, avoid, failure_counts.suspect, usage, output)
     return _spared(fact) if is_doubled(state, task) else fact
 
 
 def judge_death(state: State, worker: Worker, task: Task, reason: str, died: bool) -> f.AttemptFailed:
     """The fact to record for an attempt that was running when its worker died or fell silent."""
-    troubles = task.troubles or AttemptLosses()
+    failure_counts = task.failure_counts or FailureCounts()
     failure = Failure("worker-lost", "worker", f"worker {worker.id} {reason}")
-    final = troubles.losses + troubles.deaths >= state.spec_of(task).losses
-    suspect = troubles.suspect
+    final = failure_counts.losses + failure_counts.deaths >= state.spec_of(task).losses
+    suspect = failure_counts.suspect
     if died and task.shape.nodes == 1:  # A multi-node task is never suspect: it is unknown which worker it killed, and it cannot run alone.
-        deaths = troubles.deaths + 1
+        deaths = failure_counts.deaths + 1
         if suspect:
             final = True
             text = f"{deaths} workers died while they ran task {show_task(task.id)}, the last time with no other task on it"
             failure = Failure("poison", "task", text)
         suspect = suspect or deaths >= SUSPECT_AFTER
-    charge = "deaths" if died and task.shape.nodes == 1 else "losses"
-    fact = f.AttemptFailed(worker.id, task.id, failure, charge, final, 0, False, suspect and not final, (0, 0, 0), b"")
+    budget = "deaths" if died and task.shape.nodes == 1 else "losses"
+    fact = f.AttemptFailed(worker.id, task.id, failure, budget, final, 0, False, suspect and not final, (0, 0, 0), b"")
     return _spared(fact) if is_doubled(state, task) else fact
 
 
@@ -102,8 +102,8 @@ def _spared(fact: f.AttemptFailed) -> f.AttemptFailed:
 
     Losses and deaths still count, so that a task that kills workers is found as soon as without copies.
     """
-    charge = fact.charge if fact.charge in ("losses", "deaths") and not fact.final else ""
-    return msgspec.structs.replace(fact, charge=charge, final=False, memory=0, suspect=False, output=b"")
+    budget = fact.budget if fact.budget in ("losses", "deaths") and not fact.final else ""
+    return msgspec.structs.replace(fact, budget=budget, final=False, memory=0, suspect=False, output=b"")
 
 
 def time_to_ask_for(worker: Worker, pilot_s: float, ran_s: float) -> float:
@@ -128,7 +128,7 @@ def _more_memory(state: State, task: Task) -> int:
 
 def _may_go_elsewhere(state: State, site: str, shape: TaskShape) -> bool:
     """Whether a worker of another site could take tasks of this shape, or may come."""
-    tried, wanted = {*shape.lacking, site}, shape.run.options.sites
+    tried, wanted = {*shape.no_directory_sites, site}, shape.run.options.sites
     others = (worker for worker in state.workers.values() if worker.alive and worker.site not in tried)
     if any(other.could_fit(shape.needs) and other.qualifies(shape) for other in others):
         return True
@@ -140,7 +140,11 @@ def _may_go_elsewhere(state: State, site: str, shape: TaskShape) -> bool:
 
 def _doubtful(state: State, worker: Worker, task: Task, failure: Failure) -> bool:
     """Whether this worker fails one task after the other while another worker that could run this task does well."""
-    if failure.cause not in DOUBTED_CAUSES or len(worker.streak) < DOUBT_AFTER or (task.troubles and task.troubles.second_opinions):
+    if (
+        failure.cause not in DOUBTED_CAUSES
+        or len(worker.streak) < DOUBT_AFTER
+        or (task.failure_counts and task.failure_counts.second_opinions)
+    ):
         return False
     return any(
         other is not worker and other.alive and len(other.streak) < DOUBT_AFTER and other.could_fit(task.shape.needs)

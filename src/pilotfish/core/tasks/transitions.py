@@ -29,7 +29,7 @@ def enqueue(state: State, task: Task, front: bool = False) -> None:
     queue[task] = None
     if task.contents:
         for record in task.contents:
-            task.shape.wanting.setdefault(record, OrderedDict())[task] = None
+            task.shape.queue_by_content.setdefault(record, OrderedDict())[task] = None
     if front:
         queue.move_to_end(task, last=False)
 
@@ -48,15 +48,15 @@ def dequeue(state: State, task: Task) -> None:
 
 def _no_longer_wanting(shape: TaskShape, task: Task) -> None:
     for record in task.contents:
-        wanting = shape.wanting.get(record)
-        if wanting is not None and wanting.pop(task, task) is None and not wanting:
-            del shape.wanting[record]
+        queue_by_content = shape.queue_by_content.get(record)
+        if queue_by_content is not None and queue_by_content.pop(task, task) is None and not queue_by_content:
+            del shape.queue_by_content[record]
 
 
 def release(worker: Worker, task: Task) -> None:
     """Take a task from a worker and give its room to tasks that wait there."""
     worker.recalled.pop(task, None)
-    worker.lent.pop(task, None)
+    worker.delegated.pop(task, None)
     if worker.started:
         worker.started.pop(task, None)
     task.worker = None

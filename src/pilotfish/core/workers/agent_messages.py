@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pilotfish.core.machine import Machine
 
 
-_OF_A_WORKER = m.Hello, m.Gone
+_OF_A_WORKER = m.Hello, m.AgentDied
 """Messages that name their worker."""
 MOST_FULL_DISKS = 10
 """Attempts from which a full disk is charged to the task. Otherwise it could move from worker to worker for ever."""
@@ -51,16 +51,16 @@ def hear(machine: Machine, spoke: i.AgentMessage) -> None:
         for payload in payloads:
             machine.release_payload(payload)
         return
-    presence = machine.presence[worker.id]
-    presence.lease_at = machine.now + leases.lease_s(machine, worker)
+    connection = machine.connections[worker.id]
+    connection.lease_at = machine.now + leases.lease_s(machine, worker)
     if isinstance(message, m.Results):
         _results(machine, link, worker, message, payloads)
         if message.gained or message.lost:
             _holds(machine, worker, m.CacheReport(message.gained, message.lost))
     elif isinstance(message, m.Heartbeat):
         _started(machine, worker, message.started)
-        presence.movement.heard(machine.now, message.moving)
-        presence.movement.got = message.got
+        connection.movement.heard(machine.now, message.moving)
+        connection.movement.got = message.got
         machine.send(link, m.HeartbeatAck())
         if worker.state == DRAINING and not worker.held:
             leases.ask_to_drain(machine, worker)
@@ -86,14 +86,14 @@ def hear(machine: Machine, spoke: i.AgentMessage) -> None:
 
 def _hello(machine: Machine, link: int, hello: m.Hello) -> None:
     state = machine.state
-    gone = state.gone_workers.get(hello.worker)
+    gone = state.ended_workers.get(hello.worker)
     pilot = state.pilots.get(hello.pilot)
     if gone is not None or (pilot is not None and pilot.state == ENDING):
         reason = gone.reason if gone is not None else "its pilot was cancelled"
         machine.send(link, m.Retire(f"this worker was removed: {reason}"))
         machine.effects.append(e.HangUp(link))
         return
-    old = machine.presence.get(hello.worker)
+    old = machine.connections.get(hello.worker)
     if old is not None and link < old.newest_link:
         # A delayed Hello of an older link: the agent has reconnected since, and this list of its tasks is outdated.
         machine.effects.append(e.HangUp(link))
@@ -104,16 +104,16 @@ def _hello(machine: Machine, link: int, hello: m.Hello) -> None:
         machine.record(f.WorkerJoined(hello.worker, hello.pilot, hello.capacity, hello.tags, hello.info, ends_at, hello.poll_s))
         worker = state.workers[hello.worker]
         if pilot is not None and pilot.workers == [worker.id]:
-            _cancel_twins(machine, pilot)
+            _cancel_replicas(machine, pilot)
     lease_at = machine.now + leases.lease_s(machine, worker)
     if old is None:
         machine.set_timer(lease_at, "lease", worker.id)
     elif old.link is not None and old.link != link:
         machine.agent_links.pop(old.link, None)
         machine.effects.append(e.HangUp(old.link))
-    machine.presence[worker.id] = WorkerConnection(lease_at, link, link, bool(hello.info.get("shares")), hello.info.get("peer"))
+    machine.connections[worker.id] = WorkerConnection(lease_at, link, link, bool(hello.info.get("shares")), hello.info.get("peer"))
     machine.agent_links[link] = worker.id
-    machine.stirred = True
+    machine.decide_again = True
     machine.send(link, m.Welcome(state.epoch, machine.settings.beat_s, machine.settings.orphan_s))
     if hello.info.get("empty"):
         _holds(machine, worker, m.CacheReport([], [], True))
@@ -122,12 +122,12 @@ def _hello(machine: Machine, link: int, hello: m.Hello) -> None:
     _reconcile(machine, link, worker, hello.holding)
 
 
-def _cancel_twins(machine: Machine, pilot: Pilot) -> None:
+def _cancel_replicas(machine: Machine, pilot: Pilot) -> None:
     """Cancel the replicas of a pilot whose first agent joined."""
-    first = pilot.instead_of or pilot.id
+    first = pilot.replica_of or pilot.id
     pilots = machine.state.pilots
-    for other in [pilots[name] for name in (first, *machine.state.stand_ins) if name in pilots]:
-        if other is not pilot and first in (other.id, other.instead_of) and not other.joined and other.state <= ACTIVE:
+    for other in [pilots[name] for name in (first, *machine.state.pilot_replicas) if name in pilots]:
+        if other is not pilot and first in (other.id, other.replica_of) and not other.joined and other.state <= ACTIVE:
             cause = OUTRUN if other.requested_at <= pilot.requested_at else RELIEVED
             machine.end_pilot(other.id, f"{pilot.id} was asked for as well, and started first", cause)
 
@@ -171,7 +171,7 @@ def _started(machine: Machine, worker: Worker, items: list[tuple[int, int]]) -> 
             tasks[number] = None
     if tasks:
         machine.record(f.TasksStarted(worker.id, list(tasks)))
-        machine.audience.began(list(tasks))
+        machine.subscriptions.began(list(tasks))
 
 
 def _results(machine: Machine, link: int, worker: Worker, message: m.Results, payloads: list[Payload]) -> None:
@@ -209,7 +209,7 @@ def _stale(machine: Machine, worker: Worker, item: m.ResultItem, payload: Payloa
 def _done(machine: Machine, worker: Worker, done: dict[Task, tuple[m.ResultItem, Payload]]) -> None:
     tasks, walls, cpus, sizes, outputs = [], [], [], [], []
     made: dict[int, list[ProducedContent]] = {}
-    if machine.state.twins:
+    if machine.state.copies:
         attempts = ((task, *attempt) for task in done for attempt in speculative_copies.attempts(machine.state, task))
         assignment.kill(machine, (attempt for attempt in attempts if attempt[1] is not worker))
     for task, (item, payload) in done.items():
@@ -237,7 +237,7 @@ def _failed(machine: Machine, worker: Worker, item: m.ResultItem, payload: Paylo
         machine.record(f.TasksReturned(worker.id, [item.task], item.failure.message))
         leases.drain(machine, worker, item.failure.message)
         return
-    failure = _with_a_node_less(machine, task, item.failure) if machine.state.gangs else item.failure
+    failure = _with_a_node_less(machine, task, item.failure) if machine.state.multi_node_workers else item.failure
     fact = judge(machine.state, worker, task, failure, (item.wall_us, item.cpu_us, item.rss_kib), payload)
     if not fact.final:
         machine.release_payload(payload)
@@ -254,8 +254,8 @@ def _failed(machine: Machine, worker: Worker, item: m.ResultItem, payload: Paylo
 
 def _with_a_node_less(machine: Machine, task: Task, failure: Failure) -> Failure:
     """Blame the worker when a multi-node task fails because one of its nodes died. The task may notice that before the master does."""
-    others = (other for other in machine.state.gangs.get(task, ()) if not other.poll_s)
-    lost = next((other for other in others if machine.presence[other.id].link is None), None)
+    others = (other for other in machine.state.multi_node_workers.get(task, ()) if not other.poll_s)
+    lost = next((other for other in others if machine.connections[other.id].link is None), None)
     if lost is None or failure.blame != "task":
         return failure
     return Failure(failure.cause, "worker", f"{failure.message}; worker {lost.id}, which it had as well, cannot be reached")
@@ -278,9 +278,9 @@ def _holds(machine: Machine, worker: Worker, message: m.CacheReport) -> None:
     if gained or lost:
         machine.record(f.ReplicasChanged(worker.id, gained, lost))
     needless = [digest for digest in message.held if digest not in contents]
-    presence = machine.presence[worker.id]
-    if needless and presence.link is not None:
-        machine.send(presence.link, m.ReleaseContents(needless))
+    connection = machine.connections[worker.id]
+    if needless and connection.link is not None:
+        machine.send(connection.link, m.ReleaseContents(needless))
 
 
 def find_again(machine: Machine, digests: Iterable[str]) -> None:

@@ -34,16 +34,16 @@ def time_to_return_s(machine: Machine, worker: Worker) -> float:
 
 def extend_all(machine: Machine) -> None:
     """Give every worker time to reconnect after the master itself was suspended, as after a start."""
-    for name, presence in machine.presence.items():
-        presence.lease_at = max(presence.lease_at, machine.now + time_to_return_s(machine, machine.state.workers[name]))
+    for name, connection in machine.connections.items():
+        connection.lease_at = max(connection.lease_at, machine.now + time_to_return_s(machine, machine.state.workers[name]))
 
 
 def lease_expired(machine: Machine, key: str) -> None:
-    worker, presence = machine.state.workers.get(key), machine.presence.get(key)
-    if worker is None or presence is None:
+    worker, connection = machine.state.workers.get(key), machine.connections.get(key)
+    if worker is None or connection is None:
         return
-    if presence.lease_at > machine.now:
-        machine.set_timer(presence.lease_at, "lease", key)
+    if connection.lease_at > machine.now:
+        machine.set_timer(connection.lease_at, "lease", key)
         return
     lose_worker(machine, worker, f"has been silent for {machine.settings.lease_s:g} s", died=False)
 
@@ -66,7 +66,7 @@ def lose_worker(machine: Machine, worker: Worker, reason: str, *, died: bool) ->
         return
     assignment.stop_beside(machine, worker)
     started: list[Task] = list(worker.active)
-    untouched: list[Task] = list(worker.lent)
+    untouched: list[Task] = list(worker.delegated)
     places = len(started)
     for place, task in enumerate(worker.ahead):
         (started if place < places or task.attempt > 1 or task.state == RUNNING else untouched).append(task)
@@ -101,11 +101,11 @@ def end_worker(machine: Machine, worker: Worker, *, lost: bool, reason: str) -> 
     machine.record(f.WorkerEnded(worker.id, lost, reason))
     machine.caches.gone(worker.id)
     site_masters.gone(machine, worker)
-    presence = machine.presence.pop(worker.id, None)
-    if presence is not None and presence.link is not None:
-        machine.agent_links.pop(presence.link, None)
-        machine.send(presence.link, m.Retire(reason))
-        machine.effects.append(e.HangUp(presence.link))
+    connection = machine.connections.pop(worker.id, None)
+    if connection is not None and connection.link is not None:
+        machine.agent_links.pop(connection.link, None)
+        machine.send(connection.link, m.Retire(reason))
+        machine.effects.append(e.HangUp(connection.link))
     pilot = machine.state.pilots.get(worker.pilot)
     if pilot is not None and pilot.state <= ACTIVE and pilot.joined and not pilot.workers:
         machine.end_pilot(pilot.id, reason, DIED if lost else "")
@@ -122,6 +122,6 @@ def ask_to_drain(machine: Machine, worker: Worker) -> None:
     """Ask the agent to drain, but not while a multi-node task of another worker occupies its room: the agent does not know of that task and
     would leave. The next heartbeat asks again.
     """
-    presence = machine.presence.get(worker.id)
-    if presence is not None and presence.link is not None and not multi_node.is_beside(worker):
-        machine.send(presence.link, m.Drain(worker.reason))
+    connection = machine.connections.get(worker.id)
+    if connection is not None and connection.link is not None and not multi_node.is_beside(worker):
+        machine.send(connection.link, m.Drain(worker.reason))

@@ -81,26 +81,26 @@ def speaker(machine: Machine, worker: Worker) -> tuple[int, Any]:
     if not matches_by_itself(machine, worker.site):
         return 0, None
     reign = machine.site_masters.by_site.get(worker.site)
-    presence = machine.presence.get(reign.worker) if reign is not None else None
-    if reign is None or presence is None or presence.peer is None:
+    connection = machine.connections.get(reign.worker) if reign is not None else None
+    if reign is None or connection is None or connection.peer is None:
         reign = machine.site_masters.by_site[worker.site] = SiteMasterTerm(worker.id, 1 if reign is None else reign.term + 1)
-        presence = machine.presence[worker.id]
-    return reign.term, presence.peer
+        connection = machine.connections[worker.id]
+    return reign.term, connection.peer
 
 
 def introduce(machine: Machine, worker: Worker) -> None:
     """Tell a worker the addresses of the latest workers of its site, which will probably stay longest."""
-    presence = machine.presence[worker.id]
-    if presence.peer is None:
-        if worker.lent:
-            machine.record(f.TasksReturned(worker.id, [task.id for task in worker.lent], "it no longer speaks for its site"))
+    connection = machine.connections[worker.id]
+    if connection.peer is None:
+        if worker.delegated:
+            machine.record(f.TasksReturned(worker.id, [task.id for task in worker.delegated], "it no longer speaks for its site"))
         return
     others = (other for other in reversed(machine.state.workers.values()) if other is not worker and other.site == worker.site)
-    present = (machine.presence[other.id] for other in others if other.id in machine.presence)
+    present = (machine.connections[other.id] for other in others if other.id in machine.connections)
     contacts = (other.peer for other in present if other.peer is not None and other.link is not None)
-    if presence.link is not None:
+    if connection.link is not None:
         latest = list(islice(contacts, MOST_CONTACTS))
-        machine.effects.append(e.IntroducePeer(presence.link, worker.site, latest, *speaker(machine, worker)))
+        machine.effects.append(e.IntroducePeer(connection.link, worker.site, latest, *speaker(machine, worker)))
 
 
 def introduced(machine: Machine, worker: Worker, term: int) -> None:
@@ -133,14 +133,14 @@ def reigns(machine: Machine, worker: Worker, term: int) -> bool:
         known = None
     if known is None:
         known = by_site[worker.site] = SiteMasterTerm(worker.id, term)
-        machine.stirred = True
+        machine.decide_again = True
     known.term = term
     return True
 
 
 def _claim(machine: Machine, name: str, term: int) -> tuple[int, int]:
-    presence = machine.presence.get(name)
-    node = int(presence.peer[0], 16) if presence is not None and presence.peer is not None else 1 << 256
+    connection = machine.connections.get(name)
+    node = int(connection.peer[0], 16) if connection is not None and connection.peer is not None else 1 << 256
     return term, -node
 
 
@@ -155,17 +155,17 @@ def depose(machine: Machine, reign: SiteMasterTerm) -> None:
 
 
 def _take_back(machine: Machine, worker: Worker) -> None:
-    if worker.lent:
-        machine.record(f.TasksReturned(worker.id, [task.id for task in worker.lent], "its site has another master"))
+    if worker.delegated:
+        machine.record(f.TasksReturned(worker.id, [task.id for task in worker.delegated], "its site has another master"))
 
 
 def _hush(machine: Machine, name: str, quiet: bool) -> None:
-    presence = machine.presence.get(name)
-    if presence is None:
+    connection = machine.connections.get(name)
+    if connection is None:
         return
-    presence.lease_at = max(presence.lease_at, machine.now + max(2 * machine.settings.lease_s, VOUCHED_S))
-    if presence.link is not None:
-        machine.send(presence.link, m.SetHeartbeats(quiet))
+    connection.lease_at = max(connection.lease_at, machine.now + max(2 * machine.settings.lease_s, VOUCHED_S))
+    if connection.link is not None:
+        machine.send(connection.link, m.SetHeartbeats(quiet))
 
 
 def vouch(machine: Machine, worker: Worker, message: m.DelegatedWorkers) -> None:
@@ -190,56 +190,61 @@ def vouch(machine: Machine, worker: Worker, message: m.DelegatedWorkers) -> None
             _hush(machine, name, False)
     until = machine.now + max(machine.settings.lease_s, VOUCHED_S)
     for name in reign.subjects:
-        presence = machine.presence.get(name)
-        if presence is not None:
-            presence.lease_at = max(presence.lease_at, until)
-    machine.stirred = True
+        connection = machine.connections.get(name)
+        if connection is not None:
+            connection.lease_at = max(connection.lease_at, until)
+    machine.decide_again = True
 
 
-def claims(machine: Machine, lender: Worker, message: m.ClaimedTasks) -> None:
+def claims(machine: Machine, site_master: Worker, message: m.ClaimedTasks) -> None:
     """Record which worker got which delegated task. Attempts that are not delegated to this site master are stopped."""
     for name, items in message.given:
         worker = machine.state.workers.get(name)
-        if worker is None or worker.site != lender.site:
-            lost = [number for number, attempt in items if is_lent(machine, lender, number, attempt)]
+        if worker is None or worker.site != site_master.site:
+            lost = [number for number, attempt in items if is_lent(machine, site_master, number, attempt)]
             if lost:
-                machine.record(f.TasksReturned(lender.id, lost, f"worker {name}, which had them, is gone"))
+                machine.record(f.TasksReturned(site_master.id, lost, f"worker {name}, which had them, is gone"))
             continue
         wanted: list[tuple[int, int]] = []
         unwanted: list[tuple[int, int]] = []
         for number, attempt in items:
             task = machine.state.find_task(number)
-            if task is not None and task.worker is worker and task.attempt == attempt and task not in worker.lent:
+            if task is not None and task.worker is worker and task.attempt == attempt and task not in worker.delegated:
                 continue  # the worker has reported it already
-            (wanted if is_lent(machine, lender, number, attempt) else unwanted).append((number, attempt))
+            (wanted if is_lent(machine, site_master, number, attempt) else unwanted).append((number, attempt))
         if wanted:
             machine.record(f.TasksClaimed(worker.id, [number for number, _ in wanted]))
-        presence = machine.presence.get(name)
-        if unwanted and presence is not None and presence.link is not None:
-            machine.send(presence.link, m.Kill(unwanted))
+        connection = machine.connections.get(name)
+        if unwanted and connection is not None and connection.link is not None:
+            machine.send(connection.link, m.Kill(unwanted))
 
 
-def loans(machine: Machine, lender: Worker, message: m.DelegatedTasks) -> None:
+def loans(machine: Machine, site_master: Worker, message: m.DelegatedTasks) -> None:
     """Requeue delegated tasks that the site master does not list: they never reached it, or it lost them."""
     held = dict.fromkeys(message.items)
-    missing = [task.id for task in lender.lent if (task.id, task.attempt) not in held]
+    missing = [task.id for task in site_master.delegated if (task.id, task.attempt) not in held]
     if missing:
-        machine.record(f.TasksReturned(lender.id, missing, "the loan never reached its site"))
-    presence = machine.presence[lender.id]
-    unwanted = [(number, attempt) for number, attempt in held if not is_lent(machine, lender, number, attempt)]
-    if unwanted and presence.link is not None:
-        machine.send(presence.link, m.Kill(unwanted))
+        machine.record(f.TasksReturned(site_master.id, missing, "the loan never reached its site"))
+    connection = machine.connections[site_master.id]
+    unwanted = [(number, attempt) for number, attempt in held if not is_lent(machine, site_master, number, attempt)]
+    if unwanted and connection.link is not None:
+        machine.send(connection.link, m.Kill(unwanted))
 
 
-def is_lent(machine: Machine, lender: Worker, number: int, attempt: int) -> bool:
+def is_lent(machine: Machine, site_master: Worker, number: int, attempt: int) -> bool:
     task = machine.state.find_task(number)
-    return task is not None and task in lender.lent and task.attempt == attempt
+    return task is not None and task in site_master.delegated and task.attempt == attempt
 
 
 def find_current(machine: Machine, worker: Worker, number: int, attempt: int) -> Task | None:
     """The task of an attempt that a worker reports, if that attempt is current."""
     task = machine.state.find_task(number)
-    if task is not None and attempt and speculative_copies.attempt_at(machine.state, worker, task) == attempt and task not in worker.lent:
+    if (
+        task is not None
+        and attempt
+        and speculative_copies.attempt_at(machine.state, worker, task) == attempt
+        and task not in worker.delegated
+    ):
         return task
     return _own_claim(machine, worker, number, attempt)
 
@@ -247,7 +252,13 @@ def find_current(machine: Machine, worker: Worker, number: int, attempt: int) ->
 def _own_claim(machine: Machine, worker: Worker, number: int, attempt: int) -> Task | None:
     """Accept an attempt that is delegated to the worker's site master. The site master's report was lost or is late."""
     task = machine.state.find_task(number)
-    if task is None or task.attempt != attempt or task.worker is None or task not in task.worker.lent or task.worker.site != worker.site:
+    if (
+        task is None
+        or task.attempt != attempt
+        or task.worker is None
+        or task not in task.worker.delegated
+        or task.worker.site != worker.site
+    ):
         return None
     machine.record(f.TasksClaimed(worker.id, [number]))
     return task
@@ -255,7 +266,7 @@ def _own_claim(machine: Machine, worker: Worker, number: int, attempt: int) -> T
 
 def lend(machine: Machine, worker: Worker, tasks: list[Task]) -> None:
     machine.record(f.TasksDelegated(worker.id, [task.id for task in tasks]))
-    assignment.send_all(machine, machine.presence[worker.id], tasks, {}, m.Delegate)
+    assignment.send_all(machine, machine.connections[worker.id], tasks, {}, m.Delegate)
 
 
 def gone(machine: Machine, worker: Worker) -> None:

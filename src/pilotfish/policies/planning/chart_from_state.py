@@ -81,8 +81,8 @@ class _Drawing:
         if any(not (record.home or record.path) and record.holders for record in needs(task)):
             near = {site: within_reach(self._outlook.state, task, site) for site in self._sites}
             mask = mask & np.array([near[worker.site] for worker in self.workers], dtype=bool)
-        if task.troubles is not None and task.troubles.avoid:
-            elsewhere = mask & np.array([worker.id != task.troubles.avoid for worker in self.workers], dtype=bool)
+        if task.failure_counts is not None and task.failure_counts.avoid:
+            elsewhere = mask & np.array([worker.id != task.failure_counts.avoid for worker in self.workers], dtype=bool)
             mask = elsewhere if elsewhere.any() else mask
         return None if mask.all() else mask
 

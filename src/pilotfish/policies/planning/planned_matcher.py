@@ -223,11 +223,11 @@ def _representatives(shape: TaskShape, most: int) -> Iterable[Task]:
     """All ready tasks; or, if there are too many, the first ones and some for each needed file."""
     if len(shape.queue) <= most:
         return shape.queue
-    if not shape.wanting:
+    if not shape.queue_by_content:
         return islice(shape.queue, most)
     chosen = dict.fromkeys(islice(shape.queue, most // 2))
-    each = max(1, most // 2 // len(shape.wanting))
-    for tasks in islice(shape.wanting.values(), most // 2):
+    each = max(1, most // 2 // len(shape.queue_by_content))
+    for tasks in islice(shape.queue_by_content.values(), most // 2):
         chosen.update(dict.fromkeys(islice(tasks, each)))
     return chosen
 
